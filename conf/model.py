@@ -1,0 +1,139 @@
+"""Every setting as a frozen, validated dataclass: default and unit stand on each field's line.
+
+Promises: pure; a value that cannot work is refused in ``__post_init__`` with a ``ValueError`` that names the setting.
+``conf/drainer.toml`` and ``conf/pump.toml`` repeat the defaults with comments; a test keeps them equal.
+"""
+
+from dataclasses import dataclass, field
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ValueError(message)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceConfig:
+    """Where binlogs come from. TOML table ``[source]``; also the options of ``format("tidb_binlog")``."""
+
+    pumps: str = ""
+    """``host:port,host:port`` or the registry's URL ``http://host:port``."""
+    cluster_id: int = 0
+    """Cluster id that Pumps check; 0 = ask the registry."""
+    delivery: str = ""
+    """``sorted``, ``raw`` or empty: raw when every Pump offers it, else sorted."""
+    starting_commit_ts: int = -1
+    """Where to start when no checkpoint says: exclusive TSO, 0 = the beginning, -1 = now."""
+    ending_commit_ts: int = 0
+    """Stop after this TSO (inclusive); 0 = never."""
+    max_bytes_per_trigger: int = 256 * 1024 * 1024
+    """Binlog bytes a batch may hold; one transaction is always admitted. Bytes."""
+    fail_on_data_loss: bool = True
+    """False: a purged span is a warning and a row in Delta instead of an error."""
+    pairing_buckets: int = 8
+    """Buckets of start_ts that the pairing state is keyed by; fixed for the life of a checkpoint."""
+
+    def __post_init__(self) -> None:
+        _require(self.delivery in ("", "sorted", "raw"), f"source.delivery must be sorted, raw or empty, not {self.delivery!r}")
+        _require(self.max_bytes_per_trigger > 0, "source.max-bytes-per-trigger must be above 0")
+        _require(1 <= self.pairing_buckets <= 4096, "source.pairing-buckets must be 1 to 4096")
+
+
+@dataclass(frozen=True, slots=True)
+class PairConfig:
+    """When an orphan Prewrite is asked for and given up on. TOML table ``[pair]``."""
+
+    orphan_ask_after: float = 1.0
+    """Age from which the resolver may be asked about a Prewrite without outcome. Seconds."""
+    orphan_timeout: float = 600.0
+    """Age from which absence upstream settles it as rolled back. Seconds."""
+    resolver: str = ""
+    """Status port of TiDB or of the embedded upstream, ``http://host:port``; empty = none."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetConfig:
+    """The MySQL-protocol server that is written to. TOML table ``[syncer.to]``."""
+
+    host: str = "127.0.0.1"
+    port: int = 3306
+    user: str = "root"
+    password: str = field(default="", repr=False)
+    socket: str = ""
+    """Unix socket; wins over host and port."""
+    read_timeout: float = 60.0
+    """Seconds a statement may take before the connection counts as lost."""
+    params: tuple[tuple[str, str], ...] = ()
+    """Session variables set after connecting."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyConfig:
+    """How changes are applied. TOML table ``[syncer]``."""
+
+    drainer: str = "drainer"
+    """This Drainer's node id: the first key of its markers in ``tidb_binlog.spark_progress``."""
+    atomic_rows: int = 50_000
+    """A batch of at most this many row events is ONE transaction with its checkpoint row."""
+    atomic_bytes: int = 64 * 1024 * 1024
+    """The same bound in bytes of row images."""
+    parts: int = 2
+    """Parts that a bigger batch is applied in (parallel connections)."""
+    ddl_policy: str = "stop"
+    """``stop``, ``skip`` or ``quarantine``: what to do with a DDL that the target refuses in every form."""
+    sql_mode: str = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION"
+    """Session sql_mode; literals are written for the default."""
+    upstream_charset: str = "utf8mb4"
+    upstream_collation: str = "utf8mb4_bin"
+    """What TiDB means where a DDL names no charset or collation."""
+    checkpoint_schema: str = "tidb_binlog"
+    """Database that holds ``checkpoint``, ``spark_progress`` and ``spark_ddl``."""
+    ignore_schemas: tuple[str, ...] = ("INFORMATION_SCHEMA", "PERFORMANCE_SCHEMA", "mysql")
+    replicate_do_db: tuple[str, ...] = ()
+    ignore_txn_commit_ts: tuple[int, ...] = ()
+    """Transactions and DDLs that are skipped."""
+
+    def __post_init__(self) -> None:
+        _require(self.atomic_rows >= 1, "syncer.atomic-rows must be at least 1")
+        _require(self.parts >= 1, "syncer.parts must be at least 1")
+        _require(self.ddl_policy in ("stop", "skip", "quarantine"), f"syncer.ddl-policy: {self.ddl_policy!r} is not stop, skip or quarantine")
+
+
+@dataclass(frozen=True, slots=True)
+class DrainerConfig:
+    """The replication stream. ``conf/drainer.toml``."""
+
+    source: SourceConfig = field(default_factory=SourceConfig)
+    pair: PairConfig = field(default_factory=PairConfig)
+    target: TargetConfig = field(default_factory=TargetConfig)
+    apply: ApplyConfig = field(default_factory=ApplyConfig)
+    ddl_history: str = ""
+    """``http://host:port`` of a status port that serves ``/ddl/history``, or a recorded ``.json[.gz]`` file."""
+    checkpoint_dir: str = "var/drainer/spark"
+    """Spark's checkpoint directory."""
+    delta_dir: str = "var/drainer/delta"
+    """Where the Delta table ``checkpoint`` lives."""
+
+
+@dataclass(frozen=True, slots=True)
+class PumpConfig:
+    """A Pump server. ``conf/pump.toml``."""
+
+    node_id: str = "pump-1"
+    addr: str = "127.0.0.1:8250"
+    """host:port to listen on."""
+    advertise_addr: str = ""
+    """host:port that is registered; empty = addr."""
+    data_dir: str = "var/pump"
+    registry: str = ""
+    """``http://host:port`` of the standalone registry and oracle; empty = this Pump's own clock, unregistered."""
+    cluster_id: int = 0
+    """0 = ask the registry."""
+    fake_binlog_interval: float = 3.0
+    """Seconds without a write after which a fake binlog is written."""
+    heartbeat_interval: float = 2.0
+    """Seconds between two registrations of the status."""
+    max_file_size: int = 500 * 1024 * 1024
+    """Value-log file size after which a new one is begun. Bytes."""
+    sync_log: bool = True
+    """fdatasync each batch of records."""

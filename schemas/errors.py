@@ -1,0 +1,60 @@
+"""Every error the project raises on purpose, as one tree; the type says whose fault it is.
+
+    ReplicationError                 anything this project refuses or cannot do
+    ├── ConfigError                  a setting or option is wrong: the operator mends it
+    ├── Corruption                   bytes that no correct TiDB or Pump would have written
+    ├── ProtocolViolation            a Pump (or PD, or TiDB) broke a promise of the protocol
+    │   └── BinlogPurged             the Pump has already collected the span that was asked for
+    ├── PumpUnavailable              a Pump cannot be reached or answers errors: retry may help
+    ├── HistoryUnavailable           the DDL history lacks a job that a binlog names
+    ├── SchemaMismatch               a row or a job does not fit the schema history
+    └── ApplyError                   the target refused something
+        ├── RetryableApplyError      deadlock, lost connection, restart: the same again may work
+        └── DdlRefused               the target refused a DDL in every form we know
+
+A message says what happened, where (table, commit_ts, Pump) and what to do about it.
+"""
+
+
+class ReplicationError(Exception):
+    """Base of every error raised on purpose."""
+
+
+class ConfigError(ReplicationError):
+    """A setting or option is wrong."""
+
+
+class Corruption(ReplicationError):
+    """Bytes that no correct TiDB or Pump would have written."""
+
+
+class ProtocolViolation(ReplicationError):
+    """A peer broke a promise of the protocol."""
+
+
+class BinlogPurged(ProtocolViolation):
+    """The Pump has already collected the span that was asked for."""
+
+
+class PumpUnavailable(ReplicationError):
+    """A Pump cannot be reached or answers with errors; a retry may help."""
+
+
+class HistoryUnavailable(ReplicationError):
+    """The DDL history does not (yet) hold a job that a binlog names."""
+
+
+class SchemaMismatch(ReplicationError):
+    """A row or a DDL job does not fit the schema history."""
+
+
+class ApplyError(ReplicationError):
+    """The target refused something."""
+
+
+class RetryableApplyError(ApplyError):
+    """The target refused for a reason that may pass: deadlock, lost connection, restart."""
+
+
+class DdlRefused(ApplyError):
+    """The target refused a DDL as text and as derived from the table infos."""

@@ -1,0 +1,62 @@
+"""The words of the field: timestamps, record types and operations, as they stand in a binlog.
+
+Promises: values only; no IO, nothing of ours imported.
+Source of the numbers: tipb ``proto/binlog/binlog.proto``.
+"""
+
+import datetime
+import enum
+from typing import NewType
+
+StartTs = NewType("StartTs", int)
+"""A transaction's start timestamp (TSO): ``physical milliseconds << 18 | logical``."""
+
+CommitTs = NewType("CommitTs", int)
+"""A transaction's commit timestamp (TSO). A fake binlog's T and resolved_ts live on this axis too."""
+
+SchemaVersion = NewType("SchemaVersion", int)
+"""TiDB's schema version: the ordering key of DDL jobs and the ``schema_version`` of rows."""
+
+TSO_LOGICAL_BITS = 18
+
+
+class BinlogType(enum.IntEnum):
+    """``Binlog.tp``. A fake binlog is a ROLLBACK with ``start_ts == commit_ts``."""
+
+    PREWRITE = 0
+    COMMIT = 1
+    ROLLBACK = 2
+
+
+class Op(enum.IntEnum):
+    """What one row event is: ``MutationType`` of the binlog, and DDL for a DDL binlog."""
+
+    INSERT = 0
+    UPDATE = 1
+    DELETE = 4
+    DDL = 100
+    RESOLVED = 101
+    """No event: a control row that carries the batch's resolved_ts (see ``schemas.stages``)."""
+
+
+class Delivery(enum.StrEnum):
+    """How a Pump hands out its log: complete Commits by commit_ts, or the bare log."""
+
+    SORTED = "sorted"
+    RAW = "raw"
+
+
+def physical_ms(ts: int) -> int:
+    """Milliseconds since the epoch of a TSO."""
+    return ts >> TSO_LOGICAL_BITS
+
+
+def tso(ms: int, logical: int = 0) -> int:
+    """The TSO of a physical time in milliseconds."""
+    return (ms << TSO_LOGICAL_BITS) | logical
+
+
+def as_time(ts: int) -> str:
+    """A TSO as UTC text for people: ``2026-11-20 12:34:56.789``."""
+    moment = datetime.datetime.fromtimestamp(physical_ms(ts) / 1000, datetime.UTC)
+    return moment.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]

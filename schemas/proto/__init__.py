@@ -1,0 +1,1 @@
+"""Generated message classes of the wire (``make proto``); never edited by hand."""

@@ -1,0 +1,67 @@
+"""The Arrow schema of every stage that crosses a process: raw, transaction, row event.
+
+Promises: no pyspark here; ``ddl_of`` gives Spark the same schema as text.
+
+``RAW``          what the source ``tidb_binlog`` emits. *Sorted* delivery: one row per complete Commit binlog
+                 (DML and DDL; no fakes), ``payload`` holding prewrite_value or ddl_query. *Raw* delivery: one row per bare
+                 Prewrite, Commit and Rollback in log order. In both, every partition also emits one control row per
+                 pairing bucket, the punctuation: ``tp = RESOLVED``, ``start_ts`` = resolved_ts of the batch's start
+                 offset (exclusive), ``commit_ts`` = resolved_ts of its end offset (inclusive), no payload.
+``TRANSACTION``  what pairing emits, and what RAW of sorted delivery is cut down to: complete transactions and punctuation.
+``ROW_EVENT``    one row per row change, DDL or punctuation, made by ``schemas.explode``; needs no schema history.
+"""
+
+import pyarrow as pa
+
+RAW = pa.schema(
+    [
+        pa.field("pump", pa.string(), nullable=False),
+        pa.field("tp", pa.int32(), nullable=False),
+        pa.field("start_ts", pa.int64(), nullable=False),
+        pa.field("commit_ts", pa.int64(), nullable=False),
+        pa.field("bucket", pa.int32(), nullable=False),
+        pa.field("event_time", pa.timestamp("us", tz="UTC")),
+        pa.field("payload", pa.binary()),
+    ]
+)
+"""``bucket``: pairing bucket of start_ts. ``event_time``: physical part of fake and commit timestamps, null on Prewrites."""
+
+TRANSACTION = pa.schema(
+    [
+        pa.field("tp", pa.int32(), nullable=False),
+        pa.field("start_ts", pa.int64(), nullable=False),
+        pa.field("commit_ts", pa.int64(), nullable=False),
+        pa.field("payload", pa.binary()),
+    ]
+)
+"""``tp`` is COMMIT (payload = complete ``Binlog`` message) or RESOLVED (punctuation, as in RAW)."""
+
+ROW_EVENT = pa.schema(
+    [
+        pa.field("commit_ts", pa.int64(), nullable=False),
+        pa.field("seq", pa.int32(), nullable=False),
+        pa.field("op", pa.int32(), nullable=False),
+        pa.field("table_id", pa.int64(), nullable=False),
+        pa.field("schema_version", pa.int64(), nullable=False),
+        pa.field("row", pa.binary()),
+    ]
+)
+"""``seq``: position of the event inside its transaction (execution order), from 0. ``op``: ``events.Op``.
+
+INSERT: ``row`` = handle datums then row datums. UPDATE: old row then new row. DELETE: old row (rows.md 1).
+DDL: ``row`` = ddl_query, ``table_id`` = ddl_job_id, ``schema_version`` = ddl_schema_state, ``seq`` = 0.
+RESOLVED: ``commit_ts`` = resolved_ts of the batch (inclusive), ``schema_version`` = resolved_ts before it (exclusive).
+"""
+
+_SPARK_TYPES = {
+    pa.string(): "STRING",
+    pa.int32(): "INT",
+    pa.int64(): "BIGINT",
+    pa.binary(): "BINARY",
+    pa.timestamp("us", tz="UTC"): "TIMESTAMP",
+}
+
+
+def ddl_of(schema: pa.Schema) -> str:
+    """``schema`` as a Spark DDL string."""
+    return ", ".join(f"`{f.name}` {_SPARK_TYPES[f.type]}" + ("" if f.nullable else " NOT NULL") for f in schema)
