@@ -1,0 +1,295 @@
+"""One table as TiDB describes it in a DDL job's JSON (ddl.md 2), as frozen values.
+
+Promises: pure and picklable; a JSON that lacks what every TiDB writes is refused as ``Corruption`` with the key that is missing.
+Names keep their original case. Column lists come in ``offset`` order, the order of the target's columns.
+"""
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+from typing import Any, Self
+
+from schemas.errors import Corruption
+
+PUBLIC = 5
+"""The schema state of columns and indexes that every reader sees."""
+
+WHOLE_COLUMN = -1
+"""``IndexColumn.length`` of an index over the whole column and not over a prefix of it."""
+
+
+class ColumnType(IntEnum):
+    """``Tp`` of a column: MySQL's type codes (rows.md 2)."""
+
+    UNSPECIFIED = 0
+    TINYINT = 1
+    SMALLINT = 2
+    INT = 3
+    FLOAT = 4
+    DOUBLE = 5
+    NULL = 6
+    TIMESTAMP = 7
+    BIGINT = 8
+    MEDIUMINT = 9
+    DATE = 10
+    TIME = 11
+    DATETIME = 12
+    YEAR = 13
+    NEWDATE = 14
+    VARCHAR = 15
+    BIT = 16
+    JSON = 245
+    DECIMAL = 246
+    ENUM = 247
+    SET = 248
+    TINYBLOB = 249
+    MEDIUMBLOB = 250
+    LONGBLOB = 251
+    BLOB = 252
+    VAR_STRING = 253
+    STRING = 254
+    GEOMETRY = 255
+
+
+class ColumnFlag(IntFlag):
+    """``Flag`` of a column, as far as anyone here asks."""
+
+    NOT_NULL = 1 << 0
+    PRI_KEY = 1 << 1
+    UNSIGNED = 1 << 5
+    AUTO_INCREMENT = 1 << 9
+    ON_UPDATE_NOW = 1 << 13
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnInfo:
+    """One column."""
+
+    id: int
+    name: str
+    offset: int
+    tp: int
+    flag: int
+    flen: int
+    """Length, or precision of a DECIMAL; -1 = not given."""
+    decimal: int
+    """Scale, or fraction digits of a time; -1 = not given."""
+    charset: str
+    collate: str
+    elems: tuple[str, ...]
+    """The words of an ENUM or SET, else empty."""
+    origin_default: str | int | float | None
+    """What rows written before the column existed hold (rows.md 8)."""
+    origin_default_bit: bytes | None
+    default: str | int | float | None
+    default_bit: bytes | None
+    default_is_expr: bool
+    generated_expr: str
+    generated_stored: bool
+    hidden: bool
+    state: int
+    comment: str
+
+    @property
+    def unsigned(self) -> bool:
+        """Numbers of this column have no sign."""
+        return bool(self.flag & ColumnFlag.UNSIGNED)
+
+    @property
+    def not_null(self) -> bool:
+        """NULL is refused."""
+        return bool(self.flag & ColumnFlag.NOT_NULL)
+
+    @property
+    def public(self) -> bool:
+        """No DDL on this column is half done."""
+        return self.state == PUBLIC
+
+    @property
+    def generated(self) -> bool:
+        """Computed from other columns, so never written by a statement."""
+        return self.generated_expr != ""
+
+    @property
+    def is_binary(self) -> bool:
+        """Raw bytes and not text (every number type says so too)."""
+        return self.charset == "binary"
+
+    @classmethod
+    def from_json(cls, json: Mapping[str, Any]) -> Self:
+        """Read one element of ``cols``."""
+        kind = json["type"]
+        return cls(
+            id=json["id"],
+            name=json["name"]["O"],
+            offset=json["offset"],
+            tp=kind["Tp"],
+            flag=kind["Flag"],
+            flen=kind["Flen"],
+            decimal=kind["Decimal"],
+            charset=kind["Charset"],
+            collate=kind["Collate"],
+            elems=tuple(kind.get("Elems") or ()),
+            origin_default=json.get("origin_default"),
+            origin_default_bit=_bits(json.get("origin_default_bit")),
+            default=json.get("default"),
+            default_bit=_bits(json.get("default_bit")),
+            default_is_expr=bool(json.get("default_is_expr")),
+            generated_expr=json.get("generated_expr_string") or "",
+            generated_stored=bool(json.get("generated_stored")),
+            hidden=bool(json.get("hidden")),
+            state=json["state"],
+            comment=json.get("comment") or "",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class IndexColumn:
+    """One column of an index; ``offset`` is the column's, ``length`` the prefix's or -1."""
+
+    name: str
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class IndexInfo:
+    """One index. The primary key is listed only when it is not the integer handle."""
+
+    id: int
+    name: str
+    columns: tuple[IndexColumn, ...]
+    unique: bool
+    primary: bool
+    state: int
+    invisible: bool
+    comment: str
+
+    @classmethod
+    def from_json(cls, json: Mapping[str, Any]) -> Self:
+        """Read one element of ``index_info``."""
+        return cls(
+            id=json["id"],
+            name=json["idx_name"]["O"],
+            columns=tuple(IndexColumn(c["name"]["O"], c["offset"], c["length"]) for c in json["idx_cols"] or ()),
+            unique=json["is_unique"],
+            primary=json["is_primary"],
+            state=json["state"],
+            invisible=bool(json.get("is_invisible")),
+            comment=json.get("comment") or "",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDef:
+    """One partition; ``id`` is the physical table id that keys carry and rows never do."""
+
+    id: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableInfo:
+    """One table, view or sequence at one schema version."""
+
+    id: int
+    name: str
+    charset: str
+    collate: str
+    columns: tuple[ColumnInfo, ...]
+    indexes: tuple[IndexInfo, ...]
+    pk_is_handle: bool
+    """The primary key is one integer column and is the row's handle."""
+    is_common_handle: bool
+    """The primary key is clustered over other columns and is the row's handle."""
+    partitions: tuple[PartitionDef, ...]
+    is_view: bool
+    is_sequence: bool
+    temp_table_type: int
+    comment: str
+
+    @classmethod
+    def from_json(cls, json: Mapping[str, Any]) -> Self:
+        """Read ``binlog.TableInfo`` of a job; ``Corruption`` when it is not one."""
+        try:
+            return cls._read(json)
+        except (KeyError, TypeError, AttributeError) as error:
+            where = json.get("id") if isinstance(json, Mapping) else json
+            raise Corruption(f"table info of table id {where} in the DDL history is not one: {type(error).__name__} {error}") from error
+
+    @classmethod
+    def _read(cls, json: Mapping[str, Any]) -> Self:
+        partition = json.get("partition") or {}
+        columns = sorted((ColumnInfo.from_json(c) for c in json["cols"] or ()), key=lambda c: c.offset)
+        return cls(
+            id=json["id"],
+            name=json["name"]["O"],
+            charset=json["charset"],
+            collate=json["collate"],
+            columns=tuple(columns),
+            indexes=tuple(IndexInfo.from_json(i) for i in json["index_info"] or ()),
+            pk_is_handle=json["pk_is_handle"],
+            is_common_handle=json["is_common_handle"],
+            partitions=tuple(PartitionDef(p["id"], p["name"]["O"]) for p in partition.get("definitions") or ()),
+            is_view=json.get("view") is not None,
+            is_sequence=json.get("sequence") is not None,
+            temp_table_type=json.get("temp_table_type") or 0,
+            comment=json.get("comment") or "",
+        )
+
+    def public_columns(self) -> tuple[ColumnInfo, ...]:
+        """Every public column, generated and hidden ones too."""
+        return tuple(c for c in self.columns if c.public)
+
+    def target_columns(self) -> tuple[ColumnInfo, ...]:
+        """The public columns that are not generated: those a statement names."""
+        return tuple(c for c in self.columns if c.public and not c.generated)
+
+    def primary_index(self) -> IndexInfo | None:
+        """The public index that is the primary key; None for an integer handle, which has no index."""
+        return next((i for i in self.indexes if i.primary and i.state == PUBLIC), None)
+
+    def index_columns(self, index: IndexInfo) -> tuple[ColumnInfo, ...]:
+        """The columns of one of this table's indexes, in index order."""
+        by_offset = {c.offset: c for c in self.columns}
+        try:
+            return tuple(by_offset[c.offset] for c in index.columns)
+        except KeyError as error:
+            raise Corruption(f"index {index.name} of table {self.name} (id {self.id}) names a column offset it lacks: {error}") from error
+
+    def handle_columns(self) -> tuple[ColumnInfo, ...]:
+        """The columns that make the row's handle, in index order; empty when it is ``_tidb_rowid``."""
+        if self.pk_is_handle:
+            return tuple(c for c in self.columns if c.flag & ColumnFlag.PRI_KEY)[:1]
+        index = self.primary_index() if self.is_common_handle else None
+        return self.index_columns(index) if index else ()
+
+    def unique_keys(self) -> tuple[tuple[ColumnInfo, ...], ...]:
+        """Column lists that no two rows share: the primary key first.
+
+        Left out: indexes not yet public, over prefixes (but for the primary key), and over generated columns, which no row image holds.
+        """
+        keys = [self.handle_columns()] if self.pk_is_handle else []
+        for index in sorted(self.indexes, key=lambda i: not i.primary):
+            if not (index.unique or index.primary) or index.state != PUBLIC:
+                continue
+            columns = self.index_columns(index)
+            whole = index.primary or all(c.length == WHOLE_COLUMN for c in index.columns)
+            if whole and not any(c.generated or c.hidden for c in columns):
+                keys.append(columns)
+        return tuple(key for key in keys if key)
+
+    def target_key(self) -> tuple[ColumnInfo, ...]:
+        """The columns a target row is found by: the first unique key without NULLs; empty = a keyless table."""
+        return next((key for key in self.unique_keys() if all(c.not_null for c in key)), ())
+
+
+def _bits(text: str | None) -> bytes | None:
+    if text is None:
+        return None
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise Corruption(f"a bit default in the DDL history is not base64: {text!r}") from error
