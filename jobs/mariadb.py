@@ -1,0 +1,193 @@
+"""A private MariaDB server: the target of demo, rehearse, tests and benchmarks, on a random loopback port.
+
+Promises: no server, datadir or account of the machine is touched. Everything a server owns lies in its datadir and in one
+short-named directory for its socket. Durability is as Debian ships it: the log is flushed at every commit.
+The server dies with the thread that started it (where ``setpriv`` exists), with ``stop``, or at the end of the ``with`` block.
+"""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pymysql
+from pymysql.connections import Connection
+
+from conf.model import TargetConfig
+from schemas.errors import ConfigError
+
+START_TIMEOUT = 60.0
+"""Seconds a server may take to answer; crash recovery is part of it."""
+STOP_TIMEOUT = 60.0
+
+DEBIAN_DEFAULTS = {
+    "character-set-server": "utf8mb4",
+    "collation-server": "utf8mb4_general_ci",
+    "innodb-flush-log-at-trx-commit": "1",
+}
+"""What Debian's package sets, or leaves at its default, and a benchmark depends on."""
+
+
+class PrivateMariaDB:
+    """One mariadbd process and its datadir.
+
+    ``data_dir`` None: a temporary one that ``stop`` removes. A given one is made when absent and kept.
+    ``options`` become ``--name=value`` of mariadbd and win over the defaults.
+    """
+
+    def __init__(self, data_dir: Path | str | None = None, options: Mapping[str, str] | None = None, port: int = 0) -> None:
+        """Describe the server; ``start`` (or ``with``) runs it. ``port`` 0 takes a free one and keeps it over restarts."""
+        self._run_dir = Path(tempfile.mkdtemp(prefix="tbs-db-"))
+        self._data_dir = Path(data_dir).resolve() if data_dir is not None else self._run_dir / "data"
+        self._options = {**DEBIAN_DEFAULTS, **(options or {})}
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = port
+        """TCP port on 127.0.0.1; 0 until the first start if none was asked for."""
+
+    @property
+    def socket(self) -> Path:
+        """The Unix socket. In a directory of its own, because a socket path is limited to 107 bytes."""
+        return self._run_dir / "s"
+
+    @property
+    def log_file(self) -> Path:
+        """What the server printed, over all its starts."""
+        return self._data_dir.with_name(self._data_dir.name + ".log")
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running server."""
+        if self._process is None:
+            raise ConfigError("the private MariaDB is not running: call start() first")
+        return self._process.pid
+
+    def start(self) -> Self:
+        """Install the datadir if it is new, start the server and wait until it answers."""
+        if not (self._data_dir / "mysql").is_dir():
+            self._install()
+        self.port = self.port or _free_port()
+        self._process = self._spawn()
+        self._wait_ready()
+        return self
+
+    def stop(self) -> None:
+        """Shut the server down in order and remove what is temporary. Without a running server, only the latter."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(STOP_TIMEOUT)
+            self._process = None
+        shutil.rmtree(self._run_dir, ignore_errors=True)
+
+    def kill(self) -> None:
+        """``kill -9``: what was committed is there after ``restart``, nothing else."""
+        os.kill(self.pid, signal.SIGKILL)
+        assert self._process is not None
+        self._process.wait(STOP_TIMEOUT)
+        self._process = None
+
+    def restart(self) -> Self:
+        """Start again on the same port and datadir, after ``kill`` or a running server's orderly shutdown."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(STOP_TIMEOUT)
+            self._process = None
+        return self.start()
+
+    def target(self) -> TargetConfig:
+        """The settings that reach this server over its Unix socket."""
+        return TargetConfig(host="127.0.0.1", port=self.port, user="root", password="", socket=str(self.socket))
+
+    def connect(self) -> "Connection[pymysql.cursors.Cursor]":
+        """A plain autocommit connection beside the stream: for checks and workloads."""
+        return pymysql.connect(unix_socket=str(self.socket), user="root", charset="utf8mb4", autocommit=True)
+
+    def __enter__(self) -> Self:
+        """Start."""
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Stop."""
+        self.stop()
+
+    def _install(self) -> None:
+        self._data_dir.parent.mkdir(parents=True, exist_ok=True)
+        command = [
+            _binary("mariadb-install-db"),
+            "--no-defaults",
+            f"--datadir={self._data_dir}",
+            "--auth-root-authentication-method=normal",
+            "--skip-test-db",
+            *_as_user(),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise ConfigError(f"mariadb-install-db could not make {self._data_dir}: {(done.stderr or done.stdout).strip()[-1000:]}")
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        command = [
+            *_dies_with_parent(),
+            _binary("mariadbd"),
+            "--no-defaults",
+            f"--datadir={self._data_dir}",
+            f"--socket={self.socket}",
+            f"--pid-file={self._run_dir / 'pid'}",
+            "--bind-address=127.0.0.1",
+            f"--port={self.port}",
+            *(f"--{name}={value}" for name, value in self._options.items()),
+            *_as_user(),
+        ]
+        with self.log_file.open("ab") as log:
+            # A session of its own: Ctrl-C at the terminal is for the job, which then shuts the server down in order.
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+
+    def _wait_ready(self) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + START_TIMEOUT
+        while True:
+            try:
+                self.connect().close()
+                return
+            except pymysql.err.OperationalError as refused:
+                code = self._process.poll()
+                if code is not None or time.monotonic() > deadline:
+                    state = f"ended with code {code}" if code is not None else f"did not answer within {START_TIMEOUT:.0f} s"
+                    raise ConfigError(f"mariadbd {state}; its log is {self.log_file}:\n{self._log_tail()}") from refused
+            time.sleep(0.02)
+
+    def _log_tail(self) -> str:
+        return "\n".join(self.log_file.read_text(errors="replace").splitlines()[-15:])
+
+
+def _binary(name: str) -> str:
+    found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin:/usr/bin")
+    if found is None:
+        raise ConfigError(f"{name} is not installed: on Debian or Ubuntu run `apt-get install mariadb-server`")
+    return found
+
+
+def _as_user() -> tuple[str, ...]:
+    """MariaDB refuses root unless it is asked for by name."""
+    return ("--user=root",) if os.geteuid() == 0 else ()
+
+
+def _dies_with_parent() -> tuple[str, ...]:
+    """The kernel's parent-death signal goes by thread: useful from the main thread, a trap from any other."""
+    setpriv = shutil.which("setpriv")
+    if setpriv is None or threading.current_thread() is not threading.main_thread():
+        return ()
+    return (setpriv, "--pdeathsig", "TERM")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
