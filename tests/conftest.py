@@ -1,0 +1,36 @@
+"""Fixtures that more than one test package needs: real servers, each made once and only when asked for."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from jobs.mariadb import PrivateMariaDB
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[PrivateMariaDB]:
+    """One private MariaDB for the whole run. Tests use databases of their own and drop them; for crashes take ``fresh_mariadb``."""
+    with PrivateMariaDB() as server:
+        yield server
+
+
+@pytest.fixture
+def fresh_mariadb() -> Iterator[PrivateMariaDB]:
+    """A private MariaDB of this test alone, to be killed and restarted at will."""
+    with PrivateMariaDB() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def spark() -> "Iterator[SparkSession]":
+    """One local session on two cores with the settings of the jobs."""
+    # Not at module level: unit tests must not pay for pyspark.
+    from jobs.session import build_session
+
+    session = build_session("tests", master="local[2]")
+    yield session
+    session.stop()
