@@ -1,6 +1,7 @@
+from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Mapping as _Mapping
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
@@ -60,3 +61,17 @@ class PullBinlogResp(_message.Message):
     ENTITY_FIELD_NUMBER: _ClassVar[int]
     entity: Entity
     def __init__(self, entity: _Optional[_Union[Entity, _Mapping]] = ...) -> None: ...
+
+class PullBinlogBatch(_message.Message):
+    __slots__ = ("entity",)
+    ENTITY_FIELD_NUMBER: _ClassVar[int]
+    entity: _containers.RepeatedCompositeFieldContainer[Entity]
+    def __init__(self, entity: _Optional[_Iterable[_Union[Entity, _Mapping]]] = ...) -> None: ...
+
+class WriteBinlogBatchReq(_message.Message):
+    __slots__ = ("clusterID", "payload")
+    CLUSTERID_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    clusterID: int
+    payload: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, clusterID: _Optional[int] = ..., payload: _Optional[_Iterable[bytes]] = ...) -> None: ...

@@ -39,6 +39,11 @@ class PumpStub:
                 request_serializer=schemas_dot_proto_dot_pump__pb2.WriteBinlogReq.SerializeToString,
                 response_deserializer=schemas_dot_proto_dot_pump__pb2.WriteBinlogResp.FromString,
                 _registered_method=True)
+        self.WriteBinlogBatch = channel.unary_unary(
+                '/binlog.Pump/WriteBinlogBatch',
+                request_serializer=schemas_dot_proto_dot_pump__pb2.WriteBinlogBatchReq.SerializeToString,
+                response_deserializer=schemas_dot_proto_dot_pump__pb2.WriteBinlogResp.FromString,
+                _registered_method=True)
         self.PullBinlogs = channel.unary_stream(
                 '/binlog.Pump/PullBinlogs',
                 request_serializer=schemas_dot_proto_dot_pump__pb2.PullBinlogReq.SerializeToString,
@@ -55,6 +60,13 @@ class PumpServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WriteBinlogBatch(self, request, context):
+        """Ours: a real Pump answers UNIMPLEMENTED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def PullBinlogs(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -67,6 +79,11 @@ def add_PumpServicer_to_server(servicer, server):
             'WriteBinlog': grpc.unary_unary_rpc_method_handler(
                     servicer.WriteBinlog,
                     request_deserializer=schemas_dot_proto_dot_pump__pb2.WriteBinlogReq.FromString,
+                    response_serializer=schemas_dot_proto_dot_pump__pb2.WriteBinlogResp.SerializeToString,
+            ),
+            'WriteBinlogBatch': grpc.unary_unary_rpc_method_handler(
+                    servicer.WriteBinlogBatch,
+                    request_deserializer=schemas_dot_proto_dot_pump__pb2.WriteBinlogBatchReq.FromString,
                     response_serializer=schemas_dot_proto_dot_pump__pb2.WriteBinlogResp.SerializeToString,
             ),
             'PullBinlogs': grpc.unary_stream_rpc_method_handler(
@@ -101,6 +118,33 @@ class Pump:
             target,
             '/binlog.Pump/WriteBinlog',
             schemas_dot_proto_dot_pump__pb2.WriteBinlogReq.SerializeToString,
+            schemas_dot_proto_dot_pump__pb2.WriteBinlogResp.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WriteBinlogBatch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/binlog.Pump/WriteBinlogBatch',
+            schemas_dot_proto_dot_pump__pb2.WriteBinlogBatchReq.SerializeToString,
             schemas_dot_proto_dot_pump__pb2.WriteBinlogResp.FromString,
             options,
             channel_credentials,
