@@ -1,0 +1,132 @@
+"""SQL text as tokens: enough of MySQL's lexical rules to edit TiDB's DDL text without a parser.
+
+Promises: pure and lossless: the texts of the tokens, joined, are the input. Knows quoting ('..', ".." and `..` with doubled quotes,
+backslashes in strings), the three kinds of comments, and TiDB's and MySQL's feature comments, whose inside counts as SQL:
+``/*T! x */``, ``/*T![feature] x */``, ``/*!50000 x */`` become FEATURE_OPEN, the tokens of x, FEATURE_CLOSE.
+Unfinished quotes and comments run to the end of the text: TiDB never writes them, and a user's text may be anything.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Kind(Enum):
+    """What one token is."""
+
+    SPACE = "space"
+    COMMENT = "comment"
+    FEATURE_OPEN = "feature open"
+    FEATURE_CLOSE = "feature close"
+    WORD = "word"
+    NAME = "name"
+    STRING = "string"
+    NUMBER = "number"
+    SIGN = "sign"
+
+
+_BLANK = frozenset({Kind.SPACE, Kind.COMMENT, Kind.FEATURE_OPEN, Kind.FEATURE_CLOSE})
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One piece of the text; ``word`` is what keywords are compared by: upper case, empty for anything but a bare word or sign."""
+
+    kind: Kind
+    text: str
+
+    @property
+    def word(self) -> str:
+        """The upper-case keyword or sign; empty for names, strings, numbers and blanks."""
+        return self.text.upper() if self.kind in (Kind.WORD, Kind.SIGN) else ""
+
+    @property
+    def blank(self) -> bool:
+        """Carries no meaning of its own."""
+        return self.kind in _BLANK
+
+    @property
+    def name(self) -> str:
+        """The identifier this token spells: a bare word, or a quoted name without its quotes."""
+        if self.kind is Kind.NAME or (self.kind is Kind.STRING and self.text.startswith('"')):
+            quote = self.text[0]
+            return self.text[1:-1].replace(quote * 2, quote)
+        return self.text
+
+
+_PATTERN = re.compile(
+    r"""(?P<space>\s+)
+      | (?P<feature_open>/\*(?:T!(?:\[[a-z_,]*\])?|!\d*|M!\d*))
+      | (?P<comment>/\*.*?(?:\*/|\Z) | --(?=\s|\Z)[^\n]*\n? | \#[^\n]*\n?)
+      | (?P<feature_close>\*/)
+      | (?P<string>'(?:[^'\\]|''|\\.)*(?:'|\Z) | "(?:[^"\\]|""|\\.)*(?:"|\Z))
+      | (?P<name>`(?:[^`]|``)*(?:`|\Z))
+      | (?P<number>\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w$]))
+      | (?P<word>[\w$@]+)
+      | (?P<sign>.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_KINDS = {k.name.lower(): k for k in Kind}
+
+
+def tokenize(sql: str) -> tuple[Token, ...]:
+    """The tokens of ``sql``, blanks included."""
+    return tuple(Token(_KINDS[m.lastgroup or "sign"], m.group()) for m in _PATTERN.finditer(sql))
+
+
+def significant(sql: str) -> tuple[Token, ...]:
+    """The tokens that mean something: no spaces, comments, feature marks, and no closing semicolons."""
+    tokens = [t for t in tokenize(sql) if not t.blank]
+    while tokens and tokens[-1].text == ";":
+        tokens.pop()
+    return tuple(tokens)
+
+
+def text_of(tokens: Sequence[Token]) -> str:
+    """The text the tokens were made from."""
+    return "".join(t.text for t in tokens)
+
+
+def quote_name(name: str) -> str:
+    """``name`` as a back-quoted identifier."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def quote_string(value: str) -> str:
+    """``value`` as a string literal for a session without NO_BACKSLASH_ESCAPES."""
+    return "'" + value.replace("\\", "\\\\").replace("'", "''") + "'"
+
+
+@dataclass(frozen=True, slots=True)
+class QualifiedName:
+    """``schema`.`name``; the schema is empty when the text leaves it to the session."""
+
+    schema: str
+    name: str
+
+
+def read_name(tokens: Sequence[Token], at: int) -> tuple[QualifiedName, int]:
+    """The (possibly qualified) name at ``at`` of significant tokens, and the index after it."""
+    first = tokens[at].name
+    if at + 2 < len(tokens) and tokens[at + 1].text == ".":
+        return QualifiedName(first, tokens[at + 2].name), at + 3
+    return QualifiedName("", first), at + 1
+
+
+def rename_pairs(sql: str) -> tuple[tuple[QualifiedName, QualifiedName], ...]:
+    """(old, new) of every pair of ``RENAME TABLE a TO b, c TO d``; empty when ``sql`` is something else."""
+    tokens = significant(sql)
+    if len(tokens) < 5 or tokens[0].word != "RENAME" or tokens[1].word not in ("TABLE", "TABLES"):
+        return ()
+    pairs = []
+    at = 2
+    while at < len(tokens):
+        old, at = read_name(tokens, at)
+        if at >= len(tokens) or tokens[at].word not in ("TO", "AS"):
+            return ()
+        new, at = read_name(tokens, at + 1)
+        pairs.append((old, new))
+        at += 1  # the comma
+    return tuple(pairs)

@@ -1,0 +1,154 @@
+"""Every table at every schema version: DDL jobs folded in the order of ``SchemaVersion``.
+
+Promises: immutable, picklable, no IO. All versions of all lives of a table id are kept, future jobs too: a look-up always names
+the version it means, so a history read ahead of the binlogs does no harm. Jobs without effect (cancelled, rolled back, version 0,
+types that no target can hold) change nothing; a job that names a table or database never seen is taken as it stands instead of
+being fatal, because a recorded history may begin in the middle.
+Facts behind RENAME TABLES and EXCHANGE PARTITION: golden/README.md, ddl.md 4.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+from schemas.events import SchemaVersion
+from schemas.history_fold import Dropped, Fold, TableSnapshot, Track
+from schemas.jobs import UNSUPPORTED, DbInfo, Job, JobReader, JobType
+from schemas.tableinfo import TableInfo
+
+__all__ = ["UNSUPPORTED", "DbInfo", "Job", "JobReader", "JobType", "SchemaHistory", "TableAt", "TableSnapshot"]
+
+
+@dataclass(frozen=True, slots=True)
+class TableAt:
+    """One table as the target has it at a point of the stream."""
+
+    table_id: int
+    schema: str
+    name: str
+    info: TableInfo
+    version: SchemaVersion
+    """Version of the last DDL of this table that is applied."""
+    snapshots: tuple[TableSnapshot, ...]
+    """This life's snapshots up to now, ascending; the last one holds ``info``."""
+    dropping: bool
+    """A column of ``info`` may be on its way out: rows may lack it already."""
+
+    def default_info(self, row_version: int) -> TableInfo | None:
+        """The info whose defaults complete a row of this version: the first snapshot not older than the row (rows.md 8, ``pinfo``)."""
+        at = bisect_left(self.snapshots, row_version, key=lambda s: s.version)
+        return self.snapshots[at].info if at < len(self.snapshots) else None
+
+    def can_append_default(self, row_version: int) -> bool:
+        """True when an update of this version may lack a column of ``info`` (rows.md 8)."""
+        return self.dropping or row_version < self.version
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaHistory:
+    """All jobs and, folded from them, all tables and databases by version. Build it with ``of``."""
+
+    jobs: Mapping[int, Job] = field(default_factory=dict)
+    """By id; the one with effect wins where an id was used twice."""
+    tracks: Mapping[int, Track] = field(default_factory=dict, repr=False)
+    schemas: Mapping[int, tuple[tuple[SchemaVersion, DbInfo | None], ...]] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, jobs: Iterable[Job]) -> Self:
+        """Fold ``jobs``, given in any order."""
+        by_id: dict[int, Job] = {}
+        for job in jobs:
+            known = by_id.get(job.id)
+            if known is None or job.effective or not known.effective:
+                by_id[job.id] = job
+        fold = Fold()
+        for job in sorted((j for j in by_id.values() if j.effective), key=lambda j: j.version):
+            fold.apply(job)
+        return cls(by_id, fold.tracks(), fold.schemas())
+
+    def __len__(self) -> int:
+        """Number of jobs."""
+        return len(self.jobs)
+
+    def job(self, job_id: int) -> Job | None:
+        """The job a DDL binlog names."""
+        return self.jobs.get(job_id)
+
+    def merged(self, jobs: Iterable[Job]) -> "SchemaHistory":
+        """This history and ``jobs`` as one."""
+        new = [j for j in jobs if self.jobs.get(j.id) != j]
+        return SchemaHistory.of([*self.jobs.values(), *new]) if new else self
+
+    def only(self, table_ids: Iterable[int]) -> "SchemaHistory":
+        """The tracks of these tables and nothing else: small enough to ship to executors."""
+        wanted = set(table_ids)
+        return SchemaHistory({}, {i: t for i, t in self.tracks.items() if i in wanted}, {})
+
+    @property
+    def newest_version(self) -> SchemaVersion:
+        """The highest version of any job."""
+        return max((j.version for j in self.jobs.values()), default=SchemaVersion(0))
+
+    def version_at(self, commit_ts: int) -> SchemaVersion:
+        """The newest version that was surely visible at ``commit_ts``, judged by the jobs' FinishedTS.
+
+        FinishedTS is taken a little after the DDL binlog's commit_ts, so a job whose binlog lies at most that little before
+        ``commit_ts`` is missed; a schema version stored with a checkpoint is the better source.
+        """
+        done = (j.version for j in self.jobs.values() if j.effective and 0 < j.finished_ts <= commit_ts)
+        return max(done, default=SchemaVersion(0))
+
+    def table_at(self, table_id: int, version: int, *, dropping: bool = False) -> TableAt | None:
+        """The table after all jobs with version <= ``version``; None when it is unknown or dropped by then."""
+        track = self.tracks.get(table_id)
+        if track is None:
+            return None
+        end = bisect_right(track.entries, version, key=lambda e: e.version)
+        begin = end
+        while begin > 0 and not isinstance(track.entries[begin - 1], Dropped):
+            begin -= 1
+        snapshots = tuple(e for e in track.entries[begin:end] if isinstance(e, TableSnapshot))
+        if not snapshots:
+            return None
+        last = snapshots[-1]
+        return TableAt(table_id, last.schema, last.name, last.info, last.version, snapshots, dropping)
+
+    def tables_at(self, ids: Iterable[int], version: int) -> dict[int, TableAt]:
+        """``table_at`` for many; unknown ids are left out."""
+        found = {i: self.table_at(i, version) for i in ids}
+        return {i: t for i, t in found.items() if t is not None}
+
+    def jobs_of_table(self, table_id: int, after: int, upto: int) -> tuple[Job, ...]:
+        """The jobs that changed (made, dropped, renamed) that table with ``after < version <= upto``, ascending."""
+        track = self.tracks.get(table_id)
+        if track is None:
+            return ()
+        begin = bisect_right(track.versions, after)
+        end = bisect_right(track.versions, upto)
+        return tuple(self.jobs[i] for i in track.job_ids[begin:end] if i in self.jobs)
+
+    def tables_of_job(self, job: Job) -> tuple[int, ...]:
+        """The table ids that this job changed: for DROP DATABASE all of its tables."""
+        found = (i for i, t in self.tracks.items() if job.version in t.versions)
+        return tuple(sorted(found))
+
+    def schema_at(self, schema: int | str, version: int) -> DbInfo | None:
+        """The database of this id or name at ``version``; None when there was none."""
+        ids = [schema] if isinstance(schema, int) else list(self.schemas)
+        for schema_id in ids:
+            entries = self.schemas.get(schema_id, ())
+            at = bisect_right(entries, version, key=lambda e: e[0])
+            info = entries[at - 1][1] if at else None
+            if info is not None and (isinstance(schema, int) or info.name.lower() == schema.lower()):
+                return info
+        return None
+
+    def tables_in(self, schema: str, version: int) -> tuple[TableAt, ...]:
+        """All tables of a database at ``version``, by id."""
+        found = (self.table_at(i, version) for i in sorted(self.tracks))
+        return tuple(t for t in found if t is not None and t.schema.lower() == schema.lower())
+
+    def find(self, schema: str, name: str, version: int) -> TableAt | None:
+        """The table of this name at ``version``; names compare without case, as TiDB's do."""
+        return next((t for t in self.tables_in(schema, version) if t.name.lower() == name.lower()), None)

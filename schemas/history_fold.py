@@ -1,0 +1,215 @@
+"""The fold behind ``schemas.history``: one job after the other onto what is known so far.
+
+Promises: pure. Expects jobs with effect only, ascending by version.
+"""
+
+import dataclasses
+from dataclasses import dataclass, field
+
+from schemas.ddl_tokens import rename_pairs
+from schemas.events import SchemaVersion
+from schemas.jobs import DbInfo, Job, JobType
+from schemas.tableinfo import TableInfo
+
+
+@dataclass(frozen=True, slots=True)
+class TableSnapshot:
+    """One table from ``version`` on."""
+
+    version: SchemaVersion
+    schema: str
+    name: str
+    info: TableInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """The table id is unknown from ``version`` on."""
+
+    version: SchemaVersion
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """All that happened to one table id: ``entries`` ascending, and beside it the versions and ids of the jobs."""
+
+    entries: tuple[TableSnapshot | Dropped, ...]
+    versions: tuple[SchemaVersion, ...]
+    job_ids: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Growing:
+    entries: list[TableSnapshot | Dropped] = field(default_factory=list)
+    jobs: list[tuple[SchemaVersion, int]] = field(default_factory=list)
+
+    @property
+    def live(self) -> TableSnapshot | None:
+        last = self.entries[-1] if self.entries else None
+        return last if isinstance(last, TableSnapshot) else None
+
+
+_ADDS = frozenset({JobType.CREATE_TABLE, JobType.CREATE_VIEW, JobType.CREATE_SEQUENCE, JobType.RECOVER_TABLE, JobType.RENAME_TABLE})
+_DROPS = frozenset({JobType.DROP_TABLE, JobType.DROP_VIEW, JobType.DROP_SEQUENCE})
+_INITIAL = DbInfo(1, "mysql", "utf8mb4", "utf8mb4_bin")
+
+
+class Fold:
+    """The state while folding."""
+
+    def __init__(self) -> None:
+        """Nothing is known yet but the database ``mysql``."""
+        self._tables: dict[int, _Growing] = {}
+        self._schemas: dict[int, list[tuple[SchemaVersion, DbInfo | None]]] = {1: [(SchemaVersion(0), _INITIAL)]}
+        self._homes: dict[int, int] = {}
+        self._fell_with: dict[int, list[int]] = {}
+
+    def tracks(self) -> dict[int, Track]:
+        """What came out, by table id."""
+        return {i: Track(tuple(g.entries), tuple(v for v, _ in g.jobs), tuple(j for _, j in g.jobs)) for i, g in self._tables.items()}
+
+    def schemas(self) -> dict[int, tuple[tuple[SchemaVersion, DbInfo | None], ...]]:
+        """What came out, by schema id."""
+        return {i: tuple(entries) for i, entries in self._schemas.items()}
+
+    def apply(self, job: Job) -> None:
+        """Fold one effective job."""
+        kind = job.type
+        if kind in (JobType.CREATE_SCHEMA, JobType.SCHEMA_CHARSET) and job.db_info:
+            self._put_schema(job, job.db_info)
+        elif kind == JobType.DROP_SCHEMA:
+            self._drop_schema(job)
+        elif kind == JobType.RECOVER_SCHEMA:
+            self._recover_schema(job)
+        elif kind in _DROPS:
+            self._drop(job, job.table_id)
+        elif kind == JobType.TRUNCATE_TABLE:
+            self._truncate(job)
+        elif kind == JobType.RENAME_TABLES:
+            self._rename_all(job)
+        elif kind == JobType.EXCHANGE_PARTITION:
+            self._exchange(job)
+        elif kind == JobType.CREATE_TABLES:
+            for info in job.multiple_table_infos:
+                self._put(job, info, self._schema_name(job))
+        elif job.table_info is not None:
+            self._put_table(job, job.table_info)
+
+    def _live(self, table_id: int) -> TableSnapshot | None:
+        growing = self._tables.get(table_id)
+        return growing.live if growing else None
+
+    def _schema_name(self, job: Job) -> str:
+        entries = self._schemas.get(job.schema_id)
+        info = entries[-1][1] if entries else None
+        return info.name if info else job.schema_name
+
+    def _put_schema(self, job: Job, info: DbInfo) -> None:
+        self._schemas.setdefault(job.schema_id or info.id, []).append((job.version, info))
+
+    def _put_table(self, job: Job, info: TableInfo) -> None:
+        known = self._live(info.id)
+        if known is not None and job.type not in _ADDS:
+            self._put(job, info, known.schema, home=False)
+            return
+        schema = self._schema_name(job)
+        if job.type == JobType.CREATE_VIEW:
+            self._drop_replaced(job, schema, info)
+        self._put(job, info, schema)
+
+    def _drop_replaced(self, job: Job, schema: str, view: TableInfo) -> None:
+        """CREATE OR REPLACE VIEW gives the view a new id and drops the old one without a word."""
+        for table_id, growing in self._tables.items():
+            live = growing.live
+            if live and table_id != view.id and (live.schema, live.name.lower()) == (schema, view.name.lower()):
+                self._drop(job, table_id)
+
+    def _put(self, job: Job, info: TableInfo, schema: str, *, home: bool = True) -> None:
+        growing = self._tables.setdefault(info.id, _Growing())
+        if home:
+            self._homes[info.id] = job.schema_id
+        self._push(growing, TableSnapshot(job.version, schema, info.name, info), job)
+
+    def _push(self, growing: _Growing, entry: TableSnapshot | Dropped, job: Job) -> None:
+        """One job leaves one entry: a three-way swap touches one id twice."""
+        if growing.entries and growing.entries[-1].version == entry.version:
+            growing.entries.pop()
+        growing.entries.append(entry)
+        if (job.version, job.id) not in growing.jobs[-1:]:
+            growing.jobs.append((job.version, job.id))
+
+    def _drop(self, job: Job, table_id: int) -> None:
+        growing = self._tables.get(table_id)
+        if growing is not None and growing.live is not None:
+            self._push(growing, Dropped(job.version), job)
+
+    def _drop_schema(self, job: Job) -> None:
+        entries = self._schemas.setdefault(job.schema_id, [])
+        if entries and entries[-1][1] is not None:
+            entries.append((job.version, None))
+        fallen = [i for i, home in self._homes.items() if home == job.schema_id and self._live(i)]
+        self._fell_with[job.schema_id] = fallen
+        for table_id in fallen:
+            self._drop(job, table_id)
+
+    def _recover_schema(self, job: Job) -> None:
+        """FLASHBACK DATABASE: its job names no table, so what fell with the database comes back."""
+        before = next((info for _, info in reversed(self._schemas.get(job.schema_id, ())) if info is not None), None)
+        info = job.db_info or before
+        if info is not None:
+            self._put_schema(job, info)
+        for table_id in self._fell_with.pop(job.schema_id, ()):
+            growing = self._tables[table_id]
+            last = next(e for e in reversed(growing.entries) if isinstance(e, TableSnapshot))
+            self._push(growing, TableSnapshot(job.version, last.schema, last.name, last.info), job)
+
+    def _truncate(self, job: Job) -> None:
+        known = self._live(job.table_id)
+        self._drop(job, job.table_id)
+        if job.table_info is not None:
+            self._put(job, job.table_info, known.schema if known else self._schema_name(job))
+
+    def _rename_all(self, job: Job) -> None:
+        """Element i of MultipleTableInfos belongs to pair i of the text, which alone names the databases."""
+        infos = job.multiple_table_infos or ((job.table_info,) if job.table_info else ())
+        pairs = rename_pairs(job.query)
+        if len(pairs) != len(infos):
+            pairs = ()
+        olds = [self._live(info.id) for info in infos]
+        unqualified = (old.schema for old, (name, _) in zip(olds, pairs, strict=False) if old and not name.schema)
+        session = next(unqualified, self._schema_name(job))
+        for i, info in enumerate(infos):
+            old = olds[i]
+            if pairs:
+                schema = self._true_name(pairs[i][1].schema or session)
+            else:
+                schema = old.schema if old else session
+            self._put(job, info, schema, home=False)
+            self._homes[info.id] = self._schema_id(schema, job)
+
+    def _true_name(self, schema: str) -> str:
+        """The database's name in the case it was made with."""
+        live = (entries[-1][1] for entries in self._schemas.values())
+        return next((info.name for info in live if info and info.name.lower() == schema.lower()), schema)
+
+    def _schema_id(self, schema: str, job: Job) -> int:
+        live = ((i, entries[-1][1]) for i, entries in self._schemas.items())
+        return next((i for i, info in live if info and info.name == schema), job.schema_id)
+
+    def _exchange(self, job: Job) -> None:
+        """The plain table goes on under the partition's old id; the partition has the plain table's."""
+        after = job.table_info
+        if after is None:
+            return
+        parent = self._live(after.id)
+        plain = self._live(job.table_id)
+        before_ids = {p.name: p.id for p in parent.info.partitions} if parent else {}
+        moved = next((p.name for p in after.partitions if p.id == job.table_id), None)
+        self._put(job, after, parent.schema if parent else self._schema_name(job), home=parent is None)
+        new_id = before_ids.get(moved) if moved is not None else None
+        if plain is None or new_id is None:
+            return
+        home = self._homes.get(job.table_id, job.schema_id)
+        self._drop(job, job.table_id)
+        self._put(job, dataclasses.replace(plain.info, id=new_id), plain.schema)
+        self._homes[new_id] = home

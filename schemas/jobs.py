@@ -1,0 +1,204 @@
+"""One finished DDL job, as ``/ddl/history`` gives it (ddl.md 2 and 3), and what its type means.
+
+Promises: pure, frozen, picklable. Unknown future job types are kept as plain numbers and are never fatal here.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Self
+
+from schemas.errors import Corruption
+from schemas.events import SchemaVersion
+from schemas.tableinfo import TableInfo
+
+
+class JobType(IntEnum):
+    """``type`` of a DDL job."""
+
+    CREATE_SCHEMA = 1
+    DROP_SCHEMA = 2
+    CREATE_TABLE = 3
+    DROP_TABLE = 4
+    ADD_COLUMN = 5
+    DROP_COLUMN = 6
+    ADD_INDEX = 7
+    DROP_INDEX = 8
+    ADD_FOREIGN_KEY = 9
+    DROP_FOREIGN_KEY = 10
+    TRUNCATE_TABLE = 11
+    MODIFY_COLUMN = 12
+    REBASE_AUTO_ID = 13
+    RENAME_TABLE = 14
+    SET_DEFAULT = 15
+    SHARD_ROW_ID = 16
+    TABLE_COMMENT = 17
+    RENAME_INDEX = 18
+    ADD_PARTITION = 19
+    DROP_PARTITION = 20
+    CREATE_VIEW = 21
+    TABLE_CHARSET = 22
+    TRUNCATE_PARTITION = 23
+    DROP_VIEW = 24
+    RECOVER_TABLE = 25
+    SCHEMA_CHARSET = 26
+    LOCK_TABLE = 27
+    UNLOCK_TABLE = 28
+    REPAIR_TABLE = 29
+    SET_TIFLASH_REPLICA = 30
+    TIFLASH_STATUS = 31
+    ADD_PRIMARY_KEY = 32
+    DROP_PRIMARY_KEY = 33
+    CREATE_SEQUENCE = 34
+    ALTER_SEQUENCE = 35
+    DROP_SEQUENCE = 36
+    ADD_COLUMNS = 37
+    DROP_COLUMNS = 38
+    AUTO_ID_CACHE = 39
+    REBASE_AUTO_RANDOM = 40
+    INDEX_VISIBILITY = 41
+    EXCHANGE_PARTITION = 42
+    ADD_CHECK = 43
+    DROP_CHECK = 44
+    ALTER_CHECK = 45
+    RENAME_TABLES = 47
+    DROP_INDEXES = 48
+    TABLE_ATTRIBUTES = 49
+    PARTITION_ATTRIBUTES = 50
+    CREATE_PLACEMENT = 51
+    ALTER_PLACEMENT = 52
+    DROP_PLACEMENT = 53
+    PARTITION_PLACEMENT = 54
+    SCHEMA_PLACEMENT = 55
+    TABLE_PLACEMENT = 56
+    CACHE_TABLE = 57
+    STATS_OPTIONS = 58
+    NOCACHE_TABLE = 59
+    CREATE_TABLES = 60
+    MULTI_SCHEMA_CHANGE = 61
+    FLASHBACK_CLUSTER = 62
+    RECOVER_SCHEMA = 63
+    REORGANIZE_PARTITION = 64
+    SET_TTL = 65
+    REMOVE_TTL = 67
+    CREATE_RESOURCE_GROUP = 68
+    ALTER_RESOURCE_GROUP = 69
+    DROP_RESOURCE_GROUP = 70
+
+
+UNSUPPORTED = frozenset(JobType(n) for n in (27, 28, 31, 49, 50, 51, 52, 53, 54, 55, 56, 57, 59, 68, 69, 70))
+"""Types that change nothing a target could hold (ddl.md 4): skipped everywhere."""
+
+STATE_DONE = 4
+STATE_SYNCED = 6
+DELETE_ONLY = 1
+"""``ddl_schema_state`` of DROP COLUMN's first binlog."""
+
+
+@dataclass(frozen=True, slots=True)
+class DbInfo:
+    """One database."""
+
+    id: int
+    name: str
+    charset: str
+    collate: str
+
+    @classmethod
+    def from_json(cls, json: Mapping[str, Any]) -> Self:
+        """Read ``binlog.DBInfo``."""
+        return cls(json["id"], json["db_name"]["O"], json.get("charset") or "", json.get("collate") or "")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One finished DDL job."""
+
+    id: int
+    type: int
+    state: int
+    schema_state: int
+    schema_id: int
+    table_id: int
+    schema_name: str
+    table_name: str
+    query: str
+    """The user's own text; what a target executes is the binlog's ``ddl_query``."""
+    raw_args: Any
+    version: SchemaVersion
+    """The schema version at which the result became visible; 0 = it never did."""
+    db_info: DbInfo | None
+    table_info: TableInfo | None
+    multiple_table_infos: tuple[TableInfo, ...]
+    finished_ts: int
+    """TSO taken after the DDL binlog's commit_ts (golden cases: 20 to 400 ms after)."""
+
+    @classmethod
+    def from_json(cls, json: Mapping[str, Any]) -> Self:
+        """Read one element of ``/ddl/history``; ``Corruption`` when it is not a job."""
+        try:
+            return cls._read(json)
+        except (KeyError, TypeError, AttributeError) as error:
+            where = json.get("id") if isinstance(json, Mapping) else json
+            raise Corruption(f"job {where} of the DDL history is not one: {type(error).__name__} {error}") from error
+
+    @classmethod
+    def _read(cls, json: Mapping[str, Any]) -> Self:
+        binlog = json.get("binlog") or {}
+        db_info, table_info = binlog.get("DBInfo"), binlog.get("TableInfo")
+        return cls(
+            id=json["id"],
+            type=json["type"],
+            state=json["state"],
+            schema_state=json.get("schema_state") or 0,
+            schema_id=json["schema_id"],
+            table_id=json["table_id"],
+            schema_name=json.get("schema_name") or "",
+            table_name=json.get("table_name") or "",
+            query=json.get("query") or "",
+            raw_args=json.get("raw_args"),
+            version=SchemaVersion(binlog.get("SchemaVersion") or 0),
+            db_info=DbInfo.from_json(db_info) if db_info else None,
+            table_info=TableInfo.from_json(table_info) if table_info else None,
+            multiple_table_infos=tuple(TableInfo.from_json(t) for t in binlog.get("MultipleTableInfos") or ()),
+            finished_ts=binlog.get("FinishedTS") or 0,
+        )
+
+    @property
+    def effective(self) -> bool:
+        """False for cancelled, rolled back and version-0 jobs and for types that no target can hold."""
+        return self.version > 0 and self.state in (STATE_DONE, STATE_SYNCED) and self.type not in UNSUPPORTED
+
+    @property
+    def type_name(self) -> str:
+        """The type in words, for messages."""
+        try:
+            return JobType(self.type).name.lower().replace("_", " ")
+        except ValueError:
+            return f"type {self.type}"
+
+
+class JobReader:
+    """Reads jobs so that equal columns and indexes of all of them are one object: hundreds of versions of a wide table cost little."""
+
+    def __init__(self) -> None:
+        """An empty pool."""
+        self._pool: dict[Any, Any] = {}
+
+    def read(self, history: Iterable[Mapping[str, Any]]) -> list[Job]:
+        """The jobs of one ``/ddl/history`` answer, in its order."""
+        return [self._shared(Job.from_json(json)) for json in history]
+
+    def _shared(self, job: Job) -> Job:
+        return dataclasses.replace(
+            job,
+            table_info=self._table(job.table_info) if job.table_info else None,
+            multiple_table_infos=tuple(self._table(t) for t in job.multiple_table_infos),
+        )
+
+    def _table(self, info: TableInfo) -> TableInfo:
+        keep = self._pool.setdefault
+        shared = dataclasses.replace(info, columns=tuple(keep(c, c) for c in info.columns), indexes=tuple(keep(i, i) for i in info.indexes))
+        found: TableInfo = keep((shared.id, shared), shared)
+        return found
