@@ -49,7 +49,12 @@ class SchemaMismatch(ReplicationError):
 
 
 class ApplyError(ReplicationError):
-    """The target refused something."""
+    """The target refused something; ``errno`` is the server's or client library's error number, 0 when there is none."""
+
+    def __init__(self, message: str, errno: int = 0) -> None:
+        """Keep the number beside the message, also through pickling."""
+        super().__init__(message)
+        self.errno = errno
 
 
 class RetryableApplyError(ApplyError):

@@ -1,0 +1,167 @@
+"""Row events of one span to the net change of each row, and rows to parts.
+
+Promises: pure; the order of the events handed in does not matter; no Python loop over rows.
+Rules: a row is (table_id, key). Its events are ordered by (commit_ts, seq). It existed before the span when its first event
+is no INSERT, and exists after it when its last event is no DELETE. The first event then holds the old image, the last one
+the new image; what happened between them leaves no trace.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from schemas.events import Op
+
+Indexes = np.ndarray[Any, np.dtype[np.int64]]
+"""Row numbers of the events table that was folded."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableChanges:
+    """The net changes of one table, as row numbers of the folded events; each array is in (commit_ts, seq) order of its rows' first events."""
+
+    table_id: int
+    removed: Indexes
+    """Events whose old image existed before the span and has no successor."""
+    before: Indexes
+    """Events with the old image of rows that existed before and exist after; paired with ``after``."""
+    after: Indexes
+    """Events with the new image of those rows."""
+    added: Indexes
+    """Events with the new image of rows that did not exist before."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetChanges:
+    """What a span does to the target: net changes by table, ascending table id."""
+
+    tables: tuple[TableChanges, ...]
+    events: int
+    rows: int
+    """Distinct rows touched, those among them that came and went inside the span."""
+
+    def __iter__(self) -> Iterator[TableChanges]:
+        return iter(self.tables)
+
+
+def fold(events: pa.Table) -> NetChanges:
+    """Net changes of ``events``: ``ROW_EVENT`` columns and ``key`` (binary), INSERT, UPDATE and DELETE only.
+
+    Only ``commit_ts``, ``seq``, ``op``, ``table_id`` and ``key`` are looked at.
+    """
+    if events.num_rows == 0:
+        return NetChanges((), 0, 0)
+    order = _event_order(_int64(events, "commit_ts"), _int64(events, "seq"))
+    table_ids = _int64(events, "table_id")[order]
+    ops = _int64(events, "op")[order]
+    tables, table_codes = np.unique(table_ids, return_inverse=True)
+    first, last = _ends(_row_codes(events["key"], order, table_codes, len(tables)))
+    existed, exists = ops[first] != Op.INSERT, ops[last] != Op.DELETE
+    table_of = table_codes[first]
+    changes = []
+    for code, table_id in enumerate(tables.tolist()):
+        here = table_of == code
+        gone, kept, new = here & existed & ~exists, here & existed & exists, here & ~existed & exists
+        changes.append(TableChanges(table_id, order[first[gone]], order[first[kept]], order[last[kept]], order[last[new]]))
+    return NetChanges(tuple(changes), events.num_rows, len(first))
+
+
+def part_numbers(table_ids: Indexes, keys: pa.BinaryArray, keyless: np.ndarray[Any, np.dtype[np.bool_]], parts: int) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """The part, 0 to ``parts - 1``, that each row belongs to; a keyless table lies wholly in one part.
+
+    The hash is fixed for ever, since a restart must find the rows of an unfinished part again. All arithmetic is modulo 2**64:
+    ``h = mix(table_id)``; for each 8 key bytes as a little-endian word, the last one padded with zeros, ``h = mix(h ^ word)``;
+    ``h = mix(h ^ length)``; part = ``h % parts``. A keyless row stops after the table id.
+    ``mix(x)``: ``x += G; x ^= x >> 30; x *= A; x ^= x >> 27; x *= B; x ^= x >> 31`` (splitmix64).
+    """
+    hashes = _mix(np.ascontiguousarray(table_ids, dtype=np.int64).view(np.uint64))
+    rows = np.flatnonzero(~keyless)
+    starts, lengths, data = _binary_parts(keys)
+    if len(rows):
+        hashes[rows] = _hash_bytes(hashes[rows], starts[rows], lengths[rows], data)
+    return (hashes % np.uint64(parts)).astype(np.int32)
+
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_A = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_B = np.uint64(0x94D049BB133111EB)
+
+
+def _mix(x: Any) -> Any:
+    x = x + _GOLDEN
+    x ^= x >> np.uint64(30)
+    x *= _MIX_A
+    x ^= x >> np.uint64(27)
+    x *= _MIX_B
+    x ^= x >> np.uint64(31)
+    return x
+
+
+def _hash_bytes(hashes: Any, starts: Any, lengths: Any, data: Any) -> Any:
+    """Fold the bytes of each row into its hash, one 8-byte word of all rows at a time."""
+    padded = np.concatenate([data, np.zeros(8, dtype=np.uint8)])
+    masks = np.array([(1 << (8 * n)) - 1 for n in range(9)], dtype=np.uint64)
+    active = np.flatnonzero(lengths)
+    word = 0
+    while len(active):
+        at = starts[active] + word
+        left = np.minimum(lengths[active] - word, 8)
+        words = padded[at[:, None] + np.arange(8)].view("<u8")[:, 0] & masks[left]
+        hashes[active] = _mix(hashes[active] ^ words)
+        word += 8
+        active = active[lengths[active] > word]
+    return _mix(hashes ^ lengths.astype(np.uint64))
+
+
+def _binary_parts(keys: pa.BinaryArray) -> tuple[Any, Any, Any]:
+    """Start offset and length of each value, and the bytes they point into."""
+    _, offsets_buffer, data_buffer = keys.buffers()
+    offsets = np.frombuffer(offsets_buffer, dtype=np.int32)[keys.offset : keys.offset + len(keys) + 1].astype(np.int64)
+    data = np.frombuffer(data_buffer, dtype=np.uint8) if data_buffer is not None else np.zeros(0, dtype=np.uint8)
+    return offsets[:-1], np.diff(offsets), data
+
+
+def _int64(events: pa.Table, name: str) -> Indexes:
+    return events[name].combine_chunks().to_numpy(zero_copy_only=False).astype(np.int64, copy=False)  # type: ignore[no-any-return]
+
+
+def _event_order(commit_ts: Indexes, seq: Indexes) -> Indexes:
+    """Row numbers in execution order; events mostly come in order, which one comparison finds."""
+    steps = np.diff(commit_ts)
+    if bool(np.all((steps > 0) | ((steps == 0) & (np.diff(seq) > 0)))):
+        return np.arange(len(commit_ts), dtype=np.int64)
+    return np.lexsort((seq, commit_ts)).astype(np.int64)
+
+
+def _row_codes(keys: pa.ChunkedArray, order: Indexes, table_codes: Indexes, tables: int) -> Indexes:
+    """A number for each event's row: equal for equal (table, key)."""
+    encoded = pc.dictionary_encode(keys.combine_chunks())
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.combine_chunks()
+    codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)[order]
+    codes = codes * tables + table_codes
+    if int(codes.max()) > _SPARSE * len(codes):
+        return np.unique(codes, return_inverse=True)[1].astype(np.int64)
+    return codes  # type: ignore[no-any-return]
+
+
+_SPARSE = 8
+"""Codes wider than this many times the events are renumbered (by sorting) before arrays of that width are made."""
+
+
+def _ends(codes: Indexes) -> tuple[Indexes, Indexes]:
+    """Position of the first and the last event of each row, rows in the order of their first events."""
+    size = int(codes.max()) + 1
+    positions = np.arange(len(codes), dtype=np.int64)
+    first = np.full(size, -1, dtype=np.int64)
+    last = np.full(size, -1, dtype=np.int64)
+    # With repeated indexes numpy keeps the value assigned last, so walking backwards leaves the first position.
+    first[codes[::-1]] = positions[::-1]
+    last[codes] = positions
+    seen = np.flatnonzero(first >= 0)
+    seen = seen[np.argsort(first[seen], kind="stable")]
+    return first[seen], last[seen]
