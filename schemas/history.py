@@ -51,6 +51,8 @@ class SchemaHistory:
 
     jobs: Mapping[int, Job] = field(default_factory=dict)
     """By id; the one with effect wins where an id was used twice."""
+    ordered: tuple[Job, ...] = field(default=(), repr=False)
+    """The jobs with effect, ascending by version."""
     tracks: Mapping[int, Track] = field(default_factory=dict, repr=False)
     schemas: Mapping[int, tuple[tuple[SchemaVersion, DbInfo | None], ...]] = field(default_factory=dict, repr=False)
 
@@ -63,9 +65,10 @@ class SchemaHistory:
             if known is None or job.effective or not known.effective:
                 by_id[job.id] = job
         fold = Fold()
-        for job in sorted((j for j in by_id.values() if j.effective), key=lambda j: j.version):
+        ordered = tuple(sorted((j for j in by_id.values() if j.effective), key=lambda j: j.version))
+        for job in ordered:
             fold.apply(job)
-        return cls(by_id, fold.tracks(), fold.schemas())
+        return cls(by_id, ordered, fold.tracks(), fold.schemas())
 
     def __len__(self) -> int:
         """Number of jobs."""
@@ -83,12 +86,17 @@ class SchemaHistory:
     def only(self, table_ids: Iterable[int]) -> "SchemaHistory":
         """The tracks of these tables and nothing else: small enough to ship to executors."""
         wanted = set(table_ids)
-        return SchemaHistory({}, {i: t for i, t in self.tracks.items() if i in wanted}, {})
+        return SchemaHistory({}, (), {i: t for i, t in self.tracks.items() if i in wanted}, {})
 
     @property
     def newest_version(self) -> SchemaVersion:
-        """The highest version of any job."""
-        return max((j.version for j in self.jobs.values()), default=SchemaVersion(0))
+        """The highest version of any job with effect."""
+        return self.ordered[-1].version if self.ordered else SchemaVersion(0)
+
+    def jobs_between(self, after: int, upto: int) -> tuple[Job, ...]:
+        """The jobs with effect and ``after < version <= upto``, ascending."""
+        begin = bisect_right(self.ordered, after, key=lambda j: j.version)
+        return self.ordered[begin : bisect_right(self.ordered, upto, key=lambda j: j.version)]
 
     def version_at(self, commit_ts: int) -> SchemaVersion:
         """The newest version that was surely visible at ``commit_ts``, judged by the jobs' FinishedTS.
@@ -96,7 +104,7 @@ class SchemaHistory:
         FinishedTS is taken a little after the DDL binlog's commit_ts, so a job whose binlog lies at most that little before
         ``commit_ts`` is missed; a schema version stored with a checkpoint is the better source.
         """
-        done = (j.version for j in self.jobs.values() if j.effective and 0 < j.finished_ts <= commit_ts)
+        done = (j.version for j in self.ordered if 0 < j.finished_ts <= commit_ts)
         return max(done, default=SchemaVersion(0))
 
     def table_at(self, table_id: int, version: int, *, dropping: bool = False) -> TableAt | None:

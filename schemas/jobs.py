@@ -90,6 +90,9 @@ class JobType(IntEnum):
 UNSUPPORTED = frozenset(JobType(n) for n in (27, 28, 31, 49, 50, 51, 52, 53, 54, 55, 56, 57, 59, 68, 69, 70))
 """Types that change nothing a target could hold (ddl.md 4): skipped everywhere."""
 
+SCHEMA_JOBS = frozenset({JobType.CREATE_SCHEMA, JobType.DROP_SCHEMA, JobType.SCHEMA_CHARSET, JobType.RECOVER_SCHEMA})
+"""Types whose subject is a database and not a table."""
+
 STATE_DONE = 4
 STATE_SYNCED = 6
 DELETE_ONLY = 1
