@@ -83,7 +83,7 @@ def part_numbers(table_ids: Indexes, keys: pa.BinaryArray, keyless: np.ndarray[A
     starts, lengths, data = _binary_parts(keys)
     if len(rows):
         hashes[rows] = _hash_bytes(hashes[rows], starts[rows], lengths[rows], data)
-    return (hashes % np.uint64(parts)).astype(np.int32)
+    return np.asarray(hashes % np.uint64(parts), dtype=np.int32)
 
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

@@ -1,0 +1,182 @@
+"""What the target itself remembers of the stream: the Drainer's checkpoint row and the markers of a batch in parts.
+
+Promises: the functions change rows only inside the transaction that the caller has opened, so that data and marker are one. The table
+``checkpoint`` is the Drainer's, byte for byte, and holds nothing else; ``spark_progress`` is ours.
+
+How a batch (from_ts, to_ts] goes: at most ``atomic-rows`` events: data, ``mark_part(…, ATOMIC)`` and ``save_checkpoint(to_ts,
+consistent=True)`` in one transaction. More: ``begin_span`` with ``save_checkpoint(from_ts, consistent=False)``, then for each part and
+phase its data with ``mark_part``, last ``save_checkpoint(to_ts, consistent=True)`` with ``finish_span``.
+"""
+
+import enum
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from schemas.errors import ApplyError
+from sinks.dialect import quote_name
+from sinks.session import Session
+
+CHECKPOINT_SCHEMA = "tidb_binlog"
+
+
+class Mark(enum.StrEnum):
+    """What a marker row says is done."""
+
+    SPAN = "span"
+    """Part -1: a span is begun, with ``parts`` parts."""
+    ATOMIC = "atomic"
+    """The whole span, in one transaction."""
+    DELETE = "delete"
+    """All old images of one part."""
+    WRITE = "write"
+    """All new images of one part."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedSpan:
+    """A span begun in parts whose end was never recorded: to be replayed exactly, with this many parts."""
+
+    from_ts: int
+    """Exclusive."""
+    to_ts: int
+    """Inclusive."""
+    parts: int
+    done: frozenset[tuple[int, str]]
+    """(part, phase) pairs that are in the target."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where the target stands."""
+
+    commit_ts: int
+    """Everything up to here, inclusive, is in the target; 0 = nothing is known."""
+    consistent: bool
+    schema_version: int
+    unfinished: UnfinishedSpan | None
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The value of a ``tidb_binlog.checkpoint`` row."""
+
+    commit_ts: int
+    consistent: bool
+    schema_version: int
+
+    def to_json(self) -> str:
+        """As the Drainer writes it: these keys in this order, without blanks."""
+        value = {"consistent": self.consistent, "commitTS": self.commit_ts, "ts-map": {}, "schema-version": self.schema_version}
+        return json.dumps(value, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Checkpoint":
+        """Read a row, also one that a real Drainer wrote; keys that are missing count as zero, as the Drainer has it."""
+        value: Any = json.loads(text)
+        return cls(int(value.get("commitTS", 0)), bool(value.get("consistent", False)), int(value.get("schema-version", 0)))
+
+
+def ensure_tables(session: Session, schema: str = CHECKPOINT_SCHEMA) -> None:
+    """Create the database and both tables where missing. DDL: not to be called inside a transaction."""
+    for statement in _create_statements(schema):
+        session.execute(statement)
+
+
+def load(session: Session, cluster_id: int, drainer: str, schema: str = CHECKPOINT_SCHEMA) -> Progress:
+    """Where the target stands. ``cluster_id`` 0 = unknown: then the table's only row counts, as for the Drainer.
+
+    Raises:
+        ApplyError: the cluster id is unknown and the table holds rows of several, or the row is not JSON, or more than one span is unfinished.
+    """
+    checkpoint = _load_checkpoint(session, cluster_id, schema)
+    return Progress(checkpoint.commit_ts, checkpoint.consistent, checkpoint.schema_version, _load_unfinished(session, drainer, checkpoint.commit_ts, schema))
+
+
+def save_checkpoint(session: Session, cluster_id: int, commit_ts: int, schema_version: int, consistent: bool, schema: str = CHECKPOINT_SCHEMA) -> None:
+    """Write the Drainer-compatible row: everything up to ``commit_ts`` is in the target once this transaction commits."""
+    value = Checkpoint(commit_ts, consistent, schema_version).to_json()
+    session.execute(f"REPLACE INTO {_checkpoint(schema)} VALUES (%s, %s)", [cluster_id, value])
+
+
+def begin_span(session: Session, drainer: str, from_ts: int, to_ts: int, parts: int, schema: str = CHECKPOINT_SCHEMA) -> None:
+    """Record that (from_ts, to_ts] is being applied in ``parts`` parts; again for the same span is no change."""
+    _mark(session, drainer, from_ts, to_ts, -1, parts, Mark.SPAN, schema)
+
+
+def mark_part(session: Session, drainer: str, from_ts: int, to_ts: int, part: int, parts: int, phase: Mark | str, schema: str = CHECKPOINT_SCHEMA) -> None:
+    """Record one part and phase as done, in the transaction of its data."""
+    _mark(session, drainer, from_ts, to_ts, part, parts, Mark(phase), schema)
+
+
+def is_marked(session: Session, drainer: str, from_ts: int, to_ts: int, part: int, parts: int, phase: Mark | str, schema: str = CHECKPOINT_SCHEMA) -> bool:
+    """Whether that part and phase is in the target already; asked first in each transaction, since its last commit's answer may be lost."""
+    sql = f"SELECT 1 FROM {_progress(schema)} WHERE drainer = %s AND from_ts = %s AND to_ts = %s AND part = %s AND parts = %s AND phase = %s"
+    return bool(session.query(sql, [drainer, from_ts, to_ts, part, parts, str(Mark(phase))]))
+
+
+def mark_atomic(session: Session, drainer: str, from_ts: int, to_ts: int, schema: str = CHECKPOINT_SCHEMA) -> None:
+    """Record a span applied in one transaction, in that transaction; the markers before it go."""
+    finish_span(session, drainer, from_ts, to_ts, schema)
+    _mark(session, drainer, from_ts, to_ts, 0, 1, Mark.ATOMIC, schema)
+
+
+def finish_span(session: Session, drainer: str, from_ts: int, to_ts: int, schema: str = CHECKPOINT_SCHEMA) -> None:
+    """Forget the markers of (from_ts, to_ts] and of every span before it; with the checkpoint row of ``to_ts``."""
+    session.execute(f"DELETE FROM {_progress(schema)} WHERE drainer = %s AND to_ts <= %s", [drainer, to_ts])
+
+
+def _create_statements(schema: str) -> tuple[str, ...]:
+    return (
+        f"CREATE DATABASE IF NOT EXISTS {quote_name(schema)}",
+        f"CREATE TABLE IF NOT EXISTS {_checkpoint(schema)} (clusterID bigint unsigned primary key, checkPoint MEDIUMTEXT)",
+        f"CREATE TABLE IF NOT EXISTS {_progress(schema)} ("
+        "drainer varchar(191) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL, "
+        "from_ts bigint unsigned NOT NULL, to_ts bigint unsigned NOT NULL, part int NOT NULL, parts int NOT NULL, "
+        "phase varchar(16) CHARACTER SET ascii NOT NULL, "
+        "done_at timestamp(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3), "
+        "PRIMARY KEY (drainer, from_ts, to_ts, part, parts, phase)) ENGINE=InnoDB",
+    )
+
+
+def _checkpoint(schema: str) -> str:
+    return f"{quote_name(schema)}.`checkpoint`"
+
+
+def _progress(schema: str) -> str:
+    return f"{quote_name(schema)}.`spark_progress`"
+
+
+def _mark(session: Session, drainer: str, from_ts: int, to_ts: int, part: int, parts: int, phase: Mark, schema: str) -> None:
+    sql = f"REPLACE INTO {_progress(schema)} (drainer, from_ts, to_ts, part, parts, phase) VALUES (%s, %s, %s, %s, %s, %s)"
+    session.execute(sql, [drainer, from_ts, to_ts, part, parts, str(phase)])
+
+
+def _load_checkpoint(session: Session, cluster_id: int, schema: str) -> Checkpoint:
+    where, args = ("WHERE clusterID = %s", [cluster_id]) if cluster_id else ("", None)
+    rows = session.query(f"SELECT clusterID, checkPoint FROM {_checkpoint(schema)} {where}", args)
+    if not rows:
+        return Checkpoint(0, True, 0)
+    if len(rows) > 1:
+        ids = sorted(row[0] for row in rows)
+        raise ApplyError(f"{schema}.checkpoint holds rows of several clusters {ids}: set source.cluster-id to the one that is replicated here")
+    try:
+        return Checkpoint.from_json(rows[0][1])
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ApplyError(f"{schema}.checkpoint of cluster {rows[0][0]} is no checkpoint: {rows[0][1]!r} ({error}); mend or delete the row") from error
+
+
+def _load_unfinished(session: Session, drainer: str, commit_ts: int, schema: str) -> UnfinishedSpan | None:
+    sql = f"SELECT from_ts, to_ts, part, parts, phase FROM {_progress(schema)} WHERE drainer = %s AND to_ts > %s ORDER BY from_ts, to_ts, part"
+    rows = session.query(sql, [drainer, commit_ts])
+    spans = [(from_ts, to_ts, parts) for from_ts, to_ts, _, parts, phase in rows if phase == Mark.SPAN]
+    if not spans:
+        return None
+    if len(spans) > 1:
+        raise ApplyError(
+            f"{schema}.spark_progress holds {len(spans)} unfinished spans of drainer {drainer!r}: {spans}; two Drainers of one name write to this target: "
+            "give each its own syncer.drainer"
+        )
+    from_ts, to_ts, parts = spans[0]
+    done = frozenset((part, str(phase)) for f, t, part, n, phase in rows if (f, t, n) == spans[0] and phase != Mark.SPAN)
+    return UnfinishedSpan(from_ts, to_ts, parts, done)

@@ -1,0 +1,234 @@
+"""A connection to the target in the one state that our SQL is written for, and transactions that are tried again. [db]
+
+Promises: every error of the server or the wire leaves as ``ApplyError``, as ``RetryableApplyError`` when the same again may work, with
+the error number, the statement's beginning and the server's words. Nothing is retried behind the caller's back except by
+``run_transaction``.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Self, TypeVar
+
+import pymysql
+from pymysql.constants import CR, ER
+
+from conf.model import ApplyConfig, TargetConfig
+from schemas.errors import ApplyError, ConfigError, RetryableApplyError
+from sinks.dialect import Flavour, flavour_of, quote_name
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+RETRYABLE = frozenset(
+    {
+        0,  # pymysql: the connection is closed on our side
+        CR.CR_CONNECTION_ERROR,
+        CR.CR_CONN_HOST_ERROR,
+        CR.CR_SERVER_GONE_ERROR,
+        CR.CR_SERVER_LOST,
+        CR.CR_SERVER_LOST_EXTENDED,
+        ER.CHECKREAD,
+        ER.CON_COUNT_ERROR,
+        ER.SERVER_SHUTDOWN,
+        ER.NET_READ_ERROR,
+        ER.NET_READ_INTERRUPTED,
+        ER.NET_ERROR_ON_WRITE,
+        ER.NET_WRITE_INTERRUPTED,
+        ER.ERROR_DURING_COMMIT,
+        ER.LOCK_WAIT_TIMEOUT,
+        ER.LOCK_DEADLOCK,
+        ER.QUERY_INTERRUPTED,
+        1927,  # MariaDB: connection was killed
+        8002,  # TiDB: write conflict of SELECT FOR UPDATE
+        8022,  # TiDB: commit failed, may be retried
+        8028,  # TiDB: schema changed during the transaction
+        9001,  # TiDB: PD timeout
+        9002,  # TiDB: TiKV timeout
+        9003,  # TiDB: TiKV busy
+        9004,  # TiDB: lock conflict
+        9005,  # TiDB: region unavailable
+        9007,  # TiDB: write conflict
+    }
+)
+"""Error numbers of refusals that may pass."""
+
+_UNKNOWN_VARIABLE = ER.UNKNOWN_SYSTEM_VARIABLE
+_HEAD = 200
+"""Characters of a statement that an error shows."""
+
+_OURS = frozenset({"time_zone", "sql_mode", "foreign_key_checks", "autocommit", "character_set_client", "character_set_connection"})
+"""Session variables that literals and planning depend on."""
+
+_IF_KNOWN = (
+    ("in_predicate_conversion_threshold", "0"),  # MariaDB: a long IN list stays a list of ranges instead of a join with a temporary table
+    ("range_optimizer_max_mem_size", "0"),  # MySQL: the same
+    ("allow_auto_random_explicit_insert", "1"),  # the rest: TiDB, as the Drainer sets them
+    ("tidb_txn_mode", "'optimistic'"),
+    ("tidb_placement_mode", "'ignore'"),
+)
+
+
+class Session:
+    """One connection, autocommit off. Not for use by two threads at a time."""
+
+    def __init__(self, connection: "pymysql.connections.Connection[Any]", where: str) -> None:
+        """Wrap an open connection; ``where`` names the server in errors."""
+        self._connection = connection
+        self._where = where
+        self.max_allowed_packet = 0
+        """Bytes that one statement may have."""
+        self.flavour = Flavour.MYSQL
+        """Whose server this is."""
+
+    def execute(self, sql: bytes | str, args: Sequence[Any] | None = None) -> int:
+        """Run a statement without a result; the number of rows it says it affected."""
+        with self._classified(sql):
+            if args is not None:
+                with self._connection.cursor() as cursor:
+                    return int(cursor.execute(sql if isinstance(sql, str) else sql.decode(), args))
+            # Straight to the connection: a cursor would look through a megabyte of statement for placeholders.
+            return int(self._connection.query(sql))
+
+    def query(self, sql: str, args: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
+        """Run a statement with a result and read all of it."""
+        with self._classified(sql), self._connection.cursor() as cursor:
+            cursor.execute(sql, args)
+            return list(cursor.fetchall())
+
+    def begin(self) -> None:
+        """Open a transaction."""
+        self.execute("BEGIN")
+
+    def commit(self) -> None:
+        """Commit it. After a ``RetryableApplyError`` nobody knows whether it was: look at the marker."""
+        self.execute("COMMIT")
+
+    def rollback(self) -> None:
+        """Undo it."""
+        self.execute("ROLLBACK")
+
+    def close(self) -> None:
+        """Drop the connection, and with it whatever was not committed; safe to call twice."""
+        if self._connection.open:
+            self._connection.close()
+
+    def __enter__(self) -> Self:
+        """The session itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+    @contextmanager
+    def _classified(self, sql: bytes | str) -> Iterator[None]:
+        try:
+            yield
+        except pymysql.err.MySQLError as error:
+            raise _as_apply_error(error, f"target {self._where} refused {_head(sql)!r}") from error
+
+
+def connect(target: TargetConfig, apply: ApplyConfig) -> Session:
+    """Open a session on the target: UTC, our sql_mode, no foreign key checks, utf8mb4, autocommit off.
+
+    Raises:
+        ConfigError: ``params`` holds a variable that our SQL depends on.
+        ApplyError: the server cannot be reached (retryable) or refuses us.
+    """
+    where = target.socket or f"{target.host}:{target.port}"
+    for name, _ in target.params:
+        if name.lower() in _OURS:
+            raise ConfigError(f"syncer.to.params may not set {name}: the statements are written for our own value (sql_mode has its setting syncer.sql-mode)")
+    try:
+        connection = pymysql.connect(
+            host=target.host,
+            port=target.port,
+            unix_socket=target.socket or None,
+            user=target.user,
+            password=target.password,
+            charset="utf8mb4",
+            autocommit=False,
+            read_timeout=target.read_timeout,
+            write_timeout=target.read_timeout,
+        )
+    except pymysql.err.MySQLError as error:
+        raise _as_apply_error(error, f"cannot connect to the target {where} as {target.user!r}") from error
+    session = Session(connection, where)
+    try:
+        _prepare(session, target, apply)
+    except ApplyError:
+        session.close()
+        raise
+    return session
+
+
+def run_transaction(
+    session_factory: Callable[[], Session],
+    work: Callable[[Session], T],
+    retries: int = 10,
+    pause: Callable[[float], None] = time.sleep,
+) -> T:
+    """Run ``work`` in a transaction of a fresh session and commit; on an error that may pass, all of it again.
+
+    A commit whose answer is lost may have happened, so ``work`` looks for its own marker first and does nothing when it finds it.
+
+    Args:
+        session_factory: opens a session.
+        work: what is done between BEGIN and COMMIT.
+        retries: how often it is tried again; the last error then leaves.
+        pause: waits that many seconds; tests pass their own.
+    """
+    for attempt in range(retries + 1):
+        try:
+            with session_factory() as session:
+                session.begin()
+                result = work(session)
+                session.commit()
+                return result
+        except RetryableApplyError as error:
+            if attempt == retries:
+                raise
+            wait = min(0.05 * 2**attempt, 5.0)
+            _log.warning("transaction on the target failed, attempt %d of %d, again in %.2f s: %s", attempt + 1, retries + 1, wait, error)
+            pause(wait)
+    raise AssertionError("the loop above returns or raises")
+
+
+def _prepare(session: Session, target: TargetConfig, apply: ApplyConfig) -> None:
+    session.execute("SET NAMES utf8mb4")
+    session.execute("SET SESSION time_zone = '+00:00', foreign_key_checks = 0, sql_mode = %s", [apply.sql_mode])
+    version, session.max_allowed_packet = session.query("SELECT VERSION(), @@max_allowed_packet")[0]
+    session.flavour = flavour_of(str(version))
+    _relax_isolation(session)
+    for name, value in _IF_KNOWN:
+        try:
+            session.execute(f"SET SESSION {name} = {value}")
+        except ApplyError as error:
+            if error.errno != _UNKNOWN_VARIABLE:
+                raise
+    for name, value in target.params:
+        bare = value.lstrip("-").replace(".", "", 1).isdigit()
+        session.execute(f"SET SESSION {quote_name(name)} = " + (value if bare else "%s"), None if bare else [value])
+
+
+def _relax_isolation(session: Session) -> None:
+    """READ COMMITTED locks no gaps, so parallel parts rarely meet; a server that logs statements cannot take it."""
+    variables = dict(session.query("SHOW VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format')"))
+    logs_statements = variables.get("log_bin") == "ON" and variables.get("binlog_format") == "STATEMENT"
+    if session.flavour is not Flavour.TIDB and not logs_statements:
+        session.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+
+
+def _as_apply_error(error: pymysql.err.MySQLError, what: str) -> ApplyError:
+    errno = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+    words = error.args[1] if len(error.args) > 1 and error.args[1] else str(error) or "the connection is closed"
+    kind = RetryableApplyError if errno in RETRYABLE else ApplyError
+    return kind(f"{what}: error {errno}, {words}", errno)
+
+
+def _head(sql: bytes | str) -> str:
+    text = sql[:_HEAD].decode("utf-8", "replace") if isinstance(sql, bytes) else sql[:_HEAD]
+    return text + (f"… ({len(sql)} long)" if len(sql) > _HEAD else "")

@@ -1,0 +1,114 @@
+"""Checkpoint row and markers on a real MariaDB, through crashes at every step of a span in parts."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from conf.model import ApplyConfig
+from jobs.mariadb import PrivateMariaDB
+from schemas.errors import ApplyError
+from sinks import progress
+from sinks.progress import Mark, Progress, UnfinishedSpan
+from sinks.session import Session, connect
+
+pytestmark = pytest.mark.mysql
+
+SCHEMA = "h_progress"
+CLUSTER = 7710381286325113206
+
+
+@pytest.fixture
+def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
+    with connect(mariadb.target(), ApplyConfig()) as session:
+        progress.ensure_tables(session, SCHEMA)
+        progress.ensure_tables(session, SCHEMA)
+        yield session
+        session.execute(f"DROP DATABASE {SCHEMA}")
+
+
+def load(session: Session, cluster_id: int = CLUSTER, drainer: str = "d1") -> Progress:
+    return progress.load(session, cluster_id, drainer, SCHEMA)
+
+
+def save(session: Session, ts: int, consistent: bool, cluster_id: int = CLUSTER) -> None:
+    progress.save_checkpoint(session, cluster_id, ts, 48, consistent, SCHEMA)
+
+
+def test_an_empty_target(session: Session) -> None:
+    assert load(session) == Progress(0, True, 0, None)
+
+
+def test_checkpoint_row_is_the_drainers(session: Session) -> None:
+    session.begin()
+    save(session, 470604628714323969, True)
+    session.commit()
+    assert session.query(f"SELECT * FROM {SCHEMA}.checkpoint") == [
+        (CLUSTER, '{"consistent":true,"commitTS":470604628714323969,"ts-map":{},"schema-version":48}')
+    ]
+    columns = session.query("SELECT column_name, column_type FROM information_schema.columns WHERE table_schema = %s AND table_name = 'checkpoint'", [SCHEMA])
+    assert columns == [("clusterID", "bigint(20) unsigned"), ("checkPoint", "mediumtext")]
+    assert load(session) == Progress(470604628714323969, True, 48, None)
+
+
+def test_an_unknown_cluster_takes_the_only_row(session: Session) -> None:
+    save(session, 5, True)
+    assert load(session, cluster_id=0).commit_ts == 5
+    save(session, 6, True, cluster_id=1)
+    with pytest.raises(ApplyError, match="several clusters"):
+        load(session, cluster_id=0)
+
+
+def test_a_broken_row_says_what_to_do(session: Session) -> None:
+    session.execute(f"REPLACE INTO {SCHEMA}.checkpoint VALUES (1, 'rubbish')")
+    with pytest.raises(ApplyError, match="mend or delete the row"):
+        load(session, cluster_id=1)
+
+
+def test_a_span_in_parts_from_begin_to_end(session: Session) -> None:
+    span = (100, 200)
+    save(session, 100, False)
+    progress.begin_span(session, "d1", *span, 2, SCHEMA)
+    assert load(session) == Progress(100, False, 48, UnfinishedSpan(100, 200, 2, frozenset()))
+    assert not progress.is_marked(session, "d1", *span, 1, 2, Mark.DELETE, SCHEMA)
+    progress.mark_part(session, "d1", *span, 1, 2, "delete", SCHEMA)
+    assert progress.is_marked(session, "d1", *span, 1, 2, Mark.DELETE, SCHEMA)
+    progress.mark_part(session, "d1", *span, 0, 2, Mark.DELETE, SCHEMA)
+    progress.mark_part(session, "d1", *span, 0, 2, Mark.WRITE, SCHEMA)
+    progress.begin_span(session, "d1", *span, 2, SCHEMA)
+    done = frozenset({(0, "delete"), (1, "delete"), (0, "write")})
+    assert load(session).unfinished == UnfinishedSpan(100, 200, 2, done)
+    assert load(session, drainer="d2").unfinished is None
+    save(session, 200, True)
+    progress.finish_span(session, "d1", *span, SCHEMA)
+    assert load(session) == Progress(200, True, 48, None)
+    assert session.query(f"SELECT * FROM {SCHEMA}.spark_progress") == []
+
+
+def test_an_atomic_span_keeps_one_marker(session: Session) -> None:
+    for from_ts, to_ts in ((1, 2), (2, 3)):
+        session.begin()
+        progress.mark_atomic(session, "d1", from_ts, to_ts, SCHEMA)
+        save(session, to_ts, True)
+        session.commit()
+    assert session.query(f"SELECT drainer, from_ts, to_ts, part, parts, phase FROM {SCHEMA}.spark_progress") == [("d1", 2, 3, 0, 1, "atomic")]
+    assert load(session) == Progress(3, True, 48, None)
+
+
+def test_an_unknown_phase_is_refused(session: Session) -> None:
+    with pytest.raises(ValueError, match="sideways"):
+        progress.mark_part(session, "d1", 1, 2, 0, 1, "sideways", SCHEMA)
+
+
+def test_markers_live_and_die_with_the_transaction(session: Session) -> None:
+    session.commit()
+    session.begin()
+    progress.mark_part(session, "d1", 1, 2, 0, 1, Mark.WRITE, SCHEMA)
+    session.rollback()
+    assert not progress.is_marked(session, "d1", 1, 2, 0, 1, Mark.WRITE, SCHEMA)
+
+
+def test_two_unfinished_spans_are_refused(session: Session) -> None:
+    progress.begin_span(session, "d1", 1, 2, 2, SCHEMA)
+    progress.begin_span(session, "d1", 1, 3, 2, SCHEMA)
+    with pytest.raises(ApplyError, match="two Drainers of one name"):
+        load(session)
