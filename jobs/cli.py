@@ -1,0 +1,167 @@
+"""The pieces that every job's command line is made of: settings as flags, clear errors, exit codes, stop signals.
+
+Promises: an operator sees one message that says what happened, where and what to do; Python and Java traces go to the log file.
+
+Exit codes: 0 done; 1 the replication failed or a comparison found a difference; 2 a setting or option is wrong;
+70 a defect of this program; 130 stopped by Ctrl-C.
+"""
+
+import argparse
+import logging
+import os
+import re
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from urllib.parse import unquote, urlsplit
+
+from conf.load import load_drainer, load_pump, settings_of
+from conf.model import DrainerConfig, PumpConfig, TargetConfig
+from schemas.errors import ConfigError, ReplicationError
+
+EXIT_FAILED = 1
+EXIT_CONFIG = 2
+EXIT_DEFECT = 70
+EXIT_INTERRUPTED = 130
+
+_FLAG = "setting "
+
+
+def run_job(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None) -> int:
+    """Run ``main(argv)`` and turn whatever it raises into one message on stderr, a trace in the log file and an exit code."""
+    # spark-submit.sh has the JVM ignore Ctrl-C, and the child inherits that: the job alone decides how to end.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _log_to_file(log_file())
+    try:
+        return main(sys.argv[1:] if argv is None else argv)
+    except KeyboardInterrupt:
+        _tell("stopped")
+        return EXIT_INTERRUPTED
+    except ConfigError as error:
+        _tell(f"error: {error}")
+        return EXIT_CONFIG
+    except ReplicationError as error:
+        logging.exception("the job failed")
+        _tell(f"error: {error}")
+        return EXIT_FAILED
+    except Exception as error:  # the last resort: told, logged in full and never swallowed
+        logging.exception("the job failed")
+        found = replication_error_in("".join(traceback.format_exception(error)))
+        if found is not None:
+            _tell(f"error: {found}\n(the trace is in {log_file()})")
+            return EXIT_FAILED
+        _tell(f"internal error: {type(error).__name__}: {_first_line(str(error))}\n(the trace is in {log_file()})")
+        return EXIT_DEFECT
+
+
+def log_file() -> Path:
+    """Where traces and Spark's own log go; ``spark-submit.sh`` names it."""
+    return Path(os.environ.get("TIDB_BINLOG_LOG", "var/log/spark.log"))
+
+
+def replication_error_in(trace: str) -> str | None:
+    """The message of our own error inside a trace of Spark, Py4J and Python workers, or None if there is none.
+
+    Spark hands an error of a worker or of ``foreachBatch`` on as text inside its own exceptions. Of several the last is the outermost.
+    """
+    names = "|".join(sorted(_names(ReplicationError), key=len, reverse=True))
+    found = list(re.finditer(rf"\bschemas\.errors\.(?:{names}): (?P<text>[^\n]*(?:\n(?!{_TRACE_GOES_ON})[^\n]+)*)", trace))
+    return found[-1]["text"].strip() if found else None
+
+
+_TRACE_GOES_ON = r"\s*at |\s*Traceback|\s*File \"|Caused by:|During handling|The above exception|Driver stacktrace|JVM stacktrace|SQLSTATE|==|\s*\.\.\. \d+ more"
+
+
+def parser(job: str, description: str) -> argparse.ArgumentParser:
+    """The parser of ``./spark-submit.sh JOB``. Long options are never guessed from their beginning."""
+    return argparse.ArgumentParser(prog=f"spark-submit.sh {job}", description=description, allow_abbrev=False)
+
+
+def add_settings(to: argparse.ArgumentParser, model: type[DrainerConfig] | type[PumpConfig]) -> None:
+    """``--config FILE`` and one flag per setting: by its path (``--syncer.atomic-rows``) and, where that is unique, by its name."""
+    to.add_argument("--config", type=Path, metavar="FILE", help="settings file in TOML")
+    group = to.add_argument_group("settings", "each wins over the environment and the file")
+    settings = settings_of(model)
+    names = [setting.name for setting in settings]
+    for setting in settings:
+        flags = {f"--{setting.path}": None}
+        if names.count(setting.name) == 1:
+            flags[f"--{setting.name}"] = None
+        shown = "" if setting.default in ("", ()) else f"default: {setting.default}".replace("%", "%%")
+        group.add_argument(*flags, dest=_FLAG + setting.path, metavar="VALUE", default=argparse.SUPPRESS, help=shown)
+
+
+def drainer_config(arguments: argparse.Namespace) -> DrainerConfig:
+    """The drainer's settings from the parsed command line, the environment and the file it names."""
+    try:
+        return load_drainer(arguments.config, flags=_flags(arguments))
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def pump_config(arguments: argparse.Namespace) -> PumpConfig:
+    """A Pump's settings, likewise."""
+    try:
+        return load_pump(arguments.config, flags=_flags(arguments))
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def target_of(url: str) -> TargetConfig:
+    """``mysql://user:password@host:port`` as a target; user, password and port may be left out, escapes are as in any URL."""
+    parts = urlsplit(url)
+    try:
+        port = parts.port or 3306
+    except ValueError as error:
+        raise ConfigError(f"target {_without_password(url)!r}: {error}") from error
+    if parts.scheme not in ("mysql", "mariadb") or not parts.hostname or parts.path.strip("/"):
+        raise ConfigError(f"target {_without_password(url)!r} is not of the form mysql://user:password@host:port")
+    return TargetConfig(host=parts.hostname, port=port, user=unquote(parts.username or "root"), password=unquote(parts.password or ""))
+
+
+def stop_on_signals() -> threading.Event:
+    """An event that Ctrl-C and SIGTERM set instead of ending the process; a second Ctrl-C ends it at once."""
+    stop = threading.Event()
+
+    def request(number: int, frame: FrameType | None) -> None:
+        if stop.is_set() and number == signal.SIGINT:
+            signal.default_int_handler(number, frame)
+        stop.set()
+
+    signal.signal(signal.SIGINT, request)
+    signal.signal(signal.SIGTERM, request)
+    return stop
+
+
+def _flags(arguments: argparse.Namespace) -> dict[str, object]:
+    return {name.removeprefix(_FLAG): value for name, value in vars(arguments).items() if name.startswith(_FLAG)}
+
+
+def _names(root: type[Exception]) -> Iterator[str]:
+    yield root.__name__
+    for child in root.__subclasses__():
+        yield from _names(child)
+
+
+def _log_to_file(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    logging.basicConfig(filename=path, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # Py4J logs every closed connection of a JVM that is going down.
+    logging.getLogger("py4j").setLevel(logging.ERROR)
+
+
+def _tell(text: str) -> None:
+    sys.stdout.flush()
+    print(text, file=sys.stderr, flush=True)
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0][:500]
+
+
+def _without_password(url: str) -> str:
+    return re.sub(r"(//[^:/@]*):[^@]*@", r"\1:***@", url)

@@ -1,0 +1,159 @@
+"""What a person sees while a job runs: one line of progress a second, and a summary at the end.
+
+Promises: rendering is pure (``Progress`` in, text out); ``Reporter`` is the thin shell with the thread and the terminal.
+On a terminal the line renews itself in place; anywhere else every line is one JSON object, for machines and logs.
+"""
+
+import json
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import Self, TextIO
+
+from schemas.events import as_time
+
+_RENEW = "\r\x1b[K"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where the stream stands at one moment. Counts are since the start of this job."""
+
+    resolved_ts: int = 0
+    """Everything up to here is in the target; 0 = nothing yet."""
+    lag_seconds: float = 0.0
+    """Age of ``resolved_ts``."""
+    rows_per_second: float = 0.0
+    """Row events applied per second, lately."""
+    batches: int = 0
+    transactions: int = 0
+    row_events: int = 0
+    ddls: int = 0
+    holding: str = ""
+    """The stage or the Pump that holds resolved_ts back, in words; empty = nothing does."""
+    losses: tuple[str, ...] = ()
+    """What the target could not hold, or the source no longer had: one short text each."""
+
+
+def render_line(progress: Progress, width: int = 0) -> str:
+    """One line for a terminal of ``width`` columns (0: unlimited)."""
+    at = as_time(progress.resolved_ts) if progress.resolved_ts else "nothing yet"
+    parts = [
+        f"lag {_seconds(progress.lag_seconds)}" if progress.resolved_ts else "lag -",
+        f"{progress.rows_per_second:,.0f} rows/s",
+        f"resolved {at}",
+        f"{progress.row_events:,} rows",
+    ]
+    if progress.ddls:
+        parts.append(f"{progress.ddls:,} DDL")
+    if progress.losses:
+        parts.append(f"{len(progress.losses)} LOST")
+    if progress.holding:
+        parts.append(f"held by {progress.holding}")
+    line = " | ".join(parts)
+    return line if not width or len(line) < width else line[: width - 2] + "…"
+
+
+def render_json(progress: Progress) -> str:
+    """The same as one JSON object; ``resolved_time`` is ``resolved_ts`` for people."""
+    values = asdict(progress)
+    values["resolved_time"] = as_time(progress.resolved_ts) if progress.resolved_ts else None
+    return json.dumps(values, ensure_ascii=False)
+
+
+def render_summary(progress: Progress, seconds: float) -> str:
+    """What was done in ``seconds``, and all that was lost on the way, by name."""
+    rate = progress.row_events / seconds if seconds > 0 else 0.0
+    lines = [
+        f"{progress.transactions:,} transactions, {progress.row_events:,} row events and {progress.ddls:,} DDLs "
+        f"in {progress.batches:,} batches, {_seconds(seconds)} ({rate:,.0f} rows/s)",
+        f"target stands at {as_time(progress.resolved_ts)} UTC (TSO {progress.resolved_ts})"
+        if progress.resolved_ts
+        else "target stands where it stood: no batch was applied",
+    ]
+    if progress.losses:
+        lines.append("not in the target:")
+        lines.extend(f"  - {loss}" for loss in progress.losses)
+    return "\n".join(lines)
+
+
+class Reporter:
+    """Prints ``read()`` once per ``interval`` from a thread of its own, from ``with`` to its end.
+
+    ``read`` is called from that thread; it must be quick and must not raise.
+    """
+
+    def __init__(self, read: Callable[[], Progress], out: TextIO, interval: float = 1.0) -> None:
+        """``out`` decides the form: a terminal gets a line that renews itself, anything else JSON lines."""
+        self._read = read
+        self._out = out
+        self._interval = interval
+        self._terminal = out.isatty()
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
+        self._started = time.monotonic()
+
+    def say(self, text: str) -> None:
+        """A line that stays, above the progress line."""
+        with self._lock:
+            if self._terminal:
+                self._write(f"{_RENEW}{text}\n")
+            else:
+                self._write(json.dumps({"message": text}, ensure_ascii=False) + "\n")
+
+    def finish(self) -> Progress:
+        """Stop the line and print the summary; the last ``Progress`` is returned. A second call prints nothing."""
+        last = self._read()
+        if not self._stop.is_set():
+            self._close()
+            seconds = time.monotonic() - self._started
+            if self._terminal:
+                self._write(f"{_RENEW}{render_summary(last, seconds)}\n")
+            else:
+                self._write(json.dumps({"summary": asdict(last) | {"seconds": round(seconds, 3)}}, ensure_ascii=False) + "\n")
+        return last
+
+    def __enter__(self) -> Self:
+        """Start the line."""
+        self._started = time.monotonic()
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Stop the line; without an error, print the summary unless ``finish`` did."""
+        if kind is None:
+            self.finish()
+        elif not self._stop.is_set():
+            self._close()
+            if self._terminal:
+                self._write(_RENEW)
+
+    def _close(self) -> None:
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._interval):
+            progress = self._read()
+            with self._lock:
+                if self._terminal:
+                    self._write(_RENEW + render_line(progress, shutil.get_terminal_size().columns))
+                else:
+                    self._write(render_json(progress) + "\n")
+
+    def _write(self, text: str) -> None:
+        self._out.write(text)
+        self._out.flush()
+
+
+def _seconds(value: float) -> str:
+    if value < 120:
+        return f"{value:.1f} s"
+    if value < 7200:
+        return f"{value / 60:.1f} min"
+    return f"{value / 3600:.1f} h"

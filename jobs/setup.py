@@ -1,0 +1,191 @@
+"""Sets the project up on a fresh machine: Java, MariaDB, virtual environment, pinned packages, Delta's jars.
+
+Promises: runs on a bare Python with nothing installed (stdlib only, imports nothing of ours); does only what is missing, so a second
+run is quick; says what it does, and exactly what to install where it may not install by itself. ``spark-submit.sh`` and the Makefile call it.
+
+    python3 jobs/setup.py [--java] [--mariadb] [--dev] [--zip FILE]
+
+The stamps ``.venv/.requirements*`` are copies of the requirements files that are installed: a shell can compare them without a process.
+Packages of the system are installed with apt, by root on Debian and its kin only, unless ``TIDB_BINLOG_NO_APT`` is set.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parent.parent
+VENV = PROJECT / ".venv"
+PYTHON = VENV / "bin" / "python"
+JARS = VENV / "spark-jars"
+PACKAGES = ("jobs", "binlog_source", "sinks", "schemas", "conf")
+MODULE = "pyspark_tidb_binlog.py"
+
+DELTA = "io.delta:delta-spark_4.2_2.13:4.4.0"
+NOT_NEEDED = "org.apache.hadoop:*,org.apache.parquet:*,com.fasterxml.jackson.core:*,com.github.luben:*,org.xerial.snappy:*,org.slf4j:*,org.apache.logging.log4j:*"
+"""Dependencies of Delta that Spark brings in versions of its own: 70 MB less to fetch."""
+JAVA_MIN = 17
+
+
+class SetupError(Exception):
+    """Something is missing that this program may not or cannot install."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Set up what is asked for; 1 and a clear text where that is not possible."""
+    parser = argparse.ArgumentParser(description="Set the project up on this machine.")
+    parser.add_argument("--java", action="store_true", help="Java and Delta's jars too")
+    parser.add_argument("--mariadb", action="store_true", help="MariaDB's server too")
+    parser.add_argument("--dev", action="store_true", help="what tests and lint need too")
+    parser.add_argument("--zip", type=Path, metavar="FILE", help="write the project's packages for --py-files")
+    wanted = parser.parse_args(argv)
+    try:
+        if wanted.java:
+            ensure_java()
+        if wanted.mariadb:
+            ensure_mariadb()
+        ensure_packages(dev=wanted.dev)
+        if wanted.java:
+            ensure_jars()
+        if wanted.zip:
+            write_zip(wanted.zip)
+    except SetupError as error:
+        print(f"setup: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def ensure_java() -> None:
+    """Java 17 or later, from JAVA_HOME or the path."""
+    found = java_version()
+    if found is not None and found >= JAVA_MIN:
+        return
+    state = "no Java was found" if found is None else f"Java {found} is too old"
+    apt_install(["openjdk-17-jre-headless"], f"{state}; Spark needs Java {JAVA_MIN} or later (and JAVA_HOME unset or pointing to it)")
+    if (java_version() or 0) < JAVA_MIN:
+        raise SetupError(
+            f"Java {JAVA_MIN} is installed but not the one that runs: set JAVA_HOME (now {os.environ.get('JAVA_HOME', 'unset')})"
+        )
+
+
+def ensure_mariadb() -> None:
+    """MariaDB's server programs; a private instance is started from them, never the system's service."""
+    path = os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin"
+    if not shutil.which("mariadbd", path=path) or not shutil.which("mariadb-install-db", path=path):
+        apt_install(["mariadb-server"], "MariaDB's server was not found")
+
+
+def ensure_packages(*, dev: bool) -> None:
+    """The virtual environment with every pinned package."""
+    if not PYTHON.exists():
+        say(f"making the virtual environment {VENV}")
+        done = subprocess.run([sys.executable, "-m", "venv", str(VENV)], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            shutil.rmtree(VENV, ignore_errors=True)
+            version = f"{sys.version_info.major}.{sys.version_info.minor}"
+            apt_install([f"python{version}-venv"], f"Python {version} cannot make a virtual environment")
+            run([sys.executable, "-m", "venv", str(VENV)], "making the virtual environment")
+    for name in ("requirements.txt", "requirements-dev.txt")[: 2 if dev else 1]:
+        wanted, stamp = PROJECT / name, VENV / f".{name}"
+        if not stamp.exists() or stamp.read_text() != wanted.read_text():
+            say(f"installing the packages of {name} (the first time this takes a few minutes)")
+            run([str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", str(wanted)], f"installing {name}")
+            stamp.write_text(wanted.read_text())
+
+
+def ensure_jars() -> None:
+    """Delta's jars in ``.venv/spark-jars``, resolved once by Spark's own Ivy."""
+    if (JARS / ".complete").exists() and (JARS / ".complete").read_text() == DELTA:
+        return
+    say(f"fetching {DELTA}")
+    ivy = JARS / "ivy"
+    ivy.mkdir(parents=True, exist_ok=True)
+    nothing = ivy / "nothing.py"
+    nothing.write_text("")
+    command = [str(VENV / "bin" / "spark-submit"), "--packages", DELTA, "--exclude-packages", NOT_NEEDED]
+    command += ["--conf", f"spark.jars.ivy={ivy}", str(nothing)]
+    run(command, f"fetching {DELTA} from Maven Central", env=spark_environment())
+    jars = [jar for jar in (ivy / "jars").glob("*.jar") if jar.name.startswith(("io.delta_", "io.unitycatalog_"))]
+    if not jars:
+        raise SetupError(f"Spark resolved {DELTA} without a jar; remove {JARS} and try again")
+    for jar in jars:
+        shutil.move(jar, JARS / jar.name)
+    shutil.rmtree(ivy)
+    (JARS / ".complete").write_text(DELTA)
+
+
+def write_zip(file: Path) -> None:
+    """Our packages as one archive, for executors on other machines; written aside and moved, so that a reader sees a whole one."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    aside = file.with_name(f"{file.name}.{os.getpid()}")
+    with zipfile.ZipFile(aside, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sources():
+            archive.write(path, path.relative_to(PROJECT))
+    aside.replace(file)
+
+
+def sources() -> Iterable[Path]:
+    """Every file of the wheel, sorted."""
+    kinds = (".py", ".toml", ".properties", ".typed")
+    found = (p for package in PACKAGES for p in sorted((PROJECT / package).rglob("*")) if p.suffix in kinds or p.name == "py.typed")
+    module = PROJECT / MODULE
+    return [*found, *([module] if module.exists() else [])]
+
+
+def java_version() -> int | None:
+    """The feature release of the Java that Spark would run, None if there is none."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None or not Path(java).exists():
+        return None
+    shown = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    return parse_java_version(shown.stderr + shown.stdout)
+
+
+def parse_java_version(text: str) -> int | None:
+    """``openjdk version "17.0.15" …`` as 17; ``1.8.0`` as 8."""
+    match = re.search(r'version "(\d+)(?:\.(\d+))?', text)
+    if match is None:
+        return None
+    major = int(match[1])
+    return int(match[2] or 0) if major == 1 else major
+
+
+def apt_install(packages: Sequence[str], why: str) -> None:
+    """Install packages of the system where that is allowed, else say which."""
+    command = f"apt-get install --no-install-recommends {' '.join(packages)}"
+    if shutil.which("apt-get") is None:
+        raise SetupError(f"{why}: install what Debian calls {' '.join(packages)} and start again")
+    if os.geteuid() != 0 or "TIDB_BINLOG_NO_APT" in os.environ:
+        raise SetupError(f"{why}: run `{command}` as root and start again")
+    say(f"{why}: {command}")
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    run(["apt-get", "-qq", "update"], "apt-get update", env=env)
+    run(["apt-get", "-qq", "install", "-y", "--no-install-recommends", *packages], command, env=env)
+
+
+def spark_environment() -> dict[str, str]:
+    """The environment in which the virtual environment's Spark finds itself."""
+    inherited = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
+    return inherited | {"PYSPARK_PYTHON": str(PYTHON), "PYSPARK_DRIVER_PYTHON": str(PYTHON)}
+
+
+def run(command: Sequence[str], what: str, env: dict[str, str] | None = None) -> None:
+    """Run a step; its output is shown only if it fails."""
+    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if done.returncode != 0:
+        raise SetupError(f"{what} failed (exit code {done.returncode}); it printed:\n{done.stdout.strip()[-3000:]}")
+
+
+def say(text: str) -> None:
+    """One line of what is going on."""
+    print(f"setup: {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

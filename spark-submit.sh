@@ -1,0 +1,164 @@
+#!/usr/bin/env bash
+# The one entry: ./spark-submit.sh [spark options] JOB [options of the job and of spark-submit, in any order]
+#
+# The first start sets everything up (jobs/setup.py); later ones only compare two files. Options that spark-submit knows
+# (--master, --conf, --name, --driver-memory, ...) go to it wherever they stand, all others to the job; `--` ends the sorting.
+# `pump` and `ctl` need no Spark and start Python at once. Spark's log and every trace go to var/log/JOB.log.
+set -euo pipefail
+
+root=$(cd -P "${BASH_SOURCE[0]%/*}" && pwd)
+venv=$root/.venv
+
+usage() {
+  cat <<'USAGE'
+usage: ./spark-submit.sh [spark options] JOB [options]
+
+jobs:
+  demo        private MariaDB, two Pumps, a workload and the drainer: see it work (--seconds 60)
+  drainer     the replication stream (--config conf/drainer.toml)
+  pump        a Pump server (--config conf/pump.toml)
+  rehearse    a recorded case through Pumps and drainer (rehearse CASE [--to mysql://user:pw@host:port])
+
+./spark-submit.sh JOB --help shows a job's own options. Options of Spark's spark-submit are passed on; --master defaults to local[*].
+USAGE
+}
+
+die() {
+  echo "spark-submit.sh: $*" >&2
+  exit 2
+}
+
+# The oldest Python that can run the code is 3.11; its own name first, so that a newer default is not preferred to the tested one.
+find_python() {
+  local candidate
+  for candidate in ${PYTHON:-} python3.11 python3.12 python3.13 python3; do
+    if command -v "$candidate" >/dev/null && "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+      echo "$candidate"
+      return
+    fi
+  done
+  if [[ $EUID == 0 && -z ${TIDB_BINLOG_NO_APT:-} ]] && command -v apt-get >/dev/null; then
+    echo "setup: no Python 3.11 or later was found: apt-get install python3 python3-venv" >&2
+    { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends python3 python3-venv; } >&2
+    command -v python3 && return
+  fi
+  die "Python 3.11 or later is needed: install it (Debian: apt-get install python3 python3-venv) or name it with PYTHON=/path/to/python3"
+}
+
+same() { [[ -f $2 && "$(<"$1")" == "$(<"$2")" ]]; }
+
+spark_args=() job_args=() job='' master='' jars='' py_files='' class_path=''
+while (($#)); do
+  option=$1 value=''
+  case $option in
+    --master | --deploy-mode | --name | --conf | -c | --jars | --packages | --exclude-packages | --repositories | --py-files | --files | \
+      --archives | --properties-file | --driver-memory | --driver-java-options | --driver-library-path | --driver-class-path | \
+      --executor-memory | --executor-cores | --driver-cores | --total-executor-cores | --num-executors | --queue | --proxy-user | \
+      --principal | --keytab)
+      (($# >= 2)) || die "$option needs a value"
+      value=$2
+      shift 2
+      ;;
+    --master=* | --deploy-mode=* | --name=* | --conf=* | --jars=* | --packages=* | --exclude-packages=* | --repositories=* | \
+      --py-files=* | --files=* | --archives=* | --properties-file=* | --driver-memory=* | --driver-java-options=* | \
+      --driver-library-path=* | --driver-class-path=* | --executor-memory=* | --executor-cores=* | --driver-cores=* | \
+      --total-executor-cores=* | --num-executors=* | --queue=* | --proxy-user=* | --principal=* | --keytab=*)
+      value=${option#*=} option=${option%%=*}
+      shift
+      ;;
+    --verbose | --supervise)
+      spark_args+=("$option")
+      shift
+      continue
+      ;;
+    --)
+      shift
+      job_args+=("$@")
+      break
+      ;;
+    *)
+      if [[ -n $job ]]; then
+        job_args+=("$option")
+      elif [[ $option == -h || $option == --help || $option == help ]]; then
+        usage
+        exit 0
+      elif [[ $option == -* ]]; then
+        die "unknown option $option before the job; ./spark-submit.sh --help lists the jobs"
+      else
+        job=$option
+      fi
+      shift
+      continue
+      ;;
+  esac
+  case $option in
+    --master) master=$value ;;
+    --jars) jars=$value ;;
+    --py-files) py_files=$value ;;
+    --driver-class-path) class_path=$value ;;
+    *) spark_args+=("$option" "$value") ;;
+  esac
+done
+
+if [[ -z $job ]]; then
+  usage >&2
+  exit 2
+fi
+[[ $job =~ ^[a-z_]+$ && -f $root/jobs/$job.py ]] && grep -q '^def main(' "$root/jobs/$job.py" || die "there is no job '$job'; ./spark-submit.sh --help lists them"
+
+needs=()
+case $job in
+  pump | ctl) ;;
+  demo | rehearse)
+    needs=(--java)
+    # A target of one's own needs no MariaDB here.
+    [[ " ${job_args[*]-} " == *" --to"[=\ ]* ]] || needs+=(--mariadb)
+    ;;
+  *) needs=(--java) ;;
+esac
+
+ready() {
+  same "$root/requirements.txt" "$venv/.requirements.txt" || return 1
+  [[ " ${needs[*]-} " != *' --java '* || (-f $venv/spark-jars/.complete && (-n ${JAVA_HOME:-} || -n $(command -v java))) ]] || return 1
+  [[ " ${needs[*]-} " != *' --mariadb '* || -x /usr/sbin/mariadbd || -n $(command -v mariadbd) ]] || return 1
+}
+if ! ready; then
+  python=$(find_python)
+  "$python" "$root/jobs/setup.py" "${needs[@]}"
+fi
+
+export TIDB_BINLOG_LOG=${TIDB_BINLOG_LOG:-$root/var/log/$job.log}
+mkdir -p "${TIDB_BINLOG_LOG%/*}"
+# Not the script's own directory, which is jobs/, but the project is where modules are found.
+export PYTHONSAFEPATH=1 PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH}
+# A fault point must end the whole application (conf/faults.py): after exec this process is it.
+[[ -z ${TIDB_BINLOG_DIE:-} ]] || export TIDB_BINLOG_DIE_PID=${TIDB_BINLOG_DIE_PID:-$$}
+
+if [[ $job == pump || $job == ctl ]]; then
+  exec "$venv/bin/python" -m jobs.launch "$job" ${job_args[@]+"${job_args[@]}"}
+fi
+
+master=${master:-${MASTER:-local[*]}}
+export SPARK_HOME PYSPARK_DRIVER_PYTHON=$venv/bin/python
+SPARK_HOME=$(echo "$venv"/lib/python3*/site-packages/pyspark)
+delta_jars=$(printf ',%s' "$venv"/spark-jars/*.jar)
+if [[ $master == local* && $master != local-cluster* ]]; then
+  # Driver and executors are one JVM and see this checkout: nothing to copy, nothing to ship.
+  export PYSPARK_PYTHON=$venv/bin/python
+  class_path+=${delta_jars//,/:}
+  class_path=${class_path#:}
+else
+  zip=$root/var/py-files/tidb_binlog_spark.zip
+  "$venv/bin/python" "$root/jobs/setup.py" --zip "$zip"
+  py_files=$zip${py_files:+,$py_files}
+  jars=${delta_jars#,}${jars:+,$jars}
+fi
+[[ -z $class_path ]] || spark_args+=(--driver-class-path "$class_path")
+[[ -z $jars ]] || spark_args+=(--jars "$jars")
+[[ -z $py_files ]] || spark_args+=(--py-files "$py_files")
+
+log4j="-Dlog4j2.configurationFile=file:$root/conf/log4j2.properties -Dtidb.binlog.log=$TIDB_BINLOG_LOG"
+export SPARK_SUBMIT_OPTS="${SPARK_SUBMIT_OPTS:+$SPARK_SUBMIT_OPTS }$log4j"
+# Ctrl-C is for the job, which stops between two batches; Spark's JVM, its parent, would die under it.
+trap '' INT
+exec "$SPARK_HOME/bin/spark-submit" --master "$master" ${spark_args[@]+"${spark_args[@]}"} "$root/jobs/launch.py" "$job" ${job_args[@]+"${job_args[@]}"}
