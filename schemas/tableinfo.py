@@ -117,6 +117,19 @@ class ColumnInfo:
         """Raw bytes and not text (every number type says so too)."""
         return self.charset == "binary"
 
+    def number_of(self, text: str) -> int:
+        """The number that stands for an ENUM's word or a SET's words; ``ValueError`` when the column has no such word."""
+        if self.tp == ColumnType.ENUM:
+            return self._position(text) + 1
+        return sum(1 << self._position(word) for word in {w.casefold() for w in text.split(",")} if word)
+
+    def _position(self, word: str) -> int:
+        words = self.elems if word in self.elems else tuple(e.casefold() for e in self.elems)
+        wanted = word if word in words else word.casefold()
+        if wanted not in words:
+            raise ValueError(f"{word!r} is no word of column {self.name}: {self.elems}")
+        return words.index(wanted)
+
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> Self:
         """Read one element of ``cols``."""

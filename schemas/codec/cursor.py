@@ -1,0 +1,67 @@
+"""A bounds-checked reader over bytes: the only place of the codec that moves a position.
+
+Promises: reading past the end, or a varint that no Go writer makes, is ``Corruption``; nothing is copied before it is known to be there.
+"""
+
+from schemas.errors import Corruption
+
+_MAX_VARINT_BYTES = 10
+_VARINT_BITS = 64
+
+
+class Cursor:
+    """A position in ``data``, moved by reading."""
+
+    __slots__ = ("_data", "_end", "_pos")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._pos = 0
+        self._end = len(data)
+
+    @property
+    def pos(self) -> int:
+        """How many bytes are read."""
+        return self._pos
+
+    @property
+    def left(self) -> int:
+        """How many bytes are not read yet."""
+        return self._end - self._pos
+
+    def byte(self) -> int:
+        """The next byte."""
+        if self._pos >= self._end:
+            raise Corruption(f"the value ends at byte {self._pos}, where one more byte is needed")
+        self._pos += 1
+        return self._data[self._pos - 1]
+
+    def take(self, size: int) -> bytes:
+        """The next ``size`` bytes."""
+        if not 0 <= size <= self.left:
+            raise Corruption(f"{size} bytes are needed at byte {self._pos}, but {self.left} are left")
+        self._pos += size
+        return self._data[self._pos - size : self._pos]
+
+    def peek(self, size: int) -> bytes:
+        """The next ``size`` bytes, or what is left of them, without moving."""
+        return self._data[self._pos : min(self._pos + size, self._end)]
+
+    def uvarint(self) -> int:
+        """A LEB128 number of at most 64 bits."""
+        value = 0
+        for i in range(_MAX_VARINT_BYTES):
+            b = self.byte()
+            value |= (b & 0x7F) << (7 * i)
+            if b < 0x80:
+                break
+        else:
+            raise Corruption(f"the varint that ends at byte {self._pos} has more than {_MAX_VARINT_BYTES} bytes")
+        if value >> _VARINT_BITS:
+            raise Corruption(f"the varint that ends at byte {self._pos} exceeds {_VARINT_BITS} bits")
+        return value
+
+    def varint(self) -> int:
+        """A zig-zag LEB128 number."""
+        value = self.uvarint()
+        return (value >> 1) ^ -(value & 1)

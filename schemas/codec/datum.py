@@ -1,0 +1,184 @@
+"""The datum codec (rows.md 3): one flag byte, then a body whose size the flag and the body's own first bytes tell.
+
+Promises: pure. ``take_datum`` cuts a datum out without judging its content; the ``as_*`` functions turn it into a value or refuse it
+as ``Corruption``. Every flag is accepted at every place and cast by what the column needs; the comparable forms too, which TiDB writes
+only into keys and, for TIME, into the handle of an insert row.
+"""
+
+import decimal
+from dataclasses import dataclass
+from enum import IntEnum
+
+from schemas.codec import decimal as mydecimal
+from schemas.codec import json_binary, number
+from schemas.codec.cursor import Cursor
+from schemas.errors import Corruption
+
+
+class Flag(IntEnum):
+    """The first byte of a datum."""
+
+    NULL = 0x00
+    COMPARABLE_BYTES = 0x01
+    BYTES = 0x02
+    COMPARABLE_INT = 0x03
+    COMPARABLE_UINT = 0x04
+    FLOAT = 0x05
+    DECIMAL = 0x06
+    DURATION = 0x07
+    VARINT = 0x08
+    UVARINT = 0x09
+    JSON = 0x0A
+
+
+FIXED_SIZE = 8
+"""Bytes of the comparable integers, floats and durations."""
+INTEGERS = frozenset({Flag.COMPARABLE_INT, Flag.COMPARABLE_UINT, Flag.DURATION, Flag.VARINT, Flag.UVARINT})
+"""Flags that a column of integers, times, ENUM, SET or BIT may carry."""
+
+_GROUP = 8
+_GROUP_FULL = 0xFF
+
+
+@dataclass(frozen=True, slots=True)
+class Datum:
+    """A datum as it lies in the row; the body of BYTES is the bytes without their length."""
+
+    flag: int
+    body: bytes
+
+    @property
+    def is_null(self) -> bool:
+        """SQL's NULL."""
+        return self.flag == Flag.NULL
+
+
+def take_datum(cursor: Cursor) -> Datum:
+    """The next datum."""
+    flag = cursor.byte()
+    match flag:
+        case Flag.NULL:
+            return Datum(flag, b"")
+        case Flag.BYTES:
+            return Datum(flag, cursor.take(cursor.varint()))
+        case Flag.VARINT | Flag.UVARINT:
+            return Datum(flag, number.encode_uvarint(cursor.uvarint()))
+        case Flag.COMPARABLE_INT | Flag.COMPARABLE_UINT | Flag.FLOAT | Flag.DURATION:
+            return Datum(flag, cursor.take(FIXED_SIZE))
+        case Flag.DECIMAL:
+            head = cursor.take(mydecimal.HEADER)
+            return Datum(flag, head + cursor.take(mydecimal.size_of(head[0], head[1])))
+        case Flag.JSON:
+            return Datum(flag, json_binary.take_json(cursor))
+        case Flag.COMPARABLE_BYTES:
+            return Datum(flag, _take_comparable_bytes(cursor))
+        case _:
+            raise Corruption(f"unknown datum flag {flag:#04x} before byte {cursor.pos}")
+
+
+def as_integer(datum: Datum) -> int:
+    """Any integer form; whether 64 bits of it are signed is the column's to say."""
+    match datum.flag:
+        case Flag.VARINT:
+            return Cursor(datum.body).varint()
+        case Flag.UVARINT:
+            return Cursor(datum.body).uvarint()
+        case Flag.COMPARABLE_INT | Flag.DURATION:
+            return number.decode_comparable_int(datum.body)
+        case Flag.COMPARABLE_UINT:
+            return int.from_bytes(datum.body, "big")
+        case _:
+            raise _misfit(datum, "an integer")
+
+
+def as_float(datum: Datum) -> float:
+    """A finite float."""
+    if datum.flag != Flag.FLOAT:
+        raise _misfit(datum, "a float")
+    return number.decode_comparable_float(datum.body)
+
+
+def as_decimal(datum: Datum, scale: int) -> str:
+    """Plain decimal text with at least ``scale`` fraction digits."""
+    if datum.flag != Flag.DECIMAL:
+        raise _misfit(datum, "a decimal")
+    return mydecimal.decode_decimal(datum.body, scale)
+
+
+def as_bytes(datum: Datum) -> bytes:
+    """The bytes of a string."""
+    if datum.flag not in (Flag.BYTES, Flag.COMPARABLE_BYTES):
+        raise _misfit(datum, "bytes")
+    return datum.body
+
+
+def as_json(datum: Datum) -> str:
+    """The text of a JSON value."""
+    if datum.flag != Flag.JSON:
+        raise _misfit(datum, "JSON")
+    return json_binary.json_text(datum.body)
+
+
+def _misfit(datum: Datum, wanted: str) -> Corruption:
+    return Corruption(f"a datum with flag {datum.flag:#04x} where {wanted} must stand")
+
+
+def _take_comparable_bytes(cursor: Cursor) -> bytes:
+    out = bytearray()
+    while True:
+        group = cursor.take(_GROUP + 1)
+        padding = _GROUP_FULL - group[_GROUP]
+        if padding > _GROUP or any(group[_GROUP - padding : _GROUP]):
+            raise Corruption(f"a group of comparable bytes ends in {group[_GROUP]:#04x} before byte {cursor.pos}")
+        out += group[: _GROUP - padding]
+        if padding:
+            return bytes(out)
+
+
+NULL = bytes((Flag.NULL,))
+"""The datum NULL."""
+
+
+def encode_int(value: int) -> bytes:
+    """A signed integer, as rows hold it."""
+    return bytes((Flag.VARINT,)) + number.encode_varint(value)
+
+
+def encode_uint(value: int) -> bytes:
+    """An unsigned integer, packed time, ENUM, SET or BIT."""
+    return bytes((Flag.UVARINT,)) + number.encode_uvarint(value)
+
+
+def encode_float(value: float) -> bytes:
+    """A float."""
+    return bytes((Flag.FLOAT,)) + number.encode_comparable_float(value)
+
+
+def encode_duration(nanoseconds: int) -> bytes:
+    """A TIME as the handle of an insert row holds it."""
+    return bytes((Flag.DURATION,)) + number.encode_comparable_int(nanoseconds)
+
+
+def encode_decimal(value: decimal.Decimal | str | int, precision: int, scale: int) -> bytes:
+    """A DECIMAL(precision, scale)."""
+    return bytes((Flag.DECIMAL,)) + mydecimal.encode_decimal(value, precision, scale)
+
+
+def encode_bytes(value: bytes) -> bytes:
+    """A string."""
+    return bytes((Flag.BYTES,)) + number.encode_varint(len(value)) + value
+
+
+def encode_comparable_bytes(value: bytes) -> bytes:
+    """A string as keys hold it: groups of 8, each followed by 0xFF minus its padding."""
+    out = bytearray((Flag.COMPARABLE_BYTES,))
+    for start in range(0, len(value) + 1, _GROUP):
+        group = value[start : start + _GROUP]
+        padding = _GROUP - len(group)
+        out += group + bytes(padding) + bytes((_GROUP_FULL - padding,))
+    return bytes(out)
+
+
+def encode_json(value: json_binary.JsonValue) -> bytes:
+    """A JSON value."""
+    return bytes((Flag.JSON,)) + json_binary.encode_json(value)

@@ -1,0 +1,86 @@
+"""DECIMAL as MySQL's binary form (rows.md 4) and as plain text.
+
+    datum = precision (1 byte) | scale (1 byte) | digits
+    digits = leading integer digits | 9-digit integer words | 9-digit fraction words | trailing fraction digits
+
+Words are big-endian and take 4 bytes; 0..9 left-over digits take 0,1,1,2,2,3,3,4,4,4. The first bit is inverted; a negative number has
+every bit inverted besides. Text is plain: no exponent, no leading zeros, at least one integer digit, "-" never on zero.
+
+Promises: pure; digits that are none, and sizes beyond DECIMAL(65,30), are ``Corruption``.
+"""
+
+import decimal
+from collections.abc import Iterator
+
+from schemas.errors import Corruption
+
+MAX_PRECISION = 65
+MAX_SCALE = 30
+DIGITS_PER_WORD = 9
+BYTES_OF_DIGITS = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
+HEADER = 2
+"""Bytes of precision and scale before the digits."""
+
+
+def groups_of(precision: int, scale: int) -> tuple[int, ...]:
+    """How many digits each group of bytes holds, in order, for a DECIMAL(precision, scale)."""
+    whole, whole_left = divmod(precision - scale, DIGITS_PER_WORD)
+    frac, frac_left = divmod(scale, DIGITS_PER_WORD)
+    groups = (whole_left, *([DIGITS_PER_WORD] * (whole + frac)), frac_left)
+    return tuple(g for g in groups if g)
+
+
+def is_valid_size(precision: int, scale: int) -> bool:
+    """Whether TiDB knows a DECIMAL of this size."""
+    return 1 <= precision <= MAX_PRECISION and scale <= min(MAX_SCALE, precision)
+
+
+def size_of(precision: int, scale: int) -> int:
+    """Bytes of the digits of a DECIMAL(precision, scale); ``Corruption`` when there is no such type."""
+    if not is_valid_size(precision, scale):
+        raise Corruption(f"DECIMAL({precision},{scale}) does not exist")
+    return sum(BYTES_OF_DIGITS[g] for g in groups_of(precision, scale))
+
+
+def decode_decimal(body: bytes, scale: int) -> str:
+    """The text of a datum's body, with at least ``scale`` fraction digits."""
+    precision, frac = body[0], body[1]
+    if len(body) != HEADER + size_of(precision, frac):
+        raise Corruption(f"a DECIMAL({precision},{frac}) of {len(body)} bytes")
+    digits = "".join(_digits(body[HEADER:], groups_of(precision, frac)))
+    negative = not body[HEADER] & 0x80
+    whole, fraction = digits[: precision - frac].lstrip("0"), digits[precision - frac :].ljust(scale, "0")
+    sign = "-" if negative and digits.strip("0") else ""
+    return f"{sign}{whole or '0'}{'.' if fraction else ''}{fraction}"
+
+
+def _digits(raw: bytes, groups: tuple[int, ...]) -> Iterator[str]:
+    flip = b"\x80" if raw[0] & 0x80 else b"\x7f"
+    plain = bytes([raw[0] ^ flip[0]]) + (raw[1:] if raw[0] & 0x80 else bytes(b ^ 0xFF for b in raw[1:]))
+    pos = 0
+    for count in groups:
+        size = BYTES_OF_DIGITS[count]
+        word = str(int.from_bytes(plain[pos : pos + size], "big")).zfill(count)
+        if len(word) > count:
+            raise Corruption(f"a group of {count} decimal digits holds {word}")
+        yield word
+        pos += size
+
+
+def encode_decimal(value: decimal.Decimal | str | int, precision: int, scale: int) -> bytes:
+    """The datum's body of a number, rounded half up to ``scale``; ``ValueError`` when it does not fit."""
+    with decimal.localcontext() as context:
+        context.prec = 2 * MAX_PRECISION
+        number = decimal.Decimal(value).quantize(decimal.Decimal(1).scaleb(-scale), rounding=decimal.ROUND_HALF_UP)
+    digits = "".join(map(str, number.as_tuple().digits)).zfill(precision)
+    if len(digits) > precision:
+        raise ValueError(f"{value} does not fit DECIMAL({precision},{scale})")
+    raw = bytearray()
+    pos = 0
+    for count in groups_of(precision, scale):
+        raw += int(digits[pos : pos + count]).to_bytes(BYTES_OF_DIGITS[count], "big")
+        pos += count
+    if number < 0:
+        raw = bytearray(b ^ 0xFF for b in raw)
+    raw[0] ^= 0x80
+    return bytes((precision, scale)) + bytes(raw)

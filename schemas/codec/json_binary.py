@@ -1,0 +1,313 @@
+"""TiDB's binary JSON (rows.md 5): to its text, and from plain Python values.
+
+    value  = type (1 byte) | body
+    object = count u32 | size u32 | count * (key offset u32, key length u16) | count * (type u8, offset or inline u32) | keys | values
+    array  = count u32 | size u32 | count * (type u8, offset or inline u32) | values
+
+All little-endian. Offsets count from the ``count`` field, ``size`` holds the 8 bytes before it too; only literals are inlined.
+
+Promises: pure. The text is TiDB's own, byte for byte. Damaged bytes are ``Corruption``; work and output stay proportional to the
+number of bytes, whatever the offsets say, because a value may not be used twice.
+"""
+
+import base64
+import decimal
+import re
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TypeAlias
+
+from schemas.codec.cursor import Cursor
+from schemas.codec.number import encode_uvarint, to_signed
+from schemas.codec.temporal import pack_datetime, time_text
+from schemas.errors import Corruption
+
+MAX_DEPTH = 100
+HEADER = 8
+_KEY_ENTRY = 6
+_VALUE_ENTRY = 5
+_TEMPORAL_FSP = 6
+
+
+class JsonType(IntEnum):
+    """The type byte."""
+
+    OBJECT = 0x01
+    ARRAY = 0x03
+    LITERAL = 0x04
+    INT = 0x09
+    UINT = 0x0A
+    FLOAT = 0x0B
+    STRING = 0x0C
+    OPAQUE = 0x0D
+    DATE = 0x0E
+    DATETIME = 0x0F
+    TIMESTAMP = 0x10
+    DURATION = 0x11
+
+
+FIXED_SIZES = {
+    JsonType.LITERAL: 1,
+    JsonType.INT: 8,
+    JsonType.UINT: 8,
+    JsonType.FLOAT: 8,
+    JsonType.DATE: 8,
+    JsonType.DATETIME: 8,
+    JsonType.TIMESTAMP: 8,
+    JsonType.DURATION: 12,
+}
+_LITERALS = {0: "null", 1: "true", 2: "false"}
+
+
+@dataclass(frozen=True, slots=True)
+class JsonNull:
+    """JSON's null as a whole value (Python's None is SQL's NULL there; inside arrays and objects None will do)."""
+
+
+@dataclass(frozen=True, slots=True)
+class JsonOpaque:
+    """Bytes with a MySQL type code: what CAST(binary AS JSON) gives."""
+
+    tp: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class JsonTime:
+    """A DATE, DATETIME or TIMESTAMP inside JSON; ``text`` as in SQL."""
+
+    tp: JsonType
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class JsonDuration:
+    """A TIME inside JSON."""
+
+    nanoseconds: int
+
+
+JsonScalar: TypeAlias = bool | int | float | str | JsonNull | JsonOpaque | JsonTime | JsonDuration | None
+JsonValue: TypeAlias = JsonScalar | Sequence["JsonValue"] | Mapping[str, "JsonValue"]
+
+
+def take_json(cursor: Cursor) -> bytes:
+    """The next JSON value, type byte first, cut out by its own size; its inside is not looked at."""
+    tp = cursor.byte()
+    head = bytes((tp,))
+    if tp in (JsonType.OBJECT, JsonType.ARRAY):
+        size = int.from_bytes(cursor.peek(HEADER)[4:], "little")
+        if size < HEADER:
+            raise Corruption(f"a JSON object or array of {size} bytes")
+        return head + cursor.take(size)
+    if tp == JsonType.OPAQUE:
+        head += bytes((cursor.byte(),))
+    elif tp != JsonType.STRING:
+        if tp not in FIXED_SIZES:
+            raise Corruption(f"unknown JSON type {tp:#04x}")
+        return head + cursor.take(FIXED_SIZES[JsonType(tp)])
+    size = cursor.uvarint()
+    return head + encode_uvarint(size) + cursor.take(size)
+
+
+def json_text(value: bytes) -> str:
+    """The text of one whole JSON value, type byte first."""
+    if not value:
+        raise Corruption("a JSON value of no bytes")
+    return _Reader(value).text(value[0], 1, len(value), 0)
+
+
+class _Reader:
+    """Walks one value; ``_budget`` bounds the bytes that all values inside may claim together."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._budget = len(data)
+
+    def text(self, tp: int, start: int, end: int, depth: int) -> str:
+        """The text of the value whose body starts at ``start`` and must end by ``end``."""
+        if tp == JsonType.OBJECT or tp == JsonType.ARRAY:
+            return self._container(tp, start, end, depth + 1)
+        cursor = Cursor(self._data[start:end])
+        text = _scalar_text(tp, cursor)
+        self._claim(cursor.pos)
+        return text
+
+    def _claim(self, size: int) -> None:
+        self._budget -= size
+        if self._budget < 0:
+            raise Corruption("JSON values overlap")
+
+    def _container(self, tp: int, start: int, end: int, depth: int) -> str:
+        data = self._data
+        if depth > MAX_DEPTH or end - start < HEADER:
+            raise Corruption(f"JSON deeper than {MAX_DEPTH}, or {end - start} bytes for an object or array")
+        count, size = struct.unpack_from("<II", data, start)
+        keys = HEADER + (count * _KEY_ENTRY if tp == JsonType.OBJECT else 0)
+        head = keys + count * _VALUE_ENTRY
+        if not head <= size <= end - start:
+            raise Corruption(f"a JSON object or array of {count} elements and {size} bytes where {end - start} are left")
+        self._claim(head)
+        end = start + size
+        values = [self._element(start, start + keys + i * _VALUE_ENTRY, head, end, depth) for i in range(count)]
+        if tp == JsonType.ARRAY:
+            return f"[{', '.join(values)}]"
+        names = [self._key(start, start + HEADER + i * _KEY_ENTRY, head, end) for i in range(count)]
+        return "{" + ", ".join(f"{n}: {v}" for n, v in zip(names, values, strict=True)) + "}"
+
+    def _element(self, start: int, entry: int, head: int, end: int, depth: int) -> str:
+        tp, offset = struct.unpack_from("<BI", self._data, entry)
+        if tp == JsonType.LITERAL:
+            return _literal(offset & 0xFF)
+        if not head <= offset <= end - start:
+            raise Corruption(f"a JSON value at offset {offset} of {end - start}")
+        return self.text(tp, start + offset, end, depth)
+
+    def _key(self, start: int, entry: int, head: int, end: int) -> str:
+        offset, size = struct.unpack_from("<IH", self._data, entry)
+        if not head <= offset <= end - start - size:
+            raise Corruption(f"a JSON key of {size} bytes at offset {offset} of {end - start}")
+        self._claim(size)
+        return quote(self._data[start + offset : start + offset + size])
+
+
+def _literal(code: int) -> str:
+    if code not in _LITERALS:
+        raise Corruption(f"unknown JSON literal {code}")
+    return _LITERALS[code]
+
+
+def _scalar_text(tp: int, cursor: Cursor) -> str:
+    read = _SCALARS.get(tp)
+    if read is None:
+        raise Corruption(f"unknown JSON type {tp:#04x}")
+    return read(cursor)
+
+
+def _opaque_text(cursor: Cursor) -> str:
+    tp = cursor.byte()
+    data = cursor.take(cursor.uvarint())
+    return f'"base64:type{tp}:{base64.b64encode(data).decode()}"'
+
+
+def _core_text(cursor: Cursor, size: int) -> str:
+    """Core time (rows.md 5): the fields of a time, packed otherwise than in a row."""
+    core = int.from_bytes(cursor.take(8), "little")
+    year, month, day = core >> 50, (core >> 46) & 15, (core >> 41) & 31
+    hour, minute, second, micro = (core >> 36) & 31, (core >> 30) & 63, (core >> 24) & 63, (core >> 4) & 0xFFFFF
+    if year > 9999 or month > 12 or hour > 23 or minute > 59 or second > 59 or micro > 999_999:
+        raise Corruption(f"the JSON time {core:#x} has a field out of range")
+    return f'"{f"{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{micro:06}"[:size]}"'
+
+
+def _duration_text(cursor: Cursor) -> str:
+    nanoseconds = to_signed(int.from_bytes(cursor.take(8), "little"))
+    cursor.take(4)
+    return f'"{time_text(nanoseconds, _TEMPORAL_FSP)}"'
+
+
+_SCALARS: dict[int, Callable[[Cursor], str]] = {
+    JsonType.LITERAL: lambda c: _literal(c.byte()),
+    JsonType.INT: lambda c: str(to_signed(int.from_bytes(c.take(8), "little"))),
+    JsonType.UINT: lambda c: str(int.from_bytes(c.take(8), "little")),
+    JsonType.FLOAT: lambda c: float_text(struct.unpack("<d", c.take(8))[0]),
+    JsonType.STRING: lambda c: quote(c.take(c.uvarint())),
+    JsonType.OPAQUE: _opaque_text,
+    JsonType.DATE: lambda c: _core_text(c, 10),
+    JsonType.DATETIME: lambda c: _core_text(c, 26),
+    JsonType.TIMESTAMP: lambda c: _core_text(c, 26),
+    JsonType.DURATION: _duration_text,
+}
+
+
+def float_text(value: float) -> str:
+    """A float as Go's encoding/json writes it: shortest digits that read back, exponent only below 1e-6 and from 1e21 on."""
+    if value != value or value in (float("inf"), float("-inf")):
+        raise Corruption(f"the JSON number {value}")
+    size = abs(value)
+    if size and (size < 1e-6 or size >= 1e21):
+        mantissa, _, exponent = repr(value).partition("e")
+        return f"{mantissa}e{exponent[0]}{exponent[1:].lstrip('0')}"
+    plain = format(decimal.Decimal(repr(value)), "f")
+    return plain.removesuffix(".0")
+
+
+_ESCAPED = re.compile('["\\\\\x00-\x1f\ufffd\u2028\u2029]')
+_SHORT = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def quote(raw: bytes) -> str:
+    """A JSON string as Go writes it without HTML escaping: each byte that is no UTF-8 becomes U+FFFD, escaped."""
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        return f'"{"".join(_escape_invalid(raw))}"'
+    return f'"{_ESCAPED.sub(_escape, text)}"'
+
+
+def _escape(match: re.Match[str]) -> str:
+    char = match[0]
+    return char if char == "\ufffd" else _SHORT.get(char) or f"\\u{ord(char):04x}"
+
+
+def _escape_invalid(raw: bytes) -> list[str]:
+    text = raw.decode(errors="surrogateescape")
+    return ["\\ufffd" if "\udc80" <= c <= "\udcff" else _ESCAPED.sub(_escape, c) for c in text]
+
+
+def encode_json(value: JsonValue) -> bytes:
+    """One whole JSON value, type byte first, as TiDB lays it out."""
+    tp, body = _encode(value)
+    return bytes((tp,)) + body
+
+
+def _encode(value: JsonValue) -> tuple[int, bytes]:
+    match value:
+        case None | JsonNull():
+            return JsonType.LITERAL, b"\x00"
+        case bool():
+            return JsonType.LITERAL, b"\x01" if value else b"\x02"
+        case int():
+            return (JsonType.INT, struct.pack("<q", value)) if value < 1 << 63 else (JsonType.UINT, struct.pack("<Q", value))
+        case float():
+            return JsonType.FLOAT, struct.pack("<d", value)
+        case str():
+            raw = value.encode()
+            return JsonType.STRING, encode_uvarint(len(raw)) + raw
+        case JsonOpaque(tp, data):
+            return JsonType.OPAQUE, bytes((tp,)) + encode_uvarint(len(data)) + data
+        case JsonTime(tp, text):
+            return tp, struct.pack("<Q", _core_time(text))
+        case JsonDuration(nanoseconds):
+            return JsonType.DURATION, struct.pack("<qI", nanoseconds, _TEMPORAL_FSP)
+        case Mapping():
+            names = {k.encode(): v for k, v in value.items()}
+            return JsonType.OBJECT, _encode_container([names[k] for k in sorted(names)], sorted(names))
+        case _:
+            return JsonType.ARRAY, _encode_container(list(value), None)
+
+
+def _encode_container(values: list[JsonValue], keys: list[bytes] | None) -> bytes:
+    at = HEADER + len(values) * _VALUE_ENTRY + (len(keys) * _KEY_ENTRY if keys is not None else 0)
+    key_entries, value_entries, tail = bytearray(), bytearray(), bytearray()
+    for key in keys or ():
+        key_entries += struct.pack("<IH", at + len(tail), len(key))
+        tail += key
+    for value in values:
+        tp, body = _encode(value)
+        if tp == JsonType.LITERAL:
+            value_entries += struct.pack("<BI", tp, body[0])
+        else:
+            value_entries += struct.pack("<BI", tp, at + len(tail))
+            tail += body
+    return struct.pack("<II", len(values), at + len(tail)) + bytes(key_entries) + bytes(value_entries) + bytes(tail)
+
+
+def _core_time(text: str) -> int:
+    packed = pack_datetime(text)
+    ymd, hms, micro = packed >> 41, (packed >> 24) & 0x1FFFF, packed & 0xFFFFFF
+    year, month = divmod(ymd >> 5, 13)
+    date = year << 50 | month << 46 | (ymd & 31) << 41
+    return date | (hms >> 12) << 36 | ((hms >> 6) & 63) << 30 | (hms & 63) << 24 | micro << 4

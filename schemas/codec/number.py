@@ -1,0 +1,71 @@
+"""Numbers as Go and TiDB write them: LEB128 varints, and the memcomparable forms of integers and floats (rows.md 3).
+
+Promises: pure; every ``encode_*`` has its ``decode_*`` beside it (varints are read by ``Cursor``).
+"""
+
+import struct
+
+from schemas.errors import Corruption
+
+_SIGN = 1 << 63
+_MASK = (1 << 64) - 1
+
+
+def encode_uvarint(value: int) -> bytes:
+    """LEB128 of an unsigned 64-bit number."""
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def encode_varint(value: int) -> bytes:
+    """Zig-zag LEB128 of a signed 64-bit number."""
+    return encode_uvarint((value << 1 ^ value >> 63) & _MASK)
+
+
+def to_signed(value: int) -> int:
+    """The low 64 bits of ``value`` read as two's complement."""
+    return ((value + _SIGN) & _MASK) - _SIGN
+
+
+def to_unsigned(value: int) -> int:
+    """The low 64 bits of ``value``."""
+    return value & _MASK
+
+
+def encode_comparable_int(value: int) -> bytes:
+    """8 bytes that sort as the signed numbers do."""
+    return ((value & _MASK) ^ _SIGN).to_bytes(8, "big")
+
+
+def decode_comparable_int(body: bytes) -> int:
+    """The signed number of ``encode_comparable_int``."""
+    return to_signed(int.from_bytes(body, "big") ^ _SIGN)
+
+
+def encode_comparable_float(value: float) -> bytes:
+    """8 bytes that sort as the floats do."""
+    bits: int = struct.unpack(">Q", struct.pack(">d", value))[0]
+    return ((bits | _SIGN) if value >= 0 else (~bits & _MASK)).to_bytes(8, "big")
+
+
+def decode_comparable_float(body: bytes) -> float:
+    """The float of ``encode_comparable_float``; ``Corruption`` when it is no number that SQL knows."""
+    bits = int.from_bytes(body, "big")
+    bits = bits ^ _SIGN if bits & _SIGN else ~bits & _MASK
+    value: float = struct.unpack(">d", bits.to_bytes(8, "big"))[0]
+    if value != value or value in (float("inf"), float("-inf")):
+        raise Corruption(f"the float is {value}, which no column can hold")
+    return value
+
+
+def round_to_float32(value: float) -> float:
+    """The nearest 32-bit float; ``Corruption`` when there is none."""
+    try:
+        rounded: float = struct.unpack(">f", struct.pack(">f", value))[0]
+    except OverflowError as error:
+        raise Corruption(f"{value} is beyond a 32-bit FLOAT") from error
+    return rounded

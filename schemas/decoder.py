@@ -1,0 +1,257 @@
+"""The scalar row decoder: one row at a time, as simple as the format allows.
+
+It is the reference that ``schemas.columns`` is tested against, and its fallback for rows that do not fit the fast path; so it is also
+the one place that says what is wrong with a damaged row.
+
+    INSERT  handle datums | pairs          UPDATE  pairs of the old row | pairs of the new row          DELETE  pairs of the old row
+    pair    column id | datum              an update's halves have no separator: a column's second pair is its new value
+
+Promises: pure. Damaged bytes are ``Corruption`` that names table, schema version and row, and nothing else. Columns that the table info
+does not know are skipped without a look inside. What a row lacks is completed as rows.md 8 says.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from schemas.arrowtypes import Kind, Value, digits_of, image_schema, kind_of, missing_value
+from schemas.codec import datum
+from schemas.codec.cursor import Cursor
+from schemas.codec.datum import Datum, Flag, take_datum
+from schemas.codec.number import encode_comparable_float, round_to_float32, to_signed, to_unsigned
+from schemas.codec.rowwriter import EMPTY_ROW, ROWID
+from schemas.codec.temporal import date_text, datetime_text, time_text
+from schemas.errors import Corruption
+from schemas.events import Op
+from schemas.tableinfo import WHOLE_COLUMN, ColumnInfo, TableInfo
+
+if TYPE_CHECKING:
+    from schemas.history import TableAt
+
+Ops = npt.NDArray[np.int32]
+Versions = npt.NDArray[np.int64]
+
+_SHOWN = 64
+"""Bytes of a damaged row that its error shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPart:
+    """One column of a row's identity."""
+
+    id: int
+    column: ColumnInfo | None
+    """None: ``_tidb_rowid``."""
+    length: int
+    """Characters (bytes, if binary) that count, or ``WHOLE_COLUMN``."""
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of the column."""
+        return kind_of(self.column) if self.column else Kind.INT
+
+    @property
+    def whole(self) -> bool:
+        """False for a prefix: then the handle of an insert row holds too little of it."""
+        return self.length == WHOLE_COLUMN
+
+
+def key_parts(info: TableInfo) -> tuple[KeyPart, ...]:
+    """What identifies a row of this table upstream: the columns of its handle, in handle order."""
+    columns = info.handle_columns()
+    index = info.primary_index() if info.is_common_handle else None
+    if index is not None:
+        return tuple(KeyPart(c.id, c, i.length) for c, i in zip(columns, index.columns, strict=True))
+    return tuple(KeyPart(c.id, c, WHOLE_COLUMN) for c in columns) or (KeyPart(ROWID, None, WHOLE_COLUMN),)
+
+
+def row_keys(table: "TableAt", ops: Ops, rows: pa.BinaryArray) -> pa.BinaryArray:
+    """The identity of each event's row as canonical bytes, the same for its insert, its updates and its delete."""
+    parts = key_parts(table.info)
+    keys: list[bytes] = []
+    for op, row in zip(ops.tolist(), rows.to_pylist(), strict=True):
+        try:
+            keys.append(_key(parts, op, row))
+        except Corruption as error:
+            raise _damaged(table, op, row, error) from error
+    return pa.array(keys, pa.binary())
+
+
+def new_images(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versions) -> pa.RecordBatch:
+    """The rows after INSERT and UPDATE events, one column per target column."""
+    return _images(table, ops, rows, versions, Half.NEW)
+
+
+def old_images(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versions) -> pa.RecordBatch:
+    """The rows before UPDATE and DELETE events, one column per target column."""
+    return _images(table, ops, rows, versions, Half.OLD)
+
+
+class Half(IntEnum):
+    """Which row of an event."""
+
+    OLD = 0
+    NEW = 1
+
+
+HALVES = {Op.INSERT: (Half.NEW,), Op.UPDATE: (Half.OLD, Half.NEW), Op.DELETE: (Half.OLD,)}
+"""What each event holds, in the order it holds it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    """One row event taken apart: by column id the datums in the order they stand."""
+
+    handle: dict[int, Datum]
+    pairs: dict[int, list[Datum]]
+
+    def find(self, column_id: int, at: int) -> Datum | None:
+        """The column's ``at``-th datum; of a row without it the handle's."""
+        found = self.pairs.get(column_id, ())
+        return found[at] if at < len(found) else self.handle.get(column_id)
+
+
+def _images(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versions, half: Half) -> pa.RecordBatch:
+    schema = image_schema(table.info.target_columns())
+    cells: list[list[Value]] = []
+    for op, row, version in zip(ops.tolist(), rows.to_pylist(), versions.tolist(), strict=True):
+        try:
+            cells.append(_image(table, op, row, version, half))
+        except Corruption as error:
+            raise _damaged(table, op, row, error) from error
+    columns = [pa.array([row[i] for row in cells], field.type) for i, field in enumerate(schema)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _image(table: "TableAt", op: int, row: bytes | None, version: int, half: Half) -> list[Value]:
+    columns = table.info.target_columns()
+    at = place_of(op, half)
+    event = _parse(key_parts(table.info), {c.id for c in columns}, op, row)
+    cells: list[Value] = []
+    for column in columns:
+        if op == Op.UPDATE and len(event.pairs.get(column.id, ())) == 1:
+            raise Corruption(f"column {column.name} (id {column.id}) stands in one half of the update only")
+        found = event.find(column.id, at)
+        if found is None and op == Op.UPDATE and not table.can_append_default(version):
+            raise Corruption(f"column {column.name} (id {column.id}) is missing in an update of schema version {version}")
+        try:
+            cells.append(cell_of(column, found) if found else missing_value(column, table.default_info(version)))
+        except Corruption as error:
+            raise Corruption(f"column {column.name} (id {column.id}): {error}") from error
+    return cells
+
+
+def place_of(op: int, half: Half) -> int:
+    """Which of a column's pairs in an event belongs to ``half``; ``ValueError`` when the event has no such half."""
+    halves = HALVES.get(Op(op), ())
+    if half not in halves:
+        raise ValueError(f"a {Op(op).name} event has no {half.name.lower()} row")
+    return halves.index(half)
+
+
+def _parse(parts: tuple[KeyPart, ...], wanted: set[int], op: int, row: bytes | None, *, until_found: bool = False) -> _Event:
+    """Take a row apart; ``until_found`` stops as soon as every wanted column has been seen."""
+    cursor = Cursor(row or b"")
+    handle = {p.id: take_datum(cursor) for p in parts} if op == Op.INSERT else {}
+    handle = {p.id: handle[p.id] for p in parts if p.whole and p.id in handle}
+    event = _Event(handle, {})
+    if not cursor.left:
+        raise Corruption("the row has no columns, not even the empty list's single byte 00")
+    if cursor.peek(2) == EMPTY_ROW:
+        return event
+    limit = len(HALVES[Op(op)])
+    found: set[int] = set()
+    while cursor.left and not (until_found and found == wanted):
+        column_id = _take_column_id(cursor)
+        value = take_datum(cursor)
+        if column_id not in wanted:
+            continue
+        found.add(column_id)
+        seen = event.pairs.setdefault(column_id, [])
+        seen.append(value)
+        if len(seen) > limit:
+            raise Corruption(f"column id {column_id} stands {len(seen)} times in the row")
+    return event
+
+
+def _take_column_id(cursor: Cursor) -> int:
+    flag = cursor.byte()
+    if flag != Flag.VARINT:
+        raise Corruption(f"a column id with flag {flag:#04x} before byte {cursor.pos}")
+    return cursor.varint()
+
+
+def cell_of(column: ColumnInfo, value: Datum) -> Value:
+    """A datum as the cell of its column."""
+    if value.is_null:
+        return None
+    kind = kind_of(column)
+    match kind:
+        case Kind.INT:
+            return to_signed(datum.as_integer(value))
+        case Kind.UINT | Kind.NUMBER:
+            return to_unsigned(datum.as_integer(value))
+        case Kind.FLOAT:
+            return round_to_float32(datum.as_float(value))
+        case Kind.DOUBLE:
+            return datum.as_float(value)
+        case Kind.DECIMAL:
+            return datum.as_decimal(value, digits_of(column))
+        case Kind.DATE:
+            return date_text(to_unsigned(datum.as_integer(value)))
+        case Kind.DATETIME:
+            return datetime_text(to_unsigned(datum.as_integer(value)), digits_of(column))
+        case Kind.TIME:
+            return time_text(to_signed(datum.as_integer(value)), digits_of(column))
+        case Kind.BYTES:
+            return datum.as_bytes(value)
+        case Kind.JSON:
+            return datum.as_json(value)
+
+
+def _key(parts: tuple[KeyPart, ...], op: int, row: bytes | None) -> bytes:
+    """An insert of a whole integer handle is known by its handle alone; else the row's own value wins over the handle's (rows.md 6)."""
+    by_handle = op == Op.INSERT and len(parts) == 1 and parts[0].kind in (Kind.INT, Kind.UINT)
+    event = _parse(parts, set() if by_handle else {p.id for p in parts}, op, row, until_found=True)
+    return b"".join(_key_bytes(p, event.find(p.id, 0)) for p in parts)
+
+
+def _key_bytes(part: KeyPart, value: Datum | None) -> bytes:
+    """Integers and times as 8 bytes, strings and decimals as length and content."""
+    if value is None or value.is_null:
+        raise Corruption(f"the row has no value for column id {part.id} of its key")
+    match part.kind:
+        case Kind.BYTES:
+            return _sized(_prefix(part, datum.as_bytes(value)))
+        case Kind.DECIMAL:
+            return _sized(datum.as_decimal(value, digits_of(part.column) if part.column else 0).encode())
+        case Kind.FLOAT | Kind.DOUBLE:
+            return encode_comparable_float(datum.as_float(value))
+        case _:
+            return to_unsigned(datum.as_integer(value)).to_bytes(8, "big")
+
+
+def _sized(raw: bytes) -> bytes:
+    return len(raw).to_bytes(4, "big") + raw
+
+
+def _prefix(part: KeyPart, raw: bytes) -> bytes:
+    if part.whole:
+        return raw
+    if part.column is None or part.column.is_binary:
+        return raw[: part.length]
+    starts = [i for i, b in enumerate(raw) if b & 0xC0 != 0x80]
+    return raw[: starts[part.length]] if len(starts) > part.length else raw
+
+
+def _damaged(table: "TableAt", op: int, row: bytes | None, error: Corruption) -> Corruption:
+    raw = row or b""
+    more = f"... ({len(raw)} bytes)" if len(raw) > _SHOWN else ""
+    return Corruption(
+        f"damaged {Op(op).name} row of table {table.schema}.{table.name} (id {table.table_id}, schema version {table.version}): {error}; "
+        f"row = {raw[:_SHOWN].hex()}{more}. Compare it with what the other Pumps hold of this transaction, or skip it with ignore-txn-commit-ts"
+    )
