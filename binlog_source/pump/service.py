@@ -1,0 +1,150 @@
+"""What a Pump answers: WriteBinlog and the three deliveries of PullBinlogs, without a word of gRPC.
+
+Promises: a ``pull_*`` is an endless iterator of *flushes*; a flush is a list of finished PullBinlogResp messages that should leave at once.
+It ends when ``stop()`` says so, within the time of one wake-up. Contract of the deliveries: docs/architecture.md.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from binlog_source.pump import messages
+from binlog_source.pump.storage.index import Entry
+from binlog_source.pump.storage.pointer import Pointer
+from binlog_source.pump.storage.record import Kind, Record, canonical, completed, head_varints, read
+from binlog_source.pump.storage.sorter import Checkpoint
+from binlog_source.pump.storage.store import Store
+from binlog_source.pump.storage.vlog import Piece
+from schemas.errors import BinlogPurged, ProtocolViolation
+
+Flush = list[bytes]
+Stop = Callable[[], bool]
+
+FLUSH_BYTES = 1 << 20
+_SCAN_LIMIT = 512
+_WAIT = 1.0
+"""Seconds after which a waiting pull looks around although nobody woke it."""
+_CALM = 0.004
+"""Seconds between two flushes of news: a busy log is handed out in groups, a quiet one at once."""
+_log = logging.getLogger(__name__)
+
+
+class PumpService:
+    """The Pump's answers over one store."""
+
+    def __init__(self, store: Store, cluster_id: int, node_id: str) -> None:
+        self.store = store
+        self.cluster_id = cluster_id
+        self.node_id = node_id
+        self.writes = 0
+        """WriteBinlog calls of any kind so far: what the fake binlogs watch."""
+
+    def check_cluster(self, given: int) -> None:
+        """Refuse a peer of another cluster."""
+        if given != self.cluster_id:
+            raise ProtocolViolation(f"cluster ID are mismatch, {given} vs {self.cluster_id}")
+
+    def write(self, cluster_id: int, payloads: Sequence[bytes]) -> None:
+        """Store binlogs durably. A binlog without timestamps (the probe) is accepted and forgotten."""
+        self.check_cluster(cluster_id)
+        self.writes += 1
+        records = [record for record in map(canonical, payloads) if record.start_ts or record.commit_ts]
+        if records:
+            self.write_records(records)
+
+    def write_records(self, records: Sequence[Record]) -> None:
+        """Store what the Pump itself has to say (fake binlogs)."""
+        self.store.write(records)
+
+    def pull_sorted(self, last: int, stop: Stop) -> Iterator[Flush]:
+        """Complete Commits and fakes with ts > ``last``, ascending, as far as the sorted promise goes; then what comes."""
+        if last < self.store.gc_ts:
+            _log.error("Pump %s: binlogs after %d are asked for, but up to %d they may be collected", self.node_id, last, self.store.gc_ts)
+            last = self.store.gc_ts
+        while not stop():
+            state = self.store.state
+            entries = self.store.delivered(last, state.sorted_promise, _SCAN_LIMIT)
+            if entries:
+                yield from self._sorted_flushes(entries)
+                last = entries[-1].ts
+                if len(entries) == _SCAN_LIMIT:
+                    continue
+            self._await_news(state, stop, calm=bool(entries))
+
+    def _sorted_flushes(self, entries: Sequence[Entry]) -> Iterator[Flush]:
+        flush: Flush = []
+        size = 0
+        for entry in entries:
+            payload = self.store.payload(entry)
+            start_ts, commit_ts = head_varints(payload)
+            if entry.kind is Kind.COMMIT:
+                prewrite = self.store.prewrite(read(payload).start_ts)
+                if prewrite is None:
+                    _log.warning("Pump %s: the Commit at %d has no Prewrite here and is skipped", self.node_id, entry.ts)
+                    continue
+                payload = completed(payload, self.store.payload(prewrite))
+            flush.append(messages.message(payload, start_ts, commit_ts))
+            size += len(payload)
+            if size >= FLUSH_BYTES:
+                yield flush
+                flush, size = [], 0
+        if flush:
+            yield flush
+
+    def pull_raw(self, start: Pointer, stop: Stop) -> Iterator[Flush]:
+        """Records in log order from ``start`` on, and the promise whenever the end of the log is reached."""
+        if start > self.store.state.at:
+            raise ProtocolViolation(
+                f"Pump {self.node_id}: position {start} is past the end of its log at {self.store.state.at}: "
+                "the log was lost or another Pump answers at this address; start from a timestamp again"
+            )
+        beginning = self.store.beginning
+        if start < beginning and start != Pointer(0, 0):
+            raise BinlogPurged(f"Pump {self.node_id}: position {start} has been collected; the oldest one kept is {beginning}")
+        at, promised = start, False
+        while not stop():
+            state = self.store.state
+            news = state.at != at
+            last_piece: Flush = []
+            for piece in self.store.scan(at, state.at):
+                if last_piece:
+                    yield last_piece
+                    if stop():
+                        return
+                last_piece = _raw_messages(piece)
+            if news or not promised:
+                yield [*last_piece, messages.promise(state.raw_promise, state.at)]
+                at, promised = state.at, True
+            self._await_news(state, stop, calm=news)
+
+    def pull_tip(self, ts: int, stop: Stop) -> Iterator[Flush]:
+        """How far the log goes, without its content: the base for ``ts``, then step by step."""
+        base = self.store.base(ts)
+        at = base.low
+        yield [messages.tip(at, min(base.raw_promise, ts), min(ts, self.store.state.sorted_promise))]
+        while not stop():
+            state = self.store.state
+            steps: Flush = []
+            while at < state.at:
+                step = self.store.next_checkpoint(at)
+                steps.append(messages.tip(step.at, step.raw_promise, step.sorted_promise))
+                at = step.at
+            if steps:
+                yield steps
+            self._await_news(state, stop, calm=bool(steps))
+
+    def _await_news(self, seen: Checkpoint, stop: Stop, *, calm: bool) -> None:
+        """Sleep until the log has grown past ``seen``; right after a flush first let some news gather."""
+        if calm:
+            time.sleep(_CALM)
+        if not stop() and self.store.state.at == seen.at:
+            self.store.wait_past(seen, _WAIT)
+
+
+def _raw_messages(piece: Piece) -> Flush:
+    build, pos_field = messages.message, messages.pos_field
+    flush: Flush = []
+    for position, payload in enumerate(piece.payloads):
+        start_ts, commit_ts = head_varints(payload)
+        flush.append(build(payload, start_ts, commit_ts, pos_field(Pointer(piece.file_id, piece.end_of(position)))))
+    return flush

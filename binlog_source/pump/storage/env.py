@@ -1,0 +1,146 @@
+"""The disk, behind one interface, so that tests can make it fail.
+
+Promises: the only place of the storage that opens files. Every method raises ``OSError`` as the system does.
+"""
+
+import fcntl
+import os
+from pathlib import Path
+from typing import Protocol
+
+
+class AppendFile(Protocol):
+    """A file that is only appended to."""
+
+    def append(self, data: bytes) -> None:
+        """Write all of ``data`` at the end."""
+
+    def sync(self) -> None:
+        """Force the data to the disk (fdatasync)."""
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to ``size`` bytes."""
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+
+
+class ReadFile(Protocol):
+    """A file that is read at places; safe for many threads."""
+
+    def read(self, offset: int, length: int) -> bytes:
+        """At most ``length`` bytes from ``offset``; fewer only at the end of the file."""
+
+    def size(self) -> int:
+        """Bytes in the file now."""
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+
+
+class FileSystem(Protocol):
+    """What the value log asks of a disk."""
+
+    def make_dir(self, path: Path) -> None:
+        """Make a directory and those above it, unless they are there."""
+
+    def names(self, path: Path) -> list[str]:
+        """The names in a directory."""
+
+    def open_append(self, path: Path) -> AppendFile:
+        """Open for appending; made when absent."""
+
+    def open_read(self, path: Path) -> ReadFile:
+        """Open for reading."""
+
+    def sync_dir(self, path: Path) -> None:
+        """Make new names in a directory durable."""
+
+    def lock(self, path: Path) -> int:
+        """Take the exclusive lock on a file; a descriptor that holds it. ``BlockingIOError`` when another process has it."""
+
+    def unlock(self, descriptor: int) -> None:
+        """Give the lock back."""
+
+
+class _RealAppendFile:
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+
+    def append(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._fd, view) :]
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class _RealReadFile:
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def read(self, offset: int, length: int) -> bytes:
+        data = os.pread(self._fd, length, offset)
+        if len(data) == length or not data:
+            return data
+        pieces = [data]
+        while data and sum(map(len, pieces)) < length:
+            got = sum(map(len, pieces))
+            data = os.pread(self._fd, length - got, offset + got)
+            pieces.append(data)
+        return b"".join(pieces)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class RealFileSystem:
+    """The operating system's files."""
+
+    def make_dir(self, path: Path) -> None:
+        """See ``FileSystem``."""
+        path.mkdir(parents=True, exist_ok=True)
+
+    def names(self, path: Path) -> list[str]:
+        """See ``FileSystem``."""
+        return os.listdir(path)
+
+    def open_append(self, path: Path) -> AppendFile:
+        """See ``FileSystem``."""
+        return _RealAppendFile(path)
+
+    def open_read(self, path: Path) -> ReadFile:
+        """See ``FileSystem``."""
+        return _RealReadFile(path)
+
+    def sync_dir(self, path: Path) -> None:
+        """See ``FileSystem``."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def lock(self, path: Path) -> int:
+        """See ``FileSystem``."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def unlock(self, descriptor: int) -> None:
+        """See ``FileSystem``."""
+        os.close(descriptor)

@@ -1,0 +1,119 @@
+"""The bytes of a value-log file, exactly as a real Pump writes them (wire.md 4, pump.md 4.1).
+
+    file    = record* [footer]
+    record  = 0x823A56E8 u32 LE | payload length u64 LE | CRC-32C(payload) u32 LE | payload
+    footer  = max ts i64 LE | 0x123AB922 u32 LE        (only in a file that is finished)
+    name    = file id, six digits, ".vlog"; the ids count up from 0
+
+Promises: pure. Reading never trusts a length: a record that does not fit into what is left of its file, has another
+magic or another CRC is damage, and reading goes on at the next record magic that starts a whole record.
+"""
+
+import re
+import struct
+from dataclasses import dataclass
+
+import google_crc32c
+
+from binlog_source.pump.storage.pointer import Pointer
+from schemas.errors import Corruption
+
+RECORD_MAGIC = 0x823A56E8
+END_MAGIC = 0x123AB922
+HEADER = struct.Struct("<IQI")
+FOOTER = struct.Struct("<qI")
+
+_MAGIC_BYTES = struct.pack("<I", RECORD_MAGIC)
+_NAME = re.compile(r"(\d{6,10})\.vlog\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """What a piece of a file holds: whole records, and how far it was understood."""
+
+    offsets: list[int]
+    """Where each record's header starts, relative to the piece."""
+    payloads: list[bytes]
+    consumed: int
+    """Bytes dealt with; go on reading from there."""
+    skipped: int
+    """Damaged bytes passed over, all before ``consumed``."""
+    missing: int
+    """Bytes needed from ``consumed`` on to go on; 0 when the piece is used up."""
+
+
+def file_name(file_id: int) -> str:
+    """The name of value-log file ``file_id``."""
+    return f"{file_id:06d}.vlog"
+
+
+def file_id_of(name: str) -> int | None:
+    """The file id that ``name`` stands for, None when it is no value-log file."""
+    match = _NAME.match(name)
+    return int(match[1]) if match else None
+
+
+def encode_record(payload: bytes) -> bytes:
+    """A payload framed as a record."""
+    return HEADER.pack(RECORD_MAGIC, len(payload), google_crc32c.value(payload)) + payload
+
+
+def encode_footer(max_ts: int) -> bytes:
+    """The footer of a file whose highest timestamp is ``max_ts``."""
+    return FOOTER.pack(max_ts, END_MAGIC)
+
+
+def decode_footer(tail: bytes) -> int | None:
+    """The highest timestamp named by a file's last 12 bytes, None when they are no footer."""
+    if len(tail) != FOOTER.size:
+        return None
+    max_ts, magic = FOOTER.unpack(tail)
+    return int(max_ts) if magic == END_MAGIC else None
+
+
+def decode_record(record: bytes, at: Pointer) -> bytes:
+    """The payload of exactly one record that was read at ``at``."""
+    if len(record) < HEADER.size:
+        raise Corruption(f"value log {at}: {len(record)} bytes where a record of at least {HEADER.size} should be; restore the file or purge it")
+    magic, length, crc = HEADER.unpack_from(record)
+    payload = record[HEADER.size :]
+    if magic != RECORD_MAGIC or length != len(payload) or google_crc32c.value(payload) != crc:
+        raise Corruption(f"value log {at}: magic, length or checksum of the record is wrong; restore the file or purge it")
+    return payload
+
+
+def split_records(piece: bytes, available: int) -> Split:
+    """Cut ``piece``, which starts at a record, into records.
+
+    ``available`` is the number of bytes from the piece's start to the end of the file's records (without a footer): a record that
+    claims more is damaged, one that merely claims more than ``piece`` is reported in ``missing``.
+    """
+    offsets: list[int] = []
+    payloads: list[bytes] = []
+    at, skipped, size = 0, 0, len(piece)
+    checksum, unpack, head = google_crc32c.value, HEADER.unpack_from, HEADER.size
+    while available - at >= head:
+        if size - at < head:
+            return Split(offsets, payloads, at, skipped, head)
+        magic, length, crc = unpack(piece, at)
+        end = at + head + length
+        if magic == RECORD_MAGIC and end <= available:
+            if end > size:
+                return Split(offsets, payloads, at, skipped, head + length)
+            payload = piece[at + head : end]
+            if checksum(payload) == crc:
+                offsets.append(at)
+                payloads.append(payload)
+                at = end
+                continue
+        found = piece.find(_MAGIC_BYTES, at + 1)
+        if found < 0 and size >= available:
+            break
+        # a magic may straddle the end of the piece: keep its first bytes for the next one
+        next_at = found if found >= 0 else max(at + 1, size - len(_MAGIC_BYTES) + 1)
+        skipped += next_at - at
+        at = next_at
+        if found < 0:
+            return Split(offsets, payloads, at, skipped, head)
+    rest = max(0, min(available, size) - at)
+    return Split(offsets, payloads, at + rest, skipped + rest, 0)

@@ -1,0 +1,147 @@
+"""What the store must know of a payload: type and timestamps, read from its first bytes.
+
+Promises: pure. A payload as Pumps keep it starts ``08 tp 10 start_ts 18 commit_ts [22 prewrite_key]`` (wire.md 5), which a compiled pattern reads;
+any other order of fields is left to protobuf. ``completed`` gives byte for byte what a real Pump would send for a Commit.
+"""
+
+import enum
+import re
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from schemas.errors import Corruption
+from schemas.events import BinlogType
+from schemas.proto import binlog_pb2
+
+_HEAD = re.compile(rb"\x08([\x00-\x7f])\x10([\x80-\xff]{0,9}[\x00-\x7f])\x18([\x80-\xff]{0,9}[\x00-\x7f])", re.DOTALL)
+_KEY_TAG = 0x22
+_COPIED_WITH_PRESENCE = ("prewrite_value", "ddl_query", "ddl_job_id", "ddl_schema_state")
+
+
+class Kind(enum.IntEnum):
+    """What a record is to the store."""
+
+    PREWRITE = 0
+    COMMIT = 1
+    ROLLBACK = 2
+    FAKE = 3
+
+
+class Record(NamedTuple):
+    """One binlog on its way into the log."""
+
+    kind: Kind
+    start_ts: int
+    commit_ts: int
+    payload: bytes
+
+    @property
+    def ts(self) -> int:
+        """The key it is found by: start_ts of a Prewrite, commit_ts of everything else (pump.md 4.3)."""
+        return self.start_ts if self.kind is Kind.PREWRITE else self.commit_ts
+
+
+def kind_of(tp: int, start_ts: int, commit_ts: int) -> Kind:
+    """The kind of a binlog. A fake is recognised by its equal timestamps; a Rollback by the commit_ts it has not."""
+    if tp == BinlogType.PREWRITE:
+        return Kind.PREWRITE
+    if commit_ts == 0:
+        return Kind.ROLLBACK
+    return Kind.FAKE if start_ts == commit_ts else Kind.COMMIT
+
+
+def varint(value: int) -> bytes:
+    """An int64 as protobuf's varint."""
+    if value < 0:
+        value += 1 << 64
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _unvarint(data: bytes) -> int:
+    value = 0
+    for position, byte in enumerate(data):
+        value |= (byte & 0x7F) << (7 * position)
+    return value - (1 << 64) if value >= 1 << 63 else value
+
+
+def parse(payload: bytes) -> binlog_pb2.Binlog:
+    """A payload as a message; ``Corruption`` when it is none."""
+    try:
+        return binlog_pb2.Binlog.FromString(payload)
+    except DecodeError as error:
+        raise Corruption("unexpected EOF") from error
+
+
+def canonical(payload: bytes) -> Record:
+    """A payload as it arrives, re-marshalled as Pump does: fields ascending, the non-nullable ones always there."""
+    message = parse(payload)
+    for name in ("tp", "start_ts", "commit_ts", "ddl_job_id", "ddl_schema_state"):
+        if not message.HasField(name):
+            setattr(message, name, 0)
+    start_ts, commit_ts = message.start_ts, message.commit_ts
+    return Record(kind_of(message.tp, start_ts, commit_ts), start_ts, commit_ts, message.SerializeToString())
+
+
+def head_varints(payload: bytes) -> tuple[bytes, bytes]:
+    """start_ts and commit_ts as the varints that stand in ``payload``."""
+    match = _HEAD.match(payload)
+    if match is not None:
+        return match[2], match[3]
+    message = parse(payload)
+    return varint(message.start_ts), varint(message.commit_ts)
+
+
+def read(payload: bytes) -> Record:
+    """A stored payload as a record."""
+    match = _HEAD.match(payload)
+    if match is not None:
+        tp, start_ts, commit_ts = match[1][0], _unvarint(match[2]), _unvarint(match[3])
+    else:
+        message = parse(payload)
+        tp, start_ts, commit_ts = message.tp, message.start_ts, message.commit_ts
+    return Record(kind_of(tp, start_ts, commit_ts), start_ts, commit_ts, payload)
+
+
+def fake(ts: int) -> Record:
+    """A fake binlog at ``ts``."""
+    number = varint(ts)
+    return Record(Kind.FAKE, ts, ts, b"\x08\x02\x10" + number + b"\x18" + number + b"\x38\x00\x40\x00")
+
+
+def _after_key(payload: bytes) -> int:
+    """Offset of the first field after prewrite_key; -1 when the pattern does not hold."""
+    match = _HEAD.match(payload)
+    if match is None:
+        return -1
+    at = match.end()
+    if at >= len(payload) or payload[at] != _KEY_TAG:
+        return at
+    at += 1
+    length = shift = 0
+    while at < len(payload):
+        byte = payload[at]
+        at += 1
+        length |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return at + length
+        shift += 7
+    return -1
+
+
+def completed(commit: bytes, prewrite: bytes) -> bytes:
+    """The Commit with prewrite_value and the ddl fields of its Prewrite (pump.md 7)."""
+    cut_commit, cut_prewrite = _after_key(commit), _after_key(prewrite)
+    if cut_commit >= 0 and cut_prewrite >= 0:
+        return commit[:cut_commit] + prewrite[cut_prewrite:]
+    message, source = parse(commit), parse(prewrite)
+    for name in _COPIED_WITH_PRESENCE:
+        message.ClearField(name)
+        if source.HasField(name):
+            setattr(message, name, getattr(source, name))
+    return message.SerializeToString()

@@ -1,0 +1,218 @@
+"""The value log: files of records, appended in batches, rotated, scanned, read at a pointer.
+
+Promises: ``append`` returns only when its records are on the disk (with ``sync``); a batch that fails leaves no trace, or, when even the cut
+back fails, stops the log for good rather than acknowledge what may be lost. Reading stays inside what is durable.
+One appender; readers of any number. A torn tail of the newest file is cut off at ``recover``.
+"""
+
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from binlog_source.pump.storage.env import AppendFile, FileSystem, ReadFile
+from binlog_source.pump.storage.format import (
+    FOOTER,
+    HEADER,
+    decode_footer,
+    decode_record,
+    encode_footer,
+    encode_record,
+    file_id_of,
+    file_name,
+    split_records,
+)
+from binlog_source.pump.storage.pointer import BEGINNING, Pointer
+from binlog_source.pump.storage.record import Record
+from schemas.errors import Corruption
+
+FINISH_FROM = 50 * 1024
+"""A clean close finishes the active file with a footer only from this size on (pump.md 4.1)."""
+_PIECE = 1 << 20
+_log = logging.getLogger(__name__)
+
+
+class Piece(NamedTuple):
+    """Some records of one file, in order."""
+
+    file_id: int
+    offsets: list[int]
+    payloads: list[bytes]
+
+    def end_of(self, position: int) -> int:
+        """Offset just after the record at ``position``."""
+        return self.offsets[position] + HEADER.size + len(self.payloads[position])
+
+
+class _File:
+    """One value-log file: how to read it, and how far its records reach."""
+
+    __slots__ = ("finished", "length", "max_ts", "reader")
+
+    def __init__(self, reader: ReadFile) -> None:
+        size = reader.size()
+        footer = decode_footer(reader.read(size - FOOTER.size, FOOTER.size)) if size >= FOOTER.size else None
+        self.reader = reader
+        self.finished = footer is not None
+        self.length = size - FOOTER.size if self.finished else size
+        self.max_ts = footer or 0
+
+
+class ValueLog:
+    """The files below one directory. Call ``recover`` to its end before the first ``append``."""
+
+    def __init__(self, directory: Path, files: FileSystem, max_file_size: int, sync: bool) -> None:
+        self._directory = directory
+        self._fs = files
+        self._max_file_size = max_file_size
+        self._sync = sync
+        self._failure: OSError | None = None
+        self._appender: AppendFile | None = None
+        self._lock = threading.Lock()
+        files.make_dir(directory)
+        ids = sorted(i for i in map(file_id_of, files.names(directory)) if i is not None)
+        self._files = {i: _File(files.open_read(directory / file_name(i))) for i in ids}
+        self._active = ids[-1] if ids else -1
+
+    @property
+    def beginning(self) -> Pointer:
+        """Where the oldest record that is still kept lies."""
+        return Pointer(min(self._files), 0) if self._files else BEGINNING
+
+    @property
+    def size(self) -> int:
+        """Bytes of records in all files."""
+        with self._lock:
+            return sum(f.length for f in self._files.values())
+
+    def recover(self) -> Iterator[Piece]:
+        """Every record there is, in order; then the torn tail is cut off and the log is ready for ``append``."""
+        good = 0
+        for piece in self.scan(self.beginning, None):
+            if piece.file_id == self._active and piece.offsets:
+                good = piece.end_of(len(piece.offsets) - 1)
+            yield piece
+        if self._active < 0 or self._files[self._active].finished:
+            self._open_next()
+            return
+        active = self._files[self._active]
+        self._appender = self._fs.open_append(self._directory / file_name(self._active))
+        if good < active.length:
+            _log.warning("value log %s: torn tail of %d bytes cut off at offset %d", file_name(self._active), active.length - good, good)
+            self._appender.truncate(good)
+            self._appender.sync()
+            active.length = good
+
+    def note_ts(self, file_id: int, ts: int) -> None:
+        """Recovery found ``ts`` in a file (a footer carries the largest)."""
+        self._files[file_id].max_ts = max(self._files[file_id].max_ts, ts)
+
+    def append(self, records: Sequence[Record]) -> list[Pointer]:
+        """Make the records durable; where each begins."""
+        if self._failure is not None:
+            raise OSError(f"the value log stopped after an earlier failure ({self._failure}); restart the Pump")
+        places: list[Pointer] = []
+        rest = list(records)
+        while rest:
+            rest = self._append_some(rest, places)
+        return places
+
+    def _append_some(self, records: list[Record], places: list[Pointer]) -> list[Record]:
+        """Append as much as the active file takes (one record may cross the limit); what is left."""
+        active = self._files[self._active]
+        offset, frames, taken, max_ts = active.length, [], 0, active.max_ts
+        for record in records:
+            frame = encode_record(record.payload)
+            frames.append(frame)
+            places.append(Pointer(self._active, offset))
+            offset += len(frame)
+            taken += 1
+            max_ts = max(max_ts, record.ts)
+            if offset > self._max_file_size:
+                break
+        self._write(b"".join(frames), active.length)
+        active.max_ts = max_ts
+        active.length = offset
+        if offset > self._max_file_size:
+            self._finish()
+            self._open_next()
+        return records[taken:]
+
+    def _write(self, data: bytes, length_before: int) -> None:
+        appender = self._appender
+        if appender is None:
+            raise OSError("the value log is closed or not yet recovered")
+        try:
+            appender.append(data)
+        except OSError:
+            # what was written of it must not stand before the next record
+            try:
+                appender.truncate(length_before)
+            except OSError as error:
+                self._failure = error
+            raise
+        if self._sync:
+            try:
+                appender.sync()
+            except OSError as error:
+                # after a failed sync nobody knows what the disk holds: no record may be acknowledged any more
+                self._failure = error
+                raise
+
+    def _finish(self) -> None:
+        active = self._files[self._active]
+        self._write(encode_footer(active.max_ts), active.length)
+        active.finished = True
+
+    def _open_next(self) -> None:
+        if self._appender is not None:
+            self._appender.close()
+        path = self._directory / file_name(self._active + 1)
+        self._appender = self._fs.open_append(path)
+        self._fs.sync_dir(self._directory)
+        opened = _File(self._fs.open_read(path))
+        with self._lock:
+            self._files[self._active + 1] = opened
+        self._active += 1
+
+    def read(self, at: Pointer, length: int) -> bytes:
+        """The payload of the record of ``length`` bytes at ``at``."""
+        file = self._files.get(at.file_id)
+        if file is None:
+            raise Corruption(f"value log {at}: there is no such file any more")
+        return decode_record(file.reader.read(at.offset, length), at)
+
+    def scan(self, start: Pointer, upto: Pointer | None, piece_size: int = _PIECE) -> Iterator[Piece]:
+        """Records from ``start`` on in pieces of about ``piece_size``, up to ``upto`` or the end of the files as they are now."""
+        with self._lock:
+            ids = sorted(i for i in self._files if i >= start.file_id and (upto is None or i <= upto.file_id))
+        for file_id in ids:
+            file = self._files[file_id]
+            begin = start.offset if file_id == start.file_id else 0
+            end = upto.offset if upto is not None and file_id == upto.file_id else file.length
+            yield from self._scan_file(file_id, begin, end, piece_size)
+
+    def _scan_file(self, file_id: int, at: int, end: int, piece_size: int) -> Iterator[Piece]:
+        reader = self._files[file_id].reader
+        wanted = piece_size
+        while at < end:
+            split = split_records(reader.read(at, min(wanted, end - at)), end - at)
+            if split.skipped:
+                _log.warning("value log %s: %d damaged bytes passed over from offset %d on", file_name(file_id), split.skipped, at)
+            if split.offsets:
+                yield Piece(file_id, [at + offset for offset in split.offsets], split.payloads)
+            if not split.consumed and split.missing <= wanted:
+                raise Corruption(f"value log {Pointer(file_id, at)}: the file is shorter than it was ({end} bytes expected)")
+            at += split.consumed
+            wanted = max(piece_size, split.missing)
+
+    def close(self) -> None:
+        """Finish the active file if it is big enough, and let go of all files."""
+        if self._appender is not None:
+            if self._failure is None and self._files[self._active].length >= FINISH_FROM:
+                self._finish()
+            self._appender.close()
+            self._appender = None
+        for file in self._files.values():
+            file.reader.close()

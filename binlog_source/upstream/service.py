@@ -1,0 +1,209 @@
+"""What PD and TiDB serve a cluster, from one small HTTP server: timestamps, registry, DDL history, MVCC look-ups.
+
+    GET  /tso?count=N            {"ts": first of N in a row}
+    GET  /cluster_id             {"cluster_id": id}
+    GET  /registry/pumps         [Status, ...]           (also /registry/drainers; by node id)
+    PUT  /registry/pumps/ID      body: Status            (the last writer wins)
+    GET  /ddl/history            jobs, ascending; ?limit=N newest N, descending; ?start_job_id=S&limit=N ids <= S, descending
+    GET  /mvcc/hex/KEY           rows.md 9.3
+
+Promises: HTTP/1.1 with kept-alive connections, one thread each; loopback by default. Node states outlive a restart when ``data_dir`` is given.
+"""
+
+import json
+import threading
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import parse_qs, urlsplit
+
+from binlog_source.registry import KINDS, NodeStatus
+from binlog_source.upstream.oracle import Oracle
+from schemas.errors import ProtocolViolation
+
+Job = dict[str, Any]
+History = Callable[[], Sequence[Job]]
+Mvcc = Callable[[bytes], Any]
+
+
+class _BadRequest(Exception):
+    """The request asks for something that is not to be had; the text is the answer."""
+
+
+def no_history() -> Sequence[Job]:
+    """The history of a cluster that never saw a DDL."""
+    return ()
+
+
+def nothing_known(key: bytes) -> Any:
+    """The MVCC answer of a store that holds nothing at ``key``."""
+    return {"key": key.hex().upper(), "region_id": 1, "value": {"info": {}}}
+
+
+class Nodes:
+    """The node states, by kind and id, kept in a file when there is one."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._nodes: dict[str, dict[str, NodeStatus]] = {kind: {} for kind in KINDS}
+        if path is not None and path.exists():
+            for kind, items in json.loads(path.read_text()).items():
+                self._nodes[kind] = {status.node_id: status for status in map(NodeStatus.from_dict, items)}
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        """The states of a kind, by id."""
+        with self._lock:
+            return [status.to_dict() for _, status in sorted(self._nodes[kind].items())]
+
+    def put(self, kind: str, status: NodeStatus) -> None:
+        """Set one state."""
+        with self._lock:
+            self._nodes[kind][status.node_id] = status
+            if self._path is not None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                fresh = self._path.with_suffix(".new")
+                fresh.write_text(json.dumps({k: [s.to_dict() for s in v.values()] for k, v in self._nodes.items()}))
+                fresh.replace(self._path)
+
+
+def history_page(jobs: Sequence[Job], query: dict[str, list[str]]) -> list[Job]:
+    """The jobs that ``/ddl/history`` answers (ddl.md 2)."""
+    limit, start = _positive(query, "limit"), _positive(query, "start_job_id")
+    ordered = sorted(jobs, key=lambda job: cast(int, job["id"]))
+    if limit is None:
+        if start is not None:
+            raise _BadRequest("start_job_id needs a limit")
+        return ordered
+    if start is not None:
+        ordered = [job for job in ordered if job["id"] <= start]
+    return ordered[::-1][:limit]
+
+
+def _positive(query: dict[str, list[str]], name: str) -> int | None:
+    if name not in query:
+        return None
+    text = query[name][-1]
+    if not text.isdigit() or int(text) < 1:
+        raise _BadRequest(f"{name} must be a number above 0, not {text!r}")
+    return int(text)
+
+
+class UpstreamService:
+    """The HTTP server; ``history`` and ``mvcc`` are asked anew for every request."""
+
+    def __init__(
+        self,
+        oracle: Oracle,
+        cluster_id: int,
+        *,
+        addr: str = "127.0.0.1:0",
+        data_dir: Path | None = None,
+        history: History = no_history,
+        mvcc: Mvcc = nothing_known,
+    ) -> None:
+        self.oracle = oracle
+        self.cluster_id = cluster_id
+        self.nodes = Nodes(data_dir / "nodes.json" if data_dir is not None else None)
+        self.history = history
+        self.mvcc = mvcc
+        host, _, port = addr.rpartition(":")
+        self._server = _Server((host, int(port)), self)
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, name="upstream service", daemon=True)
+
+    @property
+    def address(self) -> str:
+        """host:port."""
+        host, port = self._server.server_address[:2]
+        return f"{host!s}:{port}"
+
+    @property
+    def url(self) -> str:
+        """``http://host:port``."""
+        return f"http://{self.address}"
+
+    def start(self) -> "UpstreamService":
+        """Serve from a thread."""
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Stop serving."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def answer(self, path: str, query: dict[str, list[str]]) -> Any:
+        """The JSON value that a GET gives."""
+        parts = path.strip("/").split("/")
+        match parts:
+            case ["tso"]:
+                return {"ts": self.oracle.next(_positive(query, "count") or 1)}
+            case ["cluster_id"]:
+                return {"cluster_id": self.cluster_id}
+            case ["registry", kind] if kind in KINDS:
+                return self.nodes.of(kind)
+            case ["ddl", "history"]:
+                return history_page(self.history(), query)
+            case ["mvcc", "hex", text]:
+                try:
+                    return self.mvcc(bytes.fromhex(text))
+                except ValueError as error:
+                    raise _BadRequest(f"{text!r} is no hexadecimal key") from error
+            case _:
+                raise _BadRequest(f"404 page not found: {path}")
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, address: tuple[str, int], service: UpstreamService) -> None:
+        self.service = service
+        super().__init__(address, _Handler)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    # an answer is two small writes: without this the second waits for the peer's delayed acknowledgement
+    disable_nagle_algorithm = True
+    wbufsize = -1
+
+    def do_GET(self) -> None:  # noqa: N802 - the name that http.server calls
+        """Answer one request."""
+        parts = urlsplit(self.path)
+        try:
+            value = cast(_Server, self.server).service.answer(parts.path, parse_qs(parts.query))
+        except _BadRequest as error:
+            status = HTTPStatus.NOT_FOUND if str(error).startswith("404") else HTTPStatus.BAD_REQUEST
+            self._send(status, str(error).encode(), "text/plain; charset=utf-8")
+            return
+        self._send(HTTPStatus.OK, json.dumps(value, indent=1).encode(), "application/json")
+
+    def do_PUT(self) -> None:  # noqa: N802 - the name that http.server calls
+        """Take one node's status."""
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        parts = urlsplit(self.path).path.strip("/").split("/")
+        if len(parts) != 3 or parts[0] != "registry" or parts[1] not in KINDS:
+            self._send(HTTPStatus.NOT_FOUND, b"404 page not found", "text/plain; charset=utf-8")
+            return
+        try:
+            status = NodeStatus.from_json(body)
+        except ProtocolViolation as error:
+            self._send(HTTPStatus.BAD_REQUEST, str(error).encode(), "text/plain; charset=utf-8")
+            return
+        cast(_Server, self.server).service.nodes.put(parts[1], status)
+        self._send(HTTPStatus.OK, b"{}", "application/json")
+
+    def _send(self, status: HTTPStatus, body: bytes, content_type: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+        self.wfile.flush()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing: a heartbeat every two seconds is no news."""
