@@ -86,6 +86,12 @@ class ApplyConfig:
     upstream_charset: str = "utf8mb4"
     upstream_collation: str = "utf8mb4_bin"
     """What TiDB means where a DDL names no charset or collation."""
+    retries: int = 60
+    """How often a transaction is tried again after an error that may pass (deadlock, lost connection, restart)."""
+    history_timeout: float = 300.0
+    """Seconds that a DDL binlog waits for its job to appear in the DDL history."""
+    history_lag: float = 5.0
+    """Seconds that the DDL history may lag behind the binlogs; rows of a schema version not seen before wait this long at most."""
     checkpoint_schema: str = "tidb_binlog"
     """Database that holds ``checkpoint``, ``spark_progress`` and ``spark_ddl``."""
     ignore_schemas: tuple[str, ...] = ("INFORMATION_SCHEMA", "PERFORMANCE_SCHEMA", "mysql")
@@ -96,7 +102,9 @@ class ApplyConfig:
     def __post_init__(self) -> None:
         _require(self.atomic_rows >= 1, "syncer.atomic-rows must be at least 1")
         _require(self.parts >= 1, "syncer.parts must be at least 1")
-        _require(self.ddl_policy in ("stop", "skip", "quarantine"), f"syncer.ddl-policy: {self.ddl_policy!r} is not stop, skip or quarantine")
+        _require(
+            self.ddl_policy in ("stop", "skip", "quarantine"), f"syncer.ddl-policy: {self.ddl_policy!r} is not stop, skip or quarantine"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,8 +61,8 @@ def explode(transactions: pa.RecordBatch) -> pa.RecordBatch:
     commits = transactions.column("commit_ts").to_pylist()
     types = transactions.column("tp").to_pylist()
     for tp, start_ts, commit_ts, payload in zip(types, starts, commits, transactions.column("payload").to_pylist(), strict=True):
-        if tp == Op.RESOLVED:
-            out.add(commit_ts, Op.RESOLVED, 0, start_ts, 0, (None,))
+        if tp in (Op.RESOLVED, Op.LOST):
+            out.add(commit_ts, tp, 0, start_ts, 0, (payload,))
         else:
             _explode_one(out, commit_ts, payload)
     return out.batch()

@@ -34,7 +34,7 @@ TRANSACTION = pa.schema(
         pa.field("payload", pa.binary()),
     ]
 )
-"""``tp`` is COMMIT (payload = complete ``Binlog`` message) or RESOLVED (punctuation, as in RAW)."""
+"""``tp`` is COMMIT (payload = complete ``Binlog`` message), RESOLVED (punctuation, as in RAW) or LOST (``binlog_source.framing``)."""
 
 ROW_EVENT = pa.schema(
     [
@@ -51,6 +51,7 @@ ROW_EVENT = pa.schema(
 INSERT: ``row`` = handle datums then row datums. UPDATE: old row then new row. DELETE: old row (rows.md 1).
 DDL: ``row`` = ddl_query, ``table_id`` = ddl_job_id, ``schema_version`` = ddl_schema_state, ``seq`` = 0.
 RESOLVED: ``commit_ts`` = resolved_ts of the batch (inclusive), ``schema_version`` = resolved_ts before it (exclusive).
+LOST: ``row`` = what was lost, in words; ``schema_version`` and ``commit_ts`` bound the span.
 """
 
 _SPARK_TYPES = {

@@ -1,0 +1,355 @@
+"""Applies one micro-batch to the target: ``foreachBatch``'s function and the replay of an unfinished span. [spark]
+
+The walk: controls -> steps (rows between barriers, DDLs) -> for each step plan, execute, checkpoint in the data's own transaction.
+
+Promises: the target's checkpoint row is the truth. Transactions with ``commit_ts`` at or below its commitTS are passed over, so a
+batch may come any number of times; a batch that begins beyond it would leave a hole and is refused. Rows of at most ``atomic-rows`` events
+are ONE transaction from the driver together with the checkpoint row; more are applied in parts (``sinks.parallel``), with
+``consistent`` false in between. A DDL is a barrier with its own intent and done rows (``sinks.ddl_apply``).
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.broadcast import Broadcast
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.storagelevel import StorageLevel
+
+from conf import faults
+from conf.model import ApplyConfig, DrainerConfig
+from schemas.errors import ApplyError, ReplicationError
+from schemas.events import as_time
+from schemas.history import SchemaHistory
+from sinks import parallel, progress
+from sinks.batch import Controls, RowSummary, control_mask, controls_of, merge, rows_between, summarise
+from sinks.ddl_apply import DdlApplier
+from sinks.history_feed import HistoryFeed
+from sinks.history_wait import complete_history
+from sinks.plan import Phase, Plan, PlanLimits, plan_rows
+from sinks.route import Route
+from sinks.segments import AppliedJobs, DdlStep, RowsStep, Touch, plan_steps
+from sinks.session import Session, connect, run_transaction
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReport:
+    """What one batch did; for progress, the summary and the Delta checkpoint."""
+
+    batch_id: int
+    from_ts: int
+    to_ts: int
+    schema_version: int
+    transactions: int
+    row_events: int
+    rows_written: int
+    ddls: int
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """Wall seconds by stage: ``read`` (source to row events), ``plan``, ``delete``, ``write``, ``ddl``."""
+    losses: tuple[str, ...] = ()
+    """What the target could not hold, in words."""
+
+
+@dataclass(slots=True)
+class _Tally:
+    """One batch's counts while it runs."""
+
+    transactions: int = 0
+    row_events: int = 0
+    rows_written: int = 0
+    ddls: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+    losses: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        begun = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - begun
+
+
+class BatchApplier:
+    """The sink of the stream; one instance per query, called by one thread at a time."""
+
+    def __init__(self, spark: SparkSession, config: DrainerConfig, cluster_id: int, feed: HistoryFeed, report: Callable[[BatchReport], None]) -> None:
+        """``report`` is called after each batch, in the batch's path: it must not block."""
+        self._spark = spark
+        self._config = config
+        self._apply: ApplyConfig = config.apply
+        self._cluster_id = cluster_id
+        self._feed = feed
+        self._report = report
+        self._route = Route.of(config.apply)
+        self._limits = PlanLimits()
+        self._ddl = DdlApplier(config.apply)
+        self._applied = AppliedJobs(0)
+        self._shipped: tuple[SchemaHistory, Broadcast[SchemaHistory]] | None = None
+        self._waited_for: set[int] = set()
+        self._expect_big = True
+        self.commit_ts = 0
+        """Everything up to here is in the target."""
+        self.failure: ReplicationError | None = None
+        """The error that ended the stream, as it was before Spark wrapped it."""
+        self.stage = "start"
+        """What the applier is doing now, in a word."""
+
+    def open(self, initial_ts: int) -> progress.Progress:
+        """Make the tables, load where the target stands, finish a DDL that a crash cut off. ``initial_ts`` counts when nothing is there yet."""
+        with self._connect() as session:
+            progress.ensure_tables(session, self._apply.checkpoint_schema)
+            self._ddl.ensure_tables(session)
+            session.commit()
+            found = progress.load(session, self._cluster_id, self._apply.drainer, self._apply.checkpoint_schema)
+            history = self._feed.snapshot()
+            self.commit_ts = found.commit_ts or initial_ts
+            version = found.schema_version or history.version_at(self.commit_ts)
+            self._applied = self._ddl.load(session, AppliedJobs(version), history, self.commit_ts)
+        return found
+
+    def replay(self, span: progress.UnfinishedSpan, transactions: DataFrame) -> None:
+        """Apply exactly the unfinished ``span`` with its own number of parts, from a batch read of it."""
+        tally = _Tally()
+        with self._persisted(parallel.keyed(transactions, self._ship(self._feed.snapshot()), span.parts)) as events:
+            found = self._summary(events, Controls(span.from_ts, span.to_ts, ()))
+            self._complete((), found.touches)
+            steps = plan_steps((span.from_ts, span.to_ts), (), found.touches, self._feed.snapshot(), self._applied)
+            rows = [s for s in steps if isinstance(s, RowsStep)]
+            if len(steps) != 1 or not rows:
+                raise ApplyError(f"the unfinished span ({span.from_ts}, {span.to_ts}] was begun without a DDL in it, its replay finds {len(steps)} steps")
+            self._apply_in_parts(events, rows[0], span.parts, tally)
+        self._send(-1, span.from_ts, tally)
+
+    def __call__(self, transactions: DataFrame, batch_id: int) -> None:
+        """Apply one micro-batch (schema ``TRANSACTION``)."""
+        try:
+            self._apply_batch(transactions, batch_id)
+        except ReplicationError as error:
+            self.failure = error
+            raise
+
+    def _apply_batch(self, transactions: DataFrame, batch_id: int) -> None:
+        tally = _Tally()
+        before = self.commit_ts
+        if self._expect_big or not self._try_local(transactions, tally):
+            self._apply_big(transactions, tally)
+        self._expect_big = tally.row_events > self._apply.atomic_rows // 4
+        self._send(batch_id, before, tally)
+
+    def _send(self, batch_id: int, from_ts: int, tally: _Tally) -> None:
+        self.stage = "wait"
+        report = BatchReport(
+            batch_id,
+            from_ts,
+            self.commit_ts,
+            self._applied.version,
+            tally.transactions,
+            tally.row_events,
+            tally.rows_written,
+            tally.ddls,
+            tally.seconds,
+            tuple(tally.losses),
+        )
+        self._report(report)
+
+    # The small batch: one Spark action brings its row events to the driver.
+
+    def _try_local(self, transactions: DataFrame, tally: _Tally) -> bool:
+        """Apply the batch from the driver; False, with nothing done, when it proves too big for that."""
+        self.stage = "read"
+        with tally.timed("read"):
+            events = parallel.exploded_upto(transactions, self._apply.atomic_rows).toArrow()
+        if events.num_rows > self._apply.atomic_rows or events.nbytes > self._apply.atomic_bytes:
+            return False
+        controls = self._pass_over_done(controls_of(events))
+        if controls is not None:
+            tally.losses += controls.losses
+            self._apply_events(events, controls, tally)
+        return True
+
+    def _apply_events(self, events: pa.Table, controls: Controls, tally: _Tally) -> None:
+        events = self._not_ignored(events.filter(pc.greater(events.column("commit_ts"), controls.from_ts)))
+        found = merge(summarise(events, [d.commit_ts for d in controls.ddls]))
+        tally.transactions += pc.count_distinct(events.filter(pc.invert(control_mask(events))).column("commit_ts")).as_py()
+        tally.row_events += found.events
+        for step in self._steps(controls, found.touches):
+            if isinstance(step, DdlStep):
+                self._apply_ddl(step, tally)
+            else:
+                self._apply_atomic(rows_between(events, step.after_ts, step.upto_ts), step, tally)
+
+    # The big batch: keyed and shuffled once, kept, and each step taken from it.
+
+    def _apply_big(self, transactions: DataFrame, tally: _Tally) -> None:
+        history = self._feed.snapshot()
+        parts = self._apply.parts
+        with self._persisted(parallel.keyed(transactions, self._ship(history), parts)) as events:
+            self.stage = "read"
+            with tally.timed("read"):
+                controls = self._pass_over_done(controls_of(parallel.controls(events)))
+            if controls is None:
+                return
+            tally.losses += controls.losses
+            found = self._summary(events, controls)
+            self._complete([d.job_id for d in controls.ddls if not d.is_setval], found.touches)
+            if any(history.table_at(t.table_id, t.schema_version) is None for t in found.touches):
+                # The rows of tables that the shipped history did not know have no keys: once more with what is known now.
+                with self._persisted(parallel.keyed(transactions, self._ship(self._feed.snapshot()), parts)) as keyed:
+                    self._apply_steps(keyed, controls, found, tally)
+            else:
+                self._apply_steps(events, controls, found, tally)
+
+    def _apply_steps(self, events: DataFrame, controls: Controls, found: RowSummary, tally: _Tally) -> None:
+        tally.row_events += found.events
+        for step in self._steps(controls, found.touches):
+            if isinstance(step, DdlStep):
+                self._apply_ddl(step, tally)
+            elif step.row_events <= self._apply.atomic_rows and found.bytes <= self._apply.atomic_bytes:
+                rows = parallel.between(events, step.after_ts, step.upto_ts).select(*parallel.ROW_EVENT.names)
+                self._apply_atomic(self._not_ignored(rows.toArrow()) if step.row_events else None, step, tally)
+            else:
+                self._apply_in_parts(events, step, self._apply.parts, tally)
+
+    def _summary(self, events: DataFrame, controls: Controls) -> RowSummary:
+        rows = parallel.between(events, controls.from_ts, controls.to_ts)
+        return merge(parallel.summaries(rows, [d.commit_ts for d in controls.ddls]))
+
+    # Steps.
+
+    def _pass_over_done(self, controls: Controls) -> Controls | None:
+        """The part of the span that is not in the target yet; None when all of it is."""
+        if controls.from_ts > self.commit_ts:
+            raise ApplyError(
+                f"the stream goes on after {controls.from_ts} ({as_time(controls.from_ts)}), but the target's checkpoint says {self.commit_ts} "
+                f"({as_time(self.commit_ts)}): what lies between would be lost. Was the target restored from a backup? "
+                "Delete Spark's checkpoint directory (checkpoint-dir) to read again from the target's checkpoint"
+            )
+        if controls.to_ts <= self.commit_ts:
+            return None
+        return replace(controls, from_ts=self.commit_ts, ddls=tuple(d for d in controls.ddls if d.commit_ts > self.commit_ts))
+
+    def _steps(self, controls: Controls, touches: Sequence[Touch]) -> tuple[RowsStep | DdlStep, ...]:
+        self._complete([d.job_id for d in controls.ddls if not d.is_setval], touches)
+        return plan_steps((controls.from_ts, controls.to_ts), controls.ddls, touches, self._feed.snapshot(), self._applied)
+
+    def _complete(self, job_ids: Sequence[int], touches: Sequence[Touch]) -> None:
+        self.stage = "history"
+        complete_history(self._feed, job_ids, touches, self._waited_for, self._apply)
+
+    def _apply_atomic(self, rows: pa.Table | None, step: RowsStep, tally: _Tally) -> None:
+        self.stage = "plan"
+        with tally.timed("plan"):
+            plan = self._plan(rows, step) if rows is not None and rows.num_rows else Plan()
+        self.stage = "apply"
+        with tally.timed("write"):
+            self._transact(lambda session: self._write_atomic(session, plan, step))
+        faults.point("after-downstream-commit")
+        self.commit_ts, self._applied = step.upto_ts, step.applied
+        tally.rows_written += plan.counts.deleted + plan.counts.written
+
+    def _plan(self, rows: pa.Table, step: RowsStep) -> Plan:
+        return plan_rows(_without(rows, step.gone), step.tables, self._limits, flavour=self._ddl.flavour, route=self._route)
+
+    def _write_atomic(self, session: Session, plan: Plan, step: RowsStep) -> None:
+        schema, drainer = self._apply.checkpoint_schema, self._apply.drainer
+        if progress.is_marked(session, drainer, step.after_ts, step.upto_ts, 0, 1, progress.Mark.ATOMIC, schema):
+            return
+        faults.point("before-deletes")
+        for statement in plan.deletes:
+            session.execute(statement.sql)
+        faults.point("between-phases")
+        for statement in plan.writes:
+            session.execute(statement.sql)
+        progress.mark_atomic(session, drainer, step.after_ts, step.upto_ts, schema)
+        self._save(session, step.upto_ts, step.applied, consistent=True)
+        faults.point("before-downstream-commit")
+
+    def _apply_in_parts(self, events: DataFrame, step: RowsStep, parts: int, tally: _Tally) -> None:
+        schema, drainer = self._apply.checkpoint_schema, self._apply.drainer
+
+        def begin(session: Session) -> None:
+            progress.begin_span(session, drainer, step.after_ts, step.upto_ts, parts, schema)
+            self._save(session, step.after_ts, step.applied, consistent=False)
+
+        def finish(session: Session) -> None:
+            progress.finish_span(session, drainer, step.after_ts, step.upto_ts, schema)
+            self._save(session, step.upto_ts, step.applied, consistent=True)
+            faults.point("before-downstream-commit")
+
+        self._transact(begin)
+        faults.point("before-deletes")
+        rows = parallel.between(events, step.after_ts, step.upto_ts)
+        if ignored := [*self._apply.ignore_txn_commit_ts]:
+            rows = rows.filter(~rows["commit_ts"].isin(ignored))
+        if step.gone:
+            rows = rows.filter(~rows["table_id"].isin(sorted(step.gone)))
+        to = parallel.PartTarget(self._config.target, self._apply, step.after_ts, step.upto_ts, parts)
+        with self._persisted(parallel.planned(rows, step.tables, self._ddl.flavour, self._route, self._limits)) as statements:
+            self.stage = "plan"
+            with tally.timed("plan+delete"):
+                tally.rows_written += parallel.execute(statements, Phase.DELETE, to)
+            faults.point("between-phases")
+            self.stage = "apply"
+            with tally.timed("write"):
+                tally.rows_written += parallel.execute(statements, Phase.WRITE, to)
+        self._transact(finish)
+        faults.point("after-downstream-commit")
+        self.commit_ts, self._applied = step.upto_ts, step.applied
+
+    def _apply_ddl(self, step: DdlStep, tally: _Tally) -> None:
+        self.stage = "ddl"
+
+        def done(session: Session) -> None:
+            self._save(session, step.commit_ts, step.applied, consistent=True)
+
+        with tally.timed("ddl"):
+            skip = step.commit_ts in self._apply.ignore_txn_commit_ts or not self._route.keeps(step.job.schema_name)
+            with self._connect() as session:
+                tally.losses += self._ddl.apply(session, step, self._feed.snapshot(), done, skip=skip)
+        self.commit_ts, self._applied = step.commit_ts, step.applied
+        tally.ddls += 1
+
+    def _save(self, session: Session, commit_ts: int, applied: AppliedJobs, *, consistent: bool) -> None:
+        progress.save_checkpoint(session, self._cluster_id, commit_ts, applied.version, consistent, self._apply.checkpoint_schema)
+
+    # Shells.
+
+    def _not_ignored(self, events: pa.Table) -> pa.Table:
+        ignored = self._apply.ignore_txn_commit_ts
+        if not ignored:
+            return events
+        hit = np.isin(events.column("commit_ts").to_numpy(), ignored) & ~control_mask(events).to_numpy()
+        return events.filter(pa.array(~hit))
+
+    def _connect(self) -> Session:
+        return connect(self._config.target, self._apply)
+
+    def _transact(self, work: Callable[[Session], None]) -> None:
+        run_transaction(self._connect, work, self._apply.retries)
+
+    def _ship(self, history: SchemaHistory) -> Broadcast[SchemaHistory]:
+        """``history`` for the executors, sent once as long as it is the same."""
+        if self._shipped is None or self._shipped[0] is not history:
+            if self._shipped is not None:
+                self._shipped[1].unpersist()
+            self._shipped = history, self._spark.sparkContext.broadcast(history)
+        return self._shipped[1]
+
+    @contextmanager
+    def _persisted(self, frame: DataFrame) -> Iterator[DataFrame]:
+        frame.persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            yield frame
+        finally:
+            frame.unpersist()
+
+
+def _without(rows: pa.Table, table_ids: frozenset[int]) -> pa.Table:
+    if not table_ids:
+        return rows
+    return rows.filter(pa.array(~np.isin(rows.column("table_id").to_numpy(), list(table_ids))))

@@ -1,0 +1,114 @@
+"""What a batch holds, before anything is decoded: its span, its DDLs, and which tables it touches at which schema version. Pure.
+
+Promises: ``summarise`` may run on any cut of the batch and ``merge`` of the parts gives the summary of the whole, so that
+executors can summarise their partitions and the driver sees only a few rows.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from schemas.errors import ProtocolViolation
+from schemas.events import Op
+from sinks.segments import DdlEvent, Touch
+
+PARTIAL = pa.schema(
+    [
+        pa.field("interval", pa.int64()),
+        pa.field("table_id", pa.int64()),
+        pa.field("schema_version", pa.int64()),
+        pa.field("first_ts", pa.int64()),
+        pa.field("last_ts", pa.int64()),
+        pa.field("events", pa.int64()),
+        pa.field("bytes", pa.int64()),
+    ]
+)
+"""One row per (interval, table_id, schema_version) of row events; ``interval`` counts the DDL binlogs with a lower commit_ts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Controls:
+    """The punctuation and the DDL binlogs of a batch: its span (from_ts, to_ts] and its barriers by commit_ts."""
+
+    from_ts: int
+    to_ts: int
+    ddls: tuple[DdlEvent, ...]
+    losses: tuple[str, ...] = ()
+    """Spans that a Pump had already collected, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowSummary:
+    """The row changes of a batch: touches by first commit_ts, and their number and bytes."""
+
+    touches: tuple[Touch, ...]
+    events: int
+    bytes: int
+
+
+def control_mask(events: pa.Table) -> pa.ChunkedArray:
+    """True where an event is a DDL or punctuation, not a row change."""
+    return pc.greater_equal(events.column("op"), int(Op.DDL))
+
+
+def controls_of(events: pa.Table) -> Controls:
+    """The controls among ``events`` (schema ``ROW_EVENT``).
+
+    Raises:
+        ProtocolViolation: the batch carries no punctuation, or two that disagree.
+    """
+    spans: set[tuple[int, int]] = set()
+    ddls: dict[int, DdlEvent] = {}
+    losses: list[str] = []
+    for event in events.filter(control_mask(events)).to_pylist():
+        if event["op"] == Op.RESOLVED:
+            spans.add((event["schema_version"], event["commit_ts"]))
+        elif event["op"] == Op.LOST:
+            losses.append((event["row"] or b"").decode("utf-8", "replace"))
+        else:
+            query = (event["row"] or b"").decode("utf-8", "replace")
+            # By commit_ts: the same DDL may come from two Pumps.
+            ddls[event["commit_ts"]] = DdlEvent(event["commit_ts"], event["table_id"], query, event["schema_version"])
+    if len(spans) != 1:
+        raise ProtocolViolation(f"a batch must carry exactly one span of resolved_ts, this one carries {sorted(spans)}")
+    from_ts, to_ts = next(iter(spans))
+    return Controls(from_ts, to_ts, tuple(ddls[ts] for ts in sorted(ddls)), tuple(losses))
+
+
+def summarise(events: pa.Table, ddl_ts: Sequence[int]) -> pa.Table:
+    """The ``PARTIAL`` summary of the row changes among ``events``; ``ddl_ts`` ascending."""
+    rows = events.filter(pc.invert(control_mask(events)))
+    interval = np.searchsorted(np.array(ddl_ts, dtype=np.int64), rows.column("commit_ts").to_numpy(), side="left")
+    sized = rows.select(["table_id", "schema_version", "commit_ts"])
+    sized = sized.append_column("interval", pa.array(interval.astype(np.int64))).append_column("bytes", pc.binary_length(rows.column("row")))
+    grouped = sized.group_by(["interval", "table_id", "schema_version"]).aggregate(
+        [("commit_ts", "min"), ("commit_ts", "max"), ("commit_ts", "count"), ("bytes", "sum")]
+    )
+    names = ("interval", "table_id", "schema_version", "commit_ts_min", "commit_ts_max", "commit_ts_count", "bytes_sum")
+    return pa.table([pc.cast(grouped.column(name), pa.int64()) for name in names], schema=PARTIAL)
+
+
+def merge(partials: pa.Table) -> RowSummary:
+    """The whole batch's summary from the concatenated partials."""
+    touched: dict[tuple[int, int, int], list[int]] = {}
+    row_bytes = 0
+    for part in partials.to_pylist():
+        seen = touched.setdefault((part["interval"], part["table_id"], part["schema_version"]), [part["first_ts"], part["last_ts"], 0])
+        seen[:] = [min(seen[0], part["first_ts"]), max(seen[1], part["last_ts"]), seen[2] + part["events"]]
+        row_bytes += part["bytes"]
+    touches = sorted((Touch(table, version, first, n, last) for (_, table, version), (first, last, n) in touched.items()), key=_by_first)
+    return RowSummary(tuple(touches), sum(t.events for t in touches), row_bytes)
+
+
+def _by_first(touch: Touch) -> tuple[int, int]:
+    return touch.first_commit_ts, touch.schema_version
+
+
+def rows_between(events: pa.Table, after_ts: int, upto_ts: int) -> pa.Table:
+    """The row changes with ``after_ts < commit_ts <= upto_ts``."""
+    commit_ts = events.column("commit_ts")
+    inside = pc.and_(pc.greater(commit_ts, after_ts), pc.less_equal(commit_ts, upto_ts))
+    return events.filter(pc.and_(inside, pc.invert(control_mask(events))))

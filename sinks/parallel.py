@@ -1,0 +1,195 @@
+"""A span too big for one transaction, applied by the executors in parts: key, shuffle, plan, delete, write. [spark]
+
+Promises: the part of a row is a fixed function of its table and key, so a replay with the same number of parts finds the same
+rows in the same part. Each part and phase is ONE target transaction that also holds its marker: a part whose marker is there
+is passed over, so a task that Spark runs twice, or a span that is replayed, changes nothing twice.
+All deletes of a span are committed before its first write.
+
+The parts are those of clustered tables by key; a table whose rows are found by ``_tidb_rowid`` lies wholly in one part,
+because it may have no key in the target, and two connections deleting from it would wait for each other.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.broadcast import Broadcast
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from conf import faults
+from conf.model import ApplyConfig, TargetConfig
+from schemas.events import Op
+from schemas.explode import explode
+from schemas.history import SchemaHistory, TableAt
+from schemas.stages import ROW_EVENT, ddl_of
+from sinks import progress
+from sinks.batch import PARTIAL, control_mask, summarise
+from sinks.dialect import Flavour
+from sinks.fold import part_numbers
+from sinks.plan import Phase, PlanLimits, Statement, plan_rows, row_identities
+from sinks.route import Route
+from sinks.session import Session, connect, run_transaction
+
+KEYED = ROW_EVENT.append(pa.field("key", pa.binary())).append(pa.field("part", pa.int32(), nullable=False))
+"""A row event with its row's identity and its part. ``key`` is null for a table that the history does not know."""
+
+PLANNED = pa.schema(
+    [
+        pa.field("part", pa.int32(), nullable=False),
+        pa.field("phase", pa.string(), nullable=False),
+        pa.field("rows", pa.int64(), nullable=False),
+        pa.field("schema_name", pa.string(), nullable=False),
+        pa.field("table_name", pa.string(), nullable=False),
+        pa.field("sql", pa.binary(), nullable=False),
+    ]
+)
+"""One statement of one part."""
+
+DONE = pa.schema([pa.field("part", pa.int32(), nullable=False), pa.field("rows", pa.int64(), nullable=False)])
+"""What one part wrote in one phase."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartTarget:
+    """What an executor needs to write a part: picklable."""
+
+    target: TargetConfig
+    apply: ApplyConfig
+    from_ts: int
+    to_ts: int
+    parts: int
+
+
+def exploded(transactions: DataFrame) -> DataFrame:
+    """Row events of complete transactions."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield explode(batch)
+
+    return transactions.mapInArrow(run, ddl_of(ROW_EVENT))
+
+
+def exploded_upto(transactions: DataFrame, limit: int) -> DataFrame:
+    """Row events, but each partition stops soon after ``limit`` of them: enough to see that the batch is bigger than that."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        seen = 0
+        for batch in batches:
+            if seen <= limit:
+                events = explode(batch)
+                seen += events.num_rows
+                yield events
+
+    return transactions.mapInArrow(run, ddl_of(ROW_EVENT))
+
+
+def keyed(transactions: DataFrame, history: Broadcast[SchemaHistory], parts: int) -> DataFrame:
+    """Row events with key and part, each part in the Spark partition of its number."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield from with_keys(pa.Table.from_batches([explode(batch)]), history.value, parts).to_batches()
+
+    return transactions.mapInArrow(run, ddl_of(KEYED)).repartitionById(parts, "part")
+
+
+def with_keys(events: pa.Table, history: SchemaHistory, parts: int) -> pa.Table:
+    """``events`` (``ROW_EVENT``) as ``KEYED``; pure. The identity of a row does not depend on the schema version."""
+    versions = events.column("schema_version").to_numpy()
+    table_ids = events.column("table_id").to_numpy()
+    is_row = ~control_mask(events).to_numpy()
+    tables: dict[int, TableAt] = {}
+    for table_id in np.unique(table_ids[is_row]).tolist():
+        newest = int(versions[is_row & (table_ids == table_id)].max())
+        if (found := history.table_at(table_id, newest)) is not None:
+            tables[table_id] = found
+    known = is_row & np.isin(table_ids, list(tables))
+    rows = events.filter(pa.array(known))
+    keys = row_identities(rows, tables)
+    unclustered = [i for i, t in tables.items() if not (t.info.pk_is_handle or t.info.is_common_handle)]
+    numbers = part_numbers(table_ids[known], keys, np.isin(table_ids[known], unclustered), parts)
+    rows = rows.append_column("key", keys).append_column("part", pa.array(numbers))
+    rest = events.filter(pa.array(~known))
+    rest = rest.append_column("key", pa.nulls(rest.num_rows, pa.binary())).append_column("part", pa.array(np.zeros(rest.num_rows, np.int32)))
+    return pa.concat_tables([rows, rest]).cast(KEYED)
+
+
+def controls(events: DataFrame) -> pa.Table:
+    """The DDLs and the punctuation; runs one Spark job."""
+    return events.select(*ROW_EVENT.names).filter(F.col("op") >= int(Op.DDL)).toArrow()
+
+
+def summaries(events: DataFrame, ddl_ts: Sequence[int]) -> pa.Table:
+    """The partial summaries of all partitions; runs one Spark job."""
+    bounds = list(ddl_ts)
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield from summarise(pa.Table.from_batches([batch]), bounds).to_batches()
+
+    return events.select(*ROW_EVENT.names).mapInArrow(run, ddl_of(PARTIAL)).toArrow()
+
+
+def between(events: DataFrame, after_ts: int, upto_ts: int) -> DataFrame:
+    """The row changes with ``after_ts < commit_ts <= upto_ts``."""
+    return events.filter((F.col("commit_ts") > after_ts) & (F.col("commit_ts") <= upto_ts) & (F.col("op") < int(Op.DDL)))
+
+
+def planned(events: DataFrame, tables: Mapping[int, TableAt], flavour: Flavour, route: Route, limits: PlanLimits) -> DataFrame:
+    """The statements of each part, from ``KEYED`` events between two barriers."""
+    held = dict(tables)
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        whole = pa.Table.from_batches(list(batches), schema=KEYED)
+        for part in np.unique(whole.column("part").to_numpy()).tolist():
+            rows = whole.filter(pc.equal(whole.column("part"), part)).combine_chunks()
+            keys = rows.column("key").combine_chunks()
+            plan = plan_rows(rows.select(ROW_EVENT.names), held, limits, keys, flavour=flavour, route=route)
+            for statement in (*plan.deletes, *plan.writes):
+                yield _statement_row(part, statement)
+
+    return events.mapInArrow(run, ddl_of(PLANNED))
+
+
+def _statement_row(part: int, statement: Statement) -> pa.RecordBatch:
+    values = [[part], [statement.phase.value], [statement.rows], [statement.schema], [statement.table], [statement.sql]]
+    return pa.RecordBatch.from_arrays([pa.array(v, f.type) for v, f in zip(values, PLANNED, strict=True)], schema=PLANNED)
+
+
+def execute(statements: DataFrame, phase: Phase, to: PartTarget) -> int:
+    """Run the statements of one phase, part by part; returns the rows written. Blocks until every part is committed."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        parts: dict[int, list[tuple[bytes, int]]] = {}
+        for batch in batches:
+            wanted = batch.filter(pc.equal(batch.column("phase"), phase.value))
+            for part, sql, rows in zip(wanted.column("part").to_pylist(), wanted.column("sql").to_pylist(), wanted.column("rows").to_pylist(), strict=True):
+                parts.setdefault(part, []).append((sql, rows))
+        for part in sorted(parts):
+            rows = _write_part(to, part, phase, parts.pop(part))
+            yield pa.RecordBatch.from_arrays([pa.array([part], pa.int32()), pa.array([rows], pa.int64())], schema=DONE)
+
+    done = statements.mapInArrow(run, ddl_of(DONE)).toArrow()
+    return sum(done.column("rows").to_pylist())
+
+
+def _write_part(to: PartTarget, part: int, phase: Phase, statements: list[tuple[bytes, int]]) -> int:
+    """One transaction: the marker and the data. Nothing when the marker is there already."""
+    mark = (to.apply.drainer, to.from_ts, to.to_ts, part, to.parts, phase.value, to.apply.checkpoint_schema)
+
+    def work(session: Session) -> int:
+        if progress.is_marked(session, *mark):
+            return 0
+        for sql, _ in statements:
+            session.execute(sql)
+        progress.mark_part(session, *mark)
+        faults.point(f"before-part-{phase.value}-commit")
+        return sum(rows for _, rows in statements)
+
+    rows = run_transaction(lambda: connect(to.target, to.apply), work, to.apply.retries)
+    faults.point(f"after-part-{phase.value}")
+    return rows

@@ -1,0 +1,72 @@
+"""``schemas.explode``: order of execution, DDLs, punctuation, damaged input."""
+
+import pyarrow as pa
+import pytest
+
+from schemas.errors import Corruption
+from schemas.events import BinlogType, Op
+from schemas.explode import explode
+from schemas.proto import binlog_pb2 as pb
+from schemas.stages import ROW_EVENT, TRANSACTION
+
+
+def mutation(table_id: int, **lists: list[bytes] | list[int]) -> pb.TableMutation:
+    return pb.TableMutation(table_id=table_id, **lists)
+
+
+def commit(commit_ts: int, version: int, *mutations: pb.TableMutation) -> tuple[int, int, int, bytes]:
+    value = pb.PrewriteValue(schema_version=version, mutations=mutations).SerializeToString()
+    payload = pb.Binlog(tp=pb.Commit, start_ts=commit_ts - 1, commit_ts=commit_ts, prewrite_value=value).SerializeToString()
+    return int(BinlogType.COMMIT), commit_ts - 1, commit_ts, payload
+
+
+def batch(*rows: tuple[int, int, int, bytes | None]) -> pa.RecordBatch:
+    columns = [pa.array(list(column), field.type) for column, field in zip(zip(*rows, strict=True), TRANSACTION, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=TRANSACTION)
+
+
+def test_events_follow_the_sequence_over_all_tables_of_a_transaction() -> None:
+    first = mutation(7, inserted_rows=[b"i1", b"i2"], updated_rows=[b"u1"], deleted_rows=[b"d1"], sequence=[0, 1, 4, 0])
+    second = mutation(9, inserted_rows=[b"j1"], sequence=[0])
+    events = explode(batch(commit(100, 5, first, second)))
+    assert events.schema == ROW_EVENT
+    assert [(e["seq"], e["op"], e["table_id"], e["row"]) for e in events.to_pylist()] == [
+        (0, Op.INSERT, 7, b"i1"),
+        (1, Op.UPDATE, 7, b"u1"),
+        (2, Op.DELETE, 7, b"d1"),
+        (3, Op.INSERT, 7, b"i2"),
+        (4, Op.INSERT, 9, b"j1"),
+    ]
+    assert set(events.column("schema_version").to_pylist()) == {5}
+
+
+def test_a_ddl_and_the_punctuation_are_one_event_each() -> None:
+    ddl = pb.Binlog(tp=pb.Commit, start_ts=1, commit_ts=2, ddl_query=b"DROP TABLE `t`;", ddl_job_id=31, ddl_schema_state=5)
+    events = explode(batch((int(BinlogType.COMMIT), 1, 2, ddl.SerializeToString()), (int(Op.RESOLVED), 40, 50, None)))
+    assert events.to_pylist() == [
+        {"commit_ts": 2, "seq": 0, "op": Op.DDL, "table_id": 31, "schema_version": 5, "row": b"DROP TABLE `t`;"},
+        {"commit_ts": 50, "seq": 0, "op": Op.RESOLVED, "table_id": 0, "schema_version": 40, "row": None},
+    ]
+
+
+def test_an_empty_batch_gives_an_empty_batch() -> None:
+    assert explode(pa.RecordBatch.from_pylist([], schema=TRANSACTION)).num_rows == 0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        mutation(7, inserted_rows=[b"i1"], sequence=[0, 0]),
+        mutation(7, inserted_rows=[b"i1", b"i2"], sequence=[0]),
+        mutation(7, inserted_rows=[b"i1"], deleted_rows=[b"d1"], sequence=[0, 0]),
+        mutation(7, inserted_rows=[b"i1"], sequence=[2]),
+    ],
+)
+def test_a_sequence_that_disagrees_with_the_rows_is_refused(wrong: pb.TableMutation) -> None:
+    with pytest.raises(Corruption, match="table 7 at commit_ts 100"):
+        explode(batch(commit(100, 5, wrong)))
+
+
+def test_a_payload_that_does_not_parse_is_refused_with_its_commit_ts() -> None:
+    with pytest.raises(Corruption, match="commit_ts 77"):
+        explode(batch((int(BinlogType.COMMIT), 1, 77, b"\xff\xff")))

@@ -1,0 +1,63 @@
+"""``sinks.batch``: what a batch holds, summarised in any cut."""
+
+import pyarrow as pa
+import pytest
+
+from schemas.errors import ProtocolViolation
+from schemas.events import Op
+from schemas.stages import ROW_EVENT
+from sinks.batch import controls_of, merge, rows_between, summarise
+from sinks.segments import DdlEvent, Touch
+
+
+def events(*rows: tuple[int, Op, int, int, bytes | None]) -> pa.Table:
+    names = ("commit_ts", "op", "table_id", "schema_version", "row")
+    return pa.Table.from_pylist([dict(zip(names, row, strict=True)) | {"seq": 0} for row in rows], schema=ROW_EVENT)
+
+
+BATCH = events(
+    (10, Op.INSERT, 1, 5, b"abc"),
+    (11, Op.UPDATE, 1, 5, b"de"),
+    (12, Op.DDL, 99, 5, b"ALTER TABLE t"),
+    (13, Op.DELETE, 1, 6, b"f"),
+    (14, Op.INSERT, 2, 5, b""),
+    (20, Op.RESOLVED, 0, 9, None),
+)
+
+
+def test_controls_are_the_span_and_the_ddls() -> None:
+    controls = controls_of(BATCH)
+    assert (controls.from_ts, controls.to_ts) == (9, 20)
+    assert controls.ddls == (DdlEvent(12, 99, "ALTER TABLE t", 5),)
+
+
+def test_the_same_ddl_from_two_pumps_is_one() -> None:
+    assert len(controls_of(pa.concat_tables([BATCH, BATCH])).ddls) == 1
+
+
+def test_a_lost_span_is_told() -> None:
+    lost = events((15, Op.LOST, 0, 9, b"Pump a: gone"), (20, Op.RESOLVED, 0, 9, None))
+    assert controls_of(lost).losses == ("Pump a: gone",)
+
+
+@pytest.mark.parametrize("wrong", [BATCH.slice(0, 5), pa.concat_tables([BATCH, events((21, Op.RESOLVED, 0, 9, None))])])
+def test_a_batch_without_exactly_one_span_is_refused(wrong: pa.Table) -> None:
+    with pytest.raises(ProtocolViolation, match="exactly one span"):
+        controls_of(wrong)
+
+
+@pytest.mark.parametrize("cut", range(7))
+def test_any_cut_gives_the_same_summary(cut: int) -> None:
+    parts = pa.concat_tables([summarise(BATCH.slice(0, cut), [12]), summarise(BATCH.slice(cut), [12])])
+    summary = merge(parts)
+    assert summary.touches == (Touch(1, 5, 10, 2, 11), Touch(1, 6, 13, 1, 13), Touch(2, 5, 14, 1, 14))
+    assert (summary.events, summary.bytes) == (4, 6)
+
+
+def test_touches_do_not_cross_a_ddl() -> None:
+    both = events((10, Op.INSERT, 1, 5, b"a"), (13, Op.INSERT, 1, 5, b"b"))
+    assert merge(summarise(both, [12])).touches == (Touch(1, 5, 10, 1, 10), Touch(1, 5, 13, 1, 13))
+
+
+def test_rows_between_leaves_controls_out() -> None:
+    assert rows_between(BATCH, 10, 13).column("commit_ts").to_pylist() == [11, 13]
