@@ -1,0 +1,79 @@
+"""Tables and row events made from plain values, for the tests of planning."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from schemas.codec.rowwriter import Row, encode_delete, encode_insert, encode_update
+from schemas.events import Op, SchemaVersion
+from schemas.history import TableAt, TableSnapshot
+from schemas.stages import ROW_EVENT
+from schemas.tableinfo import PUBLIC, ColumnFlag, ColumnInfo, ColumnType, IndexColumn, IndexInfo, TableInfo
+
+TABLE_ID = 77
+VERSION = SchemaVersion(40)
+
+
+def column(name: str, tp: int = ColumnType.BIGINT, flag: int = 0, flen: int = 20, decimal: int = 0, charset: str = "binary") -> ColumnInfo:
+    return ColumnInfo(0, name, 0, tp, flag, flen, decimal, charset, charset, (), None, None, None, None, False, "", False, False, PUBLIC, "")
+
+
+def text(name: str, flag: int = 0, charset: str = "utf8mb4") -> ColumnInfo:
+    return column(name, ColumnType.VARCHAR, flag, 100, 0, charset)
+
+
+NOT_NULL = int(ColumnFlag.NOT_NULL)
+INT_PK = NOT_NULL | int(ColumnFlag.PRI_KEY)
+
+
+def index(name: str, *columns: tuple[str, int], unique: bool = True, primary: bool = False) -> tuple[str, tuple[tuple[str, int], ...], bool, bool]:
+    return name, columns, unique, primary
+
+
+def table(
+    columns: Sequence[ColumnInfo], indexes: Sequence[Any] = (), *, handle: str = "", schema: str = "d", name: str = "t", view: bool = False
+) -> TableAt:
+    """A table; ``handle`` is "int", "common" or "" for ``_tidb_rowid``."""
+    placed = tuple(dataclasses.replace(c, id=i + 1, offset=i) for i, c in enumerate(columns))
+    offsets = {c.name: c.offset for c in placed}
+    made = tuple(
+        IndexInfo(i + 1, n, tuple(IndexColumn(c, offsets[c], length) for c, length in cols), unique, primary, PUBLIC, False, "")
+        for i, (n, cols, unique, primary) in enumerate(indexes)
+    )
+    info = TableInfo(TABLE_ID, name, "utf8mb4", "utf8mb4_bin", placed, made, handle == "int", handle == "common", (), view, False, 0, "")
+    return TableAt(TABLE_ID, schema, name, info, VERSION, (TableSnapshot(VERSION, schema, name, info),), False)
+
+
+def named(at: TableAt, values: Sequence[Any]) -> Row:
+    """A row from values in column order."""
+    return {c.id: v for c, v in zip(at.info.columns, values, strict=True)}
+
+
+class Events:
+    """Row events of one table, one transaction per call unless ``same`` is asked for."""
+
+    def __init__(self, at: TableAt, first_ts: int = 1000) -> None:
+        self._at = at
+        self._ts = first_ts
+        self._seq = 0
+        self._rows: list[dict[str, Any]] = []
+
+    def insert(self, *values: Any, rowid: int | None = None, same: bool = False) -> "Events":
+        return self._add(Op.INSERT, encode_insert(self._at.info, named(self._at, values), rowid), same)
+
+    def update(self, old: Sequence[Any], new: Sequence[Any], rowid: int | None = None, same: bool = False) -> "Events":
+        return self._add(Op.UPDATE, encode_update(self._at.info, named(self._at, old), named(self._at, new), rowid), same)
+
+    def delete(self, *values: Any, rowid: int | None = None, same: bool = False) -> "Events":
+        return self._add(Op.DELETE, encode_delete(self._at.info, named(self._at, values), rowid), same)
+
+    def table(self) -> pa.Table:
+        return pa.Table.from_pylist(self._rows, schema=ROW_EVENT)
+
+    def _add(self, op: Op, row: bytes, same: bool) -> "Events":
+        self._ts, self._seq = (self._ts, self._seq + 1) if same else (self._ts + 1, 0)
+        event = {"commit_ts": self._ts, "seq": self._seq, "op": int(op), "table_id": TABLE_ID, "schema_version": VERSION, "row": row}
+        self._rows.append(event)
+        return self

@@ -1,0 +1,172 @@
+"""Statements of a span, as text."""
+
+import pyarrow as pa
+import pytest
+
+from schemas.errors import SchemaMismatch
+from schemas.events import Op
+from schemas.history import TableAt
+from schemas.stages import ROW_EVENT
+from schemas.tableinfo import ColumnType
+from sinks.plan import Phase, Plan, PlanCounts, PlanLimits, plan_rows, row_identities
+from sinks.route import Route
+from tests.unit.sinks.samples import INT_PK, NOT_NULL, TABLE_ID, Events, column, index, table, text
+
+LIMITS = PlanLimits()
+BY_ID = table([column("id", flag=INT_PK), text("v")], handle="int")
+WITH_UNIQUE = table([column("id", flag=INT_PK), column("u")], [index("uu", ("u", -1))], handle="int")
+COMMON = table([text("a", INT_PK), column("b", flag=INT_PK), column("c")], [index("PRIMARY", ("a", -1), ("b", -1), primary=True)], handle="common")
+KEYLESS = table([column("a"), text("b")])
+
+
+def plan(at: TableAt, events: Events, limits: PlanLimits = LIMITS) -> Plan:
+    return plan_rows(events.table(), {TABLE_ID: at}, limits)
+
+
+def texts(plan: Plan) -> list[str]:
+    return [s.sql.decode() for s in (*plan.deletes, *plan.writes)]
+
+
+def test_inserts_are_one_replace() -> None:
+    found = plan(BY_ID, Events(BY_ID).insert(1, "a").insert(2, None))
+    assert texts(found) == ["REPLACE INTO `d`.`t` (`id`,`v`) VALUES (1,'a'),(2,NULL)"]
+    statement = found.writes[0]
+    assert (statement.rows, statement.schema, statement.table, statement.phase) == (2, "d", "t", Phase.WRITE)
+    assert found.counts == PlanCounts(events=2, deleted=0, written=2, ignored=0)
+
+
+def test_deletes_by_key() -> None:
+    assert texts(plan(BY_ID, Events(BY_ID).delete(7, "x").delete(8, "y"))) == ["DELETE FROM `d`.`t` WHERE `id` IN (7,8)"]
+
+
+def test_deletes_by_several_columns() -> None:
+    assert texts(plan(COMMON, Events(COMMON).delete("it's", 1, 0).delete("b", 2, None))) == [
+        "DELETE FROM `d`.`t` WHERE (`a`,`b`) IN (('it\\'s',1),('b',2))"
+    ]
+
+
+def test_update_that_keeps_every_unique_key_needs_no_delete() -> None:
+    assert texts(plan(WITH_UNIQUE, Events(WITH_UNIQUE).update((1, 5), (1, 5)))) == ["REPLACE INTO `d`.`t` (`id`,`u`) VALUES (1,5)"]
+    assert texts(plan(WITH_UNIQUE, Events(WITH_UNIQUE).update((1, None), (1, None)))) == ["REPLACE INTO `d`.`t` (`id`,`u`) VALUES (1,NULL)"]
+
+
+@pytest.mark.parametrize(("old", "new", "literal"), [(5, 6, "6"), (None, 6, "6"), (5, None, "NULL")])
+def test_update_of_a_unique_key_deletes_first(old: int | None, new: int | None, literal: str) -> None:
+    assert texts(plan(WITH_UNIQUE, Events(WITH_UNIQUE).update((1, old), (1, new)))) == [
+        "DELETE FROM `d`.`t` WHERE `id` IN (1)",
+        f"REPLACE INTO `d`.`t` (`id`,`u`) VALUES (1,{literal})",
+    ]
+
+
+def test_unique_values_swapped_between_rows() -> None:
+    events = Events(WITH_UNIQUE).update((1, 5), (1, None)).update((2, 6), (2, 5)).update((1, None), (1, 6))
+    assert texts(plan(WITH_UNIQUE, events)) == [
+        "DELETE FROM `d`.`t` WHERE `id` IN (1,2)",
+        "REPLACE INTO `d`.`t` (`id`,`u`) VALUES (1,6),(2,5)",
+    ]
+
+
+def test_a_key_that_changes_only_in_case_is_deleted() -> None:
+    events = Events(COMMON).delete("Key", 1, 5).insert("KEY", 1, 5, same=True)
+    assert texts(plan(COMMON, events)) == [
+        "DELETE FROM `d`.`t` WHERE (`a`,`b`) IN (('Key',1))",
+        "REPLACE INTO `d`.`t` (`a`,`b`,`c`) VALUES ('KEY',1,5)",
+    ]
+
+
+def test_keyless_rows_are_matched_by_every_column_and_inserted() -> None:
+    events = Events(KEYLESS).delete(1, "a", rowid=1).delete(1, "a", rowid=2).delete(None, None, rowid=3).insert(2, "b", rowid=4)
+    exact = "CAST(CONVERT(`b` USING utf8mb4) AS BINARY)"
+    assert texts(plan(KEYLESS, events)) == [
+        f"DELETE FROM `d`.`t` WHERE `a` <=> 1 AND {exact} <=> 'a' LIMIT 2",
+        f"DELETE FROM `d`.`t` WHERE `a` <=> NULL AND {exact} <=> NULL LIMIT 1",
+        "INSERT INTO `d`.`t` (`a`,`b`) VALUES (2,'b')",
+    ]
+
+
+def test_a_keyless_update_is_delete_and_insert() -> None:
+    found = texts(plan(KEYLESS, Events(KEYLESS).update((1, "a"), (1, "A"), rowid=1)))
+    assert [t.split()[0] for t in found] == ["DELETE", "INSERT"]
+
+
+def test_an_indexed_text_of_a_keyless_table_is_found_by_the_index_too() -> None:
+    at = table([text("u")], [index("uu", ("u", -1))])
+    assert texts(plan(at, Events(at).delete("x", rowid=1))) == [
+        "DELETE FROM `d`.`t` WHERE `u` <=> 'x' AND CAST(CONVERT(`u` USING utf8mb4) AS BINARY) <=> 'x' LIMIT 1"
+    ]
+
+
+def test_a_key_of_columns_that_may_be_null_is_no_key() -> None:
+    at = table([column("u"), column("v")], [index("uu", ("u", -1))])
+    found = texts(plan(at, Events(at).update((1, 2), (1, 3), rowid=1)))
+    assert found == ["DELETE FROM `d`.`t` WHERE `u` <=> 1 AND `v` <=> 2 LIMIT 1", "INSERT INTO `d`.`t` (`u`,`v`) VALUES (1,3)"]
+
+
+def test_a_row_without_clustered_key_is_found_by_its_unique_key() -> None:
+    at = table([column("u", flag=NOT_NULL), column("v")], [index("uu", ("u", -1))])
+    assert texts(plan(at, Events(at).delete(4, 2, rowid=9))) == ["DELETE FROM `d`.`t` WHERE `u` IN (4)"]
+
+
+def test_statements_end_at_the_limits() -> None:
+    events = Events(BY_ID)
+    for i in range(10):
+        events.insert(i, "x" * 10)
+    assert [s.rows for s in plan(BY_ID, events, PlanLimits(max_rows=4)).writes] == [4, 4, 2]
+    small = plan(BY_ID, events, PlanLimits(max_bytes=100))
+    assert sum(s.rows for s in small.writes) == 10
+    assert all(len(s.sql) <= 100 for s in small.writes)
+    assert [s.rows for s in plan(BY_ID, events, PlanLimits(max_bytes=1)).writes] == [1] * 10, "a row beyond the limit still goes"
+    gone = Events(BY_ID)
+    for i in range(5):
+        gone.delete(i, "x")
+    assert [s.rows for s in plan(BY_ID, gone, PlanLimits(max_keys=2)).deletes] == [2, 2, 1]
+
+
+def test_the_order_of_the_events_handed_in_does_not_matter() -> None:
+    events = Events(WITH_UNIQUE).insert(3, 3).update((1, 5), (1, 6)).delete(2, 2).insert(4, 4).delete(3, 3).table()
+    backwards = events.take(pa.array(range(events.num_rows - 1, -1, -1)))
+    tables = {TABLE_ID: WITH_UNIQUE}
+    assert plan_rows(events, tables, LIMITS) == plan_rows(backwards, tables, LIMITS)
+    chunked = pa.concat_tables([backwards.slice(0, 2), backwards.slice(2)])
+    keys = row_identities(chunked, tables)
+    assert plan_rows(chunked, tables, LIMITS, keys) == plan_rows(events, tables, LIMITS)
+
+
+def test_nothing_gives_no_statement() -> None:
+    assert plan_rows(ROW_EVENT.empty_table(), {}, LIMITS) == Plan()
+
+
+def test_ddls_and_punctuation_are_passed_over() -> None:
+    mark = [{"commit_ts": 9, "seq": 0, "op": int(op), "table_id": 1, "schema_version": 3, "row": b"x"} for op in (Op.DDL, Op.RESOLVED)]
+    assert texts(plan_rows(pa.Table.from_pylist(mark, schema=ROW_EVENT), {}, LIMITS)) == []
+
+
+def test_an_unknown_table_says_where_and_what_to_do() -> None:
+    with pytest.raises(SchemaMismatch, match=r"table id 77: 1 row events from commit_ts 1001 on .*check that ddl-history"):
+        plan_rows(Events(BY_ID).insert(1, "a").table(), {}, LIMITS)
+
+
+def test_views_and_ignored_databases_have_no_rows() -> None:
+    view = table([column("id", flag=INT_PK), text("v")], handle="int", view=True)
+    assert plan(view, Events(BY_ID).insert(1, "a")).counts == PlanCounts(events=1, ignored=1)
+    found = plan_rows(Events(BY_ID).insert(1, "a").table(), {TABLE_ID: BY_ID}, LIMITS, route=Route(ignore_schemas=("d",)))
+    assert found.counts == PlanCounts(events=1, ignored=1)
+
+
+def test_every_kind_of_literal() -> None:
+    at = table(
+        [
+            column("id", flag=INT_PK),
+            column("f", ColumnType.FLOAT, flen=12, decimal=-1),
+            column("d", ColumnType.DECIMAL, flen=10, decimal=2),
+            column("t", ColumnType.DATETIME, flen=23, decimal=3),
+            text("b", charset="binary"),
+            column("j", ColumnType.JSON),
+        ],
+        handle="int",
+    )
+    events = Events(at).insert(1, 0.1, "-1.5", "2026-00-00 00:00:00", b"\xff'\\", {"a": 'it\'s "q"'})
+    assert plan(at, events).writes[0].sql == (
+        b"REPLACE INTO `d`.`t` (`id`,`f`,`d`,`t`,`b`,`j`) VALUES "
+        b"(1,0.10000000149011612,-1.50,'2026-00-00 00:00:00.000',_binary'\xff\\'\\\\','{\"a\": \"it\\'s \\\\\"q\\\\\"\"}')"
+    )
