@@ -61,12 +61,12 @@ class _Handlers:
 
     def pull(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         message = pump_pb2.PullBinlogReq.FromString(request)
-        asked = {item.key: item.value for item in context.invocation_metadata()}
-        delivery = asked.get(DELIVERY_KEY, "sorted")
+        asked = dict(context.invocation_metadata())
+        delivery = str(asked.get(DELIVERY_KEY, "sorted"))
         batched = asked.get(BATCH_KEY) == "1"
-        echo = [(DELIVERY_KEY, delivery), (PUMP_KEY, self._service.node_id), (GC_TS_KEY, str(self._service.store.gc_ts))]
+        echo: tuple[tuple[str, str], ...] = ((DELIVERY_KEY, delivery), (PUMP_KEY, self._service.node_id), (GC_TS_KEY, str(self._service.store.gc_ts)))
         if batched:
-            echo.append((BATCH_KEY, "1"))
+            echo = (*echo, (BATCH_KEY, "1"))
         if delivery not in DELIVERIES:
             context.abort(grpc.StatusCode.UNKNOWN, f"{DELIVERY_KEY}: {delivery!r} is not one of {', '.join(DELIVERIES)}")
         try:
@@ -88,7 +88,7 @@ class _Handlers:
             return service.pull_raw(Pointer(start.suffix, start.offset), stop)
         return service.pull_tip(start.offset, stop) if delivery == "tip" else service.pull_sorted(start.offset, stop)
 
-    def generic(self) -> grpc.GenericRpcHandler:
+    def generic(self) -> "grpc.GenericRpcHandler[bytes, bytes]":
         """The methods under their wire names; without serializers bytes pass through."""
         return grpc.method_handlers_generic_handler(
             "binlog.Pump",
