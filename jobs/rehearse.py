@@ -1,0 +1,184 @@
+"""``./spark-submit.sh rehearse CASE``: a recorded case of a real TiDB, written to embedded Pumps and replicated by the real Drainer job. [spark]
+
+Promises: the stream is the same one that ``drainer`` runs. A target that already has the case's databases is refused unless ``--drop``. The
+oracle starts above the last recorded ts, GC is off, the cluster id is the case's. Where the case's folder has a ``compare.py`` beside
+it, the target is compared at the end and the exit code says the outcome: 0 equal, 1 not.
+"""
+
+import contextlib
+import dataclasses
+import importlib.util
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from binlog_source.pump.process import PumpProcess
+from binlog_source.upstream.oracle import Oracle
+from binlog_source.upstream.rehearsal import RecordedCase, feed, load, schedule
+from binlog_source.upstream.service import UpstreamService
+from conf.model import DrainerConfig, PumpConfig, SourceConfig, TargetConfig
+from jobs.cli import EXIT_FAILED, add_settings, drainer_config, parser, stop_on_signals, target_of
+from jobs.mariadb import PrivateMariaDB
+from jobs.replication import Replication
+from jobs.report import Reporter
+from jobs.session import build_session
+from schemas.errors import ConfigError, ReplicationError
+from schemas.events import tso
+from sinks.dialect import quote_name
+from sinks.session import connect
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stage:
+    """What a rehearsal plays on: the upstream's services and its Pumps, empty."""
+
+    case: RecordedCase
+    service: UpstreamService
+    pumps: tuple[PumpProcess, ...]
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """``host:port`` of each Pump."""
+        return tuple(pump.address for pump in self.pumps)
+
+
+@contextlib.contextmanager
+def staged(case: RecordedCase, work_dir: Path) -> Iterator[Stage]:
+    """Pumps and upstream services of ``case`` on loopback, ended with the block."""
+    oracle = Oracle(work_dir / "oracle", floor=max(tso(time.time_ns() // 1_000_000), case.last_ts) + 1)
+    service = UpstreamService(oracle, case.cluster_id, data_dir=work_dir).start()
+    with contextlib.ExitStack() as stack:
+        stack.callback(service.stop)
+        pumps = []
+        for number in range(1, len(case.pumps) + 1):
+            config = PumpConfig(
+                node_id=f"pump-{number}",
+                addr="127.0.0.1:0",
+                data_dir=str(work_dir / f"pump-{number}"),
+                registry=service.url,
+                cluster_id=case.cluster_id,
+                fake_binlog_interval=0,
+            )
+            pumps.append(PumpProcess(config).start())
+            stack.callback(pumps[-1].stop)
+        yield Stage(case, service, tuple(pumps))
+
+
+def settings_for(stage: Stage, config: DrainerConfig, target: TargetConfig, work_dir: Path) -> DrainerConfig:
+    """The Drainer's settings for a rehearsal: everything that the case and its stage decide, the rest from ``config``."""
+    source: SourceConfig = dataclasses.replace(
+        config.source,
+        pumps=stage.service.url,
+        cluster_id=stage.case.cluster_id,
+        starting_commit_ts=stage.case.start_ts,
+        ending_commit_ts=stage.case.end_ts,
+    )
+    return dataclasses.replace(
+        config,
+        source=source,
+        target=target,
+        ddl_history=str(stage.case.history),
+        checkpoint_dir=str(work_dir / "spark"),
+        delta_dir=str(work_dir / "delta"),
+    )
+
+
+def prepare_target(target: TargetConfig, config: DrainerConfig, databases: Sequence[str], *, drop: bool) -> None:
+    """Refuse, or with ``drop`` remove, what an earlier rehearsal left: the case's databases and the stream's checkpoints."""
+    wanted = [*databases, config.apply.checkpoint_schema]
+    with connect(target, config.apply) as session:
+        there = {str(row[0]) for row in session.query("SELECT schema_name FROM information_schema.schemata")}
+        found = [name for name in wanted if name in there]
+        if found and not drop:
+            raise ConfigError(f"the target already has {', '.join(found)}: give --drop to remove them first, or another target")
+        for name in found:
+            session.execute(f"DROP DATABASE {quote_name(name)}")
+
+
+def compare(case_dir: Path, target: TargetConfig) -> tuple[int, list[tuple[object, ...]]] | None:
+    """(tables equal, differences) by the ``compare.py`` beside the case, or None where there is none."""
+    script = case_dir.resolve().parent / "compare.py"
+    if not script.is_file():
+        return None
+    spec = importlib.util.spec_from_file_location("golden_compare", script)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    good, bad = module.compare(str(case_dir), target.host, target.port, target.user, target.password)
+    return good, bad
+
+
+def main(argv: Sequence[str]) -> int:
+    """Rehearse one case."""
+    options = parser("rehearse", "Replicate a recorded case of a real TiDB through embedded Pumps.")
+    options.add_argument("case", type=Path, metavar="CASE", help="folder of the case (case.json, pump-N.binlogs.gz, ddl_history.json.gz)")
+    options.add_argument("--to", metavar="URL", default="", help="mysql://user:password@host:port (default: a private MariaDB)")
+    options.add_argument("--drop", action="store_true", help="first drop the case's databases and the checkpoints from the target")
+    options.add_argument("--pace", type=float, default=0.0, metavar="X", help="0 = all at once (default), 1 = as recorded, 2 = half as fast")
+    options.add_argument("--move-back", type=int, default=None, metavar="SEED", help="write each Prewrite a random distance earlier than recorded")
+    options.add_argument("--work-dir", type=Path, default=None, metavar="DIR", help="keep the Pumps' logs and the checkpoints here")
+    add_settings(options, DrainerConfig)
+    arguments = options.parse_args(argv)
+    config = drainer_config(arguments)
+    case = load(arguments.case)
+    stop = stop_on_signals()
+    with contextlib.ExitStack() as stack:
+        work_dir = arguments.work_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rehearse-")))
+        target = target_of(arguments.to) if arguments.to else stack.enter_context(PrivateMariaDB()).target()
+        prepare_target(target, config, case.databases, drop=arguments.drop)
+        spark = build_session(f"tidb-binlog rehearse {case.directory.name}")
+        stage = stack.enter_context(staged(case, work_dir))
+        feeder = Feeder(lambda: feed(case, stage.addresses, arguments.pace, logs=schedule(case, move_back_seed=arguments.move_back)))
+        settings = settings_for(stage, config, target, work_dir)
+        return _run(stack, Replication(spark, settings), feeder, stop, case, target)
+
+
+def _run(
+    stack: contextlib.ExitStack, replication: Replication, feeder: "Feeder", stop: threading.Event, case: RecordedCase, target: TargetConfig
+) -> int:
+    feeder.start()
+    stack.enter_context(replication)
+    reporter = stack.enter_context(Reporter(replication.progress, sys.stdout))
+    reporter.say(f"rehearsing {case.directory.name}, delivery {replication.delivery}, into {target.host}:{target.port}")
+    while not replication.reached(case.end_ts):
+        feeder.check()
+        if stop.wait(0.02):
+            reporter.say("stopped before the case's end")
+            return EXIT_FAILED
+    reporter.finish()
+    outcome = compare(case.directory, target)
+    if outcome is None:
+        return 0
+    equal, differences = outcome
+    for difference in differences:
+        print(*(str(part)[:1500] for part in difference), sep=" | ")
+    print(f"{case.directory.name} {replication.delivery}: {equal} tables equal, {len(differences)} differ", flush=True)
+    return EXIT_FAILED if differences else 0
+
+
+class Feeder(threading.Thread):
+    """Writes a case to the Pumps beside the stream; what goes wrong is raised by ``check``."""
+
+    def __init__(self, begin: Callable[[], Iterator[object]]) -> None:
+        """``begin`` starts the feeding; its steps are driven from the thread."""
+        super().__init__(name="feeder", daemon=True)
+        self._begin = begin
+        self._failure: Exception | None = None
+
+    def run(self) -> None:
+        """Feed to the end."""
+        try:
+            for _ in self._begin():
+                pass
+        except ReplicationError as error:
+            self._failure = error
+
+    def check(self) -> None:
+        """Raise what ended the feeding early."""
+        if self._failure is not None:
+            raise self._failure
+
+
