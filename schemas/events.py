@@ -37,6 +37,8 @@ class Op(enum.IntEnum):
     DDL = 100
     RESOLVED = 101
     """No event: a control row that carries the batch's resolved_ts (see ``schemas.stages``)."""
+    LOST = 102
+    """No event: a control row that says that a Pump had already collected a span (``failOnDataLoss=false``)."""
 
 
 class Delivery(enum.StrEnum):

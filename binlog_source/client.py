@@ -1,0 +1,279 @@
+"""Calls to a Pump: one open pull (``Pull``), and bounded reads that survive a Pump's restart. gRPC shell.
+
+Promises of ``read_raw`` and ``read_sorted``: for one (start, end) they yield the same records each time; after a broken
+connection they go on where they were; they give up with ``PumpUnavailable`` when nothing has arrived for ``patience``
+seconds. Records out of order are a ``ProtocolViolation``; of a span that the Pump has collected the caller is told. Each
+error names Pump and ts. Channels are kept for the life of the process.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import grpc
+import numpy as np
+
+from binlog_source.framing import Records, parse
+from binlog_source.offset import Position
+from schemas.errors import ConfigError, ProtocolViolation, PumpUnavailable
+from schemas.events import Delivery, as_time
+from schemas.proto import pump_pb2
+
+DELIVERY_KEY = "tidb-binlog-delivery"
+BATCH_KEY = "tidb-binlog-batch"
+GC_KEY = "tidb-binlog-gc-ts"
+TIP = "tip"
+
+_OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.min_reconnect_backoff_ms", 100),
+            ("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 1000))  # fmt: skip
+_ATTEMPT_SECONDS = 30.0
+_FIRST_PAUSE, _LAST_PAUSE = 0.05, 1.0
+
+_channels: dict[str, grpc.Channel] = {}
+_channels_lock = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One Pump to call: id, ``host:port``, and the cluster id it checks. Picklable."""
+
+    pump: str
+    address: str
+    cluster_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """A Pump's initial metadata. ``delivery`` is empty for a real Pump, which knows none of this."""
+
+    delivery: str
+    gc_ts: int
+
+
+class Pull:
+    """One PullBinlogs call: an iterator of response bytes. ``greeting()`` blocks until the Pump has answered."""
+
+    def __init__(self, endpoint: Endpoint, delivery: str, start: Position, timeout: float | None = None) -> None:
+        request = pump_pb2.PullBinlogReq(clusterID=endpoint.cluster_id)
+        request.startFrom.suffix, request.startFrom.offset = start.suffix, start.offset
+        method = channel(endpoint.address).unary_stream(
+            "/binlog.Pump/PullBinlogs", request_serializer=pump_pb2.PullBinlogReq.SerializeToString, response_deserializer=None
+        )
+        self._call = method(request, timeout=timeout, metadata=((DELIVERY_KEY, delivery), (BATCH_KEY, "1")))
+
+    def greeting(self) -> Greeting:
+        """What the Pump says of itself before its first message."""
+        metadata: Mapping[str, str] = dict(self._call.initial_metadata() or ())
+        return Greeting(metadata.get(DELIVERY_KEY, ""), int(metadata.get(GC_KEY, "0") or 0))
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._call)
+
+    def cancel(self) -> None:
+        """End the call."""
+        self._call.cancel()
+
+
+def channel(address: str) -> grpc.Channel:
+    """This process's channel to ``address``."""
+    with _channels_lock:
+        if address not in _channels:
+            _channels[address] = grpc.insecure_channel(address, options=_OPTIONS)
+        return _channels[address]
+
+
+def reason(error: grpc.RpcError) -> str:
+    """The code and text of a failed call."""
+    if isinstance(error, grpc.Call):
+        return f"{error.code().name}: {error.details()}"
+    return str(error)
+
+
+def write(endpoint: Endpoint, payload: bytes, timeout: float = 5.0) -> None:
+    """Store one binlog in the Pump's log.
+
+    Raises:
+        PumpUnavailable: the Pump did not take it.
+    """
+    stub = channel(endpoint.address).unary_unary(
+        "/binlog.Pump/WriteBinlog",
+        request_serializer=pump_pb2.WriteBinlogReq.SerializeToString,
+        response_deserializer=pump_pb2.WriteBinlogResp.FromString,
+    )
+    try:
+        answer = stub(pump_pb2.WriteBinlogReq(clusterID=endpoint.cluster_id, payload=payload), timeout=timeout)
+    except grpc.RpcError as error:
+        raise PumpUnavailable(f"Pump {endpoint.pump} at {endpoint.address} takes no binlog: {reason(error)}") from error
+    if answer.errmsg:
+        raise PumpUnavailable(f"Pump {endpoint.pump} at {endpoint.address} refused a binlog: {answer.errmsg}")
+
+
+def offers_raw(endpoint: Endpoint, patience: float) -> bool:
+    """Whether the Pump echoes raw delivery. A real one sends its metadata with its first message, so silence means no.
+
+    Raises:
+        PumpUnavailable: it cannot be reached within ``patience`` seconds.
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        pull = Pull(endpoint, Delivery.RAW, Position((1 << 32) - 1, 0), timeout=3.0)
+        try:
+            return pull.greeting().delivery == Delivery.RAW
+        except grpc.RpcError as error:
+            failure = error
+        finally:
+            pull.cancel()
+        if failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return False
+        if time.monotonic() >= deadline:
+            raise PumpUnavailable(f"Pump {endpoint.pump} at {endpoint.address} cannot be asked for its delivery: {reason(failure)}")
+        time.sleep(_LAST_PAUSE)
+
+
+def read_raw(
+    endpoint: Endpoint, begin: Position, end: Position, wanted_ts: int, patience: float, on_purged: Callable[[int], None]
+) -> Iterator[Records]:
+    """The records of the log from ``begin`` (inclusive) to ``end``, in log order, in runs.
+
+    ``on_purged`` is called with the Pump's gc ts when binlogs above ``wanted_ts`` may be gone.
+    """
+    reached = begin
+
+    def attempt() -> Iterator[Records]:
+        nonlocal reached
+        with _opened(endpoint, Delivery.RAW, reached) as pull:
+            greeting = pull.greeting()
+            _require_raw(endpoint, greeting)
+            if reached == begin and purged(greeting.gc_ts, wanted_ts):
+                on_purged(greeting.gc_ts)
+            for data in pull:
+                records = parse(data, endpoint.pump)
+                count = _until(records, reached, end, endpoint, wanted_ts)
+                if count:
+                    reached = Position(int(records.suffixes[count - 1]), int(records.offsets[count - 1]))
+                    yield records.cut(0, count)
+                if count < len(records) or reached >= end:
+                    return
+
+    if begin < end:
+        yield from _patiently(attempt, endpoint, lambda: reached, wanted_ts, patience, lambda: reached >= end)
+
+
+def read_sorted(
+    endpoint: Endpoint, after_ts: int, upto_ts: int, patience: float, on_purged: Callable[[int], None]
+) -> Iterator[Records]:
+    """The messages with ``commit_ts`` in (after_ts, upto_ts], ascending, in runs; fakes among them."""
+    reached = after_ts
+    done = False
+
+    def attempt() -> Iterator[Records]:
+        nonlocal reached, done
+        with _opened(endpoint, Delivery.SORTED, Position(0, reached)) as pull:
+            for data in pull:
+                records = parse(data, endpoint.pump)
+                if not len(records):
+                    continue
+                if reached == after_ts and purged(pull.greeting().gc_ts, after_ts):
+                    on_purged(pull.greeting().gc_ts)
+                _require_ascending(records, reached, endpoint)
+                last = int(records.commit_ts[-1])
+                count = int(np.searchsorted(records.commit_ts, upto_ts, side="right"))
+                reached, done = min(last, upto_ts), last >= upto_ts
+                if count:
+                    yield records.cut(0, count)
+                if done:
+                    return
+
+    if after_ts < upto_ts:
+        yield from _patiently(attempt, endpoint, lambda: reached, after_ts, patience, lambda: done)
+
+
+def _patiently(
+    attempt: Callable[[], Iterator[Records]],
+    endpoint: Endpoint,
+    mark: Callable[[], object],
+    wanted_ts: int,
+    patience: float,
+    finished: Callable[[], bool],
+) -> Iterator[Records]:
+    """Repeat ``attempt`` until ``finished``; the patience starts anew whenever ``mark`` has moved."""
+    pause, since, before = _FIRST_PAUSE, time.monotonic(), mark()
+    while True:
+        failure = "it ended the stream"
+        try:
+            yield from attempt()
+        except grpc.RpcError as error:
+            failure = reason(error)
+        if finished():
+            return
+        if mark() != before:
+            pause, since, before = _FIRST_PAUSE, time.monotonic(), mark()
+        if time.monotonic() - since >= patience:
+            raise PumpUnavailable(
+                f"Pump {endpoint.pump} at {endpoint.address} gave nothing for {patience:.0f} s while reading on from {mark()} "
+                f"(wanted: above ts {wanted_ts}, {as_time(wanted_ts)}): {failure}; start it again, the stream goes on from there"
+            )
+        time.sleep(pause)
+        pause = min(pause * 2, _LAST_PAUSE)
+
+
+@contextlib.contextmanager
+def _opened(endpoint: Endpoint, delivery: Delivery, start: Position) -> Iterator[Pull]:
+    pull = Pull(endpoint, delivery, start, timeout=_ATTEMPT_SECONDS)
+    try:
+        yield pull
+    finally:
+        pull.cancel()
+
+
+def _until(records: Records, reached: Position, end: Position, endpoint: Endpoint, wanted_ts: int) -> int:
+    """How many of ``records`` end at or before ``end``, after a check that their positions ascend from ``reached``."""
+    if not len(records):
+        return 0
+    suffixes, offsets = records.suffixes, records.offsets
+    before_s = np.concatenate(([reached.suffix], suffixes[:-1]))
+    before_o = np.concatenate(([reached.offset], offsets[:-1]))
+    backwards = (suffixes < before_s) | ((suffixes == before_s) & (offsets < before_o))
+    if backwards.any():
+        place = int(np.argmax(backwards))
+        raise ProtocolViolation(
+            f"Pump {endpoint.pump} goes backwards in its log: from {int(before_s[place])}/{int(before_o[place])} to "
+            f"{int(suffixes[place])}/{int(offsets[place])}, reading above ts {wanted_ts}; if its data directory was replaced, "
+            "delete Spark's checkpoint directory"
+        )
+    inside = (suffixes < end.suffix) | ((suffixes == end.suffix) & (offsets <= end.offset))
+    return len(records) if inside.all() else int(np.argmin(inside))
+
+
+def _require_ascending(records: Records, reached: int, endpoint: Endpoint) -> None:
+    before = np.concatenate(([reached], records.commit_ts[:-1]))
+    wrong = records.commit_ts <= before
+    if wrong.any():
+        place = int(np.argmax(wrong))
+        raise ProtocolViolation(
+            f"Pump {endpoint.pump} goes backwards: commit_ts {int(records.commit_ts[place])} after {int(before[place])}; "
+            "sorted delivery promises strictly ascending commit_ts"
+        )
+
+
+def _require_raw(endpoint: Endpoint, greeting: Greeting) -> None:
+    if greeting.delivery != Delivery.RAW:
+        raise ConfigError(
+            f"Pump {endpoint.pump} at {endpoint.address} offers no raw delivery, which this checkpoint was made with: "
+            "use Pumps of this project, or delete Spark's checkpoint directory and set delivery=sorted"
+        )
+
+
+def purged(gc_ts: int, wanted_ts: int) -> bool:
+    """Whether binlogs above ``wanted_ts`` may be gone; ts 0 asks for whatever there is."""
+    return 0 < wanted_ts < gc_ts
+
+
+def purge_text(pump: str, gc_ts: int, wanted_ts: int) -> str:
+    """The words for a span that the Pump has collected."""
+    return (
+        f"Pump {pump} has collected binlogs that are still wanted: wanted above ts {wanted_ts} ({as_time(wanted_ts)}), "
+        f"oldest kept {gc_ts} ({as_time(gc_ts)})"
+    )

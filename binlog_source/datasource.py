@@ -1,0 +1,366 @@
+"""The Spark source ``tidb_binlog``: ``readStream`` and batch ``read`` over a span of timestamps. Spark shell.
+
+    spark.readStream.format("tidb_binlog").option("pumps", "host:8250,host:8250").load()
+    spark.read.format("tidb_binlog").option("pumps", …).option("startingCommitTs", a).option("endingCommitTs", b).load()
+
+Rows are ``stages.RAW``. Offsets are ``offset.BinlogOffset``; a batch (start, end] holds what ``start`` and ``end`` say,
+however often it is read: executors ask the Pumps anew and keep nothing but channels.
+
+Stopping: when ``stopFile`` exists, ``latestOffset`` gives back ``start``, no further batch begins, and the query can be
+stopped while it is idle. ``query.stop()`` in mid-batch may end in an error of Spark's own.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from binlog_source.admission import TailView, holder, pending_bytes, plan_raw, plan_sorted
+from binlog_source.client import Endpoint, offers_raw, purge_text, read_raw, read_sorted
+from binlog_source.framing import Records, loss, punctuation, raw_rows, sorted_rows
+from binlog_source.offset import BinlogOffset, Position, from_json, require_advance
+from binlog_source.options import StreamOptions, source_of, stream_options_of
+from binlog_source.roster import Roster, roster_of
+from binlog_source.tails import Tails
+from conf.model import SourceConfig
+from schemas.errors import BinlogPurged, ConfigError
+from schemas.events import Delivery, as_time
+from schemas.stages import RAW, ddl_of
+
+_WAIT_SECONDS = 0.2
+"""How long ``latestOffset`` waits for news: bounds how late a stop is seen."""
+_HELD_SECONDS = 1.0
+"""After this long without progress of R a raw batch is made all the same, so that pairing may look after orphans."""
+_QUIET_SECONDS = 0.5
+_FLUSH_ROWS, _FLUSH_BYTES = 10_000, 4 * 1024 * 1024
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class BinlogPartition(InputPartition):
+    """One Pump's share of a batch: what to read, and which control rows to add."""
+
+    endpoint: Endpoint
+    delivery: Delivery
+    after_ts: int
+    upto_ts: int
+    begin: Position
+    end: Position
+    buckets: int
+    """Buckets that get a control row each; 0 = none from this partition."""
+
+
+class BinlogDataSource(DataSource):
+    """``format("tidb_binlog")``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "tidb_binlog"
+
+    def schema(self) -> str:
+        """``stages.RAW``."""
+        return ddl_of(RAW)
+
+    def reader(self, schema: StructType) -> "BinlogReader":
+        """A batch reader over (startingCommitTs, endingCommitTs]."""
+        return BinlogReader(self.options)
+
+    def streamReader(self, schema: StructType) -> "BinlogStreamReader":
+        """A stream reader."""
+        return BinlogStreamReader(self.options)
+
+
+class BinlogReader(DataSourceReader):
+    """Batch ``read``: sorted delivery of (startingCommitTs, endingCommitTs]."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        self._config, self._extra = source_of(options), stream_options_of(options)
+
+    def partitions(self) -> list[BinlogPartition]:  # type: ignore[override]
+        """One partition per Pump."""
+        after_ts, upto_ts = self._config.starting_commit_ts, self._config.ending_commit_ts
+        if after_ts < 0 or upto_ts <= 0:
+            raise ConfigError("a batch read needs startingCommitTs (0 = the beginning) and endingCommitTs: it reads what lies between")
+        if upto_ts < after_ts:
+            raise ConfigError(f"endingCommitTs {upto_ts} lies before startingCommitTs {after_ts}")
+        roster = roster_of(self._config)
+        return _sorted_partitions(_endpoints(roster, roster.pumps(after_ts)), after_ts, upto_ts)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one Pump."""
+        return _read(partition, self._config, self._extra)
+
+
+class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """``readStream``. Built in several processes; only the driver-side worker's ever gets tails."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        self._config, self._extra = source_of(options), stream_options_of(options)
+        self._roster: Roster | None = None
+        self._tails: Tails | None = None
+        self._ceiling = self._config.ending_commit_ts or None
+        self._available_now = False
+        self._reported: dict[str, Any] | None = None
+        self._advanced_at = 0.0
+
+    def initialOffset(self) -> dict[str, Any]:
+        """The stream's floor: startingCommitTs, or now."""
+        floor = self._config.starting_commit_ts
+        if floor < 0:
+            floor = self._known_roster().now()
+        return BinlogOffset(resolve_delivery(self._config, self._extra.patience), floor, floor, {}).to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """``maxBytesPerTrigger``."""
+        return ReadMaxBytes(self._config.max_bytes_per_trigger)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Have the stream end where the Pumps are now."""
+        self._available_now = True
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """The end of the next batch; ``start`` itself when there is nothing new."""
+        before = from_json(start)
+        self._require_delivery(before)
+        if self._stopping():
+            time.sleep(_WAIT_SECONDS / 4)
+            return start
+        if self._ceiling is not None and before.resolved_ts >= self._ceiling:
+            time.sleep(_WAIT_SECONDS / 4)
+            return start
+        tails = self._following(before)
+        if self._available_now:
+            self._fix_target(tails, before)
+        max_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
+        end = self._next_offset(tails, before, max_bytes)
+        if end is before:
+            return start
+        require_advance(before, end)
+        self._advanced_at = time.monotonic()
+        return end.to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Where the Pumps are, and which one holds R: shown in the query's progress."""
+        return self._reported
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[BinlogPartition]:  # type: ignore[override]
+        """One partition per Pump that ``end`` names and that has something to read."""
+        before, after = from_json(start), from_json(end)
+        if before.to_json() == after.to_json():
+            return []
+        self._require_delivery(after)
+        require_advance(before, after)
+        after_ts = after.floor if before.initial else before.resolved_ts
+        roster = self._known_roster()
+        known = roster.pumps()
+        missing = sorted(set(after.pumps) - set(known))
+        if missing:
+            raise ConfigError(
+                f"the batch (ts {after_ts}, {after.resolved_ts}] reads Pump {', '.join(missing)}, which option pumps or the registry "
+                "no longer names; name it again until the batch is done, or delete Spark's checkpoint directory"
+            )
+        endpoints = _endpoints(roster, {pump: known[pump] for pump in after.pumps})
+        if after.delivery is Delivery.SORTED:
+            return _sorted_partitions(endpoints, after_ts, after.resolved_ts)
+        return _raw_partitions(endpoints, before, after, after_ts, self._config.pairing_buckets)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one Pump."""
+        return _read(partition, self._config, self._extra)
+
+    def stop(self) -> None:
+        """End the tails."""
+        if self._tails is not None:
+            self._tails.stop()
+
+    def _stopping(self) -> bool:
+        return bool(self._extra.stop_file) and os.path.exists(self._extra.stop_file)
+
+    def _known_roster(self) -> Roster:
+        if self._roster is None:
+            self._roster = roster_of(self._config)
+        return self._roster
+
+    def _require_delivery(self, offset: BinlogOffset) -> None:
+        if self._config.delivery and self._config.delivery != offset.delivery:
+            raise ConfigError(
+                f"the checkpoint was made with delivery {offset.delivery}, option delivery says {self._config.delivery}: "
+                f"set delivery={offset.delivery}, or delete Spark's checkpoint directory (the target knows where to resume)"
+            )
+
+    def _following(self, before: BinlogOffset) -> Tails:
+        if self._tails is None:
+            self._tails = Tails(self._config.fail_on_data_loss)
+            self._advanced_at = time.monotonic()
+        roster = self._known_roster()
+        self._tails.follow(_endpoints(roster, roster.pumps(before.resolved_ts)), before.resolved_ts)
+        return self._tails
+
+    def _next_offset(self, tails: Tails, before: BinlogOffset, max_bytes: int | None) -> BinlogOffset:
+        """Wait for R to pass ``before``, then plan; the roster is read again last, so that no new Pump is overlooked."""
+        goes_on = tails.wait(lambda: self._worthwhile(tails, before, max_bytes), _WAIT_SECONDS)
+        self._report(tails, before)
+        if not goes_on:
+            return before
+        end = self._plan(tails, before, max_bytes)
+        roster = self._known_roster()
+        if end is before or set(roster.pumps(before.resolved_ts)) <= set(end.pumps):
+            return end
+        return before
+
+    def _plan(self, tails: Tails, before: BinlogOffset, max_bytes: int | None) -> BinlogOffset:
+        with tails.changed:
+            views = tails.views(before)
+        if views is None:
+            return before
+        plan = plan_raw if before.delivery is Delivery.RAW else plan_sorted
+        return plan(before, views, max_bytes, self._ceiling)
+
+    def _worthwhile(self, tails: Tails, before: BinlogOffset, max_bytes: int | None) -> bool:
+        views = tails.views(before)
+        if views is None:
+            return False
+        held_at = holder(views, before.delivery)
+        if held_at.promise > before.resolved_ts:
+            return True
+        if before.delivery is Delivery.SORTED:
+            return False
+        if max_bytes is not None and pending_bytes(views) >= max_bytes:
+            return True
+        orphan = bool(views[held_at.pump].steps)
+        return orphan and time.monotonic() - self._advanced_at >= _HELD_SECONDS
+
+    def _report(self, tails: Tails, before: BinlogOffset) -> None:
+        with tails.changed:
+            views = tails.views(before)
+        unreachable = tails.unreachable()
+        if not views:
+            self._reported = before.to_json() | {"unreachable": unreachable}
+            return
+        held_at = holder(views, before.delivery)
+        newest = {pump: _newest(view).to_json() for pump, view in views.items()}
+        self._reported = {
+            "pumps": newest,
+            "resolved_ts": held_at.promise,
+            "resolved": as_time(held_at.promise),
+            "held_by": held_at.pump,
+            "pending_bytes": pending_bytes(views),
+            "unreachable": unreachable,
+        }
+
+    def _fix_target(self, tails: Tails, before: BinlogOffset) -> None:
+        """Trigger.AvailableNow: the target is R once every Pump has told its whole log."""
+        begun = time.monotonic()
+        while not self._told(tails, before, time.monotonic() - begun):
+            time.sleep(_QUIET_SECONDS / 10)
+        with tails.changed:
+            views = tails.views(before)
+        target = max(before.resolved_ts, holder(views, before.delivery).promise) if views else before.resolved_ts
+        self._ceiling = target if self._ceiling is None else min(target, self._ceiling)
+        self._available_now = False
+
+    def _told(self, tails: Tails, before: BinlogOffset, waited: float) -> bool:
+        """Whether the Pumps have said all they know: silent for a moment, or talking on for long enough."""
+        with tails.changed:
+            answered = tails.views(before) is not None
+        if not answered:
+            return waited >= self._extra.patience
+        return tails.quiet_for() >= _QUIET_SECONDS or waited >= 10 * _QUIET_SECONDS
+
+
+def resolve_delivery(config: SourceConfig, patience: float = 60.0) -> Delivery:
+    """The delivery that ``config`` asks for; when it leaves it open: raw if every Pump offers it, else sorted."""
+    if config.delivery:
+        return Delivery(config.delivery)
+    roster = roster_of(config)
+    endpoints = _endpoints(roster, roster.pumps())
+    return Delivery.RAW if all(offers_raw(endpoint, patience) for endpoint in endpoints.values()) else Delivery.SORTED
+
+
+def _newest(view: TailView) -> Position:
+    return view.steps[-1].position if view.steps else view.origin
+
+
+def _endpoints(roster: Roster, pumps: Mapping[str, str]) -> dict[str, Endpoint]:
+    cluster_id = roster.cluster_id()
+    return {pump: Endpoint(pump, address, cluster_id) for pump, address in sorted(pumps.items())}
+
+
+def _sorted_partitions(endpoints: Mapping[str, Endpoint], after_ts: int, upto_ts: int) -> list[BinlogPartition]:
+    """One partition per Pump; the first one carries the only control row."""
+    nowhere = Position(0, 0)
+    return [
+        BinlogPartition(endpoint, Delivery.SORTED, after_ts, upto_ts, nowhere, nowhere, 1 if place == 0 else 0)
+        for place, endpoint in enumerate(endpoints.values())
+    ]
+
+
+def _raw_partitions(
+    endpoints: Mapping[str, Endpoint], before: BinlogOffset, after: BinlogOffset, after_ts: int, buckets: int
+) -> list[BinlogPartition]:
+    """One partition per Pump whose position moved, and one at least, for the control rows."""
+    made = []
+    for pump, mark in sorted(after.pumps.items()):
+        earlier = before.pumps.get(pump)
+        begin = earlier.position if earlier is not None else mark.since or mark.position
+        made.append(BinlogPartition(endpoints[pump], Delivery.RAW, after_ts, after.resolved_ts, begin, mark.position, buckets))
+    moved = [partition for partition in made if partition.begin < partition.end]
+    return moved or made[:1]
+
+
+def _read(partition: InputPartition, config: SourceConfig, extra: StreamOptions) -> Iterator[pa.RecordBatch]:
+    """A partition's rows, then its control rows."""
+    assert isinstance(partition, BinlogPartition)
+    part, pump, lost = partition, partition.endpoint.pump, []
+
+    def on_purged(gc_ts: int) -> None:
+        text = purge_text(pump, gc_ts, part.after_ts)
+        if config.fail_on_data_loss:
+            raise BinlogPurged(text + "; load a fresh snapshot of the upstream, or set failOnDataLoss=false to go on with a gap")
+        _log.warning("%s; going on with a gap because failOnDataLoss=false", text)
+        lost.append(loss(pump, part.after_ts, gc_ts, text))
+
+    clock_ts = 0
+    if part.delivery is Delivery.RAW:
+        runs = read_raw(part.endpoint, part.begin, part.end, part.after_ts, extra.patience, on_purged)
+    else:
+        runs = read_sorted(part.endpoint, part.after_ts, part.upto_ts, extra.patience, on_purged)
+    for records in _gathered(runs):
+        clock_ts = max(clock_ts, int(records.commit_ts.max(initial=0)))
+        yield raw_rows(records, pump, config.pairing_buckets) if part.delivery is Delivery.RAW else sorted_rows(records, pump)
+    yield from lost
+    if part.buckets:
+        yield punctuation(pump, part.after_ts, part.upto_ts, range(part.buckets), clock_ts)
+
+
+def _gathered(runs: Iterator[Records]) -> Iterator[Records]:
+    """Runs joined to batches worth sending."""
+    waiting: list[Records] = []
+    rows = size = 0
+    for run in runs:
+        waiting.append(run)
+        rows, size = rows + len(run), size + run.size
+        if rows >= _FLUSH_ROWS or size >= _FLUSH_BYTES:
+            yield _joined(waiting)
+            waiting, rows, size = [], 0, 0
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(runs: list[Records]) -> Records:
+    if len(runs) == 1:
+        return runs[0]
+    return Records(
+        *(np.concatenate([getattr(run, name) for run in runs]) for name in ("types", "start_ts", "commit_ts", "suffixes", "offsets")),
+        [payload for run in runs for payload in run.payloads],
+    )

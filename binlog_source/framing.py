@@ -1,0 +1,168 @@
+"""Bytes of PullBinlogs responses to columns of records. Pure.
+
+``PullBinlogResp {entity = 1}`` and ``PullBinlogBatch {repeated entity = 1}`` are the same bytes for one entity, so one
+parser takes both. ``Records`` holds a run of messages as columns; ``raw_rows`` and ``sorted_rows`` make ``stages.RAW`` of it.
+
+Promises: bytes that are no such message, or a payload that is no binlog, raise ``ProtocolViolation`` naming the Pump.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+
+from schemas.errors import ProtocolViolation
+from schemas.events import TSO_LOGICAL_BITS, BinlogType, Op
+from schemas.proto import binlog_pb2, pump_pb2
+from schemas.stages import RAW
+
+_TP_TAG = 0x08
+"""Key of ``Binlog.tp``: field 1, varint. TiDB and Pump always write it first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Messages of one Pump in the order received. ``types`` is what stands first in each payload (-1: no payload)."""
+
+    types: NDArray[np.int32]
+    start_ts: NDArray[np.int64]
+    commit_ts: NDArray[np.int64]
+    suffixes: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    payloads: Sequence[bytes]
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    def cut(self, begin: int, end: int) -> "Records":
+        """The messages from ``begin`` (inclusive) to ``end`` (exclusive)."""
+        part = slice(begin, end)
+        return Records(
+            self.types[part], self.start_ts[part], self.commit_ts[part], self.suffixes[part], self.offsets[part], self.payloads[part]
+        )
+
+    @property
+    def size(self) -> int:
+        """Bytes of all payloads."""
+        return sum(map(len, self.payloads))
+
+
+def parse(data: bytes, pump: str) -> Records:
+    """The messages in one response of ``pump``.
+
+    Raises:
+        ProtocolViolation: ``data`` or a payload in it does not parse.
+    """
+    try:
+        entities = list(pump_pb2.PullBinlogBatch.FromString(data).entity)
+        metas = [_meta(e) for e in entities]
+        payloads = [e.payload for e in entities]
+        types = [p[1] if len(p) > 1 and p[0] == _TP_TAG else _type(p) for p in payloads]
+    except DecodeError as error:
+        raise ProtocolViolation(
+            f"Pump {pump} answered {len(data)} bytes that are no PullBinlogs message ({error}); is it a Pump, and of this protocol?"
+        ) from error
+    columns = np.array(metas, dtype=np.int64).reshape(-1, 4)
+    return Records(np.array(types, dtype=np.int32), columns[:, 0], columns[:, 1], columns[:, 2], columns[:, 3], payloads)
+
+
+def _meta(entity: pump_pb2.Entity) -> tuple[int, int, int, int]:
+    meta, pos = entity.meta, entity.pos
+    start_ts, commit_ts = meta.startTs, meta.commitTs
+    if not start_ts and not commit_ts and entity.payload:
+        binlog = binlog_pb2.Binlog.FromString(entity.payload)
+        start_ts, commit_ts = binlog.start_ts, binlog.commit_ts
+    return start_ts, commit_ts, pos.suffix, pos.offset
+
+
+def _type(payload: bytes) -> int:
+    return int(binlog_pb2.Binlog.FromString(payload).tp) if payload else -1
+
+
+def buckets(start_ts: NDArray[np.int64], count: int) -> NDArray[np.int32]:
+    """The pairing bucket of each start_ts: a fixed hash, because a checkpoint's state depends on it."""
+    mixed = (start_ts.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)
+    return (mixed % np.uint64(count)).astype(np.int32)
+
+
+def raw_rows(records: Records, pump: str, bucket_count: int) -> pa.RecordBatch:
+    """``records`` of raw delivery as ``stages.RAW``; fakes and synthetic messages are left out.
+
+    Raises:
+        ProtocolViolation: a record is neither Prewrite, Commit nor Rollback.
+    """
+    types = records.types
+    unknown = (types < BinlogType.PREWRITE) | (types > BinlogType.ROLLBACK)
+    if unknown.any():
+        place = int(np.argmax(unknown))
+        raise ProtocolViolation(
+            f"Pump {pump} delivered a record of type {int(types[place])} at start_ts {int(records.start_ts[place])}, commit_ts "
+            f"{int(records.commit_ts[place])}; raw delivery knows Prewrite 0, Commit 1 and Rollback 2"
+        )
+    real = records.start_ts != records.commit_ts
+    return _rows(records, real, types, pump, buckets(records.start_ts, bucket_count))
+
+
+def sorted_rows(records: Records, pump: str) -> pa.RecordBatch:
+    """``records`` of sorted delivery as ``stages.RAW``: complete Commits; fakes are left out."""
+    count = len(records)
+    real = records.start_ts != records.commit_ts
+    return _rows(records, real, np.full(count, BinlogType.COMMIT, np.int32), pump, np.zeros(count, np.int32))
+
+
+def _rows(
+    records: Records, keep: NDArray[np.bool_], types: NDArray[np.int32], pump: str, bucket: NDArray[np.int32]
+) -> pa.RecordBatch:
+    chosen = np.flatnonzero(keep)
+    commit_ts = records.commit_ts[chosen]
+    times = (commit_ts >> TSO_LOGICAL_BITS) * 1000
+    payloads = records.payloads if len(chosen) == len(records) else [records.payloads[i] for i in chosen.tolist()]
+    columns: list[Any] = [
+        _repeated(pump, len(chosen)),
+        pa.array(types[chosen], pa.int32()),
+        pa.array(records.start_ts[chosen], pa.int64()),
+        pa.array(commit_ts, pa.int64()),
+        pa.array(bucket[chosen], pa.int32()),
+        pa.array(times, RAW.field("event_time").type, mask=commit_ts == 0),
+        pa.array(payloads, pa.binary()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=RAW)
+
+
+def punctuation(pump: str, after_ts: int, upto_ts: int, bucket_ids: Iterable[int], clock_ts: int = 0) -> pa.RecordBatch:
+    """The control rows of a batch (after_ts, upto_ts], one per bucket; ``clock_ts``: largest ts read, 0 = none."""
+    ids = list(bucket_ids)
+    count = len(ids)
+    clock = (clock_ts >> TSO_LOGICAL_BITS) * 1000 if clock_ts else None
+    columns: list[Any] = [
+        _repeated(pump, count),
+        pa.array([int(Op.RESOLVED)] * count, pa.int32()),
+        pa.array([after_ts] * count, pa.int64()),
+        pa.array([upto_ts] * count, pa.int64()),
+        pa.array(ids, pa.int32()),
+        pa.array([clock] * count, RAW.field("event_time").type),
+        pa.nulls(count, pa.binary()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=RAW)
+
+
+def loss(pump: str, wanted_ts: int, oldest_ts: int, text: str) -> pa.RecordBatch:
+    """The control row that says that the span (wanted_ts, oldest_ts] of ``pump`` is gone."""
+    columns: list[Any] = [
+        pa.array([pump]),
+        pa.array([int(Op.LOST)], pa.int32()),
+        pa.array([wanted_ts], pa.int64()),
+        pa.array([oldest_ts], pa.int64()),
+        pa.array([0], pa.int32()),
+        pa.nulls(1, RAW.field("event_time").type),
+        pa.array([text.encode()], pa.binary()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=RAW)
+
+
+def _repeated(text: str, count: int) -> Any:
+    return pa.array([text] * count, pa.string())

@@ -1,0 +1,148 @@
+"""The source's offset: how far the stream is, small, frozen, versioned, never backwards. Pure.
+
+JSON form (sorted keys, format version 1)::
+
+    {"delivery": "raw", "floor": F, "pumps": {ID: {"offset": o, "suffix": s[, "since": {"offset": o, "suffix": s}]}}, "resolved_ts": R, "version": 1}
+
+``resolved_ts``  all transactions with ``commit_ts <= R`` are released by the batch that ends here.
+``floor``        where the stream began: transactions with ``commit_ts <= F`` never belong to it. Part of every offset because
+                 Spark keeps only end offsets, and "now" must mean the same after a crash in the first batch.
+``pumps``        *raw*: the log position just after the last record read. ``since`` stands in the first offset that names a
+                 Pump and is where reading its log begins. *sorted*: ``suffix`` 0, ``offset`` = R; the ids fix who is read.
+
+Promises: ``from_json`` refuses everything that ``to_json`` cannot have written, with a ``ConfigError`` that says what to do.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from schemas.errors import ConfigError
+from schemas.events import Delivery
+
+VERSION = 1
+_MAX_INT64 = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Position:
+    """A place in a Pump's log: value-log file id, byte offset. Ordered."""
+
+    suffix: int
+    offset: int
+
+    def to_json(self) -> dict[str, int]:
+        """The position as a JSON object."""
+        return {"offset": self.offset, "suffix": self.suffix}
+
+
+@dataclass(frozen=True, slots=True)
+class PumpMark:
+    """How far one Pump's log is read, and where reading began if this offset is the first to name it."""
+
+    position: Position
+    since: Position | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BinlogOffset:
+    """One offset of the stream; see the module's head for the meaning of the fields."""
+
+    delivery: Delivery
+    resolved_ts: int
+    floor: int
+    pumps: Mapping[str, PumpMark]
+
+    @property
+    def initial(self) -> bool:
+        """True for the offset that nothing has been read for yet."""
+        return not self.pumps
+
+    def to_json(self) -> dict[str, Any]:
+        """The offset as the dict that Spark writes to its log; equal offsets give equal text."""
+        pumps: dict[str, Any] = {}
+        for pump in sorted(self.pumps):
+            mark = self.pumps[pump]
+            pumps[pump] = mark.position.to_json()
+            if mark.since is not None:
+                pumps[pump] = {"offset": mark.position.offset, "since": mark.since.to_json(), "suffix": mark.position.suffix}
+        return {"delivery": str(self.delivery), "floor": self.floor, "pumps": pumps, "resolved_ts": self.resolved_ts, "version": VERSION}
+
+
+def from_json(value: object) -> BinlogOffset:
+    """The offset in ``value``, which came out of a checkpoint directory.
+
+    Raises:
+        ConfigError: it is not an offset of this source, or of a version that this code does not know.
+    """
+    fields = _object(value, "the offset")
+    version = fields.get("version")
+    if version != VERSION or isinstance(version, bool):
+        raise _refused(f"its version is {version!r}, known is {VERSION}")
+    if set(fields) != {"delivery", "floor", "pumps", "resolved_ts", "version"}:
+        raise _refused(f"its fields are {sorted(map(str, fields))}")
+    if fields["delivery"] not in tuple(map(str, Delivery)):
+        raise _refused(f"its delivery is {fields['delivery']!r}")
+    resolved, floor = _count(fields["resolved_ts"], "resolved_ts"), _count(fields["floor"], "floor")
+    if resolved < floor:
+        raise _refused(f"its resolved_ts {resolved} lies before its floor {floor}")
+    marks = {pump: _mark(pump, mark) for pump, mark in _object(fields["pumps"], "pumps").items()}
+    return BinlogOffset(Delivery(fields["delivery"]), resolved, floor, marks)
+
+
+def require_advance(start: BinlogOffset, end: BinlogOffset) -> None:
+    """Refuse a batch that would go backwards.
+
+    Raises:
+        ConfigError: ``end`` is of another delivery or floor, or behind ``start`` in any of its parts.
+    """
+    if start.delivery != end.delivery:
+        raise ConfigError(
+            f"the checkpoint was made with delivery {start.delivery}, this query uses {end.delivery}: "
+            f"set delivery={start.delivery}, or delete Spark's checkpoint directory (the target knows where to resume)"
+        )
+    if not start.initial and start.floor != end.floor:
+        raise _refused(f"its floor moved from {start.floor} to {end.floor}")
+    if end.resolved_ts < (end.floor if start.initial else start.resolved_ts):
+        raise _refused(f"its resolved_ts goes back from {start.resolved_ts} to {end.resolved_ts}")
+    for pump, mark in end.pumps.items():
+        before = start.pumps.get(pump)
+        origin = before.position if before is not None else mark.since
+        if origin is not None and mark.position < origin:
+            raise _refused(f"Pump {pump} goes back from {origin} to {mark.position}")
+
+
+def _mark(pump: object, value: object) -> PumpMark:
+    if not isinstance(pump, str) or not pump:
+        raise _refused(f"{pump!r} is no Pump id")
+    fields = _object(value, f"the mark of Pump {pump}")
+    if not {"offset", "suffix"} <= set(fields) <= {"offset", "suffix", "since"}:
+        raise _refused(f"the mark of Pump {pump} has the fields {sorted(map(str, fields))}")
+    since = _position(fields["since"], pump) if "since" in fields else None
+    return PumpMark(Position(_count(fields["suffix"], "suffix"), _count(fields["offset"], "offset")), since)
+
+
+def _position(value: object, pump: str) -> Position:
+    fields = _object(value, f"since of Pump {pump}")
+    if set(fields) != {"offset", "suffix"}:
+        raise _refused(f"since of Pump {pump} has the fields {sorted(map(str, fields))}")
+    return Position(_count(fields["suffix"], "suffix"), _count(fields["offset"], "offset"))
+
+
+def _object(value: object, what: str) -> dict[Any, Any]:
+    if not isinstance(value, dict):
+        raise _refused(f"{what} is {type(value).__name__}, not an object")
+    return value
+
+
+def _count(value: object, what: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MAX_INT64:
+        raise _refused(f"{what} is {value!r}, not an integer from 0 to 2^63-1")
+    return value
+
+
+def _refused(why: str) -> ConfigError:
+    return ConfigError(
+        f"an offset of the source tidb_binlog in the checkpoint cannot be used: {why}; "
+        "delete Spark's checkpoint directory to resume from the target's own checkpoint"
+    )

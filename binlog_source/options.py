@@ -1,0 +1,83 @@
+"""``SourceConfig`` as options of ``format("tidb_binlog")``, and back. Pure.
+
+Promises: ``source_of(options_of(c)) == c``; names are matched as Spark does, without regard to case; an option that is not
+ours or has no sense is a ``ConfigError`` naming it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+
+from conf.model import SourceConfig
+from schemas.errors import ConfigError
+
+_CONFIG_NAMES = {
+    "pumps": "pumps",
+    "clusterId": "cluster_id",
+    "delivery": "delivery",
+    "startingCommitTs": "starting_commit_ts",
+    "endingCommitTs": "ending_commit_ts",
+    "maxBytesPerTrigger": "max_bytes_per_trigger",
+    "failOnDataLoss": "fail_on_data_loss",
+    "pairingBuckets": "pairing_buckets",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """Options that only the Spark source has."""
+
+    stop_file: str = ""
+    """When this file exists the stream takes no further batch; empty = no such file."""
+    patience: float = 60.0
+    """Seconds a read goes on without an answer from a Pump before it fails. Option ``pumpPatience``."""
+
+
+def options_of(config: SourceConfig, extra: StreamOptions | None = None) -> dict[str, str]:
+    """The options that stand for ``config``."""
+    extra = extra or StreamOptions()
+    options = {name: _text(getattr(config, attribute)) for name, attribute in _CONFIG_NAMES.items()}
+    return options | {"stopFile": extra.stop_file, "pumpPatience": str(extra.patience)}
+
+
+def source_of(options: Mapping[str, str]) -> SourceConfig:
+    """The settings in ``options``.
+
+    Raises:
+        ConfigError: an option is unknown, missing or has no sense.
+    """
+    given = {name.lower(): value for name, value in options.items()}
+    known = {name.lower() for name in (*_CONFIG_NAMES, "stopFile", "pumpPatience", "path")}
+    if unknown := sorted(set(given) - known):
+        raise ConfigError(f"format tidb_binlog has no option {', '.join(unknown)}; it has {', '.join(sorted(_CONFIG_NAMES))}")
+    defaults = {f.name: f.default for f in fields(SourceConfig) if f.default is not MISSING}
+    values = {}
+    for name, attribute in _CONFIG_NAMES.items():
+        text = given.get(name.lower())
+        values[attribute] = defaults[attribute] if text is None else _value(name, text, type(defaults[attribute]))
+    if not values["pumps"]:
+        raise ConfigError("format tidb_binlog needs the option pumps: host:port,host:port or the registry's URL http://host:port")
+    try:
+        return SourceConfig(**values)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def stream_options_of(options: Mapping[str, str]) -> StreamOptions:
+    """The options of the Spark source alone."""
+    given = {name.lower(): value for name, value in options.items()}
+    return StreamOptions(given.get("stopfile", ""), _value("pumpPatience", given.get("pumppatience", "60.0"), float))
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _value(name: str, text: str, kind: type) -> object:  # type: ignore[type-arg]
+    if kind is bool:
+        if text.lower() not in ("true", "false"):
+            raise ConfigError(f"option {name} is {text!r}: give true or false")
+        return text.lower() == "true"
+    try:
+        return kind(text)
+    except ValueError as error:
+        raise ConfigError(f"option {name} is {text!r}: give a number") from error

@@ -1,0 +1,97 @@
+"""Which Pumps there are: a fixed list or the registry. IO shell.
+
+In a fixed list a Pump's id is its ``host:port``; with a registry it is its node id, so that it may move.
+
+Promises: ``pumps()`` asks anew each time; a Pump that the registry calls offline, and that has nothing left above
+``resolved_ts``, is not in it. A paused or unreachable Pump is: it may own binlogs that nobody has read.
+"""
+
+import time
+from collections.abc import Mapping
+from typing import Protocol
+
+from binlog_source.registry import NodeStatus
+from binlog_source.upstream.registry_client import RegistryClient
+from conf.model import SourceConfig
+from schemas.errors import ConfigError, PumpUnavailable
+from schemas.events import tso
+
+
+class Roster(Protocol):
+    """The Pumps of a cluster, its id and its clock."""
+
+    def pumps(self, resolved_ts: int = 0) -> Mapping[str, str]:
+        """Pump id -> ``host:port`` of every Pump that may still own something above ``resolved_ts``."""
+
+    def cluster_id(self) -> int:
+        """The id that Pumps check."""
+
+    def now(self) -> int:
+        """A timestamp of the cluster's clock."""
+
+
+class FixedRoster:
+    """The Pumps named in the settings; the clock is this machine's."""
+
+    def __init__(self, addresses: str, cluster_id: int) -> None:
+        named = [part.strip() for part in addresses.split(",") if part.strip()]
+        wrong = [name for name in named if not name.rpartition(":")[0] or not name.rpartition(":")[2].isdigit()]
+        if not named or wrong:
+            raise ConfigError(f"source option pumps is {addresses!r}: give host:port,host:port or the registry's URL http://host:port")
+        if len(set(named)) != len(named):
+            raise ConfigError(f"source option pumps names a Pump twice: {addresses!r}")
+        self._pumps = {name: name for name in named}
+        self._cluster_id = cluster_id
+
+    def pumps(self, resolved_ts: int = 0) -> Mapping[str, str]:
+        """The addresses, each its own id."""
+        return self._pumps
+
+    def cluster_id(self) -> int:
+        """The id in the settings."""
+        return self._cluster_id
+
+    def now(self) -> int:
+        """This machine's time."""
+        return tso(time.time_ns() // 1_000_000)
+
+
+class RegistryRoster:
+    """The Pumps that the registry knows."""
+
+    def __init__(self, url: str, cluster_id: int) -> None:
+        self._url = url
+        self._client = RegistryClient(url)
+        self._cluster_id = cluster_id
+
+    def pumps(self, resolved_ts: int = 0) -> Mapping[str, str]:
+        """Every registered Pump that may own something above ``resolved_ts``."""
+        known = self._client.pumps()
+        if not known:
+            raise PumpUnavailable(f"the registry {self._url} knows no Pump; start one with this registry and try again")
+        return {status.node_id: status.host for status in known if _may_own(status, resolved_ts)}
+
+    def cluster_id(self) -> int:
+        """The id in the settings, or the registry's."""
+        if not self._cluster_id:
+            self._cluster_id = self._client.cluster_id()
+        return self._cluster_id
+
+    def now(self) -> int:
+        """A fresh timestamp of the registry's oracle."""
+        return self._client.tso()
+
+
+def roster_of(config: SourceConfig) -> Roster:
+    """The roster that ``config.pumps`` names.
+
+    Raises:
+        ConfigError: it is neither a list of addresses nor a URL.
+    """
+    if config.pumps.startswith(("http://", "https://")):
+        return RegistryRoster(config.pumps, config.cluster_id)
+    return FixedRoster(config.pumps, config.cluster_id)
+
+
+def _may_own(status: NodeStatus, resolved_ts: int) -> bool:
+    return status.state != "offline" or status.max_commit_ts > resolved_ts

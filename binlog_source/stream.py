@@ -1,0 +1,52 @@
+"""The source and pairing as data frames of ``stages.TRANSACTION``. Spark shell; the query is built for one delivery.
+
+    delivery = resolve_delivery(source)
+    transactions(spark, source, pair, delivery)        # a streaming frame: complete transactions and one punctuation per batch
+    transactions_between(spark, source, from_ts, to_ts)  # a batch frame of (from_ts, to_ts], always sorted delivery
+
+Promises: *sorted* has no stateful operator. *raw* pairs in ``transformWithStateInPandas`` on the session's state store (RocksDB
+it must be) with as many state partitions as ``spark.sql.shuffle.partitions``.
+"""
+
+from dataclasses import replace
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from binlog_source.datasource import BinlogDataSource, resolve_delivery
+from binlog_source.options import StreamOptions, options_of
+from binlog_source.pair_processor import PairProcessor
+from conf.model import PairConfig, SourceConfig
+from schemas.events import Delivery
+from schemas.stages import TRANSACTION, ddl_of
+
+__all__ = ["resolve_delivery", "transactions", "transactions_between"]
+
+
+def transactions(
+    spark: SparkSession, source: SourceConfig, pair: PairConfig, delivery: Delivery, extra: StreamOptions | None = None
+) -> DataFrame:
+    """The stream of complete transactions, with one punctuation row (``tp`` RESOLVED) per batch."""
+    _register(spark)
+    settled = replace(source, delivery=str(delivery))
+    rows = spark.readStream.format(BinlogDataSource.name()).options(**options_of(settled, extra)).load()
+    if delivery is Delivery.SORTED:
+        return rows.select(*TRANSACTION.names)
+    records = rows.select(
+        "bucket", "pump", "tp", "start_ts", "commit_ts", F.unix_millis("event_time").alias("clock_ms"), "payload"
+    )
+    return records.groupBy("bucket").transformWithStateInPandas(
+        statefulProcessor=PairProcessor(settled, pair), outputStructType=ddl_of(TRANSACTION), outputMode="append", timeMode="none"
+    )
+
+
+def transactions_between(spark: SparkSession, source: SourceConfig, from_ts: int, to_ts: int) -> DataFrame:
+    """The transactions with commit_ts in (from_ts, to_ts], and one punctuation row."""
+    _register(spark)
+    span = replace(source, delivery=str(Delivery.SORTED), starting_commit_ts=from_ts, ending_commit_ts=to_ts)
+    return spark.read.format(BinlogDataSource.name()).options(**options_of(span)).load().select(*TRANSACTION.names)
+
+
+def _register(spark: SparkSession) -> None:
+    """Make the source known to this session, wherever its files lie."""
+    spark.dataSource.register(BinlogDataSource)

@@ -1,0 +1,215 @@
+"""What the driver knows of each Pump without reading payload: one background ``tip`` stream per Pump.
+
+``Tails`` lives in the driver-side worker. Threads fill it; ``latestOffset`` waits on its condition and reads ``views``.
+A real Pump knows no tip and answers sorted; then its tail reads commit_ts and length only, and knows no positions.
+
+Promises: a Pump that cannot be reached is tried for ever and holds R (``status`` says so); a Pump that breaks the protocol
+leaves a ``fault`` that ``views`` raises. Memory is a few dozen bytes per step; small steps nobody has used yet are joined.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+
+import grpc
+
+from binlog_source.admission import Step, TailView
+from binlog_source.client import TIP, Endpoint, Pull, purge_text, purged, reason
+from binlog_source.framing import Records, parse
+from binlog_source.offset import BinlogOffset, Position
+from schemas.errors import BinlogPurged, ConfigError, ProtocolViolation, ReplicationError
+from schemas.events import Delivery
+
+_JOIN_BELOW = 64 * 1024
+_FIRST_PAUSE, _LAST_PAUSE = 0.1, 2.0
+_NOWHERE = Position(0, 0)
+
+_log = logging.getLogger(__name__)
+
+
+class Tail:
+    """One Pump's tail: a thread, and the steps it has learnt past what the stream has taken."""
+
+    def __init__(self, endpoint: Endpoint, from_ts: int, changed: threading.Condition, fail_on_data_loss: bool) -> None:
+        self.endpoint = endpoint
+        self.fault: ReplicationError | None = None
+        self.trouble = "not reached yet"
+        self.last_news = time.monotonic()
+        self._from_ts = from_ts
+        self._changed = changed
+        self._fail_on_data_loss = fail_on_data_loss
+        self._base: Position | None = None
+        self._end = _NOWHERE
+        self._promised = from_ts
+        self._taken = Step(_NOWHERE, 0, from_ts, 0)
+        self._steps: deque[Step] = deque()
+        self._stopped = False
+        self._pull: Pull | None = None
+        self._knows_tip = True
+        self._thread = threading.Thread(target=self._run, name=f"tail {endpoint.pump}", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread soon; does not wait."""
+        self._stopped = True
+        pull = self._pull
+        if pull is not None:
+            pull.cancel()
+
+    def view(self, start: BinlogOffset) -> TailView | None:
+        """The steps past ``start``; None while the Pump has not answered. Call with the condition held."""
+        mark = start.pumps.get(self.endpoint.pump)
+        if self._base is None:
+            return None
+        raw = start.delivery is Delivery.RAW
+        if raw and not self._knows_tip:
+            raise ConfigError(
+                f"Pump {self.endpoint.pump} at {self.endpoint.address} offers no raw delivery, which this stream uses: "
+                "use Pumps of this project, or set delivery=sorted with a new checkpoint directory"
+            )
+        origin = self._base if mark is None or not raw else mark.position
+        self._drop_taken(origin if raw else None, start.resolved_ts)
+        taken = self._taken
+        promise = max(taken.raw_promise, start.resolved_ts) if raw else max(taken.sorted_promise, start.resolved_ts)
+        return TailView(origin, promise, tuple(self._steps), joined=mark is None)
+
+    def _drop_taken(self, origin: Position | None, resolved_ts: int) -> None:
+        steps = self._steps
+        while steps and (steps[0].position <= origin if origin is not None else steps[0].sorted_promise <= resolved_ts):
+            step = steps.popleft()
+            self._taken = Step(step.position, max(step.raw_promise, self._taken.raw_promise), step.sorted_promise, 0)
+
+    def _run(self) -> None:
+        pause = _FIRST_PAUSE
+        while not self._stopped:
+            try:
+                self._follow()
+                self.trouble = "it ended the stream"
+            except grpc.RpcError as error:
+                self.trouble = reason(error)
+            except ReplicationError as error:
+                with self._changed:
+                    self.fault = error
+                    self._changed.notify_all()
+                return
+            pause = _FIRST_PAUSE if time.monotonic() - self.last_news < _LAST_PAUSE else min(pause * 2, _LAST_PAUSE)
+            if not self._stopped:
+                time.sleep(pause)
+
+    def _follow(self) -> None:
+        """One connection: from the newest promise on, until it breaks."""
+        from_ts = self._promised
+        self._pull = pull = Pull(self.endpoint, TIP, Position(0, from_ts))
+        try:
+            tip: bool | None = None
+            for data in pull:
+                if tip is None:
+                    tip = self._greeted(pull, from_ts)
+                records = parse(data, self.endpoint.pump)
+                with self._changed:
+                    if tip:
+                        self._learn_tip(records)
+                    else:
+                        self._learn_sorted(records)
+                    self.trouble = ""
+                    self.last_news = time.monotonic()
+                    self._changed.notify_all()
+        finally:
+            pull.cancel()
+
+    def _greeted(self, pull: Pull, from_ts: int) -> bool:
+        greeting = pull.greeting()
+        if purged(greeting.gc_ts, from_ts) and self._base is None:
+            text = purge_text(self.endpoint.pump, greeting.gc_ts, from_ts)
+            if self._fail_on_data_loss:
+                raise BinlogPurged(text + "; load a fresh snapshot of the upstream, or set failOnDataLoss=false to go on with a gap")
+            _log.warning("%s; going on with a gap because failOnDataLoss=false", text)
+        self._knows_tip = greeting.delivery == TIP
+        return self._knows_tip
+
+    def _learn_tip(self, records: Records) -> None:
+        for i in range(len(records)):
+            position = Position(int(records.suffixes[i]), int(records.offsets[i]))
+            raw_promise, sorted_promise = int(records.start_ts[i]), int(records.commit_ts[i])
+            if self._base is None:
+                self._base = self._end = position
+            elif position > self._end:
+                same_file = position.suffix == self._end.suffix
+                size = position.offset - self._end.offset if same_file else position.offset
+                self._end = position
+                self._add(Step(position, raw_promise, sorted_promise, size))
+            elif position == self._end and not self._steps:
+                # Nothing lies behind the base: the promises there are all there is to learn.
+                self._taken = Step(position, max(raw_promise, self._taken.raw_promise), sorted_promise, 0)
+            self._promised = max(self._promised, sorted_promise)
+
+    def _learn_sorted(self, records: Records) -> None:
+        if self._base is None:
+            self._base = _NOWHERE
+        for commit_ts, payload in zip(records.commit_ts.tolist(), records.payloads, strict=True):
+            if commit_ts <= self._promised:
+                raise ProtocolViolation(
+                    f"Pump {self.endpoint.pump} goes backwards: commit_ts {commit_ts} after {self._promised}; "
+                    "sorted delivery promises strictly ascending commit_ts"
+                )
+            self._promised = commit_ts
+            self._add(Step(_NOWHERE, 0, commit_ts, len(payload)))
+
+    def _add(self, step: Step) -> None:
+        if self._steps:
+            last = self._steps[-1]
+            if last.size + step.size < _JOIN_BELOW:
+                self._steps.pop()
+                step = Step(step.position, max(last.raw_promise, step.raw_promise), step.sorted_promise, last.size + step.size)
+        self._steps.append(step)
+
+
+class Tails:
+    """The tails of all Pumps, under one condition that is notified at any news."""
+
+    def __init__(self, fail_on_data_loss: bool) -> None:
+        self.changed = threading.Condition()
+        self._fail_on_data_loss = fail_on_data_loss
+        self._tails: dict[str, Tail] = {}
+
+    def follow(self, endpoints: Mapping[str, Endpoint], from_ts: int) -> None:
+        """Have exactly the tails of ``endpoints``: new ones start at ``from_ts``, the others end."""
+        for pump in [p for p, tail in self._tails.items() if endpoints.get(p) != tail.endpoint]:
+            self._tails.pop(pump).stop()
+        for pump, endpoint in endpoints.items():
+            if pump not in self._tails:
+                self._tails[pump] = Tail(endpoint, from_ts, self.changed, self._fail_on_data_loss)
+
+    def views(self, start: BinlogOffset) -> dict[str, TailView] | None:
+        """Every Pump's view past ``start``; None while one has not answered. Call with the condition held.
+
+        Raises:
+            ReplicationError: a Pump broke the protocol, or has collected what is wanted.
+        """
+        for tail in self._tails.values():
+            if tail.fault is not None:
+                raise tail.fault
+        views = {pump: tail.view(start) for pump, tail in self._tails.items()}
+        known = {pump: view for pump, view in views.items() if view is not None}
+        return known if len(known) == len(views) and known else None
+
+    def wait(self, accept: Callable[[], bool], seconds: float) -> bool:
+        """Wait until ``accept``, asked with the condition held at any news, or ``seconds`` have passed."""
+        with self.changed:
+            return self.changed.wait_for(accept, seconds)
+
+    def quiet_for(self) -> float:
+        """Seconds since any Pump said anything."""
+        return time.monotonic() - max((tail.last_news for tail in self._tails.values()), default=0.0)
+
+    def unreachable(self) -> dict[str, str]:
+        """Pumps without a working stream, and why."""
+        return {pump: tail.trouble for pump, tail in self._tails.items() if tail.trouble}
+
+    def stop(self) -> None:
+        """End all tails."""
+        for tail in self._tails.values():
+            tail.stop()
+        self._tails = {}
