@@ -1,0 +1,360 @@
+"""Walks many rows of one table at once: at step k every row reads its k-th (column id, datum) pair, in a handful of numpy operations.
+
+No value is looked at here; the walk finds out where each wanted column's datum lies in each row (``Places``), and which rows are odd.
+Rows may differ in anything: which columns they hold, flags, lengths, number of pairs. What it costs is the number of pairs of the longest
+row, times the number of different (id, flag) among all rows at a step, which is 1 or 2 in practice.
+
+Promises: pure. Never reads outside a row's bytes (a row that asks for it is odd). A row is odd when it is damaged, or holds what no TiDB
+writes there (bytes in comparable form, more than ``MAX_STEPS`` pairs): the scalar decoder has the last word on it.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from schemas.codec.datum import FIXED_SIZE, Flag
+from schemas.codec.decimal import BYTES_OF_DIGITS, HEADER, groups_of, is_valid_size
+from schemas.codec.json_binary import FIXED_SIZES, JsonType
+from schemas.codec.json_binary import HEADER as JSON_HEADER
+
+U8: TypeAlias = npt.NDArray[np.uint8]
+U64: TypeAlias = npt.NDArray[np.uint64]
+Ints: TypeAlias = npt.NDArray[np.int64]
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+MISSING = 0xFF
+"""In place of a flag: the row has no such column."""
+MAX_STEPS = 10_000
+"""More pairs than an update of TiDB's widest table (4,096 columns) has."""
+
+_PAD = 32
+"""Zero bytes after the last row, so that fixed-size reads at the end of a row need no check of their own."""
+_MSB = np.uint64(0x8080808080808080)
+_ONE = np.uint64(1)
+_UNKNOWN = -1
+
+
+class Rows:
+    """Rows that lie in order, not overlapping, in one stretch of bytes."""
+
+    __slots__ = ("buffer", "data", "ends", "starts", "words")
+
+    def __init__(self, data: U8, starts: Ints, ends: Ints) -> None:
+        low = int(starts[0]) if len(starts) else 0
+        high = int(ends[-1]) if len(ends) else 0
+        self.data: U8 = np.zeros(high - low + _PAD, dtype=np.uint8)
+        self.data[: high - low] = data[low:high]
+        self.buffer = pa.py_buffer(self.data)
+        self.words: U64 = np.ndarray((len(self.data) - FIXED_SIZE + 1,), "<u8", self.data, strides=(1,))
+        """The 8 bytes from each position on, little-endian."""
+        self.starts = starts - low
+        self.ends = ends - low
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where one column's datum lies in each row: its flag, and position and size of its body (of the content, for BYTES)."""
+
+    flags: U8
+    bodies: Ints
+    sizes: Ints
+
+    @classmethod
+    def missing(cls, rows: Rows) -> Self:
+        """In no row at all."""
+        count = len(rows)
+        return cls(np.full(count, MISSING, np.uint8), rows.starts.copy(), np.zeros(count, np.int64))
+
+    @property
+    def absent(self) -> Mask:
+        """The rows that lack the column."""
+        absent: Mask = self.flags == MISSING
+        return absent
+
+    def put(self, index: Ints | Mask, other: "Places") -> None:
+        """Take over ``other``, which speaks of the rows ``index`` only."""
+        self.flags[index] = other.flags
+        self.bodies[index] = other.bodies
+        self.sizes[index] = other.sizes
+
+    def only(self, index: Ints | Mask) -> "Places":
+        """The places of these rows."""
+        return Places(self.flags[index], self.bodies[index], self.sizes[index])
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What to look for. A slot is the number under which a column's places are kept."""
+
+    handle: tuple[int | None, ...]
+    """Slot of each datum before the pairs; None: read over it."""
+    slots: Mapping[int, int]
+    """By column id; other columns are read over."""
+    halves: int
+    """How often a column may stand in a row."""
+    until_found: bool = False
+    """Stop in each row as soon as all columns of ``slots`` have been seen."""
+
+
+class Walk:
+    """The result: places by half and slot, and the odd rows."""
+
+    def __init__(self, rows: Rows, route: Route) -> None:
+        self._rows = rows
+        self._route = route
+        self._pos = rows.starts.copy()
+        self.odd: Mask = np.zeros(len(rows), np.bool_)
+        self._handle: dict[int, Places] = {}
+        self._found: list[dict[int, Places]] = [{} for _ in range(route.halves)]
+        if len(rows):
+            self._read_handle()
+            self._read_pairs()
+
+    def places(self, slot: int, half: int) -> Places:
+        """Where a column lies; a row's own pair wins over its handle. Odd rows have it nowhere."""
+        nowhere = Places.missing(self._rows)
+        found, handle = self._found[half].get(slot), self._handle.get(slot)
+        if found is None:
+            found = handle or nowhere
+        elif handle is not None and (absent := found.absent).any():
+            found.put(absent, handle.only(absent))
+        if self.odd.any():
+            found.put(self.odd, nowhere.only(self.odd))
+        return found
+
+    def _read_handle(self) -> None:
+        for slot in self._route.handle:
+            places = self._read_datums(None)
+            if slot is not None:
+                self._handle[slot] = places
+        left = self._rows.ends - self._pos
+        self.odd |= left <= 0
+        self._pos[(left == 1) & (self._rows.data[self._pos] == Flag.NULL)] += 1
+
+    def _read_pairs(self) -> None:
+        data, ends = self._rows.data, self._rows.ends
+        for _ in range(MAX_STEPS):
+            live = (self._pos < ends) & ~self.odd
+            if self._route.until_found:
+                live &= ~self._complete()
+            if live.all():
+                live_rows = None
+            else:
+                live_rows = np.flatnonzero(live)
+                if not len(live_rows):
+                    return
+            ids = self._read_ids(live_rows, data)
+            self._keep(ids, live_rows, self._read_datums(live_rows))
+        self.odd |= (self._pos < ends) & ~self.odd
+
+    def _complete(self) -> Mask:
+        first = [self._found[0].get(slot) for slot in self._route.slots.values()]
+        complete = np.full(len(self._rows), all(p is not None for p in first), np.bool_)
+        for places in first:
+            if places is not None:
+                complete &= ~places.absent
+        return complete
+
+    def _read_ids(self, index: Ints | None, data: U8) -> Ints:
+        at = self._pos if index is None else self._pos[index]
+        raw: Ints = data[at + 1].astype(np.int64)
+        sizes: Ints | int = 1
+        odd = data[at] != Flag.VARINT
+        if (raw >= 0x80).any():
+            sizes, too_long = varint_sizes(self._rows, at + 1)
+            raw = varint_values(self._rows, at + 1, sizes).view(np.int64)
+            odd |= too_long
+        self._move(index, at + 1 + sizes, odd)
+        return (raw >> 1 & 0x7FFF_FFFF_FFFF_FFFF) ^ -(raw & 1)
+
+    def _read_datums(self, index: Ints | None) -> Places:
+        at = self._pos if index is None else self._pos[index]
+        ends = self._rows.ends if index is None else self._rows.ends[index]
+        odd = at >= ends
+        flags: U8 = self._rows.data[at]
+        bodies, sizes = at + 1, np.zeros(len(at), np.int64)
+        for flag, rows in _each(flags):
+            if flag == Flag.NULL:
+                continue
+            found, size, wrong = _extent(self._rows, flag, bodies if rows is None else bodies[rows])
+            if rows is None:
+                bodies, sizes, odd = found, size, odd | wrong
+            else:
+                bodies[rows], sizes[rows] = found, size
+                odd[rows] |= wrong
+        self._move(index, bodies + sizes, odd)
+        return Places(flags, bodies, sizes)
+
+    def _move(self, index: Ints | None, to: Ints, odd: Mask) -> None:
+        """Go on behind what was read; a row that read past its end stays at its end, odd."""
+        ends = self._rows.ends if index is None else self._rows.ends[index]
+        odd = odd | (to > ends)
+        to = np.minimum(to, ends)
+        if odd.any():
+            to[odd] = ends[odd]
+        if index is None:
+            self._pos = to
+            self.odd |= odd
+        else:
+            self._pos[index] = to
+            self.odd[index] |= odd
+
+    def _keep(self, ids: Ints, index: Ints | None, places: Places) -> None:
+        if ids.min() == ids.max():
+            self._keep_slot(self._route.slots.get(int(ids[0]), _UNKNOWN), index, places)
+            return
+        for column_id in np.unique(ids).tolist():
+            slot = self._route.slots.get(column_id, _UNKNOWN)
+            if slot != _UNKNOWN:
+                rows = np.flatnonzero(ids == column_id)
+                self._keep_slot(slot, rows if index is None else index[rows], places.only(rows))
+
+    def _keep_slot(self, slot: int, index: Ints | None, places: Places) -> None:
+        if slot == _UNKNOWN:
+            return
+        for half in self._found:
+            if slot not in half:
+                if index is None:
+                    half[slot] = places
+                    return
+                half[slot] = Places.missing(self._rows)
+            free = half[slot].absent if index is None else half[slot].absent[index]
+            if not free.any():
+                continue
+            if index is None:
+                index = np.arange(len(self._rows))
+            half[slot].put(index[free], places.only(free))
+            if free.all():
+                return
+            index, places = index[~free], places.only(~free)
+        self.odd[slice(None) if index is None else index] = True
+
+
+def _each(flags: U8) -> Iterator[tuple[int, Ints | None]]:
+    """Each flag that occurs, with the rows that have it; None: all."""
+    if flags.size == 0:
+        return
+    if flags.min() == flags.max():
+        yield int(flags[0]), None
+        return
+    for flag in np.flatnonzero(np.bincount(flags, minlength=1)).tolist():
+        yield flag, np.flatnonzero(flags == flag)
+
+
+def _extent(rows: Rows, flag: int, at: Ints) -> tuple[Ints, Ints, Mask]:
+    """Position and size of the bodies that begin at ``at``, all with the same flag, and which are odd."""
+    match flag:
+        case Flag.VARINT | Flag.UVARINT:
+            sizes, odd = varint_sizes(rows, at)
+            return at, sizes, odd
+        case Flag.BYTES:
+            return _bytes_extent(rows, at)
+        case Flag.FLOAT | Flag.COMPARABLE_INT | Flag.COMPARABLE_UINT | Flag.DURATION:
+            return at, np.full(len(at), FIXED_SIZE, np.int64), np.zeros(len(at), np.bool_)
+        case Flag.DECIMAL:
+            sizes = _DECIMAL_SIZES[rows.data[at], rows.data[at + 1]]
+            return at, sizes, sizes == 0
+        case Flag.JSON:
+            return _json_extent(rows, at)
+        case _:
+            return at, np.zeros(len(at), np.int64), np.ones(len(at), np.bool_)
+
+
+def _bytes_extent(rows: Rows, at: Ints) -> tuple[Ints, Ints, Mask]:
+    first: Ints = rows.data[at].astype(np.int64)
+    if not (first >= 0x80).any():
+        return at + 1, first >> 1, (first & 1) == 1
+    widths, odd = varint_sizes(rows, at)
+    coded = varint_values(rows, at, widths)
+    odd |= (coded & _ONE).astype(np.bool_)
+    return at + widths, _capped(coded >> _ONE, rows), odd
+
+
+def _json_extent(rows: Rows, at: Ints) -> tuple[Ints, Ints, Mask]:
+    types = rows.data[at]
+    sizes = _JSON_SIZES[types]
+    odd = sizes == 0
+    for tp, index in _each(types):
+        inside = (at if index is None else at[index]) + 1
+        if tp in (JsonType.OBJECT, JsonType.ARRAY):
+            size: Ints = (rows.words[inside] >> np.uint64(32)).astype(np.int64)
+            wrong = size < JSON_HEADER
+        elif tp in (JsonType.STRING, JsonType.OPAQUE):
+            skip = 1 if tp == JsonType.OPAQUE else 0
+            widths, wrong = varint_sizes(rows, inside + skip)
+            size = skip + widths + _capped(varint_values(rows, inside + skip, widths), rows)
+        else:
+            continue
+        sizes[slice(None) if index is None else index] = size + 1
+        odd[slice(None) if index is None else index] = wrong
+    return at, sizes, odd
+
+
+def _capped(sizes: U64, rows: Rows) -> Ints:
+    """Sizes as signed numbers; one beyond all the data is too long in any case."""
+    return np.minimum(sizes, np.uint64(len(rows.data))).astype(np.int64)
+
+
+def varint_sizes(rows: Rows, at: Ints) -> tuple[Ints, Mask]:
+    """How many bytes each varint takes, and which are longer than 64 bits."""
+    count = len(at)
+    if not (rows.data[at] >= 0x80).any():
+        return np.ones(count, np.int64), np.zeros(count, np.bool_)
+    last = ~rows.words[at] & _MSB
+    sizes: Ints = (np.bitwise_count((last & -last) - _ONE) >> 3).astype(np.int64) + 1
+    odd = np.zeros(count, np.bool_)
+    if (sizes > FIXED_SIZE).any():
+        index = np.flatnonzero(sizes > FIXED_SIZE)
+        longer = index[rows.data[at[index] + 8] >= 0x80]
+        sizes[longer] = 10
+        odd[longer] = rows.data[at[longer] + 9] > 1
+    return sizes, odd
+
+
+def varint_values(rows: Rows, at: Ints, sizes: Ints) -> U64:
+    """The unsigned number of each varint."""
+    word = rows.words[at]
+    widest = int(sizes.max()) if len(sizes) else 1
+    if widest == 1:
+        return word & np.uint64(0x7F)
+    keep = (_ONE << (sizes.astype(np.uint64) << np.uint64(3))) - _ONE
+    word &= keep & ~_MSB
+    word = (word & np.uint64(0x7F007F007F007F00)) >> _ONE | word & np.uint64(0x007F007F007F007F)
+    word = (word & np.uint64(0x3FFF00003FFF0000)) >> np.uint64(2) | word & np.uint64(0x00003FFF00003FFF)
+    word = (word & np.uint64(0x0FFFFFFF00000000)) >> np.uint64(4) | word & np.uint64(0x000000000FFFFFFF)
+    if widest > FIXED_SIZE:
+        index = np.flatnonzero(sizes > FIXED_SIZE)
+        word[index] |= (rows.data[at[index] + 8] & 0x7F).astype(np.uint64) << np.uint64(56)
+        index = index[sizes[index] == 10]
+        word[index] |= rows.data[at[index] + 9].astype(np.uint64) << np.uint64(63)
+    return word
+
+
+def _decimal_sizes() -> Ints:
+    """Bytes of a decimal's body by precision and scale; 0 = no such type."""
+    sizes = np.zeros((256, 256), np.int64)
+    for precision in range(256):
+        for scale in range(256):
+            if is_valid_size(precision, scale):
+                sizes[precision, scale] = HEADER + sum(BYTES_OF_DIGITS[g] for g in groups_of(precision, scale))
+    return sizes
+
+
+def _json_sizes() -> Ints:
+    """Bytes of a JSON value by type, with the type byte; 0 = unknown, 1 = its own bytes tell."""
+    sizes = np.zeros(256, np.int64)
+    sizes[[JsonType.OBJECT, JsonType.ARRAY, JsonType.STRING, JsonType.OPAQUE]] = 1
+    for tp, size in FIXED_SIZES.items():
+        sizes[tp] = 1 + size
+    return sizes
+
+
+_DECIMAL_SIZES = _decimal_sizes()
+_JSON_SIZES = _json_sizes()
