@@ -153,14 +153,20 @@ class PrivateMariaDB:
         deadline = time.monotonic() + START_TIMEOUT
         while True:
             try:
+                self._listens()
                 self.connect().close()
                 return
-            except pymysql.err.OperationalError as refused:
+            except (pymysql.err.OperationalError, OSError) as refused:
                 code = self._process.poll()
                 if code is not None or time.monotonic() > deadline:
                     state = f"ended with code {code}" if code is not None else f"did not answer within {START_TIMEOUT:.0f} s"
                     raise ConfigError(f"mariadbd {state}; its log is {self.log_file}:\n{self._log_tail()}") from refused
             time.sleep(0.02)
+
+    def _listens(self) -> None:
+        """OSError until the server does; PyMySQL would leave its own socket open, which tests count as an error."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.connect(str(self.socket))
 
     def _log_tail(self) -> str:
         return "\n".join(self.log_file.read_text(errors="replace").splitlines()[-15:])

@@ -70,7 +70,9 @@ def fold(events: pa.Table) -> NetChanges:
     return NetChanges(tuple(changes), events.num_rows, len(first))
 
 
-def part_numbers(table_ids: Indexes, keys: pa.BinaryArray, keyless: np.ndarray[Any, np.dtype[np.bool_]], parts: int) -> np.ndarray[Any, np.dtype[np.int32]]:
+def part_numbers(
+    table_ids: Indexes, keys: pa.BinaryArray, keyless: np.ndarray[Any, np.dtype[np.bool_]], parts: int
+) -> np.ndarray[Any, np.dtype[np.int32]]:
     """The part, 0 to ``parts - 1``, that each row belongs to; a keyless table lies wholly in one part.
 
     The hash is fixed for ever, since a restart must find the rows of an unfinished part again. All arithmetic is modulo 2**64:

@@ -90,10 +90,17 @@ def load(session: Session, cluster_id: int, drainer: str, schema: str = CHECKPOI
         ApplyError: the cluster id is unknown and the table holds rows of several, or the row is not JSON, or more than one span is unfinished.
     """
     checkpoint = _load_checkpoint(session, cluster_id, schema)
-    return Progress(checkpoint.commit_ts, checkpoint.consistent, checkpoint.schema_version, _load_unfinished(session, drainer, checkpoint.commit_ts, schema))
+    return Progress(
+        checkpoint.commit_ts,
+        checkpoint.consistent,
+        checkpoint.schema_version,
+        _load_unfinished(session, drainer, checkpoint.commit_ts, schema),
+    )
 
 
-def save_checkpoint(session: Session, cluster_id: int, commit_ts: int, schema_version: int, consistent: bool, schema: str = CHECKPOINT_SCHEMA) -> None:
+def save_checkpoint(
+    session: Session, cluster_id: int, commit_ts: int, schema_version: int, consistent: bool, schema: str = CHECKPOINT_SCHEMA
+) -> None:
     """Write the Drainer-compatible row: everything up to ``commit_ts`` is in the target once this transaction commits."""
     value = Checkpoint(commit_ts, consistent, schema_version).to_json()
     session.execute(f"REPLACE INTO {_checkpoint(schema)} VALUES (%s, %s)", [cluster_id, value])
@@ -104,14 +111,20 @@ def begin_span(session: Session, drainer: str, from_ts: int, to_ts: int, parts: 
     _mark(session, drainer, from_ts, to_ts, -1, parts, Mark.SPAN, schema)
 
 
-def mark_part(session: Session, drainer: str, from_ts: int, to_ts: int, part: int, parts: int, phase: Mark | str, schema: str = CHECKPOINT_SCHEMA) -> None:
+def mark_part(
+    session: Session, drainer: str, from_ts: int, to_ts: int, part: int, parts: int, phase: Mark | str, schema: str = CHECKPOINT_SCHEMA
+) -> None:
     """Record one part and phase as done, in the transaction of its data."""
     _mark(session, drainer, from_ts, to_ts, part, parts, Mark(phase), schema)
 
 
-def is_marked(session: Session, drainer: str, from_ts: int, to_ts: int, part: int, parts: int, phase: Mark | str, schema: str = CHECKPOINT_SCHEMA) -> bool:
+def is_marked(
+    session: Session, drainer: str, from_ts: int, to_ts: int, part: int, parts: int, phase: Mark | str, schema: str = CHECKPOINT_SCHEMA
+) -> bool:
     """Whether that part and phase is in the target already; asked first in each transaction, since its last commit's answer may be lost."""
-    sql = f"SELECT 1 FROM {_progress(schema)} WHERE drainer = %s AND from_ts = %s AND to_ts = %s AND part = %s AND parts = %s AND phase = %s"
+    sql = (
+        f"SELECT 1 FROM {_progress(schema)} WHERE drainer = %s AND from_ts = %s AND to_ts = %s AND part = %s AND parts = %s AND phase = %s"
+    )
     return bool(session.query(sql, [drainer, from_ts, to_ts, part, parts, str(Mark(phase))]))
 
 
@@ -159,11 +172,15 @@ def _load_checkpoint(session: Session, cluster_id: int, schema: str) -> Checkpoi
         return Checkpoint(0, True, 0)
     if len(rows) > 1:
         ids = sorted(row[0] for row in rows)
-        raise ApplyError(f"{schema}.checkpoint holds rows of several clusters {ids}: set source.cluster-id to the one that is replicated here")
+        raise ApplyError(
+            f"{schema}.checkpoint holds rows of several clusters {ids}: set source.cluster-id to the one that is replicated here"
+        )
     try:
         return Checkpoint.from_json(rows[0][1])
     except (ValueError, TypeError, AttributeError) as error:
-        raise ApplyError(f"{schema}.checkpoint of cluster {rows[0][0]} is no checkpoint: {rows[0][1]!r} ({error}); mend or delete the row") from error
+        raise ApplyError(
+            f"{schema}.checkpoint of cluster {rows[0][0]} is no checkpoint: {rows[0][1]!r} ({error}); mend or delete the row"
+        ) from error
 
 
 def _load_unfinished(session: Session, drainer: str, commit_ts: int, schema: str) -> UnfinishedSpan | None:

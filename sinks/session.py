@@ -6,6 +6,7 @@ the error number, the statement's beginning and the server's words. Nothing is r
 """
 
 import logging
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -141,20 +142,12 @@ def connect(target: TargetConfig, apply: ApplyConfig) -> Session:
     where = target.socket or f"{target.host}:{target.port}"
     for name, _ in target.params:
         if name.lower() in _OURS:
-            raise ConfigError(f"syncer.to.params may not set {name}: the statements are written for our own value (sql_mode has its setting syncer.sql-mode)")
+            raise ConfigError(
+                f"syncer.to.params may not set {name}: the statements are written for our own value (sql_mode has its setting syncer.sql-mode)"
+            )
     try:
-        connection = pymysql.connect(
-            host=target.host,
-            port=target.port,
-            unix_socket=target.socket or None,
-            user=target.user,
-            password=target.password,
-            charset="utf8mb4",
-            autocommit=False,
-            read_timeout=target.read_timeout,
-            write_timeout=target.read_timeout,
-        )
-    except pymysql.err.MySQLError as error:
+        connection = _open(target)
+    except (pymysql.err.MySQLError, OSError) as error:
         raise _as_apply_error(error, f"cannot connect to the target {where} as {target.user!r}") from error
     session = Session(connection, where)
     try:
@@ -197,6 +190,32 @@ def run_transaction(
     raise AssertionError("the loop above returns or raises")
 
 
+def _open(target: TargetConfig) -> "pymysql.connections.Connection[Any]":
+    connection = pymysql.connect(
+        host=target.host,
+        port=target.port,
+        user=target.user,
+        password=target.password,
+        charset="utf8mb4",
+        autocommit=False,
+        read_timeout=target.read_timeout,
+        write_timeout=target.read_timeout,
+        defer_connect=True,
+    )
+    if not target.socket:
+        connection.connect()
+        return connection
+    # PyMySQL leaves its own Unix socket open when the server does not answer.
+    local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        local.connect(target.socket)
+        connection.connect(local)
+    except BaseException:
+        local.close()
+        raise
+    return connection
+
+
 def _prepare(session: Session, target: TargetConfig, apply: ApplyConfig) -> None:
     session.execute("SET NAMES utf8mb4")
     session.execute("SET SESSION time_zone = '+00:00', foreign_key_checks = 0, sql_mode = %s", [apply.sql_mode])
@@ -222,7 +241,9 @@ def _relax_isolation(session: Session) -> None:
         session.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
 
 
-def _as_apply_error(error: pymysql.err.MySQLError, what: str) -> ApplyError:
+def _as_apply_error(error: pymysql.err.MySQLError | OSError, what: str) -> ApplyError:
+    if isinstance(error, OSError):
+        return RetryableApplyError(f"{what}: {error}", CR.CR_CONNECTION_ERROR)
     errno = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     words = error.args[1] if len(error.args) > 1 and error.args[1] else str(error) or "the connection is closed"
     kind = RetryableApplyError if errno in RETRYABLE else ApplyError

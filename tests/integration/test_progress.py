@@ -45,7 +45,9 @@ def test_checkpoint_row_is_the_drainers(session: Session) -> None:
     assert session.query(f"SELECT * FROM {SCHEMA}.checkpoint") == [
         (CLUSTER, '{"consistent":true,"commitTS":470604628714323969,"ts-map":{},"schema-version":48}')
     ]
-    columns = session.query("SELECT column_name, column_type FROM information_schema.columns WHERE table_schema = %s AND table_name = 'checkpoint'", [SCHEMA])
+    columns = session.query(
+        "SELECT column_name, column_type FROM information_schema.columns WHERE table_schema = %s AND table_name = 'checkpoint'", [SCHEMA]
+    )
     assert columns == [("clusterID", "bigint(20) unsigned"), ("checkPoint", "mediumtext")]
     assert load(session) == Progress(470604628714323969, True, 48, None)
 
@@ -90,7 +92,9 @@ def test_an_atomic_span_keeps_one_marker(session: Session) -> None:
         progress.mark_atomic(session, "d1", from_ts, to_ts, SCHEMA)
         save(session, to_ts, True)
         session.commit()
-    assert session.query(f"SELECT drainer, from_ts, to_ts, part, parts, phase FROM {SCHEMA}.spark_progress") == [("d1", 2, 3, 0, 1, "atomic")]
+    assert session.query(f"SELECT drainer, from_ts, to_ts, part, parts, phase FROM {SCHEMA}.spark_progress") == [
+        ("d1", 2, 3, 0, 1, "atomic")
+    ]
     assert load(session) == Progress(3, True, 48, None)
 
 

@@ -77,7 +77,10 @@ def test_closing_drops_what_is_not_committed(target: TargetConfig) -> None:
 
 
 def test_refusal_names_statement_and_words(target: TargetConfig) -> None:
-    with connect(target, ApplyConfig()) as session, pytest.raises(ApplyError, match=r"INSERT INTO h_session.nowhere.*1146.*doesn't exist") as caught:
+    with (
+        connect(target, ApplyConfig()) as session,
+        pytest.raises(ApplyError, match=r"INSERT INTO h_session.nowhere.*1146.*doesn't exist") as caught,
+    ):
         session.execute("INSERT INTO h_session.nowhere VALUES (1)")
     assert caught.value.errno == 1146
     assert not isinstance(caught.value, RetryableApplyError)
@@ -87,6 +90,12 @@ def test_no_server_is_retryable(target: TargetConfig) -> None:
     with pytest.raises(RetryableApplyError, match="cannot connect") as caught:
         connect(replace(target, socket="", port=1), ApplyConfig())
     assert caught.value.errno == 2003
+
+
+def test_no_socket_is_retryable(target: TargetConfig) -> None:
+    with pytest.raises(RetryableApplyError, match="cannot connect") as caught:
+        connect(replace(target, socket="/nowhere/socket"), ApplyConfig())
+    assert caught.value.errno == 2002
 
 
 def test_killed_connection_is_retryable_and_run_again(target: TargetConfig) -> None:

@@ -17,7 +17,9 @@ VERSION = SchemaVersion(40)
 
 
 def column(name: str, tp: int = ColumnType.BIGINT, flag: int = 0, flen: int = 20, decimal: int = 0, charset: str = "binary") -> ColumnInfo:
-    return ColumnInfo(0, name, 0, tp, flag, flen, decimal, charset, charset, (), None, None, None, None, False, "", False, False, PUBLIC, "")
+    return ColumnInfo(
+        0, name, 0, tp, flag, flen, decimal, charset, charset, (), None, None, None, None, False, "", False, False, PUBLIC, ""
+    )
 
 
 def text(name: str, flag: int = 0, charset: str = "utf8mb4") -> ColumnInfo:
@@ -28,7 +30,9 @@ NOT_NULL = int(ColumnFlag.NOT_NULL)
 INT_PK = NOT_NULL | int(ColumnFlag.PRI_KEY)
 
 
-def index(name: str, *columns: tuple[str, int], unique: bool = True, primary: bool = False) -> tuple[str, tuple[tuple[str, int], ...], bool, bool]:
+def index(
+    name: str, *columns: tuple[str, int], unique: bool = True, primary: bool = False
+) -> tuple[str, tuple[tuple[str, int], ...], bool, bool]:
     return name, columns, unique, primary
 
 

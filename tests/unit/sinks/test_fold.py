@@ -13,7 +13,9 @@ def events(*rows: tuple[int, int, Op, int, bytes]) -> pa.Table:
     columns = list(zip(*rows, strict=True)) or [[]] * 5
     names = ["commit_ts", "seq", "op", "table_id", "key"]
     types = [pa.int64(), pa.int32(), pa.int32(), pa.int64(), pa.binary()]
-    return pa.table({n: pa.array([int(v) if isinstance(v, Op) else v for v in c], t) for n, t, c in zip(names, types, columns, strict=True)})
+    return pa.table(
+        {n: pa.array([int(v) if isinstance(v, Op) else v for v in c], t) for n, t, c in zip(names, types, columns, strict=True)}
+    )
 
 
 def shape(changes: NetChanges) -> dict[int, tuple[list[int], list[tuple[int, int]], list[int]]]:
@@ -95,7 +97,9 @@ VECTORS = [
 ]
 
 
-@pytest.mark.parametrize(("parts", "expected"), [(1, [0] * 8), (2, [1, 1, 1, 1, 1, 1, 0, 1]), (4096, [3695, 3265, 651, 3337, 1415, 1981, 3250, 2539])])
+@pytest.mark.parametrize(
+    ("parts", "expected"), [(1, [0] * 8), (2, [1, 1, 1, 1, 1, 1, 0, 1]), (4096, [3695, 3265, 651, 3337, 1415, 1981, 3250, 2539])]
+)
 def test_parts_are_fixed_for_ever(parts: int, expected: list[int]) -> None:
     got = part_numbers(
         np.array([v[0] for v in VECTORS]), pa.array([v[1] for v in VECTORS], pa.binary()), np.array([v[2] for v in VECTORS]), parts

@@ -27,7 +27,7 @@ def one_by_one(values: pa.Array, form: Form) -> list[bytes]:
         (pa.array(["2026-01-01", None]), Form.QUOTED, [b"'2026-01-01'", b"NULL"]),
         (pa.array([b"it's", b"a\\b", b"", None], pa.binary()), Form.TEXT, [b"'it\\'s'", b"'a\\\\b'", b"''", b"NULL"]),
         (pa.array([b"\\'"], pa.binary()), Form.TEXT, [b"'\\\\\\''"]),
-        (pa.array(['{"a": "\\"\'"}']), Form.TEXT, [b"'{\"a\": \"\\\\\"\\'\"}'"]),
+        (pa.array(['{"a": "\\"\'"}']), Form.TEXT, [b'\'{"a": "\\\\"\\\'"}\'']),
         (pa.array([b"\0\xff'", None], pa.binary()), Form.BYTES, [b"_binary'\\0\xff\\''", b"NULL"]),
         (pa.array([b"\xe6"], pa.binary()), Form.BYTES, [b"_binary'\xe6'"]),
         (pa.array([None, None], pa.binary()), Form.TEXT, [b"NULL", b"NULL"]),

@@ -15,7 +15,9 @@ from tests.unit.sinks.samples import INT_PK, NOT_NULL, TABLE_ID, Events, column,
 LIMITS = PlanLimits()
 BY_ID = table([column("id", flag=INT_PK), text("v")], handle="int")
 WITH_UNIQUE = table([column("id", flag=INT_PK), column("u")], [index("uu", ("u", -1))], handle="int")
-COMMON = table([text("a", INT_PK), column("b", flag=INT_PK), column("c")], [index("PRIMARY", ("a", -1), ("b", -1), primary=True)], handle="common")
+COMMON = table(
+    [text("a", INT_PK), column("b", flag=INT_PK), column("c")], [index("PRIMARY", ("a", -1), ("b", -1), primary=True)], handle="common"
+)
 KEYLESS = table([column("a"), text("b")])
 
 
