@@ -64,7 +64,11 @@ class _Handlers:
         asked = dict(context.invocation_metadata())
         delivery = str(asked.get(DELIVERY_KEY, "sorted"))
         batched = asked.get(BATCH_KEY) == "1"
-        echo: tuple[tuple[str, str], ...] = ((DELIVERY_KEY, delivery), (PUMP_KEY, self._service.node_id), (GC_TS_KEY, str(self._service.store.gc_ts)))
+        echo: tuple[tuple[str, str], ...] = (
+            (DELIVERY_KEY, delivery),
+            (PUMP_KEY, self._service.node_id),
+            (GC_TS_KEY, str(self._service.store.gc_ts)),
+        )
         if batched:
             echo = (*echo, (BATCH_KEY, "1"))
         if delivery not in DELIVERIES:

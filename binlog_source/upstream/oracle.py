@@ -51,7 +51,9 @@ class Oracle:
         try:
             return int(text)
         except ValueError as error:
-            raise ConfigError(f"oracle file {self._path} holds no timestamp: {text!r}; write one above all that were given, or remove it") from error
+            raise ConfigError(
+                f"oracle file {self._path} holds no timestamp: {text!r}; write one above all that were given, or remove it"
+            ) from error
 
     def _write_mark(self, path: Path, mark: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

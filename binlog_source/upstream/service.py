@@ -111,7 +111,9 @@ class UpstreamService:
         self.mvcc = mvcc
         host, _, port = addr.rpartition(":")
         self._server = _Server((host, int(port)), self)
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, name="upstream service", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, name="upstream service", daemon=True
+        )
 
     @property
     def address(self) -> str:

@@ -74,7 +74,9 @@ def decode_footer(tail: bytes) -> int | None:
 def decode_record(record: bytes, at: Pointer) -> bytes:
     """The payload of exactly one record that was read at ``at``."""
     if len(record) < HEADER.size:
-        raise Corruption(f"value log {at}: {len(record)} bytes where a record of at least {HEADER.size} should be; restore the file or purge it")
+        raise Corruption(
+            f"value log {at}: {len(record)} bytes where a record of at least {HEADER.size} should be; restore the file or purge it"
+        )
     magic, length, crc = HEADER.unpack_from(record)
     payload = record[HEADER.size :]
     if magic != RECORD_MAGIC or length != len(payload) or google_crc32c.value(payload) != crc:

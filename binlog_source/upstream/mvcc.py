@@ -1,0 +1,48 @@
+"""What became of the transactions, by primary key, as TiDB's ``/mvcc/hex`` tells it (rows.md 9.3).
+
+Promises: safe for many threads; commits and rollbacks are final and never forgotten.
+"""
+
+import base64
+import threading
+from typing import Any
+
+_ROLLBACK = 3
+
+
+class Mvcc:
+    """Locks and writes on the primary keys of transactions."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._locks: dict[bytes, int] = {}
+        self._writes: dict[bytes, list[dict[str, int]]] = {}
+
+    def lock(self, key: bytes, start_ts: int) -> None:
+        """A transaction is in its prewrite."""
+        with self._lock:
+            self._locks[key] = start_ts
+
+    def commit(self, key: bytes, start_ts: int, commit_ts: int) -> None:
+        """It committed."""
+        self._settle(key, {"start_ts": start_ts, "commit_ts": commit_ts})
+
+    def roll_back(self, key: bytes, start_ts: int) -> None:
+        """It was rolled back."""
+        self._settle(key, {"type": _ROLLBACK, "start_ts": start_ts, "commit_ts": start_ts})
+
+    def _settle(self, key: bytes, write: dict[str, int]) -> None:
+        with self._lock:
+            if self._locks.get(key) == write["start_ts"]:
+                del self._locks[key]
+            self._writes.setdefault(key, []).insert(0, write)
+
+    def look_up(self, key: bytes) -> dict[str, Any]:
+        """The answer of ``GET /mvcc/hex/KEY``; newest write first."""
+        with self._lock:
+            info: dict[str, Any] = {}
+            if key in self._locks:
+                info["lock"] = {"start_ts": self._locks[key], "primary": base64.b64encode(key).decode(), "ttl": 3000}
+            if key in self._writes:
+                info["writes"] = list(self._writes[key])
+        return {"key": key.hex().upper(), "region_id": 1, "value": {"info": info}}

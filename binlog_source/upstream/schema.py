@@ -1,0 +1,270 @@
+"""Tables of the embedded upstream: from a short description to the table info JSON and the DDL text of a real TiDB.
+
+    Column("price", "decimal(10,2) unsigned", not_null=True, default="0.00")
+
+Promises: pure. The JSON has the keys of ddl.md 2; the text has TiDB's restored form (ddl.md 1). Columns come back public and in order.
+"""
+
+import copy
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from schemas.errors import ConfigError
+from schemas.tableinfo import PUBLIC, WHOLE_COLUMN, ColumnFlag, ColumnInfo, ColumnType, TableInfo
+
+Json = dict[str, Any]
+
+CHARSET = "utf8mb4"
+COLLATION = "utf8mb4_bin"
+DELETE_ONLY = 1
+"""State of a column that no row is written with any more."""
+
+_TYPE = re.compile(r"(?P<name>[a-z]+)(?:\((?P<args>.*)\))?(?P<unsigned> unsigned)?\Z")
+_FLEN = {"tinyint": 4, "smallint": 6, "mediumint": 9, "int": 11, "bigint": 20, "float": 12, "double": 22, "year": 4, "date": 10, "time": 10}
+_FLEN |= {
+    "datetime": 19,
+    "timestamp": 19,
+    "json": 4294967295,
+    "text": 65535,
+    "blob": 65535,
+    "longtext": 4294967295,
+    "char": 1,
+    "binary": 1,
+    "bit": 1,
+}
+_FLEN |= {"decimal": 10}
+_TYPES = {
+    "tinyint": ColumnType.TINYINT,
+    "smallint": ColumnType.SMALLINT,
+    "mediumint": ColumnType.MEDIUMINT,
+    "int": ColumnType.INT,
+    "bigint": ColumnType.BIGINT,
+    "float": ColumnType.FLOAT,
+    "double": ColumnType.DOUBLE,
+    "decimal": ColumnType.DECIMAL,
+    "year": ColumnType.YEAR,
+    "date": ColumnType.DATE,
+    "time": ColumnType.TIME,
+    "datetime": ColumnType.DATETIME,
+    "timestamp": ColumnType.TIMESTAMP,
+    "json": ColumnType.JSON,
+    "char": ColumnType.STRING,
+    "binary": ColumnType.STRING,
+    "varchar": ColumnType.VARCHAR,
+    "varbinary": ColumnType.VARCHAR,
+    "text": ColumnType.BLOB,
+    "blob": ColumnType.BLOB,
+    "longtext": ColumnType.LONGBLOB,
+    "enum": ColumnType.ENUM,
+    "set": ColumnType.SET,
+    "bit": ColumnType.BIT,
+}
+_TEXTUAL = frozenset({"char", "varchar", "text", "longtext", "enum", "set"})
+_FRACTIONAL = frozenset({"time", "datetime", "timestamp"})
+_INTEGERS = frozenset(ColumnType(n) for n in (1, 2, 3, 8, 9, 13, 16))
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column as a person would declare it."""
+
+    name: str
+    kind: str
+    """``bigint unsigned``, ``varchar(20)``, ``decimal(10,2)``, ``datetime(3)``, ``enum('a','b')``…"""
+    not_null: bool = False
+    default: str | int | float | None = None
+
+    def text(self) -> str:
+        """The column definition in TiDB's restored form."""
+        kind = re.sub(r"^[a-z]+", lambda m: m[0].upper(), self.kind).replace(" unsigned", " UNSIGNED")
+        default = "" if self.default is None else f" DEFAULT {_literal(self.default)}"
+        return f"{quoted(self.name)} {kind}{' NOT NULL' if self.not_null else ''}{default}"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table as a person would declare it."""
+
+    name: str
+    columns: tuple[Column, ...]
+    primary_key: tuple[str, ...] = ()
+    clustered: bool = True
+    """False: the handle is ``_tidb_rowid`` though there is a primary key."""
+    unique: tuple[tuple[str, ...], ...] = ()
+
+    def text(self) -> str:
+        """The CREATE TABLE in TiDB's restored form."""
+        parts = [column.text() for column in self.columns]
+        if self.primary_key:
+            parts.append(
+                f"PRIMARY KEY({_names(self.primary_key)}) /*T![clustered_index] {'CLUSTERED' if self.clustered else 'NONCLUSTERED'} */"
+            )
+        parts += [f"UNIQUE `u{number}`({_names(columns)})" for number, columns in enumerate(self.unique, 1)]
+        return f"CREATE TABLE {quoted(self.name)} ({','.join(parts)});"
+
+
+def quoted(name: str) -> str:
+    """A name in back quotes."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def name_json(name: str) -> Json:
+    """A name in its two spellings."""
+    return {"O": name, "L": name.lower()}
+
+
+def table_json(table: Table, table_id: int) -> Json:
+    """The table info of a new table."""
+    columns = [column_json(column, number, number - 1) for number, column in enumerate(table.columns, 1)]
+    by_name = {column["name"]["O"]: column for column in columns}
+    for name in table.primary_key:
+        by_name[name]["type"]["Flag"] |= ColumnFlag.PRI_KEY | ColumnFlag.NOT_NULL
+    integer_key = len(table.primary_key) == 1 and by_name[table.primary_key[0]]["type"]["Tp"] in (1, 2, 3, 8, 9)
+    pk_is_handle = table.clustered and integer_key
+    keys = [("PRIMARY", table.primary_key, True)] if table.primary_key and not pk_is_handle else []
+    keys += [(f"u{number}", columns_of, False) for number, columns_of in enumerate(table.unique, 1)]
+    return {
+        "id": table_id,
+        "name": name_json(table.name),
+        "charset": CHARSET,
+        "collate": COLLATION,
+        "cols": columns,
+        "index_info": [_index_json(i, *key, by_name) for i, key in enumerate(keys, 1)] or None,
+        "state": PUBLIC,
+        "pk_is_handle": pk_is_handle,
+        "is_common_handle": bool(table.primary_key) and table.clustered and not integer_key,
+        "common_handle_version": 1,
+        "comment": "",
+        "max_col_id": len(columns),
+        "max_idx_id": len(keys),
+        "partition": None,
+        "view": None,
+        "sequence": None,
+        "temp_table_type": 0,
+    }
+
+
+def column_json(column: Column, column_id: int, offset: int, *, added: bool = False) -> Json:
+    """One element of ``cols``; an ``added`` column remembers its default for the rows that are there already."""
+    default = column.default if column.default is None or column.kind.startswith("bit") else str(column.default)
+    return {
+        "id": column_id,
+        "name": name_json(column.name),
+        "offset": offset,
+        "origin_default": default if added else None,
+        "origin_default_bit": None,
+        "default": default,
+        "default_bit": None,
+        "default_is_expr": False,
+        "generated_expr_string": "",
+        "generated_stored": False,
+        "type": _type_json(column),
+        "state": PUBLIC,
+        "comment": "",
+        "hidden": False,
+        "change_state_info": None,
+        "version": 2,
+    }
+
+
+def _type_json(column: Column) -> Json:
+    match = _TYPE.match(column.kind)
+    if match is None or match["name"] not in _TYPES:
+        raise ConfigError(f"column {column.name}: the embedded upstream has no type {column.kind!r}")
+    name, args = match["name"], match["args"]
+    words = re.findall(r"'((?:[^']|'')*)'", args or "") if name in ("enum", "set") else []
+    numbers = [int(part) for part in args.split(",")] if args and not words else []
+    flen = numbers[0] if numbers and name not in _FRACTIONAL else _FLEN.get(name, 1)
+    scale = numbers[1] if len(numbers) > 1 else numbers[0] if numbers and name in _FRACTIONAL else 0
+    flag = (ColumnFlag.NOT_NULL if column.not_null else 0) | (ColumnFlag.UNSIGNED if match["unsigned"] else 0)
+    textual = name in _TEXTUAL
+    return {
+        "Tp": int(_TYPES[name]),
+        "Flag": int(flag),
+        "Flen": flen,
+        "Decimal": scale,
+        "Charset": CHARSET if textual else "binary",
+        "Collate": COLLATION if textual else "binary",
+        "Elems": [word.replace("''", "'") for word in words] or None,
+        "ElemsIsBinaryLit": None,
+        "Array": False,
+    }
+
+
+def _index_json(index_id: int, name: str, columns: Sequence[str], primary: bool, by_name: dict[str, Json]) -> Json:
+    return {
+        "id": index_id,
+        "idx_name": name_json(name),
+        "idx_cols": [{"name": name_json(c), "offset": by_name[c]["offset"], "length": WHOLE_COLUMN} for c in columns],
+        "is_unique": True,
+        "is_primary": primary,
+        "state": PUBLIC,
+        "comment": "",
+        "is_invisible": False,
+        "mv_index": False,
+    }
+
+
+def with_columns(info: Json, columns: Sequence[Json]) -> Json:
+    """``info`` with these columns, offsets and index columns set right."""
+    fresh = copy.deepcopy(info)
+    fresh["cols"] = [{**column, "offset": offset} for offset, column in enumerate(columns)]
+    offsets = {column["name"]["L"]: column["offset"] for column in fresh["cols"]}
+    for index in fresh["index_info"] or ():
+        for part in index["idx_cols"]:
+            part["offset"] = offsets[part["name"]["L"]]
+    fresh["max_col_id"] = max([info["max_col_id"], *(column["id"] for column in columns)])
+    return fresh
+
+
+def parsed(info: Json) -> TableInfo:
+    """The table info as every reader sees it."""
+    return TableInfo.from_json(info)
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(map(quoted, names))
+
+
+def _literal(value: str | int | float) -> str:
+    return "_UTF8MB4'" + value.replace("\\", "\\\\").replace("'", "''") + "'" if isinstance(value, str) else str(value)
+
+
+def default_of(column: ColumnInfo) -> Any:
+    """What a row gets when an INSERT does not name the column."""
+    return _value(column, column.default)
+
+
+def origin_of(column: ColumnInfo) -> Any:
+    """What a row holds that was written before the column existed."""
+    return _value(column, column.origin_default)
+
+
+def _value(column: ColumnInfo, default: str | int | float | None) -> Any:
+    if default is None:
+        return _zero(column) if column.not_null else None
+    if column.tp in _INTEGERS:
+        return int(default)
+    return float(default) if column.tp in (ColumnType.FLOAT, ColumnType.DOUBLE) else default
+
+
+def _zero(column: ColumnInfo) -> Any:
+    match column.tp:
+        case ColumnType.FLOAT | ColumnType.DOUBLE:
+            return 0.0
+        case ColumnType.DECIMAL:
+            return "0"
+        case ColumnType.DATE:
+            return "0000-00-00"
+        case ColumnType.DATETIME | ColumnType.TIMESTAMP:
+            return "0000-00-00 00:00:00"
+        case ColumnType.TIME:
+            return "00:00:00"
+        case ColumnType.ENUM:
+            return 1
+        case tp if tp in _INTEGERS or tp == ColumnType.SET:
+            return 0
+        case _:
+            return ""
