@@ -9,7 +9,7 @@ error names Pump and ts. Channels are kept for the life of the process.
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import grpc
@@ -29,7 +29,9 @@ TIP = "tip"
 _OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.min_reconnect_backoff_ms", 100),
             ("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 1000))  # fmt: skip
 _ATTEMPT_SECONDS = 30.0
+_FAR_FUTURE = (1 << 62) - 1
 _FIRST_PAUSE, _LAST_PAUSE = 0.05, 1.0
+_OLDEST = Position(0, 0)
 
 _channels: dict[str, grpc.Channel] = {}
 _channels_lock = threading.Lock()
@@ -65,7 +67,7 @@ class Pull:
 
     def greeting(self) -> Greeting:
         """What the Pump says of itself before its first message."""
-        metadata: Mapping[str, str] = dict(self._call.initial_metadata() or ())
+        metadata = {key: str(value) for key, value in self._call.initial_metadata() or ()}
         return Greeting(metadata.get(DELIVERY_KEY, ""), int(metadata.get(GC_KEY, "0") or 0))
 
     def __iter__(self) -> Iterator[bytes]:
@@ -73,11 +75,11 @@ class Pull:
 
     def cancel(self) -> None:
         """End the call."""
-        self._call.cancel()
+        self._call.cancel()  # type: ignore[no-untyped-call]
 
 
 def channel(address: str) -> grpc.Channel:
-    """This process's channel to ``address``."""
+    """The channel of this process to ``address``."""
     with _channels_lock:
         if address not in _channels:
             _channels[address] = grpc.insecure_channel(address, options=_OPTIONS)
@@ -111,16 +113,16 @@ def write(endpoint: Endpoint, payload: bytes, timeout: float = 5.0) -> None:
 
 
 def offers_raw(endpoint: Endpoint, patience: float) -> bool:
-    """Whether the Pump echoes raw delivery. A real one sends its metadata with its first message, so silence means no.
+    """Whether the Pump is one of ours, which offer tip and raw delivery. A real one sends its metadata with its first message, so silence means no.
 
     Raises:
         PumpUnavailable: it cannot be reached within ``patience`` seconds.
     """
     deadline = time.monotonic() + patience
     while True:
-        pull = Pull(endpoint, Delivery.RAW, Position((1 << 32) - 1, 0), timeout=3.0)
+        pull = Pull(endpoint, TIP, Position(0, _FAR_FUTURE), timeout=3.0)
         try:
-            return pull.greeting().delivery == Delivery.RAW
+            return pull.greeting().delivery == TIP
         except grpc.RpcError as error:
             failure = error
         finally:
@@ -137,17 +139,20 @@ def read_raw(
 ) -> Iterator[Records]:
     """The records of the log from ``begin`` (inclusive) to ``end``, in log order, in runs.
 
-    ``on_purged`` is called with the Pump's gc ts when binlogs above ``wanted_ts`` may be gone.
+    ``on_purged`` is called with the Pump's gc ts when binlogs above ``wanted_ts`` may be gone; if it returns, reading begins
+    at the oldest record kept.
     """
-    reached = begin
+    reached, lost = begin, False
 
     def attempt() -> Iterator[Records]:
-        nonlocal reached
+        nonlocal reached, lost
         with _opened(endpoint, Delivery.RAW, reached) as pull:
             greeting = pull.greeting()
             _require_raw(endpoint, greeting)
-            if reached == begin and purged(greeting.gc_ts, wanted_ts):
+            if reached == begin and not lost and purged(greeting.gc_ts, wanted_ts):
                 on_purged(greeting.gc_ts)
+                reached, lost = _OLDEST, True
+                return
             for data in pull:
                 records = parse(data, endpoint.pump)
                 count = _until(records, reached, end, endpoint, wanted_ts)

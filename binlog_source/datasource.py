@@ -17,15 +17,14 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from binlog_source.admission import TailView, holder, pending_bytes, plan_raw, plan_sorted
 from binlog_source.client import Endpoint, offers_raw, purge_text, read_raw, read_sorted
-from binlog_source.framing import Records, loss, punctuation, raw_rows, sorted_rows
+from binlog_source.framing import Records, joined, loss, punctuation, raw_rows, sorted_rows
 from binlog_source.offset import BinlogOffset, Position, from_json, require_advance
 from binlog_source.options import StreamOptions, source_of, stream_options_of
 from binlog_source.roster import Roster, roster_of
@@ -86,7 +85,7 @@ class BinlogReader(DataSourceReader):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         self._config, self._extra = source_of(options), stream_options_of(options)
 
-    def partitions(self) -> list[BinlogPartition]:  # type: ignore[override]
+    def partitions(self) -> list[BinlogPartition]:
         """One partition per Pump."""
         after_ts, upto_ts = self._config.starting_commit_ts, self._config.ending_commit_ts
         if after_ts < 0 or upto_ts <= 0:
@@ -153,7 +152,7 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the Pumps are, and which one holds R: shown in the query's progress."""
         return self._reported
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[BinlogPartition]:  # type: ignore[override]
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[BinlogPartition]:
         """One partition per Pump that ``end`` names and that has something to read."""
         before, after = from_json(start), from_json(end)
         if before.to_json() == after.to_json():
@@ -351,16 +350,8 @@ def _gathered(runs: Iterator[Records]) -> Iterator[Records]:
         waiting.append(run)
         rows, size = rows + len(run), size + run.size
         if rows >= _FLUSH_ROWS or size >= _FLUSH_BYTES:
-            yield _joined(waiting)
+            yield joined(waiting)
             waiting, rows, size = [], 0, 0
     if waiting:
-        yield _joined(waiting)
+        yield joined(waiting)
 
-
-def _joined(runs: list[Records]) -> Records:
-    if len(runs) == 1:
-        return runs[0]
-    return Records(
-        *(np.concatenate([getattr(run, name) for run in runs]) for name in ("types", "start_ts", "commit_ts", "suffixes", "offsets")),
-        [payload for run in runs for payload in run.payloads],
-    )

@@ -51,6 +51,20 @@ class Records:
         return sum(map(len, self.payloads))
 
 
+def joined(runs: Sequence[Records]) -> Records:
+    """Several runs as one."""
+    if len(runs) == 1:
+        return runs[0]
+    return Records(
+        np.concatenate([run.types for run in runs]),
+        np.concatenate([run.start_ts for run in runs]),
+        np.concatenate([run.commit_ts for run in runs]),
+        np.concatenate([run.suffixes for run in runs]),
+        np.concatenate([run.offsets for run in runs]),
+        [payload for run in runs for payload in run.payloads],
+    )
+
+
 def parse(data: bytes, pump: str) -> Records:
     """The messages in one response of ``pump``.
 

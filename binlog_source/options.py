@@ -6,6 +6,7 @@ ours or has no sense is a ``ConfigError`` naming it.
 
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
+from typing import Any
 
 from conf.model import SourceConfig
 from schemas.errors import ConfigError
@@ -50,7 +51,7 @@ def source_of(options: Mapping[str, str]) -> SourceConfig:
     if unknown := sorted(set(given) - known):
         raise ConfigError(f"format tidb_binlog has no option {', '.join(unknown)}; it has {', '.join(sorted(_CONFIG_NAMES))}")
     defaults = {f.name: f.default for f in fields(SourceConfig) if f.default is not MISSING}
-    values = {}
+    values: dict[str, Any] = {}
     for name, attribute in _CONFIG_NAMES.items():
         text = given.get(name.lower())
         values[attribute] = defaults[attribute] if text is None else _value(name, text, type(defaults[attribute]))
@@ -72,7 +73,7 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _value(name: str, text: str, kind: type) -> object:  # type: ignore[type-arg]
+def _value(name: str, text: str, kind: type) -> Any:
     if kind is bool:
         if text.lower() not in ("true", "false"):
             raise ConfigError(f"option {name} is {text!r}: give true or false")

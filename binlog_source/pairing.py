@@ -213,7 +213,9 @@ class _Judged:
         self.payload_needed = fates == Fate.WAIT
 
     def _any(self, rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        return np.bincount(self.of[rows], minlength=len(self.groups)) > 0
+        found: NDArray[np.bool_] = np.zeros(len(self.groups), np.bool_)
+        found[self.of[rows]] = True
+        return found
 
     def _commits(self, is_commit: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Each group's commit_ts, 0 where no Commit is there."""
@@ -234,11 +236,12 @@ class _Judged:
     def _unsettled(self, is_outcome: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Prewrites whose own Pump has no outcome for them."""
         pumps = pc.dictionary_encode(self.table.column("pump").combine_chunks())
-        codes = pumps.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        codes: NDArray[np.int64] = pumps.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         keys = self.of * len(pumps.dictionary) + codes
         settled = np.zeros(len(self.groups) * len(pumps.dictionary), np.bool_)
         settled[keys[is_outcome]] = True
-        return self.is_prewrite & ~settled[keys]
+        unsettled: NDArray[np.bool_] = self.is_prewrite & ~settled[keys]
+        return unsettled
 
     def _first_prewrites(self, groups: NDArray[np.bool_]) -> NDArray[np.int64]:
         """For each group in ``groups`` that has Prewrites: the row of the one that carries the payload."""
@@ -305,7 +308,8 @@ class _Judged:
 
 
 def _numbers(table: pa.Table, name: str) -> NDArray[Any]:
-    return table.column(name).to_numpy()
+    values: NDArray[Any] = table.column(name).to_numpy()
+    return values
 
 
 def _distinct(table: pa.Table) -> pa.Table:

@@ -23,7 +23,7 @@ from binlog_source.client import Endpoint, write
 from binlog_source.pairing import Orphan, Settle
 from conf.model import PairConfig
 from schemas.errors import ConfigError, PumpUnavailable
-from schemas.events import BinlogType, as_time
+from schemas.events import as_time
 from schemas.proto import binlog_pb2
 
 _ROLLBACK_OP = 3
@@ -132,8 +132,8 @@ def prewrite_key_of(payload: bytes) -> bytes:
 
 def record_of(settle: Settle) -> bytes:
     """The Commit or Rollback binlog that tells a Pump the outcome."""
-    tp = BinlogType.COMMIT if settle.commit_ts else BinlogType.ROLLBACK
-    return binlog_pb2.Binlog(tp=int(tp), start_ts=settle.start_ts, commit_ts=settle.commit_ts).SerializeToString()
+    tp = binlog_pb2.Commit if settle.commit_ts else binlog_pb2.Rollback
+    return binlog_pb2.Binlog(tp=tp, start_ts=settle.start_ts, commit_ts=settle.commit_ts).SerializeToString()
 
 
 def tell(settles: Iterable[Settle], endpoints: Mapping[str, Endpoint]) -> None:

@@ -52,7 +52,7 @@ class FixedRoster:
         return self._cluster_id
 
     def now(self) -> int:
-        """This machine's time."""
+        """The time of this machine."""
         return tso(time.time_ns() // 1_000_000)
 
 
