@@ -105,18 +105,24 @@ def _mix(x: Any) -> Any:
 
 def _hash_bytes(hashes: Any, starts: Any, lengths: Any, data: Any) -> Any:
     """Fold the bytes of each row into its hash, one 8-byte word of all rows at a time."""
-    padded = np.concatenate([data, np.zeros(8, dtype=np.uint8)])
+    all_words = _words(data)
     masks = np.array([(1 << (8 * n)) - 1 for n in range(9)], dtype=np.uint64)
     active = np.flatnonzero(lengths)
     word = 0
     while len(active):
         at = starts[active] + word
         left = np.minimum(lengths[active] - word, 8)
-        words = padded[at[:, None] + np.arange(8)].view("<u8")[:, 0] & masks[left]
+        words = all_words[at] & masks[left]
         hashes[active] = _mix(hashes[active] ^ words)
         word += 8
         active = active[lengths[active] > word]
     return _mix(hashes ^ lengths.astype(np.uint64))
+
+
+def _words(data: Any) -> Any:
+    """For each byte position the little-endian word that begins there, zeros after the end; a view, not aligned."""
+    padded = np.concatenate([data, np.zeros(8, dtype=np.uint8)])
+    return np.lib.stride_tricks.as_strided(padded[:8].view("<u8"), shape=(len(data) + 1,), strides=(1,), writeable=False)
 
 
 def _binary_parts(keys: pa.BinaryArray) -> tuple[Any, Any, Any]:
@@ -141,14 +147,21 @@ def _event_order(commit_ts: Indexes, seq: Indexes) -> Indexes:
 
 def _row_codes(keys: pa.ChunkedArray, order: Indexes, table_codes: Indexes, tables: int) -> Indexes:
     """A number for each event's row: equal for equal (table, key)."""
-    encoded = pc.dictionary_encode(keys.combine_chunks())
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.combine_chunks()
-    codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)[order]
+    codes = _key_codes(keys.combine_chunks())[order]
     codes = codes * tables + table_codes
     if int(codes.max()) > _SPARSE * len(codes):
         return np.unique(codes, return_inverse=True)[1].astype(np.int64)
     return codes  # type: ignore[no-any-return]
+
+
+def _key_codes(keys: pa.BinaryArray) -> Indexes:
+    """A number for each different key."""
+    starts, lengths, data = _binary_parts(keys)
+    if bool((lengths == 8).all()):
+        # The usual key, one integer: four times as fast as hashing bytes.
+        return np.unique(_words(data)[starts], return_inverse=True)[1].astype(np.int64)
+    codes = pc.dictionary_encode(keys).indices.to_numpy(zero_copy_only=False)
+    return codes.astype(np.int64)
 
 
 _SPARSE = 8

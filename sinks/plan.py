@@ -108,7 +108,7 @@ def plan_rows(
     deletes: list[Statement] = []
     writes: list[Statement] = []
     for changes in fold(events):
-        builder = _TableBuilder(tables[changes.table_id], limits, flavour)
+        builder = TableBuilder(tables[changes.table_id], limits, flavour)
         gone, fresh = _images(builder, changes, source)
         deletes += builder.deletes(gone)
         writes += builder.writes(fresh)
@@ -182,7 +182,7 @@ def _unknown_table(events: pa.Table, table_id: int) -> SchemaMismatch:
     )
 
 
-def _images(builder: "_TableBuilder", changes: TableChanges, source: _Source) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+def _images(builder: "TableBuilder", changes: TableChanges, source: _Source) -> tuple[pa.RecordBatch, pa.RecordBatch]:
     """Old images to delete and new images to write."""
     fresh = source.new_images(builder.table, np.concatenate([changes.after, changes.added]))
     if builder.key and builder.identity_is_the_only_key:
@@ -204,10 +204,10 @@ def _differ(old: pa.RecordBatch, new: pa.RecordBatch, names: Sequence[str]) -> n
     return moved
 
 
-class _TableBuilder:
-    """Statements for one table."""
+class TableBuilder:
+    """Makes the statements for one table from decoded images."""
 
-    def __init__(self, table: TableAt, limits: PlanLimits, flavour: Flavour) -> None:
+    def __init__(self, table: TableAt, limits: PlanLimits, flavour: Flavour = Flavour.MARIADB) -> None:
         self.table = table
         self.info: TableInfo = table.info
         self.limits = limits

@@ -24,7 +24,8 @@ class History:
 
 @st.composite
 def histories(draw: st.DrawFn) -> History:
-    rows = draw(st.lists(st.tuples(st.integers(1, 3), st.binary(max_size=10)), min_size=1, max_size=6, unique=True))
+    keys = draw(st.sampled_from([st.binary(max_size=10), st.binary(min_size=8, max_size=8)]))
+    rows = draw(st.lists(st.tuples(st.integers(1, 3), keys), min_size=1, max_size=6, unique=True))
     state: State = {row: -i - 1 for i, row in enumerate(rows) if draw(st.booleans())}
     before, events, value, ts, seq = dict(state), [], 0, 100, 0
     for _ in range(draw(st.integers(0, 40))):
