@@ -55,25 +55,35 @@ class Token:
         return self.text
 
 
-_PATTERN = re.compile(
-    r"""(?P<space>\s+)
-      | (?P<feature_open>/\*(?:T!(?:\[[a-z_,]*\])?|!\d*|M!\d*))
-      | (?P<comment>/\*.*?(?:\*/|\Z) | --(?=\s|\Z)[^\n]*\n? | \#[^\n]*\n?)
-      | (?P<feature_close>\*/)
-      | (?P<string>'(?:[^'\\]|''|\\.)*(?:'|\Z) | "(?:[^"\\]|""|\\.)*(?:"|\Z))
-      | (?P<name>`(?:[^`]|``)*(?:`|\Z))
-      | (?P<number>\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w$]))
-      | (?P<word>[\w$@]+)
-      | (?P<sign>.)
-    """,
-    re.VERBOSE | re.DOTALL,
-)
+_STRINGS = {
+    True: r"""'(?:[^'\\]|''|\\.)*(?:'|\Z) | "(?:[^"\\]|""|\\.)*(?:"|\Z)""",
+    False: r"""'(?:[^']|'')*(?:'|\Z) | "(?:[^"]|"")*(?:"|\Z)""",
+}
+_PATTERNS = {
+    escapes: re.compile(
+        rf"""(?P<space>\s+)
+          | (?P<feature_open>/\*(?:T!(?:\[[a-z_,]*\])?|!\d*|M!\d*))
+          | (?P<comment>/\*.*?(?:\*/|\Z) | --(?=\s|\Z)[^\n]*\n? | \#[^\n]*\n?)
+          | (?P<feature_close>\*/)
+          | (?P<string>{strings})
+          | (?P<name>`(?:[^`]|``)*(?:`|\Z))
+          | (?P<number>\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w$]))
+          | (?P<word>[\w$@]+)
+          | (?P<sign>.)
+        """,
+        re.VERBOSE | re.DOTALL,
+    )
+    for escapes, strings in _STRINGS.items()
+}
 _KINDS = {k.name.lower(): k for k in Kind}
 
 
-def tokenize(sql: str) -> tuple[Token, ...]:
-    """The tokens of ``sql``, blanks included."""
-    return tuple(Token(_KINDS[m.lastgroup or "sign"], m.group()) for m in _PATTERN.finditer(sql))
+def tokenize(sql: str, *, backslash_escapes: bool = True) -> tuple[Token, ...]:
+    """The tokens of ``sql``, blanks included.
+
+    TiDB restores its DDL text without escaping: a backslash in a string there is a backslash (``backslash_escapes=False``).
+    """
+    return tuple(Token(_KINDS[m.lastgroup or "sign"], m.group()) for m in _PATTERNS[backslash_escapes].finditer(sql))
 
 
 def significant(sql: str) -> tuple[Token, ...]:

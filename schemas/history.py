@@ -55,6 +55,8 @@ class SchemaHistory:
     """The jobs with effect, ascending by version."""
     tracks: Mapping[int, Track] = field(default_factory=dict, repr=False)
     schemas: Mapping[int, tuple[tuple[SchemaVersion, DbInfo | None], ...]] = field(default_factory=dict, repr=False)
+    touched: Mapping[int, tuple[int, ...]] = field(default_factory=dict, repr=False)
+    """Table ids that a job (by id) changed."""
 
     @classmethod
     def of(cls, jobs: Iterable[Job]) -> Self:
@@ -68,7 +70,7 @@ class SchemaHistory:
         ordered = tuple(sorted((j for j in by_id.values() if j.effective), key=lambda j: j.version))
         for job in ordered:
             fold.apply(job)
-        return cls(by_id, ordered, fold.tracks(), fold.schemas())
+        return cls(by_id, ordered, fold.tracks(), fold.schemas(), fold.touched())
 
     def __len__(self) -> int:
         """Number of jobs."""
@@ -138,8 +140,7 @@ class SchemaHistory:
 
     def tables_of_job(self, job: Job) -> tuple[int, ...]:
         """The table ids that this job changed: for DROP DATABASE all of its tables."""
-        found = (i for i, t in self.tracks.items() if job.version in t.versions)
-        return tuple(sorted(found))
+        return self.touched.get(job.id, ())
 
     def schema_at(self, schema: int | str, version: int) -> DbInfo | None:
         """The database of this id or name at ``version``; None when there was none."""

@@ -63,6 +63,7 @@ class Fold:
         self._schemas: dict[int, list[tuple[SchemaVersion, DbInfo | None]]] = {1: [(SchemaVersion(0), _INITIAL)]}
         self._homes: dict[int, int] = {}
         self._fell_with: dict[int, list[int]] = {}
+        self._touched: dict[int, set[int]] = {}
 
     def tracks(self) -> dict[int, Track]:
         """What came out, by table id."""
@@ -71,6 +72,10 @@ class Fold:
     def schemas(self) -> dict[int, tuple[tuple[SchemaVersion, DbInfo | None], ...]]:
         """What came out, by schema id."""
         return {i: tuple(entries) for i, entries in self._schemas.items()}
+
+    def touched(self) -> dict[int, tuple[int, ...]]:
+        """The table ids that each job changed, by job id."""
+        return {job_id: tuple(sorted(ids)) for job_id, ids in self._touched.items()}
 
     def apply(self, job: Job) -> None:
         """Fold one effective job."""
@@ -125,23 +130,24 @@ class Fold:
                 self._drop(job, table_id)
 
     def _put(self, job: Job, info: TableInfo, schema: str, *, home: bool = True) -> None:
-        growing = self._tables.setdefault(info.id, _Growing())
         if home:
             self._homes[info.id] = job.schema_id
-        self._push(growing, TableSnapshot(job.version, schema, info.name, info), job)
+        self._push(info.id, TableSnapshot(job.version, schema, info.name, info), job)
 
-    def _push(self, growing: _Growing, entry: TableSnapshot | Dropped, job: Job) -> None:
+    def _push(self, table_id: int, entry: TableSnapshot | Dropped, job: Job) -> None:
         """One job leaves one entry: a three-way swap touches one id twice."""
+        growing = self._tables.setdefault(table_id, _Growing())
         if growing.entries and growing.entries[-1].version == entry.version:
             growing.entries.pop()
         growing.entries.append(entry)
         if (job.version, job.id) not in growing.jobs[-1:]:
             growing.jobs.append((job.version, job.id))
+        self._touched.setdefault(job.id, set()).add(table_id)
 
     def _drop(self, job: Job, table_id: int) -> None:
         growing = self._tables.get(table_id)
         if growing is not None and growing.live is not None:
-            self._push(growing, Dropped(job.version), job)
+            self._push(table_id, Dropped(job.version), job)
 
     def _drop_schema(self, job: Job) -> None:
         entries = self._schemas.setdefault(job.schema_id, [])
@@ -161,7 +167,7 @@ class Fold:
         for table_id in self._fell_with.pop(job.schema_id, ()):
             growing = self._tables[table_id]
             last = next(e for e in reversed(growing.entries) if isinstance(e, TableSnapshot))
-            self._push(growing, TableSnapshot(job.version, last.schema, last.name, last.info), job)
+            self._push(table_id, TableSnapshot(job.version, last.schema, last.name, last.info), job)
 
     def _truncate(self, job: Job) -> None:
         known = self._live(job.table_id)

@@ -1,0 +1,353 @@
+"""Executes one DDL on the target exactly once: intent before, done after, and inspection in between after a crash. [db]
+
+Promises: the intent row (``spark_ddl``: text and picture of the tables touched) is committed before the statement runs; the done mark is
+committed together with whatever ``on_done`` writes, the checkpoint. A call that finds an intent first learns from the target whether the
+statement ran and never runs it a second time. Order of attempts: TiDB's text made acceptable, the statement derived from the infos, the
+policy (``ddl-policy``). Nothing is dropped in silence: what the target cannot hold is in ``DdlOutcome.losses`` and in the row.
+
+    no row --intent--> INTENT --executed, or found executed--> DONE
+                          |--refused, policy skip / quarantine--> SKIPPED / QUARANTINED
+                          `--refused, policy stop--> DdlRefused, the row stays: the next start tries again
+"""
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from conf import faults
+from conf.model import ApplyConfig
+from schemas.ddl_tokens import quote_name
+from schemas.errors import ApplyError, DdlRefused, RetryableApplyError, SchemaMismatch
+from schemas.history import JobType, SchemaHistory
+from sinks.charsets import Charset
+from sinks.ddl_clauses import Dialect
+from sinks.ddl_derive import derive
+from sinks.ddl_inspect import Picture, Target, column_names, is_empty, take_picture
+from sinks.ddl_text import Rewritten, Subject, rewrite, subject_of
+from sinks.dialect import Flavour
+from sinks.route import Route
+from sinks.segments import AppliedJobs, DdlStep
+
+_log = logging.getLogger(__name__)
+
+INTENT, DONE, SKIPPED, QUARANTINED = "intent", "done", "skipped", "quarantined"
+
+_EXISTS_DATABASE, _EXISTS_TABLE = 1007, 1050
+_GONE = frozenset({1008, 1051, 4091, 4092, 1049})
+"""No such database, table, sequence, view: a DROP has nothing left to do."""
+
+_UNDERIVABLE = frozenset({JobType.RECOVER_TABLE, JobType.RECOVER_SCHEMA, JobType.FLASHBACK_CLUSTER})
+"""They bring back rows that the target no longer has, and no binlog carries."""
+
+_INVISIBLE_WITHOUT_IDS = frozenset({JobType.EXCHANGE_PARTITION, JobType.RENAME_TABLES, JobType.RENAME_TABLE})
+"""Running them twice is not running them once, and the structure may look the same before and after."""
+
+_LOCK_SLICE = 5
+
+
+@dataclass(frozen=True, slots=True)
+class DdlOutcome:
+    """What became of one DDL."""
+
+    state: str
+    """``done``, ``skipped`` or ``quarantined``."""
+    how: str
+    """``text``, ``derived``, ``found`` (it had run before a crash), ``nothing`` (no statement needed), ``filtered``, ``ignored``, ``policy``."""
+    sql: str
+    losses: tuple[str, ...] = ()
+
+
+def ensure_ddl_table(session: Target, config: ApplyConfig) -> None:
+    """Make the marker table when it is missing."""
+    schema = quote_name(config.checkpoint_schema)
+    session.execute(f"CREATE DATABASE IF NOT EXISTS {schema}")
+    session.execute(
+        f"CREATE TABLE IF NOT EXISTS {_table(config)} ("
+        "drainer VARCHAR(191) NOT NULL, job_id BIGINT NOT NULL, commit_ts BIGINT UNSIGNED NOT NULL, version BIGINT NOT NULL, "
+        "early TINYINT NOT NULL, state VARCHAR(16) NOT NULL, query LONGTEXT NOT NULL, executed LONGTEXT, picture LONGTEXT, losses LONGTEXT, "
+        "note LONGTEXT, began TIMESTAMP(3) NULL, ended TIMESTAMP(3) NULL, PRIMARY KEY (drainer, job_id)) "
+        "ENGINE = InnoDB DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin"
+    )
+
+
+def load_applied(session: Target, config: ApplyConfig, version: int) -> AppliedJobs:
+    """The jobs that the target has: all up to ``version`` (the checkpoint's schema-version) and the early ones marked beyond it."""
+    rows = session.query(
+        f"SELECT job_id FROM {_table(config)} WHERE drainer = %s AND early = 1 AND state <> %s AND version > %s",
+        [config.drainer, INTENT, version],
+    )
+    return AppliedJobs(version, frozenset(int(job_id) for (job_id,) in rows))
+
+
+def load_losses(session: Target, config: ApplyConfig) -> tuple[str, ...]:
+    """Everything that this Drainer's DDLs had to leave out so far, for the summary."""
+    rows = session.query(
+        f"SELECT losses FROM {_table(config)} WHERE drainer = %s AND losses IS NOT NULL AND losses <> '[]' ORDER BY version",
+        [config.drainer],
+    )
+    return tuple(dict.fromkeys(text for (losses,) in rows for text in json.loads(losses)))
+
+
+def apply_ddl(
+    session: Target,
+    step: DdlStep,
+    history: SchemaHistory,
+    config: ApplyConfig,
+    on_done: Callable[[Target], None],
+) -> DdlOutcome:
+    """Bring ``step`` to an end on the target, whatever a crashed predecessor has done of it.
+
+    Args:
+        session: no transaction may be open on it.
+        step: from ``segments.plan_steps``.
+        history: the one ``step`` was planned with.
+        config: policy, filters and marker table.
+        on_done: writes the checkpoint; runs in the transaction that marks the DDL done, before its commit.
+
+    Raises:
+        DdlRefused: the target refuses every form and the policy is ``stop``.
+        RetryableApplyError: the connection was lost; call again with a new session.
+        ApplyError: after a crash nobody can tell whether the statement ran.
+    """
+    return _Run(session, step, history, config, on_done).run()
+
+
+class _Run:
+    def __init__(
+        self, session: Target, step: DdlStep, history: SchemaHistory, config: ApplyConfig, on_done: Callable[[Target], None]
+    ) -> None:
+        self._session = session
+        self._step = step
+        self._config = config
+        self._on_done = on_done
+        self._subject = subject_of(step, history)
+        self._dialect = Dialect(session.flavour, Charset(config.upstream_charset, config.upstream_collation))
+
+    def run(self) -> DdlOutcome:
+        if not _kept(self._subject, self._config):
+            return self._finish(DdlOutcome(DONE, "filtered", ""))
+        if self._step.commit_ts in self._config.ignore_txn_commit_ts:
+            return self._finish(DdlOutcome(SKIPPED, "ignored", self._step.query))
+        with self._alone():
+            return self._run_locked()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Autocommit on (MariaDB 10.11 waits for itself when EXCHANGE PARTITION runs without), and nobody else at it.
+
+        A statement of a crashed predecessor may still run on the server: its connection holds the lock until it ends.
+        """
+        lock = f"{self._config.checkpoint_schema}.ddl.{self._config.drainer}"[:64]
+        while self._session.query("SELECT GET_LOCK(%s, %s)", [lock, _LOCK_SLICE])[0][0] != 1:
+            _log.warning("another connection of drainer %s is still executing a DDL on the target; waiting for it", self._config.drainer)
+        self._session.execute("SET SESSION autocommit = 1")
+        try:
+            yield
+        finally:
+            try:
+                self._session.execute("SET SESSION autocommit = 0")
+                self._session.query("SELECT RELEASE_LOCK(%s)", [lock])
+                self._session.commit()
+            except RetryableApplyError:
+                _log.debug("the connection is gone, and the lock with it")
+
+    def _run_locked(self) -> DdlOutcome:
+        text = self._text()
+        now = self._picture()
+        before = self._intended()
+        if before is not None:
+            found = self._judge(before, now)
+            if found is not None:
+                return self._finish(DdlOutcome(DONE, "found", found, text.losses))
+        else:
+            self._write_intent(text.sql, now)
+        faults.point("after-ddl-intent")
+        outcome = self._execute(text, now)
+        faults.point("after-ddl")
+        return self._finish(outcome)
+
+    def _text(self) -> Rewritten:
+        if self._subject.job.type in _UNDERIVABLE:
+            return Rewritten("")
+        restored = not self._step.early and self._step.query != self._subject.job.query
+        return rewrite(self._subject, self._dialect, restored=restored)
+
+    def _picture(self) -> Picture:
+        subject = self._subject
+        names = {(t.schema, t.name) for t in (*subject.before, *subject.after)}
+        return take_picture(self._session, [] if names else [subject.schema], names)
+
+    def _execute(self, text: Rewritten, now: Picture) -> DdlOutcome:
+        job = self._subject.job
+        if job.type in _UNDERIVABLE:
+            words = "it brings back rows that the target no longer has and that no binlog carries"
+            return self._by_policy(self._step.query, f"{job.type_name} cannot be replicated: {words}")
+        if job.type == JobType.CREATE_TABLES:
+            return self._derived(text.sql, "a batch of CREATE TABLE has no text of its own")
+        if not text.sql:
+            return DdlOutcome(DONE, "nothing", "", text.losses)
+        try:
+            self._send(text.sql)
+        except RetryableApplyError:
+            raise
+        except ApplyError as error:
+            if self._already_so(error):
+                _log.warning("DDL at commit_ts %d needs nothing on the target, which says: %s", self._step.commit_ts, error)
+                return DdlOutcome(DONE, "nothing", text.sql, text.losses)
+            if not self._picture().same_as(now):
+                raise
+            return self._derived(text.sql, str(error))
+        return DdlOutcome(DONE, "text", text.sql, text.losses)
+
+    def _send(self, sql: str) -> None:
+        if self._subject.schema and self._subject.job.type not in (JobType.CREATE_SCHEMA, JobType.DROP_SCHEMA):
+            self._use()
+        self._session.execute(sql)
+
+    def _use(self) -> None:
+        try:
+            self._session.execute(f"USE {quote_name(self._subject.schema)}")
+        except RetryableApplyError:
+            raise
+        except ApplyError as error:
+            _log.debug("statement runs without a current database: %s", error)
+
+    def _already_so(self, error: ApplyError) -> bool:
+        """The target already is as the DDL would make it: a database that is there, a table that is gone, an equal and empty table."""
+        job, subject = self._subject.job, self._subject
+        if job.type in (JobType.DROP_SCHEMA, JobType.DROP_TABLE, JobType.DROP_VIEW, JobType.DROP_SEQUENCE):
+            return error.errno in _GONE
+        if job.type == JobType.CREATE_SCHEMA:
+            return error.errno == _EXISTS_DATABASE
+        if job.type == JobType.CREATE_TABLE and error.errno == _EXISTS_TABLE and job.table_info is not None:
+            wanted = tuple(c.name for c in job.table_info.public_columns() if not c.hidden)
+            there = column_names(self._session, subject.schema, subject.name)
+            return there == wanted and is_empty(self._session, subject.schema, subject.name)
+        return False
+
+    def _derived(self, refused: str, words: str) -> DdlOutcome:
+        statements = derive(self._subject, self._dialect)
+        losses: list[str] = []
+        for statement in statements:
+            try:
+                self._send(statement.sql)
+                losses.extend(statement.losses)
+            except RetryableApplyError:
+                raise
+            except ApplyError as error:
+                if self._subject.job.type == JobType.CREATE_TABLES and error.errno == _EXISTS_TABLE:
+                    continue  # a crash between two of them
+                return self._by_policy(refused or statement.sql, f"{words}; derived statement refused too: {error}")
+        if not statements:
+            return self._by_policy(refused, words)
+        return DdlOutcome(DONE, "derived", "; ".join(s.sql for s in statements), tuple(losses))
+
+    def _by_policy(self, sql: str, words: str) -> DdlOutcome:
+        step, config = self._step, self._config
+        text = (
+            f"DDL of job {step.job.id} on {self._subject.label} at commit_ts {step.commit_ts} refused: {sql!r}: {words}. "
+            f"Mend the target, or skip it with syncer.ignore-txn-commit-ts = [{step.commit_ts}], or set syncer.ddl-policy to skip or quarantine."
+        )
+        if config.ddl_policy == "stop":
+            raise DdlRefused(text)
+        _log.warning("%s (policy %s)", text, config.ddl_policy)
+        state = SKIPPED if config.ddl_policy == "skip" else QUARANTINED
+        return DdlOutcome(state, "policy", sql, (f"{self._subject.label}: DDL {state}: {sql}",))
+
+    def _judge(self, before: Picture, now: Picture) -> str | None:
+        """After a crash: the text when the target shows that it ran, None when it shows that it did not."""
+        if before.same_as(now):
+            self._stop_if_blind(before, now)
+            return None
+        self._stop_if_halfway()
+        return self._step.query
+
+    def _stop_if_blind(self, before: Picture, now: Picture) -> None:
+        job = self._subject.job
+        distinct = len({t.create for t in before.objects.values()}) == len(before.objects)
+        shows = distinct and job.type != JobType.EXCHANGE_PARTITION
+        if job.type in _INVISIBLE_WITHOUT_IDS and not shows and not (before.ids_known and now.ids_known):
+            raise ApplyError(
+                f"crashed around the DDL of job {job.id} on {self._subject.label} at commit_ts {self._step.commit_ts} ({self._step.query}): its effect does "
+                "not show in the structure, and the server's table ids cannot be read. Grant PROCESS to the target's user; or look whether it ran, and if "
+                f"so skip it with syncer.ignore-txn-commit-ts = [{self._step.commit_ts}], if not delete its row from {_table(self._config)}."
+            )
+
+    def _stop_if_halfway(self) -> None:
+        """A statement over several objects (DROP DATABASE, old servers' RENAME) may have been cut in the middle."""
+        for table in self._subject.after:
+            there = column_names(self._session, table.schema, table.name)
+            wanted = tuple(c.name for c in table.info.public_columns() if not c.hidden)
+            if there != wanted and not table.info.is_view and not table.info.is_sequence and self._session.flavour is not Flavour.TIDB:
+                raise SchemaMismatch(
+                    f"crashed around the DDL of job {self._step.job.id} at commit_ts {self._step.commit_ts} ({self._step.query}): the target changed, but "
+                    f"{table.schema}.{table.name} has columns {list(there)} and not {list(wanted)}. Mend the table by hand, then delete the job's row from "
+                    f"{_table(self._config)} or skip it with syncer.ignore-txn-commit-ts = [{self._step.commit_ts}]."
+                )
+
+    def _intended(self) -> Picture | None:
+        rows = self._session.query(
+            f"SELECT picture FROM {_table(self._config)} WHERE drainer = %s AND job_id = %s AND state = %s",
+            [self._config.drainer, self._step.job.id, INTENT],
+        )
+        return Picture.from_json(rows[0][0]) if rows and rows[0][0] else None
+
+    def _write_intent(self, sql: str, picture: Picture) -> None:
+        step = self._step
+        self._session.begin()
+        self._session.execute(
+            f"REPLACE INTO {_table(self._config)} (drainer, job_id, commit_ts, version, early, state, query, executed, picture, began) "
+            "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, NOW(3))",
+            [
+                self._config.drainer,
+                step.job.id,
+                step.commit_ts,
+                step.job.version,
+                int(step.early),
+                INTENT,
+                step.query,
+                sql,
+                picture.to_json(),
+            ],
+        )
+        self._session.commit()
+
+    def _finish(self, outcome: DdlOutcome) -> DdlOutcome:
+        """The done mark and the checkpoint in one transaction."""
+        step = self._step
+        self._session.begin()
+        self._session.execute(
+            f"INSERT INTO {_table(self._config)} (drainer, job_id, commit_ts, version, early, state, query, executed, losses, note, began, ended) "
+            "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, NOW(3), NOW(3)) ON DUPLICATE KEY UPDATE state = VALUES(state), "
+            "commit_ts = VALUES(commit_ts), early = VALUES(early), executed = VALUES(executed), losses = VALUES(losses), note = VALUES(note), "
+            "picture = NULL, ended = VALUES(ended)",
+            [
+                self._config.drainer,
+                step.job.id,
+                step.commit_ts,
+                step.job.version,
+                int(step.early),
+                outcome.state,
+                step.query,
+                outcome.sql,
+                json.dumps(outcome.losses, ensure_ascii=False),
+                outcome.how,
+            ],
+        )
+        self._on_done(self._session)
+        faults.point("before-ddl-done")
+        self._session.commit()
+        return outcome
+
+
+def _table(config: ApplyConfig) -> str:
+    return f"{quote_name(config.checkpoint_schema)}.`spark_ddl`"
+
+
+def _kept(subject: Subject, config: ApplyConfig) -> bool:
+    """A rename between a kept and an ignored database is kept: it takes the table away or brings it."""
+    route = Route.of(config)
+    schemas = {t.schema for t in (*subject.before, *subject.after)} or {subject.schema}
+    return any(route.keeps(s) for s in schemas)

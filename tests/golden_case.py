@@ -1,0 +1,43 @@
+"""Reads a golden case (tests/golden/README.md): binlogs of both Pumps in commit order, DDLs, history."""
+
+import gzip
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.internal.decoder import _DecodeVarint32
+
+from schemas.history import JobReader, SchemaHistory
+from schemas.proto import binlog_pb2 as pb
+from sinks.segments import DdlEvent
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@dataclass(frozen=True)
+class GoldenCase:
+    """One recorded case."""
+
+    info: dict[str, Any]
+    history: SchemaHistory
+    ddls: tuple[DdlEvent, ...]
+
+
+def load_case(name: str) -> GoldenCase:
+    """The case in ``tests/golden/NAME``."""
+    root = GOLDEN / name
+    history = SchemaHistory.of(JobReader().read(json.loads(gzip.decompress((root / "ddl_history.json.gz").read_bytes()))))
+    binlogs = sorted((b for p in root.glob("pump-*.binlogs.gz") for b in _binlogs(p)), key=lambda b: b.commit_ts)
+    ddls = tuple(DdlEvent(b.commit_ts, b.ddl_job_id, b.ddl_query.decode(), b.ddl_schema_state) for b in binlogs if b.ddl_job_id)
+    return GoldenCase(json.loads((root / "case.json").read_text()), history, ddls)
+
+
+def _binlogs(path: Path) -> list[pb.Binlog]:
+    data = gzip.decompress(path.read_bytes())
+    out, at = [], 0
+    while at < len(data):
+        size, at = _DecodeVarint32(data, at)
+        out.append(pb.Binlog.FromString(data[at : at + size]))
+        at += size
+    return out
