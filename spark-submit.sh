@@ -5,6 +5,7 @@
 # (--master, --conf, --name, --driver-memory, ...) go to it wherever they stand, all others to the job; `--` ends the sorting.
 # `pump` and `ctl` need no Spark and start Python at once. Spark's log and every trace go to var/log/JOB.log.
 set -euo pipefail
+export LC_ALL=C.UTF-8
 
 root=$(cd -P "${BASH_SOURCE[0]%/*}" && pwd)
 venv=$root/.venv
@@ -145,8 +146,9 @@ delta_jars=$(printf ',%s' "$venv"/spark-jars/*.jar)
 if [[ $master == local* && $master != local-cluster* ]]; then
   # Driver and executors are one JVM and see this checkout: nothing to copy, nothing to ship.
   export PYSPARK_PYTHON=$venv/bin/python
-  class_path+=${delta_jars//,/:}
-  class_path=${class_path#:}
+  # Ours first: the JVM's class archive is good for this beginning of the path only.
+  delta_jars=${delta_jars#,}
+  class_path=${delta_jars//,/:}${class_path:+:$class_path}
 else
   zip=$root/var/py-files/tidb_binlog_spark.zip
   "$venv/bin/python" "$root/jobs/setup.py" --zip "$zip"
@@ -157,8 +159,16 @@ fi
 [[ -z $jars ]] || spark_args+=(--jars "$jars")
 [[ -z $py_files ]] || spark_args+=(--py-files "$py_files")
 
-log4j="-Dlog4j2.configurationFile=file:$root/conf/log4j2.properties -Dtidb.binlog.log=$TIDB_BINLOG_LOG"
-export SPARK_SUBMIT_OPTS="${SPARK_SUBMIT_OPTS:+$SPARK_SUBMIT_OPTS }$log4j"
+jvm="-Dlog4j2.configurationFile=file:$root/conf/log4j2.properties -Dtidb.binlog.log=$TIDB_BINLOG_LOG -Xlog:disable -Xlog:all=error:stderr"
+[[ ! -f $venv/spark-jars/spark.jsa ]] || jvm+=" -XX:SharedArchiveFile=$venv/spark-jars/spark.jsa"
+export SPARK_SUBMIT_OPTS="$jvm${SPARK_SUBMIT_OPTS:+ $SPARK_SUBMIT_OPTS}"
 # Ctrl-C is for the job, which stops between two batches; Spark's JVM, its parent, would die under it.
 trap '' INT
-exec "$SPARK_HOME/bin/spark-submit" --master "$master" ${spark_args[@]+"${spark_args[@]}"} "$root/jobs/launch.py" "$job" ${job_args[@]+"${job_args[@]}"}
+# Spark gives the job a pipe for its output; jobs/launch.py takes the real one from here. Files are appended to, because
+# two processes write; and the JVM's remark about its own vector module is of no use to anybody.
+[[ ! -f /proc/$$/fd/1 ]] || exec >>"/proc/$$/fd/1"
+[[ ! -f /proc/$$/fd/2 ]] || exec 2>>"/proc/$$/fd/2"
+export TIDB_BINLOG_CONSOLE=$$
+exec 3>&1 4>&2 2> >(exec grep --line-buffered -v '^WARNING: Using incubator modules' >&2 3>&- 4>&-)
+exec "$SPARK_HOME/bin/spark-submit" --master "$master" --name "tidb-binlog $job" ${spark_args[@]+"${spark_args[@]}"} \
+  "$root/jobs/launch.py" "$job" ${job_args[@]+"${job_args[@]}"}

@@ -4,17 +4,21 @@ Promises: a setting given on the command line of ``spark-submit`` or in ``extra`
 Works both inside ``spark-submit`` (a gateway is there) and from a plain interpreter (tests, notebooks), which starts its own JVM.
 """
 
+import logging
 import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 PROJECT = Path(__file__).resolve().parent.parent
 JARS = Path(sys.prefix) / "spark-jars"
 """Where ``jobs/setup.py`` puts Delta's jars: inside the virtual environment that runs this."""
+CLASS_ARCHIVE = JARS / "spark.jsa"
+"""Spark's classes as ``jobs/setup.py`` had the JVM archive them: half the time to a session. The JVM ignores one that does not fit."""
 
 
 def build_session(app_name: str, *, master: str | None = None, delta: bool = True, extra: Mapping[str, str] | None = None) -> SparkSession:
@@ -31,6 +35,7 @@ def build_session(app_name: str, *, master: str | None = None, delta: bool = Tru
     for key, value in settings.items():
         conf.setIfMissing(key, value)
     conf.setAll(list((extra or {}).items()))
+    _quiet_console()
     session: SparkSession = SparkSession.builder.appName(app_name).config(conf=conf).getOrCreate()
     return session
 
@@ -77,15 +82,22 @@ def local_cores(master: str) -> int | None:
     return int(inside or 1)
 
 
-def log_options(log_file: Path) -> str:
-    """JVM options that send Spark's log to ``log_file`` instead of the console."""
-    return f"-Dlog4j2.configurationFile={(PROJECT / 'conf' / 'log4j2.properties').as_uri()} -Dtidb.binlog.log={log_file}"
+def jvm_options(log_file: Path) -> str:
+    """JVM options that send Spark's log to ``log_file`` instead of the console, and that make the JVM start quickly and silently."""
+    log = f"-Dlog4j2.configurationFile={(PROJECT / 'conf' / 'log4j2.properties').as_uri()} -Dtidb.binlog.log={log_file}"
+    return f"{log} -Xlog:disable -Xlog:all=error:stderr" + (f" -XX:SharedArchiveFile={CLASS_ARCHIVE}" if CLASS_ARCHIVE.exists() else "")
+
+
+def _quiet_console() -> None:
+    """PySpark prints every analysis error as JSON on stderr, besides raising it; leave it to the root logger's file."""
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).handlers[:] = [logging.NullHandler()]
 
 
 def _launch_settings(master: str, *, delta: bool) -> dict[str, str]:
     """What only counts when this process starts the JVM itself; spark-submit.sh gives the same on its command line."""
     log_file = Path(os.environ.get("TIDB_BINLOG_LOG", PROJECT / "var" / "log" / "spark.log"))
-    settings = {"spark.driver.extraJavaOptions": log_options(log_file)}
+    settings = {"spark.driver.extraJavaOptions": jvm_options(log_file)}
     jars = sorted(str(jar) for jar in JARS.glob("*.jar")) if delta else []
     if jars and local_cores(master) is not None:
         settings["spark.driver.extraClassPath"] = ":".join(jars)

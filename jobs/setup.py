@@ -52,6 +52,7 @@ def main(argv: Sequence[str]) -> int:
         ensure_packages(dev=wanted.dev)
         if wanted.java:
             ensure_jars()
+            ensure_archive()
         if wanted.zip:
             write_zip(wanted.zip)
     except SetupError as error:
@@ -117,6 +118,20 @@ def ensure_jars() -> None:
         shutil.move(jar, JARS / jar.name)
     shutil.rmtree(ivy)
     (JARS / ".complete").write_text(DELTA)
+
+
+def ensure_archive() -> None:
+    """Spark's classes in an archive of the JVM's own form, made by running a little of everything once."""
+    archive = JARS / "spark.jsa"
+    release = str(java_version())
+    stamp = JARS / ".archive"
+    if stamp.exists() and stamp.read_text() == release:
+        return
+    say("trying Spark once, for quicker starts from now on")
+    archive.unlink(missing_ok=True)
+    options = {"SPARK_SUBMIT_OPTS": f"-XX:ArchiveClassesAtExit={archive}", "PYTHONPATH": str(PROJECT)}
+    run([str(PYTHON), "-m", "jobs.warmup"], "the first run of Spark", env=spark_environment() | options)
+    stamp.write_text(release)
 
 
 def write_zip(file: Path) -> None:

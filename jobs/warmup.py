@@ -1,0 +1,50 @@
+"""Run once by ``jobs/setup.py``: a little of everything a job asks of Spark, so that the JVM can archive the classes it loads. [spark]
+
+Promises: leaves nothing behind but what the JVM is told to write. That it ends well also shows that Spark, Delta and Python workers run.
+"""
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from jobs.session import build_session
+
+
+def same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What goes into the Python worker comes out again."""
+    yield from batches
+
+
+def warm(spark: SparkSession, scratch: Path) -> int:
+    """A stateful stream through a Python worker into Delta; the number of rows that arrived."""
+    table = str(scratch / "table")
+
+    def append(batch: DataFrame, number: int) -> None:
+        rows = batch.toArrow().num_rows
+        batch.sparkSession.createDataFrame([(number, rows)], "batch LONG, rows LONG").write.format("delta").mode("append").save(table)
+
+    spark.range(100).write.parquet(str(scratch / "input"))
+    numbers = spark.readStream.schema("id LONG").parquet(str(scratch / "input"))
+    query = (
+        numbers.mapInArrow(same, "id LONG")
+        .dropDuplicates(["id"])
+        .writeStream.foreachBatch(append)
+        .option("checkpointLocation", str(scratch / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    total: int = spark.read.format("delta").load(table).selectExpr("sum(rows)").collect()[0][0]
+    return total
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory(prefix="tbs-warm-") as scratch:
+        session = build_session("warm-up", master="local[2]")
+        arrived = warm(session, Path(scratch))
+        session.stop()
+    sys.exit(arrived != 100)
