@@ -29,7 +29,7 @@ from schemas.tableinfo import ColumnInfo
 if TYPE_CHECKING:
     from schemas.history import TableAt
 
-CHUNK = 16_384
+CHUNK = 8_192
 """Rows walked together: enough to hide Python's share, few enough that the arrays between the steps stay in the cache."""
 
 
@@ -83,7 +83,7 @@ def _images(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versions
     def slow(index: Ints) -> pa.RecordBatch:
         return reference(table, ops[index], rows.take(pa.array(index)), versions[index])
 
-    for op in np.unique(ops).tolist():
+    for op in _kinds(ops):
         place_of(op, half)
     return _decode(ops, rows, fast, slow, schema, stats)
 
@@ -131,11 +131,19 @@ def _chunks(ops: Ops, rows: pa.BinaryArray) -> Iterator[tuple[Op, Rows, Ints]]:
         return
     offsets = np.frombuffer(offset_buffer, np.int32)[rows.offset : rows.offset + len(rows) + 1].astype(np.int64)
     data = np.frombuffer(data_buffer or b"", np.uint8)
-    for op in np.unique(ops).tolist():
+    for op in _kinds(ops):
         all_of_op = np.flatnonzero(ops == op)
         for begin in range(0, len(all_of_op), CHUNK):
             index = all_of_op[begin : begin + CHUNK]
-            yield Op(op), Rows(data, offsets[index], offsets[index + 1]), index
+            yield op, Rows(data, offsets[index], offsets[index + 1]), index
+
+
+def _kinds(ops: Ops) -> list[Op]:
+    """The kinds of events among ``ops``; ``ValueError`` when one is no change of a row."""
+    counts = {op: int(np.count_nonzero(ops == op)) for op in HALVES}
+    if sum(counts.values()) != len(ops):
+        raise ValueError(f"only {', '.join(op.name for op in HALVES)} events have rows, but there are others among {len(ops)}")
+    return [op for op, count in counts.items() if count]
 
 
 def _image(table: "TableAt", op: Op, half: Half, chunk: Rows, versions: Versions) -> tuple[list[pa.Array], Mask]:

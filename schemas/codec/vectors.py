@@ -139,8 +139,8 @@ def jsons(rows: Rows, places: Places) -> Cells:
 def decimals(rows: Rows, places: Places, scale: int) -> Cells:
     """Plain decimal text with at least ``scale`` fraction digits."""
     is_decimal = places.flags == Flag.DECIMAL
-    sizes = np.where(is_decimal, rows.data[places.bodies].astype(np.int64) << 8 | rows.data[places.bodies + 1], 0)
-    kinds = [divmod(int(k), 256) for k in np.unique(sizes[is_decimal])]
+    sizes = np.where(is_decimal, rows.data[places.bodies].astype(np.uint16) << 8 | rows.data[places.bodies + 1], 0)
+    kinds = [divmod(k, 256) for k in np.flatnonzero(np.bincount(sizes)).tolist() if k]
     page = _DecimalPage(len(rows), max((p - s for p, s in kinds), default=1), max([scale, *(s for _, s in kinds)]))
     for precision, frac in kinds:
         index = np.flatnonzero(sizes == (precision << 8 | frac))
