@@ -151,7 +151,7 @@ def _row_codes(keys: pa.ChunkedArray, order: Indexes, table_codes: Indexes, tabl
     codes = codes * tables + table_codes
     if int(codes.max()) > _SPARSE * len(codes):
         return np.unique(codes, return_inverse=True)[1].astype(np.int64)
-    return codes  # type: ignore[no-any-return]
+    return codes
 
 
 def _key_codes(keys: pa.BinaryArray) -> Indexes:
@@ -160,8 +160,8 @@ def _key_codes(keys: pa.BinaryArray) -> Indexes:
     if bool((lengths == 8).all()):
         # The usual key, one integer: four times as fast as hashing bytes.
         return np.unique(_words(data)[starts], return_inverse=True)[1].astype(np.int64)
-    codes = pc.dictionary_encode(keys).indices.to_numpy(zero_copy_only=False)
-    return codes.astype(np.int64)
+    codes: Indexes = pc.dictionary_encode(keys).indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    return codes
 
 
 _SPARSE = 8
