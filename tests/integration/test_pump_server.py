@@ -1,0 +1,239 @@
+"""The Pump over real gRPC: deliveries, metadata, wake-up, kill -9 under writers, rehearsal of recorded cases."""
+
+import dataclasses
+import threading
+from collections import Counter
+from pathlib import Path
+
+import grpc
+import pytest
+
+from binlog_source.pump.process import PumpProcess
+from binlog_source.pump.server import EmbeddedPump
+from binlog_source.pump.writer import PumpWriter
+from binlog_source.registry import NodeState
+from binlog_source.upstream import rehearsal
+from binlog_source.upstream.oracle import Oracle
+from binlog_source.upstream.registry_client import RegistryClient
+from binlog_source.upstream.service import UpstreamService
+from conf.model import PumpConfig
+from schemas.errors import ConfigError, PumpUnavailable
+from schemas.proto import binlog_pb2, pump_pb2
+
+pytestmark = pytest.mark.grpc
+CLUSTER = 7710381286325113206
+GOLDEN = Path(__file__).parents[1] / "golden"
+RAW, TIP, BATCH = (("tidb-binlog-delivery", "raw"),), (("tidb-binlog-delivery", "tip"),), (("tidb-binlog-batch", "1"),)
+
+
+def config(path, **more):
+    return PumpConfig(**({"addr": "127.0.0.1:0", "data_dir": str(path), "cluster_id": CLUSTER, "fake_binlog_interval": 0} | more))
+
+
+@pytest.fixture
+def pump(tmp_path):
+    pump = EmbeddedPump(config(tmp_path)).start()
+    yield pump
+    pump.stop()
+
+
+def payload(tp, start_ts, commit_ts=0, **more):
+    return binlog_pb2.Binlog(tp=tp, start_ts=start_ts, commit_ts=commit_ts, **more).SerializeToString()
+
+
+class Pull:
+    """One PullBinlogs call, entity by entity."""
+
+    def __init__(self, address, metadata=(), suffix=0, offset=0, cluster=CLUSTER):
+        self.channel = grpc.insecure_channel(address, options=[("grpc.max_receive_message_length", -1)])
+        method = self.channel.unary_stream("/binlog.Pump/PullBinlogs", request_serializer=pump_pb2.PullBinlogReq.SerializeToString)
+        request = pump_pb2.PullBinlogReq(clusterID=cluster, startFrom=pump_pb2.Pos(suffix=suffix, offset=offset))
+        self.call = method(request, metadata=metadata)
+        self.messages = []
+
+    def __iter__(self):
+        for message in self.call:
+            self.messages.append(message)
+            yield from pump_pb2.PullBinlogBatch.FromString(message).entity
+
+    def take(self, count):
+        entities = []
+        for entity in self:
+            entities.append(entity)
+            if len(entities) == count:
+                return entities
+        return entities
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.call.cancel()
+        self.channel.close()
+
+
+def test_metadata_is_echoed(pump):
+    with Pull(pump.address, RAW + BATCH) as pull:
+        echoed = dict(pull.call.initial_metadata())
+    assert echoed["tidb-binlog-delivery"] == "raw" and echoed["tidb-binlog-batch"] == "1"
+    assert echoed["tidb-binlog-pump"] == "pump-1" and echoed["tidb-binlog-gc-ts"] == "0"
+    with Pull(pump.address) as pull:
+        echoed = dict(pull.call.initial_metadata())
+    assert echoed["tidb-binlog-delivery"] == "sorted" and "tidb-binlog-batch" not in echoed
+
+
+@pytest.mark.parametrize("delivery", [(), BATCH])
+def test_waiting_pulls_hear_of_news_at_once(pump, delivery):
+    writer = PumpWriter(pump.address, CLUSTER)
+    with Pull(pump.address, delivery) as complete, Pull(pump.address, RAW + delivery) as bare, Pull(pump.address, TIP + delivery) as tip:
+        assert bare.take(1)[0].meta.commitTs == 0
+        assert tip.take(1)[0].pos.offset == 0
+        writer.write(payload(0, 10, prewrite_key=b"k", prewrite_value=b"v"))
+        writer.write(payload(1, 10, 15, prewrite_key=b"k"))
+        entity = complete.take(1)[0]
+        binlog = binlog_pb2.Binlog.FromString(entity.payload)
+        assert (binlog.tp, binlog.commit_ts, binlog.prewrite_value, entity.meta.commitTs) == (1, 15, b"v", 15)
+        entities = list(iter_until(bare, lambda e: e.meta.commitTs == e.meta.startTs == 15))
+        assert [e.payload[1] for e in entities if e.meta.startTs == 10] == [0, 1]
+        *_, last = iter_until(tip, lambda e: e.meta.startTs == 15)
+        assert last.meta.commitTs == 15 and last.pos == entities[-1].pos and not last.payload
+    writer.close()
+
+
+def iter_until(pull, wanted):
+    for entity in pull:
+        yield entity
+        if wanted(entity):
+            return
+
+
+def test_errors_are_a_real_pumps(pump):
+    writer = PumpWriter(pump.address, 8)
+    with pytest.raises(PumpUnavailable, match=f"UNKNOWN cluster ID are mismatch, 8 vs {CLUSTER}"):
+        writer.write(payload(0, 5))
+    with pytest.raises(PumpUnavailable, match="UNKNOWN cluster ID are mismatch"):
+        writer.start_many([payload(0, 5)]).result()
+    writer.close()
+    writer = PumpWriter(pump.address, CLUSTER)
+    with pytest.raises(PumpUnavailable, match="UNKNOWN unexpected EOF"):
+        writer.write(b"\x0a\x99")
+    writer.write(b"")
+    writer.close()
+    with Pull(pump.address, cluster=8) as pull, pytest.raises(grpc.RpcError, match="cluster ID are mismatch, 8"):
+        pull.take(1)
+    with Pull(pump.address, RAW, offset=99) as pull, pytest.raises(grpc.RpcError, match="past the end of its log"):
+        pull.take(1)
+
+
+def test_stop_ends_pulls_cleanly(tmp_path):
+    pump = EmbeddedPump(config(tmp_path)).start()
+    with Pull(pump.address, RAW) as pull:
+        pull.take(1)
+        pump.stop()
+        assert list(pull) == []
+        assert pull.call.code() == grpc.StatusCode.OK
+
+
+def test_an_idle_pump_writes_fakes_and_registers(tmp_path):
+    service = UpstreamService(Oracle(), CLUSTER).start()
+    registry = RegistryClient(service.url)
+    before = registry.tso()
+    started = config(tmp_path, cluster_id=0, registry=service.url, fake_binlog_interval=0.02, heartbeat_interval=0.02)
+    pump = EmbeddedPump(started).start()
+    with Pull(pump.address) as pull:
+        fakes = pull.take(3)
+    assert all(e.payload[1] == 2 and e.meta.startTs == e.meta.commitTs > before for e in fakes)
+    heard = threading.Event()
+    while not heard.wait(0.01):
+        (status,) = registry.pumps()
+        if status.max_commit_ts >= fakes[-1].meta.commitTs:
+            heard.set()
+    assert (status.node_id, status.host, status.state) == ("pump-1", pump.address, NodeState.ONLINE)
+    pump.stop()
+    assert registry.pumps()[0].state is NodeState.PAUSED
+    registry.close()
+    service.stop()
+
+
+def test_a_taken_port_is_told(pump, tmp_path):
+    with pytest.raises(ConfigError, match="cannot listen"):
+        EmbeddedPump(config(tmp_path / "other", addr=pump.address)).start()
+
+
+def test_kill_nine_under_writers_loses_nothing_acknowledged(tmp_path):
+    process = PumpProcess(config(tmp_path)).start()
+    address = process.address
+    acknowledged = []
+    for life in range(3):
+        killed = threading.Event()
+        threads = [threading.Thread(target=write_until_gone, args=(address, 1 + life * 100_000 + n * 10_000, acknowledged, killed)) for n in range(6)]
+        goal = len(acknowledged) + 150
+        for thread in threads:
+            thread.start()
+        while len(acknowledged) < goal:
+            killed.wait(0.005)
+        process.kill()
+        killed.set()
+        for thread in threads:
+            thread.join()
+        process.start()
+        assert process.address == address
+    with Pull(address, RAW + BATCH) as pull:
+        there = Counter(e.meta.startTs for e in iter_until(pull, lambda e: e.payload[1] == 2))
+    process.stop()
+    assert set(acknowledged) <= set(there)
+
+
+def write_until_gone(address, first, acknowledged, killed):
+    writer = PumpWriter(address, CLUSTER)
+    start_ts = first
+    while not killed.is_set():
+        start_ts += 1
+        try:
+            writer.write(payload(0, start_ts, prewrite_value=b"x" * 100))
+        except PumpUnavailable:
+            break
+        acknowledged.append(start_ts)
+    writer.close()
+
+
+def test_a_server_that_cannot_start_says_why(tmp_path):
+    process = PumpProcess(dataclasses.replace(config(tmp_path), data_dir="/dev/null/no"))
+    with pytest.raises(PumpUnavailable, match="pump-1 did not start"):
+        process.start()
+    assert not process.running
+
+
+@pytest.mark.parametrize("name", ["types", "keys", "ddl", "txn", "beyond_mysql", "bank", "online"])
+@pytest.mark.parametrize("seed", [None, 1])
+def test_a_recorded_case_comes_out_as_it_was(tmp_path, name, seed):
+    case = rehearsal.load(GOLDEN / name)
+    pumps = [EmbeddedPump(config(tmp_path / f"p{n}", node_id=f"p{n}", cluster_id=case.cluster_id, sync_log=False)).start() for n in (1, 2)]
+    logs = rehearsal.schedule(case, move_back_seed=seed)
+    *_, last = rehearsal.feed(case, [p.address for p in pumps], logs=logs)
+    assert last.written == last.total and last.ts > case.end_ts
+    for pump, recorded in zip(pumps, case.pumps, strict=True):
+        with Pull(pump.address, BATCH, cluster=case.cluster_id) as pull:
+            got = [e.payload for e in iter_until(pull, lambda e: e.meta.commitTs > case.end_ts)]
+        want = [p for p in recorded if binlog_pb2.Binlog.FromString(p).commit_ts <= rehearsed_upto(got)]
+        assert got[: len(want)] == want and len(got) - len(want) in (0, 1)
+        pump.stop()
+
+
+def rehearsed_upto(got):
+    return binlog_pb2.Binlog.FromString(got[-1]).commit_ts
+
+
+def test_pace_follows_the_recorded_clock(pump):
+    start = 470604699283750912
+    payloads = tuple(payload(2, ts, ts) for ts in (start, start + (100 << 18), start + (250 << 18)))
+    case = rehearsal.RecordedCase(Path(), CLUSTER, start, start + (200 << 18), (), (), (payloads,))
+    now, slept = [0.0], []
+
+    def sleep(seconds):
+        slept.append(seconds)
+        now[0] += seconds
+
+    progress = [(p.written, now[0]) for p in rehearsal.feed(case, [pump.address], pace=2, sleep=sleep, clock=lambda: now[0])]
+    assert [written for written, _ in progress] == [1, 2, 3]
+    assert [round(at, 1) for _, at in progress] == [0.0, 0.2, 0.5]
