@@ -1,0 +1,36 @@
+"""Options of the format: round trip and refusals."""
+
+import pytest
+
+from binlog_source.options import StreamOptions, options_of, source_of, stream_options_of
+from conf.model import SourceConfig
+from schemas.errors import ConfigError
+
+FULL = SourceConfig("a:1,b:2", 7, "raw", 5, 9, 1024, False, 16)
+
+
+@pytest.mark.parametrize("config", [FULL, SourceConfig("http://r:1")])
+def test_round_trip(config: SourceConfig) -> None:
+    assert source_of(options_of(config)) == config
+
+
+def test_stream_options_round_trip_and_names_ignore_case() -> None:
+    extra = StreamOptions("/tmp/stop", 2.5)
+    options = {name.upper(): value for name, value in options_of(FULL, extra).items()}
+    assert source_of(options) == FULL and stream_options_of(options) == extra
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "needs the option pumps"),
+        ({"pumps": "a:1", "pump": "b"}, "no option pump;"),
+        ({"pumps": "a:1", "clusterId": "x"}, "clusterId is 'x'"),
+        ({"pumps": "a:1", "failOnDataLoss": "no"}, "failOnDataLoss"),
+        ({"pumps": "a:1", "delivery": "tip"}, "delivery"),
+        ({"pumps": "a:1", "maxBytesPerTrigger": "0"}, "max-bytes-per-trigger"),
+    ],
+)
+def test_what_has_no_sense_is_named(options: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        source_of(options)
