@@ -73,7 +73,7 @@ def replication_error_in(trace: str) -> str | None:
     return found[-1]["text"].strip() if found else None
 
 
-_TRACE_GOES_ON = r"\s*at |\s*Traceback|\s*File \"|Caused by:|During handling|The above exception|Driver stacktrace|JVM stacktrace|SQLSTATE|==|\s*\.\.\. \d+ more"
+_TRACE_GOES_ON = r"\s*(?:at |Traceback|File \"|Caused by:|During handling|The above|Driver stack|JVM stack|SQLSTATE|==|\.\.\. \d+ more)"
 
 
 def parser(job: str, description: str) -> argparse.ArgumentParser:
@@ -149,7 +149,10 @@ def _names(root: type[Exception]) -> Iterator[str]:
 
 def _log_to_file(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    logging.basicConfig(filename=path, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    to_file = logging.FileHandler(path, delay=True)
+    to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.getLogger().addHandler(to_file)
+    logging.getLogger().setLevel(logging.INFO)
     # Py4J logs every closed connection of a JVM that is going down.
     logging.getLogger("py4j").setLevel(logging.ERROR)
 

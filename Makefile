@@ -1,0 +1,109 @@
+# The contributor's door: `make help` lists the targets. Each sets up what it needs.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
+VENV := .venv/bin
+PYTEST := $(VENV)/python -m pytest -q
+GOLDEN ?= tests/golden
+CASES := types keys ddl txn beyond_mysql bank online
+DELIVERIES := sorted raw
+LINTED := jobs binlog_source sinks schemas conf tests benchmarks notebooks pyspark_tidb_binlog.py
+
+.PHONY: help
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z_-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: ## virtual environment, packages, Java, MariaDB, Delta's jars: whatever is missing
+	@$(PYTHON) jobs/setup.py --java --mariadb --dev
+
+.PHONY: setup-dev
+setup-dev:
+	@$(PYTHON) jobs/setup.py --dev
+
+.PHONY: lint
+lint: setup-dev ## formatting and lint (ruff)
+	$(VENV)/ruff format --check $(LINTED)
+	$(VENV)/ruff check $(LINTED)
+
+.PHONY: format
+format: setup-dev ## put the formatting right
+	$(VENV)/ruff check --fix --select I $(LINTED)
+	$(VENV)/ruff format $(LINTED)
+
+.PHONY: type
+type: setup-dev ## types (mypy strict)
+	$(VENV)/mypy
+
+.PHONY: imports
+imports: setup-dev ## direction of imports (import-linter)
+	$(VENV)/lint-imports --config setup.cfg
+
+.PHONY: check
+check: lint type imports ## lint, types and imports together
+
+.PHONY: test
+test: setup ## every test but those marked slow
+	$(PYTEST) -m "not slow" tests
+
+.PHONY: unit
+unit: setup-dev ## pure tests: no Spark, no server
+	$(PYTEST) tests/unit tests/test_layout.py
+
+.PHONY: property
+property: setup-dev ## property tests against simple models
+	$(PYTEST) tests/property
+
+.PHONY: integration
+integration: setup ## tests with MariaDB, gRPC and Spark
+	$(PYTEST) -m "not slow" tests/integration
+
+.PHONY: slow
+slow: setup ## the tests that `make test` leaves out
+	$(PYTEST) -m slow tests
+
+.PHONY: golden
+golden: setup ## rehearse every recorded case in both deliveries and compare (GOLDEN=, CASES=, DELIVERIES=)
+	@for case in $(CASES); do for delivery in $(DELIVERIES); do \
+	  ./spark-submit.sh rehearse $(GOLDEN)/$$case --delivery $$delivery --pace 0 || exit 1; \
+	done; done
+
+.PHONY: demo
+demo: ## see it work for a minute
+	./spark-submit.sh demo
+
+.PHONY: torture
+torture: setup ## the whole kill test: every fault point, random kill -9, kills of the target
+	$(PYTEST) -s tests/torture
+
+.PHONY: bench
+bench: setup ## the stream from query.start() to the checkpoint at end_ts (needs the case `bench`: GOLDEN=)
+	$(VENV)/python -m benchmarks.bench_stream $(GOLDEN)/bench
+
+.PHONY: bench-decode
+bench-decode: setup-dev ## rows to Arrow beside the protobuf parse of the same bytes
+	$(VENV)/python -m benchmarks.bench_decode
+
+.PHONY: bench-plan
+bench-plan: setup-dev ## row events to SQL statements
+	$(VENV)/python -m benchmarks.bench_plan
+
+.PHONY: bench-pump
+bench-pump: setup-dev ## write and read rates of the embedded Pump
+	$(VENV)/python -m benchmarks.bench_pump
+
+.PHONY: wheel
+wheel: setup-dev ## build dist/tidb_binlog_spark-*.whl
+	$(VENV)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+
+.PHONY: proto
+proto: setup-dev ## generate the wire messages again; fails where the committed ones differ
+	$(VENV)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. schemas/proto/*.proto
+	$(VENV)/python -m grpc_tools.protoc -I. --grpc_python_out=. schemas/proto/pump.proto schemas/proto/cistern.proto
+	git diff --exit-code --stat schemas/proto
+
+.PHONY: clean
+clean: ## remove what tools leave; the virtual environment and var/ stay
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis spark-warehouse
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

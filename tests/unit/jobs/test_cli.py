@@ -1,0 +1,147 @@
+"""Command lines: settings as flags, errors in one message, exit codes, target URLs."""
+
+import logging
+import signal
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from conf.model import DrainerConfig, PumpConfig, TargetConfig
+from jobs import cli
+from schemas.errors import ApplyError, ConfigError, DdlRefused
+
+WORKER_TRACE = """\
+pyspark.errors.exceptions.captured.StreamingQueryException: [STREAM_FAILED] Query [id = 1] terminated with exception:
+org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "/x/sinks/apply.py", line 18, in apply
+    raise ApplyError("x")
+schemas.errors.ApplyError: inner: deadlock
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "/x/sinks/ddl_apply.py", line 3, in apply
+schemas.errors.DdlRefused: DDL at commit_ts 5 was refused:
+  ALTER TABLE t ADD x
+  the server said: no (1064)
+ SQLSTATE: 38000
+\tat org.apache.spark.api.python.BasePythonRunner.handlePythonException(PythonRunner.scala:665)
+Driver stacktrace:
+"""
+
+
+@pytest.fixture(autouse=True)
+def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A log file of the test's own; handlers of signals and logs as they were."""
+    monkeypatch.setenv("TIDB_BINLOG_LOG", str(tmp_path / "log" / "job.log"))
+    root, handlers = logging.getLogger(), logging.getLogger().handlers[:]
+    level, on_int, on_term = root.level, signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    root.handlers[:] = []
+    yield
+    for handler in root.handlers:
+        handler.close()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    signal.signal(signal.SIGINT, on_int)
+    signal.signal(signal.SIGTERM, on_term)
+
+
+def raising(error: BaseException) -> int:
+    def main(argv: Sequence[str]) -> int:
+        raise error
+
+    return cli.run_job(main, [])
+
+
+def test_the_exit_code_is_the_jobs_own() -> None:
+    assert cli.run_job(lambda argv: len(argv), ["a", "b"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (ConfigError("syncer.parts must be at least 1"), 2, "error: syncer.parts must be at least 1\n"),
+        (ApplyError("table a.b at commit_ts 5: server gone"), 1, "error: table a.b at commit_ts 5: server gone\n"),
+        (KeyboardInterrupt(), 130, "stopped\n"),
+    ],
+)
+def test_an_error_is_one_message(error: BaseException, code: int, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert raising(error) == code
+    assert capsys.readouterr().err == words
+
+
+def test_the_trace_goes_to_the_log(capsys: pytest.CaptureFixture[str]) -> None:
+    assert raising(ZeroDivisionError("by zero")) == 70
+    assert "Traceback" not in (shown := capsys.readouterr().err)
+    assert shown.startswith("internal error: ZeroDivisionError: by zero\n(the trace is in ")
+    assert "Traceback" in cli.log_file().read_text()
+
+
+def test_an_error_inside_sparks_own_is_shown_as_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    assert raising(RuntimeError(WORKER_TRACE)) == 1
+    shown = capsys.readouterr().err
+    assert shown.startswith(
+        "error: DDL at commit_ts 5 was refused:\n  ALTER TABLE t ADD x\n  the server said: no (1064)\n(the trace is in "
+    )
+
+
+def test_the_chain_of_causes_is_searched_too(capsys: pytest.CaptureFixture[str]) -> None:
+    failure = RuntimeError("java says nothing")
+    failure.__cause__ = DdlRefused("this DDL")
+    assert raising(failure) == 1
+    assert capsys.readouterr().err.startswith("error: this DDL\n")
+
+
+def test_a_trace_without_our_errors_has_none() -> None:
+    assert cli.replication_error_in("ValueError: schemas.errors are fine") is None
+
+
+def test_every_setting_is_a_flag_by_path_and_unique_name() -> None:
+    parser = cli.parser("drainer", "")
+    cli.add_settings(parser, DrainerConfig)
+    arguments = parser.parse_args(["--syncer.to.host", "db", "--ddl-policy", "skip", "--pumps=a:1,b:2"])
+    config = cli.drainer_config(arguments)
+    assert (config.target.host, config.apply.ddl_policy, config.source.pumps) == ("db", "skip", "a:1,b:2")
+
+
+def test_settings_of_a_pump(tmp_path: Path) -> None:
+    (tmp_path / "p.toml").write_text('node-id = "p9"\naddr = "127.0.0.1:1"\n')
+    parser = cli.parser("pump", "")
+    cli.add_settings(parser, PumpConfig)
+    config = cli.pump_config(parser.parse_args(["--config", str(tmp_path / "p.toml"), "--addr", "127.0.0.1:2"]))
+    assert (config.node_id, config.addr) == ("p9", "127.0.0.1:2")
+
+
+def test_a_wrong_setting_is_a_config_error() -> None:
+    parser = cli.parser("drainer", "")
+    cli.add_settings(parser, DrainerConfig)
+    with pytest.raises(ConfigError, match="flag --syncer.parts: 'x' is not a whole number"):
+        cli.drainer_config(parser.parse_args(["--parts", "x"]))
+
+
+@pytest.mark.parametrize(
+    ("url", "target"),
+    [
+        ("mysql://u:p@h:3307", TargetConfig(host="h", port=3307, user="u", password="p")),
+        ("mysql://h", TargetConfig(host="h", user="root")),
+        ("mariadb://u%40x:p%3A%2F@[::1]:1/", TargetConfig(host="::1", port=1, user="u@x", password="p:/")),
+    ],
+)
+def test_target_urls(url: str, target: TargetConfig) -> None:
+    assert cli.target_of(url) == target
+
+
+@pytest.mark.parametrize("url", ["h:3306", "postgres://h", "mysql://", "mysql://u:secret@h:port", "mysql://u:secret@h/db"])
+def test_a_wrong_target_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        cli.target_of(url)
+    assert "secret" not in str(refused.value)
+
+
+def test_signals_ask_for_a_stop() -> None:
+    stop = cli.stop_on_signals()
+    signal.raise_signal(signal.SIGTERM)
+    assert stop.is_set()
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)

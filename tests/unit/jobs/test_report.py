@@ -1,0 +1,89 @@
+"""What a person sees: the progress line, JSON lines, the summary, and that the printer keeps its promises."""
+
+import io
+import json
+import threading
+
+from jobs.report import Progress, Reporter, render_json, render_line, render_summary
+from schemas.events import tso
+
+TS = tso(1_790_000_000_123)
+BUSY = Progress(TS, 0.42, 8312.4, 12, 3000, 279_016, 3, "Pump pump-2")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_line_names_lag_rate_time_and_what_holds_it_back() -> None:
+    assert render_line(BUSY) == ("lag 0.4 s | 8,312 rows/s | resolved 2026-09-21 14:13:20.123 | 279,016 rows | 3 DDL | held by Pump pump-2")
+
+
+def test_the_line_before_anything_came() -> None:
+    assert render_line(Progress()) == "lag - | 0 rows/s | resolved nothing yet | 0 rows"
+
+
+def test_the_line_never_wraps() -> None:
+    assert len(render_line(BUSY, 40)) == 39
+    assert render_line(BUSY, 40).endswith("…")
+    assert render_line(BUSY, 400) == render_line(BUSY)
+
+
+def test_losses_are_counted_on_the_line_and_named_in_the_summary() -> None:
+    lossy = Progress(losses=("g.expr_idx: expression index ue left out",))
+    assert "1 LOST" in render_line(lossy)
+    assert "not in the target:\n  - g.expr_idx: expression index ue left out" in render_summary(lossy, 1.0)
+
+
+def test_json_holds_every_field_and_the_time_for_people() -> None:
+    values = json.loads(render_json(BUSY))
+    assert values["resolved_ts"] == TS
+    assert values["resolved_time"] == "2026-09-21 14:13:20.123"
+    assert values["holding"] == "Pump pump-2"
+    assert set(values) == {*Progress.__slots__, "resolved_time"}
+
+
+def test_the_summary() -> None:
+    assert render_summary(BUSY, 10.0) == (
+        "3,000 transactions, 279,016 row events and 3 DDLs in 12 batches, 10.0 s (27,902 rows/s)\n"
+        f"target stands at 2026-09-21 14:13:20.123 UTC (TSO {TS})"
+    )
+    assert "no batch was applied" in render_summary(Progress(), 0.0)
+
+
+def test_a_terminal_gets_one_line_renewed_in_place() -> None:
+    out, printed = Terminal(), threading.Event()
+
+    def read() -> Progress:
+        if out.getvalue():
+            printed.set()
+        return BUSY
+
+    with Reporter(read, out, interval=0.001) as reporter:
+        assert printed.wait(10)
+        reporter.say("a note")
+    text = out.getvalue()
+    assert text.startswith("\r\x1b[Klag 0.4 s")
+    assert "\r\x1b[Ka note\n" in text
+    assert text.endswith(f"(TSO {TS})\n")
+
+
+def test_anything_else_gets_json_lines() -> None:
+    out = io.StringIO()
+    with Reporter(lambda: BUSY, out, interval=1000) as reporter:
+        reporter.say("a note")
+        reporter.finish()
+    message, summary = (json.loads(line) for line in out.getvalue().splitlines())
+    assert message == {"message": "a note"}
+    assert summary["summary"]["row_events"] == 279_016
+
+
+def test_an_error_ends_the_line_without_a_summary() -> None:
+    out = Terminal()
+    try:
+        with Reporter(lambda: BUSY, out, interval=1000):
+            raise KeyError("x")
+    except KeyError:
+        pass
+    assert "transactions" not in out.getvalue()

@@ -1,0 +1,26 @@
+"""Settings of the session: pure text, no JVM."""
+
+import pytest
+
+from jobs.session import local_cores, session_settings
+
+
+@pytest.mark.parametrize(
+    ("master", "cores"),
+    [("local", 1), ("local[3]", 3), ("local[4,2]", 4), ("spark://h:7077", None), ("local-cluster[2,1,1024]", None), ("yarn", None)],
+)
+def test_cores_of_a_master(master: str, cores: int | None) -> None:
+    assert local_cores(master) == cores
+
+
+def test_all_cores() -> None:
+    assert (local_cores("local[*]") or 0) >= 1
+
+
+def test_a_cluster_keeps_its_own_partitions_and_addresses() -> None:
+    assert not {"spark.sql.shuffle.partitions", "spark.driver.host"} & set(session_settings(None))
+    assert session_settings(3)["spark.sql.shuffle.partitions"] == "3"
+
+
+def test_delta_is_optional() -> None:
+    assert not any("delta" in key or "delta" in value for key, value in session_settings(2, delta=False).items())

@@ -1,0 +1,42 @@
+"""The pure parts of setting up."""
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from jobs import setup
+
+
+@pytest.mark.parametrize(
+    ("text", "release"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15\nOpenJDK Runtime', 17),
+        ('java version "1.8.0_402"', 8),
+        ('openjdk version "21" 2023-09-19', 21),
+        ("command not found", None),
+    ],
+)
+def test_java_versions(text: str, release: int | None) -> None:
+    assert setup.parse_java_version(text) == release
+
+
+def test_where_apt_is_not_allowed_the_command_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDB_BINLOG_NO_APT", "1")
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    with pytest.raises(setup.SetupError, match="no Java was found: run `apt-get install .*openjdk-17-jre-headless` as root"):
+        setup.apt_install(["openjdk-17-jre-headless"], "no Java was found")
+
+
+def test_elsewhere_than_on_debian_the_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    with pytest.raises(setup.SetupError, match="install what Debian calls mariadb-server"):
+        setup.apt_install(["mariadb-server"], "no server")
+
+
+def test_the_archive_for_executors_holds_every_package(tmp_path: Path) -> None:
+    setup.write_zip(tmp_path / "sub" / "code.zip")
+    names = set(zipfile.ZipFile(tmp_path / "sub" / "code.zip").namelist())
+    assert {"jobs/cli.py", "schemas/errors.py", "schemas/proto/binlog_pb2.py", "conf/drainer.toml", "pyspark_tidb_binlog.py"} <= names
+    assert not any("__pycache__" in name or name.startswith("tests") for name in names)
+    assert [p.name for p in (tmp_path / "sub").iterdir()] == ["code.zip"]
