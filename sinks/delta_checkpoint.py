@@ -1,0 +1,346 @@
+"""The Delta table ``checkpoint``: a row for every batch, appended behind the stream's back. [spark]
+
+Promises: ``record`` never waits for Spark, Delta or the disk. One background thread writes, several batches a commit, each batch once:
+``txnAppId`` is the query's id and ``txnVersion`` the newest batch id of the commit, and batches that the table already holds are left
+out, because Delta would skip the whole commit in silence. What cannot be written is kept, tried again and reported.
+The table tells people what happened and, when Spark's checkpoint directory is lost, where to resume; the target's own row stays the truth.
+"""
+
+import datetime
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from schemas.errors import ReplicationError
+from schemas.events import physical_ms
+
+_log = logging.getLogger(__name__)
+
+FILLED_UP = -1
+"""``batch_id`` of a row that was taken from the target at start."""
+
+SCHEMA = pa.schema(
+    [
+        pa.field("app_id", pa.string()),
+        pa.field("batch_id", pa.int64()),
+        pa.field("from_ts", pa.int64()),
+        pa.field("resolved_ts", pa.int64()),
+        pa.field("resolved_at", pa.timestamp("us", tz="UTC")),
+        pa.field("schema_version", pa.int64()),
+        pa.field("consistent", pa.bool_()),
+        pa.field("ts_map", pa.map_(pa.string(), pa.int64())),
+        pa.field("rows", pa.int64()),
+        pa.field("transactions", pa.int64()),
+        pa.field("ddls", pa.int64()),
+        pa.field("bytes", pa.int64()),
+        pa.field("timings", pa.map_(pa.string(), pa.float64())),
+        pa.field("notes", pa.list_(pa.string())),
+        pa.field("recorded_at", pa.timestamp("us", tz="UTC")),
+    ]
+)
+"""The table's columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRow:
+    """One batch, as the table keeps it."""
+
+    batch_id: int
+    from_ts: int
+    """Exclusive."""
+    resolved_ts: int
+    """Inclusive: everything up to here is in the target."""
+    schema_version: int = 0
+    consistent: bool = True
+    rows: int = 0
+    """Row events."""
+    transactions: int = 0
+    ddls: int = 0
+    bytes: int = 0
+    timings: Mapping[str, float] = field(default_factory=dict)
+    """Wall seconds by stage."""
+    notes: Sequence[str] = ()
+    """What the target could not hold, and spans that were lost."""
+    ts_map: Mapping[str, int] = field(default_factory=dict)
+    recorded_at: datetime.datetime = field(default_factory=lambda: datetime.datetime.now(datetime.UTC))
+
+    @property
+    def resolved_at(self) -> datetime.datetime:
+        """``resolved_ts`` as a moment."""
+        return datetime.datetime.fromtimestamp(physical_ms(self.resolved_ts) / 1000, datetime.UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """What the table already holds."""
+
+    batch_id: int = -1
+    """Newest batch of this query."""
+    resolved_ts: int = 0
+    """Newest resolved_ts of any query."""
+
+
+class CheckpointTable(Protocol):
+    """Where the rows go; tests have one without Spark."""
+
+    def newest(self) -> Newest:
+        """What is there."""
+
+    def append(self, rows: Sequence[CheckpointRow]) -> None:
+        """Add rows in one commit."""
+
+
+class DeltaCheckpoint:
+    """The background writer."""
+
+    def __init__(
+        self,
+        spark: SparkSession | None,
+        path: str,
+        app_id: str,
+        *,
+        interval: float = 5.0,
+        retry_after: float = 5.0,
+        table: CheckpointTable | None = None,
+    ) -> None:
+        """Start the thread.
+
+        Args:
+            spark: the session whose JVM writes.
+            path: directory or URI of the table; made with the first commit.
+            app_id: the streaming query's id.
+            interval: seconds between two commits.
+            retry_after: seconds after which a failed commit is tried again.
+            table: stands in for Delta in tests.
+        """
+        self._path = path
+        self._table = table
+        self._spark = spark
+        self._app_id = app_id
+        self._interval = interval
+        self._retry_after = retry_after
+        self._news = threading.Condition()
+        self._rows: list[CheckpointRow] = []
+        self._hurry = False
+        self._closing = False
+        self._attempts = 0
+        self._newest: Newest | None = None
+        self._oldest_at: float | None = None
+        self._failure: ReplicationError | None = None
+        self._thread = threading.Thread(target=self._run, name="delta-checkpoint", daemon=True)
+        self._thread.start()
+
+    @property
+    def failure(self) -> ReplicationError | None:
+        """Why the last commit failed; None when it did not."""
+        return self._failure
+
+    @property
+    def pending(self) -> int:
+        """Rows not yet in the table."""
+        with self._news:
+            return len(self._rows)
+
+    @property
+    def behind_seconds(self) -> float:
+        """Age of the oldest row that is not yet in the table."""
+        oldest = self._oldest_at
+        return time.monotonic() - oldest if oldest is not None else 0.0
+
+    def record(self, row: CheckpointRow) -> None:
+        """Hand a batch over; returns at once."""
+        with self._news:
+            if self._oldest_at is None:
+                self._oldest_at = time.monotonic()
+            self._rows.append(row)
+            self._news.notify_all()
+
+    def fill_up(self, commit_ts: int, schema_version: int, consistent: bool = True) -> None:
+        """Tell what the target's checkpoint says at start; it becomes a row when the table is behind it."""
+        note = "taken from the target's checkpoint: the batches up to here were applied but not recorded"
+        self.record(CheckpointRow(FILLED_UP, 0, commit_ts, schema_version, consistent, notes=(note,)))
+
+    def flush(self, timeout: float = 60.0) -> None:
+        """Wait until everything recorded before is in the table.
+
+        Raises:
+            ReplicationError: a commit failed meanwhile, or it takes longer than ``timeout`` seconds.
+        """
+        with self._news:
+            before = self._attempts
+            self._hurry = True
+            self._news.notify_all()
+            done = self._news.wait_for(
+                lambda: not self._rows or (self._attempts > before and self._failure) or not self._thread.is_alive(), timeout
+            )
+            if self._rows:
+                left = f"{len(self._rows)} rows are not in the Delta table {self._path}"
+                raise self._failure if done and self._failure else ReplicationError(f"{left} after {timeout:.0f} s")
+
+    def close(self, timeout: float = 60.0) -> None:
+        """Flush and end the thread; safe to call twice.
+
+        Raises:
+            ReplicationError: rows could not be written. The next start fills the table up from the target.
+        """
+        try:
+            self.flush(timeout)
+        finally:
+            with self._news:
+                self._closing = True
+                self._news.notify_all()
+            self._thread.join(timeout)
+
+    def _run(self) -> None:
+        while True:
+            with self._news:
+                self._news.wait_for(lambda: self._rows or self._closing)
+                if self._closing:
+                    return
+                # The first commit of a run, like every other, waits a little: batches come in groups.
+                self._news.wait_for(lambda: self._hurry or self._closing, self._retry_after if self._failure else self._interval)
+                self._hurry = False
+                rows = tuple(self._rows)
+            failure = self._write(rows)
+            with self._news:
+                self._attempts += 1
+                self._failure = failure
+                if failure is None:
+                    del self._rows[: len(rows)]
+                    self._oldest_at = time.monotonic() if self._rows else None
+                self._news.notify_all()
+
+    def _write(self, rows: Sequence[CheckpointRow]) -> ReplicationError | None:
+        try:
+            if self._table is None:
+                self._table = DeltaTable(self._spark, self._path, self._app_id)
+            if self._newest is None:
+                self._newest = self._table.newest()
+            new = missing_rows(rows, self._newest)
+            if new:
+                self._table.append(new)
+                batch_id = max(self._newest.batch_id, *(r.batch_id for r in new))
+                self._newest = Newest(batch_id, max(self._newest.resolved_ts, *(r.resolved_ts for r in new)))
+        except (PySparkException, Py4JError, OSError) as error:
+            # Nobody knows whether the commit happened, or whether another writer got in between: look again before the next try.
+            self._newest = None
+            text = f"cannot write {len(rows)} rows to the Delta table {self._path}: {_first_line(error)}; they are kept and tried again"
+            _log.warning(text)
+            return ReplicationError(text)
+        return None
+
+
+def missing_rows(rows: Sequence[CheckpointRow], newest: Newest) -> list[CheckpointRow]:
+    """The rows that the table lacks, each batch once, in order. Pure."""
+    found: list[CheckpointRow] = []
+    batch_id, resolved_ts = newest.batch_id, newest.resolved_ts
+    for row in rows:
+        if row.resolved_ts > resolved_ts if row.batch_id == FILLED_UP else row.batch_id > batch_id:
+            found.append(row)
+            batch_id, resolved_ts = max(batch_id, row.batch_id), max(resolved_ts, row.resolved_ts)
+    return found
+
+
+def latest(spark: SparkSession, path: str) -> CheckpointRow | None:
+    """The row with the highest resolved_ts; None when there is no table or no row."""
+    if not _is_table(spark, path):
+        return None
+    found = spark.read.format("delta").load(path).orderBy(F.desc("resolved_ts"), F.desc("recorded_at")).limit(1).toArrow().to_pylist()
+    if not found:
+        return None
+    row: dict[str, Any] = found[0]
+    for name in ("app_id", "resolved_at"):
+        del row[name]
+    maps = {name: dict(row.pop(name) or ()) for name in ("ts_map", "timings")}
+    return CheckpointRow(**row | maps | {"notes": tuple(row["notes"] or ())})
+
+
+class DeltaTable:
+    """The real ``CheckpointTable``."""
+
+    def __init__(self, spark: SparkSession | None, path: str, app_id: str) -> None:
+        """A session of its own, so that its settings disturb nobody."""
+        if spark is None:
+            raise ReplicationError("a Delta checkpoint needs a Spark session")
+        self._spark = spark.newSession()
+        self._path = path
+        self._app_id = app_id
+        for name, value in _SETTINGS.items():
+            self._spark.conf.set(name, value)
+
+    def newest(self) -> Newest:
+        """One Spark job over the table."""
+        if not _is_table(self._spark, self._path):
+            return Newest()
+        mine = F.when(F.col("app_id") == self._app_id, F.col("batch_id"))
+        row = self._spark.read.format("delta").load(self._path).agg(F.max(mine), F.max("resolved_ts")).toArrow().to_pylist()[0]
+        batch_id, resolved_ts = row.values()
+        return Newest(-1 if batch_id is None else batch_id, resolved_ts or 0)
+
+    def append(self, rows: Sequence[CheckpointRow]) -> None:
+        """One commit of one file."""
+        version = max(r.batch_id for r in rows)
+        writer = self._spark.createDataFrame(as_table(rows, self._app_id)).coalesce(1).write.format("delta").mode("append")
+        if version >= 0:
+            writer = writer.option("txnAppId", self._app_id).option("txnVersion", str(version))
+        writer.save(self._path)
+
+
+def as_table(rows: Sequence[CheckpointRow], app_id: str) -> pa.Table:
+    """Rows as Arrow, in ``SCHEMA``."""
+    return pa.Table.from_pylist(
+        [
+            {
+                "app_id": app_id,
+                "batch_id": r.batch_id,
+                "from_ts": r.from_ts,
+                "resolved_ts": r.resolved_ts,
+                "resolved_at": r.resolved_at,
+                "schema_version": r.schema_version,
+                "consistent": r.consistent,
+                "ts_map": list(r.ts_map.items()),
+                "rows": r.rows,
+                "transactions": r.transactions,
+                "ddls": r.ddls,
+                "bytes": r.bytes,
+                "timings": list(r.timings.items()),
+                "notes": list(r.notes),
+                "recorded_at": r.recorded_at,
+            }
+            for r in rows
+        ],
+        schema=SCHEMA,
+    )
+
+
+_SETTINGS = {
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.databricks.delta.stats.collect": "false",
+    # A commit every few seconds is thousands of files a day: join them from time to time, here in the background.
+    "spark.databricks.delta.autoCompact.enabled": "true",
+    "spark.databricks.delta.autoCompact.minNumFiles": "200",
+    "spark.sql.shuffle.partitions": "1",
+}
+
+
+def _is_table(spark: SparkSession, path: str) -> bool:
+    if "://" not in path:
+        # Without the detour over the JVM: this stands in the way of every start.
+        return any((Path(path) / "_delta_log").glob("*.json"))
+    from delta.tables import DeltaTable as Delta
+
+    return bool(Delta.isDeltaTable(spark, path))
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"

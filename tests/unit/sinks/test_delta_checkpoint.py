@@ -1,0 +1,147 @@
+"""The background writer without Spark: what is written, what is left out, what survives a failure."""
+
+import threading
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from schemas.errors import ReplicationError
+from schemas.events import tso
+from sinks.delta_checkpoint import FILLED_UP, SCHEMA, CheckpointRow, DeltaCheckpoint, Newest, as_table, missing_rows
+
+
+EMPTY = Newest()
+
+
+class MemoryTable:
+    """Commits in a list; fails as often as it is told to."""
+
+    def __init__(self, newest: Newest = EMPTY, failures: int = 0, commits_although_failing: bool = False) -> None:
+        self.commits: list[list[int]] = []
+        self.resolved: list[int] = []
+        self._start = newest
+        self._failures = failures
+        self._commits_although_failing = commits_although_failing
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def newest(self) -> Newest:
+        ids = [i for c in self.commits for i in c]
+        return Newest(max([self._start.batch_id, *ids]), max([self._start.resolved_ts, *self.resolved]))
+
+    def append(self, rows: Sequence[CheckpointRow]) -> None:
+        self.gate.wait()
+        failing, self._failures = self._failures > 0, self._failures - 1
+        if failing and not self._commits_although_failing:
+            raise OSError("the disk is full\nand more")
+        self.commits.append([r.batch_id for r in rows])
+        self.resolved += [r.resolved_ts for r in rows]
+        if failing:
+            raise OSError("the answer was lost")
+
+
+def row(batch_id: int, resolved_ts: int = 0) -> CheckpointRow:
+    return CheckpointRow(batch_id, resolved_ts - 1, resolved_ts or batch_id * 10)
+
+
+@pytest.fixture
+def table() -> MemoryTable:
+    return MemoryTable()
+
+
+@pytest.fixture
+def writer(table: MemoryTable) -> Iterator[DeltaCheckpoint]:
+    writer = DeltaCheckpoint(None, "/delta", "app", interval=3600, retry_after=0, table=table)
+    yield writer
+    writer.close()
+
+
+def test_batches_share_a_commit(writer: DeltaCheckpoint, table: MemoryTable) -> None:
+    for i in range(4):
+        writer.record(row(i))
+    assert writer.pending == 4
+    writer.flush()
+    assert table.commits == [[0, 1, 2, 3]]
+    assert (writer.pending, writer.behind_seconds) == (0, 0.0)
+    writer.flush()
+    assert len(table.commits) == 1
+
+
+def test_record_does_not_wait_for_a_write(writer: DeltaCheckpoint, table: MemoryTable) -> None:
+    table.gate.clear()
+    writer.record(row(0))
+    with pytest.raises(ReplicationError, match="1 rows are not in the Delta table /delta"):
+        writer.flush(timeout=0.01)
+    writer.record(row(1))
+    assert writer.pending == 2
+    table.gate.set()
+    writer.flush()
+    assert [i for c in table.commits for i in c] == [0, 1]
+
+
+def test_a_failed_write_is_reported_and_not_lost() -> None:
+    table = MemoryTable(failures=1)
+    writer = DeltaCheckpoint(None, "/delta", "app", interval=3600, retry_after=3600, table=table)
+    writer.record(row(0))
+    with pytest.raises(ReplicationError, match="the disk is full; they are kept"):
+        writer.flush()
+    assert writer.failure is not None
+    writer.record(row(1))
+    writer.flush()
+    assert writer.failure is None
+    writer.close()
+    assert table.commits == [[0, 1]]
+
+
+def test_a_commit_whose_answer_was_lost_is_not_written_twice() -> None:
+    table = MemoryTable(failures=1, commits_although_failing=True)
+    writer = DeltaCheckpoint(None, "/delta", "app", interval=3600, retry_after=3600, table=table)
+    writer.record(row(0))
+    with pytest.raises(ReplicationError):
+        writer.flush()
+    writer.record(row(1))
+    writer.close()
+    assert table.commits == [[0], [1]]
+
+
+def test_close_that_cannot_write_says_so() -> None:
+    writer = DeltaCheckpoint(None, "/delta", "app", interval=3600, retry_after=3600, table=MemoryTable(failures=99))
+    writer.record(row(0))
+    with pytest.raises(ReplicationError, match="cannot write 1 rows"):
+        writer.close()
+
+
+def test_close_without_rows_ends_at_once(writer: DeltaCheckpoint) -> None:
+    writer.close()
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("rows", "newest", "expected"),
+    [
+        ([row(0), row(1)], Newest(), [0, 1]),
+        ([row(3), row(4)], Newest(3, 30), [4]),
+        ([row(3), row(3), row(2), row(4)], Newest(), [3, 4]),
+        ([row(FILLED_UP, 50), row(9, 60)], Newest(7, 40), [FILLED_UP, 9]),
+        ([row(FILLED_UP, 40)], Newest(7, 40), []),
+        ([row(0, 90)], Newest(-1, 80), [0]),
+    ],
+)
+def test_each_batch_once(rows: list[CheckpointRow], newest: Newest, expected: list[int]) -> None:
+    assert [r.batch_id for r in missing_rows(rows, newest)] == expected
+
+
+def test_filled_up_from_the_target(writer: DeltaCheckpoint, table: MemoryTable) -> None:
+    writer.fill_up(500, 7)
+    writer.record(row(0, 600))
+    writer.flush()
+    assert table.commits == [[FILLED_UP, 0]]
+
+
+def test_rows_as_arrow() -> None:
+    made = CheckpointRow(5, 1, tso(1_700_000_000_123), 48, False, 10, 2, 1, 99, {"read": 0.5}, ("a loss",), {"primary-ts": 3})
+    found = as_table([made], "app")
+    assert found.schema == SCHEMA
+    values = found.to_pylist()[0]
+    assert values["resolved_at"].isoformat() == "2023-11-14T22:13:20.123000+00:00"
+    assert (values["timings"], values["ts_map"], values["notes"]) == ([("read", 0.5)], [("primary-ts", 3)], ["a loss"])
