@@ -12,6 +12,7 @@ from pathlib import Path
 import grpc
 
 from binlog_source.pump.heart import Beat, FakeBinlogs, own_clock
+from binlog_source.pump.orphans import ASK_AFTER, OrphanResolver
 from binlog_source.pump.service import Flush, PumpService
 from binlog_source.pump.storage.pointer import Pointer
 from binlog_source.pump.storage.store import Store
@@ -173,6 +174,7 @@ class EmbeddedPump:
         if registry is not None:
             self._register(NodeState.ONLINE)
             self._beats.append(Beat(f"{config.node_id} heartbeat", config.heartbeat_interval, lambda: self._register(NodeState.ONLINE)))
+            self._beats.append(Beat(f"{config.node_id} orphans", ASK_AFTER, OrphanResolver(service, registry.mvcc)))
         if config.fake_binlog_interval > 0:
             if self._oracle is not None:
                 oracle = self._oracle

@@ -50,6 +50,10 @@ class RegistryClient:
         """The cluster's id."""
         return int(self._json("GET", "/cluster_id")["cluster_id"])
 
+    def mvcc(self, key: bytes) -> Any:
+        """What became of the transactions on a primary key (rows.md 9.3)."""
+        return self._json("GET", f"/mvcc/hex/{key.hex()}")
+
     def close(self) -> None:
         """Give the connection back."""
         with self._lock:

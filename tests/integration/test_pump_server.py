@@ -166,7 +166,10 @@ def test_kill_nine_under_writers_loses_nothing_acknowledged(tmp_path):
     acknowledged = []
     for life in range(3):
         killed = threading.Event()
-        threads = [threading.Thread(target=write_until_gone, args=(address, 1 + life * 100_000 + n * 10_000, acknowledged, killed)) for n in range(6)]
+        threads = [
+            threading.Thread(target=write_until_gone, args=(address, 1 + life * 100_000 + n * 10_000, acknowledged, killed))
+            for n in range(6)
+        ]
         goal = len(acknowledged) + 150
         for thread in threads:
             thread.start()

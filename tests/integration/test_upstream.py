@@ -2,6 +2,7 @@
 
 import random
 import threading
+from pathlib import Path
 
 import grpc
 import numpy as np
@@ -9,9 +10,11 @@ import pyarrow as pa
 import pytest
 
 from binlog_source.pump.server import EmbeddedPump
+from binlog_source.registry import NodeStatus
 from binlog_source.upstream.cluster import Upstream
 from binlog_source.upstream.registry_client import RegistryClient
 from binlog_source.upstream.schema import Column, Table
+from binlog_source.upstream.standalone import UpstreamProcess
 from binlog_source.upstream.tablestore import WriteConflict
 from conf.model import PumpConfig
 from schemas import decoder, stages
@@ -22,12 +25,16 @@ from schemas.proto import binlog_pb2, pump_pb2
 
 pytestmark = pytest.mark.grpc
 CLUSTER = 7
+GOLDEN = Path(__file__).parents[1] / "golden"
 ID = Column("id", "bigint")
 
 
 @pytest.fixture
 def pumps(tmp_path):
-    pumps = [EmbeddedPump(PumpConfig(f"p{n}", "127.0.0.1:0", "", str(tmp_path / f"p{n}"), "", CLUSTER, 0, sync_log=False)).start() for n in (1, 2)]
+    pumps = [
+        EmbeddedPump(PumpConfig(f"p{n}", "127.0.0.1:0", "", str(tmp_path / f"p{n}"), "", CLUSTER, 0, sync_log=False)).start()
+        for n in (1, 2)
+    ]
     yield pumps
     for pump in pumps:
         pump.stop()
@@ -214,7 +221,9 @@ def test_outcomes(upstream, pumps):
     assert empty.commit() == 0
     upstream.flush()
     records = [b for p in pumps for b in pulled(p, "raw")]
-    of = {t.start_ts: sorted(b.tp for b in records if b.start_ts == t.start_ts and b.commit_ts != b.start_ts) for t in (rolled, lost, empty)}
+    of = {
+        t.start_ts: sorted(b.tp for b in records if b.start_ts == t.start_ts and b.commit_ts != b.start_ts) for t in (rolled, lost, empty)
+    }
     assert of == {rolled.start_ts: [0, 2], lost.start_ts: [0], empty.start_ts: []}
     service = upstream.serve()
     key = next(b.prewrite_key for b in records if b.start_ts == lost.start_ts)
@@ -307,3 +316,40 @@ def test_failed_and_repeated_jobs(upstream, pumps):
     assert [b.ddl_job_id for b in binlogs][-2:] == [failed.job["id"], repeated.job["id"]]
     assert failed.version == 0 and failed.job["state"] == 3
     assert sum(b.ddl_job_id == repeated.job["id"] and b.tp == 0 for p in pumps for b in pulled(p, "raw")) == 2
+
+
+def test_a_lost_outcome_is_asked_for(tmp_path, upstream):
+    upstream.ddl.create_table("d", TABLES[0])
+    service = upstream.serve()
+    pump = EmbeddedPump(PumpConfig("p3", "127.0.0.1:0", "", str(tmp_path / "p3"), service.url, CLUSTER, 0, sync_log=False)).start()
+    with Upstream([pump.address], CLUSTER, oracle=upstream.oracle) as other:
+        other.mvcc = upstream.mvcc
+        other.ddl.create_database("d")
+        other.ddl.create_table("d", TABLES[0])
+        txn = other.begin()
+        txn.insert("d.ints", {"id": 1})
+        commit_ts = txn.commit(lose_outcome=True)
+        other.flush()
+        while pump.service.store.state.sorted_promise < commit_ts:
+            pump.service.store.wait_past(pump.service.store.state, 0.1)
+    last = pulled(pump)[-1]
+    assert (last.tp, last.commit_ts, bool(last.prewrite_value)) == (1, commit_ts, True)
+    pump.stop()
+    service.stop()
+
+
+def test_the_registry_as_a_process(tmp_path):
+    history = GOLDEN / "txn" / "ddl_history.json.gz"
+    floor = 1 << 62
+    with UpstreamProcess(tmp_path, CLUSTER, history=history, floor=floor) as process:
+        client = RegistryClient(process.url)
+        assert client.cluster_id() == CLUSTER
+        given = client.tso()
+        assert given > floor
+        client.put_status("drainers", NodeStatus("d1", "h:1", max_commit_ts=5))
+        assert len(client._json("GET", "/ddl/history")) > 10
+        process.kill()
+        process.start()
+        assert client.tso() > given
+        assert client.drainers() == [NodeStatus("d1", "h:1", max_commit_ts=5)]
+        client.close()

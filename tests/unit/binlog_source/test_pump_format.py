@@ -34,7 +34,13 @@ def test_footer():
 
 def test_file_names():
     assert file_name(0) == "000000.vlog" and file_name(1234567) == "1234567.vlog"
-    assert [file_id_of(n) for n in ("000007.vlog", "1234567.vlog", "7.vlog", "000007.vlog.gz", "x000007.vlog")] == [7, 1234567, None, None, None]
+    assert [file_id_of(n) for n in ("000007.vlog", "1234567.vlog", "7.vlog", "000007.vlog.gz", "x000007.vlog")] == [
+        7,
+        1234567,
+        None,
+        None,
+        None,
+    ]
 
 
 def test_pointer_bytes_and_order():

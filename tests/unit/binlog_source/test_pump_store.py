@@ -8,7 +8,7 @@ import pytest
 
 from binlog_source.pump.service import PumpService
 from binlog_source.pump.storage.env import RealFileSystem
-from binlog_source.pump.storage.pointer import Pointer
+from binlog_source.pump.storage.pointer import BEGINNING, Pointer
 from binlog_source.pump.storage.record import canonical, fake
 from binlog_source.pump.storage.store import Store
 from binlog_source.upstream.rehearsal import delimited
@@ -42,7 +42,7 @@ def pulled(store, last=0):
     return got
 
 
-def raw(store, start=Pointer(0, 0)):
+def raw(store, start=BEGINNING):
     waits = []
     store.wait_past = lambda seen, timeout: waits.append(1)
     got = []

@@ -1,0 +1,76 @@
+"""Registry and oracle (and a recorded DDL history) as a process of its own, for Pumps and Drainers without a PD.
+
+    python -m binlog_source.upstream.standalone --cluster-id 7 --data-dir var/registry [--history ddl_history.json.gz] [--floor TS]
+
+Promises: prints ``serving HOST:PORT`` once it answers; SIGTERM and Ctrl-C end it. Timestamps and node states outlive a restart on the same directory.
+"""
+
+import argparse
+import gzip
+import json
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from binlog_source.pump.process import ServerProcess
+from binlog_source.upstream.oracle import Oracle
+from binlog_source.upstream.service import UpstreamService, no_history
+
+
+def recorded_history(path: Path) -> list[dict[str, Any]]:
+    """The jobs of a recorded ``/ddl/history``, ``.json`` or ``.json.gz``."""
+    data = path.read_bytes()
+    jobs: list[dict[str, Any]] = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
+    return jobs
+
+
+class UpstreamProcess(ServerProcess):
+    """``python -m binlog_source.upstream.standalone``; a port of 0 is chosen at the first start and kept."""
+
+    def __init__(self, data_dir: Path, cluster_id: int, *, addr: str = "127.0.0.1:0", history: Path | None = None, floor: int = 0) -> None:
+        self._flags = [f"--data-dir={data_dir}", f"--cluster-id={cluster_id}", f"--floor={floor}"]
+        self._flags += [f"--history={history}"] if history is not None else []
+        super().__init__("registry", self._with(addr))
+
+    def start(self) -> "UpstreamProcess":
+        """See ``ServerProcess``."""
+        super().start()
+        self._command = self._with(self.address)
+        return self
+
+    @property
+    def url(self) -> str:
+        """``http://host:port``."""
+        return f"http://{self.address}"
+
+    def _with(self, addr: str) -> list[str]:
+        return [sys.executable, "-m", "binlog_source.upstream.standalone", *self._flags, f"--addr={addr}"]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Serve until stopped."""
+    options = argparse.ArgumentParser(description="Registry and oracle for Pumps and Drainers without a PD.", allow_abbrev=False)
+    options.add_argument("--addr", default="127.0.0.1:0")
+    options.add_argument("--data-dir", type=Path, required=True)
+    options.add_argument("--cluster-id", type=int, required=True)
+    options.add_argument("--history", type=Path, help="recorded /ddl/history to serve")
+    options.add_argument("--floor", type=int, default=0, help="every timestamp will be above this one")
+    given = options.parse_args(argv)
+    jobs = recorded_history(given.history) if given.history else None
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    oracle = Oracle(given.data_dir / "oracle", given.floor)
+    history = no_history if jobs is None else lambda: jobs
+    service = UpstreamService(oracle, given.cluster_id, addr=given.addr, data_dir=given.data_dir, history=history).start()
+    print(f"serving {service.address}", flush=True)
+    stop.wait()
+    service.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
