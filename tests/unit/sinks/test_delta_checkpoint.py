@@ -9,7 +9,6 @@ from schemas.errors import ReplicationError
 from schemas.events import tso
 from sinks.delta_checkpoint import FILLED_UP, SCHEMA, CheckpointRow, DeltaCheckpoint, Newest, as_table, missing_rows
 
-
 EMPTY = Newest()
 
 
