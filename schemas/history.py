@@ -81,7 +81,7 @@ class SchemaHistory:
         return self.jobs.get(job_id)
 
     def merged(self, jobs: Iterable[Job]) -> "SchemaHistory":
-        """This history and ``jobs`` as one."""
+        """Fold ``jobs`` in too; the same object when none of them is new."""
         new = [j for j in jobs if self.jobs.get(j.id) != j]
         return SchemaHistory.of([*self.jobs.values(), *new]) if new else self
 

@@ -12,6 +12,7 @@ policy (``ddl-policy``). Nothing is dropped in silence: what the target cannot h
 
 import json
 import logging
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -123,7 +124,7 @@ class _Run:
         self._config = config
         self._on_done = on_done
         self._subject = subject_of(step, history)
-        self._dialect = Dialect(session.flavour, Charset(config.upstream_charset, config.upstream_collation))
+        self._dialect = dialect_of(session, config)
 
     def run(self) -> DdlOutcome:
         if not _kept(self._subject, self._config):
@@ -147,6 +148,7 @@ class _Run:
             yield
         finally:
             try:
+                self._session.rollback()  # an error between BEGIN and COMMIT must not be committed by what follows
                 self._session.execute("SET SESSION autocommit = 0")
                 self._session.query("SELECT RELEASE_LOCK(%s)", [lock])
                 self._session.commit()
@@ -340,6 +342,16 @@ class _Run:
         faults.point("before-ddl-done")
         self._session.commit()
         return outcome
+
+
+def dialect_of(session: Target, config: ApplyConfig) -> Dialect:
+    """The target's dialect; MySQL is asked for its version, because its non-padding collation is younger than 8.0."""
+    nopad = True
+    if session.flavour is Flavour.MYSQL:
+        version = str(session.query("SELECT VERSION()")[0][0])
+        numbers = [int(n) for n in re.findall(r"\d+", version)[:3]]
+        nopad = numbers >= [8, 0, 17]
+    return Dialect(session.flavour, Charset(config.upstream_charset, config.upstream_collation), nopad)
 
 
 def _table(config: ApplyConfig) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from schemas.ddl_tokens import Kind, Token, quote_name, text_of, tokenize
 from schemas.tableinfo import ColumnInfo, TableInfo
-from sinks.charsets import Charset, target_charset
+from sinks.charsets import UPSTREAM_DEFAULT, Charset, target_charset
 from sinks.dialect import Flavour, is_text
 
 Tokens = list[Token]
@@ -25,11 +25,13 @@ class Dialect:
     """The target as far as DDL text depends on it, and the upstream's defaults."""
 
     flavour: Flavour
-    default: Charset = field(default_factory=lambda: Charset("utf8mb4", "utf8mb4_bin"))
+    default: Charset = field(default_factory=lambda: UPSTREAM_DEFAULT)
+    nopad: bool = True
+    """The server has binary collations that do not pad."""
 
     def charset(self, charset: str, collate: str) -> Charset:
         """The target's charset for one of the upstream's."""
-        return target_charset(charset, collate, self.flavour, self.default)
+        return target_charset(charset, collate, self.flavour, self.default, nopad=self.nopad)
 
 
 class Losses:

@@ -142,7 +142,7 @@ def _table_ids(session: Target, schema: str, table: str) -> dict[str, int] | Non
 def _innodb_ids(session: Target, schema: str, table: str) -> dict[str, int]:
     """InnoDB writes names in the charset of file names; partitions as ``table#P#partition``."""
     view = "innodb_sys_tables" if session.flavour is Flavour.MARIADB else "innodb_tables"
-    encoded = "CAST(CONVERT(%s USING filename) AS CHAR CHARACTER SET latin1)"
+    encoded = "CONVERT(CONVERT(%s USING filename) USING binary)"
     (name,) = session.query(f"SELECT CONCAT({encoded}, '/', {encoded})", [schema, table])[0]
     full = name.decode() if isinstance(name, bytes) else str(name)
     like = full.replace("\\", "\\\\").replace("_", "\\_").replace("%", "\\%") + "#%"

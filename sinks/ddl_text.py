@@ -321,9 +321,6 @@ _LEFT_OUT = {
 
 def silent_losses(history: SchemaHistory, after: int, upto: int) -> tuple[str, ...]:
     """What jobs without a statement for the target asked for with ``after < version <= upto``: CACHE has not even a binlog."""
-    found = {}
-    for job in sorted(history.jobs.values(), key=lambda j: j.version):
-        loss = _LEFT_OUT.get(JobType(job.type)) if job.type in _LEFT_OUT else None
-        if loss and after < job.version <= upto:
-            found[f"{'.'.join(filter(None, (job.schema_name, job.table_name)))}: {loss}"] = None
-    return tuple(found)
+    jobs = sorted((j for j in history.jobs.values() if after < j.version <= upto and j.type in _LEFT_OUT), key=lambda j: j.version)
+    texts = (f"{'.'.join(filter(None, (j.schema_name, j.table_name)))}: {_LEFT_OUT[JobType(j.type)]}" for j in jobs)
+    return tuple(dict.fromkeys(texts))

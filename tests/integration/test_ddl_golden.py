@@ -1,0 +1,229 @@
+"""Every DDL of the golden cases on a real MariaDB, and a crash at every point of every DDL of ``ddl`` and of the swaps."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from conf import faults
+from conf.model import ApplyConfig
+from jobs.mariadb import PrivateMariaDB
+from schemas.history import JobReader, SchemaHistory
+from sinks.ddl_apply import apply_ddl, ensure_ddl_table, load_losses
+from sinks.ddl_inspect import column_names, take_picture
+from sinks.dialect import Flavour
+from sinks.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
+from sinks.session import Session, connect
+from tests.golden_case import GoldenCase, load_case
+
+pytestmark = pytest.mark.mysql
+
+CASES = ("ddl", "beyond_mysql", "online", "types", "keys", "txn", "bank")
+
+
+class Died(BaseException):
+    """Stands for SIGKILL: nothing catches it."""
+
+
+class Counting:
+    """A session that remembers what it executed."""
+
+    flavour = Flavour.MARIADB
+
+    def __init__(self, session: Session, log: list[str]) -> None:
+        self.session, self.log = session, log
+
+    def execute(self, sql: Any, args: Any = None) -> int:
+        self.log.append(sql)
+        return self.session.execute(sql, args)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.session, name)
+
+
+@pytest.fixture
+def config(mariadb: PrivateMariaDB) -> Iterator[ApplyConfig]:
+    config = ApplyConfig(drainer="d")
+    with connect(mariadb.target(), config) as session:
+        ensure_ddl_table(session, config)
+    yield config
+    with connect(mariadb.target(), config) as session:
+        for (name,) in session.query("SHOW DATABASES"):
+            if name not in ("mysql", "sys", "information_schema", "performance_schema"):
+                session.execute(f"DROP DATABASE `{name.replace('`', '``')}`")
+
+
+def ddl_steps(case: GoldenCase) -> list[DdlStep]:
+    jobs = [j for d in case.ddls if (j := case.history.job(d.job_id))]
+    steps = plan_steps(
+        (case.info["start_ts"], case.info["end_ts"]), case.ddls, (), case.history, AppliedJobs(min(j.version for j in jobs) - 1)
+    )
+    return [s for s in steps if isinstance(s, DdlStep)]
+
+
+def assert_columns(session: Session, history: SchemaHistory, version: int, databases: list[str]) -> None:
+    for database in databases:
+        for table in history.tables_in(database, version):
+            if not table.info.is_sequence:
+                wanted = tuple(c.name for c in table.info.public_columns() if not c.hidden)
+                assert column_names(session, table.schema, table.name) == wanted
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_ddl_of_the_case_is_taken(name: str, mariadb: PrivateMariaDB, config: ApplyConfig) -> None:
+    case = load_case(name)
+    steps = ddl_steps(case)
+    done: list[int] = []
+    with connect(mariadb.target(), config) as session:
+        for step in steps:
+            outcome = apply_ddl(session, step, case.history, config, lambda _, ts=step.commit_ts: done.append(ts))
+            assert (outcome.state, outcome.how) == ("done", "text")
+        assert done == [s.commit_ts for s in steps]
+        assert_columns(session, case.history, steps[-1].job.version, case.info["databases"])
+
+
+def test_what_the_target_cannot_hold_is_named(mariadb: PrivateMariaDB, config: ApplyConfig) -> None:
+    case = load_case("beyond_mysql")
+    with connect(mariadb.target(), config) as session:
+        for step in ddl_steps(case):
+            apply_ddl(session, step, case.history, config, lambda _: None)
+        assert load_losses(session, config) == (
+            "g_beyond.expr_idx: expression index ue left out",
+            "g_beyond.auto_r: AUTO_RANDOM left out",
+            "g_beyond.shard: SHARD_ROW_ID_BITS left out",
+            "g_beyond.ttl: TTL left out",
+            "g_beyond.gtmp: temporary table made an ordinary one, which stays empty",
+        )
+
+
+def crash_through(mariadb: PrivateMariaDB, config: ApplyConfig, step: DdlStep, history: SchemaHistory, monkeypatch: Any) -> list[str]:
+    """Die once at each point, then finish; what was executed in all."""
+    log: list[str] = []
+    checkpoints: list[int] = []
+    for point in ("after-ddl-intent", "after-ddl", "before-ddl-done", ""):
+
+        def die(name: str, point: str = point) -> None:
+            if name == point:
+                raise Died
+
+        monkeypatch.setattr(faults, "point", die)
+        session = connect(mariadb.target(), config)
+        try:
+            apply_ddl(Counting(session, log), step, history, config, lambda _: checkpoints.append(1))
+        except Died:
+            pass
+        finally:
+            session.close()
+    assert checkpoints
+    return [sql for sql in log if sql.split()[0] in ("CREATE", "ALTER", "DROP", "RENAME", "TRUNCATE")]
+
+
+def test_a_crash_at_each_point_of_each_ddl_executes_it_once(mariadb: PrivateMariaDB, config: ApplyConfig, monkeypatch: Any) -> None:
+    case = load_case("ddl")
+    steps = ddl_steps(case)
+    for step in steps:
+        executed = crash_through(mariadb, config, step, case.history, monkeypatch)
+        assert len(executed) == 1, executed
+    with connect(mariadb.target(), config) as session:
+        assert_columns(session, case.history, steps[-1].job.version, case.info["databases"])
+        states = session.query("SELECT DISTINCT state FROM tidb_binlog.spark_ddl")
+    assert states == [("done",)]
+
+
+def table_json(table_id: int, name: str, partitions: tuple[tuple[int, str], ...] = ()) -> dict[str, Any]:
+    kind = {"Tp": 3, "Flag": 4099, "Flen": 11, "Decimal": 0, "Charset": "binary", "Collate": "binary", "Elems": None}
+    column = {"id": 1, "name": {"O": "id"}, "offset": 0, "type": kind, "state": 5}
+    return {
+        "id": table_id,
+        "name": {"O": name},
+        "charset": "utf8mb4",
+        "collate": "utf8mb4_bin",
+        "cols": [column],
+        "index_info": None,
+        "pk_is_handle": True,
+        "is_common_handle": False,
+        "partition": {"definitions": [{"id": i, "name": {"O": n}} for i, n in partitions]} if partitions else None,
+    }
+
+
+def job_json(
+    job_id: int, kind: int, query: str, table: dict[str, Any] | None = None, many: Any = None, table_id: int = 0
+) -> dict[str, Any]:
+    binlog = {"SchemaVersion": job_id, "TableInfo": table, "MultipleTableInfos": many, "FinishedTS": job_id * 10}
+    if kind == 1:
+        binlog["DBInfo"] = {"id": 1000, "db_name": {"O": "swap"}, "charset": "utf8mb4", "collate": "utf8mb4_bin"}
+    found = table_id or (table["id"] if table else 0)
+    return {
+        "id": job_id,
+        "type": kind,
+        "state": 6,
+        "schema_id": 1000,
+        "table_id": found,
+        "schema_name": "swap",
+        "query": query,
+        "binlog": binlog,
+    }
+
+
+def swap_history() -> tuple[SchemaHistory, list[DdlStep]]:
+    a, b = table_json(11, "a"), table_json(12, "b")
+    parts = ((31, "p0"), (32, "p1"))
+    ranges = "PARTITION BY RANGE (`id`) (PARTITION `p0` VALUES LESS THAN (100), PARTITION `p1` VALUES LESS THAN (200))"
+    jobs = [
+        job_json(1, 1, "CREATE DATABASE `swap`"),
+        job_json(2, 3, "CREATE TABLE `a` (`id` INT PRIMARY KEY)", a),
+        job_json(3, 3, "CREATE TABLE `b` (`id` INT PRIMARY KEY)", b),
+        job_json(
+            4,
+            47,
+            "RENAME TABLE `a` TO `x`, `b` TO `a`, `x` TO `b`",
+            table_json(11, "b"),
+            [table_json(11, "x"), table_json(12, "a"), table_json(11, "b")],
+        ),
+        job_json(5, 3, f"CREATE TABLE `p` (`id` INT PRIMARY KEY) {ranges}", table_json(30, "p", parts)),
+        job_json(
+            6, 42, "ALTER TABLE `p` EXCHANGE PARTITION `p0` WITH TABLE `b`", table_json(30, "p", ((11, "p0"), (32, "p1"))), table_id=11
+        ),
+        job_json(7, 23, "ALTER TABLE `p` TRUNCATE PARTITION `p0`", table_json(30, "p", ((33, "p0"), (32, "p1")))),
+        job_json(8, 11, "TRUNCATE TABLE `a`", table_json(13, "a"), table_id=12),
+        job_json(9, 20, "ALTER TABLE `p` DROP PARTITION `p1`", table_json(30, "p", ((33, "p0"),))),
+    ]
+    history = SchemaHistory.of(JobReader().read(json.loads(json.dumps(jobs))))
+    events = [DdlEvent(j["id"] * 10, j["id"], j["query"] + ";", j["schema_state"] if "schema_state" in j else 5) for j in jobs]
+    return history, [s for s in plan_steps((0, 1000), events, (), history, AppliedJobs(0)) if isinstance(s, DdlStep)]
+
+
+def test_swaps_exchanges_and_truncations_move_rows_once(mariadb: PrivateMariaDB, config: ApplyConfig, monkeypatch: Any) -> None:
+    history, steps = swap_history()
+    seen = []
+    with connect(mariadb.target(), config) as session:
+        for step in steps:
+            assert len(crash_through(mariadb, config, step, history, monkeypatch)) == 1
+            if step.job.id == 3:
+                session.execute("INSERT INTO swap.a VALUES (1)")
+                session.execute("INSERT INTO swap.b VALUES (2)")
+            if step.job.id == 5:
+                session.execute("INSERT INTO swap.p VALUES (50), (150)")
+            session.commit()
+            if step.job.id >= 4:
+                names = ("a", "b") if step.job.id == 4 else ("a", "b", "p")
+                seen.append({n: [i for (i,) in session.query(f"SELECT id FROM swap.{n} ORDER BY id")] for n in names})
+            session.commit()
+    assert seen == [
+        {"a": [2], "b": [1]},
+        {"a": [2], "b": [1], "p": [50, 150]},
+        {"a": [2], "b": [50], "p": [1, 150]},
+        {"a": [2], "b": [50], "p": [150]},
+        {"a": [], "b": [50], "p": [150]},
+        {"a": [], "b": [50], "p": []},
+    ]
+
+
+def test_odd_names_have_ids_too(mariadb: PrivateMariaDB, config: ApplyConfig) -> None:
+    with connect(mariadb.target(), config) as session:
+        session.execute("CREATE DATABASE `we``ird_%-名`")
+        session.execute("CREATE TABLE `we``ird_%-名`.`a b-é` (a INT) PARTITION BY RANGE (a) (PARTITION `p-名` VALUES LESS THAN (1))")
+        picture = take_picture(session, [], [("we`ird_%-名", "a b-é")])
+    assert picture.ids_known
+    assert [len(t.ids) for t in picture.objects.values()] == [1]
