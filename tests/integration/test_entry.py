@@ -1,0 +1,62 @@
+"""The entry script: what it offers, refuses, passes on, and what a person sees of it."""
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ENTRY = str(ROOT / "spark-submit.sh")
+
+
+def run(*arguments: str, log: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    environ = os.environ | {"TIDB_BINLOG_LOG": str(log / "job.log")} | variables
+    return subprocess.run([ENTRY, *arguments], env=environ, cwd=log, capture_output=True, text=True, check=False, timeout=300)
+
+
+def test_without_a_job_the_jobs_are_listed(tmp_path: Path) -> None:
+    done = run(log=tmp_path)
+    assert done.returncode == 2
+    assert "rehearse" in done.stderr
+    assert run("--help", log=tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize("job", ["nosuch", "setup/../pump", "report"])
+def test_what_is_no_job_is_refused(job: str, tmp_path: Path) -> None:
+    done = run(job, log=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"there is no job '{job}'" in done.stderr
+
+
+def test_a_spark_option_needs_its_value(tmp_path: Path) -> None:
+    assert "--master needs a value" in run("drainer", "--master", log=tmp_path).stderr
+
+
+@pytest.mark.grpc
+def test_a_pump_serves_until_it_is_told_to_stop_without_a_jvm(tmp_path: Path) -> None:
+    command = [ENTRY, "pump", "--addr", "127.0.0.1:0", "--data-dir", str(tmp_path / "pump")]
+    environ = os.environ | {"TIDB_BINLOG_LOG": str(tmp_path / "job.log"), "JAVA_HOME": "/nonexistent"}
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as pump:
+        assert pump.stdout is not None
+        assert pump.stdout.readline().startswith("serving 127.0.0.1:")
+        pump.send_signal(signal.SIGTERM)
+        assert pump.wait(60) == 0
+
+
+@pytest.mark.spark
+def test_a_wrong_setting_is_one_line_on_stderr_and_nothing_of_java(tmp_path: Path) -> None:
+    done = run("--master", "local[1]", "drainer", "--parts", "two", "--conf", "spark.ui.enabled=false", log=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: flag --syncer.parts: 'two' is not a whole number\n"
+
+
+@pytest.mark.spark
+def test_output_to_a_file_is_appended(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("before\n")
+    with (tmp_path / "out").open("a") as out:
+        environ = os.environ | {"TIDB_BINLOG_LOG": str(tmp_path / "job.log")}
+        done = subprocess.run([ENTRY, "drainer", "--help"], env=environ, cwd=tmp_path, stdout=out, stderr=out, check=False, timeout=300)
+    assert done.returncode == 0
+    assert (tmp_path / "out").read_text().startswith("before\nusage: spark-submit.sh drainer")

@@ -1,0 +1,136 @@
+"""The project about itself: its shape, its fences and its documents, asserted so that they stay true."""
+
+import ast
+import configparser
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from conf.load import settings_of
+from conf.model import DrainerConfig, PumpConfig
+from schemas import errors
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("jobs", "binlog_source", "sinks", "schemas", "conf")
+NOT_JOBS = {"setup", "launch", "warmup"}
+"""Modules of ``jobs`` with a ``main`` that ``spark-submit.sh`` does not offer."""
+BROAD_EXCEPTS = {"jobs/cli.py"}
+"""The one place that may catch everything: to tell it, log it and exit."""
+
+
+def sources() -> list[Path]:
+    found = (path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")))
+    return [path for path in found if not re.search(r"_pb2(_grpc)?\.py$", path.name)]
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def trees() -> Iterator[tuple[str, ast.Module]]:
+    for path in sources():
+        yield name(path), ast.parse(path.read_text())
+
+
+def jobs() -> set[str]:
+    found = {path.stem for path in (ROOT / "jobs").glob("*.py") if re.search(r"^def main\(", path.read_text(), re.M)}
+    return found - NOT_JOBS
+
+
+def test_the_owners_top_level_is_there() -> None:
+    for entry in (
+        *PACKAGES,
+        "tests",
+        "spark-submit.sh",
+        "setup.cfg",
+        "README.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "Makefile",
+        ".ci/run",
+    ):
+        assert (ROOT / entry).exists(), entry
+
+
+def test_every_module_says_what_it_is() -> None:
+    assert [path for path, tree in trees() if not ast.get_docstring(tree) and not path.endswith("__init__.py")] == []
+
+
+def test_files_and_functions_stay_readable() -> None:
+    long_files = [name(path) for path in sources() if len(path.read_text().splitlines()) > 650]
+    long_functions = [
+        f"{path}:{node.name}"
+        for path, tree in trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (node.end_lineno or 0) - node.lineno >= 65
+    ]
+    assert (long_files, long_functions) == ([], [])
+
+
+def test_no_drawer_for_everything() -> None:
+    assert [name(path) for path in sources() if path.stem in ("utils", "util", "helpers", "helper", "common", "manager", "misc")] == []
+
+
+def test_no_error_is_swallowed_unseen() -> None:
+    broad = [
+        f"{path}:{node.lineno}"
+        for path, tree in trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ExceptHandler)
+        and (node.type is None or (isinstance(node.type, ast.Name) and node.type.id in ("Exception", "BaseException")))
+        and not any(isinstance(inner, ast.Raise) for inner in ast.walk(node))
+    ]
+    assert [place for place in broad if place.rpartition(":")[0] not in BROAD_EXCEPTS] == []
+
+
+def test_no_file_names_the_machine_it_was_written_on() -> None:
+    texts = [*sources(), *ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "Makefile", ROOT / "setup.cfg", ROOT / "spark-submit.sh"]
+    assert [name(path) for path in texts if re.search(r"/work/|/home/|/root/|/tmp/prompts", path.read_text())] == []
+
+
+def test_every_job_is_offered_and_documented() -> None:
+    usage = re.findall(r"^  ([a-z]+) +\S", (ROOT / "spark-submit.sh").read_text().partition("USAGE'\n")[2].partition("USAGE\n")[0], re.M)
+    documented = re.findall(r"^\| `\./spark-submit\.sh ([a-z]+)", (ROOT / "README.md").read_text(), re.M)
+    assert jobs() == set(usage) == set(documented)
+
+
+def test_every_error_has_its_line_in_the_runbook() -> None:
+    runbook = (ROOT / "docs" / "runbook.md").read_text()
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and kind is not errors.ReplicationError]
+    assert [kind.__name__ for kind in kinds if f"| `{kind.__name__}` |" not in runbook] == []
+
+
+def test_every_setting_that_a_document_names_exists() -> None:
+    known = {setting.path for model in (DrainerConfig, PumpConfig) for setting in settings_of(model)}
+    named = {
+        setting
+        for path in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]
+        for setting in re.findall(r"`((?:source|pair|syncer)\.[a-z.-]+)", path.read_text())
+    }
+    assert named - known == set()
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    broken = [
+        f"{name(path)}: {link}"
+        for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+        for link in re.findall(r"\]\(([^)#:]+)\)", path.read_text())
+        if not (path.parent / link).exists()
+    ]
+    assert broken == []
+
+
+def test_the_wheel_asks_for_what_the_jobs_are_run_with() -> None:
+    pinned = set((ROOT / "requirements.txt").read_text().splitlines())
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.read(ROOT / "setup.cfg")
+    assert set(parser["options"]["install_requires"].split()) <= pinned
+    extras = set((ROOT / "requirements-dev.txt").read_text().splitlines())
+    assert set(parser["options.extras_require"]["test"].split()) <= extras
+
+
+@pytest.mark.parametrize("target", ["help", "setup", "lint", "type", "imports", "test", "golden", "torture", "bench", "demo"])
+def test_make_help_lists_the_commands(target: str) -> None:
+    assert re.search(rf"^{target}:.*## ", (ROOT / "Makefile").read_text(), re.M)
