@@ -24,7 +24,7 @@ FLUSH_BYTES = 1 << 20
 _SCAN_LIMIT = 512
 _WAIT = 1.0
 """Seconds after which a waiting pull looks around although nobody woke it."""
-_CALM = 0.004
+_CALM = 0.02
 """Seconds between two flushes of news: a busy log is handed out in groups, a quiet one at once."""
 _log = logging.getLogger(__name__)
 

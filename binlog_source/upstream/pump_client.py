@@ -10,11 +10,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from binlog_source.pump.writer import Pending, PumpWriter
+from binlog_source.pump.writer import PumpWriter
 from schemas.errors import PumpUnavailable
 
 _RETRY_OUTCOME = 0.1
-_IN_FLIGHT = 32
+_GROUP = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,26 +54,26 @@ class _Lane:
 
     def _run(self) -> None:
         while True:
+            # what gathered while the last group was on its way goes out together: their order does not matter
             group = [self._waiting.get()]
-            while len(group) < _IN_FLIGHT and not self._waiting.empty():
+            while len(group) < _GROUP and not self._waiting.empty():
                 group.append(self._waiting.get())
-            under_way = [(payload, self._writer.start(payload)) for payload in group if payload is not None]
-            for payload, pending in under_way:
-                self._finish(payload, pending)
+            payloads = [payload for payload in group if payload is not None]
+            if payloads:
+                self._write(payloads)
             if None in group:
                 return
 
-    def _finish(self, payload: bytes, pending: Pending) -> None:
+    def _write(self, payloads: list[bytes]) -> None:
         while True:
             try:
-                pending.result()
+                self._writer.start_many(payloads).result()
                 break
             except PumpUnavailable:
                 if self._stopping.wait(_RETRY_OUTCOME):
                     break
-                pending = self._writer.start(payload)
         with self._changed:
-            self._open -= 1
+            self._open -= len(payloads)
             self._changed.notify_all()
 
 
