@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 import numpy as np
@@ -63,11 +64,17 @@ class Pull:
         method = channel(endpoint.address).unary_stream(
             "/binlog.Pump/PullBinlogs", request_serializer=pump_pb2.PullBinlogReq.SerializeToString, response_deserializer=None
         )
-        self._call = method(request, timeout=timeout, metadata=((DELIVERY_KEY, delivery), (BATCH_KEY, "1")))
+        self._call: Any = method(request, timeout=timeout, metadata=((DELIVERY_KEY, delivery), (BATCH_KEY, "1")))
 
     def greeting(self) -> Greeting:
-        """What the Pump says of itself before its first message."""
+        """What the Pump says of itself before its first message.
+
+        Raises:
+            grpc.RpcError: the call failed before the Pump said anything.
+        """
         metadata = {key: str(value) for key, value in self._call.initial_metadata() or ()}
+        if DELIVERY_KEY not in metadata and self._call.done() and self._call.code() is not grpc.StatusCode.OK:
+            raise self._call
         return Greeting(metadata.get(DELIVERY_KEY, ""), int(metadata.get(GC_KEY, "0") or 0))
 
     def __iter__(self) -> Iterator[bytes]:
@@ -75,7 +82,7 @@ class Pull:
 
     def cancel(self) -> None:
         """End the call."""
-        self._call.cancel()  # type: ignore[no-untyped-call]
+        self._call.cancel()
 
 
 def channel(address: str) -> grpc.Channel:

@@ -9,7 +9,6 @@ import pytest
 from binlog_source.pairing import (
     RECORD,
     TRANSITIONS,
-    Fate,
     Orphan,
     PairState,
     Settle,

@@ -1,0 +1,115 @@
+"""Reads from a Pump over real gRPC: what survives, what is refused, and what the errors say."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from binlog_source.client import Endpoint, offers_raw, read_raw, read_sorted
+from binlog_source.framing import Records
+from binlog_source.offset import Position
+from schemas.errors import ConfigError, ProtocolViolation, PumpUnavailable
+from tests.fakes.scripted_pump import Asked, Broken, ScriptedPump, message
+
+pytestmark = pytest.mark.grpc
+
+RAW = {"tidb-binlog-delivery": "raw"}
+LOG = [message(0, 5, 0, 0, 10), message(1, 5, 9, 0, 20), message(2, 11, 11, 0, 30), message(0, 12, 0, 1, 10)]
+ENDS = [Position(0, 10), Position(0, 20), Position(0, 30), Position(1, 10)]
+
+
+def endpoint(pump: ScriptedPump) -> Endpoint:
+    return Endpoint("p7", pump.address, 1)
+
+
+def commits(runs: Iterator[Records]) -> list[int]:
+    return [ts for run in runs for ts in run.commit_ts.tolist()]
+
+
+def refuse(gc_ts: int) -> None:
+    raise AssertionError(f"called for purged: {gc_ts}")
+
+
+def log_from(asked: Asked) -> Iterator[bytes]:
+    for end, data in zip(ENDS, LOG, strict=True):
+        if end > Position(asked.suffix, asked.offset):
+            yield data
+
+
+def test_raw_reads_up_to_the_end_and_not_further() -> None:
+    with ScriptedPump(log_from, RAW) as pump:
+        assert commits(read_raw(endpoint(pump), Position(0, 0), Position(0, 20), 1, 5, refuse)) == [0, 9]
+        assert commits(read_raw(endpoint(pump), Position(0, 20), Position(1, 10), 1, 5, refuse)) == [11, 0]
+        assert commits(read_raw(endpoint(pump), Position(0, 20), Position(0, 20), 1, 5, refuse)) == []
+
+
+def test_raw_goes_on_where_it_was_when_the_pump_dies() -> None:
+    def one_then_die(asked: Asked) -> Iterator[bytes]:
+        yield next(log_from(asked))
+        raise Broken("killed")
+
+    with ScriptedPump(one_then_die, RAW) as pump:
+        assert commits(read_raw(endpoint(pump), Position(0, 0), Position(1, 10), 1, 5, refuse)) == [0, 9, 11, 0]
+        assert [(a.suffix, a.offset) for a in pump.asked] == [(0, 0), (0, 10), (0, 20), (0, 30)]
+
+
+def test_sorted_goes_on_where_it_was_when_the_pump_ends_the_stream() -> None:
+    def one(asked: Asked) -> Iterator[bytes]:
+        yield message(1, asked.offset + 1, asked.offset + 2)
+
+    with ScriptedPump(one) as pump:
+        assert commits(read_sorted(endpoint(pump), 10, 16, 5, refuse)) == [12, 14, 16]
+        assert [a.offset for a in pump.asked] == [10, 12, 14]
+
+
+def test_sorted_stops_at_the_first_message_past_the_end() -> None:
+    with ScriptedPump(lambda asked: iter([message(1, 1, 12), message(1, 1, 17)])) as pump:
+        assert commits(read_sorted(endpoint(pump), 10, 16, 5, refuse)) == [12]
+
+
+def test_a_dead_pump_is_named_with_the_ts() -> None:
+    def dead(asked: Asked) -> Iterator[bytes]:
+        raise Broken("no disk")
+        yield b""
+
+    with ScriptedPump(dead, RAW) as pump, pytest.raises(PumpUnavailable, match=r"Pump p7 at .* above ts 470604693853437952, 2026.*no disk"):
+        commits(read_raw(endpoint(pump), Position(0, 0), Position(1, 10), 470604693853437952, 0.2, refuse))
+
+
+def test_garbage_is_named() -> None:
+    with ScriptedPump(lambda asked: iter([b"\xff\xff"]), RAW) as pump, pytest.raises(ProtocolViolation, match="Pump p7 answered 2 bytes"):
+        commits(read_raw(endpoint(pump), Position(0, 0), Position(1, 10), 1, 5, refuse))
+
+
+def test_a_sorted_pump_that_goes_backwards_is_named_with_both_ts() -> None:
+    script = [message(1, 1, 12), message(1, 1, 11)]
+    with ScriptedPump(lambda asked: iter(script)) as pump, pytest.raises(ProtocolViolation, match="Pump p7 goes backwards: commit_ts 11 after 12"):
+        commits(read_sorted(endpoint(pump), 10, 20, 5, refuse))
+
+
+def test_a_log_that_goes_backwards_is_named() -> None:
+    script = [message(0, 5, 0, 1, 10), message(1, 5, 9, 0, 20)]
+    with ScriptedPump(lambda asked: iter(script), RAW) as pump, pytest.raises(ProtocolViolation, match=r"Pump p7 goes backwards .* 1/10 to 0/20"):
+        commits(read_raw(endpoint(pump), Position(0, 0), Position(2, 0), 1, 5, refuse))
+
+
+def test_a_purged_span_is_told_with_the_oldest_ts() -> None:
+    told: list[int] = []
+    with ScriptedPump(log_from, RAW | {"tidb-binlog-gc-ts": "500"}) as pump:
+        assert commits(read_raw(endpoint(pump), Position(0, 10), Position(1, 10), 400, 5, told.append)) == [0, 9, 11, 0]
+        assert [(a.suffix, a.offset) for a in pump.asked] == [(0, 10), (0, 0)]
+        assert commits(read_raw(endpoint(pump), Position(0, 10), Position(1, 10), 500, 5, refuse)) == [9, 11, 0]
+        assert commits(read_raw(endpoint(pump), Position(0, 10), Position(1, 10), 0, 5, refuse)) == [9, 11, 0]
+    assert told == [500]
+
+
+def test_a_pump_without_raw_is_refused_by_name() -> None:
+    with ScriptedPump(lambda asked: iter([message(1, 5, 9)])) as pump, pytest.raises(ConfigError, match="Pump p7 .* no raw delivery"):
+        commits(read_raw(endpoint(pump), Position(0, 0), Position(1, 10), 1, 5, refuse))
+
+
+def test_who_offers_raw() -> None:
+    with ScriptedPump(lambda asked: iter(()), {"tidb-binlog-delivery": "tip"}) as ours, ScriptedPump(lambda asked: iter([message(1, 5, 9)])) as real:
+        assert offers_raw(endpoint(ours), 5)
+        assert not offers_raw(endpoint(real), 5)
+    with pytest.raises(PumpUnavailable, match="Pump gone"):
+        offers_raw(Endpoint("gone", "127.0.0.1:1", 1), 0.0)

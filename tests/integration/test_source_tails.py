@@ -1,0 +1,133 @@
+"""Tails over real gRPC: what the driver learns of our Pumps and of a real one."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from binlog_source.admission import plan_raw, plan_sorted
+from binlog_source.client import Endpoint
+from binlog_source.offset import BinlogOffset, Position, PumpMark
+from binlog_source.tails import Tails
+from schemas.errors import BinlogPurged, ConfigError, ProtocolViolation, ReplicationError
+from schemas.events import Delivery
+from tests.fakes.scripted_pump import Asked, Broken, ScriptedPump, message, tip
+
+pytestmark = pytest.mark.grpc
+
+TIP = {"tidb-binlog-delivery": "tip"}
+RAW_10 = BinlogOffset(Delivery.RAW, 10, 10, {})
+SORTED_10 = BinlogOffset(Delivery.SORTED, 10, 10, {})
+
+
+class Held:
+    """A script that sends its messages, then stays silent until the test is over."""
+
+    def __init__(self, *messages: bytes) -> None:
+        self.messages = messages
+        self.over = threading.Event()
+
+    def __call__(self, asked: Asked) -> Iterator[bytes]:
+        yield from self.messages
+        self.over.wait(10)
+
+
+@pytest.fixture
+def tails() -> Iterator[Tails]:
+    made = Tails(fail_on_data_loss=True)
+    yield made
+    made.stop()
+
+
+def follow(tails: Tails, **pumps: ScriptedPump) -> None:
+    tails.follow({name: Endpoint(name, pump.address, 1) for name, pump in pumps.items()}, 10)
+
+
+def resolved(tails: Tails, start: BinlogOffset) -> int:
+    views = tails.views(start)
+    plan = plan_raw if start.delivery is Delivery.RAW else plan_sorted
+    return 0 if views is None else plan(start, views, None, None).resolved_ts
+
+
+def test_a_tip_gives_positions_and_promises(tails: Tails) -> None:
+    script = Held(tip(100, 10, 10), tip(200, 15, 14), tip(300_000, 25, 22))
+    with ScriptedPump(script, TIP) as pump:
+        follow(tails, p=pump)
+        assert tails.wait(lambda: resolved(tails, RAW_10) == 25, 5)
+        views = tails.views(RAW_10)
+        assert views is not None
+        assert plan_raw(RAW_10, views, None, None).pumps == {"p": PumpMark(Position(0, 300_000), Position(0, 100))}
+        assert resolved(tails, SORTED_10) == 22
+        script.over.set()
+
+
+def test_after_a_restart_the_promise_at_the_old_position_is_known(tails: Tails) -> None:
+    start = BinlogOffset(Delivery.RAW, 10, 1, {"p": PumpMark(Position(0, 200))})
+    script = Held(tip(100, 10, 10), tip(200, 15, 14))
+    with ScriptedPump(script, TIP) as pump:
+        follow(tails, p=pump)
+        assert tails.wait(lambda: resolved(tails, start) == 15, 5)
+        script.over.set()
+
+
+def test_a_real_pump_is_followed_by_commit_ts_alone(tails: Tails) -> None:
+    script = Held(message(1, 11, 12), message(2, 20, 20))
+    with ScriptedPump(script) as pump:
+        follow(tails, p=pump)
+        assert tails.wait(lambda: resolved(tails, SORTED_10) == 20, 5)
+        with pytest.raises(ConfigError, match="Pump p .* no raw delivery"):
+            tails.views(RAW_10)
+        script.over.set()
+
+
+def test_a_silent_pump_holds_r_and_is_named(tails: Tails) -> None:
+    script = Held(tip(100, 10, 10), tip(200, 15, 14))
+    with ScriptedPump(script, TIP) as pump:
+        tails.follow({"p": Endpoint("p", pump.address, 1), "q": Endpoint("q", "127.0.0.1:1", 1)}, 10)
+        assert not tails.wait(lambda: tails.views(RAW_10) is not None, 0.5)
+        assert set(tails.unreachable()) == {"q"}
+        follow(tails, p=pump)
+        assert tails.wait(lambda: resolved(tails, RAW_10) == 15, 5)
+        script.over.set()
+
+
+def test_a_tail_comes_back_after_the_pump_died(tails: Tails) -> None:
+    over = threading.Event()
+
+    def dies_once(asked: Asked) -> Iterator[bytes]:
+        yield tip(100, 10, 10)
+        if len(pump.asked) == 1:
+            yield tip(200, 15, 14)
+            raise Broken("killed")
+        yield tip(200, 15, 14)
+        yield tip(300, 25, 24)
+        over.wait(10)
+
+    with ScriptedPump(dies_once, TIP) as pump:
+        follow(tails, p=pump)
+        assert tails.wait(lambda: resolved(tails, RAW_10) == 25, 5)
+        assert [a.offset for a in pump.asked] == [10, 14]
+        views = tails.views(RAW_10)
+        assert views is not None and sum(s.size for s in views["p"].steps) == 200
+        over.set()
+
+
+def fault_of(tails: Tails) -> ReplicationError:
+    tails.wait(lambda: any(tail.fault for tail in tails._tails.values()), 5)
+    with pytest.raises(ReplicationError) as caught:
+        tails.views(SORTED_10)
+    return caught.value
+
+
+def test_a_real_pump_that_goes_backwards_is_a_fault(tails: Tails) -> None:
+    with ScriptedPump(lambda asked: iter([message(1, 11, 12), message(1, 11, 11)])) as pump:
+        follow(tails, p=pump)
+        fault = fault_of(tails)
+    assert isinstance(fault, ProtocolViolation) and "Pump p goes backwards: commit_ts 11 after 12" in str(fault)
+
+
+def test_a_purged_span_is_a_fault_with_both_ts(tails: Tails) -> None:
+    with ScriptedPump(lambda asked: iter([tip(100, 10, 10)]), TIP | {"tidb-binlog-gc-ts": "500"}) as pump:
+        follow(tails, p=pump)
+        fault = fault_of(tails)
+    assert isinstance(fault, BinlogPurged) and "above ts 10 " in str(fault) and "oldest kept 500 " in str(fault)
