@@ -94,6 +94,7 @@ _Slow = Callable[[Ints], pa.RecordBatch]
 
 def _decode(ops: Ops, rows: pa.BinaryArray, fast: _Fast, slow: _Slow, schema: pa.Schema, stats: Stats | None) -> pa.RecordBatch:
     """Decode chunk by chunk, odd rows the slow way, and give all back in the order of the events."""
+    rows = rows if rows.type == pa.binary() else rows.cast(pa.binary())
     pieces: list[pa.RecordBatch] = []
     order: list[Ints] = []
     slow_rows = 0

@@ -179,7 +179,14 @@ def typed_columns(draw: st.DrawFn, number: int, *, for_key: bool = False) -> tup
             fixed = column(number, ColumnType.STRING, flag, flen=6)
             return fixed, st.binary(max_size=6).map(lambda v: Drawn(v, v.ljust(6, b"\x00")))
         case "char":
-            char = column(number, ColumnType.STRING, flag, flen=9, charset="utf8mb4", collate=draw(st.sampled_from(["utf8mb4_bin", "utf8mb4_general_ci"])))
+            char = column(
+                number,
+                ColumnType.STRING,
+                flag,
+                flen=9,
+                charset="utf8mb4",
+                collate=draw(st.sampled_from(["utf8mb4_bin", "utf8mb4_general_ci"])),
+            )
             return char, st.text("aBé日 ", max_size=9).map(lambda v: Drawn(v, v.encode().rstrip(b" ")))
         case _:
             binary = draw(st.booleans())

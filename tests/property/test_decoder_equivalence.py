@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from schemas import columns, decoder
 from schemas.errors import Corruption
 from schemas.events import Op
-from tests.property.rows import Events, events
+from tests.property.rows import Events, at, column, events, table
 
 SLOW_DRAWS = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
@@ -53,7 +53,11 @@ def damage(draw: st.DrawFn, row: bytes) -> bytes:
         case "remove":
             return row[:place] + row[place + draw(st.integers(1, 4)) :]
         case _:
-            return row[:place] + draw(st.sampled_from([b"\xff" * 10, b"\x02\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", b"\x0a\x01\xff\xff\xff\xff\xff\xff\xff\xff"]))
+            return row[:place] + draw(
+                st.sampled_from(
+                    [b"\xff" * 10, b"\x02\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", b"\x0a\x01\xff\xff\xff\xff\xff\xff\xff\xff"]
+                )
+            )
 
 
 @st.composite
@@ -95,8 +99,6 @@ def assert_same(fast: Any, slow: Any) -> None:
 
 @pytest.mark.parametrize("count", [1, 3, 200])
 def test_one_damaged_row_among_good_ones_is_found(count: int) -> None:
-    from tests.property.rows import at, column, table
-
     info = at(table((column(1, 8, 3),), pk_is_handle=True))
     rows = pa.array([b"\x08\x02\x08\x02"] * count + [b"\x08\x02\x08"], pa.binary())
     ops = np.full(count + 1, int(Op.DELETE), np.int32)

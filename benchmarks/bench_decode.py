@@ -1,0 +1,118 @@
+"""Times the column decoder beside the protobuf parse of the same binlogs, on one core.
+
+    python benchmarks/bench_decode.py [--case ../shared/golden/bench] [--repeat 5]
+
+Prints the medians of both, their ratio (at most 10 is asked for) and the share of rows that the scalar decoder had to take. Timed are the
+inserted rows to Arrow columns; row keys and the images of all events are shown beside it. CPU seconds are printed too: on a busy machine they
+are the ones to compare.
+"""
+
+import argparse
+import gzip
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+from google.protobuf.internal.decoder import _DecodeVarint32
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from schemas import columns  # noqa: E402
+from schemas.events import BinlogType, Op  # noqa: E402
+from schemas.explode import explode  # noqa: E402
+from schemas.history import SchemaHistory, TableAt  # noqa: E402
+from schemas.jobs import JobReader  # noqa: E402
+from schemas.proto import binlog_pb2 as pb  # noqa: E402
+from schemas.stages import TRANSACTION  # noqa: E402
+
+Result = TypeVar("Result")
+Part = tuple[TableAt, np.ndarray, pa.BinaryArray, np.ndarray]
+
+
+def payloads_of(path: Path) -> Iterator[bytes]:
+    data, pos = gzip.decompress(path.read_bytes()), 0
+    while pos < len(data):
+        size, pos = _DecodeVarint32(data, pos)
+        yield data[pos : pos + size]
+        pos += size
+
+
+def parse(payloads: list[bytes]) -> None:
+    for payload in payloads:
+        pb.PrewriteValue.FromString(pb.Binlog.FromString(payload).prewrite_value)
+
+
+def tables_of(case: Path, payloads: list[bytes]) -> list[Part]:
+    history = SchemaHistory.of(JobReader().read(json.loads(gzip.decompress((case / "ddl_history.json.gz").read_bytes()))))
+    commits = [(b.commit_ts, b.start_ts, p) for p in payloads if (b := pb.Binlog.FromString(p)).tp == BinlogType.COMMIT]
+    commits.sort()
+    cells = [pa.array([int(BinlogType.COMMIT)] * len(commits), pa.int32())]
+    cells += [pa.array([c[1] for c in commits]), pa.array([c[0] for c in commits]), pa.array([c[2] for c in commits], pa.binary())]
+    events = explode(pa.RecordBatch.from_arrays(cells, schema=TRANSACTION))
+    ids, ops, versions = (events.column(n).to_numpy() for n in ("table_id", "op", "schema_version"))
+    parts = []
+    for table_id in np.unique(ids[ops <= int(Op.DELETE)]).tolist():
+        index = np.flatnonzero((ids == table_id) & (ops <= int(Op.DELETE)))
+        where = history.table_at(table_id, int(versions[index].max()))
+        if where is None:
+            raise SystemExit(f"the history of {case} does not know table id {table_id}")
+        parts.append((where, ops[index], events.column("row").take(pa.array(index)), versions[index]))
+    return parts
+
+
+def only(part: Part, *kinds: Op) -> Part:
+    where, ops, rows, versions = part
+    index = np.flatnonzero(np.isin(ops, kinds))
+    return where, ops[index], rows.take(pa.array(index)), versions[index]
+
+
+def medians(work: Callable[[], Result], repeat: int) -> tuple[float, float]:
+    """Wall and CPU seconds."""
+    wall, cpu = [], []
+    for _ in range(repeat):
+        began, began_cpu = time.perf_counter(), time.process_time()
+        work()
+        wall.append(time.perf_counter() - began)
+        cpu.append(time.process_time() - began_cpu)
+    return statistics.median(wall), statistics.median(cpu)
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description="time the column decoder beside the protobuf parse")
+    options.add_argument("--case", type=Path, default=ROOT / "../shared/golden/bench")
+    options.add_argument("--repeat", type=int, default=5)
+    args = options.parse_args()
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    pa.set_cpu_count(1)
+    payloads = [p for path in sorted(args.case.glob("pump-*.binlogs.gz")) for p in payloads_of(path)]
+    parts = tables_of(args.case, payloads)
+    inserts, writes, deletes = ([only(p, *k) for p in parts] for k in ((Op.INSERT,), (Op.INSERT, Op.UPDATE), (Op.UPDATE, Op.DELETE)))
+    stats = columns.Stats()
+    work: dict[str, Callable[[], object]] = {
+        "protobuf parse": lambda: parse(payloads),
+        "inserted rows to Arrow": lambda: [columns.new_images(*p, stats) for p in inserts],
+        "new images of all events": lambda: [columns.new_images(*p) for p in writes],
+        "old images of all events": lambda: [columns.old_images(*p) for p in deletes],
+        "keys of all events": lambda: [columns.row_keys(*p[:3]) for p in parts],
+    }
+    timed = {name: medians(run, args.repeat) for name, run in work.items()}
+    counted = sum(len(p[1]) for p in inserts)
+    print(f"{len(payloads)} binlogs, {counted} inserted rows, {sum(len(p[1]) for p in parts)} row events; medians of {args.repeat}")
+    for name, (wall, cpu) in timed.items():
+        print(f"  {name:26} {wall:.3f} s, CPU {cpu:.3f} s")
+    base, own = timed["protobuf parse"], timed["inserted rows to Arrow"]
+    print(f"inserted rows to Arrow / protobuf parse: {own[0] / base[0]:.1f} (CPU {own[1] / base[1]:.1f}); asked for: at most 10")
+    print(f"rows in the scalar fallback: {100 * stats.fallback_share:.2f}%")
+    return 0 if own[1] <= 10 * base[1] and stats.fallback == 0 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
