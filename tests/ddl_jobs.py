@@ -1,0 +1,73 @@
+"""Small DDL histories for tests, written the way ``/ddl/history`` writes them."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from schemas.history import JobReader, SchemaHistory
+
+INT = {"Tp": 3, "Flag": 0, "Flen": 11, "Decimal": 0, "Charset": "binary", "Collate": "binary", "Elems": None}
+VARCHAR = {"Tp": 15, "Flag": 0, "Flen": 20, "Decimal": 0, "Charset": "utf8mb4", "Collate": "utf8mb4_bin", "Elems": None}
+
+
+def column(column_id: int, name: str, kind: dict[str, Any] = INT, **more: Any) -> dict[str, Any]:
+    """One column; its offset is set by ``table``."""
+    return {"id": column_id, "name": {"O": name}, "type": dict(kind), "state": 5, **more}
+
+
+def table(table_id: int, name: str, columns: Iterable[dict[str, Any]] = (), **more: Any) -> dict[str, Any]:
+    """One table; without columns it has an integer primary key ``id``."""
+    found = list(columns) or [column(1, "id", {**INT, "Flag": 4099})]
+    return {
+        "id": table_id,
+        "name": {"O": name},
+        "charset": "utf8mb4",
+        "collate": "utf8mb4_bin",
+        "cols": [{**c, "offset": i} for i, c in enumerate(found)],
+        "index_info": None,
+        "pk_is_handle": True,
+        "is_common_handle": False,
+        **more,
+    }
+
+
+def index(index_id: int, name: str, *columns: tuple[str, int], unique: bool = False, primary: bool = False) -> dict[str, Any]:
+    """One index over (column, offset) pairs."""
+    parts = [{"name": {"O": c}, "offset": o, "length": -1} for c, o in columns]
+    return {"id": index_id, "idx_name": {"O": name}, "idx_cols": parts, "state": 5, "is_unique": unique, "is_primary": primary}
+
+
+def partitions(*pairs: tuple[int, str]) -> dict[str, Any]:
+    """The partitions of a table."""
+    return {"definitions": [{"id": i, "name": {"O": n}} for i, n in pairs]}
+
+
+def job(job_id: int, kind: int, info: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    """One job; its schema version is its id unless ``version`` says otherwise, FinishedTS is ten times the id."""
+    binlog = {
+        "SchemaVersion": more.pop("version", job_id),
+        "TableInfo": info,
+        "DBInfo": more.pop("db", None),
+        "MultipleTableInfos": more.pop("many", None),
+        "FinishedTS": job_id * 10,
+    }
+    found = {
+        "id": job_id,
+        "type": kind,
+        "state": 6,
+        "schema_id": 1000,
+        "table_id": info["id"] if info else 0,
+        "schema_name": "d",
+        "binlog": binlog,
+    }
+    return {**found, "query": f"job {job_id}", **more}
+
+
+def database(job_id: int, name: str = "d", schema_id: int = 1000) -> dict[str, Any]:
+    """The job that creates a database."""
+    info = {"id": schema_id, "db_name": {"O": name}, "charset": "utf8mb4", "collate": "utf8mb4_bin"}
+    return job(job_id, 1, None, db=info, schema_id=schema_id, schema_name=name, query=f"create database {name}")
+
+
+def history(*jobs: dict[str, Any]) -> SchemaHistory:
+    """The history of these jobs."""
+    return SchemaHistory.of(JobReader().read(jobs))
