@@ -89,6 +89,19 @@ def test_damage_is_one_error_and_the_same_in_both(drawn: Events) -> None:
             assert_same(outcome(getattr(columns, name), *args), outcome(getattr(decoder, name), *args))
 
 
+@settings(max_examples=150, deadline=None, suppress_health_check=SLOW_DRAWS)
+@given(damaged_events())
+def test_damage_beside_good_rows_is_refused_by_both_or_by_none(drawn: Events) -> None:
+    for name, ops in (("new_images", (Op.INSERT, Op.UPDATE)), ("old_images", (Op.UPDATE, Op.DELETE))):
+        part = drawn.only(*ops)
+        args = (part.table, part.ops, part.rows, part.versions)
+        fast, slow = outcome(getattr(columns, name), *args), outcome(getattr(decoder, name), *args)
+        if isinstance(slow, str):
+            assert isinstance(fast, str)  # each names the damaged row it met first
+        else:
+            assert_same(fast, slow)
+
+
 def assert_same(fast: Any, slow: Any) -> None:
     if isinstance(slow, str) or isinstance(fast, str):
         assert fast == slow
