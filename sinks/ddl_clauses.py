@@ -171,7 +171,7 @@ def _remove(tokens: Tokens, match: Callable[[Sequence[Token], int], int]) -> Tok
     while i < len(tokens):
         end = match(tokens, i) if depth == 0 and not tokens[i].blank else 0
         if end:
-            i = end
+            i = next_solid(tokens, end) if out and out[-1].blank else end
             continue
         depth += {"(": 1, ")": -1}.get(tokens[i].text, 0) if tokens[i].kind is Kind.SIGN else 0
         out.append(tokens[i])

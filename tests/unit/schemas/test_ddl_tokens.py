@@ -1,0 +1,60 @@
+"""Tokens of DDL text."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.ddl_tokens import Kind, QualifiedName, quote_name, quote_string, rename_pairs, significant, text_of, tokenize
+
+
+@given(st.text("ab'\"`\\/*!T[]-# \n;().,=1_@é", max_size=40), st.booleans())
+def test_lossless(sql: str, escapes: bool) -> None:
+    assert text_of(tokenize(sql, backslash_escapes=escapes)) == sql
+
+
+@pytest.mark.parametrize(
+    ("sql", "kinds"),
+    [
+        ("`a``b`", [Kind.NAME]),
+        ("'a''b\\'c'", [Kind.STRING]),
+        ("1.5e3", [Kind.NUMBER]),
+        ("1abc", [Kind.WORD]),
+        ("/* x */", [Kind.COMMENT]),
+        ("-- x", [Kind.COMMENT]),
+        ("/*T![ttl] a */", [Kind.FEATURE_OPEN, Kind.SPACE, Kind.WORD, Kind.SPACE, Kind.FEATURE_CLOSE]),
+        ("/*!50100 a */", [Kind.FEATURE_OPEN, Kind.SPACE, Kind.WORD, Kind.SPACE, Kind.FEATURE_CLOSE]),
+        ("a=b", [Kind.WORD, Kind.SIGN, Kind.WORD]),
+    ],
+)
+def test_kinds(sql: str, kinds: list[Kind]) -> None:
+    assert [t.kind for t in tokenize(sql)] == kinds
+
+
+def test_a_backslash_ends_no_string_in_restored_text() -> None:
+    assert [t.text for t in tokenize("'C:\\', 'x'", backslash_escapes=False) if t.kind is Kind.STRING] == ["'C:\\'", "'x'"]
+
+
+def test_only_bare_words_are_keywords() -> None:
+    assert [t.word for t in significant("Create `table` 'x' (/* y */);")] == ["CREATE", "", "", "(", ")"]
+
+
+@pytest.mark.parametrize(
+    ("sql", "pairs"),
+    [
+        ("RENAME TABLE `a` TO `b`", [("", "a", "", "b")]),
+        ("rename tables a.b to `c`.`d``e`, x to y;", [("a", "b", "c", "d`e"), ("", "x", "", "y")]),
+        ('rename table "a" to b', [("", "a", "", "b")]),
+        ("RENAME TABLE `a`", []),
+        ("RENAME USER a TO b", []),
+        ("ALTER TABLE a RENAME TO b", []),
+    ],
+)
+def test_rename_pairs(sql: str, pairs: list[tuple[str, str, str, str]]) -> None:
+    assert rename_pairs(sql) == tuple((QualifiedName(a, b), QualifiedName(c, d)) for a, b, c, d in pairs)
+
+
+@given(st.text(max_size=20))
+def test_quoting_round_trips(text: str) -> None:
+    (name,) = tokenize(quote_name(text))
+    assert name.name == text
+    assert [t.kind for t in tokenize(quote_string(text))] == [Kind.STRING]

@@ -1,0 +1,94 @@
+"""Statements derived from table infos."""
+
+from typing import Any
+
+import pytest
+
+from schemas.tableinfo import ColumnInfo
+from sinks.ddl_clauses import Dialect
+from sinks.ddl_derive import column_definition, derive
+from sinks.ddl_text import subject_of
+from sinks.dialect import Flavour
+from sinks.segments import AppliedJobs, DdlStep
+from tests.ddl_jobs import INT, VARCHAR, column, database, history, index, job, table
+
+MARIADB = Dialect(Flavour.MARIADB)
+CLAUSE = "CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin"
+ID = column(1, "id", {**INT, "Flag": 4099})
+
+
+def derived(kind: int, old: dict[str, Any], new: dict[str, Any], query: str = "x") -> list[str]:
+    h = history(database(1), job(2, 3, old), job(9, kind, new, query=query))
+    step = DdlStep(90, h.jobs[9], query, False, AppliedJobs(2), AppliedJobs(9))
+    return [s.sql for s in derive(subject_of(step, h), MARIADB)]
+
+
+def test_add_and_drop_columns_where_they_belong() -> None:
+    old = table(10, "t", [ID, column(2, "a"), column(3, "b")])
+    new = table(10, "t", [column(4, "x", VARCHAR), ID, column(3, "b"), column(5, "y")])
+    assert derived(61, old, new) == [
+        f"ALTER TABLE `d`.`t` DROP COLUMN `a`, ADD COLUMN `x` VARCHAR(20) {CLAUSE} NULL FIRST, ADD COLUMN `y` INT NULL AFTER `b`"
+    ]
+
+
+def test_a_changed_type_under_a_new_id_is_a_modify() -> None:
+    old, new = table(10, "t", [ID, column(2, "a")]), table(10, "t", [ID, column(3, "a", VARCHAR)])
+    assert derived(12, old, new) == [f"ALTER TABLE `d`.`t` MODIFY COLUMN `a` VARCHAR(20) {CLAUSE} NULL"]
+
+
+def test_a_changed_type_under_a_new_name_and_id_is_a_change() -> None:
+    old, new = table(10, "t", [ID, column(2, "a")]), table(10, "t", [ID, column(3, "b", VARCHAR)])
+    assert derived(12, old, new) == [f"ALTER TABLE `d`.`t` CHANGE COLUMN `a` `b` VARCHAR(20) {CLAUSE} NULL"]
+
+
+def test_what_may_be_a_change_inside_a_multi_schema_change_is_not_guessed() -> None:
+    old, new = table(10, "t", [ID, column(2, "a")]), table(10, "t", [ID, column(3, "b", VARCHAR)])
+    assert derived(61, old, new, "alter table t change a b varchar(20), add c int") == []
+
+
+def test_moved_columns() -> None:
+    old = table(10, "t", [ID, column(2, "a"), column(3, "b")])
+    new = table(10, "t", [ID, column(3, "b"), column(2, "a")])
+    assert derived(12, old, new) == ["ALTER TABLE `d`.`t` MODIFY COLUMN `b` INT NULL AFTER `id`"]
+
+
+def test_indexes() -> None:
+    columns = [ID, column(2, "a")]
+    old = table(10, "t", columns, index_info=[index(1, "x", ("a", 1)), index(2, "y", ("a", 1))])
+    new = table(10, "t", columns, index_info=[index(2, "z", ("a", 1)), index(3, "u", ("a", 1), ("id", 0), unique=True)])
+    assert derived(61, old, new) == ["ALTER TABLE `d`.`t` DROP INDEX `x`, RENAME INDEX `y` TO `z`, ADD UNIQUE KEY `u` (`a`, `id`)"]
+
+
+def test_comment_and_charset() -> None:
+    old, new = table(10, "t", [ID]), table(10, "t", [ID], comment="it's", charset="gbk", collate="gbk_chinese_ci")
+    assert derived(17, old, new) == ["ALTER TABLE `d`.`t` DEFAULT CHARACTER SET = gbk COLLATE = gbk_chinese_ci, COMMENT = 'it''s'"]
+
+
+def test_partition_jobs_are_not_derived() -> None:
+    assert derived(20, table(10, "t", [ID]), table(10, "t", [ID])) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "wanted"),
+    [
+        ({**INT, "Tp": 8, "Flag": 32 | 1}, {}, "BIGINT UNSIGNED NOT NULL"),
+        ({**INT, "Flag": 64 | 32, "Flen": 8}, {}, "INT(8) UNSIGNED ZEROFILL NULL"),
+        ({**INT, "Tp": 1, "Flen": 1}, {"default": "1"}, "TINYINT(1) NULL DEFAULT '1'"),
+        ({**INT, "Tp": 246, "Flen": 10, "Decimal": 2}, {}, "DECIMAL(10,2) NULL"),
+        ({**INT, "Tp": 4, "Flen": 12, "Decimal": -1}, {}, "FLOAT NULL"),
+        ({**INT, "Tp": 16, "Flen": 9}, {"default_bit": "AQE="}, "BIT(9) NULL DEFAULT b'100000001'"),
+        ({**INT, "Tp": 7, "Decimal": 3, "Flag": 8192 | 1}, {"default": "CURRENT_TIMESTAMP"}, "TIMESTAMP(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3)"),
+        ({**INT, "Tp": 254, "Flen": 3}, {}, "BINARY(3) NULL"),
+        ({**VARCHAR, "Tp": 252, "Flen": 65535}, {}, "TEXT NULL"),
+        ({**INT, "Tp": 251}, {}, "LONGBLOB NULL"),
+        ({**VARCHAR, "Tp": 247, "Elems": ["a", "it's"]}, {"default": "a"}, "ENUM('a','it''s') NULL DEFAULT 'a'"),
+        ({**INT, "Tp": 245}, {}, "JSON NULL"),
+        (INT, {"generated_expr_string": "`a` + 1", "generated_stored": True}, "INT GENERATED ALWAYS AS (`a` + 1) STORED"),
+        (VARCHAR, {"default": "uuid()", "default_is_expr": True, "comment": "x\\y"}, "VARCHAR(20) NULL DEFAULT (uuid()) COMMENT 'x\\\\y'"),
+    ],
+)  # fmt: skip
+def test_column_definitions(kind: dict[str, Any], more: dict[str, Any], wanted: str) -> None:
+    info = history(database(1), job(2, 3, table(10, "t", [column(1, "c", kind, **more)]))).table_at(10, 2)
+    assert info is not None
+    found: ColumnInfo = info.info.columns[0]
+    assert column_definition(found, info.info, MARIADB, explicit=False) == f"`c` {wanted}"
