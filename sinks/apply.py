@@ -16,18 +16,20 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.broadcast import Broadcast
+from pyspark.core.broadcast import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.storagelevel import StorageLevel
 
 from conf import faults
 from conf.model import ApplyConfig, DrainerConfig
-from schemas.errors import ApplyError, ReplicationError
+from schemas.errors import ApplyError, ReplicationError, RetryableApplyError
 from schemas.events import as_time
 from schemas.history import SchemaHistory
+from schemas.stages import ROW_EVENT
 from sinks import parallel, progress
 from sinks.batch import Controls, RowSummary, control_mask, controls_of, merge, rows_between, summarise
-from sinks.ddl_apply import DdlApplier
+from sinks.ddl_apply import DdlOutcome, apply_ddl, ensure_ddl_table, load_applied
+from sinks.dialect import Flavour
 from sinks.history_feed import HistoryFeed
 from sinks.history_wait import complete_history
 from sinks.plan import Phase, Plan, PlanLimits, plan_rows
@@ -87,7 +89,7 @@ class BatchApplier:
         self._report = report
         self._route = Route.of(config.apply)
         self._limits = PlanLimits()
-        self._ddl = DdlApplier(config.apply)
+        self._flavour = Flavour.MARIADB
         self._applied = AppliedJobs(0)
         self._shipped: tuple[SchemaHistory, Broadcast[SchemaHistory]] | None = None
         self._waited_for: set[int] = set()
@@ -103,13 +105,16 @@ class BatchApplier:
         """Make the tables, load where the target stands, finish a DDL that a crash cut off. ``initial_ts`` counts when nothing is there yet."""
         with self._connect() as session:
             progress.ensure_tables(session, self._apply.checkpoint_schema)
-            self._ddl.ensure_tables(session)
+            ensure_ddl_table(session, self._apply)
             session.commit()
+            self._flavour = session.flavour
             found = progress.load(session, self._cluster_id, self._apply.drainer, self._apply.checkpoint_schema)
             history = self._feed.snapshot()
             self.commit_ts = found.commit_ts or initial_ts
             version = found.schema_version or history.version_at(self.commit_ts)
-            self._applied = self._ddl.load(session, AppliedJobs(version), history, self.commit_ts)
+            self._applied = load_applied(session, self._apply, version)
+        if not found.commit_ts:
+            self._transact(lambda session: self._save(session, initial_ts, self._applied, consistent=True))
         return found
 
     def replay(self, span: progress.UnfinishedSpan, transactions: DataFrame) -> None:
@@ -210,7 +215,7 @@ class BatchApplier:
             if isinstance(step, DdlStep):
                 self._apply_ddl(step, tally)
             elif step.row_events <= self._apply.atomic_rows and found.bytes <= self._apply.atomic_bytes:
-                rows = parallel.between(events, step.after_ts, step.upto_ts).select(*parallel.ROW_EVENT.names)
+                rows = parallel.between(events, step.after_ts, step.upto_ts).select(*ROW_EVENT.names)
                 self._apply_atomic(self._not_ignored(rows.toArrow()) if step.row_events else None, step, tally)
             else:
                 self._apply_in_parts(events, step, self._apply.parts, tally)
@@ -253,7 +258,7 @@ class BatchApplier:
         tally.rows_written += plan.counts.deleted + plan.counts.written
 
     def _plan(self, rows: pa.Table, step: RowsStep) -> Plan:
-        return plan_rows(_without(rows, step.gone), step.tables, self._limits, flavour=self._ddl.flavour, route=self._route)
+        return plan_rows(_without(rows, step.gone), step.tables, self._limits, flavour=self._flavour, route=self._route)
 
     def _write_atomic(self, session: Session, plan: Plan, step: RowsStep) -> None:
         schema, drainer = self._apply.checkpoint_schema, self._apply.drainer
@@ -289,7 +294,7 @@ class BatchApplier:
         if step.gone:
             rows = rows.filter(~rows["table_id"].isin(sorted(step.gone)))
         to = parallel.PartTarget(self._config.target, self._apply, step.after_ts, step.upto_ts, parts)
-        with self._persisted(parallel.planned(rows, step.tables, self._ddl.flavour, self._route, self._limits)) as statements:
+        with self._persisted(parallel.planned(rows, step.tables, self._flavour, self._route, self._limits)) as statements:
             self.stage = "plan"
             with tally.timed("plan+delete"):
                 tally.rows_written += parallel.execute(statements, Phase.DELETE, to)
@@ -308,11 +313,21 @@ class BatchApplier:
             self._save(session, step.commit_ts, step.applied, consistent=True)
 
         with tally.timed("ddl"):
-            skip = step.commit_ts in self._apply.ignore_txn_commit_ts or not self._route.keeps(step.job.schema_name)
-            with self._connect() as session:
-                tally.losses += self._ddl.apply(session, step, self._feed.snapshot(), done, skip=skip)
+            tally.losses += self._retried_ddl(step, done).losses
         self.commit_ts, self._applied = step.commit_ts, step.applied
         tally.ddls += 1
+
+    def _retried_ddl(self, step: DdlStep, done: Callable[[Session], None]) -> DdlOutcome:
+        """A lost connection is opened again; what the server did of the DDL before is found out by ``apply_ddl``."""
+        for attempt in range(self._apply.retries + 1):
+            try:
+                with self._connect() as session:
+                    return apply_ddl(session, step, self._feed.snapshot(), self._apply, done)
+            except RetryableApplyError:
+                if attempt == self._apply.retries:
+                    raise
+                time.sleep(min(0.05 * 2**attempt, 5.0))
+        raise AssertionError("the loop above returns or raises")
 
     def _save(self, session: Session, commit_ts: int, applied: AppliedJobs, *, consistent: bool) -> None:
         progress.save_checkpoint(session, self._cluster_id, commit_ts, applied.version, consistent, self._apply.checkpoint_schema)

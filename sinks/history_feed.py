@@ -35,6 +35,11 @@ class HistoryFeed:
         self._history: SchemaHistory | None = None
         self._stamp: tuple[int, int] = (0, 0)
 
+    @property
+    def is_recorded(self) -> bool:
+        """True for a file: what it lacks will not come."""
+        return not self._url
+
     def snapshot(self) -> SchemaHistory:
         """What is known so far; the first call reads everything."""
         return self._history if self._history is not None else self.refresh()
