@@ -117,8 +117,12 @@ def main(argv: Sequence[str]) -> int:
     options.add_argument("case", type=Path, metavar="CASE", help="folder of the case (case.json, pump-N.binlogs.gz, ddl_history.json.gz)")
     options.add_argument("--to", metavar="URL", default="", help="mysql://user:password@host:port (default: a private MariaDB)")
     options.add_argument("--drop", action="store_true", help="first drop the case's databases and the checkpoints from the target")
-    options.add_argument("--pace", type=float, default=0.0, metavar="X", help="0 = all at once (default), 1 = as recorded, 2 = half as fast")
-    options.add_argument("--move-back", type=int, default=None, metavar="SEED", help="write each Prewrite a random distance earlier than recorded")
+    options.add_argument(
+        "--pace", type=float, default=0.0, metavar="X", help="0 = all at once (default), 1 = as recorded, 2 = half as fast"
+    )
+    options.add_argument(
+        "--move-back", type=int, default=None, metavar="SEED", help="write each Prewrite a random distance earlier than recorded"
+    )
     options.add_argument("--work-dir", type=Path, default=None, metavar="DIR", help="keep the Pumps' logs and the checkpoints here")
     add_settings(options, DrainerConfig)
     arguments = options.parse_args(argv)
@@ -180,5 +184,3 @@ class Feeder(threading.Thread):
         """Raise what ended the feeding early."""
         if self._failure is not None:
             raise self._failure
-
-

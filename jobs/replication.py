@@ -56,6 +56,8 @@ class Replication:
         self._totals = Progress()
         self._recent: deque[tuple[float, int]] = deque(maxlen=64)
         self._lock = threading.Lock()
+        self.started_at = 0.0
+        """``time.monotonic`` just before the query was started."""
         self.reports: deque[BatchReport] = deque(maxlen=1000)
         """The newest batches."""
 
@@ -79,9 +81,7 @@ class Replication:
     def start(self) -> Self:
         """Clean up after a crash, decide where to resume, start the query."""
         config = self._config
-        delta_row = latest(self._spark, config.delta_dir)
-        initial = delta_row.resolved_ts if delta_row is not None else self._initial_ts()
-        found = self._applier.open(initial)
+        found = self._applier.open(self._initial_ts)
         if found.unfinished is not None:
             span = found.unfinished
             self._applier.replay(span, transactions_between(self._spark, config.source, span.from_ts, span.to_ts))
@@ -90,6 +90,7 @@ class Replication:
         (Path(config.checkpoint_dir) / _KEPT).write_text(json.dumps(self._kept()))
         source = dataclasses.replace(config.source, starting_commit_ts=self._applier.commit_ts)
         frame = transactions(self._spark, source, config.pair, self.delivery, StreamOptions(stop_file=str(self._stop_file)))
+        self.started_at = time.monotonic()
         self._query = (
             frame.writeStream.queryName("tidb_binlog")
             .option("checkpointLocation", config.checkpoint_dir)
@@ -98,6 +99,7 @@ class Replication:
             .start()
         )
         self._delta = DeltaCheckpoint(self._spark, config.delta_dir, str(self._query.id))
+        self._delta.fill_up(found.commit_ts, found.schema_version, found.consistent)
         while self._waiting:
             self._record(self._waiting.popleft())
         return self
@@ -171,8 +173,8 @@ class Replication:
         if stage != "wait":
             return stage
         last = self._query.lastProgress if self._query is not None else None
-        newest = (last or {}).get("sources", [{}])[0].get("latestOffset") if last else None
-        held_by = newest.get("held_by", "") if isinstance(newest, dict) else ""
+        newest = last["sources"][0]["latestOffset"] if last and last["sources"] else None
+        held_by = json.loads(newest).get("held_by", "") if isinstance(newest, str) else ""
         return f"Pump {held_by}" if held_by else ""
 
     def _take_report(self, report: BatchReport) -> None:
@@ -211,6 +213,10 @@ class Replication:
             )
 
     def _initial_ts(self) -> int:
+        """Where a stream begins whose target knows nothing of it: where Delta says it was, or where the settings say."""
+        recorded = latest(self._spark, self._config.delta_dir)
+        if recorded is not None:
+            return recorded.resolved_ts
         starting = self._config.source.starting_commit_ts
         return starting if starting >= 0 else self._roster.now()
 

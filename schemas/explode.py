@@ -96,6 +96,8 @@ def _explode_mutation(out: _Runs, commit_ts: int, version: int, mutation: pb.Tab
     for kind in mutation.sequence:
         row = next(cursors.get(kind, iter(())), None)
         if row is None:
-            raise Corruption(f"table {mutation.table_id} at commit_ts {commit_ts}: sequence names operation {kind} more often than there are rows of it")
+            raise Corruption(
+                f"table {mutation.table_id} at commit_ts {commit_ts}: sequence names operation {kind} more often than there are rows of it"
+            )
         seq = out.add(commit_ts, kind, mutation.table_id, version, seq, (row,))
     return seq

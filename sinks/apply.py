@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -79,7 +80,9 @@ class _Tally:
 class BatchApplier:
     """The sink of the stream; one instance per query, called by one thread at a time."""
 
-    def __init__(self, spark: SparkSession, config: DrainerConfig, cluster_id: int, feed: HistoryFeed, report: Callable[[BatchReport], None]) -> None:
+    def __init__(
+        self, spark: SparkSession, config: DrainerConfig, cluster_id: int, feed: HistoryFeed, report: Callable[[BatchReport], None]
+    ) -> None:
         """``report`` is called after each batch, in the batch's path: it must not block."""
         self._spark = spark
         self._config = config
@@ -101,8 +104,8 @@ class BatchApplier:
         self.stage = "start"
         """What the applier is doing now, in a word."""
 
-    def open(self, initial_ts: int) -> progress.Progress:
-        """Make the tables, load where the target stands, finish a DDL that a crash cut off. ``initial_ts`` counts when nothing is there yet."""
+    def open(self, initial_ts: Callable[[], int]) -> progress.Progress:
+        """Make the tables and load where the target stands; ``initial_ts`` is asked when it knows nothing yet, and kept there."""
         with self._connect() as session:
             progress.ensure_tables(session, self._apply.checkpoint_schema)
             ensure_ddl_table(session, self._apply)
@@ -110,12 +113,12 @@ class BatchApplier:
             self._flavour = session.flavour
             found = progress.load(session, self._cluster_id, self._apply.drainer, self._apply.checkpoint_schema)
             history = self._feed.snapshot()
-            self.commit_ts = found.commit_ts or initial_ts
+            self.commit_ts = found.commit_ts or initial_ts()
             version = found.schema_version or history.version_at(self.commit_ts)
             self._applied = load_applied(session, self._apply, version)
         if not found.commit_ts:
-            self._transact(lambda session: self._save(session, initial_ts, self._applied, consistent=True))
-        return found
+            self._transact(lambda session: self._save(session, self.commit_ts, self._applied, consistent=True))
+        return replace(found, commit_ts=self.commit_ts, schema_version=version)
 
     def replay(self, span: progress.UnfinishedSpan, transactions: DataFrame) -> None:
         """Apply exactly the unfinished ``span`` with its own number of parts, from a batch read of it."""
@@ -126,7 +129,9 @@ class BatchApplier:
             steps = plan_steps((span.from_ts, span.to_ts), (), found.touches, self._feed.snapshot(), self._applied)
             rows = [s for s in steps if isinstance(s, RowsStep)]
             if len(steps) != 1 or not rows:
-                raise ApplyError(f"the unfinished span ({span.from_ts}, {span.to_ts}] was begun without a DDL in it, its replay finds {len(steps)} steps")
+                raise ApplyError(
+                    f"the unfinished span ({span.from_ts}, {span.to_ts}] was begun without a DDL in it, its replay finds {len(steps)} steps"
+                )
             self._apply_in_parts(events, rows[0], span.parts, tally)
         self._send(-1, span.from_ts, tally)
 
@@ -308,26 +313,25 @@ class BatchApplier:
 
     def _apply_ddl(self, step: DdlStep, tally: _Tally) -> None:
         self.stage = "ddl"
-
-        def done(session: Session) -> None:
-            self._save(session, step.commit_ts, step.applied, consistent=True)
-
         with tally.timed("ddl"):
-            tally.losses += self._retried_ddl(step, done).losses
+            tally.losses += self._retried_ddl(step).losses
         self.commit_ts, self._applied = step.commit_ts, step.applied
         tally.ddls += 1
 
-    def _retried_ddl(self, step: DdlStep, done: Callable[[Session], None]) -> DdlOutcome:
+    def _retried_ddl(self, step: DdlStep) -> DdlOutcome:
         """A lost connection is opened again; what the server did of the DDL before is found out by ``apply_ddl``."""
         for attempt in range(self._apply.retries + 1):
             try:
                 with self._connect() as session:
-                    return apply_ddl(session, step, self._feed.snapshot(), self._apply, done)
+                    return apply_ddl(session, step, self._feed.snapshot(), self._apply, partial(self._save_ddl, session, step))
             except RetryableApplyError:
                 if attempt == self._apply.retries:
                     raise
                 time.sleep(min(0.05 * 2**attempt, 5.0))
         raise AssertionError("the loop above returns or raises")
+
+    def _save_ddl(self, session: Session, step: DdlStep, _: object) -> None:
+        self._save(session, step.commit_ts, step.applied, consistent=True)
 
     def _save(self, session: Session, commit_ts: int, applied: AppliedJobs, *, consistent: bool) -> None:
         progress.save_checkpoint(session, self._cluster_id, commit_ts, applied.version, consistent, self._apply.checkpoint_schema)

@@ -83,7 +83,9 @@ def summarise(events: pa.Table, ddl_ts: Sequence[int]) -> pa.Table:
     rows = events.filter(pc.invert(control_mask(events)))
     interval = np.searchsorted(np.array(ddl_ts, dtype=np.int64), rows.column("commit_ts").to_numpy(), side="left")
     sized = rows.select(["table_id", "schema_version", "commit_ts"])
-    sized = sized.append_column("interval", pa.array(interval.astype(np.int64))).append_column("bytes", pc.binary_length(rows.column("row")))
+    sized = sized.append_column("interval", pa.array(interval.astype(np.int64))).append_column(
+        "bytes", pc.binary_length(rows.column("row"))
+    )
     grouped = sized.group_by(["interval", "table_id", "schema_version"]).aggregate(
         [("commit_ts", "min"), ("commit_ts", "max"), ("commit_ts", "count"), ("bytes", "sum")]
     )

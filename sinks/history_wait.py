@@ -16,7 +16,9 @@ from sinks.segments import Touch
 _PAUSE = 0.1
 
 
-def complete_history(feed: HistoryFeed, job_ids: Sequence[int], touches: Sequence[Touch], waited_for: set[int], config: ApplyConfig) -> None:
+def complete_history(
+    feed: HistoryFeed, job_ids: Sequence[int], touches: Sequence[Touch], waited_for: set[int], config: ApplyConfig
+) -> None:
     """Poll the feed until it is complete enough; ``waited_for`` remembers the schema versions that were waited for.
 
     Raises:

@@ -114,7 +114,9 @@ def with_keys(events: pa.Table, history: SchemaHistory, parts: int) -> pa.Table:
     numbers = part_numbers(table_ids[known], keys, np.isin(table_ids[known], unclustered), parts)
     rows = rows.append_column("key", keys).append_column("part", pa.array(numbers))
     rest = events.filter(pa.array(~known))
-    rest = rest.append_column("key", pa.nulls(rest.num_rows, pa.binary())).append_column("part", pa.array(np.zeros(rest.num_rows, np.int32)))
+    rest = rest.append_column("key", pa.nulls(rest.num_rows, pa.binary())).append_column(
+        "part", pa.array(np.zeros(rest.num_rows, np.int32))
+    )
     return pa.concat_tables([rows, rest]).cast(KEYED)
 
 
@@ -167,7 +169,9 @@ def execute(statements: DataFrame, phase: Phase, to: PartTarget) -> int:
         parts: dict[int, list[tuple[bytes, int]]] = {}
         for batch in batches:
             wanted = batch.filter(pc.equal(batch.column("phase"), phase.value))
-            for part, sql, rows in zip(wanted.column("part").to_pylist(), wanted.column("sql").to_pylist(), wanted.column("rows").to_pylist(), strict=True):
+            for part, sql, rows in zip(
+                wanted.column("part").to_pylist(), wanted.column("sql").to_pylist(), wanted.column("rows").to_pylist(), strict=True
+            ):
                 parts.setdefault(part, []).append((sql, rows))
         for part in sorted(parts):
             rows = _write_part(to, part, phase, parts.pop(part))
