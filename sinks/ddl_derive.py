@@ -76,7 +76,7 @@ def create_table(schema: str, info: TableInfo, dialect: Dialect) -> Rewritten:
     if info.partitions:
         losses.add("partitions left out")
     parts = [column_definition(c, info, dialect, explicit=False) for c in _visible(info)]
-    if info.pk_is_handle:
+    if info.handle_columns() and info.pk_is_handle:
         parts.append("PRIMARY KEY (" + ", ".join(quote_name(c.name) for c in info.handle_columns()) + ")")
     for index in info.indexes:
         if index.state != PUBLIC:

@@ -86,8 +86,11 @@ class HistoryFeed:
         return self._url or str(self._path)
 
     def _look_for(self, job_id: int) -> Job | None:
-        history = self._fetch_down_to(job_id) if self._url else self._reread_file()
-        return history.job(job_id)
+        """Down to the newest job known as well, or a hole would stay between the pages and it."""
+        if not self._url:
+            return self._reread_file().job(job_id)
+        newest = max(self.snapshot().jobs, default=0)
+        return self._fetch_down_to(min(job_id, newest)).job(job_id)
 
     def _fetch_down_to(self, job_id: int) -> SchemaHistory:
         """Read pages, newest first, until one reaches ``job_id``."""

@@ -1,0 +1,180 @@
+"""When the target refuses: derived statements, the three policies, filters, and what a crash leaves undecidable."""
+
+import dataclasses
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from conf import faults
+from conf.model import ApplyConfig, TargetConfig
+from jobs.mariadb import PrivateMariaDB
+from schemas.errors import ApplyError, DdlRefused
+from schemas.history import SchemaHistory
+from sinks.ddl_apply import DdlOutcome, apply_ddl, ensure_ddl_table, load_applied
+from sinks.ddl_clauses import Dialect
+from sinks.ddl_derive import derive
+from sinks.ddl_inspect import column_names
+from sinks.ddl_text import subject_of
+from sinks.dialect import Flavour
+from sinks.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
+from sinks.session import Session, connect
+from tests.ddl_jobs import column, database, history, job, partitions, table
+from tests.golden_case import load_case
+from tests.integration.test_ddl_golden import Died, assert_columns, ddl_steps
+
+pytestmark = pytest.mark.mysql
+
+CONFIG = ApplyConfig(drainer="policy")
+
+
+@pytest.fixture
+def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
+    with connect(mariadb.target(), CONFIG) as session:
+        ensure_ddl_table(session, CONFIG)
+        yield session
+        session.rollback()
+        for name in ("d", "e", "g_ddl", "tidb_binlog"):
+            session.execute(f"DROP DATABASE IF EXISTS {name}")
+
+
+def steps_of(h: SchemaHistory, texts: dict[int, str]) -> list[DdlStep]:
+    events = [DdlEvent(j.id * 10, j.id, texts.get(j.id, j.query), 5) for j in h.ordered]
+    return [s for s in plan_steps((0, 10_000), events, (), h, AppliedJobs(0)) if isinstance(s, DdlStep)]
+
+
+def run(session: Session, h: SchemaHistory, texts: dict[int, str], config: ApplyConfig = CONFIG) -> list[DdlOutcome]:
+    return [apply_ddl(session, step, h, config, lambda _: None) for step in steps_of(h, texts)]
+
+
+def test_every_create_and_alter_of_a_golden_case_can_be_derived(session: Session) -> None:
+    case = load_case("ddl")
+    steps = ddl_steps(case)
+    hows = []
+    for step in steps:
+        subject = subject_of(step, case.history)
+        info = subject.info
+        garbled = info is not None and not info.partitions and bool(derive(subject, Dialect(Flavour.MARIADB)))
+        used = dataclasses.replace(step, query="GARBLED;") if garbled else step
+        hows.append(apply_ddl(session, used, case.history, CONFIG, lambda _: None).how)
+    assert hows.count("derived") > 25
+    assert_columns(session, case.history, steps[-1].job.version, case.info["databases"])
+
+
+def recovered() -> SchemaHistory:
+    return history(database(1), job(2, 3, table(10, "t")), job(3, 4, table_id=10, table_name="t"), job(4, 25, table(10, "t")))
+
+
+TEXTS = {2: "CREATE TABLE `t` (`id` INT PRIMARY KEY);", 3: "DROP TABLE `t`;", 4: "RECOVER TABLE `t`;"}
+
+
+def test_rows_that_nobody_sends_again_stop_the_stream(session: Session) -> None:
+    with pytest.raises(DdlRefused, match=r"commit_ts 40 refused: 'RECOVER TABLE `t`;'.*syncer.ignore-txn-commit-ts = \[40\]"):
+        run(session, recovered(), TEXTS)
+    assert session.query("SELECT state FROM tidb_binlog.spark_ddl ORDER BY job_id")[-1] == ("intent",)
+
+
+@pytest.mark.parametrize(("policy", "state"), [("skip", "skipped"), ("quarantine", "quarantined")])
+def test_policies_that_go_on_say_so(session: Session, policy: str, state: str) -> None:
+    config = dataclasses.replace(CONFIG, ddl_policy=policy)
+    outcome = run(session, recovered(), TEXTS, config)[-1]
+    assert (outcome.state, outcome.how, outcome.losses) == (state, "policy", (f"d.t: DDL {state}: RECOVER TABLE `t`;",))
+
+
+def test_the_named_setting_skips_it(session: Session) -> None:
+    config = dataclasses.replace(CONFIG, ignore_txn_commit_ts=(40,))
+    assert run(session, recovered(), TEXTS, config)[-1].how == "ignored"
+
+
+def test_ignored_databases_are_left_alone(session: Session) -> None:
+    config = dataclasses.replace(CONFIG, ignore_schemas=("d",))
+    assert {o.how for o in run(session, recovered(), TEXTS, config)} == {"filtered"}
+    assert session.query("SHOW DATABASES LIKE 'd'") == []
+
+
+def test_a_table_that_is_there_already_is_taken_only_when_equal_and_empty(session: Session) -> None:
+    h = history(database(1), job(2, 3, table(10, "t")))
+    session.execute("CREATE DATABASE d")
+    session.execute("CREATE TABLE d.t (id INT PRIMARY KEY)")
+    assert [o.how for o in run(session, h, TEXTS)] == ["nothing", "nothing"]
+    session.execute("INSERT INTO d.t VALUES (1)")
+    session.commit()
+    with pytest.raises(DdlRefused, match="already exists"):
+        run(session, h, TEXTS)
+
+
+def test_batch_created_tables(session: Session) -> None:
+    h = history(database(1), job(2, 60, None, many=[table(10, "a"), table(11, "b", [column(1, "id"), column(2, "x")])]))
+    assert [o.how for o in run(session, h, {})] == ["text", "derived"]
+    assert column_names(session, "d", "b") == ("id", "x")
+
+
+def test_an_error_while_marking_leaves_no_mark(session: Session) -> None:
+    h = history(database(1))
+
+    def fail(_: object) -> None:
+        raise RuntimeError("no checkpoint")
+
+    with pytest.raises(RuntimeError):
+        apply_ddl(session, steps_of(h, {})[0], h, CONFIG, fail)
+    assert session.query("SELECT state FROM tidb_binlog.spark_ddl") == [("intent",)]
+    assert apply_ddl(session, steps_of(h, {})[0], h, CONFIG, lambda _: None).how == "found"
+
+
+def test_early_jobs_are_found_again(session: Session) -> None:
+    h = history(database(1), job(2, 3, table(10, "t")))
+    first, second = steps_of(h, TEXTS)
+    apply_ddl(session, first, h, CONFIG, lambda _: None)
+    apply_ddl(session, dataclasses.replace(second, early=True, query="create table t (id int primary key)"), h, CONFIG, lambda _: None)
+    assert load_applied(session, CONFIG, 1) == AppliedJobs(1, frozenset({2}))
+    assert load_applied(session, CONFIG, 2) == AppliedJobs(2)
+
+
+def test_without_table_ids_an_invisible_ddl_stops_after_a_crash(
+    mariadb: PrivateMariaDB, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    h = history(
+        database(1),
+        job(2, 3, table(10, "t")),
+        job(3, 3, table(20, "p", partition=partitions((21, "p0")))),
+        job(4, 42, table(20, "p", partition=partitions((10, "p0"))), table_id=10),
+    )
+    texts = {
+        2: TEXTS[2],
+        3: "CREATE TABLE `p` (`id` INT PRIMARY KEY) PARTITION BY RANGE (`id`) (PARTITION `p0` VALUES LESS THAN (9));",
+        4: "x;",
+    }
+    session.execute("CREATE OR REPLACE USER poor@'%' IDENTIFIED BY 'x'")
+    session.execute("CREATE OR REPLACE USER poor@localhost IDENTIFIED BY 'x'")
+    for host in ("'%'", "localhost"):
+        session.execute(f"GRANT ALL ON d.* TO poor@{host}")
+        session.execute(f"GRANT ALL ON tidb_binlog.* TO poor@{host}")
+    *others, exchange = steps_of(h, texts)
+    for step in others:
+        apply_ddl(session, step, h, CONFIG, lambda _: None)
+    target: TargetConfig = dataclasses.replace(mariadb.target(), user="poor", password="x")
+
+    def die(name: str) -> None:
+        if name == "after-ddl":
+            raise Died
+
+    monkeypatch.setattr(faults, "point", die)
+    with connect(target, CONFIG) as poor, pytest.raises(Died):
+        apply_ddl(poor, exchange, h, CONFIG, lambda _: None)
+    monkeypatch.setattr(faults, "point", lambda _: None)
+    with connect(target, CONFIG) as poor, pytest.raises(ApplyError, match="Grant PROCESS"):
+        apply_ddl(poor, exchange, h, CONFIG, lambda _: None)
+
+
+def test_a_successor_waits_for_a_statement_still_running(mariadb: PrivateMariaDB, session: Session) -> None:
+    h = history(database(1))
+    order: list[str] = []
+    with connect(mariadb.target(), CONFIG) as other:
+        other.query("SELECT GET_LOCK('tidb_binlog.ddl.policy', 0)")
+        waiting = threading.Thread(target=lambda: apply_ddl(session, steps_of(h, {})[0], h, CONFIG, lambda _: order.append("ddl")))
+        waiting.start()
+        waiting.join(0.3)
+        order.append("released")
+        other.query("SELECT RELEASE_LOCK('tidb_binlog.ddl.policy')")
+        waiting.join()
+    assert order == ["released", "ddl"]
