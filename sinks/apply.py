@@ -30,6 +30,7 @@ from schemas.stages import ROW_EVENT
 from sinks import parallel, progress
 from sinks.batch import Controls, RowSummary, control_mask, controls_of, merge, rows_between, summarise
 from sinks.ddl_apply import DdlOutcome, apply_ddl, ensure_ddl_table, load_applied
+from sinks.ddl_text import silent_losses
 from sinks.dialect import Flavour
 from sinks.history_feed import HistoryFeed
 from sinks.history_wait import complete_history
@@ -145,10 +146,12 @@ class BatchApplier:
 
     def _apply_batch(self, transactions: DataFrame, batch_id: int) -> None:
         tally = _Tally()
-        before = self.commit_ts
+        before, version = self.commit_ts, self._applied.version
         if self._expect_big or not self._try_local(transactions, tally):
             self._apply_big(transactions, tally)
         self._expect_big = tally.row_events > self._apply.atomic_rows // 4
+        if self._applied.version > version:
+            tally.losses += silent_losses(self._feed.snapshot(), version, self._applied.version)
         self._send(batch_id, before, tally)
 
     def _send(self, batch_id: int, from_ts: int, tally: _Tally) -> None:

@@ -156,6 +156,9 @@ class _Run:
                 _log.debug("the connection is gone, and the lock with it")
 
     def _run_locked(self) -> DdlOutcome:
+        ended = self._ended()
+        if ended is not None:
+            return ended
         text = self._text()
         now = self._picture()
         before = self._intended()
@@ -288,6 +291,14 @@ class _Run:
                     f"{table.schema}.{table.name} has columns {list(there)} and not {list(wanted)}. Mend the table by hand, then delete the job's row from "
                     f"{_table(self._config)} or skip it with syncer.ignore-txn-commit-ts = [{self._step.commit_ts}]."
                 )
+
+    def _ended(self) -> DdlOutcome | None:
+        """What an earlier call made of this very step, when the answer to its commit was lost."""
+        rows = self._session.query(
+            f"SELECT state, executed, losses FROM {_table(self._config)} WHERE drainer = %s AND job_id = %s AND commit_ts = %s AND state <> %s",
+            [self._config.drainer, self._step.job.id, self._step.commit_ts, INTENT],
+        )
+        return DdlOutcome(rows[0][0], "found", rows[0][1] or "", tuple(json.loads(rows[0][2] or "[]"))) if rows else None
 
     def _intended(self) -> Picture | None:
         rows = self._session.query(
