@@ -14,6 +14,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,8 +30,9 @@ from binlog_source.offset import BinlogOffset, Position, from_json, require_adva
 from binlog_source.options import StreamOptions, source_of, stream_options_of
 from binlog_source.roster import Roster, roster_of
 from binlog_source.tails import Tails
+from conf import faults
 from conf.model import SourceConfig
-from schemas.errors import BinlogPurged, ConfigError
+from schemas.errors import BinlogPurged, ConfigError, PumpUnavailable
 from schemas.events import Delivery, as_time
 from schemas.stages import RAW, ddl_of
 
@@ -92,8 +94,8 @@ class BinlogReader(DataSourceReader):
             raise ConfigError("a batch read needs startingCommitTs (0 = the beginning) and endingCommitTs: it reads what lies between")
         if upto_ts < after_ts:
             raise ConfigError(f"endingCommitTs {upto_ts} lies before startingCommitTs {after_ts}")
-        roster = roster_of(self._config)
-        return _sorted_partitions(_endpoints(roster, roster.pumps(after_ts)), after_ts, upto_ts)
+        with closing(roster_of(self._config)) as roster:
+            return _sorted_partitions(_endpoints(roster, roster.pumps(after_ts)), after_ts, upto_ts)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one Pump."""
@@ -111,6 +113,7 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._available_now = False
         self._reported: dict[str, Any] | None = None
         self._advanced_at = 0.0
+        self._troubled_since = 0.0
 
     def initialOffset(self) -> dict[str, Any]:
         """The stream's floor: startingCommitTs, or now."""
@@ -137,11 +140,16 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._ceiling is not None and before.resolved_ts >= self._ceiling:
             time.sleep(_WAIT_SECONDS / 4)
             return start
-        tails = self._following(before)
-        if self._available_now:
-            self._fix_target(tails, before)
         max_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
-        end = self._next_offset(tails, before, max_bytes)
+        try:
+            tails = self._following(before)
+            if self._available_now:
+                self._fix_target(tails, before)
+            end = self._next_offset(tails, before, max_bytes)
+        except PumpUnavailable as error:
+            self._endure(error, before)
+            return start
+        self._troubled_since = 0.0
         if end is before:
             return start
         require_advance(before, end)
@@ -178,12 +186,24 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _read(partition, self._config, self._extra)
 
     def stop(self) -> None:
-        """End the tails."""
+        """End the tails and close what is open."""
         if self._tails is not None:
             self._tails.stop()
+        if self._roster is not None:
+            self._roster.close()
 
     def _stopping(self) -> bool:
         return bool(self._extra.stop_file) and os.path.exists(self._extra.stop_file)
+
+    def _endure(self, error: PumpUnavailable, before: BinlogOffset) -> None:
+        """A registry that does not answer holds R, and ends the stream only when that lasts."""
+        now = time.monotonic()
+        self._troubled_since = self._troubled_since or now
+        if now - self._troubled_since >= self._extra.patience:
+            raise error
+        _log.warning("no new batch: %s", error)
+        self._reported = before.to_json() | {"registry": str(error)}
+        time.sleep(_WAIT_SECONDS)
 
     def _known_roster(self) -> Roster:
         if self._roster is None:
@@ -281,8 +301,8 @@ def resolve_delivery(config: SourceConfig, patience: float = 60.0) -> Delivery:
     """The delivery that ``config`` asks for; when it leaves it open: raw if every Pump offers it, else sorted."""
     if config.delivery:
         return Delivery(config.delivery)
-    roster = roster_of(config)
-    endpoints = _endpoints(roster, roster.pumps())
+    with closing(roster_of(config)) as roster:
+        endpoints = _endpoints(roster, roster.pumps())
     return Delivery.RAW if all(offers_raw(endpoint, patience) for endpoint in endpoints.values()) else Delivery.SORTED
 
 
@@ -335,6 +355,7 @@ def _read(partition: InputPartition, config: SourceConfig, extra: StreamOptions)
     else:
         runs = read_sorted(part.endpoint, part.after_ts, part.upto_ts, extra.patience, on_purged)
     for records in _gathered(runs):
+        faults.point("source-read")
         clock_ts = max(clock_ts, int(records.commit_ts.max(initial=0)))
         yield raw_rows(records, pump, config.pairing_buckets) if part.delivery is Delivery.RAW else sorted_rows(records, pump)
     yield from lost

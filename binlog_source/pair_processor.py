@@ -18,6 +18,7 @@ from binlog_source.client import Endpoint
 from binlog_source.pairing import RECORD, Span, StepResult, empty_state, pack, step, unpack
 from binlog_source.resolver import outcomes_of, tell
 from binlog_source.roster import roster_of
+from conf import faults
 from conf.model import PairConfig, SourceConfig
 from schemas.errors import ProtocolViolation
 from schemas.events import Op, as_time
@@ -50,6 +51,7 @@ class PairProcessor(StatefulProcessor):
             self._state.update((pack(result.state),))
         elif stored is not None:
             self._state.clear()
+        faults.point("pair-state")
         out = [result.released, *self._losses(result, span)]
         if key[0] == 0:
             out.append(_passed_on(controls, span))

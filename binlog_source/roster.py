@@ -29,6 +29,9 @@ class Roster(Protocol):
     def now(self) -> int:
         """A timestamp of the cluster's clock."""
 
+    def close(self) -> None:
+        """Give connections back; the next question opens them again."""
+
 
 class FixedRoster:
     """The Pumps named in the settings; the clock is this machine's."""
@@ -55,6 +58,9 @@ class FixedRoster:
         """The time of this machine."""
         return tso(time.time_ns() // 1_000_000)
 
+    def close(self) -> None:
+        """Nothing is open."""
+
 
 class RegistryRoster:
     """The Pumps that the registry knows."""
@@ -80,6 +86,10 @@ class RegistryRoster:
     def now(self) -> int:
         """A fresh timestamp of the registry's oracle."""
         return self._client.tso()
+
+    def close(self) -> None:
+        """Close the connection to the registry."""
+        self._client.close()
 
 
 def roster_of(config: SourceConfig) -> Roster:

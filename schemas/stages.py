@@ -4,9 +4,10 @@ Promises: no pyspark here; ``ddl_of`` gives Spark the same schema as text.
 
 ``RAW``          what the source ``tidb_binlog`` emits. *Sorted* delivery: one row per complete Commit binlog
                  (DML and DDL; no fakes), ``payload`` holding prewrite_value or ddl_query. *Raw* delivery: one row per bare
-                 Prewrite, Commit and Rollback in log order. In both, every partition also emits one control row per
-                 pairing bucket, the punctuation: ``tp = RESOLVED``, ``start_ts`` = resolved_ts of the batch's start
-                 offset (exclusive), ``commit_ts`` = resolved_ts of its end offset (inclusive), no payload.
+                 Prewrite, Commit and Rollback in log order. Both have control rows, the punctuation: ``tp = RESOLVED``,
+                 ``start_ts`` = resolved_ts of the batch's start offset (exclusive), ``commit_ts`` = resolved_ts of its end
+                 offset (inclusive; equal to start_ts in a raw batch that releases nothing), no payload. In sorted
+                 delivery one row per batch, in raw one per bucket from every partition, ``event_time`` = newest ts read.
 ``TRANSACTION``  what pairing emits, and what RAW of sorted delivery is cut down to: complete transactions and punctuation.
 ``ROW_EVENT``    one row per row change, DDL or punctuation, made by ``schemas.explode``; needs no schema history.
 """

@@ -1,0 +1,131 @@
+"""Pumps that join and leave between batches, found through a real registry; and a registry that is away for a while."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from binlog_source.client import Endpoint, write
+from binlog_source.datasource import BinlogStreamReader, resolve_delivery
+from binlog_source.offset import BinlogOffset, from_json
+from binlog_source.options import StreamOptions, options_of
+from binlog_source.pump.server import EmbeddedPump
+from binlog_source.registry import PUMPS, NodeState, NodeStatus
+from binlog_source.upstream.oracle import Oracle
+from binlog_source.upstream.registry_client import RegistryClient
+from binlog_source.upstream.service import UpstreamService
+from conf.model import PumpConfig, SourceConfig
+from schemas.errors import ConfigError, PumpUnavailable
+from schemas.events import Delivery
+from schemas.proto import binlog_pb2
+
+pytestmark = [pytest.mark.spark, pytest.mark.grpc]
+
+TRIES = 150
+"""Each try waits up to 0.2 s inside ``latestOffset``."""
+
+
+@pytest.fixture
+def service() -> Iterator[UpstreamService]:
+    made = UpstreamService(Oracle(), 9).start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def registry(service: UpstreamService) -> Iterator[RegistryClient]:
+    made = RegistryClient(service.url)
+    yield made
+    made.close()
+
+
+def pump(name: str, service: UpstreamService, directory: Path) -> EmbeddedPump:
+    config = PumpConfig(
+        name, "127.0.0.1:0", data_dir=str(directory / name), registry=service.url, fake_binlog_interval=0, heartbeat_interval=3600, sync_log=False
+    )
+    return EmbeddedPump(config).start()
+
+
+def fake(target: EmbeddedPump, ts: int) -> None:
+    payload = binlog_pb2.Binlog(tp=binlog_pb2.Rollback, start_ts=ts, commit_ts=ts).SerializeToString()
+    write(Endpoint("p", target.address, 9), payload)
+
+
+def advance(reader: BinlogStreamReader, at: dict[str, Any], upto: int) -> dict[str, Any]:
+    """Take batches from ``at`` until R is ``upto``; gives the last offset."""
+    for _ in range(TRIES):
+        at = reader.latestOffset(at, reader.getDefaultReadLimit())
+        if from_json(at).resolved_ts >= upto:
+            break
+    assert from_json(at).resolved_ts == upto
+    return at
+
+
+def offset(value: dict[str, Any]) -> BinlogOffset:
+    return from_json(value)
+
+
+@pytest.mark.parametrize("delivery", list(Delivery))
+def test_pumps_join_and_leave(service: UpstreamService, registry: RegistryClient, tmp_path: Path, delivery: Delivery) -> None:
+    first = pump("pump-1", service, tmp_path)
+    options = options_of(SourceConfig(service.url, delivery=str(delivery), starting_commit_ts=registry.tso()))
+    reader = BinlogStreamReader(options)
+    second = None
+    try:
+        assert resolve_delivery(SourceConfig(service.url)) is Delivery.RAW
+        one = registry.tso()
+        fake(first, one)
+        begin = advance(reader, reader.initialOffset(), one)
+        assert set(offset(begin).pumps) == {"pump-1"}
+
+        second = pump("pump-2", service, tmp_path)
+        two = registry.tso()
+        fake(first, two)
+        assert reader.latestOffset(begin, reader.getDefaultReadLimit()) == begin, "a Pump that has said nothing holds R"
+        fake(second, two)
+        joined = advance(reader, begin, two)
+        assert set(offset(joined).pumps) == {"pump-1", "pump-2"}
+        assert (offset(joined).pumps["pump-2"].since is not None) == (delivery is Delivery.RAW)
+        assert {p.endpoint.pump for p in reader.partitions(begin, joined)} == {"pump-1", "pump-2"}
+
+        registry.put_status(PUMPS, NodeStatus("pump-2", second.address, NodeState.OFFLINE, two))
+        three = registry.tso()
+        fake(first, three)
+        left = advance(reader, joined, three)
+        assert set(offset(left).pumps) == {"pump-1"}
+        assert {p.endpoint.pump for p in reader.partitions(begin, joined)} == {"pump-1", "pump-2"}, "a replay reads whom its offset names"
+    finally:
+        reader.stop()
+        for made in (first, second):
+            if made is not None:
+                made.stop()
+
+
+def test_a_registry_that_is_away_holds_r_and_ends_the_stream_only_when_that_lasts(tmp_path: Path) -> None:
+    service = UpstreamService(Oracle(), 9).start()
+    first = EmbeddedPump(PumpConfig("pump-1", "127.0.0.1:0", data_dir=str(tmp_path), cluster_id=9, fake_binlog_interval=0, sync_log=False)).start()
+    service.nodes.put(PUMPS, NodeStatus("pump-1", first.address))
+    config = SourceConfig(service.url, 9, "raw", 1)
+    reader = BinlogStreamReader(options_of(config, StreamOptions(patience=0.5)))
+    try:
+        begin = reader.initialOffset()
+        service.stop()
+        assert reader.latestOffset(begin, reader.getDefaultReadLimit()) == begin
+        assert "does not answer" in str(reader.reportLatestOffset())
+        with pytest.raises(PumpUnavailable, match="registry"):
+            for _ in range(TRIES):
+                reader.latestOffset(begin, reader.getDefaultReadLimit())
+    finally:
+        reader.stop()
+        first.stop()
+
+
+def test_a_batch_of_a_pump_that_nobody_names_any_more_says_so(service: UpstreamService, registry: RegistryClient) -> None:
+    registry.put_status(PUMPS, NodeStatus("pump-1", "127.0.0.1:1"))
+    reader = BinlogStreamReader(options_of(SourceConfig(service.url, delivery="raw")))
+    begin = BinlogOffset(Delivery.RAW, 5, 5, {}).to_json()
+    end = begin | {"pumps": {"pump-9": {"suffix": 0, "offset": 4, "since": {"suffix": 0, "offset": 0}}}, "resolved_ts": 7}
+    with pytest.raises(ConfigError, match=r"batch \(ts 5, 7\] reads Pump pump-9"):
+        reader.partitions(begin, end)
+    reader.stop()
