@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 class Tail:
     """One Pump's tail: a thread, and the steps it has learnt past what the stream has taken."""
 
-    def __init__(self, endpoint: Endpoint, from_ts: int, changed: threading.Condition, fail_on_data_loss: bool) -> None:
+    def __init__(self, endpoint: Endpoint, from_ts: int, changed: threading.Condition, fail_on_data_loss: bool, join_below: int) -> None:
         self.endpoint = endpoint
         self.fault: ReplicationError | None = None
         self.trouble = "not reached yet"
@@ -40,6 +40,7 @@ class Tail:
         self._from_ts = from_ts
         self._changed = changed
         self._fail_on_data_loss = fail_on_data_loss
+        self._join_below = join_below
         self._base: Position | None = None
         self._end = _NOWHERE
         self._promised = from_ts
@@ -160,7 +161,7 @@ class Tail:
     def _add(self, step: Step) -> None:
         if self._steps:
             last = self._steps[-1]
-            if last.size + step.size < _JOIN_BELOW:
+            if last.size + step.size < self._join_below:
                 self._steps.pop()
                 step = Step(step.position, max(last.raw_promise, step.raw_promise), step.sorted_promise, last.size + step.size)
         self._steps.append(step)
@@ -169,9 +170,11 @@ class Tail:
 class Tails:
     """The tails of all Pumps, under one condition that is notified at any news."""
 
-    def __init__(self, fail_on_data_loss: bool) -> None:
+    def __init__(self, fail_on_data_loss: bool, join_below: int = _JOIN_BELOW) -> None:
+        """``join_below``: steps are joined up to this size or 64 KiB, whatever is less; a batch is cut between steps."""
         self.changed = threading.Condition()
         self._fail_on_data_loss = fail_on_data_loss
+        self._join_below = min(join_below, _JOIN_BELOW)
         self._tails: dict[str, Tail] = {}
 
     def follow(self, endpoints: Mapping[str, Endpoint], from_ts: int) -> None:
@@ -180,7 +183,7 @@ class Tails:
             self._tails.pop(pump).stop()
         for pump, endpoint in endpoints.items():
             if pump not in self._tails:
-                self._tails[pump] = Tail(endpoint, from_ts, self.changed, self._fail_on_data_loss)
+                self._tails[pump] = Tail(endpoint, from_ts, self.changed, self._fail_on_data_loss, self._join_below)
 
     def views(self, start: BinlogOffset) -> dict[str, TailView] | None:
         """Every Pump's view past ``start``; None while one has not answered. Call with the condition held.

@@ -143,5 +143,7 @@ class PumpConfig:
     """Seconds between two registrations of the status."""
     max_file_size: int = 500 * 1024 * 1024
     """Value-log file size after which a new one is begun. Bytes."""
+    step_bytes: int = 1024 * 1024
+    """Bytes of log after which a batch may be cut (``source.max-bytes-per-trigger`` is kept in such steps). Bytes."""
     sync_log: bool = True
     """fdatasync each batch of records."""

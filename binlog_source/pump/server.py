@@ -155,7 +155,7 @@ class EmbeddedPump:
         if config.registry:
             self._registry = RegistryClient(config.registry)
             cluster_id = cluster_id or self._registry.cluster_id()
-        store = Store(Path(config.data_dir), max_file_size=config.max_file_size, sync=config.sync_log)
+        store = Store(Path(config.data_dir), max_file_size=config.max_file_size, sync=config.sync_log, span=config.step_bytes)
         self._service = service = PumpService(store, cluster_id, config.node_id)
         self._stopping.clear()
         self._server = grpc.server(futures.ThreadPoolExecutor(_THREADS, thread_name_prefix=config.node_id), options=_OPTIONS)

@@ -16,7 +16,7 @@ from binlog_source.pump.storage.format import HEADER
 from binlog_source.pump.storage.index import Entry, Index, MemoryIndex
 from binlog_source.pump.storage.pointer import Pointer
 from binlog_source.pump.storage.record import Kind, Record, read
-from binlog_source.pump.storage.sorter import Checkpoint, Sorter
+from binlog_source.pump.storage.sorter import CHECKPOINT_SPAN, Checkpoint, Sorter
 from binlog_source.pump.storage.vlog import Piece, ValueLog
 from schemas.errors import ConfigError
 
@@ -35,7 +35,10 @@ class _Request:
 class Store:
     """The binlogs of one Pump, on disk below ``data_dir``."""
 
-    def __init__(self, data_dir: Path, *, max_file_size: int, sync: bool = True, files: FileSystem | None = None) -> None:
+    def __init__(
+        self, data_dir: Path, *, max_file_size: int, sync: bool = True, files: FileSystem | None = None, span: int = CHECKPOINT_SPAN
+    ) -> None:
+        """Open the log below ``data_dir``, made when absent; ``span``: bytes between two checkpoints."""
         self._fs = files or RealFileSystem()
         self._fs.make_dir(data_dir)
         try:
@@ -44,7 +47,7 @@ class Store:
             raise ConfigError(f"data directory {data_dir}: another Pump works on it; stop it or name another data-dir") from error
         self._log = ValueLog(data_dir / "value", self._fs, max_file_size, sync)
         self._index: Index = MemoryIndex()
-        self._sorter = Sorter()
+        self._sorter = Sorter(span)
         self._queue: list[_Request] = []
         self._queue_lock = threading.Lock()
         self._write_lock = threading.Lock()
