@@ -185,6 +185,10 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The rows of one Pump."""
         return _read(partition, self._config, self._extra)
 
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark has written the batch that ends at ``end`` to its commit log. The Pumps need not know."""
+        faults.point("after-spark-commit")
+
     def stop(self) -> None:
         """End the tails and close what is open."""
         if self._tails is not None:
@@ -219,7 +223,7 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _following(self, before: BinlogOffset) -> Tails:
         if self._tails is None:
-            self._tails = Tails(self._config.fail_on_data_loss)
+            self._tails = Tails(self._config.fail_on_data_loss, self._config.max_bytes_per_trigger // 4)
             self._advanced_at = time.monotonic()
         roster = self._known_roster()
         self._tails.follow(_endpoints(roster, roster.pumps(before.resolved_ts)), before.resolved_ts)
