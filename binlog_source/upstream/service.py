@@ -6,13 +6,14 @@
     PUT  /registry/pumps/ID      body: Status            (the last writer wins)
     GET  /ddl/history            jobs, ascending; ?limit=N newest N, descending; ?start_job_id=S&limit=N ids <= S, descending
     GET  /mvcc/hex/KEY           rows.md 9.3
+    POST /COMMAND?...            what the owner of the service offers besides (``commands``)
 
 Promises: HTTP/1.1 with kept-alive connections, one thread each; loopback by default. Node states outlive a restart when ``data_dir`` is given.
 """
 
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,11 +22,13 @@ from urllib.parse import parse_qs, urlsplit
 
 from binlog_source.registry import KINDS, NodeStatus
 from binlog_source.upstream.oracle import Oracle
-from schemas.errors import ProtocolViolation
+from schemas.errors import ProtocolViolation, ReplicationError
 
 Job = dict[str, Any]
 History = Callable[[], Sequence[Job]]
 Mvcc = Callable[[bytes], Any]
+Command = Callable[[Mapping[str, str]], Any]
+"""Takes the parameters of the query, gives a JSON value; a ``ReplicationError`` is answered as a conflict."""
 
 
 class _BadRequest(Exception):
@@ -103,12 +106,14 @@ class UpstreamService:
         data_dir: Path | None = None,
         history: History = no_history,
         mvcc: Mvcc = nothing_known,
+        commands: Mapping[str, Command] | None = None,
     ) -> None:
         self.oracle = oracle
         self.cluster_id = cluster_id
         self.nodes = Nodes(data_dir / "nodes.json" if data_dir is not None else None)
         self.history = history
         self.mvcc = mvcc
+        self.commands = commands or {}
         host, _, port = addr.rpartition(":")
         self._server = _Server((host, int(port)), self)
         self._thread = threading.Thread(
@@ -198,6 +203,21 @@ class _Handler(BaseHTTPRequestHandler):
             return
         cast(_Server, self.server).service.nodes.put(parts[1], status)
         self._send(HTTPStatus.OK, b"{}", "application/json")
+
+    def do_POST(self) -> None:  # noqa: N802 - the name that http.server calls
+        """Run one command."""
+        parts = urlsplit(self.path)
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        command = cast(_Server, self.server).service.commands.get(parts.path.strip("/"))
+        if command is None:
+            self._send(HTTPStatus.NOT_FOUND, b"404 page not found", "text/plain; charset=utf-8")
+            return
+        try:
+            value = command({name: values[-1] for name, values in parse_qs(parts.query).items()})
+        except ReplicationError as error:
+            self._send(HTTPStatus.CONFLICT, str(error).encode(), "text/plain; charset=utf-8")
+            return
+        self._send(HTTPStatus.OK, json.dumps(value).encode(), "application/json")
 
     def _send(self, status: HTTPStatus, body: bytes, content_type: str) -> None:
         self.send_response(status)

@@ -1,0 +1,200 @@
+"""``./spark-submit.sh demo``: a private MariaDB, two Pumps, a workload and the drainer on one machine, compared at the end. [spark]
+
+The walk: workload (a process with the embedded upstream) -> two Pumps (processes) -> ``Replication``, the stream that ``drainer`` runs -> MariaDB.
+
+Promises: nothing outside a temporary directory is touched. Exit code 0 only if every table came out equal, in every column and row, and
+the target holds no table besides.
+"""
+
+import contextlib
+import dataclasses
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from binlog_source.pump.process import PumpProcess
+from binlog_source.upstream.registry_client import RegistryClient
+from binlog_source.upstream.workload import ARCHIVE, DATABASE, PROBE, WorkloadConfig
+from binlog_source.upstream.workload_process import Status, WorkloadProcess
+from conf.model import DrainerConfig, PumpConfig, TargetConfig
+from jobs.cli import EXIT_FAILED, add_settings, drainer_config, log_file, parser, stop_on_signals, target_of
+from jobs.compare import TableOutcome, compare
+from jobs.lag import ProbeWatch, lags, percentile
+from jobs.mariadb import PrivateMariaDB
+from jobs.replication import Replication
+from jobs.report import Reporter
+from jobs.session import build_session
+from schemas.errors import ConfigError, ReplicationError
+from sinks.session import connect
+
+CLUSTER_ID = 7
+PUMPS = 2
+FAKE_INTERVAL = 0.2
+"""Seconds of silence after which a demo Pump moves its T on: an idle one must not hold the others back."""
+_POLL_SECONDS = 0.02
+_STALLED_SECONDS = 60.0
+
+
+@contextlib.contextmanager
+def upstream(work_dir: Path, config: WorkloadConfig) -> Iterator[WorkloadProcess]:
+    """A workload that is ready to begin, and its Pumps, all processes of their own, ended with the block."""
+    with contextlib.ExitStack() as stack:
+        workload = WorkloadProcess(work_dir / "upstream", CLUSTER_ID, config)
+        workload.start()
+        stack.callback(workload.stop)
+        for number in range(1, PUMPS + 1):
+            pump = PumpProcess(
+                PumpConfig(
+                    node_id=f"pump-{number}",
+                    addr="127.0.0.1:0",
+                    data_dir=str(work_dir / f"pump-{number}"),
+                    registry=workload.url,
+                    cluster_id=CLUSTER_ID,
+                    fake_binlog_interval=FAKE_INTERVAL,
+                )
+            )
+            pump.start()
+            stack.callback(pump.stop)
+        yield workload
+
+
+def settings_for(workload: WorkloadProcess, config: DrainerConfig, target: TargetConfig, work_dir: Path) -> DrainerConfig:
+    """The Drainer's settings for a stream from ``workload`` to ``target``, from before its first table on; the rest from ``config``."""
+    registry = RegistryClient(workload.url)
+    begin = registry.tso()
+    registry.close()
+    source = dataclasses.replace(config.source, pumps=workload.url, cluster_id=CLUSTER_ID, starting_commit_ts=begin)
+    pair = dataclasses.replace(config.pair, resolver=config.pair.resolver or workload.url)
+    return dataclasses.replace(
+        config,
+        source=source,
+        pair=pair,
+        target=target,
+        ddl_history=workload.url,
+        checkpoint_dir=str(work_dir / "spark"),
+        delta_dir=str(work_dir / "delta"),
+    )
+
+
+def catch_up(replication: Replication, upto_ts: int, stalled_seconds: float = _STALLED_SECONDS) -> None:
+    """Return when the target holds everything up to ``upto_ts``; an error when it does not move on for a while."""
+    stood_at, since = 0, time.monotonic()
+    while not replication.reached(upto_ts):
+        if replication.commit_ts != stood_at:
+            stood_at, since = replication.commit_ts, time.monotonic()
+        if time.monotonic() - since > stalled_seconds:
+            held = replication.progress().holding or "nothing it could name"
+            raise ReplicationError(
+                f"the target has stood at commit_ts {stood_at} for {stalled_seconds:.0f} s, the upstream is at {upto_ts}; "
+                f"held by {held}; Spark's log is {log_file()}"
+            )
+        time.sleep(_POLL_SECONDS)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Show it."""
+    options = parser("demo", "A private MariaDB, two Pumps, a workload and the drainer: see it work, then compare every table.")
+    options.add_argument("--seconds", type=float, default=60.0, metavar="S", help="how long the workload writes (default: 60)")
+    options.add_argument("--rate", type=float, default=200.0, metavar="N", help="transactions a second (default: 200)")
+    options.add_argument("--seed", type=int, default=1, metavar="N", help="the workload's seed: the same content again (default: 1)")
+    options.add_argument("--to", metavar="URL", default="", help="mysql://user:password@host:port (default: a private MariaDB)")
+    add_settings(options, DrainerConfig)
+    arguments = options.parse_args(argv)
+    if arguments.seconds <= 0 or arguments.rate <= 0:
+        raise ConfigError("--seconds and --rate must be above 0")
+    config = drainer_config(arguments)
+    stop = stop_on_signals()
+    with contextlib.ExitStack() as stack:
+        work_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="demo-", ignore_cleanup_errors=True)))
+        target = target_of(arguments.to) if arguments.to else stack.enter_context(PrivateMariaDB()).target()
+        others = _schemas_of_others(target, config)
+        spark = build_session("tidb-binlog demo")
+        workload = stack.enter_context(upstream(work_dir, WorkloadConfig(seed=arguments.seed, rate=arguments.rate)))
+        settings = settings_for(workload, config, target, work_dir)
+        workload.open(PUMPS)
+        replication = stack.enter_context(Replication(spark, settings))
+        watch = stack.enter_context(ProbeWatch(target, config.apply, PROBE, _POLL_SECONDS))
+        show = Show(replication, workload, watch, settings, others)
+        return show.run(arguments.seconds, stop)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Show:
+    """Everything that runs, and how it goes."""
+
+    replication: Replication
+    workload: WorkloadProcess
+    watch: ProbeWatch
+    settings: DrainerConfig
+    others: frozenset[str]
+    """Schemas of the target that are none of the demo's business."""
+
+    def run(self, seconds: float, stop: threading.Event) -> int:
+        """Write for ``seconds`` or until ``stop``, catch up, compare; the exit code."""
+        to = self.settings.target
+        with Reporter(self.replication.progress, sys.stdout) as reporter:
+            reporter.say(
+                f"workload -> {PUMPS} Pumps -> Spark, delivery {self.replication.delivery} -> {to.host}:{to.port}; writing for {seconds:.0f} s"
+            )
+            self._write(seconds, stop)
+            written = self.workload.end()
+            if written.failure:
+                raise ReplicationError(f"the workload ended early: {written.failure}")
+            reporter.say("the workload has stopped; waiting until the target has everything")
+            catch_up(self.replication, written.upto_ts)
+            reporter.finish()
+        return self._tell(reporter, written)
+
+    def _write(self, seconds: float, stop: threading.Event) -> None:
+        self.workload.begin()
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and not stop.wait(min(1.0, left)):
+            self.replication.check()
+            self.workload.status()
+
+    def _tell(self, reporter: Reporter, written: Status) -> int:
+        with connect(self.settings.target, self.settings.apply) as session:
+            outcomes = compare(self.workload, session, self.others)
+        for line in _result(outcomes, lags(self.workload.probes(), self.watch.sightings)):
+            reporter.say(line)
+        equal = not any(outcome.difference for outcome in outcomes)
+        reporter.say(
+            f"upstream wrote {written.transactions:,} transactions, {written.changes:,} row changes and {written.ddls:,} DDLs; "
+            + ("every table is equal" if equal else f"SOMETHING DIFFERS; Spark's log is {log_file()}")
+        )
+        if equal:
+            reporter.say(_NEXT)
+        return 0 if equal else EXIT_FAILED
+
+
+_NEXT = """where to look next:
+  docs/architecture.md           the walk of the data, stop by stop
+  ./spark-submit.sh rehearse CASE  a recording of a real TiDB through the same stream (tests/golden)
+  ./spark-submit.sh drainer --config conf/drainer.toml  your own Pumps and target
+  notebooks/replicate.py         the stream, its Delta checkpoints and its lag in a notebook"""
+
+
+def _result(outcomes: Sequence[TableOutcome], measured: Sequence[float]) -> Iterator[str]:
+    width = max(len(outcome.name) for outcome in outcomes)
+    for outcome in outcomes:
+        verdict = f"DIFFERS: {outcome.difference}" if outcome.difference else "equal"
+        yield f"  {outcome.name:<{width}} {outcome.rows:>9,} rows  {verdict}"
+    differing = sum(1 for outcome in outcomes if outcome.difference)
+    yield f"{len(outcomes) - differing} tables equal, {differing} differ"
+    yield (
+        f"lag from commit to visible: p50 {percentile(measured, 0.5):.2f} s, p99 {percentile(measured, 0.99):.2f} s "
+        f"over {len(measured):,} probe rows"
+    )
+
+
+def _schemas_of_others(target: TargetConfig, config: DrainerConfig) -> frozenset[str]:
+    """The target's schemas before the demo, and its checkpoints'; a target on which the demo would meet an earlier one is refused."""
+    with connect(target, config.apply) as session:
+        there = {str(row[0]) for row in session.query("SELECT schema_name FROM information_schema.schemata")}
+    found = sorted(there & {DATABASE, ARCHIVE, config.apply.checkpoint_schema})
+    if found:
+        raise ConfigError(f"the target already has {', '.join(found)}: drop them first, or name another target")
+    return frozenset({*there, config.apply.checkpoint_schema})
