@@ -7,6 +7,7 @@ is read twice on the way is passed over, because the target's row is the truth.
 
 import dataclasses
 import json
+import logging
 import threading
 import time
 from collections import deque
@@ -29,6 +30,8 @@ from schemas.events import Delivery, physical_ms
 from sinks.apply import BatchApplier, BatchReport
 from sinks.delta_checkpoint import CheckpointRow, DeltaCheckpoint, latest
 from sinks.history_feed import HistoryFeed
+
+_log = logging.getLogger(__name__)
 
 _KEPT = "tidb-binlog.json"
 """File beside Spark's checkpoint that keeps what a query must not change: its delivery and its buckets."""
@@ -157,8 +160,13 @@ class Replication:
         return self.start()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close it."""
-        self.close()
+        """Close it; what already went wrong is not hidden by what goes wrong then."""
+        try:
+            self.close()
+        except ReplicationError:
+            if error is None:
+                raise
+            _log.exception("the stream that failed could not be closed in order")
 
     def _settle(self, query: StreamingQuery) -> None:
         """Wait until no batch is running: the source gives none any more once it sees the stop file."""
