@@ -270,7 +270,7 @@ class BatchApplier:
 
     def _write_atomic(self, session: Session, plan: Plan, step: RowsStep) -> None:
         schema, drainer = self._apply.checkpoint_schema, self._apply.drainer
-        if progress.is_marked(session, drainer, step.after_ts, step.upto_ts, 0, 1, progress.Mark.ATOMIC, schema):
+        if not self._next_is(session, step):
             return
         faults.point("before-deletes")
         for statement in plan.deletes:
@@ -282,16 +282,28 @@ class BatchApplier:
         self._save(session, step.upto_ts, step.applied, consistent=True)
         faults.point("before-downstream-commit")
 
+    def _next_is(self, session: Session, step: RowsStep) -> bool:
+        """Lock the checkpoint row and see whether ``step`` is still to be done; False: the commit whose answer was lost did happen."""
+        standing = progress.lock_checkpoint(session, self._cluster_id, self._apply.checkpoint_schema)
+        if standing not in (step.after_ts, step.upto_ts):
+            raise ApplyError(
+                f"the rows of ({step.after_ts}, {step.upto_ts}] are next, but the target's checkpoint was moved to {standing} meanwhile: another Drainer of "
+                f"cluster {self._cluster_id} writes to this target. End one of them and start this one again"
+            )
+        return standing == step.after_ts or step.after_ts == step.upto_ts
+
     def _apply_in_parts(self, events: DataFrame, step: RowsStep, parts: int, tally: _Tally) -> None:
         schema, drainer = self._apply.checkpoint_schema, self._apply.drainer
 
         def begin(session: Session) -> None:
-            progress.begin_span(session, drainer, step.after_ts, step.upto_ts, parts, schema)
-            self._save(session, step.after_ts, step.applied, consistent=False)
+            if self._next_is(session, step):
+                progress.begin_span(session, drainer, step.after_ts, step.upto_ts, parts, schema)
+                self._save(session, step.after_ts, step.applied, consistent=False)
 
         def finish(session: Session) -> None:
-            progress.finish_span(session, drainer, step.after_ts, step.upto_ts, schema)
-            self._save(session, step.upto_ts, step.applied, consistent=True)
+            if self._next_is(session, step):
+                progress.finish_span(session, drainer, step.after_ts, step.upto_ts, schema)
+                self._save(session, step.upto_ts, step.applied, consistent=True)
             faults.point("before-downstream-commit")
 
         self._transact(begin)

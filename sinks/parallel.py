@@ -186,11 +186,10 @@ def _write_part(to: PartTarget, part: int, phase: Phase, statements: list[tuple[
     mark = (to.apply.drainer, to.from_ts, to.to_ts, part, to.parts, phase.value, to.apply.checkpoint_schema)
 
     def work(session: Session) -> int:
-        if progress.is_marked(session, *mark):
+        if not progress.claim_part(session, *mark):
             return 0
         for sql, _ in statements:
             session.execute(sql)
-        progress.mark_part(session, *mark)
         faults.point(f"before-part-{phase.value}-commit")
         return sum(rows for _, rows in statements)
 

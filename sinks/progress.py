@@ -3,9 +3,9 @@
 Promises: the functions change rows only inside the transaction that the caller has opened, so that data and marker are one. The table
 ``checkpoint`` is the Drainer's, byte for byte, and holds nothing else; ``spark_progress`` is ours.
 
-How a batch (from_ts, to_ts] goes: at most ``atomic-rows`` events: data, ``mark_part(…, ATOMIC)`` and ``save_checkpoint(to_ts,
+How a batch (from_ts, to_ts] goes: at most ``atomic-rows`` events: data, ``mark_atomic`` and ``save_checkpoint(to_ts,
 consistent=True)`` in one transaction. More: ``begin_span`` with ``save_checkpoint(from_ts, consistent=False)``, then for each part and
-phase its data with ``mark_part``, last ``save_checkpoint(to_ts, consistent=True)`` with ``finish_span``.
+phase ``claim_part`` and its data, last ``save_checkpoint(to_ts, consistent=True)`` with ``finish_span``.
 """
 
 import enum
@@ -116,6 +116,38 @@ def mark_part(
 ) -> None:
     """Record one part and phase as done, in the transaction of its data."""
     _mark(session, drainer, from_ts, to_ts, part, parts, Mark(phase), schema)
+
+
+def claim_part(
+    session: Session, drainer: str, from_ts: int, to_ts: int, part: int, parts: int, phase: Mark | str, schema: str = CHECKPOINT_SCHEMA
+) -> bool:
+    """Mark one part and phase as done before its data is written, in the same transaction; False: it is in the target already.
+
+    A worker that outlives its killed driver, or a commit whose answer was lost, may still be at the same part on another connection:
+    the marker's lock makes this one wait until that one has committed or is undone. One that comes too late finds its span closed.
+
+    Raises:
+        ApplyError: the span is not open (any more): nothing may be written for it.
+    """
+    sql = f"INSERT IGNORE INTO {_progress(schema)} (drainer, from_ts, to_ts, part, parts, phase) VALUES (%s, %s, %s, %s, %s, %s)"
+    if not session.execute(sql, [drainer, from_ts, to_ts, part, parts, str(Mark(phase))]):
+        return False
+    # Asked only now: as long as this marker is not committed, nobody else can finish the part, and so nobody the span.
+    if not is_marked(session, drainer, from_ts, to_ts, -1, parts, Mark.SPAN, schema):
+        raise ApplyError(
+            f"part {part} of {parts} of ({from_ts}, {to_ts}] is not written: the span is not open in {schema}.spark_progress; another life of "
+            f"drainer {drainer!r} has finished it"
+        )
+    return True
+
+
+def lock_checkpoint(session: Session, cluster_id: int, schema: str = CHECKPOINT_SCHEMA) -> int:
+    """The newest committed commitTS, held against everybody else until this transaction ends; 0 = there is no row.
+
+    First in each transaction that moves it: a predecessor's commit that is still under way on the server is waited for and then seen.
+    """
+    rows = session.query(f"SELECT checkPoint FROM {_checkpoint(schema)} WHERE clusterID = %s FOR UPDATE", [cluster_id])
+    return Checkpoint.from_json(rows[0][0]).commit_ts if rows else 0
 
 
 def is_marked(

@@ -1,0 +1,93 @@
+"""A worker or a commit that outlives the driver that began it, against the driver's next life: real locks on a real server."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from conf.model import ApplyConfig
+from jobs.mariadb import PrivateMariaDB
+from schemas.errors import ApplyError
+from sinks import progress
+from sinks.session import Session, connect
+
+pytestmark = pytest.mark.mysql
+
+SCHEMA = "fencing"
+PART = ("d", 10, 20, 0, 2, "write", SCHEMA)
+
+
+@pytest.fixture
+def sessions(mariadb: PrivateMariaDB, tmp_path: Path) -> Iterator[tuple[Session, Session]]:
+    """Two connections of one drainer: the old life's and the new one's."""
+    with connect(mariadb.target(), ApplyConfig()) as old, connect(mariadb.target(), ApplyConfig()) as new:
+        progress.ensure_tables(old, SCHEMA)
+        old.begin()
+        progress.begin_span(old, "d", 10, 20, 2, SCHEMA)
+        progress.save_checkpoint(old, 7, 10, 1, False, SCHEMA)
+        old.commit()
+        yield old, new
+        old.rollback()
+        new.rollback()
+        old.execute(f"DROP DATABASE {SCHEMA}")
+
+
+def beside(session: Session, found: list[object]) -> threading.Thread:
+    """The new life claims the part that the old one still holds."""
+
+    def claim() -> None:
+        session.begin()
+        found.append(progress.claim_part(session, *PART))
+
+    thread = threading.Thread(target=claim)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_part_under_way_elsewhere_is_waited_for(sessions: tuple[Session, Session], commits: bool) -> None:
+    old, new = sessions
+    old.begin()
+    assert progress.claim_part(old, *PART)
+    found: list[object] = []
+    thread = beside(new, found)
+    thread.join(0.5)
+    assert thread.is_alive() and not found
+    if commits:
+        old.commit()
+    else:
+        old.rollback()
+    thread.join(30)
+    assert found == [not commits]
+
+
+def test_a_worker_that_comes_after_the_span_was_finished_writes_nothing(sessions: tuple[Session, Session]) -> None:
+    old, new = sessions
+    new.begin()
+    assert progress.claim_part(new, *PART)
+    progress.finish_span(new, "d", 10, 20, SCHEMA)
+    new.commit()
+    old.begin()
+    with pytest.raises(ApplyError, match="not open"):
+        progress.claim_part(old, *PART)
+
+
+def test_a_commit_under_way_elsewhere_is_seen(sessions: tuple[Session, Session]) -> None:
+    old, new = sessions
+    old.begin()
+    assert progress.lock_checkpoint(old, 7, SCHEMA) == 10
+    progress.save_checkpoint(old, 7, 20, 1, True, SCHEMA)
+    found: list[int] = []
+
+    def look() -> None:
+        new.begin()
+        found.append(progress.lock_checkpoint(new, 7, SCHEMA))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join(0.5)
+    assert thread.is_alive()
+    old.commit()
+    thread.join(30)
+    assert found == [20]

@@ -1,0 +1,226 @@
+"""Where a drainer is killed again and again: a recorded case in two Pumps and a target that outlive it, and the drainer as a process group.
+
+Promises: the drainer is the real job (``jobs.drainer``), started the way ``spark-submit.sh`` has it started, and shares nothing with the test but
+the Pumps, the target and its own directories. The log of the fault points proves which deaths happened where.
+"""
+
+import contextlib
+import dataclasses
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+
+from binlog_source.pump.process import PumpProcess
+from binlog_source.upstream.oracle import Oracle
+from binlog_source.upstream.rehearsal import Log, RecordedCase, feed, schedule
+from binlog_source.upstream.service import UpstreamService
+from conf import faults
+from conf.model import PumpConfig
+from jobs.mariadb import PrivateMariaDB
+from jobs.rehearse import compare
+from schemas.events import tso
+
+ROOT = Path(__file__).parents[2]
+RUN_SECONDS = 900.0
+"""Longer than any run between two deaths takes, also on a busy machine."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cut:
+    """How finely the source cuts its batches, and which of them are applied in parts."""
+
+    step_bytes: int = 300
+    max_bytes: int = 1200
+    atomic_rows: int = 50_000
+    parts: int = 2
+    buckets: int = 2
+
+
+class Arena:
+    """One case on its way to one target by one delivery, over any number of lives of the drainer."""
+
+    def __init__(self, case: RecordedCase, target: PrivateMariaDB, work_dir: Path, delivery: str, cut: Cut | None = None) -> None:
+        """Nothing runs before the ``with`` block."""
+        self.case, self.target, self.work_dir, self.delivery = case, target, work_dir, delivery
+        self.cut = cut or Cut()
+        self.lives = 0
+        self.die_log = work_dir / "points.log"
+        self._stack = contextlib.ExitStack()
+        self._history = str(case.history)
+        self._addresses: tuple[str, ...] = ()
+        self._registry = ""
+
+    @property
+    def spark_dir(self) -> Path:
+        """Spark's checkpoint directory."""
+        return self.work_dir / "spark"
+
+    @property
+    def delta_dir(self) -> Path:
+        """The Delta table."""
+        return self.work_dir / "delta"
+
+    def __enter__(self) -> "Arena":
+        """Start the upstream's services and the Pumps and write the whole case."""
+        self.work_dir.mkdir(parents=True, exist_ok=True)
+        self.die_log.touch()
+        case, stack = self.case, self._stack
+        oracle = Oracle(self.work_dir / "oracle", floor=max(tso(time.time_ns() // 1_000_000), case.last_ts) + 1)
+        service = UpstreamService(oracle, case.cluster_id, data_dir=self.work_dir).start()
+        stack.callback(service.stop)
+        self._registry = service.url
+        pumps = [stack.enter_context(PumpProcess(self._pump_config(n))) for n in range(1, len(case.pumps) + 1)]
+        self._addresses = tuple(pump.address for pump in pumps)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """End them."""
+        self._stack.close()
+
+    def write(self, logs: tuple[Log, ...] | None = None, pace: float = 0) -> None:
+        """Have the Pumps keep the case: as recorded, or as ``logs``."""
+        for _ in feed(self.case, self._addresses, pace, logs=logs or schedule(self.case)):
+            pass
+
+    def drainer(self, die: str = "") -> "Drainer":
+        """A new life of the drainer; ``die`` as ``conf.faults`` reads it."""
+        self.lives += 1
+        environ = {k: v for k, v in os.environ.items() if not k.startswith("TIDB_BINLOG")}
+        environ |= {"PYTHONPATH": str(ROOT), "TIDB_BINLOG_LOG": str(self.work_dir / f"job-{self.lives}.log")}
+        if die:
+            environ |= {faults.DIE: die, faults.DIE_LOG: str(self.die_log)}
+        return Drainer(self._command(), environ, self.work_dir / f"out-{self.lives}.txt")
+
+    def live_and_die(self, die: str, after_death: Callable[[int], None] = lambda deaths: None) -> int:
+        """Start the drainer again whenever it was killed, until it ends by itself with everything replicated; returns the deaths."""
+        deaths = 0
+        while True:
+            with self.drainer(die) as drainer:
+                code = drainer.wait()
+            if code == 0:
+                return deaths
+            assert code == -signal.SIGKILL, f"life {self.lives} ended with {code}:\n{drainer.output()}"
+            deaths += 1
+            after_death(deaths)
+
+    def deaths(self) -> Counter[str]:
+        """How often each point killed, by the log."""
+        lines = (line.split() for line in self.die_log.read_text().splitlines())
+        return Counter(words[0] for words in lines if words[-1] == "died")
+
+    def passes(self) -> Counter[str]:
+        """How often each named point was passed, by the log."""
+        return Counter(line.split()[0] for line in self.die_log.read_text().splitlines())
+
+    def assert_equal(self) -> None:
+        """The target is what the case says, and nothing is unfinished."""
+        outcome = compare(self.case.directory, self.target.target())
+        assert outcome is not None
+        assert not outcome[1], outcome[1]
+        with contextlib.closing(self.target.connect()) as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT checkPoint FROM tidb_binlog.checkpoint")
+            assert [bool(re.search(rf'"consistent":true,"commitTS":{self.case.end_ts},', row[0])) for row in cursor.fetchall()] == [True]
+            cursor.execute("SELECT COUNT(*) FROM tidb_binlog.spark_progress WHERE phase <> 'atomic'")
+            assert cursor.fetchall() == ((0,),)
+            cursor.execute("SELECT job_id FROM tidb_binlog.spark_ddl WHERE state = 'intent'")
+            assert cursor.fetchall() == ()
+
+    def forget(self, *, delta: bool) -> None:
+        """What an operator's ``rm -r`` does to the drainer's directories."""
+        shutil.rmtree(self.spark_dir, ignore_errors=True)
+        if delta:
+            shutil.rmtree(self.delta_dir, ignore_errors=True)
+
+    def _pump_config(self, number: int) -> PumpConfig:
+        return PumpConfig(
+            node_id=f"pump-{number}",
+            addr="127.0.0.1:0",
+            data_dir=str(self.work_dir / f"pump-{number}"),
+            registry=self._registry,
+            cluster_id=self.case.cluster_id,
+            fake_binlog_interval=0,
+            step_bytes=self.cut.step_bytes,
+            sync_log=False,
+        )
+
+    def _command(self) -> list[str]:
+        case, cut, to = self.case, self.cut, self.target.target()
+        settings = {
+            "source.pumps": self._registry,
+            "source.cluster-id": case.cluster_id,
+            "source.delivery": self.delivery,
+            "source.starting-commit-ts": case.start_ts,
+            "source.ending-commit-ts": case.end_ts,
+            "source.max-bytes-per-trigger": cut.max_bytes,
+            "source.pairing-buckets": cut.buckets,
+            "syncer.to.port": to.port,
+            "syncer.to.socket": to.socket,
+            "syncer.atomic-rows": cut.atomic_rows,
+            "syncer.parts": cut.parts,
+            "ddl-history": self._history,
+            "checkpoint-dir": self.spark_dir,
+            "delta-dir": self.delta_dir,
+        }
+        return [sys.executable, "-m", "jobs.launch", "drainer", *(f"--{name}={value}" for name, value in settings.items())]
+
+
+class Drainer:
+    """One life of the drainer: a process group of its own."""
+
+    def __init__(self, command: list[str], environ: dict[str, str], out: Path) -> None:
+        """Start it. ``TIDB_BINLOG_DIE_PID`` is its own process, known only once it runs: the shell in front says it."""
+        self._out = out
+        shell = f'export {faults.DIE_PID}=$$; exec "$@"'
+        with out.open("wb") as stream:
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", shell, "sh", *command],
+                env=environ,
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+                start_new_session=True,
+            )
+
+    def __enter__(self) -> "Drainer":
+        """Nothing to do: it runs."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Leave nothing of it behind."""
+        self.kill()
+
+    @property
+    def running(self) -> bool:
+        """Whether the job's own process is alive."""
+        return self._process.poll() is None
+
+    def wait(self, seconds: float = RUN_SECONDS) -> int:
+        """Its exit code, negative for a signal."""
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired as error:
+            raise AssertionError(f"the drainer still runs after {seconds:.0f} s:\n{self.output()}") from error
+
+    def kill(self) -> None:
+        """``kill -9`` of the driver and its JVM; Spark's Python workers find their input closed and end."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def output(self) -> str:
+        """The last of what it printed."""
+        return self._out.read_text(errors="replace")[-6000:]
+
+
+def numbered(points: dict[str, Iterator[int] | tuple[int, ...]]) -> str:
+    """``TIDB_BINLOG_DIE`` for points and the passes that kill."""
+    return ",".join(f"{name}:{n}" for name, passes in points.items() for n in passes)
