@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from binlog_source.client import Endpoint, write
-from binlog_source.datasource import BinlogDataSource, BinlogStreamReader
+from binlog_source.datasource import BinlogStreamReader
 from binlog_source.offset import from_json
 from binlog_source.options import StreamOptions, options_of
 from binlog_source.pump.process import PumpProcess
@@ -23,6 +23,7 @@ from binlog_source.upstream.rehearsal import feed, load, schedule
 from conf.model import PairConfig, PumpConfig, SourceConfig
 from schemas.events import Delivery, Op, tso
 from schemas.proto import binlog_pb2
+from schemas.stages import RAW
 
 pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -311,7 +312,6 @@ def test_offsets_without_spark_are_the_same_after_a_restart(tmp_path: Path, pump
     assert BinlogStreamReader(options).partitions(finish, finish) == []
 
 
-def test_spark_finds_the_format_by_itself() -> None:
-    import pyspark_tidb_binlog
-
-    assert pyspark_tidb_binlog.DefaultSource is BinlogDataSource
+def test_spark_finds_the_format_without_registering(spark: SparkSession) -> None:
+    frame = spark.newSession().readStream.format("tidb_binlog").option("pumps", "127.0.0.1:1").load()
+    assert frame.columns == RAW.names
