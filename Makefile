@@ -78,20 +78,20 @@ torture: setup ## the whole kill test: every fault point, random kill -9, kills 
 	$(PYTEST) -s tests/torture
 
 .PHONY: bench
-bench: setup ## the stream from query.start() to the checkpoint at end_ts (needs the case `bench`: GOLDEN=)
-	$(VENV)/python -m benchmarks.bench_stream $(GOLDEN)/bench
+bench: setup ## the backlog from query.start() to the checkpoint at end_ts, beside the target's bulk limit (BENCH_ARGS=)
+	$(VENV)/python -m benchmarks.bench_backlog $(BENCH_ARGS)
 
 .PHONY: bench-decode
 bench-decode: setup-dev ## rows to Arrow beside the protobuf parse of the same bytes
-	$(VENV)/python -m benchmarks.bench_decode
+	$(VENV)/python -m benchmarks.bench_decode $(BENCH_ARGS)
 
 .PHONY: bench-plan
 bench-plan: setup-dev ## row events to SQL statements
-	$(VENV)/python -m benchmarks.bench_plan
+	$(VENV)/python -m benchmarks.bench_plan $(BENCH_ARGS)
 
 .PHONY: bench-pump
 bench-pump: setup-dev ## write and read rates of the embedded Pump
-	$(VENV)/python -m benchmarks.bench_pump
+	$(VENV)/python -m benchmarks.bench_pump $(BENCH_ARGS)
 
 .PHONY: wheel
 wheel: setup-dev ## build dist/tidb_binlog_spark-*.whl
