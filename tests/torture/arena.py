@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -23,7 +23,7 @@ from binlog_source.upstream.oracle import Oracle
 from binlog_source.upstream.rehearsal import Log, RecordedCase, feed, schedule
 from binlog_source.upstream.service import UpstreamService
 from conf import faults
-from conf.model import PumpConfig
+from conf.model import ApplyConfig, DrainerConfig, PumpConfig, SourceConfig
 from jobs.mariadb import PrivateMariaDB
 from jobs.rehearse import compare
 from schemas.events import tso
@@ -54,8 +54,8 @@ class Arena:
         self.lives = 0
         self.die_log = work_dir / "points.log"
         self._stack = contextlib.ExitStack()
-        self._history = str(case.history)
-        self._addresses: tuple[str, ...] = ()
+        self.addresses: tuple[str, ...] = ()
+        """``host:port`` of each Pump."""
         self._registry = ""
 
     @property
@@ -78,7 +78,7 @@ class Arena:
         stack.callback(service.stop)
         self._registry = service.url
         pumps = [stack.enter_context(PumpProcess(self._pump_config(n))) for n in range(1, len(case.pumps) + 1)]
-        self._addresses = tuple(pump.address for pump in pumps)
+        self.addresses = tuple(pump.address for pump in pumps)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -87,8 +87,29 @@ class Arena:
 
     def write(self, logs: tuple[Log, ...] | None = None, pace: float = 0) -> None:
         """Have the Pumps keep the case: as recorded, or as ``logs``."""
-        for _ in feed(self.case, self._addresses, pace, logs=logs or schedule(self.case)):
+        for _ in feed(self.case, self.addresses, pace, logs=logs or schedule(self.case)):
             pass
+
+    def settings(self) -> DrainerConfig:
+        """The drainer's settings."""
+        case, cut = self.case, self.cut
+        source = SourceConfig(
+            pumps=self._registry,
+            cluster_id=case.cluster_id,
+            delivery=self.delivery,
+            starting_commit_ts=case.start_ts,
+            ending_commit_ts=case.end_ts,
+            max_bytes_per_trigger=cut.max_bytes,
+            pairing_buckets=cut.buckets,
+        )
+        return DrainerConfig(
+            source=source,
+            target=self.target.target(),
+            apply=ApplyConfig(atomic_rows=cut.atomic_rows, parts=cut.parts),
+            ddl_history=str(case.history),
+            checkpoint_dir=str(self.spark_dir),
+            delta_dir=str(self.delta_dir),
+        )
 
     def drainer(self, die: str = "") -> "Drainer":
         """A new life of the drainer; ``die`` as ``conf.faults`` reads it."""
@@ -152,24 +173,25 @@ class Arena:
         )
 
     def _command(self) -> list[str]:
-        case, cut, to = self.case, self.cut, self.target.target()
-        settings = {
-            "source.pumps": self._registry,
-            "source.cluster-id": case.cluster_id,
-            "source.delivery": self.delivery,
-            "source.starting-commit-ts": case.start_ts,
-            "source.ending-commit-ts": case.end_ts,
-            "source.max-bytes-per-trigger": cut.max_bytes,
-            "source.pairing-buckets": cut.buckets,
+        settings = self.settings()
+        source, apply, to = settings.source, settings.apply, settings.target
+        flags = {
+            "source.pumps": source.pumps,
+            "source.cluster-id": source.cluster_id,
+            "source.delivery": source.delivery,
+            "source.starting-commit-ts": source.starting_commit_ts,
+            "source.ending-commit-ts": source.ending_commit_ts,
+            "source.max-bytes-per-trigger": source.max_bytes_per_trigger,
+            "source.pairing-buckets": source.pairing_buckets,
             "syncer.to.port": to.port,
             "syncer.to.socket": to.socket,
-            "syncer.atomic-rows": cut.atomic_rows,
-            "syncer.parts": cut.parts,
-            "ddl-history": self._history,
-            "checkpoint-dir": self.spark_dir,
-            "delta-dir": self.delta_dir,
+            "syncer.atomic-rows": apply.atomic_rows,
+            "syncer.parts": apply.parts,
+            "ddl-history": settings.ddl_history,
+            "checkpoint-dir": settings.checkpoint_dir,
+            "delta-dir": settings.delta_dir,
         }
-        return [sys.executable, "-m", "jobs.launch", "drainer", *(f"--{name}={value}" for name, value in settings.items())]
+        return [sys.executable, "-m", "jobs.launch", "drainer", *(f"--{name}={value}" for name, value in flags.items())]
 
 
 class Drainer:
@@ -221,6 +243,6 @@ class Drainer:
         return self._out.read_text(errors="replace")[-6000:]
 
 
-def numbered(points: dict[str, Iterator[int] | tuple[int, ...]]) -> str:
-    """``TIDB_BINLOG_DIE`` for points and the passes that kill."""
-    return ",".join(f"{name}:{n}" for name, passes in points.items() for n in passes)
+def numbered(points: Sequence[str], passes: Sequence[int]) -> str:
+    """``TIDB_BINLOG_DIE`` that kills at each of ``points``, at each of its ``passes``."""
+    return ",".join(f"{name}:{n}" for name in points for n in passes)

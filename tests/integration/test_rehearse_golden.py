@@ -1,0 +1,106 @@
+"""Every recorded case but ``bench`` through real Pumps, Spark and MariaDB, in both deliveries: nothing differs.
+
+In raw each Prewrite comes a random distance earlier than recorded, batches are cut fine, and the stream is stopped and started again on its
+way: at least 25 % of the pairs must straddle two batches, and 1 % a restart. One Spark session serves all of it.
+"""
+
+import bisect
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from binlog_source.client import Endpoint, read_raw
+from binlog_source.offset import Position, from_json
+from binlog_source.upstream.rehearsal import load, schedule
+from jobs.mariadb import PrivateMariaDB
+from jobs.rehearse import prepare_target
+from jobs.replication import Replication
+from schemas.events import BinlogType
+from tests.torture.arena import Arena, Cut
+
+pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+SMALL = Cut(step_bytes=500, max_bytes=3000)
+LARGE = Cut(step_bytes=8_000, max_bytes=60_000)
+CASES = {"keys": SMALL, "ddl": SMALL, "txn": SMALL, "beyond_mysql": SMALL, "types": LARGE, "bank": LARGE, "online": LARGE}
+
+
+@dataclass(slots=True)
+class Pairs:
+    """How many pairs there were, and how many straddled."""
+
+    all: int = 0
+    over_batches: int = 0
+    over_restarts: int = 0
+
+    def __str__(self) -> str:
+        """For people."""
+        return f"{self.all} pairs, {self.over_batches} over two batches or more, {self.over_restarts} over a restart"
+
+
+def replicate(spark: SparkSession, arena: Arena, restart_after: int) -> list[int]:
+    """Run to the end; stopped and started again once, after ``restart_after`` batches. The batch ids that began a life."""
+    begun = []
+    for life in (0, 1):
+        with Replication(spark, arena.settings()) as replication:
+            while not replication.reached(arena.case.end_ts):
+                if life == 0 and len(replication.reports) >= restart_after:
+                    break
+                replication.query.awaitTermination(0.02)
+            done = replication.reached(arena.case.end_ts)
+        begun.append(len(list((arena.spark_dir / "commits").glob("[0-9]*"))))
+        if done:
+            break
+    return begun[:-1]
+
+
+def count_pairs(arena: Arena, restarts: list[int]) -> Pairs:
+    """Read the Pumps' logs again and hold them against the offsets that Spark kept."""
+    offsets = sorted((arena.spark_dir / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
+    ends: dict[str, list[Position]] = {}
+    for path in offsets:
+        for pump, mark in from_json(json.loads(path.read_text().splitlines()[-1])).pumps.items():
+            ends.setdefault(pump, []).append(mark.position)
+    found = Pairs()
+    for number, address in enumerate(arena.addresses, 1):
+        bounds = ends[next(pump for pump in ends if pump in (address, f"pump-{number}"))]
+        opened: dict[int, int] = {}
+        for records in read_raw(Endpoint("p", address, arena.case.cluster_id), Position(0, 0), bounds[-1], 0, 30.0, lambda ts: None):
+            for i in range(len(records)):
+                at = Position(int(records.suffixes[i]), int(records.offsets[i]))
+                batch = bisect.bisect_left(bounds, at) + len(offsets) - len(bounds)
+                start_ts = int(records.start_ts[i])
+                if records.types[i] == BinlogType.PREWRITE:
+                    opened[start_ts] = batch
+                elif start_ts in opened:
+                    first = opened.pop(start_ts)
+                    found.all += 1
+                    found.over_batches += first != batch
+                    found.over_restarts += any(first < restart <= batch for restart in restarts)
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_sorted(name: str, spark: SparkSession, mariadb: PrivateMariaDB, tmp_path: Path) -> None:
+    with Arena(load(GOLDEN / name), mariadb, tmp_path, "sorted", Cut(max_bytes=256 << 20, step_bytes=1 << 20)) as arena:
+        prepare_target(mariadb.target(), arena.settings(), arena.case.databases, drop=True)
+        arena.write()
+        replicate(spark, arena, restart_after=1 << 30)
+        arena.assert_equal()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_raw_with_straddling_pairs(name: str, spark: SparkSession, mariadb: PrivateMariaDB, tmp_path: Path) -> None:
+    with Arena(load(GOLDEN / name), mariadb, tmp_path, "raw", CASES[name]) as arena:
+        prepare_target(mariadb.target(), arena.settings(), arena.case.databases, drop=True)
+        arena.write(schedule(arena.case, move_back_seed=1, move_back_most=400 if CASES[name] is LARGE else 20))
+        restarts = replicate(spark, arena, restart_after=3)
+        arena.assert_equal()
+        pairs = count_pairs(arena, restarts)
+        print(f"{name}: {pairs}")
+        assert pairs.over_batches >= 0.25 * pairs.all
+        assert pairs.over_restarts >= 0.01 * pairs.all
