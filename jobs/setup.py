@@ -50,6 +50,7 @@ def main(argv: Sequence[str]) -> int:
         if wanted.mariadb:
             ensure_mariadb()
         ensure_packages(dev=wanted.dev)
+        ensure_bytecode()
         if wanted.java:
             ensure_jars()
             ensure_archive()
@@ -97,6 +98,16 @@ def ensure_packages(*, dev: bool) -> None:
             say(f"installing the packages of {name} (the first time this takes a few minutes)")
             run([str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", str(wanted)], f"installing {name}")
             stamp.write_text(wanted.read_text())
+
+
+def ensure_bytecode() -> None:
+    """PySpark's byte code in the archive that Spark's Python workers import it from (``jobs/bytecode.py``)."""
+    for archive in VENV.glob("lib/python3*/site-packages/pyspark/python/lib/pyspark.zip"):
+        with zipfile.ZipFile(archive) as members:
+            done = "pyspark/__init__.pyc" in members.namelist()
+        if not done:
+            say("compiling PySpark once, for quicker Python workers from now on")
+            run([str(PYTHON), str(PROJECT / "jobs" / "bytecode.py"), str(archive)], "compiling PySpark")
 
 
 def ensure_jars() -> None:
