@@ -3,7 +3,7 @@
 # MAGIC # TiDB Binlog replication
 # MAGIC
 # MAGIC Starts the stream, shows its checkpoints and plots its lag. Settings come from `TIDB_BINLOG_CONFIG` (a TOML file, see `conf/drainer.toml`)
-# MAGIC and from variables such as `TIDB_BINLOG__SYNCER__TO__HOST`.
+# MAGIC and from variables such as `TIDB_BINLOG__SYNCER__TO__HOST`. `spark` and `display` are the notebook's own.
 
 # COMMAND ----------
 
@@ -11,14 +11,15 @@ import os
 import time
 from pathlib import Path
 
+from binlog_source.stream import transactions_between
 from conf.load import load_drainer
 from jobs.replication import Replication
 from jobs.report import render_line
-from jobs.session import build_session
+from schemas.events import as_time, tso
 
 settings = os.environ.get("TIDB_BINLOG_CONFIG")
 config = load_drainer(Path(settings) if settings else None)
-spark = build_session("tidb-binlog notebook")
+seconds = float(os.environ.get("TIDB_BINLOG_NOTEBOOK_SECONDS", "30"))
 
 # COMMAND ----------
 
@@ -30,37 +31,55 @@ replication = Replication(spark, config).start()
 
 # COMMAND ----------
 
-# MAGIC %md Let it run for a while.
+# MAGIC %md Let it run for a while. Each line says how far the target is behind, and what holds it.
 
 # COMMAND ----------
 
-seconds = float(os.environ.get("TIDB_BINLOG_NOTEBOOK_SECONDS", "30"))
 until = time.monotonic() + seconds
-lags = []
 while time.monotonic() < until:
     replication.check()
-    progress = replication.progress()
-    lags.append(progress.lag_seconds)
-    print(render_line(progress))
+    print(render_line(replication.progress()))
     time.sleep(1)
 
 # COMMAND ----------
 
-# MAGIC %md What the target holds, batch by batch: the Delta table `checkpoint`.
+# MAGIC %md What the target holds, batch by batch: the Delta table `checkpoint`. Closing the stream writes its last rows.
 
 # COMMAND ----------
 
 replication.close()
-checkpoints = spark.read.format("delta").load(config.delta_dir)
-checkpoints.orderBy("resolved_ts", ascending=False).show(20, truncate=False)
+checkpoints = spark.read.format("delta").load(config.delta_dir).where("batch_id >= 0").orderBy("batch_id")
+display(checkpoints)
 
 # COMMAND ----------
 
+# MAGIC %md Lag: how old each batch's newest moment upstream was when the target had it.
+
+# COMMAND ----------
+
+import matplotlib
+
+matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-figure, axes = plt.subplots(figsize=(9, 3))
-axes.plot(range(len(lags)), lags)
-axes.set_xlabel("seconds since the start")
+batches = checkpoints.select("recorded_at", "resolved_at", "rows").collect()
+lags = [(batch.recorded_at - batch.resolved_at).total_seconds() for batch in batches]
+
+figure, axes = plt.subplots(figsize=(9, 3), layout="constrained")
+axes.plot([(batch.recorded_at - batches[0].recorded_at).total_seconds() for batch in batches], lags, marker=".", linewidth=1)
+axes.set_xlabel("seconds since the first batch")
 axes.set_ylabel("lag, seconds")
+axes.set_ylim(bottom=0)
 axes.set_title("Lag of the target behind the upstream")
-figure
+display(figure)
+
+# COMMAND ----------
+
+# MAGIC %md The source by itself, as a batch: any span that the Pumps still hold can be read again, here the last five seconds.
+
+# COMMAND ----------
+
+newest = replication.commit_ts
+print(f"transactions up to {as_time(newest)}")
+last = transactions_between(spark, replication.config.source, max(0, newest - tso(5000)), newest)
+display(last.where("tp = 1").selectExpr("start_ts", "commit_ts", "length(payload) AS bytes").orderBy("commit_ts"))

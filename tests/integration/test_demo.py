@@ -1,0 +1,75 @@
+"""The demo as a user starts it: it ends well with every table equal, says so, and does not when one differs."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from binlog_source.upstream.workload import WorkloadConfig
+from conf.model import ApplyConfig
+from jobs.compare import compare, difference
+from jobs.demo import PUMPS, upstream
+from sinks.session import connect
+
+PROJECT = Path(__file__).parents[2]
+OTHERS = ("information_schema", "performance_schema", "mysql", "sys", "tidb_binlog")
+
+
+def started(tmp_path, *options):
+    environment = {**os.environ, "TIDB_BINLOG_LOG": str(tmp_path / "demo.log")}
+    command = [str(PROJECT / "spark-submit.sh"), "demo", *options]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=600)
+
+
+@pytest.mark.spark
+@pytest.mark.mysql
+@pytest.mark.grpc
+@pytest.mark.parametrize("delivery", ["raw", "sorted"])
+def test_the_demo_ends_well(tmp_path, delivery):
+    done = started(tmp_path, "--seconds", "8", "--rate", "60", "--delivery", delivery)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"delivery {delivery}" in done.stdout
+    assert "every table is equal" in done.stdout
+    assert re.search(r"[1-9]\d* tables equal, 0 differ", done.stdout)
+    assert re.search(r"lag from commit to visible: p50 \d+\.\d\d s", done.stdout)
+    assert "where to look next" in done.stdout
+    assert "Traceback" not in done.stderr and "Exception" not in done.stderr
+
+
+def test_nonsense_is_refused_before_anything_starts(tmp_path):
+    done = started(tmp_path, "--seconds", "0")
+    assert done.returncode == 2
+    assert "--seconds and --rate must be above 0" in done.stderr
+
+
+@pytest.mark.mysql
+@pytest.mark.grpc
+def test_the_comparison_sees_what_differs(fresh_mariadb, tmp_path):
+    with upstream(tmp_path, WorkloadConfig()) as workload:
+        workload.open(PUMPS)
+        with connect(fresh_mariadb.target(), ApplyConfig()) as session:
+            assert {outcome.difference for outcome in compare(workload, session, OTHERS)} == {"is not in the target"}
+            session.execute("CREATE DATABASE demo")
+            session.execute("CREATE TABLE demo.word (word VARCHAR(60) PRIMARY KEY, weight DOUBLE, day DATE)")
+            session.execute("CREATE TABLE demo.event (kind INT)")
+            session.execute("CREATE TABLE demo.more (n INT)")
+            session.execute("INSERT INTO demo.word VALUES ('a', 1, NULL)")
+            found = {outcome.name: outcome.difference for outcome in compare(workload, session, OTHERS)}
+    assert found["demo.word"] == "1 rows only in the target, as ('a', '1', None)"
+    assert found["demo.event"] == "has the columns kind in the target instead of kind, text"
+    assert found["demo.more"] == "is not in the upstream"
+
+
+def test_rows_are_compared_as_often_as_they_occur():
+    assert difference([("1",), ("1",), ("2",)], [("2",), ("1",), ("1",)]) == ""
+    assert difference([("1",), ("1",)], [("1",), (None,)]) == (
+        "1 rows missing in the target, as ('1',); 1 rows only in the target, as (None,)"
+    )
+
+
+def test_it_imports_without_spark():
+    program = "import sys; import binlog_source.upstream.workload_process; sys.exit('pyspark' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], cwd=PROJECT, check=False).returncode == 0
