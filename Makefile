@@ -61,7 +61,7 @@ integration: setup ## tests with MariaDB, gRPC and Spark
 
 .PHONY: slow
 slow: setup ## the tests that `make test` leaves out
-	$(PYTEST) -m slow tests
+	$(PYTEST) -m "slow and not torture" tests
 
 .PHONY: golden
 golden: setup ## rehearse every recorded case in both deliveries and compare (GOLDEN=, CASES=, DELIVERIES=)
@@ -75,7 +75,11 @@ demo: ## see it work for a minute
 
 .PHONY: torture
 torture: setup ## the whole kill test: every fault point, random kill -9, kills of the target
-	$(PYTEST) -s tests/torture
+	TIDB_BINLOG_BENCH_CASE=$(abspath $(GOLDEN))/bench $(PYTEST) -s tests/torture
+
+.PHONY: looks
+looks: setup ## readers beside the stream: the total of `bank` at every look, at the recorded pace and five times as fast
+	TIDB_BINLOG_PACES=1,0.2 $(PYTEST) -s tests/integration/test_bank_looks.py
 
 .PHONY: bench
 bench: setup ## the backlog from query.start() to the checkpoint at end_ts, beside the target's bulk limit (BENCH_ARGS=)

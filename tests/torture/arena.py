@@ -18,6 +18,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
+import pyarrow.parquet as parquet
+
 from binlog_source.pump.process import PumpProcess
 from binlog_source.upstream.oracle import Oracle
 from binlog_source.upstream.rehearsal import Log, RecordedCase, feed, schedule
@@ -140,6 +142,11 @@ class Arena:
     def passes(self) -> Counter[str]:
         """How often each named point was passed, by the log."""
         return Counter(line.split()[0] for line in self.die_log.read_text().splitlines())
+
+    def most_transactions(self) -> int:
+        """The most transactions of one batch, of those that the Delta table knows."""
+        counts = [parquet.read_table(path, columns=["transactions"]).column(0).to_pylist() for path in self.delta_dir.glob("*.parquet")]
+        return max(sum(counts, []))
 
     def assert_equal(self) -> None:
         """The target is what the case says, and nothing is unfinished."""

@@ -1,0 +1,85 @@
+"""A case of our own in the form of the recorded ones: rows inserted into a table without any key, many of them alike.
+
+Promises: whatever is replicated twice or not at all shows in the number of equal rows, since the target has nothing to tell them apart by.
+"""
+
+import gzip
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+
+from binlog_source.client import Endpoint, read_sorted
+from binlog_source.pump.server import EmbeddedPump
+from binlog_source.upstream.cluster import Upstream
+from binlog_source.upstream.rehearsal import RecordedCase, load
+from binlog_source.upstream.schema import Column, Table
+from conf.model import PumpConfig
+from tests.golden_case import GOLDEN
+
+CLUSTER_ID = 77
+_TABLE = Table("stream", (Column("n", "int"), Column("v", "varchar(20)")))
+
+
+def keyless_case(directory: Path, transactions: int = 150) -> RecordedCase:
+    """Make the case below ``directory``."""
+    case_dir = directory / "keyless"
+    (case_dir / "expected").mkdir(parents=True)
+    shutil.copy(GOLDEN / "compare.py", directory / "compare.py")
+    configs = [PumpConfig(f"pump-{n}", "127.0.0.1:0", data_dir=str(directory / f"recorder-{n}"), cluster_id=CLUSTER_ID) for n in (1, 2)]
+    pumps = [EmbeddedPump(config, oracle=None).start() for config in configs]
+    try:
+        addresses = [pump.address for pump in pumps]
+        with Upstream(addresses, CLUSTER_ID) as upstream:
+            start_ts = upstream.oracle.next()
+            rows = _write(upstream, transactions)
+            end_ts = upstream.oracle.next()
+            upstream.flush()
+            history = upstream.jobs()
+        for number, address in enumerate(addresses, 1):
+            _record(case_dir / f"pump-{number}.binlogs.gz", address, start_ts, end_ts)
+    finally:
+        for pump in pumps:
+            pump.stop()
+    facts = {"cluster_id": CLUSTER_ID, "start_ts": start_ts, "end_ts": end_ts, "databases": ["keyless"], "tables": [["keyless", "stream"]]}
+    (case_dir / "case.json").write_text(json.dumps(facts))
+    (case_dir / "ddl_history.json.gz").write_bytes(gzip.compress(json.dumps(history).encode()))
+    lines = sorted(f"{_cell(n)}\t{_cell(v)}" for n, v in rows.elements())
+    (case_dir / "expected" / "keyless.stream.tsv").write_text("\n".join(["n\tv", *lines, ""]))
+    return load(case_dir)
+
+
+def _write(upstream: Upstream, transactions: int) -> Counter[tuple[int, str]]:
+    upstream.ddl.create_database("keyless")
+    upstream.ddl.create_table("keyless", _TABLE)
+    rows: Counter[tuple[int, str]] = Counter()
+    for number in range(transactions):
+        txn = upstream.begin()
+        for row in range(1 + number % 3):
+            value = (number % 5, f"row {row}")
+            txn.insert("keyless.stream", {"n": value[0], "v": value[1]})
+            rows[value] += 1
+        txn.commit()
+    return rows
+
+
+def _record(path: Path, address: str, start_ts: int, end_ts: int) -> None:
+    """What one Pump delivers, as the recorded cases keep it."""
+    found = bytearray()
+    for records in read_sorted(Endpoint("recorder", address, CLUSTER_ID), start_ts, end_ts, 30.0, lambda ts: None):
+        for payload in records.payloads:
+            found += _varint(len(payload)) + payload
+    path.write_bytes(gzip.compress(bytes(found)))
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def _cell(value: int | str) -> str:
+    return str(value).encode().hex().upper()

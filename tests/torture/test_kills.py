@@ -1,0 +1,75 @@
+"""Deaths at no named point: 40 times ``kill -9`` of the drainer at a random moment, five times of the target under it."""
+
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from binlog_source.upstream.rehearsal import load
+from jobs.mariadb import PrivateMariaDB
+from tests.golden_case import GOLDEN
+from tests.torture.arena import Arena, Cut
+
+pytestmark = [pytest.mark.torture, pytest.mark.slow, pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql]
+
+KILLS = 20
+"""In each delivery."""
+TARGET_KILLS = 5
+CUT = Cut(step_bytes=1000, max_bytes=8_000)
+
+
+def commit_ts(target: PrivateMariaDB) -> str:
+    """The target's checkpoint, whatever it is."""
+    with target.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT 1 FROM information_schema.tables WHERE table_schema = 'tidb_binlog' AND table_name = 'checkpoint'")
+        if not cursor.fetchall():
+            return ""
+        cursor.execute("SELECT checkPoint FROM tidb_binlog.checkpoint")
+        return str(cursor.fetchall())
+
+
+def moved(arena: Arena, since: str) -> bool:
+    """Whether the checkpoint is another one than ``since``."""
+    return commit_ts(arena.target) != since
+
+
+@pytest.mark.parametrize("delivery", ["sorted", "raw"])
+def test_the_drainer_is_killed_at_random(delivery: str, fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> None:
+    chance = random.Random(delivery)
+    with Arena(load(GOLDEN / "bank"), fresh_mariadb, tmp_path, delivery, CUT) as arena:
+        arena.write()
+        killed = 0
+        while killed < KILLS:
+            before = commit_ts(fresh_mariadb)
+            with arena.drainer() as drainer:
+                # Most lives get somewhere; some end while they start.
+                while chance.random() < 0.95 and not moved(arena, before) and drainer.running:
+                    time.sleep(0.05)
+                time.sleep(chance.uniform(0, 1.5))
+                if not drainer.running:
+                    assert drainer.wait() == 0, drainer.output()
+                    break
+            killed += 1
+        arena.live_and_die("")
+        print(f"bank {delivery}: killed {killed} times")
+        assert killed == KILLS
+        arena.assert_equal()
+
+
+@pytest.mark.parametrize("delivery", ["sorted", "raw"])
+def test_the_target_is_killed_and_the_drainer_lives_on(delivery: str, fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> None:
+    chance = random.Random(delivery)
+    with Arena(load(GOLDEN / "bank"), fresh_mariadb, tmp_path, delivery, CUT) as arena:
+        arena.write()
+        with arena.drainer() as drainer:
+            for _ in range(TARGET_KILLS):
+                before = commit_ts(fresh_mariadb)
+                while drainer.running and not moved(arena, before):
+                    time.sleep(0.02)
+                time.sleep(chance.uniform(0, 0.3))
+                assert drainer.running, drainer.output()
+                fresh_mariadb.kill()
+                fresh_mariadb.restart()
+            assert drainer.wait() == 0, drainer.output()
+        arena.assert_equal()

@@ -1,0 +1,101 @@
+"""Death at every named point, at least three times in each delivery, over several cases; the drainer's directories are lost on the way."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from binlog_source.upstream.rehearsal import RecordedCase, load
+from jobs.mariadb import PrivateMariaDB
+from tests.golden_case import GOLDEN
+from tests.torture.arena import Arena, Cut, numbered
+from tests.torture.keyless import keyless_case
+
+pytestmark = [pytest.mark.torture, pytest.mark.slow, pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql]
+
+ATOMIC = ("source-read", "before-deletes", "between-phases", "before-downstream-commit", "after-downstream-commit", "after-spark-commit")
+PAIRING = ("pair-state",)
+DELTA = ("before-delta", "after-delta")
+PARTS = ("before-part-delete-commit", "after-part-delete", "before-part-write-commit", "after-part-write")
+DDL = ("after-ddl-intent", "after-ddl", "before-ddl-done")
+
+FEW = Cut(step_bytes=150, max_bytes=700)
+"""At most five transactions a batch."""
+
+
+def directories_lost(arena: Arena) -> Callable[[int], None]:
+    """After the fifth death Spark's directory goes, after the ninth Delta's too."""
+
+    def after_death(deaths: int) -> None:
+        if deaths in (5, 9):
+            arena.forget(delta=deaths == 9)
+
+    return after_death
+
+
+def torture(arena: Arena, points: tuple[str, ...], passes: tuple[int, ...]) -> None:
+    """Die at all ``points``, then see that nothing differs."""
+    arena.write()
+    died = arena.live_and_die(numbered(points, passes), directories_lost(arena))
+    print(f"{arena.case.directory.name} {arena.delivery}: {died} deaths in {arena.lives} lives: {dict(arena.deaths())}")
+    assert arena.deaths() == dict.fromkeys(points, len(passes))
+    assert died == len(points) * len(passes)
+    arena.assert_equal()
+
+
+@pytest.fixture
+def keyless(tmp_path: Path) -> RecordedCase:
+    """The stream of inserts into a table without a key."""
+    return keyless_case(tmp_path / "case")
+
+
+def points_of(delivery: str, *more: str) -> tuple[str, ...]:
+    """The points that a stream of rows passes in this delivery."""
+    return ATOMIC + (PAIRING if delivery == "raw" else ()) + more
+
+
+@pytest.mark.parametrize("delivery", ["sorted", "raw"])
+def test_rows_without_a_key(keyless: RecordedCase, delivery: str, fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> None:
+    with Arena(keyless, fresh_mariadb, tmp_path / "arena", delivery, FEW) as arena:
+        torture(arena, points_of(delivery), (3, 5, 8))
+        assert arena.most_transactions() <= 5
+
+
+@pytest.mark.parametrize("delivery", ["sorted", "raw"])
+def test_rows_without_a_key_in_parts(keyless: RecordedCase, delivery: str, fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> None:
+    cut = Cut(step_bytes=300, max_bytes=2500, atomic_rows=2)
+    with Arena(keyless, fresh_mariadb, tmp_path / "arena", delivery, cut) as arena:
+        torture(
+            arena,
+            ("before-deletes", "between-phases", "before-part-write-commit", "after-part-write", "before-downstream-commit"),
+            (1, 3, 5),
+        )
+
+
+@pytest.mark.parametrize("delivery", ["sorted", "raw"])
+def test_keys_in_parts(delivery: str, fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> None:
+    cut = Cut(step_bytes=300, max_bytes=2500, atomic_rows=1)
+    with Arena(load(GOLDEN / "keys"), fresh_mariadb, tmp_path, delivery, cut) as arena:
+        torture(arena, PARTS, (1, 2, 4))
+
+
+@pytest.mark.parametrize("delivery", ["sorted", "raw"])
+def test_keys(delivery: str, fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> None:
+    with Arena(load(GOLDEN / "keys"), fresh_mariadb, tmp_path, delivery, FEW) as arena:
+        torture(arena, points_of(delivery), (2, 4, 6))
+        assert arena.most_transactions() <= 5
+
+
+@pytest.mark.parametrize("delivery", ["sorted", "raw"])
+def test_ddl(delivery: str, fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> None:
+    """Exchanged, truncated and dropped partitions, truncated tables and swapped names are among its DDLs."""
+    with Arena(load(GOLDEN / "ddl"), fresh_mariadb, tmp_path, delivery, FEW) as arena:
+        torture(arena, DDL, (3, 11, 19, 27, 35))
+        assert arena.most_transactions() <= 5
+
+
+@pytest.mark.parametrize("delivery", ["sorted", "raw"])
+def test_delta(delivery: str, fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> None:
+    """A commit of Delta at the end of each life, at the latest."""
+    with Arena(load(GOLDEN / "txn"), fresh_mariadb, tmp_path, delivery) as arena:
+        torture(arena, DELTA, (1, 2, 3))
