@@ -89,8 +89,7 @@ class Replication:
             span = found.unfinished
             self._applier.replay(span, transactions_between(self._spark, config.source, span.from_ts, span.to_ts))
         self._stop_file.unlink(missing_ok=True)
-        Path(config.checkpoint_dir).mkdir(parents=True, exist_ok=True)
-        (Path(config.checkpoint_dir) / _KEPT).write_text(json.dumps(self._kept()))
+        self._keep()
         source = dataclasses.replace(config.source, starting_commit_ts=self._applier.commit_ts)
         frame = transactions(self._spark, source, config.pair, self.delivery, StreamOptions(stop_file=str(self._stop_file)))
         self.started_at = time.monotonic()
@@ -172,7 +171,9 @@ class Replication:
         """Wait until no batch is running: the source gives none any more once it sees the stop file."""
         quiet = 0
         while query.isActive and quiet < 3:
-            busy = self._applier.stage != "wait" or query.status["isTriggerActive"] and "latest offset" not in query.status["message"]
+            status = query.status
+            asking = status["message"].startswith("Getting offsets")
+            busy = self._applier.stage != "wait" or (status["isTriggerActive"] and not asking)
             quiet = 0 if busy else quiet + 1
             time.sleep(0.1)
 
@@ -245,6 +246,14 @@ class Replication:
                 "keep it, or delete the directory (the target knows where to resume)"
             )
         return Delivery(made_with["delivery"])
+
+    def _keep(self) -> None:
+        """Write down what must not change; at once or not at all, because a start may be killed too."""
+        directory = Path(self._config.checkpoint_dir)
+        directory.mkdir(parents=True, exist_ok=True)
+        fresh = directory / (_KEPT + ".new")
+        fresh.write_text(json.dumps(self._kept()))
+        fresh.replace(directory / _KEPT)
 
     def _kept(self) -> dict[str, object]:
         return {"version": 1, "delivery": self._config.source.delivery, "pairing_buckets": self._config.source.pairing_buckets}
