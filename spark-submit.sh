@@ -46,6 +46,20 @@ find_python() {
   die "Python 3.11 or later is needed: install it (Debian: apt-get install python3 python3-venv) or name it with PYTHON=/path/to/python3"
 }
 
+# Spark's stderr: on the console until the job itself has taken that over (jobs/launch.py makes the file), then in the log.
+sift_errors() {
+  local line
+  trap '' INT
+  while IFS= read -r line; do
+    if [[ -e $TIDB_BINLOG_RUNS ]]; then
+      printf '%s\n' "$line" >>"$TIDB_BINLOG_LOG"
+    elif [[ $line != 'WARNING: Using incubator modules'* ]]; then
+      printf '%s\n' "$line" >&2
+    fi
+  done
+  rm -f "$TIDB_BINLOG_RUNS"
+}
+
 same() { [[ -f $2 && "$(<"$1")" == "$(<"$2")" ]]; }
 
 spark_args=() job_args=() job='' master='' jars='' py_files='' class_path=''
@@ -168,7 +182,8 @@ trap '' INT
 # two processes write; and the JVM's remark about its own vector module is of no use to anybody.
 [[ ! -f /proc/$$/fd/1 ]] || exec >>"/proc/$$/fd/1"
 [[ ! -f /proc/$$/fd/2 ]] || exec 2>>"/proc/$$/fd/2"
-export TIDB_BINLOG_CONSOLE=$$
-exec 3>&1 4>&2 2> >(exec grep --line-buffered -v '^WARNING: Using incubator modules' >&2 3>&- 4>&-)
+# What the JVM and Spark's Python workers print once the job runs is for the log.
+export TIDB_BINLOG_CONSOLE=$$ TIDB_BINLOG_RUNS=$TIDB_BINLOG_LOG.$$.runs
+exec 3>&1 4>&2 2> >(sift_errors 3>&- 4>&-)
 exec "$SPARK_HOME/bin/spark-submit" --master "$master" --name "tidb-binlog $job" ${spark_args[@]+"${spark_args[@]}"} \
   "$root/jobs/launch.py" "$job" ${job_args[@]+"${job_args[@]}"}

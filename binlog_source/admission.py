@@ -125,4 +125,3 @@ def _admit(steps: Sequence[tuple[str, Step]], max_bytes: int | None) -> Sequence
 
 def _capped(resolved: int, ceiling: int | None) -> int:
     return resolved if ceiling is None else min(resolved, ceiling)
-

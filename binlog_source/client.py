@@ -173,9 +173,7 @@ def read_raw(
         yield from _patiently(attempt, endpoint, lambda: reached, wanted_ts, patience, lambda: reached >= end)
 
 
-def read_sorted(
-    endpoint: Endpoint, after_ts: int, upto_ts: int, patience: float, on_purged: Callable[[int], None]
-) -> Iterator[Records]:
+def read_sorted(endpoint: Endpoint, after_ts: int, upto_ts: int, patience: float, on_purged: Callable[[int], None]) -> Iterator[Records]:
     """The messages with ``commit_ts`` in (after_ts, upto_ts], ascending, in runs; fakes among them."""
     reached = after_ts
     done = False

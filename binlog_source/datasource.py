@@ -379,4 +379,3 @@ def _gathered(runs: Iterator[Records]) -> Iterator[Records]:
             waiting, rows, size = [], 0, 0
     if waiting:
         yield joined(waiting)
-

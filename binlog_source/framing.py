@@ -128,9 +128,7 @@ def sorted_rows(records: Records, pump: str) -> pa.RecordBatch:
     return _rows(records, real, np.full(count, BinlogType.COMMIT, np.int32), pump, np.zeros(count, np.int32))
 
 
-def _rows(
-    records: Records, keep: NDArray[np.bool_], types: NDArray[np.int32], pump: str, bucket: NDArray[np.int32]
-) -> pa.RecordBatch:
+def _rows(records: Records, keep: NDArray[np.bool_], types: NDArray[np.int32], pump: str, bucket: NDArray[np.int32]) -> pa.RecordBatch:
     chosen = np.flatnonzero(keep)
     commit_ts = records.commit_ts[chosen]
     times = (commit_ts >> TSO_LOGICAL_BITS) * 1000

@@ -71,7 +71,9 @@ class PairProcessor(StatefulProcessor):
                 f"though all Pumps promise that the span up to {span.upto_ts} is complete"
             )
             if self._source.fail_on_data_loss:
-                raise ProtocolViolation(text + "; look for its Prewrite in the Pumps' logs, or set failOnDataLoss=false to go on without it")
+                raise ProtocolViolation(
+                    text + "; look for its Prewrite in the Pumps' logs, or set failOnDataLoss=false to go on without it"
+                )
             _log.warning("%s; going on without it because failOnDataLoss=false", text)
             rows.append({"tp": int(Op.LOST), "start_ts": start_ts, "commit_ts": commit_ts, "payload": text.encode()})
         return [pa.Table.from_pylist(rows, schema=TRANSACTION)] if rows else []
@@ -87,7 +89,9 @@ def _punctuation(controls: pa.Table, bucket: int) -> tuple[Span, int]:
     """The batch's span and the newest physical time that any Pump's rows showed."""
     resolved = controls.filter(pc.equal(controls.column("tp"), int(Op.RESOLVED)))
     if not resolved.num_rows:
-        raise ProtocolViolation(f"bucket {bucket} got no control row in this batch: pairingBuckets must not change under one checkpoint directory")
+        raise ProtocolViolation(
+            f"bucket {bucket} got no control row in this batch: pairingBuckets must not change under one checkpoint directory"
+        )
     span = Span(resolved.column("start_ts")[0].as_py(), resolved.column("commit_ts")[0].as_py())
     return span, int(pc.max(resolved.column("clock_ms")).as_py() or 0)
 

@@ -372,10 +372,11 @@ def unpack(blob: bytes) -> PairState:
             table = reader.read_all()
         metadata = table.schema.metadata or {}
         if metadata.get(b"version") != _STATE_VERSION:
-            raise Corruption(f"the pairing state in Spark's checkpoint has version {metadata.get(b'version')!r}, known is {_STATE_VERSION!r}")
+            raise Corruption(
+                f"the pairing state in Spark's checkpoint has version {metadata.get(b'version')!r}, known is {_STATE_VERSION!r}"
+            )
         return PairState(table.replace_schema_metadata(None).cast(RECORD), int(metadata[b"clock_ms"]), int(metadata[b"asked_ms"]))
     except (pa.ArrowInvalid, OSError, KeyError, ValueError) as error:
         raise Corruption(
             f"the pairing state in Spark's checkpoint does not parse ({error}); delete Spark's checkpoint directory, the target knows where to resume"
         ) from error
-

@@ -32,9 +32,7 @@ def transactions(
     rows = spark.readStream.format(BinlogDataSource.name()).options(**options_of(settled, extra)).load()
     if delivery is Delivery.SORTED:
         return rows.select(*TRANSACTION.names)
-    records = rows.select(
-        "bucket", "pump", "tp", "start_ts", "commit_ts", F.unix_millis("event_time").alias("clock_ms"), "payload"
-    )
+    records = rows.select("bucket", "pump", "tp", "start_ts", "commit_ts", F.unix_millis("event_time").alias("clock_ms"), "payload")
     return records.groupBy("bucket").transformWithStateInPandas(
         statefulProcessor=PairProcessor(settled, pair), outputStructType=ddl_of(TRANSACTION), outputMode="append", timeMode="none"
     )

@@ -9,6 +9,7 @@ import io
 import os
 import sys
 from importlib import import_module
+from pathlib import Path
 
 from jobs.cli import run_job
 
@@ -29,4 +30,6 @@ def take_console(pid: str) -> None:
 if __name__ == "__main__":
     if pid := os.environ.pop("TIDB_BINLOG_CONSOLE", ""):
         take_console(pid)
+    if runs := os.environ.pop("TIDB_BINLOG_RUNS", ""):
+        Path(runs).touch()
     sys.exit(run_job(import_module(f"jobs.{sys.argv[1]}").main, sys.argv[2:]))

@@ -57,7 +57,13 @@ _ADDED = (
     ("varchar(20)", None),
 )
 _ALPHABET = string.ascii_letters + string.digits + " '\"\\%_\n\tàß語😀"
-_INT_BITS: dict[int, int] = {ColumnType.TINYINT: 8, ColumnType.SMALLINT: 16, ColumnType.MEDIUMINT: 24, ColumnType.INT: 32, ColumnType.BIGINT: 64}
+_INT_BITS: dict[int, int] = {
+    ColumnType.TINYINT: 8,
+    ColumnType.SMALLINT: 16,
+    ColumnType.MEDIUMINT: 24,
+    ColumnType.INT: 32,
+    ColumnType.BIGINT: 64,
+}
 _CROWD = 50
 """Values of the first column of a composite key."""
 

@@ -4,41 +4,36 @@
 # source: schemas/proto/binlog.proto
 # Protobuf Python Version: 7.35.1
 """Generated protocol buffer code."""
+
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import descriptor_pool as _descriptor_pool
 from google.protobuf import runtime_version as _runtime_version
 from google.protobuf import symbol_database as _symbol_database
 from google.protobuf.internal import builder as _builder
-_runtime_version.ValidateProtobufRuntimeVersion(
-    _runtime_version.Domain.PUBLIC,
-    7,
-    35,
-    1,
-    '',
-    'schemas/proto/binlog.proto'
-)
+
+_runtime_version.ValidateProtobufRuntimeVersion(_runtime_version.Domain.PUBLIC, 7, 35, 1, "", "schemas/proto/binlog.proto")
 # @@protoc_insertion_point(imports)
 
 _sym_db = _symbol_database.Default()
 
 
-
-
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aschemas/proto/binlog.proto\x12\x06\x62inlog\"\xb6\x01\n\rTableMutation\x12\x10\n\x08table_id\x18\x01 \x01(\x03\x12\x15\n\rinserted_rows\x18\x02 \x03(\x0c\x12\x14\n\x0cupdated_rows\x18\x03 \x03(\x0c\x12\x13\n\x0b\x64\x65leted_ids\x18\x04 \x03(\x03\x12\x13\n\x0b\x64\x65leted_pks\x18\x05 \x03(\x0c\x12\x14\n\x0c\x64\x65leted_rows\x18\x06 \x03(\x0c\x12&\n\x08sequence\x18\x07 \x03(\x0e\x32\x14.binlog.MutationType\"Q\n\rPrewriteValue\x12\x16\n\x0eschema_version\x18\x01 \x01(\x03\x12(\n\tmutations\x18\x02 \x03(\x0b\x32\x15.binlog.TableMutation\"\xbc\x01\n\x06\x42inlog\x12\x1e\n\x02tp\x18\x01 \x01(\x0e\x32\x12.binlog.BinlogType\x12\x10\n\x08start_ts\x18\x02 \x01(\x03\x12\x11\n\tcommit_ts\x18\x03 \x01(\x03\x12\x14\n\x0cprewrite_key\x18\x04 \x01(\x0c\x12\x16\n\x0eprewrite_value\x18\x05 \x01(\x0c\x12\x11\n\tddl_query\x18\x06 \x01(\x0c\x12\x12\n\nddl_job_id\x18\x07 \x01(\x03\x12\x18\n\x10\x64\x64l_schema_state\x18\x08 \x01(\x05*Q\n\x0cMutationType\x12\n\n\x06Insert\x10\x00\x12\n\n\x06Update\x10\x01\x12\x0c\n\x08\x44\x65leteID\x10\x02\x12\x0c\n\x08\x44\x65letePK\x10\x03\x12\r\n\tDeleteRow\x10\x04*M\n\nBinlogType\x12\x0c\n\x08Prewrite\x10\x00\x12\n\n\x06\x43ommit\x10\x01\x12\x0c\n\x08Rollback\x10\x02\x12\n\n\x06PreDDL\x10\x03\x12\x0b\n\x07PostDDL\x10\x04')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(
+    b'\n\x1aschemas/proto/binlog.proto\x12\x06\x62inlog"\xb6\x01\n\rTableMutation\x12\x10\n\x08table_id\x18\x01 \x01(\x03\x12\x15\n\rinserted_rows\x18\x02 \x03(\x0c\x12\x14\n\x0cupdated_rows\x18\x03 \x03(\x0c\x12\x13\n\x0b\x64\x65leted_ids\x18\x04 \x03(\x03\x12\x13\n\x0b\x64\x65leted_pks\x18\x05 \x03(\x0c\x12\x14\n\x0c\x64\x65leted_rows\x18\x06 \x03(\x0c\x12&\n\x08sequence\x18\x07 \x03(\x0e\x32\x14.binlog.MutationType"Q\n\rPrewriteValue\x12\x16\n\x0eschema_version\x18\x01 \x01(\x03\x12(\n\tmutations\x18\x02 \x03(\x0b\x32\x15.binlog.TableMutation"\xbc\x01\n\x06\x42inlog\x12\x1e\n\x02tp\x18\x01 \x01(\x0e\x32\x12.binlog.BinlogType\x12\x10\n\x08start_ts\x18\x02 \x01(\x03\x12\x11\n\tcommit_ts\x18\x03 \x01(\x03\x12\x14\n\x0cprewrite_key\x18\x04 \x01(\x0c\x12\x16\n\x0eprewrite_value\x18\x05 \x01(\x0c\x12\x11\n\tddl_query\x18\x06 \x01(\x0c\x12\x12\n\nddl_job_id\x18\x07 \x01(\x03\x12\x18\n\x10\x64\x64l_schema_state\x18\x08 \x01(\x05*Q\n\x0cMutationType\x12\n\n\x06Insert\x10\x00\x12\n\n\x06Update\x10\x01\x12\x0c\n\x08\x44\x65leteID\x10\x02\x12\x0c\n\x08\x44\x65letePK\x10\x03\x12\r\n\tDeleteRow\x10\x04*M\n\nBinlogType\x12\x0c\n\x08Prewrite\x10\x00\x12\n\n\x06\x43ommit\x10\x01\x12\x0c\n\x08Rollback\x10\x02\x12\n\n\x06PreDDL\x10\x03\x12\x0b\n\x07PostDDL\x10\x04'
+)
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'schemas.proto.binlog_pb2', _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, "schemas.proto.binlog_pb2", _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
-  _globals['_MUTATIONTYPE']._serialized_start=497
-  _globals['_MUTATIONTYPE']._serialized_end=578
-  _globals['_BINLOGTYPE']._serialized_start=580
-  _globals['_BINLOGTYPE']._serialized_end=657
-  _globals['_TABLEMUTATION']._serialized_start=39
-  _globals['_TABLEMUTATION']._serialized_end=221
-  _globals['_PREWRITEVALUE']._serialized_start=223
-  _globals['_PREWRITEVALUE']._serialized_end=304
-  _globals['_BINLOG']._serialized_start=307
-  _globals['_BINLOG']._serialized_end=495
+    DESCRIPTOR._loaded_options = None
+    _globals["_MUTATIONTYPE"]._serialized_start = 497
+    _globals["_MUTATIONTYPE"]._serialized_end = 578
+    _globals["_BINLOGTYPE"]._serialized_start = 580
+    _globals["_BINLOGTYPE"]._serialized_end = 657
+    _globals["_TABLEMUTATION"]._serialized_start = 39
+    _globals["_TABLEMUTATION"]._serialized_end = 221
+    _globals["_PREWRITEVALUE"]._serialized_start = 223
+    _globals["_PREWRITEVALUE"]._serialized_end = 304
+    _globals["_BINLOG"]._serialized_start = 307
+    _globals["_BINLOG"]._serialized_end = 495
 # @@protoc_insertion_point(module_scope)

@@ -4,37 +4,32 @@
 # source: schemas/proto/cistern.proto
 # Protobuf Python Version: 7.35.1
 """Generated protocol buffer code."""
+
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import descriptor_pool as _descriptor_pool
 from google.protobuf import runtime_version as _runtime_version
 from google.protobuf import symbol_database as _symbol_database
 from google.protobuf.internal import builder as _builder
-_runtime_version.ValidateProtobufRuntimeVersion(
-    _runtime_version.Domain.PUBLIC,
-    7,
-    35,
-    1,
-    '',
-    'schemas/proto/cistern.proto'
-)
+
+_runtime_version.ValidateProtobufRuntimeVersion(_runtime_version.Domain.PUBLIC, 7, 35, 1, "", "schemas/proto/cistern.proto")
 # @@protoc_insertion_point(imports)
 
 _sym_db = _symbol_database.Default()
 
 
-
-
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bschemas/proto/cistern.proto\x12\x06\x62inlog\"\x0b\n\tNotifyReq\"\x0c\n\nNotifyResp2<\n\x07\x43istern\x12\x31\n\x06Notify\x12\x11.binlog.NotifyReq\x1a\x12.binlog.NotifyResp\"\x00\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(
+    b'\n\x1bschemas/proto/cistern.proto\x12\x06\x62inlog"\x0b\n\tNotifyReq"\x0c\n\nNotifyResp2<\n\x07\x43istern\x12\x31\n\x06Notify\x12\x11.binlog.NotifyReq\x1a\x12.binlog.NotifyResp"\x00\x62\x06proto3'
+)
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'schemas.proto.cistern_pb2', _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, "schemas.proto.cistern_pb2", _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
-  _globals['_NOTIFYREQ']._serialized_start=39
-  _globals['_NOTIFYREQ']._serialized_end=50
-  _globals['_NOTIFYRESP']._serialized_start=52
-  _globals['_NOTIFYRESP']._serialized_end=64
-  _globals['_CISTERN']._serialized_start=66
-  _globals['_CISTERN']._serialized_end=126
+    DESCRIPTOR._loaded_options = None
+    _globals["_NOTIFYREQ"]._serialized_start = 39
+    _globals["_NOTIFYREQ"]._serialized_end = 50
+    _globals["_NOTIFYRESP"]._serialized_start = 52
+    _globals["_NOTIFYRESP"]._serialized_end = 64
+    _globals["_CISTERN"]._serialized_start = 66
+    _globals["_CISTERN"]._serialized_end = 126
 # @@protoc_insertion_point(module_scope)

@@ -4,51 +4,46 @@
 # source: schemas/proto/pump.proto
 # Protobuf Python Version: 7.35.1
 """Generated protocol buffer code."""
+
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import descriptor_pool as _descriptor_pool
 from google.protobuf import runtime_version as _runtime_version
 from google.protobuf import symbol_database as _symbol_database
 from google.protobuf.internal import builder as _builder
-_runtime_version.ValidateProtobufRuntimeVersion(
-    _runtime_version.Domain.PUBLIC,
-    7,
-    35,
-    1,
-    '',
-    'schemas/proto/pump.proto'
-)
+
+_runtime_version.ValidateProtobufRuntimeVersion(_runtime_version.Domain.PUBLIC, 7, 35, 1, "", "schemas/proto/pump.proto")
 # @@protoc_insertion_point(imports)
 
 _sym_db = _symbol_database.Default()
 
 
-
-
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18schemas/proto/pump.proto\x12\x06\x62inlog\"4\n\x0eWriteBinlogReq\x12\x11\n\tclusterID\x18\x01 \x01(\x04\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\"!\n\x0fWriteBinlogResp\x12\x0e\n\x06\x65rrmsg\x18\x01 \x01(\t\"%\n\x03Pos\x12\x0e\n\x06suffix\x18\x01 \x01(\x04\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"B\n\rPullBinlogReq\x12\x11\n\tclusterID\x18\x01 \x01(\x04\x12\x1e\n\tstartFrom\x18\x02 \x01(\x0b\x32\x0b.binlog.Pos\")\n\x04Meta\x12\x0f\n\x07startTs\x18\x01 \x01(\x03\x12\x10\n\x08\x63ommitTs\x18\x02 \x01(\x03\"a\n\x06\x45ntity\x12\x18\n\x03pos\x18\x01 \x01(\x0b\x32\x0b.binlog.Pos\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\x12\x10\n\x08\x63hecksum\x18\x03 \x01(\x0c\x12\x1a\n\x04meta\x18\x04 \x01(\x0b\x32\x0c.binlog.Meta\"0\n\x0ePullBinlogResp\x12\x1e\n\x06\x65ntity\x18\x01 \x01(\x0b\x32\x0e.binlog.Entity\"1\n\x0fPullBinlogBatch\x12\x1e\n\x06\x65ntity\x18\x01 \x03(\x0b\x32\x0e.binlog.Entity\"9\n\x13WriteBinlogBatchReq\x12\x11\n\tclusterID\x18\x01 \x01(\x04\x12\x0f\n\x07payload\x18\x02 \x03(\x0c\x32\xd6\x01\n\x04Pump\x12@\n\x0bWriteBinlog\x12\x16.binlog.WriteBinlogReq\x1a\x17.binlog.WriteBinlogResp\"\x00\x12J\n\x10WriteBinlogBatch\x12\x1b.binlog.WriteBinlogBatchReq\x1a\x17.binlog.WriteBinlogResp\"\x00\x12@\n\x0bPullBinlogs\x12\x15.binlog.PullBinlogReq\x1a\x16.binlog.PullBinlogResp\"\x00\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(
+    b'\n\x18schemas/proto/pump.proto\x12\x06\x62inlog"4\n\x0eWriteBinlogReq\x12\x11\n\tclusterID\x18\x01 \x01(\x04\x12\x0f\n\x07payload\x18\x02 \x01(\x0c"!\n\x0fWriteBinlogResp\x12\x0e\n\x06\x65rrmsg\x18\x01 \x01(\t"%\n\x03Pos\x12\x0e\n\x06suffix\x18\x01 \x01(\x04\x12\x0e\n\x06offset\x18\x02 \x01(\x03"B\n\rPullBinlogReq\x12\x11\n\tclusterID\x18\x01 \x01(\x04\x12\x1e\n\tstartFrom\x18\x02 \x01(\x0b\x32\x0b.binlog.Pos")\n\x04Meta\x12\x0f\n\x07startTs\x18\x01 \x01(\x03\x12\x10\n\x08\x63ommitTs\x18\x02 \x01(\x03"a\n\x06\x45ntity\x12\x18\n\x03pos\x18\x01 \x01(\x0b\x32\x0b.binlog.Pos\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\x12\x10\n\x08\x63hecksum\x18\x03 \x01(\x0c\x12\x1a\n\x04meta\x18\x04 \x01(\x0b\x32\x0c.binlog.Meta"0\n\x0ePullBinlogResp\x12\x1e\n\x06\x65ntity\x18\x01 \x01(\x0b\x32\x0e.binlog.Entity"1\n\x0fPullBinlogBatch\x12\x1e\n\x06\x65ntity\x18\x01 \x03(\x0b\x32\x0e.binlog.Entity"9\n\x13WriteBinlogBatchReq\x12\x11\n\tclusterID\x18\x01 \x01(\x04\x12\x0f\n\x07payload\x18\x02 \x03(\x0c\x32\xd6\x01\n\x04Pump\x12@\n\x0bWriteBinlog\x12\x16.binlog.WriteBinlogReq\x1a\x17.binlog.WriteBinlogResp"\x00\x12J\n\x10WriteBinlogBatch\x12\x1b.binlog.WriteBinlogBatchReq\x1a\x17.binlog.WriteBinlogResp"\x00\x12@\n\x0bPullBinlogs\x12\x15.binlog.PullBinlogReq\x1a\x16.binlog.PullBinlogResp"\x00\x30\x01\x62\x06proto3'
+)
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'schemas.proto.pump_pb2', _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, "schemas.proto.pump_pb2", _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
-  _globals['_WRITEBINLOGREQ']._serialized_start=36
-  _globals['_WRITEBINLOGREQ']._serialized_end=88
-  _globals['_WRITEBINLOGRESP']._serialized_start=90
-  _globals['_WRITEBINLOGRESP']._serialized_end=123
-  _globals['_POS']._serialized_start=125
-  _globals['_POS']._serialized_end=162
-  _globals['_PULLBINLOGREQ']._serialized_start=164
-  _globals['_PULLBINLOGREQ']._serialized_end=230
-  _globals['_META']._serialized_start=232
-  _globals['_META']._serialized_end=273
-  _globals['_ENTITY']._serialized_start=275
-  _globals['_ENTITY']._serialized_end=372
-  _globals['_PULLBINLOGRESP']._serialized_start=374
-  _globals['_PULLBINLOGRESP']._serialized_end=422
-  _globals['_PULLBINLOGBATCH']._serialized_start=424
-  _globals['_PULLBINLOGBATCH']._serialized_end=473
-  _globals['_WRITEBINLOGBATCHREQ']._serialized_start=475
-  _globals['_WRITEBINLOGBATCHREQ']._serialized_end=532
-  _globals['_PUMP']._serialized_start=535
-  _globals['_PUMP']._serialized_end=749
+    DESCRIPTOR._loaded_options = None
+    _globals["_WRITEBINLOGREQ"]._serialized_start = 36
+    _globals["_WRITEBINLOGREQ"]._serialized_end = 88
+    _globals["_WRITEBINLOGRESP"]._serialized_start = 90
+    _globals["_WRITEBINLOGRESP"]._serialized_end = 123
+    _globals["_POS"]._serialized_start = 125
+    _globals["_POS"]._serialized_end = 162
+    _globals["_PULLBINLOGREQ"]._serialized_start = 164
+    _globals["_PULLBINLOGREQ"]._serialized_end = 230
+    _globals["_META"]._serialized_start = 232
+    _globals["_META"]._serialized_end = 273
+    _globals["_ENTITY"]._serialized_start = 275
+    _globals["_ENTITY"]._serialized_end = 372
+    _globals["_PULLBINLOGRESP"]._serialized_start = 374
+    _globals["_PULLBINLOGRESP"]._serialized_end = 422
+    _globals["_PULLBINLOGBATCH"]._serialized_start = 424
+    _globals["_PULLBINLOGBATCH"]._serialized_end = 473
+    _globals["_WRITEBINLOGBATCHREQ"]._serialized_start = 475
+    _globals["_WRITEBINLOGBATCHREQ"]._serialized_end = 532
+    _globals["_PUMP"]._serialized_start = 535
+    _globals["_PUMP"]._serialized_end = 749
 # @@protoc_insertion_point(module_scope)

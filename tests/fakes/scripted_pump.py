@@ -80,4 +80,3 @@ def tip(offset: int, raw_promise: int, sorted_promise: int, suffix: int = 0) -> 
     response.entity.meta.startTs, response.entity.meta.commitTs = raw_promise, sorted_promise
     response.entity.pos.suffix, response.entity.pos.offset = suffix, offset
     return response.SerializeToString()
-

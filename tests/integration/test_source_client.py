@@ -82,13 +82,19 @@ def test_garbage_is_named() -> None:
 
 def test_a_sorted_pump_that_goes_backwards_is_named_with_both_ts() -> None:
     script = [message(1, 1, 12), message(1, 1, 11)]
-    with ScriptedPump(lambda asked: iter(script)) as pump, pytest.raises(ProtocolViolation, match="Pump p7 goes backwards: commit_ts 11 after 12"):
+    with (
+        ScriptedPump(lambda asked: iter(script)) as pump,
+        pytest.raises(ProtocolViolation, match="Pump p7 goes backwards: commit_ts 11 after 12"),
+    ):
         commits(read_sorted(endpoint(pump), 10, 20, 5, refuse))
 
 
 def test_a_log_that_goes_backwards_is_named() -> None:
     script = [message(0, 5, 0, 1, 10), message(1, 5, 9, 0, 20)]
-    with ScriptedPump(lambda asked: iter(script), RAW) as pump, pytest.raises(ProtocolViolation, match=r"Pump p7 goes backwards .* 1/10 to 0/20"):
+    with (
+        ScriptedPump(lambda asked: iter(script), RAW) as pump,
+        pytest.raises(ProtocolViolation, match=r"Pump p7 goes backwards .* 1/10 to 0/20"),
+    ):
         commits(read_raw(endpoint(pump), Position(0, 0), Position(2, 0), 1, 5, refuse))
 
 
@@ -108,7 +114,10 @@ def test_a_pump_without_raw_is_refused_by_name() -> None:
 
 
 def test_who_offers_raw() -> None:
-    with ScriptedPump(lambda asked: iter(()), {"tidb-binlog-delivery": "tip"}) as ours, ScriptedPump(lambda asked: iter([message(1, 5, 9)])) as real:
+    with (
+        ScriptedPump(lambda asked: iter(()), {"tidb-binlog-delivery": "tip"}) as ours,
+        ScriptedPump(lambda asked: iter([message(1, 5, 9)])) as real,
+    ):
         assert offers_raw(endpoint(ours), 5)
         assert not offers_raw(endpoint(real), 5)
     with pytest.raises(PumpUnavailable, match="Pump gone"):

@@ -238,7 +238,9 @@ def test_a_pump_killed_in_mid_stream_holds_r_until_it_is_back(spark: SparkSessio
     assert sorted(taken.payloads) == [tso(1001), tso(1012)]
 
 
-def test_an_orphan_is_settled_by_the_upstream_and_a_copy_goes_out_once(spark: SparkSession, tmp_path: Path, pumps: list[EmbeddedPump]) -> None:
+def test_an_orphan_is_settled_by_the_upstream_and_a_copy_goes_out_once(
+    spark: SparkSession, tmp_path: Path, pumps: list[EmbeddedPump]
+) -> None:
     lost, undone, copied = tso(5000), tso(5001), tso(5002)
     writes = {b"lost".hex(): (0, lost, tso(5003)), b"undone".hex(): (3, undone, undone)}
 

@@ -67,7 +67,9 @@ def test_joined_runs_keep_their_order() -> None:
     assert joined([one.cut(0, 1), one.cut(1, 2)]).commit_ts.tolist() == one.commit_ts.tolist()
 
 
-@pytest.mark.parametrize("data", [b"\xff", b"\x0a\x05ab", pump_pb2.PullBinlogResp(entity=pump_pb2.Entity(payload=b"\xff\xff")).SerializeToString()])
+@pytest.mark.parametrize(
+    "data", [b"\xff", b"\x0a\x05ab", pump_pb2.PullBinlogResp(entity=pump_pb2.Entity(payload=b"\xff\xff")).SerializeToString()]
+)
 def test_garbage_names_the_pump(data: bytes) -> None:
     with pytest.raises(ProtocolViolation, match="Pump p9"):
         parse(data, "p9")

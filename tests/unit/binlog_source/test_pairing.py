@@ -51,7 +51,9 @@ def test_every_situation_has_a_fate() -> None:
 def test_a_pair_in_one_batch() -> None:
     result = run(empty_state(), 0, 20, ("a", C, 5, 9), ("a", P, 5, 0))
     assert released(result) == [(5, 9)] and result.state.empty
-    assert binlog_pb2.Binlog.FromString(result.released["payload"][0].as_py()) == binlog_pb2.Binlog(tp=binlog_pb2.Commit, start_ts=5, commit_ts=9)
+    assert binlog_pb2.Binlog.FromString(result.released["payload"][0].as_py()) == binlog_pb2.Binlog(
+        tp=binlog_pb2.Commit, start_ts=5, commit_ts=9
+    )
 
 
 @pytest.mark.parametrize("first", [P, C])

@@ -75,7 +75,9 @@ def test_every_kind_of_change_is_written_to_every_table(ran):
     ids = {table.name: table.id for table in upstream.store.tables.values()}
     for name in ("account", "counter", "member", "word", "ticket", "event"):
         assert set(kinds[ids[name]]) == {binlog_pb2.Insert, binlog_pb2.Update, binlog_pb2.DeleteRow}, name
-    assert any(len(binlog_pb2.PrewriteValue.FromString(binlog_pb2.Binlog.FromString(p).prewrite_value).mutations) > 2 for p in written.payloads)
+    assert any(
+        len(binlog_pb2.PrewriteValue.FromString(binlog_pb2.Binlog.FromString(p).prewrite_value).mutations) > 2 for p in written.payloads
+    )
     assert sum(binlog_pb2.Binlog.FromString(p).tp == binlog_pb2.Rollback for p in written.payloads) > 5
 
 
@@ -101,7 +103,18 @@ def test_counts_are_of_what_was_committed(ran):
     assert sum(lane.changes for lane in lanes) >= len(commits)
 
 
-KINDS = ["int", "bigint unsigned", "tinyint", "varchar(20)", "varbinary(8)", "decimal(10,3)", "datetime(3)", "timestamp(6)", "date", "double"]
+KINDS = [
+    "int",
+    "bigint unsigned",
+    "tinyint",
+    "varchar(20)",
+    "varbinary(8)",
+    "decimal(10,3)",
+    "datetime(3)",
+    "timestamp(6)",
+    "date",
+    "double",
+]
 KINDS += ["json", "enum('a','b')", "set('x','y')"]
 
 
