@@ -35,7 +35,7 @@ PUMPS = 2
 FAKE_INTERVAL = 0.2
 """Seconds of silence after which a demo Pump moves its T on: an idle one must not hold the others back."""
 _POLL_SECONDS = 0.02
-_STALLED_SECONDS = 60.0
+_STALLED_SECONDS = 120.0
 
 
 @contextlib.contextmanager
@@ -114,10 +114,10 @@ def main(argv: Sequence[str]) -> int:
         spark = build_session("tidb-binlog demo")
         workload = stack.enter_context(upstream(work_dir, WorkloadConfig(seed=arguments.seed, rate=arguments.rate)))
         settings = settings_for(workload, config, target, work_dir)
-        workload.open(PUMPS)
+        opened = workload.open(PUMPS)
         replication = stack.enter_context(Replication(spark, settings))
         watch = stack.enter_context(ProbeWatch(target, config.apply, PROBE, _POLL_SECONDS))
-        show = Show(replication, workload, watch, settings, others)
+        show = Show(replication, workload, watch, settings, others, opened.upto_ts)
         return show.run(arguments.seconds, stop)
 
 
@@ -131,14 +131,18 @@ class Show:
     settings: DrainerConfig
     others: frozenset[str]
     """Schemas of the target that are none of the demo's business."""
+    opened_ts: int
+    """Where the upstream stood when its tables were made."""
 
     def run(self, seconds: float, stop: threading.Event) -> int:
         """Write for ``seconds`` or until ``stop``, catch up, compare; the exit code."""
         to = self.settings.target
         with Reporter(self.replication.progress, sys.stdout) as reporter:
             reporter.say(
-                f"workload -> {PUMPS} Pumps -> Spark, delivery {self.replication.delivery} -> {to.host}:{to.port}; writing for {seconds:.0f} s"
+                f"workload -> {PUMPS} Pumps -> Spark, delivery {self.replication.delivery} -> {to.host}:{to.port}; starting, tables first"
             )
+            catch_up(self.replication, self.opened_ts)
+            reporter.say(f"the target has the tables; now the workload writes for {seconds:.0f} s")
             self._write(seconds, stop)
             written = self.workload.end()
             if written.failure:

@@ -1,0 +1,125 @@
+"""Lag beside a steady load: ``python -m benchmarks.bench_lag [--seconds 120] [--rate 500] [--deliveries sorted raw]``.
+
+Per delivery: a private MariaDB, two Pumps, the workload at ``--rate`` transactions a second and one probe row per 100 ms. Lag is the
+time from a probe's commit returning upstream to its being visible on a second connection that polls the target every 5 ms.
+Prints p50 and p99 beside their goals, the rate that was reached, how far the Delta checkpoint was behind at most, and where the time of a
+batch goes. Exit code 0 only if every goal is met.
+"""
+
+import argparse
+import contextlib
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from binlog_source.upstream.workload import PROBE, WorkloadConfig
+from conf.model import DrainerConfig, SourceConfig
+from jobs.demo import PUMPS, catch_up, settings_for, upstream
+from jobs.lag import ProbeWatch, lags, percentile
+from jobs.mariadb import PrivateMariaDB
+from jobs.replication import Replication
+from jobs.session import build_session
+
+GOALS = {"sorted": (1.0, 2.0), "raw": (1.5, 3.0)}
+"""p50 and p99 that each delivery must stay below, in seconds."""
+DELTA_GOAL = 30.0
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measure each delivery."""
+    options = argparse.ArgumentParser(description="Lag of the target beside a steady load.", allow_abbrev=False)
+    options.add_argument("--seconds", type=float, default=120.0, help="how long is measured")
+    options.add_argument("--warm", type=float, default=15.0, help="seconds of the same load before")
+    options.add_argument("--rate", type=float, default=500.0, help="transactions a second")
+    options.add_argument("--lanes", type=int, default=4, help="concurrent transactions")
+    options.add_argument("--deliveries", nargs="+", default=["sorted", "raw"], choices=["sorted", "raw"])
+    given = options.parse_args(argv)
+    spark = build_session("tidb-binlog bench lag")
+    load = WorkloadConfig(rate=given.rate, lanes=given.lanes, ddl_every=0)
+    reached = [measure(spark, delivery, load, given.warm, given.seconds) for delivery in given.deliveries]
+    spark.stop()
+    return 0 if all(reached) else 1
+
+
+def measure(spark: SparkSession, delivery: str, load: WorkloadConfig, warm: float, seconds: float) -> bool:
+    """One delivery; whether it met its goals."""
+    with contextlib.ExitStack() as stack:
+        work_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lag-", ignore_cleanup_errors=True)))
+        target = stack.enter_context(PrivateMariaDB()).target()
+        workload = stack.enter_context(upstream(work_dir, load))
+        config = settings_for(workload, DrainerConfig(source=SourceConfig(delivery=delivery)), target, work_dir)
+        opened = workload.open(PUMPS)
+        with Replication(spark, config) as replication, ProbeWatch(target, config.apply, PROBE) as watch:
+            catch_up(replication, opened.upto_ts)
+            workload.begin()
+            _watched(replication, warm)
+            before, begun, batches = workload.status(), time.time(), len(replication.reports)
+            skipped = len(workload.probes())
+            _watched(replication, seconds)
+            after, ended = workload.status(), time.time()
+            catch_up(replication, workload.end().upto_ts)
+            measured = lags(workload.probes(skipped), watch.sightings)
+            shares = list(_shares(replication, batches))
+        delta = delta_age(spark, Path(config.delta_dir), begun, ended)
+    p50, p99 = percentile(measured, 0.5), percentile(measured, 0.99)
+    rate = (after.transactions - before.transactions) / (ended - begun)
+    goals = GOALS[delivery]
+    print(
+        f"{delivery:<7} p50 {p50:.2f} s (goal < {goals[0]}), p99 {p99:.2f} s (goal < {goals[1]}), max {max(measured, default=0.0):.2f} s; ",
+        end="",
+    )
+    print(
+        f"{len(measured)} probes, {rate:.0f} of {load.rate:.0f} transactions/s; Delta at most {delta:.1f} s behind (goal < {DELTA_GOAL:.0f})"
+    )
+    for line in shares:
+        print(f"        {line}")
+    sys.stdout.flush()
+    return p50 < goals[0] and p99 < goals[1] and delta < DELTA_GOAL
+
+
+def _watched(replication: Replication, seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        replication.check()
+        time.sleep(min(1.0, left))
+
+
+def _shares(replication: Replication, skip: int) -> Iterator[str]:
+    """Where a batch's time goes: medians in milliseconds, ours inside Spark's ``addBatch``."""
+    reports = list(replication.reports)[skip:]
+    ours = _medians([{stage: 1000 * took for stage, took in report.seconds.items()} for report in reports])
+    rows = statistics.median([report.row_events for report in reports] or [0])
+    yield f"{len(reports)} batches, {rows:.0f} row events each; ours: {ours}"
+    yield f"Spark's: {_medians([progress.durationMs for progress in replication.query.recentProgress if progress.numInputRows])}"
+
+
+def _medians(samples: Sequence[Mapping[str, float]]) -> str:
+    names = dict.fromkeys(name for sample in samples for name in sample)
+    medians = {name: statistics.median([sample.get(name, 0) for sample in samples]) for name in names}
+    return ", ".join(f"{name} {value:.0f}" for name, value in sorted(medians.items(), key=lambda item: -item[1]))
+
+
+def delta_age(spark: SparkSession, table: Path, begun: float, ended: float) -> float:
+    """The largest age that the table's newest row ever had between two moments: it is oldest just before the next commit."""
+    rows = spark.read.format("delta").load(str(table)).select("batch_id", "resolved_at").collect()
+    resolved = {row.batch_id: row.resolved_at.timestamp() for row in rows}
+    newest, oldest = begun, 0.0
+    for commit in sorted((table / "_delta_log").glob("*.json")):
+        actions = [json.loads(line) for line in commit.read_text().splitlines()]
+        batches = [action["txn"]["version"] for action in actions if "txn" in action]
+        at = next(action["commitInfo"]["timestamp"] for action in actions if "commitInfo" in action) / 1000
+        if batches and begun <= at:
+            oldest = max(oldest, min(at, ended) - newest)
+        if batches and at <= ended:
+            newest = resolved[max(batches)]
+    return max(oldest, ended - newest)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
