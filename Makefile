@@ -85,6 +85,10 @@ looks: setup ## readers beside the stream: the total of `bank` at every look, at
 bench: setup ## the backlog from query.start() to the checkpoint at end_ts, beside the target's bulk limit (BENCH_ARGS=)
 	$(VENV)/python -m benchmarks.bench_backlog $(BENCH_ARGS)
 
+.PHONY: bench-lag
+bench-lag: setup ## lag of a row beside 500 transactions a second, both deliveries
+	$(VENV)/python -m benchmarks.bench_lag
+
 .PHONY: bench-decode
 bench-decode: setup-dev ## rows to Arrow beside the protobuf parse of the same bytes
 	$(VENV)/python -m benchmarks.bench_decode $(BENCH_ARGS)

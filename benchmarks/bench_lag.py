@@ -9,6 +9,7 @@ batch goes. Exit code 0 only if every goal is met.
 import argparse
 import contextlib
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -59,13 +60,13 @@ def measure(spark: SparkSession, delivery: str, load: WorkloadConfig, warm: floa
             catch_up(replication, opened.upto_ts)
             workload.begin()
             _watched(replication, warm)
-            before, begun, batches = workload.status(), time.time(), len(replication.reports)
+            before, begun, batches, used = workload.status(), time.time(), len(replication.reports), cpu_seconds()
             skipped = len(workload.probes())
             _watched(replication, seconds)
-            after, ended = workload.status(), time.time()
+            after, ended, spent = workload.status(), time.time(), cpu_seconds()
             catch_up(replication, workload.end().upto_ts)
             measured = lags(workload.probes(skipped), watch.sightings)
-            shares = list(_shares(replication, batches))
+            shares = [*_shares(replication, batches), f"of {os.cpu_count()} cores: {_cores(used, spent, ended - begun)}"]
         delta = delta_age(spark, Path(config.delta_dir), begun, ended)
     p50, p99 = percentile(measured, 0.5), percentile(measured, 0.99)
     rate = (after.transactions - before.transactions) / (ended - begun)
@@ -97,6 +98,47 @@ def _shares(replication: Replication, skip: int) -> Iterator[str]:
     rows = statistics.median([report.row_events for report in reports] or [0])
     yield f"{len(reports)} batches, {rows:.0f} row events each; ours: {ours}"
     yield f"Spark's: {_medians([progress.durationMs for progress in replication.query.recentProgress if progress.numInputRows])}"
+
+
+def cpu_seconds() -> dict[str, float]:
+    """CPU time so far of this process and its descendants, by what they are."""
+    parents, found = {}, {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            parents[int(entry.name)] = int(fields[1])
+            # its own and that of its children that have ended
+            found[int(entry.name)] = (words, sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK"))
+    seconds: dict[str, float] = {}
+    for pid, (words, used) in found.items():
+        if _descends(pid, os.getpid(), parents):
+            role = next((role for mark, role in _ROLES if mark in words), "other")
+            seconds[role] = seconds.get(role, 0.0) + used
+    return seconds
+
+
+_ROLES = (
+    ("workload_process", "workload"),
+    ("jobs.pump", "Pumps"),
+    ("mariadbd", "MariaDB"),
+    ("java", "JVM"),
+    ("source_runner", "source on the driver"),
+    ("state_driver", "pairing on the driver"),
+    ("pyspark.daemon", "Python workers"),
+    ("bench_lag", "driver"),
+)
+
+
+def _descends(pid: int, ancestor: int, parents: Mapping[int, int]) -> bool:
+    while pid in parents and pid != ancestor:
+        pid = parents[pid]
+    return pid == ancestor
+
+
+def _cores(before: Mapping[str, float], after: Mapping[str, float], seconds: float) -> str:
+    used = {role: (now - before.get(role, 0.0)) / seconds for role, now in after.items()}
+    return ", ".join(f"{role} {share:.2f}" for role, share in sorted(used.items(), key=lambda item: -item[1]))
 
 
 def _medians(samples: Sequence[Mapping[str, float]]) -> str:
