@@ -42,6 +42,9 @@ _GONE = frozenset({1008, 1051, 4091, 4092, 1049})
 _UNDERIVABLE = frozenset({JobType.RECOVER_TABLE, JobType.RECOVER_SCHEMA, JobType.FLASHBACK_CLUSTER})
 """They bring back rows that the target no longer has, and no binlog carries."""
 
+_DROPS = frozenset({JobType.DROP_SCHEMA, JobType.DROP_TABLE, JobType.DROP_VIEW, JobType.DROP_SEQUENCE})
+"""Running them again drops what is left."""
+
 _INVISIBLE_WITHOUT_IDS = frozenset({JobType.EXCHANGE_PARTITION, JobType.RENAME_TABLES, JobType.RENAME_TABLE})
 """Running them twice is not running them once, and the structure may look the same before and after."""
 
@@ -222,7 +225,7 @@ class _Run:
     def _already_so(self, error: ApplyError) -> bool:
         """The target already is as the DDL would make it: a database that is there, a table that is gone, an equal and empty table."""
         job, subject = self._subject.job, self._subject
-        if job.type in (JobType.DROP_SCHEMA, JobType.DROP_TABLE, JobType.DROP_VIEW, JobType.DROP_SEQUENCE):
+        if job.type in _DROPS:
             return error.errno in _GONE
         if job.type == JobType.CREATE_SCHEMA:
             return error.errno == _EXISTS_DATABASE
@@ -262,12 +265,23 @@ class _Run:
         return DdlOutcome(state, "policy", sql, (f"{self._subject.label}: DDL {state}: {sql}",))
 
     def _judge(self, before: Picture, now: Picture) -> str | None:
-        """After a crash: the text when the target shows that it ran, None when it shows that it did not."""
+        """After a crash: the text when the target shows that it ran, None when it shows that it did not, or that a DROP did not get through."""
+        if self._subject.job.type in _DROPS:
+            return self._step.query if self._gone(now) else None
         if before.same_as(now):
             self._stop_if_blind(before, now)
             return None
         self._stop_if_halfway()
         return self._step.query
+
+    def _gone(self, now: Picture) -> bool:
+        """Nothing of what is dropped is left. A server killed in DROP DATABASE has dropped some of the tables, or all and not the database."""
+        subject = self._subject
+        if subject.job.type == JobType.DROP_SCHEMA and any(
+            t.create for t in take_picture(self._session, [subject.schema], ()).objects.values()
+        ):
+            return False
+        return not any(t.create for t in now.objects.values())
 
     def _stop_if_blind(self, before: Picture, now: Picture) -> None:
         job = self._subject.job

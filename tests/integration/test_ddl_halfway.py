@@ -1,0 +1,62 @@
+"""A DROP DATABASE that the target was killed in: what is left of the database goes with the next life."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from conf import faults
+from conf.model import ApplyConfig
+from jobs.mariadb import PrivateMariaDB
+from sinks.ddl_apply import apply_ddl, ensure_ddl_table
+from sinks.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
+from sinks.session import Session, connect
+from tests.ddl_jobs import database, history, job, table
+
+pytestmark = pytest.mark.mysql
+
+CONFIG = ApplyConfig(drainer="halfway", checkpoint_schema="halfway_marks")
+
+
+class Died(BaseException):
+    """Stands for SIGKILL: nothing catches it."""
+
+
+@pytest.fixture
+def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
+    with connect(mariadb.target(), CONFIG) as session:
+        ensure_ddl_table(session, CONFIG)
+        yield session
+        session.rollback()
+        session.execute("DROP DATABASE IF EXISTS halfway")
+        session.execute("DROP DATABASE halfway_marks")
+
+
+@pytest.mark.parametrize("left", [("a", "b"), ("b",), ()])
+def test_what_is_left_is_dropped(session: Session, left: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    info = {"id": 1000, "db_name": {"O": "halfway"}, "charset": "utf8mb4", "collate": "utf8mb4_bin"}
+    named = {"schema_name": "halfway"}
+    jobs = history(
+        database(1, "halfway"),
+        job(2, 3, table(11, "a"), query="CREATE TABLE `a` (`id` INT PRIMARY KEY)", **named),
+        job(3, 3, table(12, "b"), query="CREATE TABLE `b` (`id` INT PRIMARY KEY)", **named),
+        job(4, 2, None, db=info, query="DROP DATABASE `halfway`", **named),
+    )
+    texts = ("CREATE DATABASE `halfway`;", "CREATE TABLE `a` (`id` INT PRIMARY KEY);", "CREATE TABLE `b` (`id` INT PRIMARY KEY);")
+    events = [DdlEvent(number * 10, number, text, 5) for number, text in enumerate((*texts, "DROP DATABASE `halfway`;"), 1)]
+    steps = [s for s in plan_steps((0, 100), events, (), jobs, AppliedJobs(0)) if isinstance(s, DdlStep)]
+    for step in steps[:3]:
+        apply_ddl(session, step, jobs, CONFIG, lambda _: None)
+
+    def die(name: str) -> None:
+        if name == "after-ddl-intent":
+            raise Died
+
+    with monkeypatch.context() as patch:
+        patch.setattr(faults, "point", die)
+        with pytest.raises(Died):
+            apply_ddl(session, steps[3], jobs, CONFIG, lambda _: None)
+    for name in {"a", "b"} - set(left):
+        session.execute(f"DROP TABLE halfway.{name}")
+    outcome = apply_ddl(session, steps[3], jobs, CONFIG, lambda _: None)
+    assert (outcome.state, outcome.how) == ("done", "text")
+    assert not session.query("SELECT 1 FROM information_schema.schemata WHERE schema_name = 'halfway'")
