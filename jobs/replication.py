@@ -183,7 +183,8 @@ class Replication:
             return stage
         last = self._query.lastProgress if self._query is not None else None
         newest = last["sources"][0]["latestOffset"] if last and last["sources"] else None
-        held_by = json.loads(newest).get("held_by", "") if isinstance(newest, str) else ""
+        reported = json.loads(newest) if isinstance(newest, str) else None  # "null" before the source has anything to report
+        held_by = reported.get("held_by", "") if isinstance(reported, dict) else ""
         return f"Pump {held_by}" if held_by else ""
 
     def _take_report(self, report: BatchReport) -> None:
