@@ -26,7 +26,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql, pytest.mar
 GOLDEN = Path(__file__).parent.parent / "golden"
 SMALL = Cut(step_bytes=500, max_bytes=3000)
 LARGE = Cut(step_bytes=8_000, max_bytes=60_000)
-CASES = {"keys": SMALL, "ddl": SMALL, "txn": SMALL, "beyond_mysql": SMALL, "types": LARGE, "bank": LARGE, "online": LARGE}
+TINY = Cut(step_bytes=200, max_bytes=1000)
+CASES = {"keys": SMALL, "ddl": SMALL, "txn": TINY, "beyond_mysql": TINY, "types": LARGE, "bank": LARGE, "online": LARGE}
 
 
 @dataclass(slots=True)
@@ -98,7 +99,7 @@ def test_raw_with_straddling_pairs(name: str, spark: SparkSession, mariadb: Priv
     with Arena(load(GOLDEN / name), mariadb, tmp_path, "raw", CASES[name]) as arena:
         prepare_target(mariadb.target(), arena.settings(), arena.case.databases, drop=True)
         arena.write(schedule(arena.case, move_back_seed=1, move_back_most=400 if CASES[name] is LARGE else 20))
-        restarts = replicate(spark, arena, restart_after=3)
+        restarts = replicate(spark, arena, restart_after=2)
         arena.assert_equal()
         pairs = count_pairs(arena, restarts)
         print(f"{name}: {pairs}")
