@@ -35,6 +35,7 @@ class Upstream:
         oracle: Oracle | None = None,
         history_lag: float = 0.0,
         write_timeout: float = 15.0,
+        gather: float = 0.0,
     ) -> None:
         self.cluster_id = cluster_id
         self.oracle = oracle or Oracle()
@@ -43,7 +44,7 @@ class Upstream:
         self.mvcc = Mvcc()
         self.history = History(history_lag)
         self.ddl = DdlRunner(self)
-        self.pumps = PumpClient(pumps, cluster_id, write_timeout)
+        self.pumps = PumpClient(pumps, cluster_id, write_timeout, gather)
 
     @property
     def schema_version(self) -> int:

@@ -2,6 +2,7 @@
 
 Promises: a Prewrite is durable when ``prewrite`` returns, or ``PumpUnavailable`` says that no Pump took it. ``outcome`` never fails and never
 waits: a thread for each Pump writes them, retrying while the Pump is away. ``flush`` waits until all are written.
+With ``gather`` above 0, what is begun within so many seconds goes to a Pump in one call; a caller still waits for its own Prewrite.
 """
 
 import queue
@@ -27,9 +28,10 @@ class PumpChoice:
 class _Lane:
     """Outcomes on their way to one Pump."""
 
-    def __init__(self, writer: PumpWriter, stopping: threading.Event) -> None:
+    def __init__(self, writer: PumpWriter, stopping: threading.Event, gather: float) -> None:
         self._writer = writer
         self._stopping = stopping
+        self._gather = gather
         self._waiting: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._open = 0
         self._changed = threading.Condition()
@@ -56,6 +58,8 @@ class _Lane:
         while True:
             # what gathered while the last group was on its way goes out together: their order does not matter
             group = [self._waiting.get()]
+            if self._gather and group[0] is not None:
+                self._stopping.wait(self._gather)
             while len(group) < _GROUP and not self._waiting.empty():
                 group.append(self._waiting.get())
             payloads = [payload for payload in group if payload is not None]
@@ -77,15 +81,61 @@ class _Lane:
             self._changed.notify_all()
 
 
+class _Group:
+    """Prewrites that go to a Pump together."""
+
+    def __init__(self) -> None:
+        self.payloads: list[bytes] = []
+        self.written = threading.Event()
+        self.error: PumpUnavailable | None = None
+
+
+class _Gate:
+    """Prewrites on their way to one Pump: the first of a group waits for others, then writes for all of them."""
+
+    def __init__(self, writer: PumpWriter, gather: float) -> None:
+        self._writer = writer
+        self._gather = gather
+        self._lock = threading.Lock()
+        self._group = _Group()
+
+    def write(self, payload: bytes) -> None:
+        """Return when it is durable; ``PumpUnavailable`` when it is not."""
+        if not self._gather:
+            self._writer.write(payload)
+            return
+        with self._lock:
+            group = self._group
+            group.payloads.append(payload)
+            first = len(group.payloads) == 1
+        if first:
+            time.sleep(self._gather)
+            self._write(group)
+        group.written.wait()
+        if group.error is not None:
+            raise PumpUnavailable(str(group.error)) from group.error
+
+    def _write(self, group: _Group) -> None:
+        with self._lock:
+            self._group = _Group()
+        try:
+            self._writer.start_many(group.payloads).result()
+        except PumpUnavailable as error:
+            group.error = error
+        finally:
+            group.written.set()
+
+
 class PumpClient:
     """Writes to several Pumps, each Prewrite to the next one."""
 
-    def __init__(self, addresses: Sequence[str], cluster_id: int, write_timeout: float = 15.0) -> None:
+    def __init__(self, addresses: Sequence[str], cluster_id: int, write_timeout: float = 15.0, gather: float = 0.0) -> None:
         if not addresses:
             raise PumpUnavailable("no pump found: an upstream with binlog on needs at least one")
         self._stopping = threading.Event()
         self._writers = [PumpWriter(address, cluster_id, write_timeout) for address in addresses]
-        self._lanes = [_Lane(writer, self._stopping) for writer in self._writers]
+        self._gates = [_Gate(writer, gather) for writer in self._writers]
+        self._lanes = [_Lane(writer, self._stopping, gather) for writer in self._writers]
         self._lock = threading.Lock()
         self._next = 0
 
@@ -98,7 +148,7 @@ class PumpClient:
         for step in range(len(self._writers)):
             number = (first + step) % len(self._writers)
             try:
-                self._writers[number].write(payload)
+                self._gates[number].write(payload)
                 return PumpChoice(number)
             except PumpUnavailable as error:
                 failures.append(str(error))

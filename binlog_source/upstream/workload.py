@@ -75,8 +75,10 @@ class WorkloadConfig:
     seed: int = 1
     rate: float = 200.0
     """Transactions a second over all lanes; 0 = as fast as it goes."""
-    lanes: int = 4
+    lanes: int = 8
     """Concurrent transactions."""
+    gather: float = 0.01
+    """Seconds in which Prewrites, and outcomes, gather to go to a Pump in one call."""
     ddl_every: int = 300
     """Transactions between two DDLs; 0 = no DDL after the first tables."""
     probe_interval: float = 0.1
@@ -90,6 +92,26 @@ def create_tables(upstream: Upstream) -> tuple[str, ...]:
     for table in (*_TABLES, _PROBE_TABLE):
         upstream.ddl.create_table(DATABASE, table)
     return tuple(f"{DATABASE}.{table.name}" for table in _TABLES)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What a lane must know of a table to write to it."""
+
+    columns: tuple[ColumnInfo, ...]
+    keys: tuple[tuple[ColumnInfo, ...], ...]
+    plain: tuple[ColumnInfo, ...]
+    """The columns that are in no key."""
+    carried: tuple[str, ...]
+    """The columns of unique keys that are not the handle."""
+
+    @classmethod
+    def of(cls, info: TableInfo) -> "_Shape":
+        keys = tuple(dict.fromkeys((info.target_key(), *info.unique_keys())))
+        keyed = {column.name for key in keys for column in key}
+        handle = {column.name for column in info.handle_columns()}
+        columns = info.public_columns()
+        return cls(columns, keys, tuple(c for c in columns if c.name not in keyed), tuple(sorted(keyed - handle)))
 
 
 @dataclass(slots=True)
@@ -110,6 +132,8 @@ class Lane:
         self._random = random.Random(f"{config.seed}/{number}")
         self._number, self._stride = number, config.lanes
         self._drawn = 0
+        self._shapes: dict[str, _Shape] = {}
+        self._known_at = 0
         self._rows: dict[str, list[Handle]] = {table: [] for table in tables}
         self.transactions = self.changes = self.commit_ts = 0
 
@@ -146,27 +170,26 @@ class Lane:
 
     def _change(self, txn: Txn, draft: _Draft) -> None:
         table = self._random.choice(list(self._rows))
-        info = self._info(table)
+        shape = self._shape(table)
         own, action = self._rows[table], self._random.random()
         draft.changes += 1
         if len(own) < 5 or action < 0.42:
-            handle = txn.insert(table, self._fresh_row(info))
+            handle = txn.insert(table, self._fresh_row(shape))
             if self._random.random() < 0.05:
-                handle = txn.update(table, handle, self._changed(info))
+                handle = txn.update(table, handle, self._changed(shape))
             draft.left.append((table, handle))
             return
         handle = self._take(own)
         draft.taken.append((table, handle))
         if action < 0.82:
-            draft.left.append((table, txn.update(table, handle, self._changed(info))))
+            draft.left.append((table, txn.update(table, handle, self._changed(shape))))
             return
         values = txn_row(self._upstream, table, handle)
         txn.delete(table, handle)
         if action > 0.95:
             # another row takes over the unique keys of the one that goes
-            keys = {column.name for key in info.unique_keys() for column in key} - {c.name for c in info.handle_columns()}
-            kept = {name: values[name] for name in keys}
-            draft.left.append((table, txn.insert(table, self._fresh_row(info) | kept)))
+            kept = {name: values[name] for name in shape.carried}
+            draft.left.append((table, txn.insert(table, self._fresh_row(shape) | kept)))
 
     def _take(self, own: list[Handle]) -> Handle:
         place = self._random.randrange(len(own))
@@ -177,25 +200,27 @@ class Lane:
         for table, handle in rows:
             self._rows[table].append(handle)
 
-    def _info(self, table: str) -> TableInfo:
-        with self._upstream.lock:
-            return self._upstream.store.table(table).at(self._upstream.schema_version)
+    def _shape(self, table: str) -> _Shape:
+        version = self._upstream.schema_version
+        if version != self._known_at:
+            self._shapes, self._known_at = {}, version
+        if table not in self._shapes:
+            with self._upstream.lock:
+                self._shapes[table] = _Shape.of(self._upstream.store.table(table).at(version))
+        return self._shapes[table]
 
-    def _fresh_row(self, info: TableInfo) -> dict[str, Any]:
-        row = {c.name: value_for(c, self._random) for c in info.public_columns()}
-        for key in (info.target_key(), *info.unique_keys()):
+    def _fresh_row(self, shape: _Shape) -> dict[str, Any]:
+        row = {c.name: value_for(c, self._random) for c in shape.columns}
+        for key in shape.keys:
             row |= self._fresh_key(key)
         return row
 
-    def _changed(self, info: TableInfo) -> dict[str, Any]:
+    def _changed(self, shape: _Shape) -> dict[str, Any]:
         """New values of some columns that are in no key; at times a new key too."""
-        keys = (info.target_key(), *info.unique_keys())
-        keyed = {column.name for key in keys for column in key}
-        plain = [column for column in info.public_columns() if column.name not in keyed]
-        chosen = self._random.sample(plain, self._random.randint(min(1, len(plain)), len(plain)))
+        chosen = self._random.sample(shape.plain, self._random.randint(min(1, len(shape.plain)), len(shape.plain)))
         values = {column.name: value_for(column, self._random) for column in chosen}
         if self._random.random() < 0.15:
-            values |= self._fresh_key(self._random.choice(keys))
+            values |= self._fresh_key(self._random.choice(shape.keys))
         return values
 
     def _fresh_key(self, key: tuple[ColumnInfo, ...]) -> dict[str, Any]:

@@ -77,7 +77,7 @@ class Host:
             if time.monotonic() > deadline:
                 raise PumpUnavailable(f"{len(addresses)} of {pumps} Pumps registered within {_OPEN_TIMEOUT:g} s: do they run?")
             time.sleep(0.05)
-        self._upstream = upstream = Upstream(addresses, self.service.cluster_id, oracle=self._oracle)
+        self._upstream = upstream = Upstream(addresses, self.service.cluster_id, oracle=self._oracle, gather=self._config.gather)
         tables = create_tables(upstream)
         self._lanes = [Lane(upstream, number, self._config, tables) for number in range(self._config.lanes)]
         self._ddl = DdlMix(upstream, self._lanes, self._config, tables)
