@@ -148,7 +148,7 @@ def peak_memory() -> Iterator[list[float]]:
     peak, ended = [0.0], threading.Event()
 
     def sample() -> None:
-        while not ended.wait(0.1):
+        while not ended.wait(0.5):
             peak[0] = max(peak[0], sum(_pss_kib(pid) for pid in _stream_processes()) / 1024)
 
     thread = threading.Thread(target=sample, daemon=True)

@@ -28,7 +28,7 @@ from schemas.events import as_time
 from schemas.history import SchemaHistory
 from schemas.stages import ROW_EVENT
 from sinks import parallel, progress
-from sinks.batch import Controls, RowSummary, control_mask, controls_of, merge, rows_between, summarise
+from sinks.batch import Controls, RowSummary, control_mask, controls_of, merge, rows_between, summarise, summary_of
 from sinks.ddl_apply import DdlOutcome, apply_ddl, ensure_ddl_table, load_applied
 from sinks.ddl_text import silent_losses
 from sinks.dialect import Flavour
@@ -127,7 +127,7 @@ class BatchApplier:
         """Apply exactly the unfinished ``span`` with its own number of parts, from a batch read of it."""
         tally = _Tally()
         with self._persisted(parallel.keyed(transactions, self._ship(self._feed.snapshot()), span.parts)) as events:
-            found = self._summary(events, Controls(span.from_ts, span.to_ts, ()))
+            found = self._summary(events, parallel.controls(events), Controls(span.from_ts, span.to_ts, ()))
             self._complete((), found.touches)
             steps = plan_steps((span.from_ts, span.to_ts), (), found.touches, self._feed.snapshot(), self._applied)
             rows = [s for s in steps if isinstance(s, RowsStep)]
@@ -206,11 +206,12 @@ class BatchApplier:
         with self._persisted(parallel.keyed(transactions, self._ship(history), parts)) as events:
             self.stage = "read"
             with tally.timed("read"):
-                controls = self._pass_over_done(controls_of(parallel.controls(events)))
+                marks = parallel.controls(events)
+                controls = self._pass_over_done(controls_of(marks))
             if controls is None:
                 return
             tally.losses += controls.losses
-            found = self._summary(events, controls)
+            found = self._summary(events, marks, controls)
             self._complete([d.job_id for d in controls.ddls if not d.is_setval], found.touches)
             if any(history.table_at(t.table_id, t.schema_version) is None for t in found.touches):
                 # The rows of tables that the shipped history did not know have no keys: once more with what is known now.
@@ -230,9 +231,13 @@ class BatchApplier:
             else:
                 self._apply_in_parts(events, step, self._apply.parts, tally)
 
-    def _summary(self, events: DataFrame, controls: Controls) -> RowSummary:
-        rows = parallel.between(events, controls.from_ts, controls.to_ts)
-        return merge(parallel.summaries(rows, [d.commit_ts for d in controls.ddls]))
+    def _summary(self, events: DataFrame, marks: pa.Table, controls: Controls) -> RowSummary:
+        """From the summaries that came along; the rows are looked at again only where one of those lies across a barrier."""
+        ddl_ts = [d.commit_ts for d in controls.ddls]
+        found = summary_of(marks, controls.from_ts, ddl_ts)
+        if found is None:
+            found = merge(parallel.summaries(parallel.between(events, controls.from_ts, controls.to_ts), ddl_ts))
+        return found
 
     # Steps.
 

@@ -4,6 +4,8 @@ Promises: ``summarise`` may run on any cut of the batch and ``merge`` of the par
 executors can summarise their partitions and the driver sees only a few rows.
 """
 
+import struct
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,6 +15,7 @@ import pyarrow.compute as pc
 
 from schemas.errors import ProtocolViolation
 from schemas.events import Op
+from schemas.stages import ROW_EVENT
 from sinks.segments import DdlEvent, Touch
 
 PARTIAL = pa.schema(
@@ -27,6 +30,13 @@ PARTIAL = pa.schema(
     ]
 )
 """One row per (interval, table_id, schema_version) of row events; ``interval`` counts the DDL binlogs with a lower commit_ts."""
+
+
+SUMMARY = 110
+"""``op`` of a control row that summarises the row changes of one Arrow batch for the driver: ``commit_ts`` is their first, ``row`` the rest."""
+
+_REST = struct.Struct("<qqq")
+"""Last commit_ts, events, bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +74,8 @@ def controls_of(events: pa.Table) -> Controls:
     ddls: dict[int, DdlEvent] = {}
     losses: list[str] = []
     for event in events.filter(control_mask(events)).to_pylist():
+        if event["op"] == SUMMARY:
+            continue
         if event["op"] == Op.RESOLVED:
             spans.add((event["schema_version"], event["commit_ts"]))
         elif event["op"] == Op.LOST:
@@ -91,6 +103,37 @@ def summarise(events: pa.Table, ddl_ts: Sequence[int]) -> pa.Table:
     )
     names = ("interval", "table_id", "schema_version", "commit_ts_min", "commit_ts_max", "commit_ts_count", "bytes_sum")
     return pa.table([pc.cast(grouped.column(name), pa.int64()) for name in names], schema=PARTIAL)
+
+
+def summary_rows(events: pa.Table) -> pa.Table:
+    """The summary of ``events`` as control rows (schema ``ROW_EVENT``), to travel with them."""
+    found = summarise(events, ()).to_pylist()
+    rows = [
+        {
+            "commit_ts": part["first_ts"],
+            "seq": 0,
+            "op": SUMMARY,
+            "table_id": part["table_id"],
+            "schema_version": part["schema_version"],
+            "row": _REST.pack(part["last_ts"], part["events"], part["bytes"]),
+        }
+        for part in found
+    ]
+    return pa.Table.from_pylist(rows, schema=ROW_EVENT)
+
+
+def summary_of(controls: pa.Table, after_ts: int, ddl_ts: Sequence[int]) -> RowSummary | None:
+    """What the summary rows among ``controls`` say of the row changes above ``after_ts``; None when one lies across a DDL or ``after_ts``."""
+    partials = []
+    for event in controls.filter(pc.equal(controls.column("op"), SUMMARY)).to_pylist():
+        first, (last, events, size) = event["commit_ts"], _REST.unpack(event["row"])
+        interval = bisect_left(ddl_ts, first)
+        if interval != bisect_left(ddl_ts, last) or first <= after_ts < last:
+            return None
+        if first > after_ts:
+            partials.append((interval, event["table_id"], event["schema_version"], first, last, events, size))
+    columns = list(zip(*partials, strict=True)) or [()] * len(PARTIAL)
+    return merge(pa.table([pa.array(c, pa.int64()) for c in columns], schema=PARTIAL))
 
 
 def merge(partials: pa.Table) -> RowSummary:

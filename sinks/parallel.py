@@ -26,7 +26,7 @@ from schemas.explode import explode
 from schemas.history import SchemaHistory, TableAt
 from schemas.stages import ROW_EVENT, ddl_of
 from sinks import progress
-from sinks.batch import PARTIAL, control_mask, summarise
+from sinks.batch import PARTIAL, control_mask, summarise, summary_rows
 from sinks.dialect import Flavour
 from sinks.fold import part_numbers
 from sinks.plan import Phase, PlanLimits, Statement, plan_rows, row_identities
@@ -63,16 +63,6 @@ class PartTarget:
     parts: int
 
 
-def exploded(transactions: DataFrame) -> DataFrame:
-    """Row events of complete transactions."""
-
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            yield explode(batch)
-
-    return transactions.mapInArrow(run, ddl_of(ROW_EVENT))
-
-
 def exploded_upto(transactions: DataFrame, limit: int) -> DataFrame:
     """Row events, but each partition stops soon after ``limit`` of them: enough to see that the batch is bigger than that."""
 
@@ -92,7 +82,8 @@ def keyed(transactions: DataFrame, history: Broadcast[SchemaHistory], parts: int
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield from with_keys(pa.Table.from_batches([explode(batch)]), history.value, parts).to_batches()
+            events = pa.Table.from_batches([explode(batch)])
+            yield from with_keys(pa.concat_tables([events, summary_rows(events)]).combine_chunks(), history.value, parts).to_batches()
 
     return transactions.mapInArrow(run, ddl_of(KEYED)).repartitionById(parts, "part")
 
@@ -121,7 +112,7 @@ def with_keys(events: pa.Table, history: SchemaHistory, parts: int) -> pa.Table:
 
 
 def controls(events: DataFrame) -> pa.Table:
-    """The DDLs and the punctuation; runs one Spark job."""
+    """The DDLs, the punctuation and the summaries of what came with them; runs one Spark job."""
     return events.select(*ROW_EVENT.names).filter(F.col("op") >= int(Op.DDL)).toArrow()
 
 

@@ -6,7 +6,7 @@ import pytest
 from schemas.errors import ProtocolViolation
 from schemas.events import Op
 from schemas.stages import ROW_EVENT
-from sinks.batch import controls_of, merge, rows_between, summarise
+from sinks.batch import RowSummary, controls_of, merge, rows_between, summarise, summary_of, summary_rows
 from sinks.segments import DdlEvent, Touch
 
 
@@ -61,3 +61,21 @@ def test_touches_do_not_cross_a_ddl() -> None:
 
 def test_rows_between_leaves_controls_out() -> None:
     assert rows_between(BATCH, 10, 13).column("commit_ts").to_pylist() == [11, 13]
+
+
+def test_summaries_travel_with_their_rows() -> None:
+    parts = [BATCH.slice(0, 2), BATCH.slice(2)]
+    marks = pa.concat_tables([pa.concat_tables([part, summary_rows(part)]) for part in parts])
+    assert controls_of(marks) == controls_of(BATCH)
+    assert summary_of(marks, 9, [12]) == merge(summarise(BATCH, [12]))
+    assert summary_of(marks, 11, [12]) == merge(summarise(BATCH.slice(2), [12]))
+
+
+def test_a_summary_across_a_barrier_is_no_answer() -> None:
+    marks = summary_rows(BATCH)
+    assert summary_of(marks, 10, []) is None
+    assert summary_of(marks, 9, [10]) is None
+
+
+def test_no_summaries_are_an_empty_answer() -> None:
+    assert summary_of(BATCH.slice(2, 1), 9, [12]) == RowSummary((), 0, 0)
