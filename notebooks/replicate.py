@@ -81,5 +81,5 @@ display(figure)
 
 newest = replication.commit_ts
 print(f"transactions up to {as_time(newest)}")
-last = transactions_between(spark, replication.config.source, max(0, newest - tso(5000)), newest)
+last = transactions_between(spark, config.source, max(0, newest - tso(5000)), newest)
 display(last.where("tp = 1").selectExpr("start_ts", "commit_ts", "length(payload) AS bytes").orderBy("commit_ts"))
