@@ -27,7 +27,7 @@ def started(tmp_path, *options):
 @pytest.mark.spark
 @pytest.mark.mysql
 @pytest.mark.grpc
-@pytest.mark.parametrize("delivery", ["raw", "sorted"])
+@pytest.mark.parametrize("delivery", ["raw", pytest.param("sorted", marks=pytest.mark.slow)])
 def test_the_demo_ends_well(tmp_path, delivery):
     done = started(tmp_path, "--seconds", "8", "--rate", "60", "--delivery", delivery)
     assert done.returncode == 0, done.stdout + done.stderr
