@@ -151,7 +151,7 @@ class BatchApplier:
         before, version = self.commit_ts, self._applied.version
         if self._expect_big or not self._try_local(transactions, tally):
             self._apply_big(transactions, tally)
-        self._expect_big = tally.row_events > self._apply.atomic_rows // 4
+        self._expect_big = tally.row_events > self._apply.atomic_rows // 2
         if self._applied.version > version:
             tally.losses += silent_losses(self._feed.snapshot(), version, self._applied.version)
         self._send(batch_id, before, tally)
@@ -222,6 +222,7 @@ class BatchApplier:
 
     def _apply_steps(self, events: DataFrame, controls: Controls, found: RowSummary, tally: _Tally) -> None:
         tally.row_events += found.events
+        tally.transactions += found.transactions
         for step in self._steps(controls, found.touches):
             if isinstance(step, DdlStep):
                 self._apply_ddl(step, tally)

@@ -7,7 +7,7 @@ executors can summarise their partitions and the driver sees only a few rows.
 import struct
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +38,9 @@ SUMMARY = 110
 _REST = struct.Struct("<qqq")
 """Last commit_ts, events, bytes."""
 
+_TRANSACTIONS = -1
+"""``table_id`` of the summary row that counts the transactions of an Arrow batch in ``events``."""
+
 
 @dataclass(frozen=True, slots=True)
 class Controls:
@@ -57,6 +60,7 @@ class RowSummary:
     touches: tuple[Touch, ...]
     events: int
     bytes: int
+    transactions: int = 0
 
 
 def control_mask(events: pa.Table) -> pa.ChunkedArray:
@@ -119,21 +123,28 @@ def summary_rows(events: pa.Table) -> pa.Table:
         }
         for part in found
     ]
+    transactions = pc.count_distinct(events.filter(pc.invert(control_mask(events))).column("commit_ts")).as_py()
+    if transactions:
+        rows.append(rows[0] | {"table_id": _TRANSACTIONS, "row": _REST.pack(rows[0]["commit_ts"], transactions, 0)})
     return pa.Table.from_pylist(rows, schema=ROW_EVENT)
 
 
 def summary_of(controls: pa.Table, after_ts: int, ddl_ts: Sequence[int]) -> RowSummary | None:
     """What the summary rows among ``controls`` say of the row changes above ``after_ts``; None when one lies across a DDL or ``after_ts``."""
     partials = []
+    transactions = 0
     for event in controls.filter(pc.equal(controls.column("op"), SUMMARY)).to_pylist():
         first, (last, events, size) = event["commit_ts"], _REST.unpack(event["row"])
+        if event["table_id"] == _TRANSACTIONS:
+            transactions += events
+            continue
         interval = bisect_left(ddl_ts, first)
         if interval != bisect_left(ddl_ts, last) or first <= after_ts < last:
             return None
         if first > after_ts:
             partials.append((interval, event["table_id"], event["schema_version"], first, last, events, size))
     columns = list(zip(*partials, strict=True)) or [()] * len(PARTIAL)
-    return merge(pa.table([pa.array(c, pa.int64()) for c in columns], schema=PARTIAL))
+    return replace(merge(pa.table([pa.array(c, pa.int64()) for c in columns], schema=PARTIAL)), transactions=transactions)
 
 
 def merge(partials: pa.Table) -> RowSummary:
