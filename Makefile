@@ -89,6 +89,10 @@ bench: setup ## the backlog from query.start() to the checkpoint at end_ts, besi
 bench-lag: setup ## lag of a row beside 500 transactions a second, both deliveries
 	$(VENV)/python -m benchmarks.bench_lag
 
+.PHONY: bench-ddl
+bench-ddl: setup ## a backlog of 300 ADD COLUMNs with rows between them, beside the target's own rate (BENCH_ARGS=)
+	$(VENV)/python -m benchmarks.bench_ddl $(BENCH_ARGS)
+
 .PHONY: bench-decode
 bench-decode: setup-dev ## rows to Arrow beside the protobuf parse of the same bytes
 	$(VENV)/python -m benchmarks.bench_decode $(BENCH_ARGS)

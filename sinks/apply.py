@@ -126,16 +126,17 @@ class BatchApplier:
     def replay(self, span: progress.UnfinishedSpan, transactions: DataFrame) -> None:
         """Apply exactly the unfinished ``span`` with its own number of parts, from a batch read of it."""
         tally = _Tally()
-        with self._persisted(parallel.keyed(transactions, self._ship(self._feed.snapshot()), span.parts)) as events:
+        history = self._feed.snapshot()
+        with self._persisted(parallel.keyed(transactions, self._ship(history), span.parts)) as events:
             found = self._summary(events, parallel.controls(events), Controls(span.from_ts, span.to_ts, ()))
-            self._complete((), found.touches)
-            steps = plan_steps((span.from_ts, span.to_ts), (), found.touches, self._feed.snapshot(), self._applied)
-            rows = [s for s in steps if isinstance(s, RowsStep)]
-            if len(steps) != 1 or not rows:
-                raise ApplyError(
-                    f"the unfinished span ({span.from_ts}, {span.to_ts}] was begun without a DDL in it, its replay finds {len(steps)} steps"
-                )
-            self._apply_in_parts(events, rows[0], span.parts, tally)
+            with self._all_keyed(events, transactions, found, history, span.parts) as keyed:
+                steps = plan_steps((span.from_ts, span.to_ts), (), found.touches, self._feed.snapshot(), self._applied)
+                rows = [s for s in steps if isinstance(s, RowsStep)]
+                if len(steps) != 1 or not rows:
+                    raise ApplyError(
+                        f"the unfinished span ({span.from_ts}, {span.to_ts}] was begun without a DDL in it, its replay finds {len(steps)} steps"
+                    )
+                self._apply_in_parts(keyed, rows[0], span.parts, tally)
         self._send(-1, span.from_ts, tally)
 
     def __call__(self, transactions: DataFrame, batch_id: int) -> None:
@@ -212,25 +213,38 @@ class BatchApplier:
                 return
             tally.losses += controls.losses
             found = self._summary(events, marks, controls)
-            self._complete([d.job_id for d in controls.ddls if not d.is_setval], found.touches)
-            if any(history.table_at(t.table_id, t.schema_version) is None for t in found.touches):
-                # The rows of tables that the shipped history did not know have no keys: once more with what is known now.
-                with self._persisted(parallel.keyed(transactions, self._ship(self._feed.snapshot()), parts)) as keyed:
-                    self._apply_steps(keyed, controls, found, tally)
-            else:
-                self._apply_steps(events, controls, found, tally)
+            with self._all_keyed(events, transactions, found, history, parts) as keyed:
+                self._apply_steps(keyed, controls, found, tally)
+
+    @contextmanager
+    def _all_keyed(
+        self, events: DataFrame, transactions: DataFrame, found: RowSummary, history: SchemaHistory, parts: int
+    ) -> Iterator[DataFrame]:
+        """``events``; or made once more, when ``history`` did not know a table of theirs and left its rows without keys."""
+        self._complete((), found.touches)
+        if all(history.table_at(t.table_id, t.schema_version) is not None for t in found.touches):
+            yield events
+        else:
+            with self._persisted(parallel.keyed(transactions, self._ship(self._feed.snapshot()), parts)) as keyed:
+                yield keyed
 
     def _apply_steps(self, events: DataFrame, controls: Controls, found: RowSummary, tally: _Tally) -> None:
         tally.row_events += found.events
         tally.transactions += found.transactions
-        for step in self._steps(controls, found.touches):
+        steps = self._steps(controls, found.touches)
+        most = min(self._apply.atomic_rows, self._apply.atomic_bytes * found.events // max(found.bytes, 1))
+        fetched, fetched_upto = ROW_EVENT.empty_table(), 0
+        for place, step in enumerate(steps):
             if isinstance(step, DdlStep):
                 self._apply_ddl(step, tally)
-            elif step.row_events <= self._apply.atomic_rows and found.bytes <= self._apply.atomic_bytes:
-                rows = parallel.between(events, step.after_ts, step.upto_ts).select(*ROW_EVENT.names)
-                self._apply_atomic(self._not_ignored(rows.toArrow()) if step.row_events else None, step, tally)
-            else:
+            elif step.row_events > most:
                 self._apply_in_parts(events, step, self._apply.parts, tally)
+            else:
+                if step.row_events and step.upto_ts > fetched_upto:
+                    fetched_upto = _reach(steps[place:], most)
+                    rows = parallel.between(events, step.after_ts, fetched_upto).select(*ROW_EVENT.names)
+                    fetched = self._not_ignored(rows.toArrow())
+                self._apply_atomic(rows_between(fetched, step.after_ts, step.upto_ts), step, tally)
 
     def _summary(self, events: DataFrame, marks: pa.Table, controls: Controls) -> RowSummary:
         """From the summaries that came along; the rows are looked at again only where one of those lies across a barrier."""
@@ -262,10 +276,10 @@ class BatchApplier:
         self.stage = "history"
         complete_history(self._feed, job_ids, touches, self._waited_for, self._apply)
 
-    def _apply_atomic(self, rows: pa.Table | None, step: RowsStep, tally: _Tally) -> None:
+    def _apply_atomic(self, rows: pa.Table, step: RowsStep, tally: _Tally) -> None:
         self.stage = "plan"
         with tally.timed("plan"):
-            plan = self._plan(rows, step) if rows is not None and rows.num_rows else Plan()
+            plan = self._plan(rows, step) if rows.num_rows else Plan()
         self.stage = "apply"
         with tally.timed("write"):
             self._transact(lambda session: self._write_atomic(session, plan, step))
@@ -389,6 +403,18 @@ class BatchApplier:
             yield frame
         finally:
             frame.unpersist()
+
+
+def _reach(steps: Sequence[RowsStep | DdlStep], most: int) -> int:
+    """Up to where rows are fetched in one go: as many of the first steps as have ``most`` row events together."""
+    upto = 0
+    for step in steps:
+        if isinstance(step, RowsStep):
+            most -= step.row_events
+            if most < 0 and upto:
+                break
+            upto = step.upto_ts
+    return upto
 
 
 def _without(rows: pa.Table, table_ids: frozenset[int]) -> pa.Table:

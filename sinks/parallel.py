@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 
 from conf import faults
 from conf.model import ApplyConfig, TargetConfig
+from schemas.errors import SchemaMismatch
 from schemas.events import Op
 from schemas.explode import explode
 from schemas.history import SchemaHistory, TableAt
@@ -141,11 +142,21 @@ def planned(events: DataFrame, tables: Mapping[int, TableAt], flavour: Flavour, 
         for part in np.unique(whole.column("part").to_numpy()).tolist():
             rows = whole.filter(pc.equal(whole.column("part"), part)).combine_chunks()
             keys = rows.column("key").combine_chunks()
+            if keys.null_count:
+                raise _keyless_rows(rows)
             plan = plan_rows(rows.select(ROW_EVENT.names), held, limits, keys, flavour=flavour, route=route)
             for statement in (*plan.deletes, *plan.writes):
                 yield _statement_row(part, statement)
 
     return events.mapInArrow(run, ddl_of(PLANNED))
+
+
+def _keyless_rows(rows: pa.Table) -> SchemaMismatch:
+    first = rows.filter(pc.is_null(rows.column("key"))).slice(0, 1).to_pylist()[0]
+    return SchemaMismatch(
+        f"table id {first['table_id']}: a row event at commit_ts {first['commit_ts']} (schema version {first['schema_version']}) has no identity, because "
+        "the DDL history has no such table at that version; check that ddl-history is the history of this cluster and reaches back to the table's CREATE TABLE"
+    )
 
 
 def _statement_row(part: int, statement: Statement) -> pa.RecordBatch:
