@@ -1,8 +1,8 @@
 """The whole stream as one object: source -> pair -> apply -> checkpoint, started, watched and stopped. [spark]
 
 Promises: ``start`` first brings the target to a clean point (an unfinished span is replayed exactly), then decides where to
-resume: Spark's checkpoint directory knows; without it Delta's newest row; without both the target's own checkpoint row. Whatever
-is read twice on the way is passed over, because the target's row is the truth.
+resume: Spark's checkpoint directory knows; without it the target's own checkpoint row; where that is gone too, Delta's newest row.
+Whatever is read twice on the way is passed over, because the target's row is the truth.
 """
 
 import dataclasses
