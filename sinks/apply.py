@@ -28,7 +28,7 @@ from schemas.events import as_time
 from schemas.history import SchemaHistory
 from schemas.stages import ROW_EVENT
 from sinks import parallel, progress
-from sinks.batch import Controls, RowSummary, control_mask, controls_of, merge, rows_between, summarise, summary_of
+from sinks.batch import Controls, RowSummary, control_mask, controls_of, merge, rows_between, summarise, summary_of, without
 from sinks.ddl_apply import DdlOutcome, apply_ddl, ensure_ddl_table, load_applied
 from sinks.ddl_text import silent_losses
 from sinks.dialect import Flavour
@@ -179,7 +179,7 @@ class BatchApplier:
         """Apply the batch from the driver; False, with nothing done, when it proves too big for that."""
         self.stage = "read"
         with tally.timed("read"):
-            events = parallel.exploded_upto(transactions, self._apply.atomic_rows).toArrow()
+            events = parallel.collected(parallel.exploded_upto(transactions, self._apply.atomic_rows))
         if events.num_rows > self._apply.atomic_rows or events.nbytes > self._apply.atomic_bytes:
             return False
         controls = self._pass_over_done(controls_of(events))
@@ -242,8 +242,7 @@ class BatchApplier:
             else:
                 if step.row_events and step.upto_ts > fetched_upto:
                     fetched_upto = _reach(steps[place:], most)
-                    rows = parallel.between(events, step.after_ts, fetched_upto).select(*ROW_EVENT.names)
-                    fetched = self._not_ignored(rows.toArrow())
+                    fetched = self._not_ignored(parallel.rows_in(events, (step.after_ts, fetched_upto)))
                 self._apply_atomic(rows_between(fetched, step.after_ts, step.upto_ts), step, tally)
 
     def _summary(self, events: DataFrame, marks: pa.Table, controls: Controls) -> RowSummary:
@@ -251,7 +250,7 @@ class BatchApplier:
         ddl_ts = [d.commit_ts for d in controls.ddls]
         found = summary_of(marks, controls.from_ts, ddl_ts)
         if found is None:
-            found = merge(parallel.summaries(parallel.between(events, controls.from_ts, controls.to_ts), ddl_ts))
+            found = merge(parallel.summaries(events, (controls.from_ts, controls.to_ts), ddl_ts))
         return found
 
     # Steps.
@@ -288,7 +287,7 @@ class BatchApplier:
         tally.rows_written += plan.counts.deleted + plan.counts.written
 
     def _plan(self, rows: pa.Table, step: RowsStep) -> Plan:
-        return plan_rows(_without(rows, step.gone), step.tables, self._limits, flavour=self._flavour, route=self._route)
+        return plan_rows(without(rows, "table_id", step.gone), step.tables, self._limits, flavour=self._flavour, route=self._route)
 
     def _write_atomic(self, session: Session, plan: Plan, step: RowsStep) -> None:
         schema, drainer = self._apply.checkpoint_schema, self._apply.drainer
@@ -330,13 +329,11 @@ class BatchApplier:
 
         self._transact(begin)
         faults.point("before-deletes")
-        rows = parallel.between(events, step.after_ts, step.upto_ts)
-        if ignored := [*self._apply.ignore_txn_commit_ts]:
-            rows = rows.filter(~rows["commit_ts"].isin(ignored))
-        if step.gone:
-            rows = rows.filter(~rows["table_id"].isin(sorted(step.gone)))
+        skipped = frozenset(self._apply.ignore_txn_commit_ts)
+        span = (step.after_ts, step.upto_ts)
+        how = parallel.PartPlan(span, dict(step.tables), self._flavour, self._route, self._limits, skipped, step.gone)
         to = parallel.PartTarget(self._config.target, self._apply, step.after_ts, step.upto_ts, parts)
-        with self._persisted(parallel.planned(rows, step.tables, self._flavour, self._route, self._limits)) as statements:
+        with self._persisted(parallel.planned(events, how)) as statements:
             self.stage = "plan"
             with tally.timed("plan+delete"):
                 tally.rows_written += parallel.execute(statements, Phase.DELETE, to)
@@ -415,9 +412,3 @@ def _reach(steps: Sequence[RowsStep | DdlStep], most: int) -> int:
                 break
             upto = step.upto_ts
     return upto
-
-
-def _without(rows: pa.Table, table_ids: frozenset[int]) -> pa.Table:
-    if not table_ids:
-        return rows
-    return rows.filter(pa.array(~np.isin(rows.column("table_id").to_numpy(), list(table_ids))))

@@ -6,7 +6,7 @@ executors can summarise their partitions and the driver sees only a few rows.
 
 import struct
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -168,3 +168,10 @@ def rows_between(events: pa.Table, after_ts: int, upto_ts: int) -> pa.Table:
     commit_ts = events.column("commit_ts")
     inside = pc.and_(pc.greater(commit_ts, after_ts), pc.less_equal(commit_ts, upto_ts))
     return events.filter(pc.and_(inside, pc.invert(control_mask(events))))
+
+
+def without(events: pa.Table, name: str, values: Collection[int]) -> pa.Table:
+    """``events`` but those whose column ``name`` has one of ``values``."""
+    if not values:
+        return events
+    return events.filter(pa.array(~np.isin(events.column(name).to_numpy(), list(values))))

@@ -22,12 +22,12 @@ from pyspark.sql import functions as F
 from conf import faults
 from conf.model import ApplyConfig, TargetConfig
 from schemas.errors import SchemaMismatch
-from schemas.events import Op
 from schemas.explode import explode
 from schemas.history import SchemaHistory, TableAt
 from schemas.stages import ROW_EVENT, ddl_of
 from sinks import progress
-from sinks.batch import PARTIAL, control_mask, summarise, summary_rows
+from sinks.batch import PARTIAL, control_mask, rows_between, summarise, summary_rows, without
+from sinks.blocks import BLOCK, CONTROLS, ROWS, pack, slices, unpack
 from sinks.dialect import Flavour
 from sinks.fold import part_numbers
 from sinks.plan import Phase, PlanLimits, Statement, plan_rows, row_identities
@@ -49,6 +49,9 @@ PLANNED = pa.schema(
 )
 """One statement of one part."""
 
+Span = tuple[int, int]
+"""(after_ts exclusive, upto_ts inclusive)."""
+
 DONE = pa.schema([pa.field("part", pa.int32(), nullable=False), pa.field("rows", pa.int64(), nullable=False)])
 """What one part wrote in one phase."""
 
@@ -65,90 +68,119 @@ class PartTarget:
 
 
 def exploded_upto(transactions: DataFrame, limit: int) -> DataFrame:
-    """Row events, but each partition stops soon after ``limit`` of them: enough to see that the batch is bigger than that."""
+    """Blocks of row events, but each partition stops soon after ``limit`` of them: enough to see that the batch is bigger than that."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         seen = 0
         for batch in batches:
-            if seen <= limit:
-                events = explode(batch)
-                seen += events.num_rows
-                yield events
+            for piece in slices(batch):
+                if seen <= limit:
+                    events = explode(piece)
+                    seen += events.num_rows
+                    yield from pack(ROWS, 0, pa.Table.from_batches([events]))
 
-    return transactions.mapInArrow(run, ddl_of(ROW_EVENT))
+    return transactions.mapInArrow(run, ddl_of(BLOCK))
 
 
 def keyed(transactions: DataFrame, history: Broadcast[SchemaHistory], parts: int) -> DataFrame:
-    """Row events with key and part, each part in the Spark partition of its number."""
+    """Blocks of row events with keys, each part in the Spark partition of its number; and blocks of controls with their summaries."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            events = pa.Table.from_batches([explode(batch)])
-            yield from with_keys(pa.concat_tables([events, summary_rows(events)]).combine_chunks(), history.value, parts).to_batches()
+            for piece in slices(batch):
+                events = pa.Table.from_batches([explode(piece)])
+                is_control = control_mask(events)
+                yield from pack(CONTROLS, 0, pa.concat_tables([events.filter(is_control), summary_rows(events)]))
+                rows = with_keys(events.filter(pc.invert(is_control)).combine_chunks(), history.value, parts)
+                for part in range(parts):
+                    yield from pack(ROWS, part, rows.filter(pc.equal(rows.column("part"), part)))
 
-    return transactions.mapInArrow(run, ddl_of(KEYED)).repartitionById(parts, "part")
+    return transactions.mapInArrow(run, ddl_of(BLOCK)).repartitionById(parts, "part")
 
 
-def with_keys(events: pa.Table, history: SchemaHistory, parts: int) -> pa.Table:
-    """``events`` (``ROW_EVENT``) as ``KEYED``; pure. The identity of a row does not depend on the schema version."""
-    versions = events.column("schema_version").to_numpy()
-    table_ids = events.column("table_id").to_numpy()
-    is_row = ~control_mask(events).to_numpy()
+def with_keys(rows: pa.Table, history: SchemaHistory, parts: int) -> pa.Table:
+    """Row changes (``ROW_EVENT``) as ``KEYED``; pure. The identity of a row does not depend on the schema version."""
+    versions = rows.column("schema_version").to_numpy()
+    table_ids = rows.column("table_id").to_numpy()
     tables: dict[int, TableAt] = {}
-    for table_id in np.unique(table_ids[is_row]).tolist():
-        newest = int(versions[is_row & (table_ids == table_id)].max())
+    for table_id in np.unique(table_ids).tolist():
+        newest = int(versions[table_ids == table_id].max())
         if (found := history.table_at(table_id, newest)) is not None:
             tables[table_id] = found
-    known = is_row & np.isin(table_ids, list(tables))
-    rows = events.filter(pa.array(known))
-    keys = row_identities(rows, tables)
+    known = np.isin(table_ids, list(tables))
+    with_key, without = rows.filter(pa.array(known)), rows.filter(pa.array(~known))
+    keys = row_identities(with_key, tables)
     unclustered = [i for i, t in tables.items() if not (t.info.pk_is_handle or t.info.is_common_handle)]
     numbers = part_numbers(table_ids[known], keys, np.isin(table_ids[known], unclustered), parts)
-    rows = rows.append_column("key", keys).append_column("part", pa.array(numbers))
-    rest = events.filter(pa.array(~known))
-    rest = rest.append_column("key", pa.nulls(rest.num_rows, pa.binary())).append_column(
-        "part", pa.array(np.zeros(rest.num_rows, np.int32))
-    )
-    return pa.concat_tables([rows, rest]).cast(KEYED)
+    with_key = with_key.append_column("key", keys).append_column("part", pa.array(numbers))
+    nothing = pa.nulls(without.num_rows, pa.binary())
+    without = without.append_column("key", nothing).append_column("part", pa.array(np.zeros(without.num_rows, np.int32)))
+    return pa.concat_tables([with_key, without]).cast(KEYED)
 
 
-def controls(events: DataFrame) -> pa.Table:
+def collected(blocks: DataFrame) -> pa.Table:
+    """The events of ``blocks`` (``ROW_EVENT``) on the driver; runs one Spark job."""
+    return unpack(blocks.toArrow().to_batches(), ROW_EVENT)
+
+
+def controls(blocks: DataFrame) -> pa.Table:
     """The DDLs, the punctuation and the summaries of what came with them; runs one Spark job."""
-    return events.select(*ROW_EVENT.names).filter(F.col("op") >= int(Op.DDL)).toArrow()
+    return collected(blocks.filter(F.col("kind") == CONTROLS))
 
 
-def summaries(events: DataFrame, ddl_ts: Sequence[int]) -> pa.Table:
-    """The partial summaries of all partitions; runs one Spark job."""
+def summaries(blocks: DataFrame, span: Span, ddl_ts: Sequence[int]) -> pa.Table:
+    """The partial summaries of the row changes in ``span``; runs one Spark job."""
     bounds = list(ddl_ts)
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield from summarise(pa.Table.from_batches([batch]), bounds).to_batches()
+            yield from summarise(rows_between(unpack([batch], ROW_EVENT), *span), bounds).to_batches()
 
-    return events.select(*ROW_EVENT.names).mapInArrow(run, ddl_of(PARTIAL)).toArrow()
-
-
-def between(events: DataFrame, after_ts: int, upto_ts: int) -> DataFrame:
-    """The row changes with ``after_ts < commit_ts <= upto_ts``."""
-    return events.filter((F.col("commit_ts") > after_ts) & (F.col("commit_ts") <= upto_ts) & (F.col("op") < int(Op.DDL)))
+    return _overlapping(blocks, span).mapInArrow(run, ddl_of(PARTIAL)).toArrow()
 
 
-def planned(events: DataFrame, tables: Mapping[int, TableAt], flavour: Flavour, route: Route, limits: PlanLimits) -> DataFrame:
-    """The statements of each part, from ``KEYED`` events between two barriers."""
-    held = dict(tables)
+def rows_in(blocks: DataFrame, span: Span) -> pa.Table:
+    """The row changes in ``span`` (``ROW_EVENT``) on the driver; runs one Spark job."""
+    return rows_between(collected(_overlapping(blocks, span)), *span)
+
+
+def _overlapping(blocks: DataFrame, span: Span) -> DataFrame:
+    after_ts, upto_ts = span
+    return blocks.filter((F.col("kind") == ROWS) & (F.col("last_ts") > after_ts) & (F.col("first_ts") <= upto_ts))
+
+
+@dataclass(frozen=True, slots=True)
+class PartPlan:
+    """How executors plan a part: picklable."""
+
+    span: Span
+    tables: Mapping[int, TableAt]
+    flavour: Flavour
+    route: Route
+    limits: PlanLimits
+    skipped_ts: frozenset[int]
+    """Transactions that are passed over."""
+    gone: frozenset[int]
+    """Tables whose rows have nowhere to go."""
+
+
+def planned(blocks: DataFrame, how: PartPlan) -> DataFrame:
+    """The statements of each part, from keyed blocks between two barriers."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        whole = pa.Table.from_batches(list(batches), schema=KEYED)
+        whole = rows_between(unpack(batches, KEYED), *how.span)
+        whole = without(whole, "table_id", how.gone)
+        whole = without(whole, "commit_ts", how.skipped_ts)
         for part in np.unique(whole.column("part").to_numpy()).tolist():
             rows = whole.filter(pc.equal(whole.column("part"), part)).combine_chunks()
             keys = rows.column("key").combine_chunks()
             if keys.null_count:
                 raise _keyless_rows(rows)
-            plan = plan_rows(rows.select(ROW_EVENT.names), held, limits, keys, flavour=flavour, route=route)
+            plan = plan_rows(rows.select(ROW_EVENT.names), how.tables, how.limits, keys, flavour=how.flavour, route=how.route)
             for statement in (*plan.deletes, *plan.writes):
                 yield _statement_row(part, statement)
 
-    return events.mapInArrow(run, ddl_of(PLANNED))
+    return _overlapping(blocks, how.span).mapInArrow(run, ddl_of(PLANNED))
 
 
 def _keyless_rows(rows: pa.Table) -> SchemaMismatch:
