@@ -1,0 +1,51 @@
+"""``sinks.blocks`` and the keyed blocks of ``sinks.parallel``: what goes in comes out."""
+
+import pyarrow as pa
+import pytest
+
+from schemas.events import Op
+from schemas.history import SchemaHistory
+from schemas.stages import ROW_EVENT, TRANSACTION
+from sinks.blocks import BLOCK, CONTROLS, ROWS, pack, slices, unpack
+from sinks.parallel import KEYED, with_keys
+
+
+def events(*commit_ts: int) -> pa.Table:
+    rows = [{"commit_ts": ts, "seq": 0, "op": int(Op.INSERT), "table_id": 7, "schema_version": 3, "row": b"r"} for ts in commit_ts]
+    return pa.Table.from_pylist(rows, schema=ROW_EVENT)
+
+
+def test_a_block_knows_its_ends_and_keeps_its_events() -> None:
+    (block,) = pack(ROWS, 1, events(5, 9, 7))
+    assert block.schema == BLOCK
+    assert block.select(["kind", "part", "first_ts", "last_ts"]).to_pylist() == [{"kind": ROWS, "part": 1, "first_ts": 5, "last_ts": 9}]
+    assert unpack([block], ROW_EVENT) == events(5, 9, 7)
+
+
+def test_many_blocks_are_one_table_in_order() -> None:
+    blocks = [*pack(ROWS, 0, events(1, 2)), *pack(CONTROLS, 0, events(3))]
+    assert unpack(blocks, ROW_EVENT).column("commit_ts").to_pylist() == [1, 2, 3]
+
+
+def test_nothing_is_no_block_and_no_block_is_nothing() -> None:
+    assert list(pack(ROWS, 0, events())) == []
+    assert unpack([], ROW_EVENT) == events()
+
+
+@pytest.mark.parametrize("rows", [0, 1, 1999, 2000, 2001, 4500])
+def test_slices_cover_the_batch(rows: int) -> None:
+    columns = [
+        pa.array([0] * rows, pa.int32()),
+        pa.array(range(rows), pa.int64()),
+        pa.array(range(rows), pa.int64()),
+        pa.nulls(rows, pa.binary()),
+    ]
+    batch = pa.RecordBatch.from_arrays(columns, schema=TRANSACTION)
+    assert [ts for piece in slices(batch) for ts in piece.column("commit_ts").to_pylist()] == list(range(rows))
+
+
+def test_rows_of_an_unknown_table_have_no_key() -> None:
+    keyed = with_keys(events(1, 2), SchemaHistory(), 3)
+    assert keyed.schema == KEYED
+    assert keyed.column("key").null_count == 2
+    assert set(keyed.column("part").to_pylist()) == {0}
