@@ -99,7 +99,10 @@ def write_backlog(upstream: Upstream, tables: int, ddls: int) -> None:
 def own_seconds(target: TargetConfig, config: DrainerConfig, ddls: int) -> float:
     """Seconds the target takes for the stream's own ALTER statements, on twins of the tables with their rows."""
     with connect(target, config.apply) as session:
-        executed = [str(row[0]) for row in session.query("SELECT executed FROM tidb_binlog.spark_ddl ORDER BY version")]
+        executed = [
+            str(row[0]).replace(f"`{DATABASE}`", f"`{TWIN}`")
+            for row in session.query("SELECT executed FROM tidb_binlog.spark_ddl ORDER BY version")
+        ]
         session.execute("SET SESSION autocommit = 1")
         session.execute(f"CREATE DATABASE {TWIN}")
         session.execute(f"USE {TWIN}")
