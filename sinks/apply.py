@@ -23,7 +23,7 @@ from pyspark.storagelevel import StorageLevel
 
 from conf import faults
 from conf.model import ApplyConfig, DrainerConfig
-from schemas.errors import ApplyError, ReplicationError, RetryableApplyError
+from schemas.errors import ApplyError, ReplicationError
 from schemas.events import as_time
 from schemas.history import SchemaHistory
 from schemas.stages import ROW_EVENT
@@ -37,7 +37,7 @@ from sinks.history_wait import complete_history
 from sinks.plan import Phase, Plan, PlanLimits, plan_rows
 from sinks.route import Route
 from sinks.segments import AppliedJobs, DdlStep, RowsStep, Touch, plan_steps
-from sinks.session import Session, connect, run_transaction
+from sinks.session import Session, connect, run_retried, run_transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,15 +354,11 @@ class BatchApplier:
 
     def _retried_ddl(self, step: DdlStep) -> DdlOutcome:
         """A lost connection is opened again; what the server did of the DDL before is found out by ``apply_ddl``."""
-        for attempt in range(self._apply.retries + 1):
-            try:
-                with self._connect() as session:
-                    return apply_ddl(session, step, self._feed.snapshot(), self._apply, partial(self._save_ddl, session, step))
-            except RetryableApplyError:
-                if attempt == self._apply.retries:
-                    raise
-                time.sleep(min(0.05 * 2**attempt, 5.0))
-        raise AssertionError("the loop above returns or raises")
+
+        def work(session: Session) -> DdlOutcome:
+            return apply_ddl(session, step, self._feed.snapshot(), self._apply, partial(self._save_ddl, session, step))
+
+        return run_retried(self._connect, work, self._apply.retries)
 
     def _save_ddl(self, session: Session, step: DdlStep, _: object) -> None:
         self._save(session, step.commit_ts, step.applied, consistent=True)
