@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from binlog_source.upstream.workload_process import WorkloadProcess
-from sinks.dialect import quote_name
+from schemas.ddl_tokens import quote_name
 from sinks.session import Session
 
 _SHOWN = 3

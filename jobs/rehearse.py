@@ -25,9 +25,9 @@ from jobs.mariadb import PrivateMariaDB
 from jobs.replication import Replication
 from jobs.report import Reporter
 from jobs.session import build_session
+from schemas.ddl_tokens import quote_name
 from schemas.errors import ConfigError, ReplicationError
 from schemas.events import tso
-from sinks.dialect import quote_name
 from sinks.session import connect
 
 

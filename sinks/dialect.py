@@ -6,6 +6,7 @@ Promises: pure text from table infos. Literals are written for UTF-8 connections
 import enum
 from collections.abc import Sequence
 
+from schemas.ddl_tokens import quote_name
 from schemas.tableinfo import ColumnInfo, ColumnType, TableInfo
 
 
@@ -23,11 +24,6 @@ def flavour_of(version: str) -> Flavour:
     if "tidb" in text:
         return Flavour.TIDB
     return Flavour.MARIADB if "mariadb" in text else Flavour.MYSQL
-
-
-def quote_name(name: str) -> str:
-    """A database, table or column name in back quotes."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def table_name(schema: str, table: str) -> str:

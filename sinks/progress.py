@@ -13,8 +13,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from schemas.ddl_tokens import quote_name
 from schemas.errors import ApplyError
-from sinks.dialect import quote_name
 from sinks.session import Session
 
 CHECKPOINT_SCHEMA = "tidb_binlog"

@@ -16,8 +16,9 @@ import pymysql
 from pymysql.constants import CR, ER
 
 from conf.model import ApplyConfig, TargetConfig
+from schemas.ddl_tokens import quote_name
 from schemas.errors import ApplyError, ConfigError, RetryableApplyError
-from sinks.dialect import Flavour, flavour_of, quote_name
+from sinks.dialect import Flavour, flavour_of
 
 _log = logging.getLogger(__name__)
 
@@ -174,18 +175,32 @@ def run_transaction(
         retries: how often it is tried again; the last error then leaves.
         pause: waits that many seconds; tests pass their own.
     """
+
+    def transaction(session: Session) -> T:
+        session.begin()
+        result = work(session)
+        session.commit()
+        return result
+
+    return run_retried(session_factory, transaction, retries, pause)
+
+
+def run_retried(
+    session_factory: Callable[[], Session],
+    work: Callable[[Session], T],
+    retries: int,
+    pause: Callable[[float], None] = time.sleep,
+) -> T:
+    """Run ``work`` with a fresh session, and with another one after an error that may pass; the last error leaves."""
     for attempt in range(retries + 1):
         try:
             with session_factory() as session:
-                session.begin()
-                result = work(session)
-                session.commit()
-                return result
+                return work(session)
         except RetryableApplyError as error:
             if attempt == retries:
                 raise
             wait = min(0.05 * 2**attempt, 5.0)
-            _log.warning("transaction on the target failed, attempt %d of %d, again in %.2f s: %s", attempt + 1, retries + 1, wait, error)
+            _log.warning("work on the target failed, attempt %d of %d, again in %.2f s: %s", attempt + 1, retries + 1, wait, error)
             pause(wait)
     raise AssertionError("the loop above returns or raises")
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from binlog_source.upstream import schema
 from binlog_source.upstream.schema import Column, Json, Table
 from binlog_source.upstream.tablestore import LiveTable
+from schemas.ddl_tokens import quote_name
 from schemas.jobs import DELETE_ONLY, STATE_SYNCED, JobType
 from schemas.proto import binlog_pb2
 from schemas.tableinfo import PUBLIC
@@ -101,7 +102,7 @@ class DdlRunner:
                 "state": PUBLIC,
             }
             job = self._job(JobType.CREATE_SCHEMA, name, self._store.new_version(), f"create database {name}", db_info=info)
-        return self._finish(job, f"CREATE DATABASE {schema.quoted(name)};", emit)
+        return self._finish(job, f"CREATE DATABASE {quote_name(name)};", emit)
 
     def create_table(self, db: str, table: Table, *, emit: bool = True) -> Ddl:
         """CREATE TABLE."""
@@ -117,7 +118,7 @@ class DdlRunner:
             live = self._store.table(qualified)
             del self._store.tables[live.id]
             job = self._job(JobType.DROP_TABLE, live.db, self._store.new_version(), f"drop table {live.name}", live)
-        return self._finish(job, f"DROP TABLE {schema.quoted(live.name)};", emit, state=0)
+        return self._finish(job, f"DROP TABLE {quote_name(live.name)};", emit, state=0)
 
     def truncate(self, qualified: str, *, emit: bool = True) -> Ddl:
         """TRUNCATE TABLE: the table gets a new id."""
@@ -127,7 +128,7 @@ class DdlRunner:
             version = self._store.new_version()
             live = self._store.add_table(old.db, {**old.info, "id": self._store.new_id()}, version)
             job = self._job(JobType.TRUNCATE_TABLE, old.db, version, f"truncate table {old.name}", live) | {"table_id": old.id}
-        return self._finish(job, f"TRUNCATE TABLE {schema.quoted(old.name)};", emit)
+        return self._finish(job, f"TRUNCATE TABLE {quote_name(old.name)};", emit)
 
     def rename(self, qualified: str, new: str, *, emit: bool = True) -> Ddl:
         """RENAME TABLE to ``db.table``."""
@@ -139,7 +140,7 @@ class DdlRunner:
             version = self._store.new_version()
             self._store.alter(live, {**live.info, "name": schema.name_json(new_name)}, version)
             job = self._job(JobType.RENAME_TABLE, new_db, version, f"rename table {qualified} to {new}", live) | {"table_name": old_name}
-        q = schema.quoted
+        q = quote_name
         return self._finish(job, f"RENAME TABLE {q(old_db)}.{q(old_name)} TO {q(new_db)}.{q(new_name)};", emit)
 
     def add_column(self, qualified: str, column: Column, *, emit: bool = True) -> Ddl:
@@ -184,7 +185,7 @@ class DdlRunner:
         with self._upstream.lock:
             live = self._store.table(qualified)
             self._store.alter(live, hide(live), self._store.new_version())
-        return self._alter(qualified, JobType.DROP_COLUMN, f"DROP COLUMN {schema.quoted(name)}", drop, emit, states=[DELETE_ONLY, 0])
+        return self._alter(qualified, JobType.DROP_COLUMN, f"DROP COLUMN {quote_name(name)}", drop, emit, states=[DELETE_ONLY, 0])
 
     def failed(self, qualified: str, type_: int, query: str, *, state: int = STATE_ROLLBACK_DONE, emit: bool = True) -> Ddl:
         """A job that changed nothing (rolled back or cancelled): schema version 0, but with a binlog."""
@@ -200,7 +201,7 @@ class DdlRunner:
             live = self._store.table(qualified)
             version = self._store.new_version()
             self._store.alter(live, change(live), version)
-            text = f"ALTER TABLE {schema.quoted(live.name)} {clause};"
+            text = f"ALTER TABLE {quote_name(live.name)} {clause};"
             job = self._job(type_, live.db, version, text, live)
         return self._finish(job, text, emit, states=states)
 

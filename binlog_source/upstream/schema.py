@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from schemas.ddl_tokens import quote_name
 from schemas.errors import ConfigError
 from schemas.tableinfo import PUBLIC, WHOLE_COLUMN, ColumnFlag, ColumnInfo, ColumnType, TableInfo
 
@@ -80,7 +81,7 @@ class Column:
         """The column definition in TiDB's restored form."""
         kind = re.sub(r"^[a-z]+", lambda m: m[0].upper(), self.kind).replace(" unsigned", " UNSIGNED")
         default = "" if self.default is None else f" DEFAULT {_literal(self.default)}"
-        return f"{quoted(self.name)} {kind}{' NOT NULL' if self.not_null else ''}{default}"
+        return f"{quote_name(self.name)} {kind}{' NOT NULL' if self.not_null else ''}{default}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +103,7 @@ class Table:
                 f"PRIMARY KEY({_names(self.primary_key)}) /*T![clustered_index] {'CLUSTERED' if self.clustered else 'NONCLUSTERED'} */"
             )
         parts += [f"UNIQUE `u{number}`({_names(columns)})" for number, columns in enumerate(self.unique, 1)]
-        return f"CREATE TABLE {quoted(self.name)} ({','.join(parts)});"
-
-
-def quoted(name: str) -> str:
-    """A name in back quotes."""
-    return "`" + name.replace("`", "``") + "`"
+        return f"CREATE TABLE {quote_name(self.name)} ({','.join(parts)});"
 
 
 def name_json(name: str) -> Json:
@@ -225,7 +221,7 @@ def parsed(info: Json) -> TableInfo:
 
 
 def _names(names: Sequence[str]) -> str:
-    return ", ".join(map(quoted, names))
+    return ", ".join(map(quote_name, names))
 
 
 def _literal(value: str | int | float) -> str:
