@@ -182,7 +182,7 @@ class BatchApplier:
             events = parallel.collected(parallel.exploded_upto(transactions, self._apply.atomic_rows))
         if events.num_rows > self._apply.atomic_rows or events.nbytes > self._apply.atomic_bytes:
             return False
-        controls = self._pass_over_done(controls_of(events))
+        controls = self._controls_among(events)
         if controls is not None:
             tally.losses += controls.losses
             self._apply_events(events, controls, tally)
@@ -208,7 +208,7 @@ class BatchApplier:
             self.stage = "read"
             with tally.timed("read"):
                 marks = parallel.controls(events)
-                controls = self._pass_over_done(controls_of(marks))
+                controls = self._controls_among(marks)
             if controls is None:
                 return
             tally.losses += controls.losses
@@ -255,8 +255,12 @@ class BatchApplier:
 
     # Steps.
 
-    def _pass_over_done(self, controls: Controls) -> Controls | None:
-        """The part of the span that is not in the target yet; None when all of it is."""
+    def _controls_among(self, events: pa.Table) -> Controls | None:
+        """The part of the batch's span that is not in the target yet; None when all of it is."""
+        if not events.num_rows:
+            # Spark runs a new stream's first batch even when the source has nothing to give. Anything that got lost would be missed by the next one.
+            return None
+        controls = controls_of(events)
         if controls.from_ts > self.commit_ts:
             raise ApplyError(
                 f"the stream goes on after {controls.from_ts} ({as_time(controls.from_ts)}), but the target's checkpoint says {self.commit_ts} "

@@ -105,3 +105,20 @@ def test_raw_with_straddling_pairs(name: str, spark: SparkSession, mariadb: Priv
         print(f"{name}: {pairs}")
         assert pairs.over_batches >= 0.25 * pairs.all
         assert pairs.over_restarts >= 0.01 * pairs.all
+
+
+@pytest.mark.parametrize("delivery", ["sorted", "raw"])
+def test_a_stream_that_starts_before_its_pumps_have_anything(
+    delivery: str, spark: SparkSession, mariadb: PrivateMariaDB, tmp_path: Path
+) -> None:
+    """Spark runs a new stream's first batch even when the source has nothing to give."""
+    with Arena(load(GOLDEN / "txn"), mariadb, tmp_path, delivery, TINY) as arena:
+        prepare_target(mariadb.target(), arena.settings(), arena.case.databases, drop=True)
+        with Replication(spark, arena.settings()) as replication:
+            while not (arena.spark_dir / "commits" / "0").exists():
+                replication.check()
+                replication.query.awaitTermination(0.02)
+            arena.write()
+            while not replication.reached(arena.case.end_ts):
+                replication.query.awaitTermination(0.02)
+        arena.assert_equal()

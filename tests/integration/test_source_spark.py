@@ -92,7 +92,8 @@ class Taken:
     @property
     def payloads(self) -> dict[int, bytes | None]:
         found: dict[int, bytes | None] = {}
-        for rows in self.batches.values():
+        # Spark runs a new stream's first batch even when the source has nothing to give yet.
+        for rows in filter(None, self.batches.values()):
             (span,) = [(s, c) for tp, s, c, _ in rows if tp == Op.RESOLVED]
             for tp, _, commit_ts, payload in rows:
                 if tp != Op.RESOLVED:
