@@ -175,7 +175,7 @@ fi
 [[ -z $jars ]] || spark_args+=(--jars "$jars")
 [[ -z $py_files ]] || spark_args+=(--py-files "$py_files")
 
-jvm="-Dlog4j2.configurationFile=file:$root/conf/log4j2.properties -Dtidb.binlog.log=$TIDB_BINLOG_LOG -Xlog:disable -Xlog:all=error:stderr"
+jvm="$(<"$root/conf/jvm.options") -Dlog4j2.configurationFile=file:$root/conf/log4j2.properties -Dtidb.binlog.log=$TIDB_BINLOG_LOG -Xlog:disable -Xlog:all=error:stderr"
 [[ ! -f $venv/spark-jars/spark.jsa ]] || jvm+=" -XX:SharedArchiveFile=$venv/spark-jars/spark.jsa"
 export SPARK_SUBMIT_OPTS="$jvm${SPARK_SUBMIT_OPTS:+ $SPARK_SUBMIT_OPTS}"
 # Ctrl-C is for the job, which stops between two batches; Spark's JVM, its parent, would die under it.

@@ -36,6 +36,8 @@ _log = logging.getLogger(__name__)
 _KEPT = "tidb-binlog.json"
 """File beside Spark's checkpoint that keeps what a query must not change: its delivery and its buckets."""
 _RATE_SECONDS = 5.0
+_LOOK_SECONDS = 0.25
+"""How often Spark is asked whether the query still runs: each question wakes the JVM."""
 
 
 class Replication:
@@ -59,6 +61,8 @@ class Replication:
         self._totals = Progress()
         self._recent: deque[tuple[float, int]] = deque(maxlen=64)
         self._lock = threading.Lock()
+        self._looked_at = 0.0
+        self._ended = False
         self.started_at = 0.0
         """``time.monotonic`` just before the query was started."""
         self.reports: deque[BatchReport] = deque(maxlen=1000)
@@ -107,8 +111,12 @@ class Replication:
         return self
 
     def reached(self, commit_ts: int) -> bool:
-        """Whether the target holds everything up to ``commit_ts``. Raises what ended the stream, if something did."""
-        self.check()
+        """Whether the target holds everything up to ``commit_ts``. Raises what ended the stream, if something did; cheap, made to be polled."""
+        now = time.monotonic()
+        if now - self._looked_at >= _LOOK_SECONDS:
+            self._looked_at = now
+            self.check()
+            self._ended = not self.query.isActive
         return self.commit_ts >= commit_ts
 
     def check(self) -> None:
@@ -124,7 +132,7 @@ class Replication:
         while not stop.wait(0.05):
             if self.reached(until_ts) and until_ts:
                 return True
-            if not self.query.isActive:
+            if self._ended:
                 self.check()
                 return False
         return False

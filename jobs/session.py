@@ -57,6 +57,8 @@ def session_settings(cores: int | None, *, delta: bool = True) -> dict[str, str]
         # Plans are small and fixed: re-planning between stages only adds latency.
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # A Python worker holds one Arrow batch at a time, and begins when the first is there.
+        "spark.sql.execution.arrow.maxBytesPerBatch": "4m",
         "spark.locality.wait": "0s",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -66,6 +68,8 @@ def session_settings(cores: int | None, *, delta: bool = True) -> dict[str, str]
             "spark.sql.shuffle.partitions": str(cores),
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
+            # What is shuffled stays on this machine, and most of it is compressed by us (sinks/blocks.py).
+            "spark.shuffle.compress": "false",
         }
     if delta:
         settings |= {
@@ -89,9 +93,10 @@ def local_cores(master: str) -> int | None:
 
 
 def jvm_options(log_file: Path) -> str:
-    """JVM options that send Spark's log to ``log_file`` instead of the console, and that make the JVM start quickly and silently."""
+    """``conf/jvm.options``, and options that send Spark's log to ``log_file`` instead of the console and make the JVM start quickly and silently."""
     log = f"-Dlog4j2.configurationFile={(PROJECT / 'conf' / 'log4j2.properties').as_uri()} -Dtidb.binlog.log={log_file}"
-    return f"{log} -Xlog:disable -Xlog:all=error:stderr" + (f" -XX:SharedArchiveFile={CLASS_ARCHIVE}" if CLASS_ARCHIVE.exists() else "")
+    ours = f"{(PROJECT / 'conf' / 'jvm.options').read_text().strip()} {log} -Xlog:disable -Xlog:all=error:stderr"
+    return ours + (f" -XX:SharedArchiveFile={CLASS_ARCHIVE}" if CLASS_ARCHIVE.exists() else "")
 
 
 def _quiet_console() -> None:

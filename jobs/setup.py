@@ -157,7 +157,7 @@ def write_zip(file: Path) -> None:
 
 def sources() -> Iterable[Path]:
     """Every file of the wheel, sorted."""
-    kinds = (".py", ".toml", ".properties", ".typed")
+    kinds = (".py", ".toml", ".properties", ".options", ".typed")
     found = (p for package in PACKAGES for p in sorted((PROJECT / package).rglob("*")) if p.suffix in kinds or p.name == "py.typed")
     module = PROJECT / MODULE
     return [*found, *([module] if module.exists() else [])]

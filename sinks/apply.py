@@ -34,7 +34,7 @@ from sinks.ddl_text import silent_losses
 from sinks.dialect import Flavour
 from sinks.history_feed import HistoryFeed
 from sinks.history_wait import complete_history
-from sinks.plan import Phase, Plan, PlanLimits, plan_rows
+from sinks.plan import Plan, PlanLimits, plan_rows
 from sinks.route import Route
 from sinks.segments import AppliedJobs, DdlStep, RowsStep, Touch, plan_steps
 from sinks.session import Session, connect, run_retried, run_transaction
@@ -337,14 +337,14 @@ class BatchApplier:
         span = (step.after_ts, step.upto_ts)
         how = parallel.PartPlan(span, dict(step.tables), self._flavour, self._route, self._limits, skipped, step.gone)
         to = parallel.PartTarget(self._config.target, self._apply, step.after_ts, step.upto_ts, parts)
-        with self._persisted(parallel.planned(events, how)) as statements:
+        with self._persisted(parallel.planned(events, how, to)) as plans:
             self.stage = "plan"
             with tally.timed("plan+delete"):
-                tally.rows_written += parallel.execute(statements, Phase.DELETE, to)
+                tally.rows_written += parallel.delete(plans)
             faults.point("between-phases")
             self.stage = "apply"
             with tally.timed("write"):
-                tally.rows_written += parallel.execute(statements, Phase.WRITE, to)
+                tally.rows_written += parallel.write(plans, to)
         self._transact(finish)
         faults.point("after-downstream-commit")
         self.commit_ts, self._applied = step.upto_ts, step.applied

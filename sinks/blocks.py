@@ -1,7 +1,7 @@
 """Row events packed many to a Spark row: Spark then moves, shuffles and keeps a few blobs instead of hundreds of thousands of rows. Pure.
 
 Promises: ``unpack`` of what ``pack`` made is equal to it. A block knows its first and last commit_ts, so that whole blocks can be
-passed over. Format of ``events``: one Arrow IPC stream; never persisted beyond a query's life.
+passed over. Format of ``events``: one Arrow IPC stream, compressed; never persisted beyond a query's life.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,6 +18,9 @@ BLOCK = pa.schema(
         pa.field("events", pa.binary(), nullable=False),
     ]
 )
+
+_COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
+"""A block crosses the JVM several times: a quarter of the bytes for a tenth of a second per 60 MB."""
 
 ROWS, CONTROLS = 0, 1
 """``kind``: row changes, or DDLs, punctuation and summaries."""
@@ -37,7 +40,7 @@ def pack(kind: int, part: int, events: pa.Table) -> Iterator[pa.RecordBatch]:
     if events.num_rows == 0:
         return
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, events.schema) as stream:
+    with pa.ipc.new_stream(sink, events.schema, options=_COMPRESSED) as stream:
         stream.write_table(events)
     ends = pc.min_max(events.column("commit_ts")).as_py()
     values = [[kind], [part], [ends["min"]], [ends["max"]], [sink.getvalue().to_pybytes()]]

@@ -30,7 +30,7 @@ from sinks.batch import PARTIAL, control_mask, rows_between, summarise, summary_
 from sinks.blocks import BLOCK, CONTROLS, ROWS, pack, slices, unpack
 from sinks.dialect import Flavour
 from sinks.fold import part_numbers
-from sinks.plan import Phase, PlanLimits, Statement, plan_rows, row_identities
+from sinks.plan import Phase, PlanLimits, plan_rows, row_identities
 from sinks.route import Route
 from sinks.session import Session, connect, run_transaction
 
@@ -42,12 +42,10 @@ PLANNED = pa.schema(
         pa.field("part", pa.int32(), nullable=False),
         pa.field("phase", pa.string(), nullable=False),
         pa.field("rows", pa.int64(), nullable=False),
-        pa.field("schema_name", pa.string(), nullable=False),
-        pa.field("table_name", pa.string(), nullable=False),
         pa.field("sql", pa.binary(), nullable=False),
     ]
 )
-"""One statement of one part."""
+"""One write of one part; and, of phase ``delete``, that the part's deletes are done: their ``rows``, no ``sql``."""
 
 Span = tuple[int, int]
 """(after_ts exclusive, upto_ts inclusive)."""
@@ -164,8 +162,8 @@ class PartPlan:
     """Tables whose rows have nowhere to go."""
 
 
-def planned(blocks: DataFrame, how: PartPlan) -> DataFrame:
-    """The statements of each part, from keyed blocks between two barriers."""
+def planned(blocks: DataFrame, how: PartPlan, to: PartTarget) -> DataFrame:
+    """The writes of each part (``PLANNED``), from keyed blocks between two barriers. Making a part's row runs its deletes, in their own transaction."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         whole = rows_between(unpack(batches, KEYED), *how.span)
@@ -177,8 +175,10 @@ def planned(blocks: DataFrame, how: PartPlan) -> DataFrame:
             if keys.null_count:
                 raise _keyless_rows(rows)
             plan = plan_rows(rows.select(ROW_EVENT.names), how.tables, how.limits, keys, flavour=how.flavour, route=how.route)
-            for statement in (*plan.deletes, *plan.writes):
-                yield _statement_row(part, statement)
+            deleted = _write_part(to, part, Phase.DELETE, [(s.sql, s.rows) for s in plan.deletes]) if plan.deletes else 0
+            yield _planned_row(part, Phase.DELETE, deleted, b"")
+            for statement in plan.writes:
+                yield _planned_row(part, Phase.WRITE, statement.rows, statement.sql)
 
     return _overlapping(blocks, how.span).mapInArrow(run, ddl_of(PLANNED))
 
@@ -191,31 +191,34 @@ def _keyless_rows(rows: pa.Table) -> SchemaMismatch:
     )
 
 
-def _statement_row(part: int, statement: Statement) -> pa.RecordBatch:
-    values = [[part], [statement.phase.value], [statement.rows], [statement.schema], [statement.table], [statement.sql]]
+def _planned_row(part: int, phase: Phase, rows: int, sql: bytes) -> pa.RecordBatch:
+    values = [[part], [phase.value], [rows], [sql]]
     return pa.RecordBatch.from_arrays([pa.array(v, f.type) for v, f in zip(values, PLANNED, strict=True)], schema=PLANNED)
 
 
-def execute(statements: DataFrame, phase: Phase, to: PartTarget) -> int:
-    """Run the statements of one phase, part by part; returns the rows written. Blocks until every part is committed."""
+def delete(plans: DataFrame) -> int:
+    """Have every part planned and its deletes committed; returns the rows deleted. ``plans`` (persisted) then holds the writes."""
+    done = plans.filter(F.col("phase") == Phase.DELETE.value).select("rows").toArrow()
+    return sum(done.column("rows").to_pylist())
+
+
+def write(plans: DataFrame, to: PartTarget) -> int:
+    """Run the writes, part by part; returns the rows written. Blocks until every part is committed."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         parts: dict[int, list[tuple[bytes, int]]] = {}
         for batch in batches:
-            wanted = batch.filter(pc.equal(batch.column("phase"), phase.value))
-            for part, sql, rows in zip(
-                wanted.column("part").to_pylist(), wanted.column("sql").to_pylist(), wanted.column("rows").to_pylist(), strict=True
-            ):
+            for part, sql, rows in zip(*(batch.column(name).to_pylist() for name in ("part", "sql", "rows")), strict=True):
                 parts.setdefault(part, []).append((sql, rows))
         for part in sorted(parts):
-            rows = _write_part(to, part, phase, parts.pop(part))
+            rows = _write_part(to, part, Phase.WRITE, parts.pop(part))
             yield pa.RecordBatch.from_arrays([pa.array([part], pa.int32()), pa.array([rows], pa.int64())], schema=DONE)
 
-    done = statements.mapInArrow(run, ddl_of(DONE)).toArrow()
+    done = plans.filter(F.col("phase") == Phase.WRITE.value).mapInArrow(run, ddl_of(DONE)).toArrow()
     return sum(done.column("rows").to_pylist())
 
 
-def _write_part(to: PartTarget, part: int, phase: Phase, statements: list[tuple[bytes, int]]) -> int:
+def _write_part(to: PartTarget, part: int, phase: Phase, statements: Sequence[tuple[bytes, int]]) -> int:
     """One transaction: the marker and the data. Nothing when the marker is there already."""
     mark = (to.apply.drainer, to.from_ts, to.to_ts, part, to.parts, phase.value, to.apply.checkpoint_schema)
 
