@@ -7,9 +7,8 @@ least one control row, so each bucket is called once per batch, with its pieces 
 import logging
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues, ValueState
@@ -24,6 +23,10 @@ from schemas.errors import ProtocolViolation
 from schemas.events import Op, as_time
 from schemas.stages import TRANSACTION
 
+if TYPE_CHECKING:
+    # Spark also loads this in a process of its own before the query starts, which has no use for Pandas and would wait for it.
+    import pandas as pd
+
 _log = logging.getLogger(__name__)
 
 
@@ -37,7 +40,7 @@ class PairProcessor(StatefulProcessor):
         """Open the bucket's one state value."""
         self._state: ValueState = handle.getValueState("pairs", "blob BINARY")
 
-    def handleInputRows(self, key: Any, rows: Any, timerValues: TimerValues) -> Iterator[pd.DataFrame]:
+    def handleInputRows(self, key: Any, rows: Any, timerValues: TimerValues) -> "Iterator[pd.DataFrame]":
         """One batch of the bucket ``key``."""
         table = pa.concat_tables([_table_of(piece) for piece in rows])
         controls = table.filter(pc.greater_equal(table.column("tp"), int(Op.RESOLVED)))
@@ -79,7 +82,7 @@ class PairProcessor(StatefulProcessor):
         return [pa.Table.from_pylist(rows, schema=TRANSACTION)] if rows else []
 
 
-def _table_of(piece: pd.DataFrame) -> pa.Table:
+def _table_of(piece: "pd.DataFrame") -> pa.Table:
     """One piece of a bucket's rows as Arrow."""
     types = {f.name: f.type for f in RECORD} | {"clock_ms": pa.int64()}
     return pa.table({name: pa.array(piece[name], kind, from_pandas=True) for name, kind in types.items()})

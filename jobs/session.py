@@ -19,7 +19,7 @@ JARS = Path(sys.prefix) / "spark-jars"
 """Where ``jobs/setup.py`` puts Delta's jars: inside the virtual environment that runs this."""
 CLASS_ARCHIVE = JARS / "spark.jsa"
 """Spark's classes as ``jobs/setup.py`` had the JVM archive them: half the time to a session. The JVM ignores one that does not fit."""
-
+_STREAMING = "org.apache.spark.sql.execution.streaming"
 
 FRUGAL = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"}
 """Environment that has Python workers give memory back after a big batch; measured: a quarter less for the same speed. ``spark-submit.sh`` sets it too."""
@@ -52,7 +52,7 @@ def session_settings(cores: int | None, *, delta: bool = True) -> dict[str, str]
         "spark.sql.session.timeZone": "UTC",
         # An empty batch would cost as much as a full one and move nothing.
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-        "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+        "spark.sql.streaming.stateStore.providerClass": f"{_STREAMING}.state.RocksDBStateStoreProvider",
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         # Plans are small and fixed: re-planning between stages only adds latency.
         "spark.sql.adaptive.enabled": "false",
@@ -70,6 +70,8 @@ def session_settings(cores: int | None, *, delta: bool = True) -> dict[str, str]
             "spark.driver.bindAddress": "127.0.0.1",
             # What is shuffled stays on this machine, and most of it is compressed by us (sinks/blocks.py).
             "spark.shuffle.compress": "false",
+            # Hadoop's other way to rename asks a `readlink` process about each path: 0.1 s a batch. On a local disk both are one rename(2).
+            "spark.sql.streaming.checkpointFileManagerClass": f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager",
         }
     if delta:
         settings |= {
