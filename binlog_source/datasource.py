@@ -3,7 +3,7 @@
     spark.readStream.format("tidb_binlog").option("pumps", "host:8250,host:8250").load()
     spark.read.format("tidb_binlog").option("pumps", …).option("startingCommitTs", a).option("endingCommitTs", b).load()
 
-Rows are ``stages.RAW``. Offsets are ``offset.BinlogOffset``; a batch (start, end] holds what ``start`` and ``end`` say,
+Rows are ``stages.RAW``, or with option ``packed`` ``stages.PACKED``. Offsets are ``offset.BinlogOffset``; a batch (start, end] holds what ``start`` and ``end`` say,
 however often it is read: executors ask the Pumps anew and keep nothing but channels.
 
 Stopping: when ``stopFile`` exists, ``latestOffset`` gives back ``start``, no further batch begins, and the query can be
@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 
 from binlog_source.admission import TailView, holder, pending_bytes, plan_raw, plan_sorted
 from binlog_source.client import Endpoint, offers_raw, purge_text, read_raw, read_sorted
-from binlog_source.framing import Records, joined, loss, punctuation, raw_rows, sorted_rows
+from binlog_source.framing import Records, joined, loss, packed_rows, punctuation, raw_rows, sorted_rows
 from binlog_source.offset import BinlogOffset, Position, from_json, require_advance
 from binlog_source.options import StreamOptions, source_of, stream_options_of
 from binlog_source.roster import Roster, roster_of
@@ -34,7 +34,7 @@ from conf import faults
 from conf.model import SourceConfig
 from schemas.errors import BinlogPurged, ConfigError, PumpUnavailable
 from schemas.events import Delivery, as_time
-from schemas.stages import RAW, ddl_of
+from schemas.stages import PACKED, RAW, ddl_of
 
 _WAIT_SECONDS = 0.2
 """How long ``latestOffset`` waits for news: bounds how late a stop is seen."""
@@ -69,8 +69,8 @@ class BinlogDataSource(DataSource):
         return "tidb_binlog"
 
     def schema(self) -> str:
-        """``stages.RAW``."""
-        return ddl_of(RAW)
+        """``stages.RAW``, or ``stages.PACKED``."""
+        return ddl_of(PACKED if stream_options_of(self.options).packed else RAW)
 
     def reader(self, schema: StructType) -> "BinlogReader":
         """A batch reader over (startingCommitTs, endingCommitTs]."""
@@ -342,9 +342,15 @@ def _raw_partitions(
 
 
 def _read(partition: InputPartition, config: SourceConfig, extra: StreamOptions) -> Iterator[pa.RecordBatch]:
-    """A partition's rows, then its control rows."""
+    """A partition's rows, then its control rows, in the form asked for."""
     assert isinstance(partition, BinlogPartition)
-    part, pump, lost = partition, partition.endpoint.pump, []
+    rows = _rows(partition, config, extra)
+    return packed_rows(rows) if extra.packed else rows
+
+
+def _rows(part: BinlogPartition, config: SourceConfig, extra: StreamOptions) -> Iterator[pa.RecordBatch]:
+    """A partition's rows, then its control rows."""
+    pump, lost = part.endpoint.pump, []
 
     def on_purged(gc_ts: int) -> None:
         text = purge_text(pump, gc_ts, part.after_ts)

@@ -1,12 +1,13 @@
 """Bytes of PullBinlogs responses to columns of records. Pure.
 
 ``PullBinlogResp {entity = 1}`` and ``PullBinlogBatch {repeated entity = 1}`` are the same bytes for one entity, so one
-parser takes both. ``Records`` holds a run of messages as columns; ``raw_rows`` and ``sorted_rows`` make ``stages.RAW`` of it.
+parser takes both. ``Records`` holds a run of messages as columns; ``raw_rows`` and ``sorted_rows`` make ``stages.RAW`` of it,
+``packed_rows`` makes ``stages.PACKED`` of that.
 
 Promises: bytes that are no such message, or a payload that is no binlog, raise ``ProtocolViolation`` naming the Pump.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +18,12 @@ from numpy.typing import NDArray
 
 from schemas.errors import ProtocolViolation
 from schemas.events import TSO_LOGICAL_BITS, BinlogType, Op
+from schemas.packed import packed
 from schemas.proto import binlog_pb2, pump_pb2
-from schemas.stages import RAW
+from schemas.stages import PACKED, RAW
 
+_MAX_INT32 = (1 << 31) - 1
+_PACK_BYTES = 4 << 20
 _TP_TAG = 0x08
 """Key of ``Binlog.tp``: field 1, varint. TiDB and Pump always write it first."""
 
@@ -140,9 +144,44 @@ def _rows(records: Records, keep: NDArray[np.bool_], types: NDArray[np.int32], p
         pa.array(commit_ts, pa.int64()),
         pa.array(bucket[chosen], pa.int32()),
         pa.array(times, RAW.field("event_time").type, mask=commit_ts == 0),
-        pa.array(payloads, pa.binary()),
+        _binaries(payloads),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=RAW)
+
+
+def _binaries(values: Sequence[bytes]) -> pa.BinaryArray:
+    """``values`` as an Arrow array, copied once: a builder that grows as it goes costs twice that."""
+    ends = np.zeros(len(values) + 1, dtype=np.int64)
+    np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=ends[1:])
+    if ends[-1] > _MAX_INT32:
+        return pa.array(values, pa.binary())
+    buffers = [None, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(b"".join(values))]
+    return pa.Array.from_buffers(pa.binary(), len(values), buffers)
+
+
+def packed_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """``batches`` (``stages.RAW``) as ``stages.PACKED``: per bucket a value for each few megabytes, in order."""
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for batch in filter(len, batches):
+        waiting.append(batch)
+        size += batch.nbytes
+        if size >= _PACK_BYTES:
+            yield _by_bucket(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield _by_bucket(waiting)
+
+
+def _by_bucket(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    table = pa.Table.from_batches(batches)
+    bucket = table.column("bucket").to_numpy()
+    if bucket.min() != bucket.max():
+        order = np.argsort(bucket, kind="stable")
+        table, bucket = table.take(pa.array(order)), bucket[order]
+    starts = np.flatnonzero(np.diff(bucket, prepend=-1))
+    values = [packed(table.slice(a, b - a)) for a, b in zip(starts, [*starts[1:], len(bucket)], strict=True)]
+    return pa.RecordBatch.from_arrays([pa.array(bucket[starts], pa.int32()), pa.array(values, pa.binary())], schema=PACKED)
 
 
 def punctuation(pump: str, after_ts: int, upto_ts: int, bucket_ids: Iterable[int], clock_ts: int = 0) -> pa.RecordBatch:

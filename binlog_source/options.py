@@ -31,13 +31,15 @@ class StreamOptions:
     """When this file exists the stream takes no further batch; empty = no such file."""
     patience: float = 60.0
     """Seconds a read goes on without an answer from a Pump before it fails. Option ``pumpPatience``."""
+    packed: bool = False
+    """Rows are ``stages.PACKED`` instead of ``stages.RAW``: what the Drainer's own stream reads."""
 
 
 def options_of(config: SourceConfig, extra: StreamOptions | None = None) -> dict[str, str]:
     """The options that stand for ``config``."""
     extra = extra or StreamOptions()
     options = {name: _text(getattr(config, attribute)) for name, attribute in _CONFIG_NAMES.items()}
-    return options | {"stopFile": extra.stop_file, "pumpPatience": str(extra.patience)}
+    return options | {"stopFile": extra.stop_file, "pumpPatience": str(extra.patience), "packed": _text(extra.packed)}
 
 
 def source_of(options: Mapping[str, str]) -> SourceConfig:
@@ -47,7 +49,7 @@ def source_of(options: Mapping[str, str]) -> SourceConfig:
         ConfigError: an option is unknown, missing or has no sense.
     """
     given = {name.lower(): value for name, value in options.items()}
-    known = {name.lower() for name in (*_CONFIG_NAMES, "stopFile", "pumpPatience", "path")}
+    known = {name.lower() for name in (*_CONFIG_NAMES, "stopFile", "pumpPatience", "packed", "path")}
     if unknown := sorted(set(given) - known):
         raise ConfigError(f"format tidb_binlog has no option {', '.join(unknown)}; it has {', '.join(sorted(_CONFIG_NAMES))}")
     defaults = {f.name: f.default for f in fields(SourceConfig) if f.default is not MISSING}
@@ -66,7 +68,11 @@ def source_of(options: Mapping[str, str]) -> SourceConfig:
 def stream_options_of(options: Mapping[str, str]) -> StreamOptions:
     """The options of the Spark source alone."""
     given = {name.lower(): value for name, value in options.items()}
-    return StreamOptions(given.get("stopfile", ""), _value("pumpPatience", given.get("pumppatience", "60.0"), float))
+    return StreamOptions(
+        given.get("stopfile", ""),
+        _value("pumpPatience", given.get("pumppatience", "60.0"), float),
+        _value("packed", given.get("packed", "false"), bool),
+    )
 
 
 def _text(value: object) -> str:

@@ -21,7 +21,8 @@ from conf import faults
 from conf.model import PairConfig, SourceConfig
 from schemas.errors import ProtocolViolation
 from schemas.events import Op, as_time
-from schemas.stages import TRANSACTION
+from schemas.packed import packed, unpacked
+from schemas.stages import RAW, TRANSACTION, TRANSACTIONS
 
 if TYPE_CHECKING:
     # Spark also loads this in a process of its own before the query starts, which has no use for Pandas and would wait for it.
@@ -42,7 +43,7 @@ class PairProcessor(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: TimerValues) -> "Iterator[pd.DataFrame]":
         """One batch of the bucket ``key``."""
-        table = pa.concat_tables([_table_of(piece) for piece in rows])
+        table = unpacked((pa.scalar(value) for piece in rows for value in piece["rows"]), RAW)
         controls = table.filter(pc.greater_equal(table.column("tp"), int(Op.RESOLVED)))
         span, clock_ms = _punctuation(controls, key[0])
         records = table.filter(pc.less(table.column("tp"), int(Op.RESOLVED))).select(RECORD.names).cast(RECORD)
@@ -58,7 +59,9 @@ class PairProcessor(StatefulProcessor):
         out = [result.released, *self._losses(result, span)]
         if key[0] == 0:
             out.append(_passed_on(controls, span))
-        yield pa.concat_tables(out).to_pandas()
+        transactions = pa.concat_tables(out)
+        if transactions.num_rows:
+            yield pa.table([[packed(transactions)]], schema=TRANSACTIONS).to_pandas()
 
     def _look_after(self, result: StepResult) -> None:
         settles = result.settles + (outcomes_of(result.orphans, self._pair) if result.orphans else ())
@@ -82,12 +85,6 @@ class PairProcessor(StatefulProcessor):
         return [pa.Table.from_pylist(rows, schema=TRANSACTION)] if rows else []
 
 
-def _table_of(piece: "pd.DataFrame") -> pa.Table:
-    """One piece of a bucket's rows as Arrow."""
-    types = {f.name: f.type for f in RECORD} | {"clock_ms": pa.int64()}
-    return pa.table({name: pa.array(piece[name], kind, from_pandas=True) for name, kind in types.items()})
-
-
 def _punctuation(controls: pa.Table, bucket: int) -> tuple[Span, int]:
     """The batch's span and the newest physical time that any Pump's rows showed."""
     resolved = controls.filter(pc.equal(controls.column("tp"), int(Op.RESOLVED)))
@@ -96,7 +93,8 @@ def _punctuation(controls: pa.Table, bucket: int) -> tuple[Span, int]:
             f"bucket {bucket} got no control row in this batch: pairingBuckets must not change under one checkpoint directory"
         )
     span = Span(resolved.column("start_ts")[0].as_py(), resolved.column("commit_ts")[0].as_py())
-    return span, int(pc.max(resolved.column("clock_ms")).as_py() or 0)
+    newest = pc.max(resolved.column("event_time")).cast(pa.int64()).as_py()
+    return span, (newest or 0) // 1000
 
 
 def _passed_on(controls: pa.Table, span: Span) -> pa.Table:

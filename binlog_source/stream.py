@@ -1,4 +1,4 @@
-"""The source and pairing as data frames of ``stages.TRANSACTION``. Spark shell; the query is built for one delivery.
+"""The source and pairing as data frames of ``stages.TRANSACTIONS``. Spark shell; the query is built for one delivery.
 
     delivery = resolve_delivery(source)
     transactions(spark, source, pair, delivery)        # a streaming frame: complete transactions and one punctuation per batch
@@ -18,7 +18,7 @@ from binlog_source.options import StreamOptions, options_of
 from binlog_source.pair_processor import PairProcessor
 from conf.model import PairConfig, SourceConfig
 from schemas.events import Delivery
-from schemas.stages import TRANSACTION, ddl_of
+from schemas.stages import TRANSACTIONS, ddl_of
 
 __all__ = ["resolve_delivery", "transactions", "transactions_between"]
 
@@ -29,12 +29,12 @@ def transactions(
     """The stream of complete transactions, with one punctuation row (``tp`` RESOLVED) per batch."""
     _register(spark)
     settled = replace(source, delivery=str(delivery))
-    rows = spark.readStream.format(BinlogDataSource.name()).options(**options_of(settled, extra)).load()
+    blocks = replace(extra or StreamOptions(), packed=True)
+    rows = spark.readStream.format(BinlogDataSource.name()).options(**options_of(settled, blocks)).load()
     if delivery is Delivery.SORTED:
-        return rows.select(*TRANSACTION.names)
-    records = rows.select("bucket", "pump", "tp", "start_ts", "commit_ts", F.unix_millis("event_time").alias("clock_ms"), "payload")
-    return records.groupBy("bucket").transformWithStateInPandas(
-        statefulProcessor=PairProcessor(settled, pair), outputStructType=ddl_of(TRANSACTION), outputMode="append", timeMode="none"
+        return rows.select(F.col("rows").alias("transactions"))
+    return rows.groupBy("bucket").transformWithStateInPandas(
+        statefulProcessor=PairProcessor(settled, pair), outputStructType=ddl_of(TRANSACTIONS), outputMode="append", timeMode="none"
     )
 
 
@@ -42,7 +42,8 @@ def transactions_between(spark: SparkSession, source: SourceConfig, from_ts: int
     """The transactions with commit_ts in (from_ts, to_ts], and one punctuation row."""
     _register(spark)
     span = replace(source, delivery=str(Delivery.SORTED), starting_commit_ts=from_ts, ending_commit_ts=to_ts)
-    return spark.read.format(BinlogDataSource.name()).options(**options_of(span)).load().select(*TRANSACTION.names)
+    rows = spark.read.format(BinlogDataSource.name()).options(**options_of(span, StreamOptions(packed=True))).load()
+    return rows.select(F.col("rows").alias("transactions"))
 
 
 def _register(spark: SparkSession) -> None:

@@ -7,11 +7,12 @@
 
 # COMMAND ----------
 
+import dataclasses
 import os
 import time
 from pathlib import Path
 
-from binlog_source.stream import transactions_between
+from binlog_source.options import options_of
 from conf.load import load_drainer
 from jobs.replication import Replication
 from jobs.report import render_line
@@ -81,5 +82,6 @@ display(figure)
 
 newest = replication.commit_ts
 print(f"transactions up to {as_time(newest)}")
-last = transactions_between(spark, config.source, max(0, newest - tso(5000)), newest)
+span = dataclasses.replace(config.source, delivery="sorted", starting_commit_ts=max(0, newest - tso(5000)), ending_commit_ts=newest)
+last = spark.read.format("tidb_binlog").options(**options_of(span)).load()
 display(last.where("tp = 1").selectExpr("start_ts", "commit_ts", "length(payload) AS bytes").orderBy("commit_ts"))

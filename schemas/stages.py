@@ -8,7 +8,9 @@ Promises: no pyspark here; ``ddl_of`` gives Spark the same schema as text.
                  ``start_ts`` = resolved_ts of the batch's start offset (exclusive), ``commit_ts`` = resolved_ts of its end
                  offset (inclusive; equal to start_ts in a raw batch that releases nothing), no payload. In sorted
                  delivery one row per batch, in raw one per bucket from every partition, ``event_time`` = newest ts read.
+``PACKED``       RAW with the source's option ``packed``: rows of one bucket, some megabytes of them as one value (``schemas.packed``).
 ``TRANSACTION``  what pairing emits, and what RAW of sorted delivery is cut down to: complete transactions and punctuation.
+``TRANSACTIONS`` many of them as one value: what goes from the source or pairing to the sink.
 ``ROW_EVENT``    one row per row change, DDL or punctuation, made by ``schemas.explode``; needs no schema history.
 """
 
@@ -27,6 +29,8 @@ RAW = pa.schema(
 )
 """``bucket``: pairing bucket of start_ts. ``event_time``: physical part of fake and commit timestamps, null on Prewrites."""
 
+PACKED = pa.schema([pa.field("bucket", pa.int32(), nullable=False), pa.field("rows", pa.binary(), nullable=False)])
+
 TRANSACTION = pa.schema(
     [
         pa.field("tp", pa.int32(), nullable=False),
@@ -36,6 +40,9 @@ TRANSACTION = pa.schema(
     ]
 )
 """``tp`` is COMMIT (payload = complete ``Binlog`` message), RESOLVED (punctuation, as in RAW) or LOST (``binlog_source.framing``)."""
+
+TRANSACTIONS = pa.schema([pa.field("transactions", pa.binary(), nullable=False)])
+"""Values of ``schemas.packed``; each has the columns of TRANSACTION at least."""
 
 ROW_EVENT = pa.schema(
     [

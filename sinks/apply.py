@@ -140,7 +140,7 @@ class BatchApplier:
         self._send(-1, span.from_ts, tally)
 
     def __call__(self, transactions: DataFrame, batch_id: int) -> None:
-        """Apply one micro-batch (schema ``TRANSACTION``)."""
+        """Apply one micro-batch (schema ``TRANSACTIONS``)."""
         try:
             self._apply_batch(transactions, batch_id)
         except ReplicationError as error:

@@ -70,12 +70,11 @@ def exploded_upto(transactions: DataFrame, limit: int) -> DataFrame:
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         seen = 0
-        for batch in batches:
-            for piece in slices(batch):
-                if seen <= limit:
-                    events = explode(piece)
-                    seen += events.num_rows
-                    yield from pack(ROWS, 0, pa.Table.from_batches([events]))
+        for piece in slices(batches):
+            if seen <= limit:
+                events = explode(piece)
+                seen += events.num_rows
+                yield from pack(ROWS, 0, pa.Table.from_batches([events]))
 
     return transactions.mapInArrow(run, ddl_of(BLOCK))
 
@@ -84,14 +83,13 @@ def keyed(transactions: DataFrame, history: Broadcast[SchemaHistory], parts: int
     """Blocks of row events with keys, each part in the Spark partition of its number; and blocks of controls with their summaries."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for piece in slices(batch):
-                events = pa.Table.from_batches([explode(piece)])
-                is_control = control_mask(events)
-                yield from pack(CONTROLS, 0, pa.concat_tables([events.filter(is_control), summary_rows(events)]))
-                rows = with_keys(events.filter(pc.invert(is_control)).combine_chunks(), history.value, parts)
-                for part in range(parts):
-                    yield from pack(ROWS, part, rows.filter(pc.equal(rows.column("part"), part)))
+        for piece in slices(batches):
+            events = pa.Table.from_batches([explode(piece)])
+            is_control = control_mask(events)
+            yield from pack(CONTROLS, 0, pa.concat_tables([events.filter(is_control), summary_rows(events)]))
+            rows = with_keys(events.filter(pc.invert(is_control)).combine_chunks(), history.value, parts)
+            for part in range(parts):
+                yield from pack(ROWS, part, rows.filter(pc.equal(rows.column("part"), part)))
 
     return transactions.mapInArrow(run, ddl_of(BLOCK)).repartitionById(parts, "part")
 

@@ -5,7 +5,8 @@ import pytest
 
 from schemas.events import Op
 from schemas.history import SchemaHistory
-from schemas.stages import ROW_EVENT, TRANSACTION
+from schemas.packed import packed
+from schemas.stages import ROW_EVENT, TRANSACTION, TRANSACTIONS
 from sinks.blocks import BLOCK, CONTROLS, ROWS, pack, slices, unpack
 from sinks.parallel import KEYED, with_keys
 
@@ -40,8 +41,9 @@ def test_slices_cover_the_batch(rows: int) -> None:
         pa.array(range(rows), pa.int64()),
         pa.nulls(rows, pa.binary()),
     ]
-    batch = pa.RecordBatch.from_arrays(columns, schema=TRANSACTION)
-    assert [ts for piece in slices(batch) for ts in piece.column("commit_ts").to_pylist()] == list(range(rows))
+    values = [packed(pa.Table.from_arrays(columns, schema=TRANSACTION)), packed(TRANSACTION.empty_table())]
+    batch = pa.RecordBatch.from_arrays([pa.array(values, pa.binary())], schema=TRANSACTIONS)
+    assert [ts for piece in slices([batch]) for ts in piece.column("commit_ts").to_pylist()] == list(range(rows))
 
 
 def test_rows_of_an_unknown_table_have_no_key() -> None:
