@@ -19,7 +19,7 @@ DELTA = ("before-delta", "after-delta")
 PARTS = ("before-part-delete-commit", "after-part-delete", "before-part-write-commit", "after-part-write")
 DDL = ("after-ddl-intent", "after-ddl", "before-ddl-done")
 
-FEW = Cut(step_bytes=150, max_bytes=700)
+FEW = Cut(step_bytes=150, max_bytes=450)
 """At most five transactions a batch."""
 
 
