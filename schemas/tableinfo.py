@@ -226,6 +226,8 @@ class TableInfo:
     is_sequence: bool
     temp_table_type: int
     comment: str
+    foreign_keys: tuple[str, ...] = ()
+    """Their names."""
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> Self:
@@ -254,6 +256,7 @@ class TableInfo:
             is_sequence=json.get("sequence") is not None,
             temp_table_type=json.get("temp_table_type") or 0,
             comment=json.get("comment") or "",
+            foreign_keys=tuple(k["fk_name"]["O"] for k in json.get("fk_info") or ()),
         )
 
     def public_columns(self) -> tuple[ColumnInfo, ...]:

@@ -75,6 +75,8 @@ def create_table(schema: str, info: TableInfo, dialect: Dialect) -> Rewritten:
     losses = Losses(f"{schema}.{info.name}")
     if info.partitions:
         losses.add("partitions left out")
+    for name in info.foreign_keys:
+        losses.add(f"foreign key {name} left out")
     parts = [column_definition(c, info, dialect, explicit=False) for c in _visible(info)]
     if info.handle_columns() and info.pk_is_handle:
         parts.append("PRIMARY KEY (" + ", ".join(quote_name(c.name) for c in info.handle_columns()) + ")")

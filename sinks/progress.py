@@ -111,13 +111,6 @@ def begin_span(session: Session, drainer: str, from_ts: int, to_ts: int, parts: 
     _mark(session, drainer, from_ts, to_ts, -1, parts, Mark.SPAN, schema)
 
 
-def mark_part(
-    session: Session, drainer: str, from_ts: int, to_ts: int, part: int, parts: int, phase: Mark | str, schema: str = CHECKPOINT_SCHEMA
-) -> None:
-    """Record one part and phase as done, in the transaction of its data."""
-    _mark(session, drainer, from_ts, to_ts, part, parts, Mark(phase), schema)
-
-
 def claim_part(
     session: Session, drainer: str, from_ts: int, to_ts: int, part: int, parts: int, phase: Mark | str, schema: str = CHECKPOINT_SCHEMA
 ) -> bool:

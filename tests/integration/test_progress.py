@@ -72,10 +72,11 @@ def test_a_span_in_parts_from_begin_to_end(session: Session) -> None:
     progress.begin_span(session, "d1", *span, 2, SCHEMA)
     assert load(session) == Progress(100, False, 48, UnfinishedSpan(100, 200, 2, frozenset()))
     assert not progress.is_marked(session, "d1", *span, 1, 2, Mark.DELETE, SCHEMA)
-    progress.mark_part(session, "d1", *span, 1, 2, "delete", SCHEMA)
+    assert progress.claim_part(session, "d1", *span, 1, 2, "delete", SCHEMA)
     assert progress.is_marked(session, "d1", *span, 1, 2, Mark.DELETE, SCHEMA)
-    progress.mark_part(session, "d1", *span, 0, 2, Mark.DELETE, SCHEMA)
-    progress.mark_part(session, "d1", *span, 0, 2, Mark.WRITE, SCHEMA)
+    assert not progress.claim_part(session, "d1", *span, 1, 2, Mark.DELETE, SCHEMA)
+    assert progress.claim_part(session, "d1", *span, 0, 2, Mark.DELETE, SCHEMA)
+    assert progress.claim_part(session, "d1", *span, 0, 2, Mark.WRITE, SCHEMA)
     progress.begin_span(session, "d1", *span, 2, SCHEMA)
     done = frozenset({(0, "delete"), (1, "delete"), (0, "write")})
     assert load(session).unfinished == UnfinishedSpan(100, 200, 2, done)
@@ -100,13 +101,15 @@ def test_an_atomic_span_keeps_one_marker(session: Session) -> None:
 
 def test_an_unknown_phase_is_refused(session: Session) -> None:
     with pytest.raises(ValueError, match="sideways"):
-        progress.mark_part(session, "d1", 1, 2, 0, 1, "sideways", SCHEMA)
+        progress.claim_part(session, "d1", 1, 2, 0, 1, "sideways", SCHEMA)
 
 
 def test_markers_live_and_die_with_the_transaction(session: Session) -> None:
     session.commit()
+    progress.begin_span(session, "d1", 1, 2, 1, SCHEMA)
+    session.commit()
     session.begin()
-    progress.mark_part(session, "d1", 1, 2, 0, 1, Mark.WRITE, SCHEMA)
+    assert progress.claim_part(session, "d1", 1, 2, 0, 1, Mark.WRITE, SCHEMA)
     session.rollback()
     assert not progress.is_marked(session, "d1", 1, 2, 0, 1, Mark.WRITE, SCHEMA)
 

@@ -1,15 +1,17 @@
 """Framing: responses to rows, batched or not, and what is refused."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from binlog_source.framing import buckets, joined, loss, parse, punctuation, raw_rows, sorted_rows
+from binlog_source.framing import buckets, joined, loss, packed_rows, parse, punctuation, raw_rows, sorted_rows
 from schemas.errors import ProtocolViolation
 from schemas.events import Op, tso
+from schemas.packed import unpacked
 from schemas.proto import binlog_pb2, pump_pb2
-from schemas.stages import RAW
+from schemas.stages import PACKED, RAW
 
 
 def entity(tp: int, start_ts: int, commit_ts: int, at: int = 0, meta: bool = True) -> pump_pb2.Entity:
@@ -97,3 +99,31 @@ def test_buckets_are_fixed() -> None:
 
 BUCKETS_OF_8 = [1, 3, 5, 2, 2]
 """Vectors: state in checkpoints depends on them."""
+
+
+def test_packed_rows_are_the_rows_of_each_bucket_in_order() -> None:
+    records = parse(pump_pb2.PullBinlogBatch(entity=[entity(0, ts, 0, ts) for ts in range(1, 41)]).SerializeToString(), "p")
+    rows, controls = raw_rows(records, "p", 4), punctuation("p", 3, 7, range(4))
+    values: dict[int, list[pa.BinaryScalar]] = {}
+    for batch in packed_rows([rows.slice(0, 25), rows.slice(0, 0), rows.slice(25), controls]):
+        assert batch.schema == PACKED
+        for bucket, value in zip(batch["bucket"].to_pylist(), batch["rows"], strict=True):
+            values.setdefault(bucket, []).append(value)
+    assert sorted(values) == [0, 1, 2, 3]
+    for bucket, parts in values.items():
+        wanted = [r for r in (*rows.to_pylist(), *controls.to_pylist()) if r["bucket"] == bucket]
+        assert unpacked(parts, RAW).to_pylist() == wanted
+
+
+def test_nothing_packed_is_nothing() -> None:
+    assert list(packed_rows([])) == []
+    assert unpacked([], RAW) == RAW.empty_table()
+
+
+def test_payloads_of_any_size_arrive_whole() -> None:
+    sizes = [0, 1, 70_000, 0, 3]
+    entities = [pump_pb2.Entity(payload=b"\x08\x01" + b"x" * n) for n in sizes]
+    for number, made in enumerate(entities):
+        made.meta.startTs, made.meta.commitTs = number + 1, number + 2
+    records = parse(pump_pb2.PullBinlogBatch(entity=entities).SerializeToString(), "p")
+    assert sorted_rows(records, "p")["payload"].to_pylist() == [bytes(e.payload) for e in entities]

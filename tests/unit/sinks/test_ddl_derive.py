@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from schemas.tableinfo import ColumnInfo
+from schemas.tableinfo import ColumnInfo, TableInfo
 from sinks.ddl_clauses import Dialect
-from sinks.ddl_derive import column_definition, derive
+from sinks.ddl_derive import column_definition, create_table, derive
 from sinks.ddl_text import subject_of
 from sinks.dialect import Flavour
 from sinks.segments import AppliedJobs, DdlStep
@@ -62,6 +62,16 @@ def test_indexes() -> None:
 def test_comment_and_charset() -> None:
     old, new = table(10, "t", [ID]), table(10, "t", [ID], comment="it's", charset="gbk", collate="gbk_chinese_ci")
     assert derived(17, old, new) == ["ALTER TABLE `d`.`t` DEFAULT CHARACTER SET = gbk COLLATE = gbk_chinese_ci, COMMENT = 'it''s'"]
+
+
+def test_what_a_derived_table_leaves_out_is_named() -> None:
+    info = table(10, "t", [ID]) | {
+        "fk_info": [{"fk_name": {"O": "fk_1", "L": "fk_1"}}],
+        "partition": {"definitions": [{"id": 11, "name": {"O": "p0", "L": "p0"}}]},
+    }
+    made = create_table("d", TableInfo.from_json(info), MARIADB)
+    assert "FOREIGN" not in made.sql
+    assert made.losses == ("d.t: partitions left out", "d.t: foreign key fk_1 left out")
 
 
 def test_partition_jobs_are_not_derived() -> None:
