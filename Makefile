@@ -2,7 +2,6 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 VENV := .venv/bin
 PYTEST := $(VENV)/python -m pytest -q
 GOLDEN ?= tests/golden
@@ -16,11 +15,11 @@ help: ## this list
 
 .PHONY: setup
 setup: ## virtual environment, packages, Java, MariaDB, Delta's jars: whatever is missing
-	@$(PYTHON) jobs/setup.py --java --mariadb --dev
+	@./spark-submit.sh setup --java --mariadb --dev
 
 .PHONY: setup-dev
 setup-dev:
-	@$(PYTHON) jobs/setup.py --dev
+	@./spark-submit.sh setup --dev
 
 .PHONY: lint
 lint: setup-dev ## formatting and lint (ruff)

@@ -19,6 +19,7 @@ jobs:
   drainer     the replication stream (--config conf/drainer.toml)
   pump        a Pump server (--config conf/pump.toml)
   rehearse    a recorded case through Pumps and drainer (rehearse CASE [--to mysql://user:pw@host:port])
+  setup       only set up what a job or the tests need (--java --mariadb --dev)
 
 ./spark-submit.sh JOB --help shows a job's own options. Options of Spark's spark-submit are passed on; --master defaults to local[*].
 USAGE
@@ -40,7 +41,9 @@ find_python() {
   done
   if [[ $EUID == 0 && -z ${TIDB_BINLOG_NO_APT:-} ]] && command -v apt-get >/dev/null; then
     echo "setup: no Python 3.11 or later was found: apt-get install python3 python3-venv" >&2
-    { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends python3 python3-venv; } >&2
+    local printed
+    printed=$({ apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends python3 python3-venv; } 2>&1) ||
+      printf '%s\n' "$printed" >&2
     command -v python3 && return
   fi
   die "Python 3.11 or later is needed: install it (Debian: apt-get install python3 python3-venv) or name it with PYTHON=/path/to/python3"
@@ -120,6 +123,11 @@ if [[ -z $job ]]; then
   exit 2
 fi
 [[ $job =~ ^[a-z_]+$ && -f $root/jobs/$job.py ]] && grep -q '^def main(' "$root/jobs/$job.py" || die "there is no job '$job'; ./spark-submit.sh --help lists them"
+
+if [[ $job == setup ]]; then
+  python=$(find_python)
+  exec "$python" "$root/jobs/setup.py" ${job_args[@]+"${job_args[@]}"}
+fi
 
 needs=()
 case $job in

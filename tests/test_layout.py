@@ -14,7 +14,7 @@ from schemas import errors
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("jobs", "binlog_source", "sinks", "schemas", "conf")
-NOT_JOBS = {"setup", "launch", "warmup"}
+NOT_JOBS = {"launch", "warmup"}
 """Modules of ``jobs`` with a ``main`` that ``spark-submit.sh`` does not offer."""
 BROAD_EXCEPTS = {"jobs/cli.py"}
 """The one place that may catch everything: to tell it, log it and exit."""
