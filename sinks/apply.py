@@ -112,6 +112,7 @@ class BatchApplier:
             ensure_ddl_table(session, self._apply)
             session.commit()
             self._flavour = session.flavour
+            self._limits = replace(self._limits, max_bytes=min(self._limits.max_bytes, session.max_allowed_packet * 3 // 4))
             # A commit of this drainer's last life may still be under way on the server: wait for it, then look.
             progress.lock_checkpoint(session, self._cluster_id, self._apply.checkpoint_schema)
             found = progress.load(session, self._cluster_id, self._apply.drainer, self._apply.checkpoint_schema)

@@ -94,6 +94,15 @@ def test_sorted(name: str, spark: SparkSession, mariadb: PrivateMariaDB, tmp_pat
         arena.assert_equal()
 
 
+def test_a_target_that_takes_only_short_statements(spark: SparkSession, fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> None:
+    with Arena(load(GOLDEN / "online"), fresh_mariadb, tmp_path, "sorted", Cut(max_bytes=256 << 20, step_bytes=1 << 20)) as arena:
+        with fresh_mariadb.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SET GLOBAL max_allowed_packet = 4096")
+        arena.write()
+        replicate(spark, arena, restart_after=1 << 30)
+        arena.assert_equal()
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_raw_with_straddling_pairs(name: str, spark: SparkSession, mariadb: PrivateMariaDB, tmp_path: Path) -> None:
     with Arena(load(GOLDEN / name), mariadb, tmp_path, "raw", CASES[name]) as arena:
