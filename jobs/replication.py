@@ -181,7 +181,8 @@ class Replication:
         while query.isActive and quiet < 3:
             status = query.status
             asking = status["message"].startswith("Getting offsets")
-            busy = self._applier.stage != "wait" or (status["isTriggerActive"] and not asking)
+            # "start": no batch has come yet, and none may come any more.
+            busy = self._applier.stage not in ("start", "wait") or (status["isTriggerActive"] and not asking)
             quiet = 0 if busy else quiet + 1
             time.sleep(0.1)
 

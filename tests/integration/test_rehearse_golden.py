@@ -6,6 +6,7 @@ way: at least 25 % of the pairs must straddle two batches, and 1 % a restart. On
 
 import bisect
 import json
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -114,6 +115,20 @@ def test_raw_with_straddling_pairs(name: str, spark: SparkSession, mariadb: Priv
         print(f"{name}: {pairs}")
         assert pairs.over_batches >= 0.25 * pairs.all
         assert pairs.over_restarts >= 0.01 * pairs.all
+
+
+@pytest.mark.parametrize("delivery", ["sorted", "raw"])
+def test_a_stream_that_has_nothing_left_to_do_ends(delivery: str, spark: SparkSession, mariadb: PrivateMariaDB, tmp_path: Path) -> None:
+    with Arena(load(GOLDEN / "txn"), mariadb, tmp_path, delivery, TINY) as arena:
+        prepare_target(mariadb.target(), arena.settings(), arena.case.databases, drop=True)
+        arena.write()
+        replicate(spark, arena, restart_after=1 << 30)
+        replication = Replication(spark, arena.settings()).start()
+        assert replication.reached(arena.case.end_ts)
+        ending = threading.Thread(target=replication.close, daemon=True)
+        ending.start()
+        ending.join(60)
+        assert not ending.is_alive()
 
 
 @pytest.mark.parametrize("delivery", ["sorted", "raw"])

@@ -38,8 +38,8 @@ def torture(arena: Arena, points: tuple[str, ...], passes: tuple[int, ...]) -> N
     arena.write()
     died = arena.live_and_die(numbered(points, passes), directories_lost(arena))
     print(f"{arena.case.directory.name} {arena.delivery}: {died} deaths in {arena.lives} lives: {dict(arena.deaths())}")
+    # Two executors may die at two points in one life: the log tells.
     assert arena.deaths() == dict.fromkeys(points, len(passes))
-    assert died == len(points) * len(passes)
     arena.assert_equal()
 
 
