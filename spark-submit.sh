@@ -183,8 +183,12 @@ fi
 [[ -z $jars ]] || spark_args+=(--jars "$jars")
 [[ -z $py_files ]] || spark_args+=(--py-files "$py_files")
 
-jvm="$(<"$root/conf/jvm.options") -Dlog4j2.configurationFile=file:$root/conf/log4j2.properties -Dtidb.binlog.log=$TIDB_BINLOG_LOG -Xlog:disable -Xlog:all=error:stderr"
+jvm="-Dlog4j2.configurationFile=file:$root/conf/log4j2.properties -Dtidb.binlog.log=$TIDB_BINLOG_LOG -Xlog:disable -Xlog:all=error:stderr"
 [[ ! -f $venv/spark-jars/spark.jsa ]] || jvm+=" -XX:SharedArchiveFile=$venv/spark-jars/spark.jsa"
+# A collector that the caller names is not to meet ours.
+if [[ $master == local* && $master != local-cluster* && "${SPARK_SUBMIT_OPTS:-} ${spark_args[*]-}" != *-XX:+Use*GC* ]]; then
+  jvm="$(<"$root/conf/jvm.options") $jvm"
+fi
 export SPARK_SUBMIT_OPTS="$jvm${SPARK_SUBMIT_OPTS:+ $SPARK_SUBMIT_OPTS}"
 # Ctrl-C is for the job, which stops between two batches; Spark's JVM, its parent, would die under it.
 trap '' INT

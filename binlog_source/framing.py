@@ -144,23 +144,23 @@ def _rows(records: Records, keep: NDArray[np.bool_], types: NDArray[np.int32], p
         pa.array(commit_ts, pa.int64()),
         pa.array(bucket[chosen], pa.int32()),
         pa.array(times, RAW.field("event_time").type, mask=commit_ts == 0),
-        _binaries(payloads),
+        _binaries(payloads, pump),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=RAW)
 
 
-def _binaries(values: Sequence[bytes]) -> pa.BinaryArray:
+def _binaries(values: Sequence[bytes], pump: str) -> pa.BinaryArray:
     """``values`` as an Arrow array, copied once: a builder that grows as it goes costs twice that."""
     ends = np.zeros(len(values) + 1, dtype=np.int64)
     np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=ends[1:])
     if ends[-1] > _MAX_INT32:
-        return pa.array(values, pa.binary())
+        raise ProtocolViolation(f"Pump {pump} delivered {ends[-1]} bytes in one piece; more than 2 GiB cannot be held at once")
     buffers = [None, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(b"".join(values))]
     return pa.Array.from_buffers(pa.binary(), len(values), buffers)
 
 
 def packed_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """``batches`` (``stages.RAW``) as ``stages.PACKED``: per bucket a value for each few megabytes, in order."""
+    """``batches`` (``stages.RAW``) as ``stages.PACKED``: for each few megabytes one value per bucket, in order."""
     waiting: list[pa.RecordBatch] = []
     size = 0
     for batch in filter(len, batches):

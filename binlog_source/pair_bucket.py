@@ -4,7 +4,7 @@ Promises: nothing of Spark here. Orphans are looked after, and Pumps told, befor
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -22,15 +22,18 @@ from schemas.events import Op, as_time
 from schemas.packed import packed, unpacked
 from schemas.stages import RAW, TRANSACTION
 
+_VALUE_BYTES = 4 << 20
+
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """What a batch made of a bucket. ``state`` is None when nothing waits, ``transactions`` when nothing goes out."""
+    """What a batch made of a bucket. ``state`` is None when nothing waits."""
 
     state: bytes | None
-    transactions: bytes | None
+    transactions: tuple[bytes, ...]
+    """Values of ``stages.TRANSACTIONS``, of some megabytes each."""
 
 
 def pair_bucket(bucket: int, rows: Iterable[bytes], stored: bytes | None, source: SourceConfig, pair: PairConfig) -> Paired:
@@ -48,8 +51,14 @@ def pair_bucket(bucket: int, rows: Iterable[bytes], stored: bytes | None, source
     out = [result.released, *_losses(result, span, source)]
     if bucket == 0:
         out.append(_passed_on(controls, span))
-    transactions = pa.concat_tables(out)
-    return Paired(None if result.state.empty else pack(result.state), packed(transactions) if transactions.num_rows else None)
+    return Paired(None if result.state.empty else pack(result.state), tuple(_cut(pa.concat_tables(out))))
+
+
+def _cut(transactions: pa.Table) -> Iterator[bytes]:
+    """Values of about ``_VALUE_BYTES``: what R held back for long comes out of a bucket all at once."""
+    rows = max(1, transactions.num_rows * _VALUE_BYTES // max(transactions.nbytes, 1))
+    for start in range(0, transactions.num_rows, rows):
+        yield packed(transactions.slice(start, rows))
 
 
 def _look_after(result: StepResult, source: SourceConfig, pair: PairConfig) -> None:

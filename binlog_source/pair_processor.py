@@ -41,5 +41,5 @@ class PairProcessor(StatefulProcessor):
         elif stored is not None:
             self._state.clear()
         faults.point("pair-state")
-        if paired.transactions is not None:
-            yield pd.DataFrame({"transactions": [paired.transactions]})
+        for value in paired.transactions:
+            yield pd.DataFrame({"transactions": [value]})

@@ -111,12 +111,12 @@ class Replication:
         return self
 
     def reached(self, commit_ts: int) -> bool:
-        """Whether the target holds everything up to ``commit_ts``. Raises what ended the stream, if something did; cheap, made to be polled."""
+        """Whether the target holds everything up to ``commit_ts``. Raises what ended the stream, noticed within ``_LOOK_SECONDS``; made to be polled."""
         now = time.monotonic()
         if now - self._looked_at >= _LOOK_SECONDS:
-            self._looked_at = now
             self.check()
             self._ended = not self.query.isActive
+            self._looked_at = now
         return self.commit_ts >= commit_ts
 
     def check(self) -> None:

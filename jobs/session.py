@@ -6,6 +6,7 @@ Works both inside ``spark-submit`` (a gateway is there) and from a plain interpr
 
 import logging
 import os
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -70,7 +71,7 @@ def session_settings(cores: int | None, *, delta: bool = True) -> dict[str, str]
             "spark.driver.bindAddress": "127.0.0.1",
             # What is shuffled stays on this machine, and most of it is compressed by us (sinks/blocks.py).
             "spark.shuffle.compress": "false",
-            # Hadoop's other way to rename asks a `readlink` process about each path: 0.1 s a batch. On a local disk both are one rename(2).
+            # Hadoop's other way to rename asks a `readlink` process about each path: 0.1 s a batch. On a local disk both rename the file, then its checksum.
             "spark.sql.streaming.checkpointFileManagerClass": f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager",
         }
     if delta:
@@ -94,11 +95,16 @@ def local_cores(master: str) -> int | None:
     return int(inside or 1)
 
 
-def jvm_options(log_file: Path) -> str:
-    """``conf/jvm.options``, and options that send Spark's log to ``log_file`` instead of the console and make the JVM start quickly and silently."""
+def jvm_options(log_file: Path, *, local: bool) -> str:
+    """JVM options that send Spark's log to ``log_file`` instead of the console and make the JVM start quickly and silently.
+
+    With a ``local`` master those of ``conf/jvm.options`` come first, unless the environment's own ``SPARK_SUBMIT_OPTS`` name a collector.
+    """
     log = f"-Dlog4j2.configurationFile={(PROJECT / 'conf' / 'log4j2.properties').as_uri()} -Dtidb.binlog.log={log_file}"
-    ours = f"{(PROJECT / 'conf' / 'jvm.options').read_text().strip()} {log} -Xlog:disable -Xlog:all=error:stderr"
-    return ours + (f" -XX:SharedArchiveFile={CLASS_ARCHIVE}" if CLASS_ARCHIVE.exists() else "")
+    own_collector = re.search(r"-XX:\+Use\w*GC\b", os.environ.get("SPARK_SUBMIT_OPTS", ""))
+    ours = (PROJECT / "conf" / "jvm.options").read_text().strip() if local and not own_collector else ""
+    archive = f"-XX:SharedArchiveFile={CLASS_ARCHIVE}" if CLASS_ARCHIVE.exists() else ""
+    return f"{ours} {log} -Xlog:disable -Xlog:all=error:stderr {archive}".strip()
 
 
 def _quiet_console() -> None:
@@ -110,7 +116,7 @@ def _quiet_console() -> None:
 def _launch_settings(master: str, *, delta: bool) -> dict[str, str]:
     """What only counts when this process starts the JVM itself; spark-submit.sh gives the same on its command line."""
     log_file = Path(os.environ.get("TIDB_BINLOG_LOG", PROJECT / "var" / "log" / "spark.log"))
-    settings = {"spark.driver.extraJavaOptions": jvm_options(log_file)}
+    settings = {"spark.driver.extraJavaOptions": jvm_options(log_file, local=local_cores(master) is not None)}
     jars = sorted(str(jar) for jar in JARS.glob("*.jar")) if delta else []
     if jars and local_cores(master) is not None:
         settings["spark.driver.extraClassPath"] = ":".join(jars)

@@ -53,7 +53,7 @@ class BatchReport:
     rows_written: int
     ddls: int
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """Wall seconds by stage: ``read`` (source to row events), ``plan``, ``delete``, ``write``, ``ddl``."""
+    """Wall seconds by stage: ``read`` (source to row events), ``plan`` (in parts ``plan+delete``), ``write``, ``ddl``."""
     losses: tuple[str, ...] = ()
     """What the target could not hold, in words."""
 
@@ -112,6 +112,7 @@ class BatchApplier:
             ensure_ddl_table(session, self._apply)
             session.commit()
             self._flavour = session.flavour
+            # The packet has a header too, and the server may count in its own charset.
             self._limits = replace(self._limits, max_bytes=min(self._limits.max_bytes, session.max_allowed_packet * 3 // 4))
             # A commit of this drainer's last life may still be under way on the server: wait for it, then look.
             progress.lock_checkpoint(session, self._cluster_id, self._apply.checkpoint_schema)

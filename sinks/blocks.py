@@ -33,7 +33,7 @@ def slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """``batches`` (``stages.TRANSACTIONS``) as batches of ``TRANSACTION`` of which each makes blocks of a good size."""
     for batch in batches:
         for value in batch.column("transactions"):
-            yield from unpacked([value], TRANSACTION).combine_chunks().to_batches(max_chunksize=_SLICE)
+            yield from unpacked([value], TRANSACTION).to_batches(max_chunksize=_SLICE)
 
 
 def pack(kind: int, part: int, events: pa.Table) -> Iterator[pa.RecordBatch]:

@@ -67,7 +67,10 @@ def derive(subject: Subject, dialect: Dialect) -> tuple[Rewritten, ...]:
     clauses = alter_clauses(subject, subject.old.info, job.table_info, dialect)
     if not clauses:
         return ()
-    return (Rewritten(f"ALTER TABLE {quoted(subject.old.schema, subject.old.name)} {', '.join(clauses)}"),)
+    losses = Losses(f"{subject.old.schema}.{subject.old.name}")
+    for name in sorted(set(job.table_info.foreign_keys) - set(subject.old.info.foreign_keys)):
+        losses.add(f"foreign key {name} left out")
+    return (Rewritten(f"ALTER TABLE {quoted(subject.old.schema, subject.old.name)} {', '.join(clauses)}", tuple(losses.texts)),)
 
 
 def create_table(schema: str, info: TableInfo, dialect: Dialect) -> Rewritten:

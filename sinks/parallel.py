@@ -70,8 +70,8 @@ def exploded_upto(transactions: DataFrame, limit: int) -> DataFrame:
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         seen = 0
-        for piece in slices(batches):
-            if seen <= limit:
+        for batch in batches:
+            for piece in slices([batch] if seen <= limit else []):
                 events = explode(piece)
                 seen += events.num_rows
                 yield from pack(ROWS, 0, pa.Table.from_batches([events]))

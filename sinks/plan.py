@@ -40,8 +40,6 @@ class Statement:
 
     sql: bytes
     rows: int
-    schema: str
-    table: str
     phase: Phase
 
 
@@ -246,7 +244,7 @@ class TableBuilder:
         head = delete_head(self.table.schema, self.table.name)
         counted = pc.value_counts(self._conditions(old))
         return [
-            Statement(b"".join((head, condition, b" LIMIT %d" % count)), count, self.table.schema, self.table.name, Phase.DELETE)
+            Statement(b"".join((head, condition, b" LIMIT %d" % count)), count, Phase.DELETE)
             for condition, count in zip(counted.field(0).to_pylist(), counted.field(1).to_pylist(), strict=True)
         ]
 
@@ -279,7 +277,7 @@ class TableBuilder:
             end = int(np.searchsorted(ends, begin + room, side="right"))
             end = min(max(end, first + 1), first + max_rows)
             sql = b"".join((head, text[begin : int(ends[end - 1]) - 1], tail))
-            found.append(Statement(sql, end - first, self.table.schema, self.table.name, phase))
+            found.append(Statement(sql, end - first, phase))
             first = end
         return found
 

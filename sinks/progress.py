@@ -146,7 +146,7 @@ def lock_checkpoint(session: Session, cluster_id: int, schema: str = CHECKPOINT_
 def is_marked(
     session: Session, drainer: str, from_ts: int, to_ts: int, part: int, parts: int, phase: Mark | str, schema: str = CHECKPOINT_SCHEMA
 ) -> bool:
-    """Whether that part and phase is in the target already; asked first in each transaction, since its last commit's answer may be lost."""
+    """Whether that part and phase is in the target already."""
     sql = (
         f"SELECT 1 FROM {_progress(schema)} WHERE drainer = %s AND from_ts = %s AND to_ts = %s AND part = %s AND parts = %s AND phase = %s"
     )

@@ -234,8 +234,9 @@ def _open(target: TargetConfig) -> "pymysql.connections.Connection[Any]":
 def _prepare(session: Session, target: TargetConfig, apply: ApplyConfig) -> None:
     session.execute("SET NAMES utf8mb4")
     session.execute("SET SESSION time_zone = '+00:00', foreign_key_checks = 0, sql_mode = %s", [apply.sql_mode])
-    version, session.max_allowed_packet = session.query("SELECT VERSION(), @@max_allowed_packet")[0]
+    version, packet = session.query("SELECT VERSION(), @@max_allowed_packet")[0]
     session.flavour = flavour_of(str(version))
+    session.max_allowed_packet = int(packet)  # an old TiDB gives it as text
     _relax_isolation(session)
     for name, value in _IF_KNOWN:
         try:

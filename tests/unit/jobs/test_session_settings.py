@@ -1,8 +1,10 @@
 """Settings of the session: pure text, no JVM."""
 
+from pathlib import Path
+
 import pytest
 
-from jobs.session import local_cores, session_settings
+from jobs.session import jvm_options, local_cores, session_settings
 
 
 @pytest.mark.parametrize(
@@ -24,3 +26,16 @@ def test_a_cluster_keeps_its_own_partitions_and_addresses() -> None:
 
 def test_delta_is_optional() -> None:
     assert not any("delta" in key or "delta" in value for key, value in session_settings(2, delta=False).items())
+
+
+def test_what_only_suits_one_machine_stays_off_a_cluster() -> None:
+    assert not {"spark.shuffle.compress", "spark.sql.streaming.checkpointFileManagerClass"} & set(session_settings(None))
+    assert "FileSystemBased" in session_settings(2)["spark.sql.streaming.checkpointFileManagerClass"]
+
+
+def test_the_small_jvm_is_for_local_masters_without_a_collector_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Dx=y")
+    assert "-XX:+UseSerialGC" in jvm_options(Path("log"), local=True)
+    assert "-XX:" not in jvm_options(Path("log"), local=False).partition("-XX:SharedArchiveFile")[0]
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-XX:+UseG1GC")
+    assert "SerialGC" not in jvm_options(Path("log"), local=True)
