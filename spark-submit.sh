@@ -174,6 +174,8 @@ if [[ $master == local* && $master != local-cluster* ]]; then
   delta_jars=${delta_jars#,}
   class_path=${delta_jars//,/:}${class_path:+:$class_path}
 else
+  # Its executors are on this machine; those of other clusters have a Python of their own.
+  [[ $master != local-cluster* ]] || export PYSPARK_PYTHON=${PYSPARK_PYTHON:-$venv/bin/python}
   zip=$root/var/py-files/tidb_binlog_spark.zip
   "$venv/bin/python" "$root/jobs/setup.py" --zip "$zip"
   py_files=$zip${py_files:+,$py_files}

@@ -50,10 +50,17 @@ def run_job(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = N
         return EXIT_FAILED
     except Exception as error:  # the last resort: told, logged in full and never swallowed
         logging.exception("the job failed")
-        found = replication_error_in("".join(traceback.format_exception(error)))
+        trace = "".join(traceback.format_exception(error))
+        found = replication_error_in(trace)
         if found is not None:
             _tell(f"error: {found}\n(the trace is in {log_file()})")
             return EXIT_FAILED
+        if missing := re.search(r"ModuleNotFoundError: No module named '([\w.]+)'", trace):
+            _tell(
+                f"error: Spark's Python workers have no package {missing[1]}: they need those of requirements.txt, "
+                f"by PYSPARK_PYTHON (a path that every executor sees) or --archives\n(the trace is in {log_file()})"
+            )
+            return EXIT_CONFIG
         _tell(f"internal error: {type(error).__name__}: {_first_line(str(error))}\n(the trace is in {log_file()})")
         return EXIT_DEFECT
 

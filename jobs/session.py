@@ -15,6 +15,8 @@ from pyspark import SparkConf, SparkContext
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
+from conf.model import SourceConfig
+
 PROJECT = Path(__file__).resolve().parent.parent
 JARS = Path(sys.prefix) / "spark-jars"
 """Where ``jobs/setup.py`` puts Delta's jars: inside the virtual environment that runs this."""
@@ -64,7 +66,10 @@ def session_settings(cores: int | None, *, delta: bool = True) -> dict[str, str]
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
-    if cores is not None:
+    if cores is None:
+        # Only pairing is shuffled by this number; more partitions than buckets are empty state stores.
+        settings["spark.sql.shuffle.partitions"] = str(SourceConfig().pairing_buckets)
+    else:
         settings |= {
             "spark.sql.shuffle.partitions": str(cores),
             "spark.driver.host": "127.0.0.1",

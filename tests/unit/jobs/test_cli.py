@@ -78,6 +78,14 @@ def test_the_trace_goes_to_the_log(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Traceback" in cli.log_file().read_text()
 
 
+def test_a_package_that_the_executors_lack_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    def main(argv: Sequence[str]) -> int:
+        raise RuntimeError("Failed to create Python data source\nModuleNotFoundError: No module named 'pyarrow'\n SQLSTATE: 38000")
+
+    assert cli.run_job(main, []) == cli.EXIT_CONFIG
+    assert "no package pyarrow: they need those of requirements.txt, by PYSPARK_PYTHON" in capsys.readouterr().err
+
+
 def test_an_error_inside_sparks_own_is_shown_as_itself(capsys: pytest.CaptureFixture[str]) -> None:
     assert raising(RuntimeError(WORKER_TRACE)) == 1
     shown = capsys.readouterr().err

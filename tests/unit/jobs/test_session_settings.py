@@ -19,8 +19,9 @@ def test_all_cores() -> None:
     assert (local_cores("local[*]") or 0) >= 1
 
 
-def test_a_cluster_keeps_its_own_partitions_and_addresses() -> None:
-    assert not {"spark.sql.shuffle.partitions", "spark.driver.host"} & set(session_settings(None))
+def test_a_cluster_keeps_its_own_addresses_and_has_a_partition_per_pairing_bucket() -> None:
+    assert "spark.driver.host" not in session_settings(None)
+    assert session_settings(None)["spark.sql.shuffle.partitions"] == "8"
     assert session_settings(3)["spark.sql.shuffle.partitions"] == "3"
 
 
