@@ -138,7 +138,8 @@ def summary(delivery: str, runs: Sequence[Run], limits: Sequence[float]) -> None
         f"{delivery}: median {seconds:.2f} s (min {min(r.seconds for r in runs):.2f}, max {max(r.seconds for r in runs):.2f}), 279,016 row events"
     )
     print(f"bulk limit of the target: median {limit:.2f} s; ratio {seconds / limit:.1f}")
-    print(f"peak memory of JVM and Python: {max(r.peak_mib for r in runs):,.0f} MiB")
+    peaks = [r.peak_mib for r in runs]
+    print(f"peak memory of JVM and Python: median {statistics.median(peaks):,.0f} MiB, largest {max(peaks):,.0f} MiB")
     for name in runs[0].stages:
         spent = statistics.median(r.stages.get(name, 0.0) for r in runs)
         print(f"  {name:<28} {spent:6.2f} s  {spent / seconds:6.1%}")
