@@ -167,12 +167,16 @@ export ARROW_DEFAULT_MEMORY_POOL=${ARROW_DEFAULT_MEMORY_POOL:-system} MALLOC_ARE
 export SPARK_HOME PYSPARK_DRIVER_PYTHON=$venv/bin/python
 SPARK_HOME=$(echo "$venv"/lib/python3*/site-packages/pyspark)
 delta_jars=$(printf ',%s' "$venv"/spark-jars/*.jar)
+jvm="-Dlog4j2.configurationFile=file:$root/conf/log4j2.properties -Dtidb.binlog.log=$TIDB_BINLOG_LOG -Xlog:disable -Xlog:all=error:stderr"
+[[ ! -f $venv/spark-jars/spark.jsa ]] || jvm+=" -XX:SharedArchiveFile=$venv/spark-jars/spark.jsa"
 if [[ $master == local* && $master != local-cluster* ]]; then
   # Driver and executors are one JVM and see this checkout: nothing to copy, nothing to ship.
   export PYSPARK_PYTHON=$venv/bin/python
   # Ours first: the JVM's class archive is good for this beginning of the path only.
   delta_jars=${delta_jars#,}
   class_path=${delta_jars//,/:}${class_path:+:$class_path}
+  # A collector that the caller names is not to meet ours.
+  [[ "${SPARK_SUBMIT_OPTS:-} ${spark_args[*]-}" == *-XX:+Use*GC* ]] || jvm="$(<"$root/conf/jvm.options") $jvm"
 else
   # Its executors are on this machine; those of other clusters have a Python of their own.
   [[ $master != local-cluster* ]] || export PYSPARK_PYTHON=${PYSPARK_PYTHON:-$venv/bin/python}
@@ -185,12 +189,6 @@ fi
 [[ -z $jars ]] || spark_args+=(--jars "$jars")
 [[ -z $py_files ]] || spark_args+=(--py-files "$py_files")
 
-jvm="-Dlog4j2.configurationFile=file:$root/conf/log4j2.properties -Dtidb.binlog.log=$TIDB_BINLOG_LOG -Xlog:disable -Xlog:all=error:stderr"
-[[ ! -f $venv/spark-jars/spark.jsa ]] || jvm+=" -XX:SharedArchiveFile=$venv/spark-jars/spark.jsa"
-# A collector that the caller names is not to meet ours.
-if [[ $master == local* && $master != local-cluster* && "${SPARK_SUBMIT_OPTS:-} ${spark_args[*]-}" != *-XX:+Use*GC* ]]; then
-  jvm="$(<"$root/conf/jvm.options") $jvm"
-fi
 export SPARK_SUBMIT_OPTS="$jvm${SPARK_SUBMIT_OPTS:+ $SPARK_SUBMIT_OPTS}"
 # Ctrl-C is for the job, which stops between two batches; Spark's JVM, its parent, would die under it.
 trap '' INT

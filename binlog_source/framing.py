@@ -18,12 +18,11 @@ from numpy.typing import NDArray
 
 from schemas.errors import ProtocolViolation
 from schemas.events import TSO_LOGICAL_BITS, BinlogType, Op
-from schemas.packed import packed
+from schemas.packed import VALUE_BYTES, packed
 from schemas.proto import binlog_pb2, pump_pb2
 from schemas.stages import PACKED, RAW
 
 _MAX_INT32 = (1 << 31) - 1
-_PACK_BYTES = 4 << 20
 _TP_TAG = 0x08
 """Key of ``Binlog.tp``: field 1, varint. TiDB and Pump always write it first."""
 
@@ -166,7 +165,7 @@ def packed_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in filter(len, batches):
         waiting.append(batch)
         size += batch.nbytes
-        if size >= _PACK_BYTES:
+        if size >= VALUE_BYTES:
             yield _by_bucket(waiting)
             waiting, size = [], 0
     if waiting:

@@ -19,10 +19,8 @@ from binlog_source.roster import roster_of
 from conf.model import PairConfig, SourceConfig
 from schemas.errors import ProtocolViolation
 from schemas.events import Op, as_time
-from schemas.packed import packed, unpacked
+from schemas.packed import VALUE_BYTES, packed, unpacked
 from schemas.stages import RAW, TRANSACTION
-
-_VALUE_BYTES = 4 << 20
 
 _log = logging.getLogger(__name__)
 
@@ -55,8 +53,8 @@ def pair_bucket(bucket: int, rows: Iterable[bytes], stored: bytes | None, source
 
 
 def _cut(transactions: pa.Table) -> Iterator[bytes]:
-    """Values of about ``_VALUE_BYTES``: what R held back for long comes out of a bucket all at once."""
-    rows = max(1, transactions.num_rows * _VALUE_BYTES // max(transactions.nbytes, 1))
+    """Values of about ``VALUE_BYTES``: what R held back for long comes out of a bucket all at once."""
+    rows = max(1, transactions.num_rows * VALUE_BYTES // max(transactions.nbytes, 1))
     for start in range(0, transactions.num_rows, rows):
         yield packed(transactions.slice(start, rows))
 

@@ -8,6 +8,9 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
+VALUE_BYTES = 4 << 20
+"""About how many bytes of rows go into one value where more would do: what a Python worker or the JVM holds at a time."""
+
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
