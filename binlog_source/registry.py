@@ -1,12 +1,14 @@
-"""What the registry knows of a Pump or Drainer: its Status, as the JSON of pump.md 1.
+"""What the registry knows of a Pump or Drainer: its Status, as the JSON of pump.md 1; and what a registry can be asked.
 
-Promises: pure; ``to_json`` writes the fields in the order of a real node.
+Promises: pure; ``to_json`` writes the fields in the order of a real node. ``Registry`` has two implementations, PD (``upstream/pd.py``) and the
+standalone one (``upstream/registry_client.py``); ``tests/contract`` holds both to what is said here.
 """
 
 import enum
 import json
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from schemas.errors import ProtocolViolation
 
@@ -35,6 +37,9 @@ class NodeStatus:
     state: NodeState = NodeState.ONLINE
     max_commit_ts: int = 0
     update_ts: int = 0
+    score: int = 0
+    """Weight of a Pump for the Pump client's strategy ``score``; a real node writes 0."""
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """The Status as the JSON object that a node registers."""
@@ -43,8 +48,8 @@ class NodeStatus:
             "host": self.host,
             "state": self.state.value,
             "isAlive": False,
-            "score": 0,
-            "label": None,
+            "score": self.score,
+            "label": {"labels": dict(self.labels)} if self.labels else None,
             "maxCommitTS": self.max_commit_ts,
             "updateTS": self.update_ts,
         }
@@ -63,6 +68,8 @@ class NodeStatus:
                 state=NodeState(data["state"]),
                 max_commit_ts=int(data.get("maxCommitTS", 0)),
                 update_ts=int(data.get("updateTS", 0)),
+                score=int(data.get("score", 0)),
+                labels={str(name): str(value) for name, value in ((data.get("label") or {}).get("labels") or {}).items()},
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ProtocolViolation(f"the registry holds no node status: {data!r} ({error})") from error
@@ -75,3 +82,41 @@ class NodeStatus:
         except ValueError as error:
             raise ProtocolViolation(f"the registry holds no node status: {text!r}") from error
         return cls.from_dict(data)
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Some nodes, by node id, and the registry's revision that they were read at."""
+
+    nodes: tuple[NodeStatus, ...]
+    revision: int
+
+
+class Registry(Protocol):
+    """The nodes of a cluster and its clock. Safe for many threads; whatever does not answer is a ``PumpUnavailable`` that names the URL."""
+
+    @property
+    def url(self) -> str:
+        """Where it is, for messages."""
+
+    def cluster_id(self) -> int:
+        """The cluster's id."""
+
+    def tso(self, count: int = 1) -> int:
+        """The first of ``count`` fresh timestamps in a row."""
+
+    def listing(self, kind: str) -> Listing:
+        """Every node of ``kind`` (``pumps`` or ``drainers``) that ever registered."""
+
+    def changes(self, kind: str, after: int, timeout: float) -> Listing:
+        """The nodes of ``kind`` written after revision ``after``, each as it is newest.
+
+        Waits until there is one, or ``timeout`` seconds have passed: then ``nodes`` is empty. When the registry no longer knows what
+        happened since ``after`` it answers with all nodes. ``revision`` is what to ask on from.
+        """
+
+    def put_status(self, kind: str, status: NodeStatus) -> None:
+        """Register a node; the last writer wins."""
+
+    def close(self) -> None:
+        """Give connections back; the next question opens them again."""
