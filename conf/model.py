@@ -6,6 +6,8 @@ Promises: pure; a value that cannot work is refused in ``__post_init__`` with a 
 
 from dataclasses import dataclass, field
 
+from conf.units import days_or_duration, size_of
+
 
 def _require(condition: bool, message: str) -> None:
     if not condition:
@@ -17,7 +19,7 @@ class SourceConfig:
     """Where binlogs come from. TOML table ``[source]``; also the options of ``format("tidb_binlog")``."""
 
     pumps: str = ""
-    """``host:port,host:port`` or the registry's URL ``http://host:port``."""
+    """``host:port,host:port``, or the registry's URL: ``http://host:port``, or ``pd://host:port,host:port`` of PD."""
     cluster_id: int = 0
     """Cluster id that Pumps check; 0 = ask the registry."""
     delivery: str = ""
@@ -127,23 +129,65 @@ class DrainerConfig:
 class PumpConfig:
     """A Pump server. ``conf/pump.toml``."""
 
-    node_id: str = "pump-1"
+    node_id: str = ""
+    """Unique name in the cluster; empty = what ``<data-dir>/.node`` says, else hostname:port, which is written there."""
     addr: str = "127.0.0.1:8250"
-    """host:port to listen on."""
+    """host:port to listen on, for gRPC and HTTP."""
     advertise_addr: str = ""
     """host:port that is registered; empty = addr."""
+    socket: str = ""
+    """``unix:///path``: listen there too."""
     data_dir: str = "var/pump"
+    pd_urls: str = ""
+    """``http://host:2379,http://host:2379`` of PD: registry, timestamps and cluster id come from there; empty = ``registry``."""
     registry: str = ""
-    """``http://host:port`` of the standalone registry and oracle; empty = this Pump's own clock, unregistered."""
+    """``http://host:port`` of the standalone registry and oracle; both empty = this Pump's own clock, unregistered."""
+    tidb_status: str = ""
+    """``http://host:10080,…``: status ports that know what became of orphan Prewrites; empty = those that PD names, or the registry."""
     cluster_id: int = 0
-    """0 = ask the registry."""
+    """0 = ask PD or the registry."""
+    labels: tuple[tuple[str, str], ...] = ()
+    """Registered with the status; a Pump client with the same ones prefers this Pump."""
+    score: int = 0
+    """Registered with the status: weight for Pump clients of strategy ``score``."""
     fake_binlog_interval: float = 3.0
     """Seconds without a write after which a fake binlog is written."""
     heartbeat_interval: float = 2.0
     """Seconds between two registrations of the status."""
+    gc: str = "7"
+    """How long binlogs are kept: days, or ``8h``, ``1h30m``."""
+    orphan_timeout: float = 600.0
+    """Age in seconds from which absence upstream settles an orphan Prewrite as rolled back."""
+    max_message_size: int = (1 << 63) - 1 - (4 << 20)
+    """Largest request. Bytes."""
+    stop_write_at_available_space: str = "10 GiB"
+    """Free space on the data directory's disk at which binlogs are refused: ``10 GiB``, ``42 MB``; empty = never."""
     max_file_size: int = 500 * 1024 * 1024
     """Value-log file size after which a new one is begun. Bytes."""
     step_bytes: int = 1024 * 1024
     """Bytes of log after which a batch may be cut (``source.max-bytes-per-trigger`` is kept in such steps). Bytes."""
     sync_log: bool = True
     """fdatasync each batch of records."""
+    kv_chan_cap: int = 65_536
+    """Records that may wait for the index (a real Pump: 1048576)."""
+    slow_chaser_threshold: float = 1.0
+    """Seconds that a push to the index's queue may wait before the slow chaser takes over (a real Pump: 3)."""
+    slow_chaser_poll: float = 0.5
+    """Seconds between two looks at its switch."""
+    slow_chaser_quick_pass: float = 1.0
+    """Seconds: a catch-up quicker than this may be followed by a recovery."""
+    slow_chaser_recovery_interval: float = 60.0
+    """Seconds between two recoveries."""
+    slow_chaser_recovery_timeout: float = 1.0
+    """Seconds that writers may be kept out by a recovery."""
+
+    def __post_init__(self) -> None:
+        for name, parse in (("gc", days_or_duration), ("stop_write_at_available_space", size_of)):
+            try:
+                parse(getattr(self, name))
+            except ValueError as error:
+                raise ValueError(f"{name.replace('_', '-')}: {error}") from None
+        _require(not (self.pd_urls and self.registry), "pd-urls and registry are both set: a Pump has one registry")
+        _require("/" not in self.node_id, f"node-id {self.node_id!r} must not contain '/'")
+        _require(not self.socket or self.socket.startswith("unix://"), f"socket {self.socket!r} is not of the form unix:///path")
+        _require(self.kv_chan_cap >= 1, "kv-chan-cap must be at least 1")

@@ -1,24 +1,30 @@
-"""The Pump's own pulse: fake binlogs when nobody writes, and its status in the registry.
+"""What the Pump does by itself: fake binlogs when nobody writes, collection by age, a look at the Drainers.
 
-Promises: two daemon threads that end within a moment of ``stop``. A failure is logged and tried again at the next beat, as in a real Pump.
+Promises: daemon threads that end within a moment of ``stop``. A failure is logged and tried again at the next beat, as in a real Pump.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from binlog_source.pump.service import PumpService
 from binlog_source.pump.storage.record import fake
+from binlog_source.registry import NodeState, NodeStatus
 from schemas.errors import ReplicationError
-from schemas.events import tso
+from schemas.events import as_time, tso
 
 _log = logging.getLogger(__name__)
+
+GC_SLACK = tso(600 * 1000)
+"""Binlogs are removed only this far below what is announced as collected: a Commit follows its Prewrite by so much at most (pump.md 8)."""
+ALERT_BEFORE = tso(20 * 3600 * 1000)
+"""A Drainer that is less than this above what was collected is alarmed about."""
 
 
 def own_clock(service: PumpService) -> int:
     """A timestamp for a Pump without an oracle: its clock, above all that its log holds."""
-    return max(tso(time.time_ns() // 1_000_000), service.store.state.max_ts + 1)
+    return max(tso(time.time_ns() // 1_000_000), service.store.written_max_ts + 1)
 
 
 class Beat:
@@ -56,5 +62,53 @@ class FakeBinlogs:
         """One look."""
         writes = self._service.writes
         if writes == self._seen:
-            self._service.write_records([fake(self._oracle())])
+            self._service.store.write([fake(self._oracle())])
         self._seen = writes
+
+
+class Collector:
+    """GC by age, and the alarm for Drainers that it is about to overtake."""
+
+    def __init__(
+        self,
+        service: PumpService,
+        keep: float,
+        drainers: Callable[[], Sequence[NodeStatus]],
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        """``keep``: seconds that binlogs are kept."""
+        self._service = service
+        self._keep_ms = int(keep * 1000)
+        self._drainers = drainers
+        self._now_ms = now_ms
+        self._at_work = threading.Lock()
+
+    def __call__(self) -> None:
+        """Remove what is old enough. Drainers are not asked: binlogs above the age go even if unread, as a real Pump's do."""
+        with self._at_work:
+            self._service.store.collect(tso(self._now_ms() - self._keep_ms), GC_SLACK)
+
+    def trigger(self) -> bool:
+        """Begin a collection now; False when one is at work."""
+        if self._at_work.locked():
+            return False
+        threading.Thread(target=self._quietly, name=f"{self._service.node_id} gc on demand", daemon=True).start()
+        return True
+
+    def _quietly(self) -> None:
+        try:
+            self()
+        except OSError as error:
+            _log.error("Pump %s: gc failed: %s", self._service.node_id, error)
+
+    def check_drainers(self) -> None:
+        """Raise the alarm for every Drainer that is near what is collected, or behind it."""
+        limit = self._service.store.gc_ts + ALERT_BEFORE
+        for drainer in self._drainers():
+            if drainer.state is not NodeState.OFFLINE and drainer.max_commit_ts < limit and self._service.store.gc_ts:
+                self._service.metrics.behind(drainer.node_id)
+                _log.error(
+                    "Pump %s: Drainer %s is at %d (%s), binlogs up to %d (%s) are collected: it will lose binlogs; raise gc, or see why it lags",
+                    self._service.node_id, drainer.node_id, drainer.max_commit_ts, as_time(drainer.max_commit_ts),
+                    self._service.store.gc_ts, as_time(self._service.store.gc_ts),
+                )  # fmt: skip

@@ -123,4 +123,6 @@ def _command(config: PumpConfig) -> list[str]:
 
 
 def _flag(value: object) -> str:
+    if isinstance(value, tuple):
+        return ",".join(f"{name}={text}" for name, text in value)
     return str(value).lower() if isinstance(value, bool) else str(value)

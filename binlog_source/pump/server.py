@@ -1,123 +1,49 @@
-"""The Pump as a gRPC server: wiring, metadata, lifecycle. The answers are made in ``service.py``.
+"""The Pump as a server in this process: what it is made of, and its life from ``start`` to ``stop`` or ``close`` (pump.md 2).
 
-Promises: an embedded Pump serves from ``start`` to ``stop``; ``stop`` ends open pulls cleanly (OK), finishes the log and registers ``paused``.
-Bytes pass through: no answer of PullBinlogs is parsed or marshalled here.
+    start   bind -> lock and open the store -> register online -> notify the Drainers when none of them reads from here -> serve
+    stop    pausing -> registered paused  -> pulls end with OK, writes under way are answered -> the log is finished
+    close   closing -> wait until every Drainer has everything -> registered offline -> the same
+
+The answers are made in ``service.py``, the gRPC methods in ``handlers.py``, the HTTP pages in ``status.py``, what it does by itself in ``heart.py``.
 """
 
+import json
+import logging
+import socket
 import threading
-from collections.abc import Callable, Iterator
-from concurrent import futures
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import grpc
-
-from binlog_source.pump.heart import Beat, FakeBinlogs, own_clock
+from binlog_source.mvcc import StatusPorts, status_ports
+from binlog_source.pump.handlers import Handlers
+from binlog_source.pump.heart import Beat, Collector, FakeBinlogs, own_clock
+from binlog_source.pump.lifecycle import Move, after, must_notify
+from binlog_source.pump.metrics import PumpMetrics, StoreFigures
+from binlog_source.pump.notify import notify
 from binlog_source.pump.orphans import ASK_AFTER, OrphanResolver
-from binlog_source.pump.service import Flush, PumpService
-from binlog_source.pump.storage.pointer import Pointer
-from binlog_source.pump.storage.store import Store
-from binlog_source.registry import PUMPS, NodeState, NodeStatus
+from binlog_source.pump.service import PumpService
+from binlog_source.pump.space import LOOK_EVERY, Space
+from binlog_source.pump.status import Controls, StatusPages
+from binlog_source.pump.storage.chaser import ChaserSettings
+from binlog_source.pump.storage.env import RealFileSystem
+from binlog_source.pump.storage.record import fake
+from binlog_source.pump.storage.store import Store, StoreSettings
+from binlog_source.registry import DRAINERS, PUMPS, NodeState, NodeStatus, Registry
+from binlog_source.rpc.front import Front
+from binlog_source.upstream.pd import PdRegistry
 from binlog_source.upstream.registry_client import RegistryClient
 from conf.model import PumpConfig
-from schemas.errors import ConfigError, ReplicationError
-from schemas.proto import pump_pb2
+from conf.units import days_or_duration, size_of
+from schemas.errors import ConfigError, PumpUnavailable, ReplicationError
 
-DELIVERY_KEY = "tidb-binlog-delivery"
-BATCH_KEY = "tidb-binlog-batch"
-PUMP_KEY = "tidb-binlog-pump"
-GC_TS_KEY = "tidb-binlog-gc-ts"
-DELIVERIES = ("sorted", "raw", "tip")
+_log = logging.getLogger(__name__)
 
-_THREADS = 96
-"""A pull holds one while it lasts, a write one until it is durable."""
-_BATCH_BYTES = 1 << 20
-_OPTIONS = (
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
-    ("grpc.so_reuseport", 0),
-)
-
-
-class _Handlers:
-    """The three methods, from bytes to bytes."""
-
-    def __init__(self, service: PumpService, stopping: threading.Event) -> None:
-        self._service = service
-        self._stopping = stopping
-
-    def write(self, request: bytes, context: grpc.ServicerContext) -> bytes:
-        message = pump_pb2.WriteBinlogReq.FromString(request)
-        return self._write(message.clusterID, [message.payload], context)
-
-    def write_batch(self, request: bytes, context: grpc.ServicerContext) -> bytes:
-        message = pump_pb2.WriteBinlogBatchReq.FromString(request)
-        return self._write(message.clusterID, list(message.payload), context)
-
-    def _write(self, cluster_id: int, payloads: list[bytes], context: grpc.ServicerContext) -> bytes:
-        try:
-            self._service.write(cluster_id, payloads)
-        except (ReplicationError, OSError) as error:
-            context.abort(grpc.StatusCode.UNKNOWN, str(error))
-        return b""
-
-    def pull(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-        message = pump_pb2.PullBinlogReq.FromString(request)
-        asked = dict(context.invocation_metadata())
-        delivery = str(asked.get(DELIVERY_KEY, "sorted"))
-        batched = asked.get(BATCH_KEY) == "1"
-        echo: tuple[tuple[str, str], ...] = (
-            (DELIVERY_KEY, delivery),
-            (PUMP_KEY, self._service.node_id),
-            (GC_TS_KEY, str(self._service.store.gc_ts)),
-        )
-        if batched:
-            echo = (*echo, (BATCH_KEY, "1"))
-        if delivery not in DELIVERIES:
-            context.abort(grpc.StatusCode.UNKNOWN, f"{DELIVERY_KEY}: {delivery!r} is not one of {', '.join(DELIVERIES)}")
-        try:
-            self._service.check_cluster(message.clusterID)
-            context.send_initial_metadata(echo)
-            flushes = self._flushes(delivery, message.startFrom, context)
-            yield from _batches(flushes) if batched else (one for flush in flushes for one in flush)
-        except (ReplicationError, OSError) as error:
-            context.abort(grpc.StatusCode.UNKNOWN, str(error))
-
-    def _flushes(self, delivery: str, start: pump_pb2.Pos, context: grpc.ServicerContext) -> Iterator[Flush]:
-        service = self._service
-        context.add_callback(service.store.wake)
-
-        def stop() -> bool:
-            return self._stopping.is_set() or not context.is_active()
-
-        if delivery == "raw":
-            return service.pull_raw(Pointer(start.suffix, start.offset), stop)
-        return service.pull_tip(start.offset, stop) if delivery == "tip" else service.pull_sorted(start.offset, stop)
-
-    def generic(self) -> "grpc.GenericRpcHandler[bytes, bytes]":
-        """The methods under their wire names; without serializers bytes pass through."""
-        return grpc.method_handlers_generic_handler(
-            "binlog.Pump",
-            {
-                "WriteBinlog": grpc.unary_unary_rpc_method_handler(self.write),
-                "WriteBinlogBatch": grpc.unary_unary_rpc_method_handler(self.write_batch),
-                "PullBinlogs": grpc.unary_stream_rpc_method_handler(self.pull),
-            },
-        )
-
-
-def _batches(flushes: Iterator[Flush]) -> Iterator[bytes]:
-    """Each flush as one or more PullBinlogBatch messages of about 1 MiB."""
-    for flush in flushes:
-        batch: list[bytes] = []
-        size = 0
-        for message in flush:
-            batch.append(message)
-            size += len(message)
-            if size >= _BATCH_BYTES:
-                yield b"".join(batch)
-                batch, size = [], 0
-        if batch:
-            yield b"".join(batch)
+_GRACE = 10.0
+_GC_EVERY = 3600.0
+_DRAINERS_EVERY = 600.0
+_SAFE_POLL = 1.0
+_ANY_HOST = ("", "0.0.0.0", "[::]")
 
 
 class EmbeddedPump:
@@ -128,12 +54,19 @@ class EmbeddedPump:
 
     def __init__(self, config: PumpConfig, oracle: Callable[[], int] | None = None) -> None:
         self.config = config
+        self.node_id = config.node_id
+        """Known once it is started."""
+        self.ended = threading.Event()
+        """Set when it has stopped, by whatever hand."""
         self._oracle = oracle
-        self._stopping = threading.Event()
-        self._beats: list[Beat] = []
-        self._registry: RegistryClient | None = None
-        self._server: grpc.Server | None = None
+        self._registry: Registry | None = None
+        self._front: Front | None = None
+        self._store: Store | None = None
         self._service: PumpService | None = None
+        self._beats: list[Beat] = []
+        self._orphans: Beat | None = None
+        self._stopping = threading.Event()
+        self._stop_lock = threading.Lock()
         self._port = 0
 
     @property
@@ -149,62 +82,237 @@ class EmbeddedPump:
         return self._service
 
     def start(self) -> "EmbeddedPump":
-        """Open the store and serve."""
+        """Open the store, become online and serve.
+
+        Raises:
+            ConfigError: a setting, the port or the data directory is not usable.
+            PumpUnavailable: the registry, or a Drainer that must be notified, does not answer.
+        """
         config = self.config
-        cluster_id = config.cluster_id
-        if config.registry:
-            self._registry = RegistryClient(config.registry)
-            cluster_id = cluster_id or self._registry.cluster_id()
-        store = Store(Path(config.data_dir), max_file_size=config.max_file_size, sync=config.sync_log, span=config.step_bytes)
-        self._service = service = PumpService(store, cluster_id, config.node_id)
+        self.ended.clear()
         self._stopping.clear()
-        self._server = grpc.server(futures.ThreadPoolExecutor(_THREADS, thread_name_prefix=config.node_id), options=_OPTIONS)
-        self._server.add_generic_rpc_handlers((_Handlers(service, self._stopping).generic(),))
+        self._registry = _registry_of(config)
         try:
-            self._port = self._server.add_insecure_port(config.addr)
-        except RuntimeError as error:
-            store.close()
-            raise ConfigError(f"Pump {config.node_id} cannot listen on {config.addr}: {error}") from error
-        self._server.start()
-        self._start_beats(service)
+            front = self._front = Front("Pump").bind(config.addr, config.socket.removeprefix("unix://"))
+            self._port = front.port
+            before = self._open(config)
+            self._go_online(before)
+            self._start_beats(self.service)
+            self._serve(self.service, front)
+        except BaseException:
+            self._abandon()
+            raise
         return self
 
+    def _open(self, config: PumpConfig) -> NodeState | None:
+        """The store and the service over it; the state that was registered last."""
+        registry = self._registry
+        cluster_id = config.cluster_id or (registry.cluster_id() if registry is not None else 0)
+        directory = Path(config.data_dir)
+        metrics = PumpMetrics()
+        store = Store(directory, _store_settings(config), observe=lambda group: metrics.written(group, time.perf_counter()))
+        self._store = store
+        self.node_id = _node_id(config, directory, self._port)
+        space = Space(RealFileSystem(), directory, size_of(config.stop_write_at_available_space))
+        self._service = service = PumpService(store, cluster_id, self.node_id, metrics, space)
+        metrics.watch(lambda: _figures(store, space))
+        self._beats.append(Beat(f"{self.node_id} space", LOOK_EVERY, space.look))
+        self._collector = Collector(service, days_or_duration(config.gc), self._drainers)
+        if registry is None:
+            return NodeState.ONLINE
+        known = {status.node_id: status.state for status in registry.listing(PUMPS).nodes}
+        return known.get(self.node_id)
+
+    def _serve(self, service: PumpService, front: Front) -> None:
+        pages = StatusPages(service, self._registry, Controls(self._move, self._collector.trigger, self._mvcc_text))
+        front.serve(Handlers(service, front, self._stopping).methods(pages.answer, self.config.max_message_size))
+
+    def _go_online(self, before: NodeState | None) -> None:
+        registry = self._registry
+        if registry is None:
+            return
+        if (self.config.advertise_addr or self.config.addr).rpartition(":")[0] in _ANY_HOST:
+            raise ConfigError(
+                f"advertise-addr: {self.config.addr!r} cannot be registered; set the host:port that others reach this Pump at"
+            )
+        self._register(NodeState.ONLINE)
+        if must_notify(before):
+            try:
+                notify(registry.listing(DRAINERS).nodes)
+            except PumpUnavailable:
+                self._register(NodeState.OFFLINE)
+                raise
+
+    def _abandon(self) -> None:
+        """A start that failed leaves nothing behind."""
+        self._stop_beats()
+        if self._orphans is not None:
+            self._orphans.stop()
+            self._orphans = None
+        if self._front is not None:
+            self._front.stop(0)
+            self._front = None
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+        self._service = None
+        if self._registry is not None:
+            self._registry.close()
+
     def _start_beats(self, service: PumpService) -> None:
-        config, registry = self.config, self._registry
+        config, registry, name = self.config, self._registry, self.node_id
         if registry is not None:
-            self._register(NodeState.ONLINE)
-            self._beats.append(Beat(f"{config.node_id} heartbeat", config.heartbeat_interval, lambda: self._register(NodeState.ONLINE)))
-            self._beats.append(Beat(f"{config.node_id} orphans", ASK_AFTER, OrphanResolver(service, registry.mvcc)))
+            self._beats.append(Beat(f"{name} heartbeat", config.heartbeat_interval, lambda: self._register(service.state)))
+            self._beats.append(Beat(f"{name} drainers", _DRAINERS_EVERY, self._collector.check_drainers))
+        if registry is not None or config.tidb_status:
+            self._orphans = Beat(f"{name} orphans", ASK_AFTER, OrphanResolver(service, self._status_ports, config.orphan_timeout))
         if config.fake_binlog_interval > 0:
-            if self._oracle is not None:
-                oracle = self._oracle
-            elif registry is not None:
-                oracle = registry.tso
-            else:
-                oracle = lambda: own_clock(service)  # noqa: E731
-            self._beats.append(Beat(f"{config.node_id} fake binlogs", config.fake_binlog_interval, FakeBinlogs(service, oracle)))
+            self._beats.append(Beat(f"{name} fake binlogs", config.fake_binlog_interval, FakeBinlogs(service, self._timestamp)))
+        self._beats.append(Beat(f"{name} gc", _GC_EVERY, self._collector))
+
+    def _timestamp(self) -> int:
+        if self._oracle is not None:
+            return self._oracle()
+        return self._registry.tso() if self._registry is not None else own_clock(self.service)
+
+    def _drainers(self) -> Sequence[NodeStatus]:
+        return self._registry.listing(DRAINERS).nodes if self._registry is not None else ()
+
+    def _status_ports(self) -> Sequence[str]:
+        """Where to ask about orphans: as configured, else what PD names, else the standalone registry."""
+        if self.config.tidb_status:
+            return status_ports(self.config.tidb_status)
+        if isinstance(self._registry, PdRegistry):
+            return self._registry.tidb_status_ports()
+        return status_ports(self.config.registry)
+
+    def _mvcc_text(self, key: bytes) -> str:
+        if self._registry is None and not self.config.tidb_status:
+            return "no status port is known; set tidb-status"
+        try:
+            return json.dumps(StatusPorts(self._status_ports()).look_up(key))
+        except ReplicationError as error:
+            return str(error)
 
     def _register(self, state: NodeState) -> None:
-        if self._registry is None or self._service is None:
+        registry = self._registry
+        if registry is None:
             return
-        host = self.config.advertise_addr or self.address
-        promised = self._service.store.state.sorted_promise
-        self._registry.put_status(PUMPS, NodeStatus(self.config.node_id, host, state, promised, self._registry.tso()))
+        config = self.config
+        promised = self.service.store.state.sorted_promise
+        host = config.advertise_addr or self.address
+        status = NodeStatus(self.node_id, host, state, promised, registry.tso(), config.score, dict(config.labels))
+        registry.put_status(PUMPS, status)
+
+    def _move(self, move: Move) -> None:
+        """``PUT /state``: change the state now, end in the background."""
+        new = after(self.service.state, move)
+        if new is not None:
+            self.service.state = new
+            threading.Thread(target=self.stop, name=f"{self.node_id} {new}", daemon=True).start()
+
+    def close(self) -> None:
+        """Leave the cluster: wait until every Drainer has everything, then be offline."""
+        self.service.state = after(self.service.state, Move.CLOSE) or self.service.state
+        self.stop()
 
     def stop(self) -> None:
-        """Stop serving: pulls end with OK, writes under way are answered, the log is finished."""
+        """Stop serving; paused unless it is closing."""
+        with self._stop_lock:
+            service = self._service
+            if service is None:
+                return
+            service.state = after(service.state, Move.PAUSE) or service.state
+            self._stop_beats()
+            if service.state is NodeState.CLOSING:
+                self._await_safe(service)
+            if self._orphans is not None:
+                self._orphans.stop()
+                self._orphans = None
+            service.state = after(service.state, Move.DONE) or service.state
+            try:
+                self._register(service.state)
+            except ReplicationError as error:
+                _log.error("Pump %s stops, but is not registered as %s: %s", self.node_id, service.state.value, error)
+            self._shut_down(service)
+        self.ended.set()
+
+    def _shut_down(self, service: PumpService) -> None:
+        self._stopping.set()
+        service.store.wake()
+        if self._front is not None:
+            self._front.stop(_GRACE)
+            self._front = None
+        service.store.close()
+        self._service = self._store = None
+        if self._registry is not None:
+            self._registry.close()
+
+    def _stop_beats(self) -> None:
         for beat in self._beats:
             beat.stop()
         self._beats.clear()
-        self._stopping.set()
-        if self._service is not None:
-            self._service.store.wake()
-        if self._server is not None:
-            self._server.stop(grace=10).wait()
-            self._server = None
-        if self._registry is not None:
-            self._register(NodeState.PAUSED)
-            self._registry.close()
-        if self._service is not None:
-            self._service.store.close()
-            self._service = None
+
+    def _await_safe(self, service: PumpService) -> None:
+        """Until every Drainer that is not offline has read all there is, a last fake binlog included (pump.md 2.3)."""
+        while True:
+            try:
+                ts = self._timestamp()
+                service.store.write([fake(ts)])
+                while service.store.state.sorted_promise < ts:
+                    time.sleep(_SAFE_POLL / 10)
+                held = [d for d in self._drainers() if d.state is not NodeState.OFFLINE and d.max_commit_ts < ts]
+                if not held:
+                    return
+                _log.warning("Pump %s closes once Drainer %s has read up to %d", self.node_id, ", ".join(d.node_id for d in held), ts)
+            except (ReplicationError, OSError) as error:
+                _log.warning("Pump %s closes, but: %s", self.node_id, error)
+            time.sleep(_SAFE_POLL)
+
+
+def _registry_of(config: PumpConfig) -> Registry | None:
+    if config.pd_urls:
+        return PdRegistry(config.pd_urls)
+    return RegistryClient(config.registry) if config.registry else None
+
+
+def _store_settings(config: PumpConfig) -> StoreSettings:
+    chaser = ChaserSettings(
+        config.slow_chaser_threshold,
+        config.slow_chaser_poll,
+        config.slow_chaser_quick_pass,
+        config.slow_chaser_recovery_interval,
+        config.slow_chaser_recovery_timeout,
+    )
+    return StoreSettings(config.max_file_size, config.sync_log, config.step_bytes, config.kv_chan_cap, chaser)
+
+
+def _node_id(config: PumpConfig, directory: Path, port: int) -> str:
+    """What ``.node`` says, else the setting, else hostname:port, which is written there (pump.md 1)."""
+    file = directory / ".node"
+    if file.exists():
+        known = file.read_text().strip()
+        if config.node_id and config.node_id != known:
+            _log.warning("node-id %s is ignored: %s says %s", config.node_id, file, known)
+        return known
+    if config.node_id:
+        return config.node_id
+    made = f"{socket.gethostname()}:{port}"
+    file.touch(0o600)
+    file.write_text(made)
+    return made
+
+
+def _figures(store: Store, space: Space) -> StoreFigures:
+    return StoreFigures(
+        store.gc_ts,
+        store.gc_done_ts,
+        store.state.sorted_promise,
+        store.deleted_keys,
+        space.capacity,
+        space.available,
+        store.index_errors,
+        store.damaged_bytes,
+        store.chaser.counts,
+        store.chaser.last_catch_up,
+    )

@@ -9,13 +9,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from binlog_source.pump import messages
+from binlog_source.pump.metrics import PumpMetrics
+from binlog_source.pump.space import Space
 from binlog_source.pump.storage.index import Entry
 from binlog_source.pump.storage.pointer import Pointer
 from binlog_source.pump.storage.record import Kind, Record, canonical, completed, head_varints, read
 from binlog_source.pump.storage.sorter import Checkpoint
 from binlog_source.pump.storage.store import Store
 from binlog_source.pump.storage.vlog import Piece
-from schemas.errors import BinlogPurged, ProtocolViolation
+from binlog_source.registry import NodeState
+from schemas.errors import BinlogPurged, ProtocolViolation, PumpUnavailable
 
 Flush = list[bytes]
 Stop = Callable[[], bool]
@@ -32,10 +35,15 @@ _log = logging.getLogger(__name__)
 class PumpService:
     """The Pump's answers over one store."""
 
-    def __init__(self, store: Store, cluster_id: int, node_id: str) -> None:
+    def __init__(self, store: Store, cluster_id: int, node_id: str, metrics: PumpMetrics | None = None, space: Space | None = None) -> None:
+        """Without ``space`` the disk is taken to be endless."""
         self.store = store
         self.cluster_id = cluster_id
         self.node_id = node_id
+        self.metrics = metrics or PumpMetrics()
+        self._space = space
+        self.state = NodeState.ONLINE
+        """Prewrites are taken only while it is online."""
         self.writes = 0
         """WriteBinlog calls of any kind so far: what the fake binlogs watch."""
 
@@ -44,17 +52,20 @@ class PumpService:
         if given != self.cluster_id:
             raise ProtocolViolation(f"cluster ID are mismatch, {given} vs {self.cluster_id}")
 
-    def write(self, cluster_id: int, payloads: Sequence[bytes]) -> None:
-        """Store binlogs durably. A binlog without timestamps (the probe) is accepted and forgotten."""
+    def accept(self, cluster_id: int, payloads: Sequence[bytes]) -> list[Record]:
+        """The records that a WriteBinlog asks to store; none for the probe, a binlog without timestamps.
+
+        Raises:
+            ReplicationError: they are refused; the text is a real Pump's.
+        """
         self.check_cluster(cluster_id)
         self.writes += 1
         records = [record for record in map(canonical, payloads) if record.start_ts or record.commit_ts]
-        if records:
-            self.write_records(records)
-
-    def write_records(self, records: Sequence[Record]) -> None:
-        """Store what the Pump itself has to say (fake binlogs)."""
-        self.store.write(records)
+        if self.state is not NodeState.ONLINE and any(record.kind is Kind.PREWRITE for record in records):
+            raise PumpUnavailable(f"no online: {self.state.value}")
+        if records and self._space is not None:
+            self._space.require()
+        return records
 
     def pull_sorted(self, last: int, stop: Stop) -> Iterator[Flush]:
         """Complete Commits and fakes with ts > ``last``, ascending, as far as the sorted promise goes; then what comes."""
@@ -63,23 +74,25 @@ class PumpService:
             last = self.store.gc_ts
         while not stop():
             state = self.store.state
-            entries = self.store.delivered(last, state.sorted_promise, _SCAN_LIMIT)
-            if entries:
-                yield from self._sorted_flushes(entries)
-                last = entries[-1].ts
-                if len(entries) == _SCAN_LIMIT:
+            found = self.store.span(last, state.sorted_promise, _SCAN_LIMIT)
+            if found.delivered:
+                yield from self._sorted_flushes(found.delivered, found.prewrites)
+                last = found.delivered[-1].ts
+                if len(found.delivered) == _SCAN_LIMIT:
                     continue
-            self._await_news(state, stop, calm=bool(entries))
+            self._await_news(state, stop, calm=bool(found.delivered))
 
-    def _sorted_flushes(self, entries: Sequence[Entry]) -> Iterator[Flush]:
+    def _sorted_flushes(self, entries: Sequence[Entry], near: dict[int, Entry]) -> Iterator[Flush]:
         flush: Flush = []
         size = 0
         for entry in entries:
             payload = self.store.payload(entry)
             start_ts, commit_ts = head_varints(payload)
             if entry.kind is Kind.COMMIT:
-                prewrite = self.store.prewrite(read(payload).start_ts)
+                begun = read(payload).start_ts
+                prewrite = near.get(begun) or self.store.prewrite(begun)
                 if prewrite is None:
+                    self.metrics.lost()
                     _log.warning("Pump %s: the Commit at %d has no Prewrite here and is skipped", self.node_id, entry.ts)
                     continue
                 payload = completed(payload, self.store.payload(prewrite))
@@ -125,13 +138,14 @@ class PumpService:
         while not stop():
             state = self.store.state
             steps: Flush = []
-            while at < state.at:
-                step = self.store.next_checkpoint(at)
-                steps.append(messages.tip(step.at, step.raw_promise, step.sorted_promise))
-                at = step.at
-            if steps:
+            news = False
+            while at < state.at and not stop():
+                for step in self.store.steps_past(at, _SCAN_LIMIT):
+                    steps.append(messages.tip(step.at, step.raw_promise, step.sorted_promise))
+                    at = step.at
                 yield steps
-            self._await_news(state, stop, calm=bool(steps))
+                news, steps = True, []
+            self._await_news(state, stop, calm=news)
 
     def _await_news(self, seen: Checkpoint, stop: Stop, *, calm: bool) -> None:
         """Sleep until the log has grown past ``seen``; right after a flush first let some news gather."""

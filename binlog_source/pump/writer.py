@@ -1,7 +1,8 @@
 """The writing side of a Pump's gRPC: one binlog or many, awaited or not.
 
-Promises: an answer means durable. A refusal or a lost Pump is ``PumpUnavailable`` and names the Pump. ``write_many`` needs our Pump's
-``WriteBinlogBatch``; a Pump that lacks it gets the binlogs one by one, in order.
+Promises: an answer means durable. A refusal or a lost Pump is ``WriteFailed`` and names the Pump. ``start_many`` needs our Pump's
+``WriteBinlogBatch``; a Pump that lacks it gets the binlogs one by one, in order. The connection is opened by the first write and shares
+nothing with others to the same address, so that a new writer dials anew. ``address`` is ``host:port`` or ``unix:///path``.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,8 +13,28 @@ import grpc
 from schemas.errors import PumpUnavailable
 from schemas.proto import pump_pb2
 
-_OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
+_OPTIONS = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # a shared subchannel would go on waiting out the pauses between dials of a connection that was given up
+    ("grpc.use_local_subchannel_pool", 1),
+)
 _TIMEOUT = 60.0
+_Call = Callable[[], "grpc.CallFuture[pump_pb2.WriteBinlogResp]"]
+
+
+class WriteFailed(PumpUnavailable):
+    """A Pump did not take a binlog; it may have stored it nevertheless.
+
+    ``code`` is the name of the gRPC status (``UNAVAILABLE``, ``DEADLINE_EXCEEDED``, ``UNKNOWN``, …); ``OK`` when the Pump answered with an
+    errmsg, which is a failure too (wire.md 1). ``text`` is what the status or the errmsg said.
+    """
+
+    def __init__(self, message: str, code: str = "UNKNOWN", text: str = "") -> None:
+        """Keep both beside the message, also through pickling."""
+        super().__init__(message)
+        self.code = code
+        self.text = text
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +42,18 @@ class Pending:
     """A write under way."""
 
     result: Callable[[], None]
-    """Waits for it; raises ``PumpUnavailable`` when it failed."""
+    """Waits for it; raises ``WriteFailed`` when it failed."""
 
 
 class PumpWriter:
-    """A client of one Pump's WriteBinlog."""
+    """A client of one Pump's WriteBinlog. Safe for many threads."""
 
     def __init__(self, address: str, cluster_id: int, timeout: float = _TIMEOUT) -> None:
+        """``timeout``: seconds that one call may take."""
         self.address = address
         self._cluster_id = cluster_id
         self._timeout = timeout
+        self._offers_batch = True
         self._channel = grpc.insecure_channel(address, options=_OPTIONS)
         self._one = self._channel.unary_unary(
             "/binlog.Pump/WriteBinlog",
@@ -49,32 +72,50 @@ class PumpWriter:
 
     def start(self, payload: bytes) -> Pending:
         """Write one binlog without waiting. Two writes under way may change places."""
-        call = self._one.future(pump_pb2.WriteBinlogReq(clusterID=self._cluster_id, payload=payload), timeout=self._timeout)
+        request = pump_pb2.WriteBinlogReq(clusterID=self._cluster_id, payload=payload)
+        call = self._begun(lambda: self._one.future(request, timeout=self._timeout))
         return Pending(lambda: self._finish(call))
 
     def start_many(self, payloads: Sequence[bytes]) -> Pending:
         """Write binlogs in this order without waiting for the last."""
-        call = self._many.future(pump_pb2.WriteBinlogBatchReq(clusterID=self._cluster_id, payload=payloads), timeout=self._timeout)
+        if not self._offers_batch:
+            return Pending(lambda: self._write_each(payloads))
+        request = pump_pb2.WriteBinlogBatchReq(clusterID=self._cluster_id, payload=payloads)
+        call = self._begun(lambda: self._many.future(request, timeout=self._timeout))
 
         def finish() -> None:
             if call.code() == grpc.StatusCode.UNIMPLEMENTED:
-                for payload in payloads:
-                    self.write(payload)
+                self._offers_batch = False
+                self._write_each(payloads)
             else:
                 self._finish(call)
 
         return Pending(finish)
 
+    def close(self) -> None:
+        """Give the connection back; what is under way fails."""
+        self._channel.close()
+
+    def _write_each(self, payloads: Sequence[bytes]) -> None:
+        for payload in payloads:
+            self.write(payload)
+
+    def _begun(self, begin: _Call) -> "grpc.CallFuture[pump_pb2.WriteBinlogResp]":
+        try:
+            return begin()
+        except ValueError as error:
+            # what grpc raises on a closed channel
+            raise self._failed("CANCELLED", str(error)) from error
+
     def _finish(self, call: "grpc.CallFuture[pump_pb2.WriteBinlogResp]") -> None:
         try:
             answer = call.result()
         except grpc.RpcError as error:
-            raise PumpUnavailable(f"Pump {self.address} did not take a binlog: {call.code().name} {call.details()}") from error
+            raise self._failed(call.code().name, call.details() or "") from error
         except grpc.FutureCancelledError as error:
-            raise PumpUnavailable(f"Pump {self.address} did not take a binlog: the call was cancelled") from error
+            raise self._failed("CANCELLED", "the call was cancelled") from error
         if answer.errmsg:
-            raise PumpUnavailable(f"Pump {self.address} refused a binlog: {answer.errmsg}")
+            raise WriteFailed(f"Pump {self.address} refused a binlog: {answer.errmsg}", "OK", answer.errmsg)
 
-    def close(self) -> None:
-        """Give the connection back."""
-        self._channel.close()
+    def _failed(self, code: str, text: str) -> WriteFailed:
+        return WriteFailed(f"Pump {self.address} did not take a binlog: {code} {text}", code, text)

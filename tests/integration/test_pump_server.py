@@ -11,7 +11,7 @@ import pytest
 from binlog_source.pump.process import PumpProcess
 from binlog_source.pump.server import EmbeddedPump
 from binlog_source.pump.writer import PumpWriter
-from binlog_source.registry import NodeState
+from binlog_source.registry import PUMPS, NodeState
 from binlog_source.upstream import rehearsal
 from binlog_source.upstream.oracle import Oracle
 from binlog_source.upstream.registry_client import RegistryClient
@@ -27,7 +27,8 @@ RAW, TIP, BATCH = (("tidb-binlog-delivery", "raw"),), (("tidb-binlog-delivery", 
 
 
 def config(path, **more):
-    return PumpConfig(**({"addr": "127.0.0.1:0", "data_dir": str(path), "cluster_id": CLUSTER, "fake_binlog_interval": 0} | more))
+    given = {"node_id": "pump-1", "addr": "127.0.0.1:0", "data_dir": str(path), "cluster_id": CLUSTER, "fake_binlog_interval": 0}
+    return PumpConfig(**(given | {"stop_write_at_available_space": ""} | more))
 
 
 @pytest.fixture
@@ -145,12 +146,12 @@ def test_an_idle_pump_writes_fakes_and_registers(tmp_path):
     assert all(e.payload[1] == 2 and e.meta.startTs == e.meta.commitTs > before for e in fakes)
     heard = threading.Event()
     while not heard.wait(0.01):
-        (status,) = registry.pumps()
+        (status,) = registry.listing(PUMPS).nodes
         if status.max_commit_ts >= fakes[-1].meta.commitTs:
             heard.set()
     assert (status.node_id, status.host, status.state) == ("pump-1", pump.address, NodeState.ONLINE)
     pump.stop()
-    assert registry.pumps()[0].state is NodeState.PAUSED
+    assert registry.listing(PUMPS).nodes[0].state is NodeState.PAUSED
     registry.close()
     service.stop()
 

@@ -5,6 +5,7 @@ Promises: the only place of the storage that opens files. Every method raises ``
 
 import fcntl
 import os
+import weakref
 from pathlib import Path
 from typing import Protocol
 
@@ -26,16 +27,13 @@ class AppendFile(Protocol):
 
 
 class ReadFile(Protocol):
-    """A file that is read at places; safe for many threads."""
+    """A file that is read at places; safe for many threads. Its descriptor goes with the last reference to it."""
 
     def read(self, offset: int, length: int) -> bytes:
         """At most ``length`` bytes from ``offset``; fewer only at the end of the file."""
 
     def size(self) -> int:
         """Bytes in the file now."""
-
-    def close(self) -> None:
-        """Give the descriptor back."""
 
 
 class FileSystem(Protocol):
@@ -55,6 +53,15 @@ class FileSystem(Protocol):
 
     def sync_dir(self, path: Path) -> None:
         """Make new names in a directory durable."""
+
+    def remove(self, path: Path) -> None:
+        """Remove a file."""
+
+    def available(self, path: Path) -> int:
+        """Bytes that this process may still write to the disk of ``path``."""
+
+    def capacity(self, path: Path) -> int:
+        """Bytes of the disk of ``path``."""
 
     def lock(self, path: Path) -> int:
         """Take the exclusive lock on a file; a descriptor that holds it. ``BlockingIOError`` when another process has it."""
@@ -85,6 +92,7 @@ class _RealAppendFile:
 class _RealReadFile:
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, self._fd)
 
     def read(self, offset: int, length: int) -> bytes:
         data = os.pread(self._fd, length, offset)
@@ -99,9 +107,6 @@ class _RealReadFile:
 
     def size(self) -> int:
         return os.fstat(self._fd).st_size
-
-    def close(self) -> None:
-        os.close(self._fd)
 
 
 class RealFileSystem:
@@ -130,6 +135,20 @@ class RealFileSystem:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def remove(self, path: Path) -> None:
+        """See ``FileSystem``."""
+        path.unlink()
+
+    def available(self, path: Path) -> int:
+        """See ``FileSystem``."""
+        said = os.statvfs(path)
+        return said.f_bavail * said.f_frsize
+
+    def capacity(self, path: Path) -> int:
+        """See ``FileSystem``."""
+        said = os.statvfs(path)
+        return said.f_blocks * said.f_frsize
 
     def lock(self, path: Path) -> int:
         """See ``FileSystem``."""

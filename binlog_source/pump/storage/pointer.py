@@ -4,13 +4,12 @@ Promises: pure; ``pack`` is the 12 bytes of a real Pump's metadata (pump.md 4.2)
 """
 
 import struct
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _PACKED = struct.Struct("<Iq")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Pointer:
+class Pointer(NamedTuple):
     """A position in the value log. ``(0, 0)`` is its beginning."""
 
     file_id: int

@@ -2,21 +2,23 @@
 
 Rules
 -----
-* *Sorted promise* S (``maxCommitTS``): moves to a commit_ts only when every record written before it is complete; a Prewrite without
-  outcome holds back everything behind it (pump.md 4.5).
+* *Sorted promise* S (``maxCommitTS``): the largest commit_ts before the first Prewrite, in log order, that still waits for its outcome
+  (pump.md 4.5); so everything written before it is complete.
 * *Raw promise* T: the largest ts of a fake or Commit so far, but below the lowest start_ts that still waits for its outcome; never
   below an earlier T. TiDB asks for a commit ts only after its Prewrite was acknowledged, so a Prewrite that comes late commits above
   every ts that the log held before it, however low its start_ts is: an earlier T stays true.
-* *Low position*: where the earliest Prewrite that still waits was written; a pull from there meets it again.
+* *Low position*: where the first Prewrite that still waits was written; a pull from there meets it again.
 * A *checkpoint* holds all of them for a position, at least every ``span`` bytes of log. All are functions of the log before the
-  position and of nothing else: the scan at open finds the same values again.
+  position and of nothing else. From a checkpoint and the records of ``[low, at)`` the sorter is what it was (``Sorter.resume``): every
+  Prewrite that waited at ``at`` lies there, and S is the largest commit_ts before ``low``.
 
-Promises: pure.
+Promises: pure; memory grows with the Prewrites that wait, not with what is written behind them.
 """
 
-import bisect
 import heapq
-from collections import deque
+import struct
+from collections import OrderedDict
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from binlog_source.pump.storage.pointer import BEGINNING, Pointer
@@ -24,6 +26,8 @@ from binlog_source.pump.storage.record import Kind
 
 CHECKPOINT_SPAN = 1 << 20
 """At most this many bytes of log lie between two checkpoints (more only when one record is bigger)."""
+_PACKED = struct.Struct("<IqQQIqQ")
+_HEAP_SLACK = 1024
 
 
 class Checkpoint(NamedTuple):
@@ -34,73 +38,108 @@ class Checkpoint(NamedTuple):
     raw_promise: int
     sorted_promise: int
     low: Pointer
-    """Where the earliest waiting Prewrite lies; ``at`` when none waits."""
+    """Where the first waiting Prewrite lies; ``at`` when none waits."""
     max_ts: int
     """Largest ts of a fake or Commit before ``at``."""
+
+    def pack(self) -> bytes:
+        """As the index keeps it."""
+        return _PACKED.pack(*self.at, self.raw_promise, self.sorted_promise, *self.low, self.max_ts)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> "Checkpoint":
+        """The inverse of ``pack``."""
+        file_id, offset, raw, in_order, low_file, low_offset, max_ts = _PACKED.unpack(data)
+        return cls(Pointer(file_id, offset), raw, in_order, Pointer(low_file, low_offset), max_ts)
+
+
+NOTHING = Checkpoint(BEGINNING, 0, 0, BEGINNING, 0)
+"""The promises of an empty log."""
+
+
+class Step(NamedTuple):
+    """One record of the log as the sorter and the index see it: from ``at``, ``length`` bytes long with its header."""
+
+    kind: Kind
+    start_ts: int
+    commit_ts: int
+    at: Pointer
+    length: int
+
+    @property
+    def end(self) -> Pointer:
+        """Just after it."""
+        return Pointer(self.at.file_id, self.at.offset + self.length)
+
+
+class _Waiting(NamedTuple):
+    at: Pointer
+    max_before: int
+    """Largest ts of a fake or Commit before it."""
 
 
 class Sorter:
     """Follows the log record by record."""
 
-    def __init__(self, span: int = CHECKPOINT_SPAN) -> None:
+    def __init__(self, span: int = CHECKPOINT_SPAN, beginning: Pointer = BEGINNING) -> None:
+        """Follow a log of which nothing is known, from ``beginning`` on."""
         self._span = span
-        self._queue: deque[tuple[bool, int, Pointer]] = deque()
-        self._waiting: dict[int, Pointer] = {}
+        self._waiting: OrderedDict[int, _Waiting] = OrderedDict()
         self._lowest: list[int] = []
-        self._end = BEGINNING
-        self._raw = self._sorted = self._max_ts = 0
+        self._end = beginning
+        self._raw = self._max_ts = 0
         self._since = 0
-        self._checkpoints = [self.now()]
+
+    @classmethod
+    def resume(cls, checkpoint: Checkpoint, before: Iterable[Step], span: int = CHECKPOINT_SPAN) -> "Sorter":
+        """The sorter as it was at ``checkpoint``; ``before``: the records from ``checkpoint.low`` to ``checkpoint.at``."""
+        sorter = cls(span)
+        sorter._max_ts = checkpoint.sorted_promise
+        for step in before:
+            sorter.push(step)
+        sorter._end, sorter._raw, sorter._max_ts = checkpoint.at, checkpoint.raw_promise, checkpoint.max_ts
+        sorter._since = 0
+        return sorter
 
     @property
-    def waiting(self) -> dict[int, Pointer]:
-        """The Prewrites without outcome: start_ts -> where they lie. Read it under the writer's lock."""
-        return self._waiting
+    def waiting(self) -> tuple[int, ...]:
+        """The start_ts of the Prewrites without outcome, in log order."""
+        return tuple(self._waiting)
 
-    def push(self, kind: Kind, start_ts: int, commit_ts: int, at: Pointer, end: Pointer, length: int) -> None:
-        """The next record of the log, of ``length`` bytes, lies from ``at`` to ``end``."""
+    def push(self, step: Step) -> Checkpoint | None:
+        """The next record of the log. The checkpoint just before it, when one is due."""
+        kind, start_ts, commit_ts, at, length = step
+        due = None
         if self._since and self._since + length > self._span:
-            self._checkpoints.append(self.now())
+            due = self.now()
             self._since = 0
         self._since += length
-        self._end = end
+        self._end = Pointer(at.file_id, at.offset + length)
         if kind is Kind.PREWRITE:
-            self._waiting.setdefault(start_ts, at)
-            heapq.heappush(self._lowest, start_ts)
-            self._queue.append((True, start_ts, at))
-        else:
-            self._waiting.pop(start_ts, None)
-            self._queue.append((False, commit_ts, at))
-            self._max_ts = max(self._max_ts, commit_ts)
-        self._drain()
+            if start_ts not in self._waiting:
+                self._waiting[start_ts] = _Waiting(at, self._max_ts)
+                heapq.heappush(self._lowest, start_ts)
+            return due
+        self._waiting.pop(start_ts, None)
+        if commit_ts > self._max_ts:
+            self._max_ts = commit_ts
+        self._raise_raw()
+        return due
 
     def now(self) -> Checkpoint:
         """The promises at the end of the log."""
-        low = self._queue[0][2] if self._queue else self._end
-        return Checkpoint(self._end, self._raw, self._sorted, low, self._max_ts)
+        if not self._waiting:
+            return Checkpoint(self._end, self._raw, self._max_ts, self._end, self._max_ts)
+        first = next(iter(self._waiting.values()))
+        return Checkpoint(self._end, self._raw, first.max_before, first.at, self._max_ts)
 
-    def base(self, ts: int) -> Checkpoint:
-        """The latest checkpoint that no Commit above ``ts`` precedes: from its ``low`` on lies every transaction after ``ts``."""
-        position = bisect.bisect_right(self._checkpoints, ts, key=lambda c: c.max_ts)
-        return self._checkpoints[max(position - 1, 0)]
-
-    def next_checkpoint(self, after: Pointer) -> Checkpoint:
-        """The first checkpoint past ``after``, or the end of the log."""
-        position = bisect.bisect_right(self._checkpoints, after, key=lambda c: c.at)
-        return self._checkpoints[position] if position < len(self._checkpoints) else self.now()
-
-    def _drain(self) -> None:
-        queue, waiting = self._queue, self._waiting
-        while queue:
-            is_prewrite, ts, at = queue[0]
-            if is_prewrite:
-                if waiting.get(ts) == at:
-                    break
-            elif ts > self._sorted:
-                self._sorted = ts
-            queue.popleft()
-        lowest = self._lowest
+    def _raise_raw(self) -> None:
+        waiting, lowest = self._waiting, self._lowest
+        if len(lowest) > 2 * len(waiting) + _HEAP_SLACK:
+            self._lowest = lowest = list(waiting)
+            heapq.heapify(lowest)
         while lowest and lowest[0] not in waiting:
             heapq.heappop(lowest)
         bound = min(self._max_ts, lowest[0] - 1) if lowest else self._max_ts
-        self._raw = max(self._raw, bound)
+        if bound > self._raw:
+            self._raw = bound

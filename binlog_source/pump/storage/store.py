@@ -1,66 +1,298 @@
 """The store: the value log, the index over it and the promises it can give, behind one small interface.
 
-    write    records -> (one group of writers: one append, one fdatasync) -> index -> sorter -> new state -> readers wake
-    open     the whole log is read once; index, sorter and checkpoints come out as they were
+    submit   records -> writer thread: groups -> one append, one fdatasync -> answered (durable)
+                     -> backlog -> indexer thread: index and sorter -> new state -> readers wake (visible)
+    open     the log is read from the smaller of two pointers on: the index's head, and the low position of its last checkpoint
 
-Promises: ``write`` returns when its records are durable and visible. ``state`` is an immutable picture of the end of the log; everything
-before ``state.at`` can be read. A store has one writer at a time and any number of readers.
+Promises: who is answered has its records on the disk; they become visible in log order a moment later. ``state`` is an immutable picture of
+the end of what is indexed; everything before ``state.at`` can be read. A full index queue never stops writers for longer than the
+chaser's threshold. A failed append refuses its whole group and leaves no trace of it.
+
+Points of ``conf.faults`` besides those of the log: store-answered, index-before-write, index-written, gc-noted, gc-keys.
 """
 
+import itertools
+import logging
+import queue
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 
+from binlog_source.pump.storage.backlog import Backlog
+from binlog_source.pump.storage.chaser import Chaser, ChaserSettings
 from binlog_source.pump.storage.env import FileSystem, RealFileSystem
 from binlog_source.pump.storage.format import HEADER
-from binlog_source.pump.storage.index import Entry, Index, MemoryIndex
+from binlog_source.pump.storage.index import Entry, Head, KeyIndex, Span
 from binlog_source.pump.storage.pointer import Pointer
 from binlog_source.pump.storage.record import Kind, Record, read
-from binlog_source.pump.storage.sorter import CHECKPOINT_SPAN, Checkpoint, Sorter
+from binlog_source.pump.storage.sorter import CHECKPOINT_SPAN, Checkpoint, Sorter, Step
 from binlog_source.pump.storage.vlog import Piece, ValueLog
+from conf import faults
 from schemas.errors import ConfigError
 
+_log = logging.getLogger(__name__)
 
-class _Request:
-    """One caller of ``write`` in the queue."""
+_GROUP_BYTES = 1 << 20
+_SMALL_BYTES = 128 << 10
+"""A group whose first record is at most so long takes only so much more: small requests do not wait for big ones (pump.md 4.4)."""
+_INDEX_BATCH = 512
+_INDEX_RETRY = 1.0
+_GC_BATCH = 1024
+_FOREVER = 1e9
 
-    __slots__ = ("done", "error", "records")
 
-    def __init__(self, records: Sequence[Record]) -> None:
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """How a store works."""
+
+    max_file_size: int = 500 << 20
+    """Bytes of a value-log file from which on the next is begun."""
+    sync: bool = True
+    """fdatasync each group."""
+    span: int = CHECKPOINT_SPAN
+    """Bytes of log between two checkpoints."""
+    backlog: int = 1 << 16
+    """Records that may wait for the index (a real Pump's ``kv_chan_cap``)."""
+    chaser: ChaserSettings = field(default_factory=ChaserSettings)
+
+
+class Request:
+    """Records that are to become durable together; ``done`` hears of it on the writer's thread, with those of its group that share it."""
+
+    __slots__ = ("begun", "done", "error", "records", "size", "ticket")
+
+    def __init__(self, records: Sequence[Record], done: Callable[[list["Request"]], None], ticket: object = None) -> None:
         self.records = records
-        self.done = False
+        self.done = done
+        self.ticket = ticket
+        self.size = sum(len(record.payload) for record in records)
         self.error: OSError | None = None
+        """Why nothing was written; None: all of it is durable."""
+        self.begun = time.perf_counter()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupWritten:
+    """What one group cost, for the metrics. Seconds and bytes."""
+
+    requests: Sequence[Request]
+    size: int
+    write: float
+    """All of it; ``fsync`` is part of it."""
+    fsync: float
+    rotated: bool
 
 
 class Store:
     """The binlogs of one Pump, on disk below ``data_dir``."""
 
     def __init__(
-        self, data_dir: Path, *, max_file_size: int, sync: bool = True, files: FileSystem | None = None, span: int = CHECKPOINT_SPAN
+        self,
+        data_dir: Path,
+        settings: StoreSettings,
+        *,
+        files: FileSystem | None = None,
+        open_index: Callable[[Path], KeyIndex] = KeyIndex,
+        observe: Callable[[GroupWritten], None] = lambda written: None,
     ) -> None:
-        """Open the log below ``data_dir``, made when absent; ``span``: bytes between two checkpoints."""
+        """Open the log below ``data_dir``, made when absent, and bring index and sorter up to its end."""
+        self.settings = settings
         self._fs = files or RealFileSystem()
+        self._observe = observe
         self._fs.make_dir(data_dir)
         try:
             self._lock_fd = self._fs.lock(data_dir / ".lock")
         except BlockingIOError as error:
             raise ConfigError(f"data directory {data_dir}: another Pump works on it; stop it or name another data-dir") from error
-        self._log = ValueLog(data_dir / "value", self._fs, max_file_size, sync)
-        self._index: Index = MemoryIndex()
-        self._sorter = Sorter(span)
-        self._queue: list[_Request] = []
-        self._queue_lock = threading.Lock()
-        self._write_lock = threading.Lock()
+        self._log = ValueLog(data_dir / "value", self._fs, settings.max_file_size, settings.sync)
+        self._index = open_index(data_dir / "index")
         self._news = threading.Condition()
-        self.gc_ts = 0
-        """Binlogs up to this ts may be collected already."""
-        for piece in self._log.recover():
-            self._take(piece)
+        self._file_max = (0, 0)
+        self.index_errors = 0
+        """Failed writes of the index so far."""
+        self._recover()
         self._state = self._sorter.now()
+        self._gc_ts = self._index.gc_ts
+        self.written_max_ts = self._state.max_ts
+        """Largest ts of a fake or Commit in the log, indexed or not."""
+        self._backlog = Backlog(settings.backlog)
+        self._written_at = self._state.at
+        self._closing = False
+        self._write_lock = threading.Lock()
+        self._queue: queue.SimpleQueue[Sequence[Request] | None] = queue.SimpleQueue()
+        self._gc_lock = threading.Lock()
+        self.deleted_keys = 0
+        """Index keys that GC removed so far."""
+        self.gc_done_ts = 0
+        """The ts up to which the last GC removed."""
+        self.chaser = Chaser(settings.chaser, self._pass_on, self._write_lock)
+        self._indexer = threading.Thread(target=self._index_loop, name="indexer", daemon=True)
+        self._writer = threading.Thread(target=self._write_loop, name="writer", daemon=True)
+        self._indexer.start()
+        self._writer.start()
+
+    # opening
+
+    def _recover(self) -> None:
+        head = self._index.head
+        if head.at > self._log.end:
+            _log.error("the index knows the log up to %s, but it ends at %s: the log was cut; indexing it anew", head.at, self._log.end)
+            self._index.clear()
+            head = self._index.head
+        checkpoint = self._index.newest_checkpoint(head.at)
+        span = self.settings.span
+        if checkpoint.at < self._log.beginning:
+            self._sorter = Sorter(span, self._log.beginning)
+            start = self._log.beginning
+        else:
+            before = self._log.scan(checkpoint.low, checkpoint.at)
+            self._sorter = Sorter.resume(checkpoint, (step for piece in before for step in _steps(piece)), span)
+            start = checkpoint.at
+        self._note_max_ts(start, head)
+        for piece in self._log.recover(start):
+            self._recovered(piece)
+        self._file_max = (self._log.end.file_id, self._log.max_ts(self._log.end.file_id))
+
+    def _note_max_ts(self, start: Pointer, head: Head) -> None:
+        """The largest ts of files without footer, as far as the scan from ``start`` on will not meet it."""
+        for file_id in self._log.unfinished():
+            if file_id == head.at.file_id and start.file_id == file_id:
+                self._log.note_ts(file_id, head.file_max_ts)
+            elif file_id < start.file_id or file_id == start.file_id and start.offset:
+                for piece in self._log.scan(Pointer(file_id, 0), Pointer(file_id + 1, 0)):
+                    self._log.note_ts(file_id, max(step.commit_ts or step.start_ts for step in _steps(piece)))
+
+    def _recovered(self, piece: Piece) -> None:
+        steps = list(_steps(piece))
+        for step in steps:
+            self._log.note_ts(piece.file_id, max(step.start_ts, step.commit_ts))
+        if steps:
+            self._put(steps, self._log.max_ts(piece.file_id))
+
+    # writing
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Have records made durable; ``done`` of each request is called once they are, or cannot be."""
+        self._queue.put(requests)
+
+    def write(self, records: Sequence[Record]) -> None:
+        """Make records durable and wait for it. ``OSError`` when nothing was written."""
+        written = threading.Event()
+        request = Request(records, lambda requests: written.set())
+        self.submit([request])
+        written.wait()
+        if request.error is not None:
+            raise OSError(f"the binlog was not written: {request.error}") from request.error
+
+    def _write_loop(self) -> None:
+        waiting: list[Request] = []
+        while True:
+            if not waiting:
+                got = self._queue.get()
+                if got is None:
+                    return
+                waiting.extend(got)
+            while not self._queue.empty():
+                got = self._queue.get()
+                if got is None:
+                    self._queue.put(None)
+                    break
+                waiting.extend(got)
+            count = _group_of(waiting)
+            group, waiting = waiting[:count], waiting[count:]
+            with self._write_lock:
+                self._write_group(group)
+
+    def _write_group(self, group: list[Request]) -> None:
+        records = [record for request in group for record in request.records]
+        begun, synced, rotations = time.perf_counter(), self._log.sync_seconds, self._log.rotations
+        places: list[Pointer] = []
+        try:
+            while len(places) < len(records):
+                places += self._log.append(records[len(places) :])
+        except OSError as error:
+            _refuse(group, len(places), error)
+        took = time.perf_counter() - begun
+        steps = [Step(r.kind, r.start_ts, r.commit_ts, at, HEADER.size + len(r.payload)) for r, at in zip(records, places, strict=False)]
+        if steps:
+            self.written_max_ts = max(self.written_max_ts, max(step.commit_ts for step in steps))
+            self._written_at = steps[-1].end
+        for done, requests in itertools.groupby(group, key=attrgetter("done")):
+            done(list(requests))
+        faults.point("store-answered")
+        self._push(steps)
+        size = sum(request.size for request in group)
+        self._observe(GroupWritten(group, size, took, self._log.sync_seconds - synced, self._log.rotations > rotations))
+
+    def _push(self, steps: list[Step]) -> None:
+        if not steps or self.chaser.on:
+            return
+        if not self._backlog.put(steps, self.settings.chaser.threshold):
+            _log.warning("the index does not keep up: the slow chaser takes over from %s on", steps[0].at)
+            self.chaser.turn_on(steps[0].at)
+
+    def _pass_on(self, start: Pointer, deadline: float | None) -> tuple[Pointer, bool]:
+        """Push what the log holds from ``start`` on; how far it came, and whether to the end."""
+        end = self._log.end
+        reached = start
+        for piece in self._log.scan(start, end):
+            steps = list(_steps(piece))
+            timeout = _FOREVER if deadline is None else max(0.0, deadline - time.monotonic())
+            if steps and not self._backlog.put(steps, timeout):
+                return reached, False
+            if steps:
+                reached = steps[-1].end
+            if self._closing:
+                return reached, False
+        return end, True
+
+    # indexing
+
+    def _index_loop(self) -> None:
+        while True:
+            steps = self._backlog.take(_INDEX_BATCH)
+            if not steps:
+                return
+            file_id, largest = self._file_max
+            for step in steps:
+                if step.at.file_id != file_id:
+                    file_id, largest = step.at.file_id, 0
+                largest = max(largest, step.start_ts, step.commit_ts)
+            self._file_max = (file_id, largest)
+            self._put(steps, largest)
+
+    def _put(self, steps: Sequence[Step], file_max_ts: int) -> None:
+        """Index steps in log order; tried until it works, for the log holds them already."""
+        entries = [
+            Entry(s.start_ts if s.kind is Kind.PREWRITE else s.commit_ts, s.kind, s.at, s.length)
+            for s in steps
+            if s.kind is not Kind.ROLLBACK
+        ]
+        with self._news:
+            checkpoints = [due for due in map(self._sorter.push, steps) if due is not None]
+            now = self._sorter.now()
+        while True:
+            try:
+                faults.point("index-before-write")
+                self._index.apply(entries, checkpoints, Head(now.at, file_max_ts))
+                faults.point("index-written")
+                break
+            except OSError as error:
+                self.index_errors += 1
+                _log.error("%s; trying again", error)
+                time.sleep(_INDEX_RETRY)
+        with self._news:
+            self._state = now
+            self._news.notify_all()
+
+    # reading
 
     @property
     def state(self) -> Checkpoint:
-        """The end of the log and what may be promised there."""
+        """The end of what is visible and what may be promised there."""
         return self._state
 
     @property
@@ -73,57 +305,29 @@ class Store:
         """Bytes of log."""
         return self._log.size
 
-    def write(self, records: Sequence[Record]) -> None:
-        """Make records durable. Callers that wait at the same time share one append and one fdatasync."""
-        request = _Request(records)
-        with self._queue_lock:
-            self._queue.append(request)
-        with self._write_lock:
-            # whoever had the lock before may have written this request along with its own
-            if not request.done:
-                with self._queue_lock:
-                    group, self._queue = self._queue, []
-                self._write_group(group)
-        if not request.done:
-            raise OSError("the binlog was not written: the writer of its group failed")
-        if request.error is not None:
-            raise OSError(f"the binlog was not written: {request.error}") from request.error
+    @property
+    def damaged_bytes(self) -> int:
+        """Bytes of the log passed over because they are no records, over all scans so far."""
+        return self._log.damaged_bytes
 
-    def _write_group(self, group: list[_Request]) -> None:
-        records = [record for request in group for record in request.records]
-        try:
-            places = self._log.append(records)
-        except OSError as error:
-            for request in group:
-                request.error = error
-        else:
-            self._register(records, places)
-        for request in group:
-            request.done = True
-
-    def _register(self, records: Sequence[Record], places: Sequence[Pointer]) -> None:
-        entries = []
-        with self._news:
-            for record, at in zip(records, places, strict=True):
-                length = HEADER.size + len(record.payload)
-                if record.kind is not Kind.ROLLBACK:
-                    entries.append(Entry(record.ts, record.kind, at, length))
-                self._sorter.push(record.kind, record.start_ts, record.commit_ts, at, Pointer(at.file_id, at.offset + length), length)
-            self._index.put(entries)
-            self._state = self._sorter.now()
-            self._news.notify_all()
-
-    def _take(self, piece: Piece) -> None:
-        records = [read(payload) for payload in piece.payloads]
-        for record in records:
-            self._log.note_ts(piece.file_id, record.ts)
-        self._register(records, [Pointer(piece.file_id, offset) for offset in piece.offsets])
+    @property
+    def gc_ts(self) -> int:
+        """Binlogs up to this ts may be collected already."""
+        return self._gc_ts
 
     def wait_past(self, seen: Checkpoint, timeout: float) -> Checkpoint:
-        """The state as soon as the log has grown past ``seen``, ``wake`` was called or ``timeout`` seconds have gone."""
+        """The state as soon as it has grown past ``seen``, ``wake`` was called or ``timeout`` seconds have gone."""
         with self._news:
             if self._state.at == seen.at:
                 self._news.wait(timeout)
+            return self._state
+
+    def catch_up(self, timeout: float = 30.0) -> Checkpoint:
+        """The state once everything that was answered before is visible."""
+        written = self._written_at
+        with self._news:
+            if not self._news.wait_for(lambda: self._state.at >= written, timeout):
+                raise TimeoutError(f"the index is at {self._state.at}, the log at {written}, after {timeout:g} s")
             return self._state
 
     def wake(self) -> None:
@@ -131,9 +335,13 @@ class Store:
         with self._news:
             self._news.notify_all()
 
-    def delivered(self, after: int, upto: int, limit: int) -> Sequence[Entry]:
-        """At most ``limit`` Commits and fakes with ``after < ts <= upto``, ascending."""
-        return self._index.delivered(after, upto, limit)
+    def span(self, after: int, upto: int, limit: int) -> Span:
+        """At most ``limit`` Commits and fakes with ``after < ts <= upto``, ascending, and the Prewrites between them."""
+        return self._index.span(after, upto, limit)
+
+    def entry(self, ts: int) -> Entry | None:
+        """The record at key ``ts``."""
+        return self._index.get(ts)
 
     def prewrite(self, start_ts: int) -> Entry | None:
         """The Prewrite of a transaction."""
@@ -150,13 +358,16 @@ class Store:
 
     def base(self, ts: int) -> Checkpoint:
         """The checkpoint from whose ``low`` on a reader sees every transaction with commit_ts > ``ts``."""
-        with self._news:
-            return self._sorter.base(ts)
+        found, beginning = self._index.base(ts), self._log.beginning
+        return found if found.low >= beginning else found._replace(low=beginning)
 
-    def next_checkpoint(self, after: Pointer) -> Checkpoint:
-        """The first checkpoint past ``after``, or the end of the log."""
-        with self._news:
-            return self._sorter.next_checkpoint(after)
+    def steps_past(self, after: Pointer, limit: int) -> list[Checkpoint]:
+        """At most ``limit`` checkpoints past ``after``, ascending; the last one is the end when it is near."""
+        state = self._state
+        found = [c for c in self._index.checkpoints(after, limit) if c.at <= state.at]
+        if len(found) < limit and after < state.at and (not found or found[-1].at < state.at):
+            found.append(state)
+        return found
 
     def orphans(self, older_than: int) -> list[Entry]:
         """The Prewrites that wait for their outcome and began before ``older_than``."""
@@ -164,8 +375,73 @@ class Store:
             starts = [start_ts for start_ts in self._sorter.waiting if start_ts < older_than]
         return [entry for entry in map(self.prewrite, starts) if entry is not None]
 
+    # collecting
+
+    def collect(self, gc_ts: int, slack: int) -> bool:
+        """Remove what lies up to ``gc_ts`` - ``slack``; False when there is nothing to do, or another collection is at work.
+
+        ``gc_ts`` is remembered at once: readers from before it are told. What a waiting Prewrite holds is kept.
+        """
+        if gc_ts <= self._gc_ts or self._state.sorted_promise <= gc_ts or not self._gc_lock.acquire(blocking=False):
+            return False
+        try:
+            self._index.set_gc_ts(gc_ts)
+            self._gc_ts = gc_ts
+            faults.point("gc-noted")
+            self._remove(gc_ts - slack)
+        finally:
+            self._gc_lock.release()
+        return True
+
+    def _remove(self, upto: int) -> None:
+        with self._news:
+            waiting = self._sorter.waiting
+        gone = self._log.drop(upto, self._state.low.file_id)
+        upto = min([upto, *(start_ts - 1 for start_ts in waiting)])
+        while count := self._index.drop_oldest(upto, _GC_BATCH):
+            self.deleted_keys += count
+            faults.point("gc-keys")
+        if gone:
+            self._index.drop_checkpoints(self._log.beginning)
+            _log.info("gc: value-log files %s and the keys up to %d are gone", gone, upto)
+        self.gc_done_ts = upto
+
+    # closing
+
     def close(self) -> None:
-        """Finish the log. No call may be under way."""
-        with self._write_lock:
-            self._log.close()
-            self._fs.unlock(self._lock_fd)
+        """Write what was submitted, index it, finish the log. Nothing may be submitted any more."""
+        self._queue.put(None)
+        self._writer.join()
+        self._closing = True
+        self.chaser.stop()
+        self._backlog.close()
+        self._indexer.join()
+        self._log.close()
+        self._index.close()
+        self._fs.unlock(self._lock_fd)
+
+
+def _group_of(requests: Sequence[Request]) -> int:
+    """How many of the requests, from the first on, go to the disk together."""
+    size = requests[0].size
+    limit = size + _SMALL_BYTES if size <= _SMALL_BYTES else _GROUP_BYTES
+    count = 1
+    while count < len(requests) and size < limit:
+        size += requests[count].size
+        count += 1
+    return count
+
+
+def _refuse(group: Sequence[Request], durable: int, error: OSError) -> None:
+    """Tell the requests whose records are not all among the ``durable`` first ones of their group."""
+    for request in group:
+        durable -= len(request.records)
+        if durable < 0:
+            request.error = error
+
+
+def _steps(piece: Piece) -> Iterable[Step]:
+    for offset, payload in zip(piece.offsets, piece.payloads, strict=True):
+        record = read(payload)
+        if record.start_ts or record.commit_ts:
+            yield Step(record.kind, record.start_ts, record.commit_ts, Pointer(piece.file_id, offset), HEADER.size + len(payload))

@@ -2,11 +2,15 @@
 
 Promises: ``append`` returns only when its records are on the disk (with ``sync``); a batch that fails leaves no trace, or, when even the cut
 back fails, stops the log for good rather than acknowledge what may be lost. Reading stays inside what is durable.
-One appender; readers of any number. A torn tail of the newest file is cut off at ``recover``.
+One appender; readers of any number: a file that is dropped stays readable for those who read it. A torn tail of the newest file is cut off
+at ``recover``; damage elsewhere is passed over and counted.
+
+Points of ``conf.faults``: vlog-before-write, vlog-written, vlog-synced, vlog-finished, vlog-created, vlog-before-drop, vlog-dropped.
 """
 
 import logging
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +29,7 @@ from binlog_source.pump.storage.format import (
 )
 from binlog_source.pump.storage.pointer import BEGINNING, Pointer
 from binlog_source.pump.storage.record import Record
+from conf import faults
 from schemas.errors import Corruption
 
 FINISH_FROM = 50 * 1024
@@ -69,16 +74,36 @@ class ValueLog:
         self._sync = sync
         self._failure: OSError | None = None
         self._appender: AppendFile | None = None
+        self._ready = False
         self._lock = threading.Lock()
         files.make_dir(directory)
         ids = sorted(i for i in map(file_id_of, files.names(directory)) if i is not None)
         self._files = {i: _File(files.open_read(directory / file_name(i))) for i in ids}
         self._active = ids[-1] if ids else -1
+        self.damaged_bytes = 0
+        """Bytes passed over because they are no records, over all scans so far."""
+        self.sync_seconds = 0.0
+        """Spent in fdatasync so far."""
+        self.rotations = 0
+        """Files finished because they were full."""
+
+    @property
+    def file_ids(self) -> tuple[int, ...]:
+        """The files there are, ascending."""
+        with self._lock:
+            return tuple(sorted(self._files))
+
+    @property
+    def end(self) -> Pointer:
+        """Just after the last record."""
+        with self._lock:
+            return Pointer(self._active, self._files[self._active].length) if self._files else BEGINNING
 
     @property
     def beginning(self) -> Pointer:
         """Where the oldest record that is still kept lies."""
-        return Pointer(min(self._files), 0) if self._files else BEGINNING
+        with self._lock:
+            return Pointer(min(self._files), 0) if self._files else BEGINNING
 
     @property
     def size(self) -> int:
@@ -86,13 +111,14 @@ class ValueLog:
         with self._lock:
             return sum(f.length for f in self._files.values())
 
-    def recover(self) -> Iterator[Piece]:
-        """Every record there is, in order; then the torn tail is cut off and the log is ready for ``append``."""
-        good = 0
-        for piece in self.scan(self.beginning, None):
+    def recover(self, start: Pointer) -> Iterator[Piece]:
+        """The records from ``start`` on, in order; then the torn tail is cut off and the log is ready for ``append``."""
+        good = start.offset if start.file_id == self._active else 0
+        for piece in self.scan(start, None):
             if piece.file_id == self._active and piece.offsets:
                 good = piece.end_of(len(piece.offsets) - 1)
             yield piece
+        self._ready = True
         if self._active < 0 or self._files[self._active].finished:
             self._open_next()
             return
@@ -104,45 +130,61 @@ class ValueLog:
             self._appender.sync()
             active.length = good
 
+    def max_ts(self, file_id: int) -> int:
+        """The largest ts of a file: of a finished one for good, of another as far as it was written or noted."""
+        return self._files[file_id].max_ts
+
+    def unfinished(self) -> tuple[int, ...]:
+        """The files without a footer, ascending; but for the active one they are the trace of another's accident."""
+        return tuple(i for i in self.file_ids if not self._files[i].finished)
+
     def note_ts(self, file_id: int, ts: int) -> None:
         """Recovery found ``ts`` in a file (a footer carries the largest)."""
         self._files[file_id].max_ts = max(self._files[file_id].max_ts, ts)
 
     def append(self, records: Sequence[Record]) -> list[Pointer]:
-        """Make the records durable; where each begins."""
+        """Make the first records durable, as many as the active file takes (one may cross its limit); where each begins."""
         if self._failure is not None:
             raise OSError(f"the value log stopped after an earlier failure ({self._failure}); restart the Pump")
-        places: list[Pointer] = []
-        rest = list(records)
-        while rest:
-            rest = self._append_some(rest, places)
-        return places
-
-    def _append_some(self, records: list[Record], places: list[Pointer]) -> list[Record]:
-        """Append as much as the active file takes (one record may cross the limit); what is left."""
+        if not self._ready:
+            raise OSError("the value log is closed or not yet recovered")
+        self._make_room()
         active = self._files[self._active]
-        offset, frames, taken, max_ts = active.length, [], 0, active.max_ts
+        offset, max_ts = active.length, active.max_ts
+        frames: list[bytes] = []
+        places: list[Pointer] = []
         for record in records:
             frame = encode_record(record.payload)
             frames.append(frame)
             places.append(Pointer(self._active, offset))
             offset += len(frame)
-            taken += 1
             max_ts = max(max_ts, record.ts)
             if offset > self._max_file_size:
                 break
         self._write(b"".join(frames), active.length)
         active.max_ts = max_ts
         active.length = offset
-        if offset > self._max_file_size:
+        try:
+            self._make_room()
+        except OSError as error:
+            _log.warning("value log %s: %s; the next file is begun with the next record", file_name(self._active), error)
+        return places
+
+    def _make_room(self) -> None:
+        """Begin the next file when the active one is full."""
+        active = self._files[self._active]
+        if active.length <= self._max_file_size and self._appender is not None:
+            return
+        if not active.finished:
             self._finish()
-            self._open_next()
-        return records[taken:]
+        self._open_next()
+        self.rotations += 1
 
     def _write(self, data: bytes, length_before: int) -> None:
         appender = self._appender
         if appender is None:
-            raise OSError("the value log is closed or not yet recovered")
+            raise OSError("the value log has no file to write to")
+        faults.point("vlog-before-write")
         try:
             appender.append(data)
         except OSError:
@@ -152,24 +194,31 @@ class ValueLog:
             except OSError as error:
                 self._failure = error
             raise
+        faults.point("vlog-written")
         if self._sync:
+            begun = time.perf_counter()
             try:
                 appender.sync()
             except OSError as error:
                 # after a failed sync nobody knows what the disk holds: no record may be acknowledged any more
                 self._failure = error
                 raise
+            self.sync_seconds += time.perf_counter() - begun
+        faults.point("vlog-synced")
 
     def _finish(self) -> None:
         active = self._files[self._active]
         self._write(encode_footer(active.max_ts), active.length)
         active.finished = True
+        faults.point("vlog-finished")
 
     def _open_next(self) -> None:
         if self._appender is not None:
             self._appender.close()
+            self._appender = None
         path = self._directory / file_name(self._active + 1)
         self._appender = self._fs.open_append(path)
+        faults.point("vlog-created")
         self._fs.sync_dir(self._directory)
         opened = _File(self._fs.open_read(path))
         with self._lock:
@@ -187,18 +236,18 @@ class ValueLog:
         """Records from ``start`` on in pieces of about ``piece_size``, up to ``upto`` or the end of the files as they are now."""
         with self._lock:
             ids = sorted(i for i in self._files if i >= start.file_id and (upto is None or i <= upto.file_id))
-        for file_id in ids:
-            file = self._files[file_id]
+            files = {i: self._files[i] for i in ids}
+        for file_id, file in files.items():
             begin = start.offset if file_id == start.file_id else 0
             end = upto.offset if upto is not None and file_id == upto.file_id else file.length
-            yield from self._scan_file(file_id, begin, end, piece_size)
+            yield from self._scan_file(file_id, file.reader, begin, end, piece_size)
 
-    def _scan_file(self, file_id: int, at: int, end: int, piece_size: int) -> Iterator[Piece]:
-        reader = self._files[file_id].reader
+    def _scan_file(self, file_id: int, reader: ReadFile, at: int, end: int, piece_size: int) -> Iterator[Piece]:
         wanted = piece_size
         while at < end:
             split = split_records(reader.read(at, min(wanted, end - at)), end - at)
             if split.skipped:
+                self.damaged_bytes += split.skipped
                 _log.warning("value log %s: %d damaged bytes passed over from offset %d on", file_name(file_id), split.skipped, at)
             if split.offsets:
                 yield Piece(file_id, [at + offset for offset in split.offsets], split.payloads)
@@ -207,12 +256,29 @@ class ValueLog:
             at += split.consumed
             wanted = max(piece_size, split.missing)
 
+    def drop(self, upto_ts: int, before: int) -> list[int]:
+        """Remove the oldest finished files, below file id ``before``, whose largest ts is at most ``upto_ts``; which."""
+        gone: list[int] = []
+        for file_id in self.file_ids:
+            file = self._files[file_id]
+            if file_id >= before or file_id == self._active or not file.finished or file.max_ts > upto_ts:
+                break
+            faults.point("vlog-before-drop")
+            with self._lock:
+                del self._files[file_id]
+            self._fs.remove(self._directory / file_name(file_id))
+            gone.append(file_id)
+        if gone:
+            self._fs.sync_dir(self._directory)
+            faults.point("vlog-dropped")
+        return gone
+
     def close(self) -> None:
         """Finish the active file if it is big enough, and let go of all files."""
+        self._ready = False
         if self._appender is not None:
             if self._failure is None and self._files[self._active].length >= FINISH_FROM:
                 self._finish()
             self._appender.close()
             self._appender = None
-        for file in self._files.values():
-            file.reader.close()
+        self._files.clear()

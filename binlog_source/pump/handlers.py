@@ -1,0 +1,152 @@
+"""The Pump's gRPC methods on the front: wiring between ``rpc.front`` and ``service.PumpService``.
+
+    WriteBinlog, WriteBinlogBatch   parsed on the loop; what one round of the loop brings goes to the store together; answered in groups
+    PullBinlogs                     a thread each; bytes pass through: no answer is parsed or marshalled here
+
+Promises: an OK means durable. A refusal is UNKNOWN with a real Pump's text. While more than ``HOLD_BYTES`` wait for the disk nothing is read
+from the sockets, so that memory stays bounded.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from google.protobuf.message import DecodeError
+
+from binlog_source.pump.service import Flush, PumpService
+from binlog_source.pump.storage.pointer import Pointer
+from binlog_source.pump.storage.store import Request
+from binlog_source.rpc.front import Front, Methods, StreamCall, Ticket
+from binlog_source.rpc.grpc_message import UNKNOWN, Refusal
+from binlog_source.rpc.http1 import Answer
+from binlog_source.rpc.http1 import Request as HttpRequest
+from schemas.errors import ReplicationError
+from schemas.proto import pump_pb2
+
+DELIVERY_KEY = b"tidb-binlog-delivery"
+BATCH_KEY = b"tidb-binlog-batch"
+PUMP_KEY = b"tidb-binlog-pump"
+GC_TS_KEY = b"tidb-binlog-gc-ts"
+DELIVERIES = ("sorted", "raw", "tip")
+
+HOLD_BYTES = 48 << 20
+_BATCH_BYTES = 1 << 20
+_DECODE_ERROR = Refusal(UNKNOWN, "unexpected EOF")
+
+
+class Handlers:
+    """The three methods of one Pump."""
+
+    def __init__(self, service: PumpService, front: Front, stopping: threading.Event) -> None:
+        """``stopping``: ends the pulls."""
+        self._service = service
+        self._front = front
+        self._stopping = stopping
+        self._gathered: list[Request] = []
+        self._waiting_bytes = 0
+
+    def methods(self, http: Callable[[HttpRequest], Answer], max_request: int) -> Methods:
+        """The methods under their wire names, beside the HTTP endpoints."""
+        unary = {b"/binlog.Pump/WriteBinlog": self._write, b"/binlog.Pump/WriteBinlogBatch": self._write_batch}
+        return Methods(unary, {b"/binlog.Pump/PullBinlogs": self._pull}, http, max_request)
+
+    def _write(self, data: bytes, ticket: Ticket) -> None:
+        try:
+            message = pump_pb2.WriteBinlogReq.FromString(data)
+        except DecodeError:
+            raise _DECODE_ERROR from None
+        self._store(message.clusterID, [message.payload], ticket)
+
+    def _write_batch(self, data: bytes, ticket: Ticket) -> None:
+        try:
+            message = pump_pb2.WriteBinlogBatchReq.FromString(data)
+        except DecodeError:
+            raise _DECODE_ERROR from None
+        self._store(message.clusterID, list(message.payload), ticket)
+
+    def _store(self, cluster_id: int, payloads: list[bytes], ticket: Ticket) -> None:
+        begun = time.perf_counter()
+        try:
+            records = self._service.accept(cluster_id, payloads)
+        except ReplicationError as error:
+            self._service.metrics.rpc("WriteBinlog", "fail", (time.perf_counter() - begun,))
+            raise Refusal(UNKNOWN, str(error)) from error
+        if not records:
+            self._front.answer(((ticket, None),))
+            return
+        request = Request(records, self._written, ticket)
+        if not self._gathered:
+            self._front.soon(self._submit)
+        self._gathered.append(request)
+        self._waiting_bytes += request.size
+        if self._waiting_bytes > HOLD_BYTES:
+            self._front.hold(True)
+
+    def _submit(self) -> None:
+        gathered, self._gathered = self._gathered, []
+        self._service.store.submit(gathered)
+
+    def _written(self, requests: list[Request]) -> None:
+        """On the writer's thread: a group is durable, or refused."""
+        self._front.call(self._answer, requests)
+
+    def _answer(self, requests: list[Request]) -> None:
+        now = time.perf_counter()
+        answers: list[tuple[Ticket, Refusal | None]] = []
+        for request in requests:
+            assert isinstance(request.ticket, Ticket)
+            refusal = Refusal(UNKNOWN, f"the binlog was not written: {request.error}") if request.error is not None else None
+            answers.append((request.ticket, refusal))
+            self._waiting_bytes -= request.size
+        self._front.answer(answers)
+        if self._waiting_bytes <= HOLD_BYTES // 2:
+            self._front.hold(False)
+        label = "succ" if requests[0].error is None else "fail"
+        self._service.metrics.rpc("WriteBinlog", label, [now - request.begun for request in requests])
+
+    def _pull(self, call: StreamCall) -> None:
+        begun = time.perf_counter()
+        try:
+            message = pump_pb2.PullBinlogReq.FromString(call.message)
+        except DecodeError:
+            raise _DECODE_ERROR from None
+        delivery = call.headers.get(DELIVERY_KEY, b"sorted").decode()
+        batched = call.headers.get(BATCH_KEY) == b"1"
+        store = self._service.store
+        call.on_cancel(store.wake)
+        try:
+            if delivery not in DELIVERIES:
+                raise Refusal(UNKNOWN, f"{DELIVERY_KEY.decode()} {delivery!r} is none of {', '.join(DELIVERIES)}")
+            self._service.check_cluster(message.clusterID)
+            echo = [(DELIVERY_KEY, delivery.encode()), (PUMP_KEY, self._service.node_id.encode()), (GC_TS_KEY, b"%d" % store.gc_ts)]
+            call.start([*echo, (BATCH_KEY, b"1")] if batched else echo)
+            for flush in self._flushes(delivery, message.startFrom, call):
+                call.send(list(_batches(flush)) if batched else flush)
+        except (ReplicationError, OSError) as error:
+            self._service.metrics.rpc("PullBinlogs", "fail", (time.perf_counter() - begun,))
+            raise Refusal(UNKNOWN, str(error)) from error
+        self._service.metrics.rpc("PullBinlogs", "succ", (time.perf_counter() - begun,))
+
+    def _flushes(self, delivery: str, start: pump_pb2.Pos, call: StreamCall) -> Iterator[Flush]:
+        service = self._service
+
+        def stop() -> bool:
+            return self._stopping.is_set() or call.cancelled
+
+        if delivery == "raw":
+            return service.pull_raw(Pointer(start.suffix, start.offset), stop)
+        return service.pull_tip(start.offset, stop) if delivery == "tip" else service.pull_sorted(start.offset, stop)
+
+
+def _batches(flush: Flush) -> Iterator[bytes]:
+    """A flush as PullBinlogBatch messages of about 1 MiB."""
+    batch: list[bytes] = []
+    size = 0
+    for message in flush:
+        batch.append(message)
+        size += len(message)
+        if size >= _BATCH_BYTES:
+            yield b"".join(batch)
+            batch, size = [], 0
+    if batch:
+        yield b"".join(batch)

@@ -1,0 +1,50 @@
+"""Telling the Drainers that this Pump is about to serve (pump.md 2.1, step 4). gRPC shell.
+
+Promises: returns only when every online Drainer has answered ``Notify``; else ``PumpUnavailable`` names those that did not. A Drainer answers
+when its list of Pumps is fresh, so none can pass a commit_ts that this Pump will hold.
+"""
+
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+
+from binlog_source.registry import NodeState, NodeStatus
+from schemas.errors import PumpUnavailable
+
+OVERALL = 10.0
+"""Seconds for all of them."""
+_PAUSES = (1.0, 2.0, 4.0)
+
+
+def notify(drainers: Iterable[NodeStatus], seconds: float = OVERALL) -> None:
+    """Notify every online Drainer, all at the same time."""
+    online = [drainer for drainer in drainers if drainer.state is NodeState.ONLINE]
+    if not online:
+        return
+    deadline = time.monotonic() + seconds
+    with ThreadPoolExecutor(len(online)) as pool:
+        failures = [failure for failure in pool.map(lambda drainer: _notify(drainer, deadline), online) if failure]
+    if failures:
+        raise PumpUnavailable(
+            f"fail to notify all living drainer: {'; '.join(failures)}; start them, or set their state to offline, and start this Pump again"
+        )
+
+
+def _notify(drainer: NodeStatus, deadline: float) -> str:
+    """Empty, or why it was not told."""
+    failure = "no time was left"
+    with grpc.insecure_channel(drainer.host) as channel:
+        call = channel.unary_unary("/binlog.Cistern/Notify", request_serializer=bytes, response_deserializer=bytes)
+        for pause in (*_PAUSES, 0.0):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                break
+            try:
+                call(b"", timeout=left, wait_for_ready=True)
+                return ""
+            except grpc.RpcError as error:
+                failure = f"{error.code().name} {error.details()}" if isinstance(error, grpc.Call) else str(error)
+            time.sleep(max(0.0, min(pause, deadline - time.monotonic())))
+    return f"Drainer {drainer.node_id} at {drainer.host}: {failure}"

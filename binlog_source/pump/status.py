@@ -1,0 +1,114 @@
+"""The Pump's HTTP endpoints (wire.md 8.1): status, state changes, a look at a record, GC on demand, metrics.
+
+Promises: the JSON and the texts are a real Pump's, its spelling included. ``/debug/pprof`` is Go's and not here.
+"""
+
+import http
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from binlog_source.pump.lifecycle import Move
+from binlog_source.pump.service import PumpService
+from binlog_source.pump.storage.record import Kind, parse, read
+from binlog_source.registry import DRAINERS, PUMPS, NodeState, Registry
+from binlog_source.rpc.http1 import NOT_ALLOWED, NOT_FOUND, Answer, Request, json_answer
+from schemas.errors import ReplicationError
+from schemas.proto import binlog_pb2
+
+_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_RESPONSE_TYPE = "application/json; charset=UTF-8"
+_OK, _NOT_FOUND, _ERROR = 200, 2, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Controls:
+    """What the endpoints may do to their Pump."""
+
+    move: Callable[[Move], None]
+    """Begin to pause or close; called only while online."""
+    trigger_gc: Callable[[], bool]
+    """False: a collection is at work."""
+    mvcc: Callable[[bytes], str]
+    """What the upstream says of a key, as text."""
+
+
+class StatusPages:
+    """``answer`` is the handler of the front."""
+
+    def __init__(self, service: PumpService, registry: Registry | None, controls: Controls) -> None:
+        self._service = service
+        self._registry = registry
+        self._controls = controls
+
+    def answer(self, request: Request) -> Answer:
+        """One request's answer."""
+        match request.path.strip("/").split("/"):
+            case ["status"]:
+                return self._only("GET", request, self._status)
+            case ["state", node_id, action]:
+                return self._only("PUT", request, lambda: self._change(node_id, action))
+            case ["drainers"]:
+                return self._only("GET", request, self._drainers)
+            case ["debug", "binlog", ts]:
+                return self._only("GET", request, lambda: self._binlog(ts))
+            case ["debug", "gc", "trigger"]:
+                return self._only("POST", request, self._gc)
+            case ["metrics"]:
+                return self._only("GET", request, lambda: Answer(body=self._service.metrics.text(), content_type=_METRICS_TYPE))
+            case _:
+                return NOT_FOUND
+
+    def _only(self, method: str, request: Request, make: Callable[[], Answer]) -> Answer:
+        return make() if request.method == method else NOT_ALLOWED
+
+    def _status(self) -> Answer:
+        status: Mapping[str, Any] | None = None
+        commit_ts, trouble = 0, ""
+        try:
+            if self._registry is not None:
+                status = {node.node_id: node.to_dict() for node in self._registry.listing(PUMPS).nodes}
+                commit_ts = self._registry.tso()
+        except ReplicationError as error:
+            status, trouble = None, str(error)
+        return json_answer({"status": status, "CommitTS": commit_ts, "Checkpoint": {}, "ErrMsg": trouble})
+
+    def _drainers(self) -> Answer:
+        nodes = self._registry.listing(DRAINERS).nodes if self._registry is not None else ()
+        return json_answer([node.to_dict() for node in nodes] or None)
+
+    def _change(self, node_id: str, action: str) -> Answer:
+        own, state = self._service.node_id, self._service.state
+        if node_id != own:
+            return _response(f"invalide nodeID {node_id}, this pump's nodeID is {own}", _NOT_FOUND)
+        if state is not NodeState.ONLINE:
+            return _response(f"this pump's state is {state.value}, apply {action} failed!", _ERROR)
+        if action not in (Move.PAUSE, Move.CLOSE):
+            return _response(f"invalide action {action}", _ERROR)
+        self._controls.move(Move(action))
+        return _response(f"apply action {action} success!", _OK)
+
+    def _binlog(self, ts: str) -> Answer:
+        if not ts.isdigit():
+            return Answer(body=f"invalid parameter ts: {ts}\n".encode())
+        store = self._service.store
+        entry = store.entry(int(ts))
+        if entry is None:
+            return Answer(body=f"fail read binlog by ts: {ts}: leveldb: not found\n".encode())
+        payload = store.payload(entry)
+        binlog = parse(payload)
+        parts = [f"{entry.kind.name} at {entry.at}, {entry.length} bytes", str(binlog)]
+        if read(payload).kind is Kind.PREWRITE:
+            parts.append(str(binlog_pb2.PrewriteValue.FromString(binlog.prewrite_value)))
+        if binlog.prewrite_key:
+            parts.append(f"mvcc of {binlog.prewrite_key.hex()}: {self._controls.mvcc(binlog.prewrite_key)}")
+        return Answer(body="\n".join(parts).encode() + b"\n")
+
+    def _gc(self) -> Answer:
+        return Answer(body=b"trigger gc success\n" if self._controls.trigger_gc() else b"gc is working\n")
+
+
+def _response(message: str, code: int) -> Answer:
+    """A real node's ``Response``, always with HTTP 200."""
+    body = json_answer({"message": message, "code": code, "data": None}, indent=2).body
+    return Answer(http.HTTPStatus.OK, body.rstrip(b"\n"), _RESPONSE_TYPE)

@@ -1,0 +1,59 @@
+"""What is in the value log and not yet in the index: a bounded queue between the two.
+
+Promises: order is kept; ``put`` takes all of its steps or none; memory is bounded by the capacity and one group.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+
+from binlog_source.pump.storage.sorter import Step
+
+
+class Backlog:
+    """A queue of groups of steps, bounded by the number of steps."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._groups: deque[Sequence[Step]] = deque()
+        self._size = 0
+        self._closed = False
+        self._changed = threading.Condition()
+
+    def __len__(self) -> int:
+        """Steps that wait."""
+        return self._size
+
+    def put(self, steps: Sequence[Step], timeout: float) -> bool:
+        """Enter a group; False when there was no room for ``timeout`` seconds. An empty queue takes a group of any size."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._has_room(len(steps)) or self._closed, timeout):
+                return False
+            self._groups.append(steps)
+            self._size += len(steps)
+            self._changed.notify_all()
+            return True
+
+    def _has_room(self, count: int) -> bool:
+        return not self._size or self._size + count <= self._capacity
+
+    def take(self, limit: int) -> list[Step]:
+        """Wait for steps and take at most ``limit``; none when the queue is closed and empty."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._groups or self._closed)
+            taken: list[Step] = []
+            while self._groups and len(taken) < limit:
+                group = self._groups.popleft()
+                room = limit - len(taken)
+                if len(group) > room:
+                    self._groups.appendleft(group[room:])
+                taken.extend(group[:room])
+            self._size -= len(taken)
+            self._changed.notify_all()
+            return taken
+
+    def close(self) -> None:
+        """Have ``take`` return at once from now on; what waits can still be taken."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()

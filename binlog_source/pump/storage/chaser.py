@@ -1,0 +1,125 @@
+"""The slow chaser: when the index cannot keep up, writers stop waiting for it, and the chaser feeds it from the value log (pump.md 4.4).
+
+    off --a push waited too long--> on: writes go to the log only; the chaser reads on from the first record that was not pushed
+    on  --a pass was quick and the last recovery long ago--> recovery: a last pass while nobody may write, bounded in time
+    recovery --reached the end--> off          recovery --out of time--> on
+
+Promises: the switch is decided by ``decide``, which is pure; every record reaches the index once, in log order, whatever the switch does.
+"""
+
+import enum
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+from binlog_source.pump.storage.pointer import Pointer
+
+
+@dataclass(frozen=True, slots=True)
+class ChaserSettings:
+    """When the chaser starts, looks and ends. All in seconds."""
+
+    threshold: float = 1.0
+    """A push to the index's queue that waits longer turns it on (the real Pump: 3)."""
+    poll: float = 0.5
+    """Between two looks at the switch."""
+    quick_pass: float = 1.0
+    """A pass below this may be followed by a recovery."""
+    recovery_interval: float = 60.0
+    """Between two recoveries."""
+    recovery_timeout: float = 1.0
+    """How long writers may be kept out by one."""
+
+
+@dataclass(slots=True)
+class ChaserCounts:
+    """How often what happened (``binlog_pump_storage_slow_chaser_count``)."""
+
+    turned_on: int = 0
+    turned_off: int = 0
+    catch_up: int = 0
+    recovery: int = 0
+
+    def items(self) -> tuple[tuple[str, int], ...]:
+        """Names and counts."""
+        return tuple((f.name, getattr(self, f.name)) for f in fields(self))
+
+
+class Next(enum.Enum):
+    """What follows a pass."""
+
+    SLEEP = enum.auto()
+    RECOVER = enum.auto()
+
+
+def decide(settings: ChaserSettings, pass_seconds: float, since_recovery: float) -> Next:
+    """What follows a pass that took ``pass_seconds``, the last recovery being ``since_recovery`` seconds ago."""
+    quick = pass_seconds < settings.quick_pass and since_recovery > settings.recovery_interval
+    return Next.RECOVER if quick else Next.SLEEP
+
+
+class Chaser:
+    """The thread and its switch.
+
+    ``pass_on(start, deadline)`` pushes the log's records from ``start`` on to the index and gives the position reached; it may stop early
+    when ``deadline`` (monotonic) has passed. ``write_lock`` is what a writer holds for its append and push.
+    """
+
+    def __init__(
+        self,
+        settings: ChaserSettings,
+        pass_on: Callable[[Pointer, float | None], tuple[Pointer, bool]],
+        write_lock: threading.Lock,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.counts = ChaserCounts()
+        self.last_catch_up = 0.0
+        """Seconds of the last pass."""
+        self._settings = settings
+        self._pass_on = pass_on
+        self._write_lock = write_lock
+        self._clock = clock
+        self._from: Pointer | None = None
+        self._recovered_at = float("-inf")
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="slow chaser", daemon=True)
+        self._thread.start()
+
+    @property
+    def on(self) -> bool:
+        """Whether writers are to leave the index alone."""
+        return self._from is not None
+
+    def turn_on(self, first: Pointer) -> None:
+        """``first``: the first record that was not pushed. Called with the write lock held."""
+        self._from = first
+        self.counts.turned_on += 1
+
+    def stop(self) -> None:
+        """End the thread; what it has not passed on is found by the scan at the next open."""
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._settings.poll):
+            if self._from is not None:
+                self._catch_up(self._from)
+
+    def _catch_up(self, start: Pointer) -> None:
+        begun = self._clock()
+        self.counts.catch_up += 1
+        self._from, _ = self._pass_on(start, None)
+        now = self._clock()
+        self.last_catch_up = now - begun
+        if decide(self._settings, self.last_catch_up, now - self._recovered_at) is Next.RECOVER and not self._stopped.is_set():
+            self._recovered_at = now
+            self._recover(self._from)
+
+    def _recover(self, start: Pointer) -> None:
+        self.counts.recovery += 1
+        with self._write_lock:
+            reached, done = self._pass_on(start, self._clock() + self._settings.recovery_timeout)
+            self._from = None if done else reached
+            if done:
+                self.counts.turned_off += 1

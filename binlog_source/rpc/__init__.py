@@ -1,0 +1,1 @@
+"""Serving gRPC and HTTP on one port."""
