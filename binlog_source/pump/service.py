@@ -18,7 +18,8 @@ from binlog_source.pump.storage.sorter import Checkpoint
 from binlog_source.pump.storage.store import Store
 from binlog_source.pump.storage.vlog import Piece
 from binlog_source.registry import NodeState
-from schemas.errors import BinlogPurged, ProtocolViolation, PumpUnavailable
+from schemas.errors import BinlogPurged, Corruption, ProtocolViolation, PumpUnavailable
+from schemas.events import as_time
 
 Flush = list[bytes]
 Stop = Callable[[], bool]
@@ -86,23 +87,35 @@ class PumpService:
         flush: Flush = []
         size = 0
         for entry in entries:
-            payload = self.store.payload(entry)
-            start_ts, commit_ts = head_varints(payload)
-            if entry.kind is Kind.COMMIT:
-                begun = read(payload).start_ts
-                prewrite = near.get(begun) or self.store.prewrite(begun)
-                if prewrite is None:
-                    self.metrics.lost()
-                    _log.warning("Pump %s: the Commit at %d has no Prewrite here and is skipped", self.node_id, entry.ts)
-                    continue
-                payload = completed(payload, self.store.payload(prewrite))
-            flush.append(messages.message(payload, start_ts, commit_ts))
-            size += len(payload)
+            try:
+                found = self._complete(entry, near)
+            except Corruption as error:
+                self.metrics.lost()
+                _log.error("Pump %s: the binlog at %d (%s) is LOST: %s", self.node_id, entry.ts, as_time(entry.ts), error)
+                continue
+            if found is None:
+                self.metrics.lost()
+                _log.warning("Pump %s: the Commit at %d has no Prewrite here and is skipped", self.node_id, entry.ts)
+                continue
+            flush.append(found)
+            size += len(found)
             if size >= FLUSH_BYTES:
                 yield flush
                 flush, size = [], 0
         if flush:
             yield flush
+
+    def _complete(self, entry: Entry, near: dict[int, Entry]) -> bytes | None:
+        """The message of a fake, or of a Commit with what its Prewrite holds; None when that is not here."""
+        payload = self.store.payload(entry)
+        start_ts, commit_ts = head_varints(payload)
+        if entry.kind is Kind.COMMIT:
+            begun = read(payload).start_ts
+            prewrite = near.get(begun) or self.store.prewrite(begun)
+            if prewrite is None:
+                return None
+            payload = completed(payload, self.store.payload(prewrite))
+        return messages.message(payload, start_ts, commit_ts)
 
     def pull_raw(self, start: Pointer, stop: Stop) -> Iterator[Flush]:
         """Records in log order from ``start`` on, and the promise whenever the end of the log is reached."""

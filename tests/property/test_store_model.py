@@ -12,11 +12,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from binlog_source.pump.service import PumpService
 from binlog_source.pump.storage.pointer import Pointer
 from binlog_source.pump.storage.record import Kind, canonical, completed, fake
-from binlog_source.pump.storage.sorter import Sorter
-from binlog_source.pump.storage.store import Store
+from binlog_source.pump.storage.sorter import NOTHING, Sorter, Step
+from binlog_source.pump.storage.store import Store, StoreSettings
 from schemas.proto import binlog_pb2, pump_pb2
 
-MAX_FILE_SIZE = 300
+MAX_FILE_SIZE, SPAN = 300, 100
 
 
 @dataclasses.dataclass
@@ -77,7 +77,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def opened(self):
         """The store on what is there."""
-        return Store(Path(self.directory.name), max_file_size=MAX_FILE_SIZE, sync=False)
+        return Store(Path(self.directory.name), StoreSettings(MAX_FILE_SIZE, sync=False, span=SPAN))
 
     def tick(self):
         """A fresh ts."""
@@ -87,6 +87,7 @@ class StoreMachine(RuleBasedStateMachine):
     def write(self, *records):
         """Write to both."""
         self.store.write(records)
+        self.store.catch_up()
         self.model.records += [tuple(r) for r in records]
 
     @rule(size=st.integers(0, 150))
@@ -198,26 +199,32 @@ StoreMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=3
 TestStore = StoreMachine.TestCase
 
 
-@given(st.lists(st.tuples(st.sampled_from("pcf"), st.integers(1, 40), st.integers(1, 30)), max_size=60), st.integers(10, 80))
-def test_a_checkpoint_says_what_the_sorter_said_there(steps, span):
-    """Checkpoints are what ``now`` was at their position."""
-    sorter = Sorter(span)
-    at, ts, waiting, said = 0, 0, [], {Pointer(0, 0): sorter.now()}
+@given(st.lists(st.tuples(st.sampled_from("pcfr"), st.integers(1, 40), st.integers(1, 30)), max_size=60), st.integers(10, 80))
+def test_a_sorter_goes_on_from_each_of_its_checkpoints(steps, span):
+    """From a checkpoint and the records of [low, at) it says what the sorter that never stopped says; and checkpoints are near each other."""
+    sorter, ts, waiting, walked, said = Sorter(span), 0, [], [], [NOTHING]
     for kind, length, pick in steps:
         ts += 1
+        at = walked[-1].end if walked else Pointer(0, 0)
         if kind == "p":
             waiting.append(ts)
-            record = (Kind.PREWRITE, ts, 0)
-        elif kind == "c" and waiting:
-            record = (Kind.COMMIT, waiting.pop(pick % len(waiting)), ts)
+            step = Step(Kind.PREWRITE, ts, 0, at, length)
+        elif kind in "cr" and waiting:
+            start = waiting.pop(pick % len(waiting))
+            step = Step(Kind.COMMIT, start, ts, at, length) if kind == "c" else Step(Kind.ROLLBACK, start, 0, at, length)
         else:
-            record = (Kind.FAKE, ts, ts)
-        sorter.push(*record, Pointer(0, at), Pointer(0, at + length), length)
-        at += length
-        said[Pointer(0, at)] = sorter.now()
-    position = Pointer(0, 0)
-    while position < sorter.now().at:
-        step = sorter.next_checkpoint(position)
-        assert step == said[step.at]
-        assert step.at.offset - position.offset <= max(span, 40)
-        position = step.at
+            step = Step(Kind.FAKE, ts, ts, at, length)
+        walked.append(step)
+        due = sorter.push(step)
+        if due is not None:
+            said.append(due)
+    end = sorter.now()
+    for before, after in zip(said, [*said[1:], end], strict=True):
+        assert after.at.offset - before.at.offset <= max(span, 40)
+    for checkpoint in said:
+        again = Sorter.resume(checkpoint, [s for s in walked if checkpoint.low <= s.at < checkpoint.at], span)
+        assert again.now() == checkpoint
+        for step in walked:
+            if step.at >= checkpoint.at:
+                again.push(step)
+        assert again.now() == end and again.waiting == sorter.waiting

@@ -2,20 +2,22 @@
 
 from binlog_source.pump.storage.pointer import Pointer
 from binlog_source.pump.storage.record import Kind
-from binlog_source.pump.storage.sorter import Sorter
+from binlog_source.pump.storage.sorter import Checkpoint, Sorter, Step
 
 P, C, R, F = Kind.PREWRITE, Kind.COMMIT, Kind.ROLLBACK, Kind.FAKE
 
 
 def walk(records, span=1 << 20, length=10):
+    """The sorter after the records, and the checkpoints it made."""
     sorter = Sorter(span)
-    for number, (kind, start, commit) in enumerate(records):
-        sorter.push(kind, start, commit, Pointer(0, number * length), Pointer(0, (number + 1) * length), length)
-    return sorter
+    made = [
+        sorter.push(Step(kind, start, commit, Pointer(0, number * length), length)) for number, (kind, start, commit) in enumerate(records)
+    ]
+    return sorter, [checkpoint for checkpoint in made if checkpoint is not None]
 
 
 def promises(*records):
-    now = walk(records).now()
+    now = walk(records)[0].now()
     return now.raw_promise, now.sorted_promise, now.low.offset // 10
 
 
@@ -49,23 +51,26 @@ def test_a_prewrite_written_twice_waits_once():
     assert promises((P, 5, 0), (P, 5, 0), (C, 5, 9)) == (9, 9, 3)
 
 
-def test_base_is_before_every_commit_above_ts():
-    sorter = walk([(P, 5, 0), (P, 6, 0), (C, 5, 9), (C, 6, 14), (F, 20, 20)], span=20)
-    assert [c.max_ts for c in (sorter.base(t) for t in (0, 8, 9, 13, 14, 99))] == [0, 0, 0, 0, 14, 14]
-    assert sorter.base(8).low == Pointer(0, 0)
-    assert sorter.base(99).low == Pointer(0, 40)
-
-
-def test_steps_reach_the_end():
-    sorter = walk([(F, n, n) for n in range(1, 8)], span=20)
-    at, seen = Pointer(0, 0), []
-    while at < sorter.now().at:
-        step = sorter.next_checkpoint(at)
-        at = step.at
-        seen.append((at.offset, step.raw_promise))
-    assert seen == [(20, 2), (40, 4), (60, 6), (70, 7)]
+def test_checkpoints_come_before_the_span_is_passed():
+    _, made = walk([(F, n, n) for n in range(1, 8)], span=20)
+    assert [(c.at.offset, c.raw_promise) for c in made] == [(20, 2), (40, 4), (60, 6)]
 
 
 def test_a_record_bigger_than_the_span_is_a_step_of_its_own():
-    sorter = walk([(F, n, n) for n in range(1, 4)], span=5)
-    assert sorter.next_checkpoint(Pointer(0, 0)).at == Pointer(0, 10)
+    _, made = walk([(F, n, n) for n in range(1, 4)], span=5)
+    assert [c.at for c in made] == [Pointer(0, 10), Pointer(0, 20)]
+
+
+def test_memory_follows_what_waits_not_what_is_written():
+    sorter = Sorter()
+    sorter.push(Step(P, 1, 0, Pointer(0, 0), 10))
+    for n in range(10, 20_000, 2):
+        sorter.push(Step(P, n, 0, Pointer(0, n * 10), 10))
+        sorter.push(Step(C, n, n + 1, Pointer(0, n * 10 + 10), 10))
+    assert sorter.waiting == (1,) and len(sorter._lowest) < 2000
+    assert sorter.now().sorted_promise == 0 and sorter.now().low == Pointer(0, 0)
+
+
+def test_a_checkpoint_survives_packing():
+    checkpoint = Checkpoint(Pointer(3, 1 << 40), 1 << 60, (1 << 60) - 1, Pointer(2, 7), 1 << 61)
+    assert Checkpoint.unpack(checkpoint.pack()) == checkpoint

@@ -10,7 +10,7 @@ from binlog_source.pump.service import PumpService
 from binlog_source.pump.storage.env import RealFileSystem
 from binlog_source.pump.storage.pointer import BEGINNING, Pointer
 from binlog_source.pump.storage.record import canonical, fake
-from binlog_source.pump.storage.store import Store
+from binlog_source.pump.storage.store import Store, StoreSettings
 from binlog_source.upstream.rehearsal import delimited
 from schemas.errors import BinlogPurged, ConfigError, ProtocolViolation
 from schemas.proto import binlog_pb2, pump_pb2
@@ -20,7 +20,7 @@ NEVER = threading.Event().is_set
 
 
 def opened(path, size=1 << 29, **more):
-    return Store(path, max_file_size=size, sync=False, **more)
+    return Store(path, StoreSettings(max_file_size=size, sync=False), **more)
 
 
 def prewrite(start_ts, value=b"v"):
@@ -34,6 +34,7 @@ def commit(start_ts, commit_ts):
 def pulled(store, last=0):
     """What sorted delivery sends until it would wait."""
     waits = []
+    store.catch_up()
     service = PumpService(store, 0, "p")
     store.wait_past = lambda seen, timeout: waits.append(1)
     got = []
@@ -44,6 +45,7 @@ def pulled(store, last=0):
 
 def raw(store, start=BEGINNING):
     waits = []
+    store.catch_up()
     store.wait_past = lambda seen, timeout: waits.append(1)
     got = []
     for flush in PumpService(store, 0, "p").pull_raw(start, lambda: bool(waits)):
@@ -65,7 +67,7 @@ def test_the_log_of_a_real_pump_is_served_as_that_pump_did(tmp_path):
 def test_what_was_written_is_there_after_a_restart(tmp_path):
     store = opened(tmp_path)
     store.write([prewrite(5), fake(7), commit(5, 9), prewrite(11)])
-    before = store.state
+    before = store.catch_up()
     store.close()
     store = opened(tmp_path)
     assert store.state == before
@@ -93,7 +95,7 @@ def test_files_rotate_and_keep_their_largest_ts(tmp_path):
 def test_a_torn_tail_is_cut_off_and_written_over(tmp_path, cut):
     store = opened(tmp_path)
     store.write([prewrite(5), commit(5, 9)])
-    end = store.state.at.offset
+    end = store.catch_up().at.offset
     store.write([prewrite(11)])
     store.close()
     file = tmp_path / "value" / "000000.vlog"
@@ -108,7 +110,7 @@ def test_a_torn_tail_is_cut_off_and_written_over(tmp_path, cut):
 def test_damage_in_the_middle_costs_only_what_it_hit(tmp_path):
     store = opened(tmp_path)
     store.write([prewrite(5), commit(5, 9)])
-    hit = store.state.at.offset
+    hit = store.catch_up().at.offset
     store.write([prewrite(11), commit(11, 14), prewrite(15), commit(15, 19)])
     store.close()
     file = tmp_path / "value" / "000000.vlog"
@@ -181,7 +183,7 @@ class FailingFiles(RealFileSystem):
 
 def test_a_full_disk_refuses_and_recovers(tmp_path):
     files = FailingFiles()
-    store = Store(tmp_path, max_file_size=1 << 20, files=files)
+    store = Store(tmp_path, StoreSettings(max_file_size=1 << 20), files=files)
     store.write([fake(5)])
     files.fail = "append"
     with pytest.raises(OSError, match="No space left"):
@@ -197,7 +199,7 @@ def test_a_full_disk_refuses_and_recovers(tmp_path):
 
 def test_after_a_failed_sync_nothing_is_acknowledged_any_more(tmp_path):
     files = FailingFiles()
-    store = Store(tmp_path, max_file_size=1 << 20, files=files)
+    store = Store(tmp_path, StoreSettings(max_file_size=1 << 20), files=files)
     files.fail = "sync"
     with pytest.raises(OSError, match="Input/output"):
         store.write([fake(5)])
@@ -228,11 +230,11 @@ def test_waiting_writers_share_one_sync(tmp_path):
             return inner
 
     queued = threading.Event()
-    store = Store(tmp_path, max_file_size=1 << 20, files=Counting())
+    store = Store(tmp_path, StoreSettings(max_file_size=1 << 20), files=Counting())
     writers = [threading.Thread(target=store.write, args=([fake(n)],)) for n in range(1, 12)]
     for writer in writers:
         writer.start()
-    while len(store._queue) < 10:
+    while store._queue.qsize() < 10:
         pass
     queued.set()
     for writer in writers:
@@ -262,8 +264,7 @@ def test_raw_delivery_ends_in_the_promise(tmp_path):
 def test_the_probe_is_accepted_and_forgotten(tmp_path):
     store = opened(tmp_path)
     service = PumpService(store, 7, "p")
-    service.write(7, [b""])
-    assert store.state.at == Pointer(0, 0)
+    assert service.accept(7, [b""]) == [] and service.writes == 1
     with pytest.raises(ProtocolViolation, match="cluster ID are mismatch, 8 vs 7"):
-        service.write(8, [b""])
+        service.accept(8, [b""])
     store.close()
