@@ -14,12 +14,16 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z_-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
-setup: ## virtual environment, packages, Java, MariaDB, Delta's jars: whatever is missing
-	@./spark-submit.sh setup --java --mariadb --dev
+setup: ## virtual environment, packages, Java, MariaDB, etcd, Delta's jars: whatever is missing
+	@./spark-submit.sh setup --java --mariadb --etcd --dev
 
 .PHONY: setup-dev
 setup-dev:
 	@./spark-submit.sh setup --dev
+
+.PHONY: setup-etcd
+setup-etcd:
+	@./spark-submit.sh setup --etcd --dev
 
 .PHONY: lint
 lint: setup-dev ## formatting and lint (ruff)
@@ -53,6 +57,10 @@ unit: setup-dev ## pure tests: no Spark, no server
 .PHONY: property
 property: setup-dev ## property tests against simple models
 	$(PYTEST) tests/property
+
+.PHONY: contract
+contract: setup-etcd ## one suite over both registries, PD's with a real etcd
+	$(PYTEST) tests/contract
 
 .PHONY: integration
 integration: setup ## tests with MariaDB, gRPC and Spark
@@ -112,6 +120,7 @@ wheel: setup-dev ## build dist/tidb_binlog_spark-*.whl
 proto: setup-dev ## generate the wire messages again; fails where the committed ones differ
 	$(VENV)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. schemas/proto/*.proto
 	$(VENV)/python -m grpc_tools.protoc -I. --grpc_python_out=. schemas/proto/pump.proto schemas/proto/cistern.proto
+	$(VENV)/ruff format --quiet --isolated --line-length 140 schemas/proto/*_pb2*.py
 	git diff --exit-code --stat schemas/proto
 
 .PHONY: clean

@@ -19,7 +19,7 @@ jobs:
   drainer     the replication stream (--config conf/drainer.toml)
   pump        a Pump server (--config conf/pump.toml)
   rehearse    a recorded case through Pumps and drainer (rehearse CASE [--to mysql://user:pw@host:port])
-  setup       only set up what a job or the tests need (--java --mariadb --dev)
+  setup       only set up what a job or the tests need (--java --mariadb --etcd --dev)
 
 ./spark-submit.sh JOB --help shows a job's own options. Options of Spark's spark-submit are passed on; --master defaults to local[*].
 USAGE

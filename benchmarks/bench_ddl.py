@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from binlog_source.pump.process import PumpProcess
+from binlog_source.pump_client.client import PumpClient
 from binlog_source.upstream.cluster import Upstream
 from binlog_source.upstream.oracle import Oracle
 from binlog_source.upstream.schema import Column, Table
@@ -44,7 +45,7 @@ def main() -> None:
         stack.callback(service.stop)
         addresses = [stack.enter_context(_pump(service.url, scratch, number)).address for number in (1, 2)]
         begin = service.oracle.next()
-        upstream = stack.enter_context(Upstream(addresses, CLUSTER_ID, oracle=service.oracle))
+        upstream = stack.enter_context(Upstream(PumpClient.fixed(addresses, CLUSTER_ID), oracle=service.oracle))
         service.history, service.mvcc = upstream.jobs, upstream.mvcc.look_up
         write_backlog(upstream, arguments.tables, arguments.ddls)
         end = service.oracle.next()
@@ -78,6 +79,7 @@ def _pump(registry: str, scratch: Path, number: int) -> PumpProcess:
             registry=registry,
             cluster_id=CLUSTER_ID,
             fake_binlog_interval=0.2,
+            stop_write_at_available_space="",
         )
     )
 

@@ -58,7 +58,9 @@ def source_of(options: Mapping[str, str]) -> SourceConfig:
         text = given.get(name.lower())
         values[attribute] = defaults[attribute] if text is None else _value(name, text, type(defaults[attribute]))
     if not values["pumps"]:
-        raise ConfigError("format tidb_binlog needs the option pumps: host:port,host:port or the registry's URL http://host:port")
+        raise ConfigError(
+            "format tidb_binlog needs the option pumps: host:port,host:port or the registry's URL, http://host:port or pd://host:port"
+        )
     try:
         return SourceConfig(**values)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Which Pumps there are: a fixed list or the registry. IO shell.
+"""Which Pumps there are: a fixed list or the registry, standalone or PD. IO shell.
 
 In a fixed list a Pump's id is its ``host:port``; with a registry it is its node id, so that it may move.
 
@@ -10,8 +10,8 @@ import time
 from collections.abc import Mapping
 from typing import Protocol
 
-from binlog_source.registry import NodeStatus
-from binlog_source.upstream.registry_client import RegistryClient
+from binlog_source.registry import PUMPS, NodeStatus
+from binlog_source.upstream.registries import open_registry
 from conf.model import SourceConfig
 from schemas.errors import ConfigError, PumpUnavailable
 from schemas.events import tso
@@ -40,7 +40,9 @@ class FixedRoster:
         named = [part.strip() for part in addresses.split(",") if part.strip()]
         wrong = [name for name in named if not name.rpartition(":")[0] or not name.rpartition(":")[2].isdigit()]
         if not named or wrong:
-            raise ConfigError(f"source option pumps is {addresses!r}: give host:port,host:port or the registry's URL http://host:port")
+            raise ConfigError(
+                f"source option pumps is {addresses!r}: give host:port,host:port or the registry's URL, http://host:port or pd://host:port"
+            )
         if len(set(named)) != len(named):
             raise ConfigError(f"source option pumps names a Pump twice: {addresses!r}")
         self._pumps = {name: name for name in named}
@@ -66,39 +68,38 @@ class RegistryRoster:
     """The Pumps that the registry knows."""
 
     def __init__(self, url: str, cluster_id: int) -> None:
-        self._url = url
-        self._client = RegistryClient(url)
+        self._registry = open_registry(url)
         self._cluster_id = cluster_id
 
     def pumps(self, resolved_ts: int = 0) -> Mapping[str, str]:
         """Every registered Pump that may own something above ``resolved_ts``."""
-        known = self._client.pumps()
+        known = self._registry.listing(PUMPS).nodes
         if not known:
-            raise PumpUnavailable(f"the registry {self._url} knows no Pump; start one with this registry and try again")
+            raise PumpUnavailable(f"the registry {self._registry.url} knows no Pump; start one with this registry and try again")
         return {status.node_id: status.host for status in known if _may_own(status, resolved_ts)}
 
     def cluster_id(self) -> int:
         """The id in the settings, or the registry's."""
         if not self._cluster_id:
-            self._cluster_id = self._client.cluster_id()
+            self._cluster_id = self._registry.cluster_id()
         return self._cluster_id
 
     def now(self) -> int:
         """A fresh timestamp of the registry's oracle."""
-        return self._client.tso()
+        return self._registry.tso()
 
     def close(self) -> None:
         """Close the connection to the registry."""
-        self._client.close()
+        self._registry.close()
 
 
 def roster_of(config: SourceConfig) -> Roster:
     """The roster that ``config.pumps`` names.
 
     Raises:
-        ConfigError: it is neither a list of addresses nor a URL.
+        ConfigError: it is neither a list of addresses nor a registry's URL.
     """
-    if config.pumps.startswith(("http://", "https://")):
+    if "://" in config.pumps:
         return RegistryRoster(config.pumps, config.cluster_id)
     return FixedRoster(config.pumps, config.cluster_id)
 

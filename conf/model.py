@@ -123,6 +123,10 @@ class DrainerConfig:
     """Spark's checkpoint directory."""
     delta_dir: str = "var/drainer/delta"
     """Where the Delta table ``checkpoint`` lives."""
+    addr: str = "127.0.0.1:0"
+    """host:port that Pumps notify this Drainer at, port 0 = any free one; only with a registry (a real Drainer: 8249)."""
+    advertise_addr: str = ""
+    """host:port that is registered; empty = addr."""
 
 
 @dataclass(frozen=True, slots=True)

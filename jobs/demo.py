@@ -54,6 +54,7 @@ def upstream(work_dir: Path, config: WorkloadConfig) -> Iterator[WorkloadProcess
                     registry=workload.url,
                     cluster_id=CLUSTER_ID,
                     fake_binlog_interval=FAKE_INTERVAL,
+                    stop_write_at_available_space="",
                 )
             )
             pump.start()

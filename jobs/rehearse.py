@@ -61,6 +61,7 @@ def staged(case: RecordedCase, work_dir: Path) -> Iterator[Stage]:
                 registry=service.url,
                 cluster_id=case.cluster_id,
                 fake_binlog_interval=0,
+                stop_write_at_available_space="",
             )
             pumps.append(PumpProcess(config).start())
             stack.callback(pumps[-1].stop)

@@ -19,9 +19,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from binlog_source.cistern import Cistern
 from binlog_source.options import StreamOptions
 from binlog_source.roster import roster_of
 from binlog_source.stream import resolve_delivery, transactions, transactions_between
+from binlog_source.upstream.registries import open_registry
 from conf.model import DrainerConfig
 from jobs.cli import replication_error_in
 from jobs.report import Progress
@@ -56,6 +58,7 @@ class Replication:
         self._applier = BatchApplier(spark, self._config, cluster_id, self._feed, self._take_report)
         self._query: StreamingQuery | None = None
         self._delta: DeltaCheckpoint | None = None
+        self._cistern: Cistern | None = None
         self._stop_file = Path(config.checkpoint_dir + ".stop")
         self._waiting: deque[BatchReport] = deque()
         self._totals = Progress()
@@ -94,6 +97,7 @@ class Replication:
             self._applier.replay(span, transactions_between(self._spark, config.source, span.from_ts, span.to_ts))
         self._stop_file.unlink(missing_ok=True)
         self._keep()
+        self._join_cluster()
         source = dataclasses.replace(config.source, starting_commit_ts=self._applier.commit_ts)
         frame = transactions(self._spark, source, config.pair, self.delivery, StreamOptions(stop_file=str(self._stop_file)))
         self.started_at = time.monotonic()
@@ -146,6 +150,9 @@ class Replication:
         self._stop_file.unlink(missing_ok=True)
         if self._delta is not None:
             self._delta.close()
+        if self._cistern is not None:
+            self._cistern.stop()
+            self._cistern = None
 
     def progress(self) -> Progress:
         """Where the stream stands; quick, called from the reporter's thread."""
@@ -174,6 +181,13 @@ class Replication:
             if error is None:
                 raise
             _log.exception("the stream that failed could not be closed in order")
+
+    def _join_cluster(self) -> None:
+        """Register, where there is a registry: Pumps notify this Drainer, and do not close before it has read them."""
+        config = self._config
+        if "://" in config.source.pumps:
+            registry = open_registry(config.source.pumps)
+            self._cistern = Cistern(registry, config.apply.drainer, config.addr, config.advertise_addr, lambda: self.commit_ts).start()
 
     def _settle(self, query: StreamingQuery) -> None:
         """Wait until no batch is running: the source gives none any more once it sees the stop file."""

@@ -1,9 +1,9 @@
-"""Sets the project up on a fresh machine: Java, MariaDB, virtual environment, pinned packages, Delta's jars.
+"""Sets the project up on a fresh machine: Java, MariaDB, etcd, virtual environment, pinned packages, Delta's jars.
 
 Promises: runs on a bare Python with nothing installed (stdlib only, imports nothing of ours); does only what is missing, so a second
 run is quick; says what it does, and exactly what to install where it may not install by itself. ``spark-submit.sh`` and the Makefile call it.
 
-    python3 jobs/setup.py [--java] [--mariadb] [--dev] [--zip FILE]
+    python3 jobs/setup.py [--java] [--mariadb] [--etcd] [--dev] [--zip FILE]
 
 The stamps ``.venv/.requirements*`` are copies of the requirements files that are installed: a shell can compare them without a process.
 Packages of the system are installed with apt, by root on Debian and its kin only, unless ``TIDB_BINLOG_NO_APT`` is set.
@@ -41,6 +41,7 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description="Set the project up on this machine.")
     parser.add_argument("--java", action="store_true", help="Java and Delta's jars too")
     parser.add_argument("--mariadb", action="store_true", help="MariaDB's server too")
+    parser.add_argument("--etcd", action="store_true", help="etcd too, which the tests of PD's registry run")
     parser.add_argument("--dev", action="store_true", help="what tests and lint need too")
     parser.add_argument("--zip", type=Path, metavar="FILE", help="write the project's packages for --py-files")
     wanted = parser.parse_args(argv)
@@ -49,6 +50,8 @@ def main(argv: Sequence[str]) -> int:
             ensure_java()
         if wanted.mariadb:
             ensure_mariadb()
+        if wanted.etcd:
+            ensure_etcd()
         ensure_packages(dev=wanted.dev)
         ensure_bytecode()
         if wanted.java:
@@ -80,6 +83,12 @@ def ensure_mariadb() -> None:
     path = os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin"
     if not shutil.which("mariadbd", path=path) or not shutil.which("mariadb-install-db", path=path):
         apt_install(["mariadb-server"], "MariaDB's server was not found")
+
+
+def ensure_etcd() -> None:
+    """The etcd server program; tests start instances of their own from it, never the system's service."""
+    if not shutil.which("etcd"):
+        apt_install(["etcd-server"], "etcd was not found")
 
 
 def ensure_packages(*, dev: bool) -> None:

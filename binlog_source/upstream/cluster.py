@@ -1,6 +1,6 @@
 """The embedded upstream: a small transactional table store that writes what a TiDB writes, through real gRPC, to its Pumps.
 
-    upstream = Upstream(["127.0.0.1:8250", "127.0.0.1:8251"], cluster_id=7)
+    upstream = Upstream(PumpClient.fixed(["127.0.0.1:8250", "127.0.0.1:8251"], cluster_id=7))
     upstream.ddl.create_database("shop")
     upstream.ddl.create_table("shop", Table("item", (Column("id", "bigint"), Column("name", "varchar(20)")), ("id",)))
     txn = upstream.begin(); txn.insert("shop.item", {"id": 1, "name": "a"}); txn.commit()
@@ -10,15 +10,15 @@ and a second transaction that wants the row gets ``WriteConflict`` at once. Uniq
 """
 
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from binlog_source.pump_client.protocol import BinlogClient
 from binlog_source.upstream.ddl import DdlRunner, History
+from binlog_source.upstream.faults import NO_FAULTS, Faults, FaultyWriter
 from binlog_source.upstream.mvcc import Mvcc
 from binlog_source.upstream.oracle import Oracle
-from binlog_source.upstream.pump_client import PumpClient
 from binlog_source.upstream.service import UpstreamService
 from binlog_source.upstream.tablestore import Handle, TableStore
 from binlog_source.upstream.txn import Txn
@@ -29,22 +29,21 @@ class Upstream:
 
     def __init__(
         self,
-        pumps: Sequence[str],
-        cluster_id: int,
+        client: BinlogClient,
         *,
         oracle: Oracle | None = None,
         history_lag: float = 0.0,
-        write_timeout: float = 15.0,
-        gather: float = 0.0,
+        faults: Faults = NO_FAULTS,
     ) -> None:
-        self.cluster_id = cluster_id
+        """Takes ``client`` over: ``close`` closes it. ``history_lag``: seconds until a DDL job shows in the history."""
+        self.cluster_id = client.cluster_id
         self.oracle = oracle or Oracle()
         self.lock = threading.RLock()
         self.store = TableStore()
         self.mvcc = Mvcc()
         self.history = History(history_lag)
         self.ddl = DdlRunner(self)
-        self.pumps = PumpClient(pumps, cluster_id, write_timeout, gather)
+        self.pumps = FaultyWriter(client, faults)
 
     @property
     def schema_version(self) -> int:
@@ -78,7 +77,7 @@ class Upstream:
         return service.start()
 
     def flush(self, timeout: float = 30.0) -> None:
-        """Wait until every Commit and Rollback has been written."""
+        """Wait until every Commit and Rollback has been written but those that are to be lost; ``timeout`` in seconds."""
         self.pumps.flush(timeout)
 
     def close(self) -> None:

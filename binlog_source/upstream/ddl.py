@@ -54,15 +54,16 @@ class Ddl:
         )
         binlog.ddl_query, binlog.ddl_job_id, binlog.ddl_schema_state = self.text.encode(), self.job["id"], state
         upstream.mvcc.lock(binlog.prewrite_key, binlog.start_ts)
-        choice = upstream.pumps.prewrite(binlog.SerializeToString())
+        upstream.pumps.prewrite(binlog.start_ts, binlog.SerializeToString())
         if rolled_back:
             binlog.tp = binlog_pb2.Rollback
             upstream.mvcc.roll_back(binlog.prewrite_key, binlog.start_ts)
+            upstream.pumps.roll_back(binlog.start_ts, binlog.SerializeToString())
         else:
             binlog.tp, binlog.commit_ts = binlog_pb2.Commit, upstream.oracle.next()
             self.job["binlog"]["FinishedTS"] = binlog.commit_ts
             upstream.mvcc.commit(binlog.prewrite_key, binlog.start_ts, binlog.commit_ts)
-        upstream.pumps.outcome(binlog.SerializeToString(), choice)
+            upstream.pumps.commit(binlog.start_ts, binlog.SerializeToString())
         return binlog.commit_ts
 
 

@@ -2,16 +2,21 @@
 
     GET  /tso?count=N            {"ts": first of N in a row}
     GET  /cluster_id             {"cluster_id": id}
-    GET  /registry/pumps         [Status, ...]           (also /registry/drainers; by node id)
+    GET  /registry/pumps         {"revision": N, "nodes": [Status, ...]}    (also /registry/drainers; by node id)
+         ?after=N&wait=SECONDS   the same of what was written after revision N; waits for it up to SECONDS (``Registry.changes``)
     PUT  /registry/pumps/ID      body: Status            (the last writer wins)
     GET  /ddl/history            jobs, ascending; ?limit=N newest N, descending; ?start_job_id=S&limit=N ids <= S, descending
     GET  /mvcc/hex/KEY           rows.md 9.3
     POST /COMMAND?...            what the owner of the service offers besides (``commands``)
 
 Promises: HTTP/1.1 with kept-alive connections, one thread each; loopback by default. Node states outlive a restart when ``data_dir`` is given.
+``stop`` closes every connection: nobody is answered by a service that is gone.
 """
 
+import contextlib
 import json
+import socket
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
@@ -20,7 +25,8 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
-from binlog_source.registry import KINDS, NodeStatus
+from binlog_source.registry import KINDS, Listing, NodeStatus
+from binlog_source.upstream.nodes import Nodes, NodesClosed
 from binlog_source.upstream.oracle import Oracle
 from schemas.errors import ProtocolViolation, ReplicationError
 
@@ -45,36 +51,9 @@ def nothing_known(key: bytes) -> Any:
     return {"key": key.hex().upper(), "region_id": 1, "value": {"info": {}}}
 
 
-class Nodes:
-    """The node states, by kind and id, kept in a file when there is one."""
-
-    def __init__(self, path: Path | None = None) -> None:
-        self._path = path
-        self._lock = threading.Lock()
-        self._nodes: dict[str, dict[str, NodeStatus]] = {kind: {} for kind in KINDS}
-        if path is not None and path.exists():
-            for kind, items in json.loads(path.read_text()).items():
-                self._nodes[kind] = {status.node_id: status for status in map(NodeStatus.from_dict, items)}
-
-    def of(self, kind: str) -> list[dict[str, Any]]:
-        """The states of a kind, by id."""
-        with self._lock:
-            return [status.to_dict() for _, status in sorted(self._nodes[kind].items())]
-
-    def put(self, kind: str, status: NodeStatus) -> None:
-        """Set one state."""
-        with self._lock:
-            self._nodes[kind][status.node_id] = status
-            if self._path is not None:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                fresh = self._path.with_suffix(".new")
-                fresh.write_text(json.dumps({k: [s.to_dict() for s in v.values()] for k, v in self._nodes.items()}))
-                fresh.replace(self._path)
-
-
 def history_page(jobs: Sequence[Job], query: dict[str, list[str]]) -> list[Job]:
     """The jobs that ``/ddl/history`` answers (ddl.md 2)."""
-    limit, start = _positive(query, "limit"), _positive(query, "start_job_id")
+    limit, start = _whole(query, "limit", 1), _whole(query, "start_job_id", 1)
     ordered = sorted(jobs, key=lambda job: cast(int, job["id"]))
     if limit is None:
         if start is not None:
@@ -85,13 +64,20 @@ def history_page(jobs: Sequence[Job], query: dict[str, list[str]]) -> list[Job]:
     return ordered[::-1][:limit]
 
 
-def _positive(query: dict[str, list[str]], name: str) -> int | None:
+def _whole(query: dict[str, list[str]], name: str, least: int) -> int | None:
     if name not in query:
         return None
     text = query[name][-1]
-    if not text.isdigit() or int(text) < 1:
-        raise _BadRequest(f"{name} must be a number above 0, not {text!r}")
+    if not text.isdigit() or int(text) < least:
+        raise _BadRequest(f"{name} must be a number above {least - 1}, not {text!r}")
     return int(text)
+
+
+def _seconds(query: dict[str, list[str]], name: str) -> float:
+    text = query.get(name, ["0"])[-1]
+    if not text.replace(".", "", 1).isdigit():
+        raise _BadRequest(f"{name} must be a number of seconds, not {text!r}")
+    return float(text)
 
 
 class UpstreamService:
@@ -140,6 +126,8 @@ class UpstreamService:
         """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
+        self.nodes.close()
+        self._server.hang_up()
         self._thread.join()
 
     def answer(self, path: str, query: dict[str, list[str]]) -> Any:
@@ -147,11 +135,11 @@ class UpstreamService:
         parts = path.strip("/").split("/")
         match parts:
             case ["tso"]:
-                return {"ts": self.oracle.next(_positive(query, "count") or 1)}
+                return {"ts": self.oracle.next(_whole(query, "count", 1) or 1)}
             case ["cluster_id"]:
                 return {"cluster_id": self.cluster_id}
             case ["registry", kind] if kind in KINDS:
-                return self.nodes.of(kind)
+                return _listing_json(self._listing(kind, query))
             case ["ddl", "history"]:
                 return history_page(self.history(), query)
             case ["mvcc", "hex", text]:
@@ -162,6 +150,14 @@ class UpstreamService:
             case _:
                 raise _BadRequest(f"404 page not found: {path}")
 
+    def _listing(self, kind: str, query: dict[str, list[str]]) -> Listing:
+        after = _whole(query, "after", 0)
+        return self.nodes.listing(kind) if after is None else self.nodes.changes(kind, after, _seconds(query, "wait"))
+
+
+def _listing_json(listing: Listing) -> dict[str, Any]:
+    return {"revision": listing.revision, "nodes": [status.to_dict() for status in listing.nodes]}
+
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
@@ -169,7 +165,29 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], service: UpstreamService) -> None:
         self.service = service
+        self._open: set[socket.socket] = set()
         super().__init__(address, _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve one connection from a thread of its own."""
+        self._open.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close one connection."""
+        self._open.discard(request)
+        super().shutdown_request(request)
+
+    def hang_up(self) -> None:
+        """Close every connection, so that its thread ends."""
+        for request in tuple(self._open):
+            with contextlib.suppress(OSError):
+                request.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Tell what went wrong, unless it is that the client has gone."""
+        if not isinstance(sys.exception(), ConnectionError | NodesClosed):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from binlog_source.upstream import schema
-from binlog_source.upstream.pump_client import PumpChoice
 from binlog_source.upstream.tablestore import Handle, LiveTable, Row, WriteConflict, column_of
 from schemas.codec.rowwriter import encode_delete, encode_insert, encode_update
 from schemas.errors import PumpUnavailable
@@ -32,7 +31,7 @@ class Txn:
         self._changes: dict[tuple[int, Handle], Row | None] = {}
         self._mutations: dict[int, binlog_pb2.TableMutation] = {}
         self._prewrite_key = b""
-        self._choice: PumpChoice | None = None
+        self._prewritten = False
         self._over = False
 
     def insert(self, table: str, values: Mapping[str, Any]) -> Handle:
@@ -72,7 +71,7 @@ class Txn:
 
     def prewrite(self) -> None:
         """Write the Prewrite and wait until a Pump has it; ``PumpUnavailable`` aborts the transaction. ``commit`` does it when needed."""
-        if self._choice is not None or not self._mutations:
+        if self._prewritten or not self._mutations:
             return
         upstream = self._upstream
         upstream.mvcc.lock(self._prewrite_key, self.start_ts)
@@ -80,16 +79,17 @@ class Txn:
         binlog = self._binlog(binlog_pb2.Prewrite, 0)
         binlog.prewrite_value = value.SerializeToString()
         try:
-            self._choice = upstream.pumps.prewrite(binlog.SerializeToString())
+            upstream.pumps.prewrite(self.start_ts, binlog.SerializeToString())
         except PumpUnavailable:
             upstream.mvcc.roll_back(self._prewrite_key, self.start_ts)
             self._end()
             raise
+        self._prewritten = True
 
     def commit(self, *, lose_outcome: bool = False) -> int:
         """Commit; the commit_ts (0 when nothing was changed). ``lose_outcome``: no Commit record follows, as when a TiDB dies."""
         self.prewrite()
-        if self._choice is None:
+        if not self._prewritten:
             self._end()
             return 0
         with self._upstream.lock:
@@ -97,16 +97,20 @@ class Txn:
             self._apply()
             self._upstream.mvcc.commit(self._prewrite_key, self.start_ts, commit_ts)
             self._end()
-        if not lose_outcome:
-            self._upstream.pumps.outcome(self._binlog(binlog_pb2.Commit, commit_ts).SerializeToString(), self._choice)
+        if lose_outcome:
+            self._upstream.pumps.lose_outcome(self.start_ts)
+        else:
+            self._upstream.pumps.commit(self.start_ts, self._binlog(binlog_pb2.Commit, commit_ts).SerializeToString())
         return commit_ts
 
     def rollback(self, *, lose_outcome: bool = False) -> None:
         """Give up. Before ``prewrite`` nothing is written, after it a Rollback (unless it is to be lost)."""
-        if self._choice is not None:
+        if self._prewritten:
             self._upstream.mvcc.roll_back(self._prewrite_key, self.start_ts)
-            if not lose_outcome:
-                self._upstream.pumps.outcome(self._binlog(binlog_pb2.Rollback, 0).SerializeToString(), self._choice)
+            if lose_outcome:
+                self._upstream.pumps.lose_outcome(self.start_ts)
+            else:
+                self._upstream.pumps.roll_back(self.start_ts, self._binlog(binlog_pb2.Rollback, 0).SerializeToString())
         self._end()
 
     def _insert(self, live: LiveTable, info: TableInfo, handle: Handle, row: Row) -> None:
@@ -126,7 +130,7 @@ class Txn:
         mutation.sequence.append(binlog_pb2.DeleteRow)
 
     def _table(self, qualified: str) -> tuple[LiveTable, TableInfo]:
-        if self._over or self._choice is not None:
+        if self._over or self._prewritten:
             raise WriteConflict(f"transaction {self.start_ts} takes no more changes")
         live = self._upstream.store.table(qualified)
         return live, live.at(self.schema_version)

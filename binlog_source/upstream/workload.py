@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from binlog_source.upstream.cluster import Upstream
+from binlog_source.upstream.faults import Faults
 from binlog_source.upstream.schema import Column, Table
 from binlog_source.upstream.tablestore import Handle
 from binlog_source.upstream.txn import Txn
@@ -83,6 +84,18 @@ class WorkloadConfig:
     """Transactions between two DDLs; 0 = no DDL after the first tables."""
     probe_interval: float = 0.1
     """Seconds between two probe rows; 0 = none."""
+    lost_commits: float = 0.0
+    """Share of the Commits whose record is never sent (``faults.py``)."""
+    late_commits: float = 0.0
+    """Share of the Commits whose record is sent late."""
+    late_by: float = 1.0
+    """How late. Seconds."""
+    duplicates: float = 0.0
+    """Share of the Prewrites that a second Pump gets too."""
+
+    def faults(self) -> Faults:
+        """What goes wrong on the way to the Pumps."""
+        return Faults(self.seed, self.lost_commits, self.late_commits, self.late_by, self.duplicates)
 
 
 def create_tables(upstream: Upstream) -> tuple[str, ...]:

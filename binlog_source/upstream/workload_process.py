@@ -25,9 +25,12 @@ from pathlib import Path
 from typing import Any
 
 from binlog_source.pump.process import ServerProcess
-from binlog_source.registry import NodeState
+from binlog_source.pump_client.client import PumpClient
+from binlog_source.pump_client.settings import PumpClientSettings
+from binlog_source.registry import PUMPS, NodeState
 from binlog_source.upstream.cluster import Upstream
 from binlog_source.upstream.oracle import Oracle
+from binlog_source.upstream.registry_client import RegistryClient
 from binlog_source.upstream.service import UpstreamService, nothing_known
 from binlog_source.upstream.workload import PROBE, DdlMix, Lane, WorkloadConfig, comparable, create_tables, form_of
 from schemas.errors import PumpUnavailable, ReplicationError
@@ -46,6 +49,7 @@ class Host:
         self._config = config
         self._oracle = oracle
         self._upstream: Upstream | None = None
+        self._registry: RegistryClient | None = None
         self._lanes: list[Lane] = []
         self._ddl: DdlMix | None = None
         self._stop = threading.Event()
@@ -73,11 +77,13 @@ class Host:
     def open(self, pumps: int) -> dict[str, Any]:
         """Wait for that many Pumps in the registry, then make the tables."""
         deadline = time.monotonic() + _OPEN_TIMEOUT
-        while len(addresses := self._online()) < pumps:
+        while (online := self._online()) < pumps:
             if time.monotonic() > deadline:
-                raise PumpUnavailable(f"{len(addresses)} of {pumps} Pumps registered within {_OPEN_TIMEOUT:g} s: do they run?")
+                raise PumpUnavailable(f"{online} of {pumps} Pumps registered within {_OPEN_TIMEOUT:g} s: do they run?")
             time.sleep(0.05)
-        self._upstream = upstream = Upstream(addresses, self.service.cluster_id, oracle=self._oracle, gather=self._config.gather)
+        self._registry = registry = RegistryClient(self.service.url)
+        client = PumpClient.from_registry(registry, PumpClientSettings(gather=self._config.gather))
+        self._upstream = upstream = Upstream(client, oracle=self._oracle, faults=self._config.faults())
         tables = create_tables(upstream)
         self._lanes = [Lane(upstream, number, self._config, tables) for number in range(self._config.lanes)]
         self._ddl = DdlMix(upstream, self._lanes, self._config, tables)
@@ -135,10 +141,12 @@ class Host:
             thread.join()
         if self._upstream is not None:
             self._upstream.close()
+        if self._registry is not None:
+            self._registry.close()
         self.service.stop()
 
-    def _online(self) -> list[str]:
-        return [str(node["host"]) for node in self.service.nodes.of("pumps") if node["state"] == NodeState.ONLINE.value]
+    def _online(self) -> int:
+        return sum(node.state is NodeState.ONLINE for node in self.service.nodes.listing(PUMPS).nodes)
 
     def _opened(self) -> Upstream:
         if self._upstream is None:

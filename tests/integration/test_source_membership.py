@@ -49,6 +49,7 @@ def pump(name: str, service: UpstreamService, directory: Path) -> EmbeddedPump:
         fake_binlog_interval=0,
         heartbeat_interval=3600,
         sync_log=False,
+        stop_write_at_available_space="",
     )
     return EmbeddedPump(config).start()
 
@@ -111,7 +112,7 @@ def test_pumps_join_and_leave(service: UpstreamService, registry: RegistryClient
 def test_a_registry_that_is_away_holds_r_and_ends_the_stream_only_when_that_lasts(tmp_path: Path) -> None:
     service = UpstreamService(Oracle(), 9).start()
     first = EmbeddedPump(
-        PumpConfig("pump-1", "127.0.0.1:0", data_dir=str(tmp_path), cluster_id=9, fake_binlog_interval=0, sync_log=False)
+        PumpConfig("pump-1", "127.0.0.1:0", data_dir=str(tmp_path), cluster_id=9, fake_binlog_interval=0, stop_write_at_available_space="")
     ).start()
     service.nodes.put(PUMPS, NodeStatus("pump-1", first.address))
     config = SourceConfig(service.url, 9, "raw", 1)

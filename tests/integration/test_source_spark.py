@@ -53,7 +53,8 @@ def send(pump: EmbeddedPump | PumpProcess, *payloads: bytes) -> None:
 
 def config_of(directory: Path, number: int, cluster_id: int = CLUSTER) -> PumpConfig:
     data_dir = str(directory / f"pump-{number}")
-    return PumpConfig(f"pump-{number}", "127.0.0.1:0", data_dir=data_dir, cluster_id=cluster_id, fake_binlog_interval=0, sync_log=False)
+    given = {"cluster_id": cluster_id, "fake_binlog_interval": 0, "sync_log": False, "stop_write_at_available_space": ""}
+    return PumpConfig(f"pump-{number}", "127.0.0.1:0", data_dir=data_dir, **given)
 
 
 @pytest.fixture

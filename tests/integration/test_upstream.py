@@ -10,7 +10,9 @@ import pyarrow as pa
 import pytest
 
 from binlog_source.pump.server import EmbeddedPump
-from binlog_source.registry import NodeStatus
+from binlog_source.pump_client.client import PumpClient
+from binlog_source.pump_client.settings import PumpClientSettings
+from binlog_source.registry import DRAINERS, NodeStatus
 from binlog_source.upstream.cluster import Upstream
 from binlog_source.upstream.registry_client import RegistryClient
 from binlog_source.upstream.schema import Column, Table
@@ -27,14 +29,25 @@ pytestmark = pytest.mark.grpc
 CLUSTER = 7
 GOLDEN = Path(__file__).parents[1] / "golden"
 ID = Column("id", "bigint")
+SETTINGS = PumpClientSettings(write_timeout=0.3, prewrite_pause=0.01, outcome_pause=0.05)
+"""Short enough for a test of a Pump that stays away."""
+
+
+def pump_config(path, node_id, registry=""):
+    return PumpConfig(
+        node_id=node_id,
+        addr="127.0.0.1:0",
+        data_dir=str(path / node_id),
+        registry=registry,
+        cluster_id=CLUSTER,
+        fake_binlog_interval=0,
+        sync_log=False,
+    )
 
 
 @pytest.fixture
 def pumps(tmp_path):
-    pumps = [
-        EmbeddedPump(PumpConfig(f"p{n}", "127.0.0.1:0", "", str(tmp_path / f"p{n}"), "", CLUSTER, 0, sync_log=False)).start()
-        for n in (1, 2)
-    ]
+    pumps = [EmbeddedPump(pump_config(tmp_path, f"p{n}")).start() for n in (1, 2)]
     yield pumps
     for pump in pumps:
         pump.stop()
@@ -42,7 +55,7 @@ def pumps(tmp_path):
 
 @pytest.fixture
 def upstream(pumps):
-    with Upstream([p.address for p in pumps], CLUSTER) as upstream:
+    with Upstream(PumpClient.fixed([p.address for p in pumps], CLUSTER, SETTINGS)) as upstream:
         upstream.ddl.create_database("d")
         yield upstream
 
@@ -321,8 +334,8 @@ def test_failed_and_repeated_jobs(upstream, pumps):
 def test_a_lost_outcome_is_asked_for(tmp_path, upstream):
     upstream.ddl.create_table("d", TABLES[0])
     service = upstream.serve()
-    pump = EmbeddedPump(PumpConfig("p3", "127.0.0.1:0", "", str(tmp_path / "p3"), service.url, CLUSTER, 0, sync_log=False)).start()
-    with Upstream([pump.address], CLUSTER, oracle=upstream.oracle) as other:
+    pump = EmbeddedPump(pump_config(tmp_path, "p3", service.url)).start()
+    with Upstream(PumpClient.fixed([pump.address], CLUSTER), oracle=upstream.oracle) as other:
         other.mvcc = upstream.mvcc
         other.ddl.create_database("d")
         other.ddl.create_table("d", TABLES[0])
@@ -346,10 +359,10 @@ def test_the_registry_as_a_process(tmp_path):
         assert client.cluster_id() == CLUSTER
         given = client.tso()
         assert given > floor
-        client.put_status("drainers", NodeStatus("d1", "h:1", max_commit_ts=5))
+        client.put_status(DRAINERS, NodeStatus("d1", "h:1", max_commit_ts=5))
         assert len(client._json("GET", "/ddl/history")) > 10
         process.kill()
         process.start()
         assert client.tso() > given
-        assert client.drainers() == [NodeStatus("d1", "h:1", max_commit_ts=5)]
+        assert client.listing(DRAINERS).nodes == (NodeStatus("d1", "h:1", max_commit_ts=5),)
         client.close()

@@ -177,6 +177,7 @@ class Arena:
             fake_binlog_interval=0,
             step_bytes=self.cut.step_bytes,
             sync_log=False,
+            stop_write_at_available_space="",
         )
 
     def _command(self) -> list[str]:

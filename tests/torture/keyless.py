@@ -11,6 +11,7 @@ from pathlib import Path
 
 from binlog_source.client import Endpoint, read_sorted
 from binlog_source.pump.server import EmbeddedPump
+from binlog_source.pump_client.client import PumpClient
 from binlog_source.upstream.cluster import Upstream
 from binlog_source.upstream.rehearsal import RecordedCase, load
 from binlog_source.upstream.schema import Column, Table
@@ -26,11 +27,16 @@ def keyless_case(directory: Path, transactions: int = 150) -> RecordedCase:
     case_dir = directory / "keyless"
     (case_dir / "expected").mkdir(parents=True)
     shutil.copy(GOLDEN / "compare.py", directory / "compare.py")
-    configs = [PumpConfig(f"pump-{n}", "127.0.0.1:0", data_dir=str(directory / f"recorder-{n}"), cluster_id=CLUSTER_ID) for n in (1, 2)]
+    configs = [
+        PumpConfig(
+            f"pump-{n}", "127.0.0.1:0", data_dir=str(directory / f"recorder-{n}"), cluster_id=CLUSTER_ID, stop_write_at_available_space=""
+        )
+        for n in (1, 2)
+    ]
     pumps = [EmbeddedPump(config, oracle=None).start() for config in configs]
     try:
         addresses = [pump.address for pump in pumps]
-        with Upstream(addresses, CLUSTER_ID) as upstream:
+        with Upstream(PumpClient.fixed(addresses, CLUSTER_ID)) as upstream:
             start_ts = upstream.oracle.next()
             rows = _write(upstream, transactions)
             end_ts = upstream.oracle.next()

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from binlog_source.pump_client.protocol import Sent, unheard
 from binlog_source.upstream.cluster import Upstream
-from binlog_source.upstream.pump_client import PumpChoice
 from binlog_source.upstream.schema import Column, Table, parsed, table_json
 from binlog_source.upstream.workload import DdlMix, Lane, WorkloadConfig, comparable, create_tables, form_of, value_for
 from schemas.codec.rowwriter import encode_value
@@ -20,21 +20,30 @@ class Written:
 
     payloads: list[bytes] = field(default_factory=list)
 
-    def prewrite(self, payload: bytes) -> PumpChoice:
-        self.payloads.append(payload)
-        return PumpChoice(0)
+    cluster_id: int = 7
 
-    def outcome(self, payload: bytes, choice: PumpChoice) -> None:
+    def prewrite(self, start_ts: int, payload: bytes, sent: Sent = unheard) -> None:
         self.payloads.append(payload)
+
+    def outcome(self, start_ts: int, payload: bytes) -> None:
+        self.payloads.append(payload)
+
+    def duplicate(self, start_ts: int, payload: bytes) -> bool:
+        return False
+
+    def forget(self, start_ts: int) -> None:
+        pass
+
+    def flush(self, timeout: float = 30.0) -> None:
+        pass
 
     def close(self) -> None:
         pass
 
 
 def run(seed: int, rounds: int = 50, lanes: int = 3) -> tuple[Upstream, Written, list[Lane], DdlMix]:
-    upstream = Upstream(["127.0.0.1:9"], 7)
-    upstream.close()
-    upstream.pumps = written = Written()
+    written = Written()
+    upstream = Upstream(written)
     config = WorkloadConfig(seed=seed, lanes=lanes)
     tables = create_tables(upstream)
     made = [Lane(upstream, number, config, tables) for number in range(lanes)]

@@ -34,6 +34,15 @@ def test_elsewhere_than_on_debian_the_package_is_named(monkeypatch: pytest.Monke
         setup.apt_install(["mariadb-server"], "no server")
 
 
+def test_etcd_is_installed_only_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDB_BINLOG_NO_APT", "1")
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    setup.ensure_etcd()
+    monkeypatch.setattr("shutil.which", lambda name: None if name == "etcd" else f"/usr/bin/{name}")
+    with pytest.raises(setup.SetupError, match="etcd was not found: run `apt-get install .*etcd-server` as root"):
+        setup.ensure_etcd()
+
+
 def test_the_archive_for_executors_holds_every_package(tmp_path: Path) -> None:
     setup.write_zip(tmp_path / "sub" / "code.zip")
     names = set(zipfile.ZipFile(tmp_path / "sub" / "code.zip").namelist())

@@ -1,0 +1,201 @@
+"""A load for a WriteBinlog server that costs little itself: N connections, one call under way on each, from one process without gRPC.
+
+A Python gRPC client needs more time for a call than the server does, so it would measure itself. This one speaks just enough HTTP/2: fixed header
+blocks, flow control, pings. It works the same against any server (``bench_pump`` runs it against a bare grpcio server too).
+
+    python -m benchmarks.pump_load HOST:PORT --cluster-id 7 --clients 64 --size 200 --seconds 5 [--first-ts TS]
+
+Prints one JSON object: calls, seconds, failed, p50 and p99 in ms, megabytes. Each client writes transactions: a Prewrite, then its Commit.
+"""
+
+import argparse
+import itertools
+import json
+import selectors
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from binlog_source.rpc.http2 import PREFACE, literal
+from schemas.proto import binlog_pb2, pump_pb2
+
+_FRAME = struct.Struct(">IBI")
+_DATA, _HEADERS, _RST, _SETTINGS, _PING, _GOAWAY, _WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
+_CHUNK = 16_384
+_WIDE = (1 << 31) - 1
+_HEADER_BLOCK = literal(
+    [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/binlog.Pump/WriteBinlog"), (b":authority", b"pump"),
+     (b"te", b"trailers"), (b"content-type", b"application/grpc"), (b"user-agent", b"pump_load")]
+)  # fmt: skip
+_OK = b"grpc-status"
+
+
+class Client:
+    """One connection with one call under way at most."""
+
+    def __init__(self, address: str, payloads: Iterator[bytes]) -> None:
+        host, _, port = address.rpartition(":")
+        self.socket = socket.create_connection((host, int(port)))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._payloads = payloads
+        self._stream_id = -1
+        self._window = self._stream_window = self._initial = 65_535
+        self._unsent = memoryview(b"")
+        self._out = bytearray(
+            PREFACE
+            + _frame(_SETTINGS, 0, 0, struct.pack(">HI", 4, _WIDE))
+            + _frame(_WINDOW_UPDATE, 0, 0, struct.pack(">I", _WIDE - 65_535))
+        )
+        self._rest = b""
+        self.begun = 0.0
+        self.failed = 0
+        self.sent_bytes = self.calls = 0
+
+    def begin(self) -> None:
+        """Send the next request."""
+        payload = next(self._payloads)
+        self._stream_id += 2
+        self._stream_window = self._initial
+        self._out += _frame(_HEADERS, 0x4, self._stream_id, _HEADER_BLOCK)
+        self._unsent = memoryview(b"\x00" + struct.pack(">I", len(payload)) + payload)
+        self.begun = time.perf_counter()
+        self.sent_bytes += len(payload)
+        self.calls += 1
+        self.send()
+
+    def send(self) -> bool:
+        """Send what windows and socket take; whether something is left for the socket."""
+        while self._unsent:
+            room = min(_CHUNK, self._window, self._stream_window, len(self._unsent))
+            if room <= 0:
+                break
+            self._window -= room
+            self._stream_window -= room
+            chunk, self._unsent = self._unsent[:room], self._unsent[room:]
+            self._out += _frame(_DATA, 0 if self._unsent else 0x1, self._stream_id, chunk)
+        if self._out:
+            try:
+                del self._out[: self.socket.send(self._out)]
+            except BlockingIOError:
+                pass
+        return bool(self._out)
+
+    def receive(self) -> bool:
+        """Take what came; whether the call under way has ended."""
+        data = self._rest + self.socket.recv(1 << 18)
+        if data == self._rest:
+            raise ConnectionError("the server closed the connection")
+        at, ended = 0, False
+        while len(data) - at >= 9:
+            word, flags, stream_id = _FRAME.unpack_from(data, at)
+            end = at + 9 + (word >> 8)
+            if end > len(data):
+                break
+            ended = self._frame(word & 0xFF, flags, stream_id, data[at + 9 : end]) or ended
+            at = end
+        self._rest = data[at:]
+        return ended
+
+    def _frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> bool:
+        if kind == _HEADERS and flags & 0x1:
+            # bare grpcio enters its trailers in the table and then names them by number: an error is longer than that
+            self.failed += len(payload) > 40
+            return True
+        if kind == _WINDOW_UPDATE:
+            (more,) = struct.unpack(">I", payload)
+            if stream_id:
+                self._stream_window += more
+            else:
+                self._window += more
+        elif kind == _SETTINGS and not flags & 0x1:
+            for name, value in struct.iter_unpack(">HI", payload):
+                if name == 4:
+                    self._stream_window += value - self._initial
+                    self._initial = value
+            self._out += _frame(_SETTINGS, 0x1, 0, b"")
+        elif kind == _PING and not flags & 0x1:
+            self._out += _frame(_PING, 0x1, 0, payload)
+        elif kind in (_RST, _GOAWAY):
+            raise ConnectionError(f"the server ended a call: {payload!r}")
+        return False
+
+
+def _frame(kind: int, flags: int, stream_id: int, payload: bytes | memoryview) -> bytes:
+    return _FRAME.pack(len(payload) << 8 | kind, flags, stream_id) + payload
+
+
+def requests(cluster_id: int, size: int, next_ts: Callable[[], int]) -> Iterator[bytes]:
+    """WriteBinlogReq messages: Prewrites of about ``size`` bytes, each followed by its Commit of as many (so that all binlogs are of one size)."""
+    filler = b"v" * max(0, size - 40)
+    while True:
+        start_ts = next_ts()
+        prewrite = binlog_pb2.Binlog(
+            tp=0, start_ts=start_ts, commit_ts=0, prewrite_key=b"k", prewrite_value=filler, ddl_job_id=0, ddl_schema_state=0
+        )
+        yield pump_pb2.WriteBinlogReq(clusterID=cluster_id, payload=prewrite.SerializeToString()).SerializeToString()
+        commit = binlog_pb2.Binlog(tp=1, start_ts=start_ts, commit_ts=next_ts(), prewrite_key=filler, ddl_job_id=0, ddl_schema_state=0)
+        yield pump_pb2.WriteBinlogReq(clusterID=cluster_id, payload=commit.SerializeToString()).SerializeToString()
+
+
+def run(address: str, cluster_id: int, clients: int, size: int, seconds: float, first_ts: int) -> dict[str, float]:
+    """Load the server for so long."""
+    counter = itertools.count(first_ts)
+    everyone = [Client(address, requests(cluster_id, size, lambda: next(counter))) for _ in range(clients)]
+    selector = selectors.DefaultSelector()
+    for client in everyone:
+        client.socket.setblocking(False)
+        selector.register(client.socket, selectors.EVENT_READ, client)
+        client.begin()
+    begun = time.perf_counter()
+    deadline = begun + seconds
+    durations: list[float] = []
+    running = len(everyone)
+    while running:
+        for key, _ in selector.select(1.0):
+            client = key.data
+            ended = client.receive()
+            if ended:
+                now = time.perf_counter()
+                durations.append(now - client.begun)
+                if now >= deadline and client.calls % 2 == 0:
+                    # a transaction that has begun is ended: an orphan would hold back every promise
+                    running -= 1
+                    selector.unregister(client.socket)
+                    continue
+                client.begin()
+            writing = selectors.EVENT_READ | selectors.EVENT_WRITE if client.send() else selectors.EVENT_READ
+            if writing != key.events:
+                selector.modify(client.socket, writing, client)
+    took = time.perf_counter() - begun
+    durations.sort()
+    return {
+        "calls": len(durations),
+        "seconds": took,
+        "failed": sum(client.failed for client in everyone),
+        "p50": durations[len(durations) // 2] * 1000,
+        "p99": durations[len(durations) * 99 // 100] * 1000,
+        "megabytes": sum(client.sent_bytes for client in everyone) / 1e6,
+        "next_ts": next(counter),
+    }
+
+
+def main() -> None:
+    """Run it."""
+    options = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    options.add_argument("address")
+    options.add_argument("--cluster-id", type=int, default=7)
+    options.add_argument("--clients", type=int, default=64)
+    options.add_argument("--size", type=int, default=200)
+    options.add_argument("--seconds", type=float, default=5.0)
+    options.add_argument("--first-ts", type=int, default=470604668048769025)
+    given = options.parse_args()
+    print(json.dumps(run(given.address, given.cluster_id, given.clients, given.size, given.seconds, given.first_ts)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""What TiDB asks of a Pump client; ``PumpClient`` and ``LenientClient`` offer it.
+
+Promises: ``prewrite`` returns when the Prewrite is durable, or raises ``PumpUnavailable``. Outcomes never fail.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+Sent = Callable[[str], None]
+"""Told the node id of a Pump each time when a Prewrite was sent to it, before the answer. Runs in the writing thread."""
+
+
+def unheard(node_id: str) -> None:
+    """Nobody wants to know what was sent."""
+
+
+class BinlogClient(Protocol):
+    """Writes one cluster's binlogs. Safe for many threads."""
+
+    @property
+    def cluster_id(self) -> int:
+        """The cluster's id."""
+
+    def prewrite(self, start_ts: int, payload: bytes, sent: Sent = unheard) -> None:
+        """Write a Prewrite and wait until a Pump has it; ``PumpUnavailable`` when none takes it."""
+
+    def outcome(self, start_ts: int, payload: bytes) -> None:
+        """Write a Commit or Rollback, in the background, to the Pump that has the Prewrite."""
+
+    def duplicate(self, start_ts: int, payload: bytes) -> bool:
+        """Write a Prewrite, that a Pump has, to another one too, as a retry after a timeout does; whether another one took it."""
+
+    def forget(self, start_ts: int) -> None:
+        """No outcome of this transaction will follow."""
+
+    def flush(self, timeout: float = 30.0) -> None:
+        """Wait, ``timeout`` seconds at most, until every outcome is written; ``PumpUnavailable`` when a Pump stays away."""
+
+    def close(self) -> None:
+        """Stop writing; outcomes that no Pump took yet are lost."""

@@ -1,0 +1,113 @@
+"""Where the registries under test run: the standalone service, and PD (a real etcd with a stand-in for the rest of PD before it)."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from binlog_source.registry import Registry
+from binlog_source.upstream.oracle import Oracle
+from binlog_source.upstream.registries import open_registry
+from binlog_source.upstream.service import UpstreamService
+from tests.fakes.etcd import EtcdProcess
+from tests.fakes.pd import FakePd
+
+CLUSTER = 7710381286325113206
+
+
+class Site(Protocol):
+    """A registry's server."""
+
+    @property
+    def url(self) -> str:
+        """What ``open_registry`` takes."""
+
+    def up(self) -> None:
+        """Start it, on the address and with the data that it had before."""
+
+    def down(self) -> None:
+        """End it."""
+
+
+class StandaloneSite:
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._address = "127.0.0.1:0"
+
+    @property
+    def url(self) -> str:
+        return f"http://{self._address}"
+
+    def up(self) -> None:
+        oracle = Oracle(self._directory / "oracle")
+        self._service = UpstreamService(oracle, CLUSTER, addr=self._address, data_dir=self._directory).start()
+        self._address = self._service.address
+
+    def down(self) -> None:
+        self._service.stop()
+
+
+class PdSite:
+    """``down`` kills etcd too. Nodes that an earlier test left are deleted at the first ``up``."""
+
+    def __init__(self, etcd: EtcdProcess, members: int = 1) -> None:
+        self.etcd = etcd
+        self.pd = FakePd(etcd.address, CLUSTER, members)
+        etcd.gateway("kv/deleterange", key=b"/", range_end=b"0")
+
+    @property
+    def url(self) -> str:
+        return self.pd.urls.replace("http://", "pd://", 1).replace("http://", "")
+
+    def up(self) -> None:
+        self.etcd.start()
+        self.pd.start()
+
+    def down(self) -> None:
+        self.pd.stop()
+        self.etcd.kill()
+
+
+@pytest.fixture(scope="session")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdProcess]:
+    with EtcdProcess(tmp_path_factory.mktemp("etcd")) as process:
+        yield process
+
+
+@pytest.fixture
+def pd_site(etcd: EtcdProcess) -> Iterator[PdSite]:
+    site = PdSite(etcd, members=2)
+    with site.pd:
+        yield site
+
+
+@pytest.fixture(params=["standalone", "pd"])
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
+    if request.param == "pd":
+        yield request.getfixturevalue("pd_site")
+        return
+    standalone = StandaloneSite(tmp_path)
+    standalone.up()
+    yield standalone
+    standalone.down()
+
+
+@pytest.fixture
+def open_client(site: Site) -> Iterator[Callable[[], Registry]]:
+    """Makes clients of the site, closed with the test."""
+    clients: list[Registry] = []
+
+    def make() -> Registry:
+        clients.append(open_registry(site.url))
+        return clients[-1]
+
+    yield make
+    for client in clients:
+        client.close()
+
+
+@pytest.fixture
+def registry(open_client: Callable[[], Registry]) -> Registry:
+    """A client of the site."""
+    return open_client()

@@ -1,0 +1,145 @@
+"""A stand-in for PD: its members and timestamps, and a real etcd behind the same port, as in PD.
+
+Promises: ``/pdpb.PD/GetMembers`` and ``/pdpb.PD/Tso`` answer as PD's do (a leader for timestamps, the cluster id checked, the LAST of the
+timestamps returned); every ``/etcdserverpb.*`` call goes to the etcd byte for byte, and its answers and errors come back as they are.
+"""
+
+from collections.abc import Iterable, Iterator
+from concurrent import futures
+from typing import Any
+
+import grpc
+
+from binlog_source.upstream.oracle import Oracle
+from schemas.proto import pd_pb2
+
+_THREADS = 32
+
+
+class FakePdMember:
+    """One member of a ``FakePd``: a gRPC server with a port of its own, kept over restarts."""
+
+    def __init__(self, pd: "FakePd", name: str) -> None:
+        self._pd = pd
+        self._server: grpc.Server | None = None
+        self._streams: set[grpc.ServicerContext] = set()
+        self.name = name
+        self.address = "127.0.0.1:0"
+        self.asked = 0
+        """Requests for timestamps that it got."""
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.address}"
+
+    def start(self) -> None:
+        """Serve."""
+        self._etcd = grpc.insecure_channel(self._pd.etcd, options=(("grpc.use_local_subchannel_pool", 1),))
+        self._server = grpc.server(futures.ThreadPoolExecutor(_THREADS))
+        own = {
+            "GetMembers": grpc.unary_unary_rpc_method_handler(
+                self._members, pd_pb2.GetMembersRequest.FromString, pd_pb2.GetMembersResponse.SerializeToString
+            ),
+            "Tso": grpc.stream_stream_rpc_method_handler(self._tso, pd_pb2.TsoRequest.FromString, pd_pb2.TsoResponse.SerializeToString),
+        }
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("pdpb.PD", own), _Forwarding(self._etcd)))
+        self.address = f"127.0.0.1:{self._server.add_insecure_port(self.address)}"
+        self._server.start()
+
+    def stop(self) -> None:
+        """Stop at once."""
+        if self._server is not None:
+            self._server.stop(grace=0).wait()
+            self._etcd.close()
+            self._server = None
+
+    def break_streams(self) -> None:
+        """End every stream of timestamps."""
+        for context in tuple(self._streams):
+            context.cancel()
+
+    def _members(self, request: pd_pb2.GetMembersRequest, context: grpc.ServicerContext) -> pd_pb2.GetMembersResponse:
+        members = [pd_pb2.Member(name=member.name, client_urls=[member.url]) for member in self._pd.members]
+        leader = next((member for member in members if self._pd.leader is not None and member.name == self._pd.leader.name), None)
+        return pd_pb2.GetMembersResponse(header=pd_pb2.ResponseHeader(cluster_id=self._pd.cluster_id), members=members, leader=leader)
+
+    def _tso(self, requests: Iterable[pd_pb2.TsoRequest], context: grpc.ServicerContext) -> Iterator[pd_pb2.TsoResponse]:
+        self._streams.add(context)
+        try:
+            for request in requests:
+                self.asked += 1
+                yield self._stamp(request, context)
+        except grpc.RpcError:
+            return  # broken on purpose, or the client has gone
+        finally:
+            self._streams.discard(context)
+
+    def _stamp(self, request: pd_pb2.TsoRequest, context: grpc.ServicerContext) -> pd_pb2.TsoResponse:
+        if self._pd.leader is not self:
+            context.abort(grpc.StatusCode.UNKNOWN, "[PD:server:ErrNotLeader]not leader")
+        if request.header.cluster_id != self._pd.cluster_id:
+            context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION, f"mismatch cluster id, need {self._pd.cluster_id} but got {request.header.cluster_id}"
+            )
+        last = self._pd.oracle.next(request.count) + request.count - 1
+        stamp = pd_pb2.Timestamp(physical=last >> 18, logical=last & ((1 << 18) - 1))
+        return pd_pb2.TsoResponse(header=pd_pb2.ResponseHeader(cluster_id=self._pd.cluster_id), count=request.count, timestamp=stamp)
+
+
+class FakePd:
+    """A PD of ``size`` members before the etcd at ``etcd``; the first one leads."""
+
+    def __init__(self, etcd: str, cluster_id: int, size: int = 1) -> None:
+        self.etcd = etcd
+        self.cluster_id = cluster_id
+        self.oracle = Oracle()
+        self.members = [FakePdMember(self, f"pd-{number}") for number in range(size)]
+        self.leader: FakePdMember | None = self.members[0]
+
+    @property
+    def urls(self) -> str:
+        return ",".join(member.url for member in self.members)
+
+    def lead(self, member: FakePdMember | None) -> None:
+        """Another leader, or none; whoever led ends its streams."""
+        before, self.leader = self.leader, member
+        if before is not None:
+            before.break_streams()
+
+    def start(self) -> "FakePd":
+        for member in self.members:
+            member.start()
+        return self
+
+    def stop(self) -> None:
+        for member in self.members:
+            member.stop()
+
+    def __enter__(self) -> "FakePd":
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+class _Forwarding(grpc.GenericRpcHandler):
+    """Every call to etcd, as bytes."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self._channel = channel
+
+    def service(self, handler_call_details: Any) -> grpc.RpcMethodHandler | None:
+        method: str = handler_call_details.method
+        if not method.startswith("/etcdserverpb."):
+            return None
+
+        def forward(requests: Iterable[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+            call: Any = self._channel.stream_stream(method, request_serializer=None, response_deserializer=None)(iter(requests))
+            context.add_callback(call.cancel)
+            try:
+                yield from call
+            except grpc.RpcError:
+                context.abort(call.code(), call.details())
+
+        # On the wire a unary call is a stream of one message.
+        return grpc.stream_stream_rpc_method_handler(forward)

@@ -1,0 +1,98 @@
+"""Pumps and time in memory, for the Pump client: calls are answered by a rule for each address, waiting costs nothing.
+
+Promises: every call and every connection is recorded, with the fake time. Safe for many threads.
+"""
+
+import random
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from binlog_source.pump.writer import Pending, WriteFailed
+from binlog_source.pump_client.fleet import Surroundings
+
+Rule = Callable[[Sequence[bytes]], WriteFailed | None]
+"""What a Pump says to these payloads; None = it takes them."""
+
+
+def takes(payloads: Sequence[bytes]) -> None:
+    """A good Pump."""
+
+
+def fails(code: str = "UNAVAILABLE", text: str = "connection refused") -> Rule:
+    """A Pump that always fails in this way."""
+    return lambda payloads: WriteFailed(f"Pump: {code} {text}", code, text)
+
+
+class FakeClock:
+    """A clock that a wait moves on at once."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+        self.waits: list[float] = []
+        self.closed = False
+        self._lock = threading.Lock()
+
+    def now(self) -> float:
+        return self.time
+
+    def wait(self, seconds: float) -> bool:
+        with self._lock:
+            self.time += seconds
+            self.waits.append(seconds)
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@dataclass(frozen=True)
+class Call:
+    address: str
+    payloads: tuple[bytes, ...]
+    at: float
+
+
+@dataclass
+class World:
+    """``rules``: address -> what the Pump there says; an address without one is a good Pump."""
+
+    rules: dict[str, Rule] = field(default_factory=dict)
+    clock: FakeClock = field(default_factory=FakeClock)
+    calls: list[Call] = field(default_factory=list)
+    dialled: list[str] = field(default_factory=list)
+    hung_up: list[str] = field(default_factory=list)
+
+    def surroundings(self, seed: int = 1) -> Surroundings:
+        return Surroundings(lambda address: Wire(self, address), self.clock, random.Random(seed))
+
+    def taken(self, address: str) -> list[bytes]:
+        """What the Pump at ``address`` was asked to take."""
+        return [payload for call in self.calls if call.address == address for payload in call.payloads]
+
+
+@dataclass
+class Wire:
+    """A connection; begun calls are answered at ``result``."""
+
+    world: World
+    address: str
+
+    def __post_init__(self) -> None:
+        self.world.dialled.append(self.address)
+
+    def start(self, payload: bytes) -> Pending:
+        return self.start_many([payload])
+
+    def start_many(self, payloads: Sequence[bytes]) -> Pending:
+        self.world.calls.append(Call(self.address, tuple(payloads), self.world.clock.now()))
+
+        def result() -> None:
+            failure = self.world.rules.get(self.address, takes)(payloads)
+            if failure is not None:
+                raise failure
+
+        return Pending(result)
+
+    def close(self) -> None:
+        self.world.hung_up.append(self.address)

@@ -1,0 +1,88 @@
+"""The Pump client's parts by themselves: what follows a failure, the connection, the settings."""
+
+import pickle
+
+import pytest
+
+from binlog_source.pump.writer import WriteFailed
+from binlog_source.pump_client.link import Link, Tally
+from binlog_source.pump_client.retry import Next, after_failed_outcome, after_failed_prewrite
+from binlog_source.pump_client.settings import DEFAULTS, PumpClientSettings
+from tests.fakes.pump_world import Wire, World, fails
+
+A = "a:1"
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+FAILED = WriteFailed("", "UNAVAILABLE")
+
+
+@pytest.mark.parametrize(
+    "failure, elapsed, retries, then",
+    [
+        (FAILED, 0, 0, Next.AGAIN),
+        (FAILED, 15, 99, Next.AGAIN),
+        (FAILED, 15.1, 3, Next.AGAIN),
+        (FAILED, 15.1, 4, Next.EVERYONE),
+        (FAILED, 99, 0, Next.AGAIN),
+        (WriteFailed("", "RESOURCE_EXHAUSTED"), 99, 99, Next.REFUSE),
+        (WriteFailed("", "UNKNOWN", "code = ResourceExhausted"), 0, 0, Next.REFUSE),
+    ],
+)
+def test_what_follows_a_failed_prewrite(failure, elapsed, retries, then):
+    assert after_failed_prewrite(failure, elapsed, retries, 3, DEFAULTS) is then
+
+
+@pytest.mark.parametrize("elapsed, then", [(0, Next.AGAIN), (600, Next.AGAIN), (600.1, Next.GIVE_UP)])
+def test_what_follows_a_failed_outcome(elapsed, then):
+    assert after_failed_outcome(elapsed, DEFAULTS) is then
+
+
+def test_a_reset_spares_the_call_under_way(world):
+    counted = []
+    link = Link("a", A, lambda address: Wire(world, address), Tally(lambda: counted.append("+"), lambda: counted.append("-")))
+
+    def reset_meanwhile():
+        link.reset()
+        assert world.hung_up == []
+
+    link.write([b"x"], reset_meanwhile)
+    assert (world.hung_up, counted) == ([A], ["+"])
+    link.write([b"y"])
+    assert world.dialled == [A, A]
+    link.close()
+    with pytest.raises(WriteFailed, match="closed"):
+        link.write([b"z"])
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"write_timeout": 0}, {"probe_interval": -1}, {"max_errors": -1}, {"gather": -1}, {"socket": "/tmp/pump.sock"}]
+)
+def test_settings_that_cannot_work_are_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        PumpClientSettings(**wrong)
+
+
+def test_a_failure_keeps_its_code_through_pickling():
+    copy = pickle.loads(pickle.dumps(WriteFailed("message", "UNAVAILABLE", "text")))
+    assert (str(copy), copy.code, copy.text) == ("message", "UNAVAILABLE", "text")
+
+
+def test_a_lost_connection_is_dialled_anew_once(world):
+    link = Link("a", A, lambda address: Wire(world, address), Tally(lambda: None, lambda: None))
+
+    def another_call_fails_meanwhile():
+        with pytest.raises(WriteFailed):
+            link.write([b"y"])
+
+    world.rules = {A: fails()}
+    with pytest.raises(WriteFailed):
+        link.write([b"x"], another_call_fails_meanwhile)
+    world.rules = {}
+    link.write([b"z"])
+    assert (world.dialled, world.hung_up) == ([A, A], [A])
+    link.close()
