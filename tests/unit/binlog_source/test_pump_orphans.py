@@ -1,31 +1,73 @@
-"""What an answer of the upstream settles, and what it must not."""
+"""What a Pump writes for an orphan Prewrite, by what the upstream says of it; and the alarm when nobody says anything."""
+
+import logging
 
 import pytest
 
-from binlog_source.pump.orphans import outcome
-from binlog_source.pump.storage.record import Kind
+from binlog_source.mvcc import Finding, Verdict
+from binlog_source.pump.orphans import OrphanResolver, outcome
+from binlog_source.pump.service import PumpService
+from binlog_source.pump.storage.record import Kind, canonical
+from binlog_source.pump.storage.store import Store, StoreSettings
+from schemas.errors import PumpUnavailable
+from schemas.events import tso
+from schemas.proto import binlog_pb2
 
-COMMITTED = {"start_ts": 5, "commit_ts": 9}
-OTHER = {"start_ts": 3, "commit_ts": 4}
-ROLLED_BACK = {"type": 3, "start_ts": 5, "commit_ts": 5}
+START = tso(1_000_000)
 
 
 @pytest.mark.parametrize(
-    ("info", "want"),
+    ("verdict", "age_ms", "want"),
     [
-        ({"writes": [OTHER, COMMITTED]}, (Kind.COMMIT, 5, 9)),
-        ({"writes": [{"type": 1} | COMMITTED]}, (Kind.COMMIT, 5, 9)),
-        ({"writes": [ROLLED_BACK]}, (Kind.ROLLBACK, 5, 0)),
-        ({"writes": [OTHER]}, None),
-        ({"lock": {"start_ts": 5}, "writes": None}, None),
-        ({"writes": [{"start_ts": 5, "commit_ts": 5}]}, None),
-        ({}, None),
+        (Verdict(Finding.COMMITTED, 9), 0, (Kind.COMMIT, 5, 9)),
+        (Verdict(Finding.ROLLED_BACK), 0, (Kind.ROLLBACK, 5, 0)),
+        (Verdict(Finding.ALIVE), 10**9, None),
+        (Verdict(Finding.ABSENT), 600_000, None),
+        (Verdict(Finding.ABSENT), 600_001, (Kind.ROLLBACK, 5, 0)),
     ],
 )
-def test_outcome(info, want):
-    record = outcome(5, {"key": "00", "value": {"info": info}})
+def test_outcome(verdict, age_ms, want):
+    record = outcome(5, verdict, age_ms, 600_000)
     assert (record and record[:3]) == want
 
 
-def test_an_answer_without_a_value_says_nothing():
-    assert outcome(5, {"key": "00"}) is None and outcome(5, {"value": None}) is None
+@pytest.fixture
+def service(tmp_path):
+    store = Store(tmp_path, StoreSettings(sync=False))
+    store.write([canonical(binlog_pb2.Binlog(tp=0, start_ts=START, prewrite_key=b"k").SerializeToString())])
+    store.catch_up()
+    yield PumpService(store, 7, "p")
+    store.close()
+
+
+def test_a_young_prewrite_is_not_asked_about(service):
+    def asked():
+        raise AssertionError
+
+    OrphanResolver(service, asked, 600, now_ms=lambda: 1_000_500)()
+
+
+def test_the_alarm_names_the_prewrite_and_the_setting(service, caplog):
+    resolver = OrphanResolver(service, lambda: (), 600, now_ms=lambda: 1_002_000)
+    with caplog.at_level(logging.ERROR):
+        resolver()
+        resolver()
+    assert resolver.alarms == 2 and len(caplog.records) == 1, "said once in ten seconds"
+    for part in ("Pump p: 1 Prewrites wait", f"start_ts {START}", "none is known", "tidb-status"):
+        assert part in caplog.text
+
+
+def test_what_the_upstream_says_is_written(service, monkeypatch):
+    monkeypatch.setattr("binlog_source.mvcc.StatusPorts.ask", lambda ports, start_ts, key: Verdict(Finding.COMMITTED, START + 5))
+    OrphanResolver(service, lambda: ("h:1",), 600, now_ms=lambda: 1_002_000)()
+    assert service.store.catch_up().sorted_promise == START + 5
+
+
+def test_a_failing_port_is_no_verdict(service, monkeypatch):
+    def refuse(ports, start_ts, key):
+        raise PumpUnavailable("no status port answers")
+
+    monkeypatch.setattr("binlog_source.mvcc.StatusPorts.ask", refuse)
+    resolver = OrphanResolver(service, lambda: ("h:1",), 600, now_ms=lambda: 1_002_000)
+    resolver()
+    assert resolver.alarms == 1 and service.store.catch_up().sorted_promise == 0

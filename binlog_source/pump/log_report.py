@@ -1,22 +1,20 @@
-"""``./spark-submit.sh pump inspect DATA_DIR``: what a Pump's value log holds, record by record or in sum.
+"""What a Pump's value log holds, file by file and record by record, read offline: ``./spark-submit.sh pump inspect DATA_DIR``.
 
     file 000000.vlog: 1,234 records, 56,789 bytes, finished, max ts 470604668048769025 (2026-…)
     0:0       Prewrite  start 470604668048769025 (2026-…)                       216 bytes
     0:232     Commit    start …  commit …  DDL job 95                            80 bytes
 
 Promises: reads only, also beside a Pump that runs and of a real Pump's directory; damaged bytes and a torn tail are counted and named.
-Exit code 1 when there is damage.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from binlog_source.pump.storage.env import RealFileSystem
 from binlog_source.pump.storage.format import FOOTER, decode_footer, file_id_of, file_name, split_records
 from binlog_source.pump.storage.record import Kind, Record, parse, read
-from jobs.cli import EXIT_FAILED, parser
 from schemas.errors import ConfigError
 from schemas.events import as_time
 
@@ -44,25 +42,6 @@ class FileReport:
         wrong = f", FOOTER BELOW ITS RECORDS ({self.max_ts})" if self.footer_ts is not None and self.footer_ts < self.max_ts else ""
         newest = f", newest {as_time(self.max_ts)}" if self.max_ts else ""
         return f"file {file_name(self.file_id)}: {counts or 'no records'}, {self.size:,} bytes, {ended}{newest}{damage}{wrong}"
-
-
-def main(argv: Sequence[str]) -> int:
-    """Print the report."""
-    options = parser("pump inspect", "What a Pump's value log holds. Reads only.")
-    options.add_argument("data_dir", type=Path, metavar="DATA_DIR", help="the Pump's data-dir, or its value directory")
-    options.add_argument("--records", action="store_true", help="a line for each record")
-    options.add_argument("--ts", type=int, help="only records whose start_ts or commit_ts is this one, with their content")
-    given = options.parse_args(argv)
-    damaged = False
-    for report, records in inspect(value_directory(given.data_dir)):
-        for at, record in records:
-            if given.ts in (record.start_ts, record.commit_ts):
-                print(line_of(report.file_id, at, record), parse(record.payload), sep="\n")
-            elif given.records and given.ts is None:
-                print(line_of(report.file_id, at, record))
-        print(report)
-        damaged = damaged or bool(report.skipped)
-    return EXIT_FAILED if damaged else 0
 
 
 def value_directory(data_dir: Path) -> Path:

@@ -1,0 +1,168 @@
+"""A Pump that no Drainer reads from tells every online Drainer before it serves, so that none passes a commit_ts it will hold."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from binlog_source.cistern import Cistern
+from binlog_source.client import Endpoint, write
+from binlog_source.datasource import BinlogStreamReader
+from binlog_source.offset import from_json
+from binlog_source.options import StreamOptions, options_of
+from binlog_source.pump.server import EmbeddedPump
+from binlog_source.registry import DRAINERS, PUMPS, NodeState, NodeStatus
+from binlog_source.upstream.oracle import Oracle
+from binlog_source.upstream.registry_client import RegistryClient
+from binlog_source.upstream.service import UpstreamService
+from conf.model import PumpConfig, SourceConfig
+from schemas.errors import PumpUnavailable
+from schemas.events import Delivery
+from schemas.proto import binlog_pb2
+
+pytestmark = pytest.mark.grpc
+CLUSTER = 9
+
+
+@pytest.fixture
+def service() -> Iterator[UpstreamService]:
+    made = UpstreamService(Oracle(), CLUSTER).start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def registry(service: UpstreamService) -> Iterator[RegistryClient]:
+    made = RegistryClient(service.url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def drainer(service: UpstreamService) -> Iterator[Cistern]:
+    made = Cistern(RegistryClient(service.url), "drainer", "127.0.0.1:0", "", lambda: 42).start()
+    yield made
+    made.stop()
+
+
+def pump(name: str, service: UpstreamService, directory: Path, **more: Any) -> EmbeddedPump:
+    given = {"registry": service.url, "fake_binlog_interval": 0, "sync_log": False, "stop_write_at_available_space": ""}
+    return EmbeddedPump(PumpConfig(name, "127.0.0.1:0", data_dir=str(directory / name), **(given | more)))
+
+
+def transaction(target: EmbeddedPump, commit_ts: int) -> None:
+    for tp, commit in ((0, 0), (1, commit_ts)):
+        binlog = binlog_pb2.Binlog(tp=tp, start_ts=commit_ts - 1, commit_ts=commit, prewrite_key=b"k", prewrite_value=b"")
+        write(Endpoint("p", target.address, CLUSTER), binlog.SerializeToString())
+
+
+def state_of(registry: RegistryClient, kind: str, node_id: str) -> NodeState:
+    return next(status.state for status in registry.listing(kind).nodes if status.node_id == node_id)
+
+
+def test_the_drainer_is_registered(registry: RegistryClient, drainer: Cistern) -> None:
+    (status,) = registry.listing(DRAINERS).nodes
+    assert (status.node_id, status.host, status.state, status.max_commit_ts) == ("drainer", drainer.address, NodeState.ONLINE, 42)
+
+
+def test_a_stopped_drainer_is_paused(service: UpstreamService, registry: RegistryClient) -> None:
+    Cistern(RegistryClient(service.url), "d", "127.0.0.1:0", "", lambda: 1).start().stop()
+    assert state_of(registry, DRAINERS, "d") is NodeState.PAUSED
+
+
+def test_a_new_pump_serves_once_the_drainer_has_answered(
+    service: UpstreamService, registry: RegistryClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, go_on = threading.Event(), threading.Event()
+    plain = Cistern._notify
+
+    def slow(self: Cistern, call: Any) -> None:
+        asked.set()
+        go_on.wait(10)
+        plain(self, call)
+
+    monkeypatch.setattr(Cistern, "_notify", slow)
+    drainer = Cistern(RegistryClient(service.url), "drainer", "127.0.0.1:0", "", lambda: 1).start()
+    made = pump("new", service, tmp_path)
+    starting = threading.Thread(target=made.start)
+    starting.start()
+    assert asked.wait(10)
+    assert state_of(registry, PUMPS, "new") is NodeState.ONLINE, "what the Drainer will see when it looks"
+    with grpc.insecure_channel(made.address) as channel, pytest.raises(grpc.FutureTimeoutError):
+        grpc.channel_ready_future(channel).result(0.3)
+    go_on.set()
+    starting.join(10)
+    transaction(made, 10)
+    made.stop()
+    drainer.stop()
+
+
+def test_a_drainer_that_is_gone_keeps_a_new_pump_offline(
+    service: UpstreamService, registry: RegistryClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("binlog_source.pump.notify.notify.__defaults__", (1.0,))
+    registry.put_status(DRAINERS, NodeStatus("dead", "127.0.0.1:1"))
+    made = pump("new", service, tmp_path)
+    with pytest.raises(PumpUnavailable, match="fail to notify all living drainer: Drainer dead at 127.0.0.1:1.*set their state to offline"):
+        made.start()
+    assert state_of(registry, PUMPS, "new") is NodeState.OFFLINE
+    registry.put_status(DRAINERS, NodeStatus("dead", "127.0.0.1:1", NodeState.OFFLINE))
+    made.start().stop()
+
+
+def test_a_pump_that_was_paused_notifies_nobody(service: UpstreamService, registry: RegistryClient, tmp_path: Path) -> None:
+    pump("p", service, tmp_path).start().stop()
+    registry.put_status(DRAINERS, NodeStatus("dead", "127.0.0.1:1"))
+    pump("p", service, tmp_path).start().stop()
+
+
+@pytest.mark.parametrize("delivery", list(Delivery))
+def test_the_first_commit_of_a_new_pump_is_not_passed(
+    service: UpstreamService, drainer: Cistern, tmp_path: Path, delivery: Delivery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pump 1 holds {8, 12}; while the Drainer makes up its mind about a batch that ends at 12, Pump 2 joins, and its first is 10."""
+    one, two = pump("pump-1", service, tmp_path).start(), pump("pump-2", service, tmp_path)
+    reader = BinlogStreamReader(options_of(SourceConfig(service.url, delivery=str(delivery), starting_commit_ts=5), StreamOptions()))
+    transaction(one, 8)
+    at = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    while from_json(at).resolved_ts < 8:
+        at = reader.latestOffset(at, reader.getDefaultReadLimit())
+    plain, planned = BinlogStreamReader._plan, []
+
+    def join_before_planning(self: BinlogStreamReader, tails: Any, before: Any, max_bytes: Any) -> Any:
+        if not planned:
+            two.start()
+            transaction(two, 10)
+        end = plain(self, tails, before, max_bytes)
+        planned.append(end.resolved_ts)
+        return end
+
+    monkeypatch.setattr(BinlogStreamReader, "_plan", join_before_planning)
+    transaction(one, 12)
+    read: set[int] = set()
+    ends = [8]
+    deadline = time.monotonic() + 20
+    while ends[-1] < 12 and time.monotonic() < deadline:
+        end = reader.latestOffset(at, reader.getDefaultReadLimit())
+        read |= commits(reader, at, end)
+        if from_json(end).resolved_ts > ends[-1]:
+            ends.append(from_json(end).resolved_ts)
+            if ends[-1] == 10:
+                transaction(two, 14)
+        at = end
+    assert planned[0] == 12, "the batch that would have passed 10 was planned"
+    assert ends == [8, 10, 12], "and not taken: the next one ends where the new Pump is"
+    assert {10, 12} <= read
+    reader.stop()
+    one.stop()
+    two.stop()
+
+
+def commits(reader: BinlogStreamReader, begin: Any, end: Any) -> set[int]:
+    """The commit_ts of the transactions that a batch reads (in raw delivery also of some that a later R releases)."""
+    rows = (row for part in reader.partitions(begin, end) for batch in reader.read(part) for row in batch.to_pylist())
+    return {row["commit_ts"] for row in rows if row["tp"] == 1}

@@ -1,0 +1,254 @@
+"""The Pump's HTTP pages on its gRPC port: a real Pump's JSON and texts, its states, GC on demand and the metrics' names."""
+
+import http.client
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from binlog_source.pump.server import EmbeddedPump
+from binlog_source.pump.writer import PumpWriter
+from binlog_source.registry import DRAINERS, PUMPS, NodeState, NodeStatus
+from binlog_source.upstream.oracle import Oracle
+from binlog_source.upstream.registry_client import RegistryClient
+from binlog_source.upstream.service import UpstreamService
+from conf.model import PumpConfig
+from schemas.errors import PumpUnavailable
+from schemas.events import tso
+from schemas.proto import binlog_pb2
+
+pytestmark = pytest.mark.grpc
+CLUSTER = 7
+METRICS = """
+binlog_pump_rpc_duration_seconds binlog_pump_loss_binlog_count binlog_pump_storage_gc_ts binlog_pump_storage_done_gc_ts
+binlog_pump_storage_max_commit_ts binlog_pump_storage_deleted_kv_total binlog_pump_storage_storage_size_bytes
+binlog_pump_storage_query_tikv_count binlog_pump_storage_error_count binlog_pump_storage_write_binlog_size
+binlog_pump_storage_write_binlog_duration_time binlog_pump_storage_slow_chaser_count
+binlog_drainer_slow_chaser_catchup_time_seconds binlog_pump_detected_drainer_binlog_purge_count process_resident_memory_bytes
+""".split()
+
+
+@pytest.fixture
+def service():
+    made = UpstreamService(Oracle(), CLUSTER).start()
+    yield made
+    made.stop()
+
+
+def config(path: Path, name: str, service: UpstreamService, **more) -> PumpConfig:
+    given = {"addr": "127.0.0.1:0", "fake_binlog_interval": 0, "heartbeat_interval": 0.05, "sync_log": False}
+    return PumpConfig(
+        **({"node_id": name, "data_dir": str(path / name), "registry": service.url, "stop_write_at_available_space": ""} | given | more)
+    )
+
+
+@pytest.fixture
+def pump(tmp_path, service):
+    made = EmbeddedPump(config(tmp_path, "pump1", service)).start()
+    yield made
+    made.stop()
+
+
+def ask(pump: EmbeddedPump, method: str, path: str):
+    """Status, content type and body."""
+    connection = http.client.HTTPConnection(pump.address, timeout=10)
+    try:
+        connection.request(method, path)
+        answer = connection.getresponse()
+        return answer.status, answer.headers["Content-Type"], answer.read()
+    finally:
+        connection.close()
+
+
+def payload(tp, start_ts, commit_ts=0, **more):
+    return binlog_pb2.Binlog(tp=tp, start_ts=start_ts, commit_ts=commit_ts, **more).SerializeToString()
+
+
+def write(pump, *payloads):
+    writer = PumpWriter(pump.address, CLUSTER)
+    try:
+        for one in payloads:
+            writer.write(one)
+    finally:
+        writer.close()
+
+
+def states(service):
+    return {node["nodeId"]: node["state"] for node in service_nodes(service, PUMPS)}
+
+
+def service_nodes(service, kind):
+    client = RegistryClient(service.url)
+    try:
+        return [status.to_dict() for status in client.listing(kind).nodes]
+    finally:
+        client.close()
+
+
+def eventually(look, want, seconds=10.0):
+    deadline = time.monotonic() + seconds
+    while look() != want:
+        assert time.monotonic() < deadline, (look(), want)
+        time.sleep(0.02)
+
+
+def test_status_is_a_real_pumps(pump, service):
+    before = service.oracle.next()
+    status, kind, body = ask(pump, "GET", "/status")
+    assert status == 200 and kind == "text/plain; charset=utf-8" and body.endswith(b"}\n")
+    said = json.loads(body)
+    assert list(said) == ["status", "CommitTS", "Checkpoint", "ErrMsg"] and said["Checkpoint"] == {} and said["ErrMsg"] == ""
+    assert said["CommitTS"] > before, "a fresh timestamp, not this Pump's"
+    assert body.startswith(
+        b'{"status":{"pump1":{"nodeId":"pump1","host":"' + pump.address.encode() + b'","state":"online","isAlive":false,"score":0,'
+    )
+
+
+def test_status_without_a_registry_says_why(tmp_path):
+    service = UpstreamService(Oracle(), CLUSTER).start()
+    pump = EmbeddedPump(config(tmp_path, "alone", service)).start()
+    service.stop()
+    said = json.loads(ask(pump, "GET", "/status")[2])
+    assert said["status"] is None and said["CommitTS"] == 0 and "does not answer" in said["ErrMsg"]
+    pump.stop()
+
+
+def test_drainers(pump, service):
+    assert ask(pump, "GET", "/drainers")[2] == b"null\n"
+    client = RegistryClient(service.url)
+    client.put_status(DRAINERS, NodeStatus("d1", "127.0.0.1:1", NodeState.PAUSED, 5, 6))
+    client.close()
+    (drainer,) = json.loads(ask(pump, "GET", "/drainers")[2])
+    assert (drainer["nodeId"], drainer["state"], drainer["maxCommitTS"]) == ("d1", "paused", 5)
+
+
+def test_what_is_not_there(pump):
+    assert ask(pump, "GET", "/nothing") == (404, "text/plain; charset=utf-8", b"404 page not found\n")
+    assert ask(pump, "POST", "/status")[0] == 405 and ask(pump, "POST", "/status")[2] == b""
+    assert ask(pump, "GET", "/state/pump1/pause")[0] == 405
+
+
+def test_a_look_at_a_record(pump):
+    value = binlog_pb2.PrewriteValue(schema_version=48, mutations=[binlog_pb2.TableMutation(table_id=96)]).SerializeToString()
+    write(pump, payload(0, 10, prewrite_key=b"\x74k", prewrite_value=value), payload(1, 10, 15, prewrite_key=b"\x74k"))
+    pump.service.store.catch_up()
+    text = ask(pump, "GET", "/debug/binlog/10")[2].decode()
+    assert "PREWRITE" in text and "table_id: 96" in text and "mvcc of 746b" in text
+    assert "COMMIT" in ask(pump, "GET", "/debug/binlog/15")[2].decode()
+    assert ask(pump, "GET", "/debug/binlog/x")[2] == b"invalid parameter ts: x\n"
+    assert ask(pump, "GET", "/debug/binlog/77")[2] == b"fail read binlog by ts: 77: leveldb: not found\n"
+
+
+def test_gc_on_demand(tmp_path, service):
+    pump = EmbeddedPump(config(tmp_path, "old", service, gc="1h", max_file_size=100)).start()
+    now_ms = time.time_ns() // 1_000_000
+    old, new = tso(now_ms - 3 * 3_600_000), tso(now_ms)
+    write(
+        pump,
+        payload(2, old, old),
+        payload(2, old + 1, old + 1),
+        payload(2, old + 2, old + 2),
+        payload(2, new, new),
+        payload(2, new + 1, new + 1),
+    )
+    store = pump.service.store
+    store.catch_up()
+    assert ask(pump, "POST", "/debug/gc/trigger")[2] == b"trigger gc success\n"
+    eventually(lambda: store.deleted_keys, 3)
+    assert store.gc_ts > old and store.entry(old) is None and store.entry(new) is not None
+    assert b"binlog_pump_storage_deleted_kv_total 3.0" in ask(pump, "GET", "/metrics")[2]
+    pump.stop()
+
+
+def test_metrics_have_a_real_pumps_names(pump):
+    write(pump, payload(0, 10, prewrite_value=b"x" * 100), payload(1, 10, tso(1234)))
+    pump.service.store.catch_up()
+    status, kind, body = ask(pump, "GET", "/metrics")
+    assert status == 200 and kind.startswith("text/plain; version=0.0.4")
+    names = {line.split("{")[0].split(" ")[0] for line in body.decode().splitlines() if not line.startswith("#")}
+    assert [name for name in METRICS if not {name, f"{name}_count"} & names and not name.endswith("purge_count")] == []
+    text = body.decode()
+    assert 'binlog_pump_rpc_duration_seconds_count{label="succ",method="WriteBinlog"} 2.0' in text
+    assert 'binlog_pump_storage_write_binlog_size_count{type="single"} 2.0' in text
+    assert "binlog_pump_storage_max_commit_ts 1234.0" in text, "physical milliseconds"
+    assert 'binlog_pump_rpc_duration_seconds_bucket{label="succ",le="5e-05",method="WriteBinlog"}' in text
+
+
+@pytest.mark.parametrize(
+    ("path", "code", "message"),
+    [
+        ("/state/other/pause", 2, "invalide nodeID other, this pump's nodeID is pump1"),
+        ("/state/pump1/jump", 3, "invalide action jump"),
+    ],
+)
+def test_refused_changes_of_state(pump, path, code, message):
+    status, kind, body = ask(pump, "PUT", path)
+    assert status == 200 and kind == "application/json; charset=UTF-8"
+    assert body.decode() == json.dumps({"message": message, "code": code, "data": None}, indent=2)
+
+
+def test_pause_ends_in_paused(pump, service):
+    eventually(lambda: states(service), {"pump1": "online"})
+    assert json.loads(ask(pump, "PUT", "/state/pump1/pause")[2]) == {"message": "apply action pause success!", "code": 200, "data": None}
+    assert pump.ended.wait(10)
+    assert states(service) == {"pump1": "paused"}
+
+
+def test_close_waits_for_the_drainers(pump, service):
+    client = RegistryClient(service.url)
+    client.put_status(DRAINERS, NodeStatus("behind", "127.0.0.1:1", NodeState.PAUSED, 5))
+    client.put_status(DRAINERS, NodeStatus("gone", "127.0.0.1:1", NodeState.OFFLINE, 5))
+    write(pump, payload(0, 10))
+    assert json.loads(ask(pump, "PUT", "/state/pump1/close")[2])["code"] == 200
+    again = json.loads(ask(pump, "PUT", "/state/pump1/pause")[2])
+    assert (again["message"], again["code"]) == ("this pump's state is closing, apply pause failed!", 3)
+    with pytest.raises(PumpUnavailable, match="UNKNOWN.*no online: closing"):
+        write(pump, payload(0, 11))
+    write(pump, payload(1, 10, 15))
+    assert not pump.ended.wait(0.5), "the Drainer has not read it yet"
+    client.put_status(DRAINERS, NodeStatus("behind", "127.0.0.1:1", NodeState.PAUSED, 1 << 62))
+    assert pump.ended.wait(10)
+    assert states(service) == {"pump1": "offline"}
+    client.close()
+
+
+def test_a_heartbeat_tells_what_is_sorted(pump, service):
+    write(pump, payload(0, 10), payload(1, 10, 15))
+    eventually(lambda: service_nodes(service, PUMPS)[0]["maxCommitTS"], 15)
+
+
+def test_a_full_disk_refuses_with_a_real_pumps_words(tmp_path, service):
+    pump = EmbeddedPump(config(tmp_path, "full", service, stop_write_at_available_space="900000 TiB")).start()
+    with pytest.raises(PumpUnavailable, match=r"no available space, available: \d+, StopWriteAtAvailableSpace: \d+"):
+        write(pump, payload(0, 10))
+    write(pump, b"")
+    pump.stop()
+
+
+def test_a_message_above_the_limit_is_resource_exhausted(tmp_path, service):
+    pump = EmbeddedPump(config(tmp_path, "small", service, max_message_size=1000)).start()
+    with pytest.raises(PumpUnavailable, match="RESOURCE_EXHAUSTED.*received message larger than max"):
+        write(pump, payload(0, 10, prewrite_value=b"x" * 2000))
+    write(pump, payload(0, 10, prewrite_value=b"x" * 500))
+    pump.stop()
+
+
+def test_the_node_id_is_kept_in_the_data_directory(tmp_path, service):
+    first = EmbeddedPump(config(tmp_path, "a", service, node_id="")).start()
+    made = first.node_id
+    first.stop()
+    assert (tmp_path / "a" / ".node").read_text() == made and made.endswith(first.address.rpartition(":")[2])
+    again = EmbeddedPump(config(tmp_path, "a", service, node_id="other")).start()
+    assert again.node_id == made
+    again.stop()
+
+
+def test_a_unix_socket_beside_the_port(tmp_path, service):
+    pump = EmbeddedPump(config(tmp_path, "u", service, socket=f"unix://{tmp_path}/pump.sock")).start()
+    writer = PumpWriter(f"unix:{tmp_path}/pump.sock", CLUSTER)
+    writer.write(payload(0, 10))
+    writer.close()
+    assert pump.service.store.catch_up().low.offset == 0
+    pump.stop()
+    assert not (tmp_path / "pump.sock").exists()
