@@ -1,0 +1,108 @@
+"""Pump, Pump client and Drainer over either registry: they find each other, keep its clock, and leave in order."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from binlog_source.cistern import Cistern
+from binlog_source.datasource import BinlogStreamReader
+from binlog_source.offset import from_json
+from binlog_source.options import StreamOptions, options_of
+from binlog_source.pump.server import EmbeddedPump
+from binlog_source.pump_client.client import PumpClient
+from binlog_source.registry import PUMPS, NodeState, Registry
+from binlog_source.upstream.registries import open_registry
+from conf.model import PumpConfig, SourceConfig
+from schemas.proto import binlog_pb2
+from tests.contract.conftest import CLUSTER, Site
+
+pytestmark = pytest.mark.grpc
+
+
+def pump(site: Site, directory: Path, name: str) -> EmbeddedPump:
+    pd = site.url.startswith("pd://")
+    where = {"pd_urls": "http://" + site.url.removeprefix("pd://").replace(",", ",http://")} if pd else {"registry": site.url}
+    config = PumpConfig(
+        name,
+        "127.0.0.1:0",
+        data_dir=str(directory / name),
+        fake_binlog_interval=0.05,
+        heartbeat_interval=0.05,
+        sync_log=False,
+        stop_write_at_available_space="",
+        labels=(("zone", "a"),),
+        score=3,
+        **where,  # type: ignore[arg-type]
+    )
+    return EmbeddedPump(config)
+
+
+def eventually(look: Callable[[], object], want: object) -> None:
+    deadline = time.monotonic() + 10
+    while look() != want:
+        assert time.monotonic() < deadline, (look(), want)
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def drainer(site: Site, registry: Registry) -> Iterator[Cistern]:
+    made = Cistern(open_registry(site.url), "drainer", "127.0.0.1:0", "", lambda: 1 << 62).start()
+    yield made
+    made.stop()
+
+
+def test_a_cluster(site: Site, registry: Registry, drainer: Cistern, tmp_path: Path) -> None:
+    before = registry.tso()
+    pumps = [pump(site, tmp_path, name).start() for name in ("pump-1", "pump-2")]
+    (one, two) = registry.listing(PUMPS).nodes
+    assert (one.state, two.state, one.score, dict(one.labels)) == (NodeState.ONLINE, NodeState.ONLINE, 3, {"zone": "a"})
+    assert pumps[0].service.cluster_id == CLUSTER
+
+    reader = BinlogStreamReader(options_of(SourceConfig(site.url, starting_commit_ts=before), StreamOptions()))
+    at = reader.initialOffset()
+    committed = []
+    with PumpClient.from_registry(registry) as client:
+        for _ in range(6):
+            start_ts = registry.tso()
+            client.prewrite(start_ts, binlog(0, start_ts))
+            committed.append(registry.tso())
+            client.outcome(start_ts, binlog(1, start_ts, committed[-1]))
+        client.flush()
+        assert all(pump.service.store.catch_up().max_ts > before for pump in pumps), "both took their turns"
+
+    read: set[int] = set()
+    deadline = time.monotonic() + 20
+    while from_json(at).resolved_ts < committed[-1] and time.monotonic() < deadline:
+        end = reader.latestOffset(at, reader.getDefaultReadLimit())
+        for part in reader.partitions(at, end):
+            read |= {row["commit_ts"] for batch in reader.read(part) for row in batch.to_pylist() if row["tp"] == 1}
+        at = end
+    assert set(committed) <= read, "fake binlogs of this registry's clock moved R past the last commit"
+    reader.stop()
+
+    pumps[0].close()
+    pumps[1].stop()
+    assert [node.state for node in registry.listing(PUMPS).nodes] == [NodeState.OFFLINE, NodeState.PAUSED]
+
+
+def test_fakes_and_heartbeats_survive_a_registry_that_goes_away(site: Site, registry: Registry, tmp_path: Path) -> None:
+    made = pump(site, tmp_path, "pump-1").start()
+    eventually(lambda: made.service.store.state.max_ts > 0, True)
+    site.down()
+    time.sleep(0.2)
+    held = made.service.store.catch_up().max_ts
+    site.up()
+    eventually(lambda: made.service.store.state.max_ts > held, True)
+    eventually(lambda: registry.listing(PUMPS).nodes[0].max_commit_ts > held, True)
+    stopped = threading.Thread(target=made.stop)
+    stopped.start()
+    stopped.join(20)
+    assert not stopped.is_alive()
+
+
+def binlog(tp: int, start_ts: int, commit_ts: int = 0) -> bytes:
+    """A binlog without rows."""
+    return binlog_pb2.Binlog(tp=tp, start_ts=start_ts, commit_ts=commit_ts, prewrite_key=b"k", prewrite_value=b"").SerializeToString()
