@@ -16,7 +16,7 @@ from sinks.session import Session
 _SHOWN = 3
 Row: TypeAlias = tuple[str | None, ...]
 Columns: TypeAlias = Sequence[tuple[str, str]]
-"""(name, form) in order; a form is ``text``, ``hex`` or ``json`` (``binlog_source.upstream.workload.form_of``)."""
+"""(name, form) in order; a form is ``text``, ``hex`` or ``json`` (``binlog_source.upstream.values.form_of``)."""
 
 
 @dataclass(frozen=True, slots=True)

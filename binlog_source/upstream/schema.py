@@ -23,19 +23,13 @@ DELETE_ONLY = 1
 """State of a column that no row is written with any more."""
 
 _TYPE = re.compile(r"(?P<name>[a-z]+)(?:\((?P<args>.*)\))?(?P<unsigned> unsigned)?\Z")
-_FLEN = {"tinyint": 4, "smallint": 6, "mediumint": 9, "int": 11, "bigint": 20, "float": 12, "double": 22, "year": 4, "date": 10, "time": 10}
-_FLEN |= {
-    "datetime": 19,
-    "timestamp": 19,
-    "json": 4294967295,
-    "text": 65535,
-    "blob": 65535,
-    "longtext": 4294967295,
-    "char": 1,
-    "binary": 1,
-    "bit": 1,
-}
-_FLEN |= {"decimal": 10}
+_FLEN = {
+    "tinyint": 4, "smallint": 6, "mediumint": 9, "int": 11, "bigint": 20, "float": 12, "double": 22, "decimal": 10, "bit": 1,
+    "year": 4, "date": 10, "time": 10, "datetime": 19, "timestamp": 19, "char": 1, "binary": 1,
+    "tinytext": 255, "text": 65_535, "mediumtext": 16_777_215, "longtext": 4_294_967_295,
+    "tinyblob": 255, "blob": 65_535, "mediumblob": 16_777_215, "longblob": 4_294_967_295, "json": 4_294_967_295,
+}  # fmt: skip
+"""Display lengths where the declaration names none."""
 _TYPES = {
     "tinyint": ColumnType.TINYINT,
     "smallint": ColumnType.SMALLINT,
@@ -55,14 +49,19 @@ _TYPES = {
     "binary": ColumnType.STRING,
     "varchar": ColumnType.VARCHAR,
     "varbinary": ColumnType.VARCHAR,
+    "tinytext": ColumnType.TINYBLOB,
     "text": ColumnType.BLOB,
-    "blob": ColumnType.BLOB,
+    "mediumtext": ColumnType.MEDIUMBLOB,
     "longtext": ColumnType.LONGBLOB,
+    "tinyblob": ColumnType.TINYBLOB,
+    "blob": ColumnType.BLOB,
+    "mediumblob": ColumnType.MEDIUMBLOB,
+    "longblob": ColumnType.LONGBLOB,
     "enum": ColumnType.ENUM,
     "set": ColumnType.SET,
     "bit": ColumnType.BIT,
 }
-_TEXTUAL = frozenset({"char", "varchar", "text", "longtext", "enum", "set"})
+_TEXTUAL = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set"})
 _FRACTIONAL = frozenset({"time", "datetime", "timestamp"})
 _INTEGERS = frozenset(ColumnType(n) for n in (1, 2, 3, 8, 9, 13, 16))
 

@@ -7,9 +7,7 @@ Promises: the same seed and the same counts give the same content, whatever the 
 touches only its own rows, and a DDL is drawn only between rounds, when every lane rests. No threads and no clock in here.
 """
 
-import json
 import random
-import string
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +17,8 @@ from binlog_source.upstream.faults import Faults
 from binlog_source.upstream.schema import Column, Table
 from binlog_source.upstream.tablestore import Handle
 from binlog_source.upstream.txn import Txn
-from schemas.tableinfo import ColumnInfo, ColumnType, TableInfo
+from binlog_source.upstream.values import EVERY_TYPE, INT_BITS, value_for
+from schemas.tableinfo import ColumnInfo, TableInfo
 
 DATABASE = "demo"
 ARCHIVE = "demo_archive"
@@ -42,6 +41,7 @@ _TABLES = (
     Table("word", (Column("word", "varchar(60)", not_null=True), Column("weight", "double"), Column("day", "date")), ("word",)),
     Table("ticket", (_ID, Column("code", "varchar(60)"), Column("state", "enum('open','done')")), ("id",), False, (("code",),)),
     Table("event", (Column("kind", "int"), Column("text", "varchar(20)"))),
+    Table("everything", (_ID, *(Column(f"v{number}", kind) for number, kind in enumerate(EVERY_TYPE))), ("id",)),
 )
 _PROBE_TABLE = Table("probe", (_ID,), ("id",))
 _SCRATCH = (
@@ -57,14 +57,6 @@ _ADDED = (
     ("datetime", "2026-01-02 03:04:05"),
     ("varchar(20)", None),
 )
-_ALPHABET = string.ascii_letters + string.digits + " '\"\\%_\n\tàß語😀"
-_INT_BITS: dict[int, int] = {
-    ColumnType.TINYINT: 8,
-    ColumnType.SMALLINT: 16,
-    ColumnType.MEDIUMINT: 24,
-    ColumnType.INT: 32,
-    ColumnType.BIGINT: 64,
-}
 _CROWD = 50
 """Values of the first column of a composite key."""
 
@@ -243,7 +235,7 @@ class Lane:
         values: dict[str, Any] = {}
         for place, column in enumerate(key):
             part = number % _CROWD if place == 0 and len(key) > 1 else number
-            if column.tp in _INT_BITS:
+            if column.tp in INT_BITS:
                 values[column.name] = part + (1 << 63 if column.unsigned else 0)
             else:
                 values[column.name] = f"{column.name}-{part}"
@@ -353,63 +345,3 @@ class DdlMix:
 
 def _text_or_none(value: int | None) -> str | None:
     return None if value is None else str(value)
-
-
-def value_for(column: ColumnInfo, chance: random.Random) -> Any:
-    """A random value that ``column`` can hold, as ``schemas.codec.rowwriter`` takes it."""
-    if not column.not_null and chance.random() < 0.1:
-        return None
-    match column.tp:
-        case tp if tp in _INT_BITS:
-            bits = chance.randint(1, _INT_BITS[tp] - (0 if column.unsigned else 1))
-            return chance.getrandbits(bits) * (1 if column.unsigned else chance.choice((1, -1)))
-        case ColumnType.DOUBLE:
-            return chance.randint(-80_000, 80_000) / 8
-        case ColumnType.DECIMAL:
-            return f"{chance.randint(-9_999_999, 9_999_999) / 10**column.decimal:.{column.decimal}f}"
-        case ColumnType.DATE:
-            return _day(chance)
-        case ColumnType.DATETIME | ColumnType.TIMESTAMP:
-            fraction = f".{chance.randrange(10**column.decimal):0{column.decimal}d}" if column.decimal else ""
-            return f"{_day(chance)} {chance.randrange(24):02d}:{chance.randrange(60):02d}:{chance.randrange(60):02d}{fraction}"
-        case ColumnType.ENUM:
-            return chance.choice(column.elems)
-        case ColumnType.SET:
-            return ",".join(word for word in column.elems if chance.random() < 0.5)
-        case ColumnType.JSON:
-            return {"n": chance.randint(-5, 5), "tags": [_text(chance, 5) for _ in range(chance.randint(0, 3))], "ok": True}
-        case _ if column.is_binary:
-            return chance.randbytes(chance.randint(0, column.flen))
-        case _:
-            return _text(chance, column.flen)
-
-
-def _day(chance: random.Random) -> str:
-    return f"{chance.randint(1971, 2037)}-{chance.randint(1, 12):02d}-{chance.randint(1, 28):02d}"
-
-
-def _text(chance: random.Random, longest: int) -> str:
-    return "".join(chance.choices(_ALPHABET, k=chance.randint(0, min(longest, 20))))
-
-
-def form_of(column: ColumnInfo) -> str:
-    """How a column is compared with its copy: as ``text``, as ``hex`` of its bytes, or as parsed ``json``."""
-    if column.tp == ColumnType.JSON:
-        return "json"
-    binary = column.is_binary and column.tp in (ColumnType.VARCHAR, ColumnType.STRING, ColumnType.BLOB)
-    return "hex" if binary else "text"
-
-
-def comparable(column: ColumnInfo, value: Any) -> str | None:
-    """A value of the upstream as the text that a correct copy shows in ``form_of(column)``."""
-    match value:
-        case None:
-            return None
-        case bytes():
-            return value.hex().upper()
-        case float():
-            return repr(value).removesuffix(".0")
-        case dict() | list():
-            return json.dumps(value, sort_keys=True)
-        case _:
-            return str(value)

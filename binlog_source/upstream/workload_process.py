@@ -3,8 +3,8 @@
     python -m binlog_source.upstream.workload_process --data-dir DIR --cluster-id 7 [--rate 200] ...
 
 Promises: prints ``serving HOST:PORT`` before there is any Pump, so that Pumps can register there; ``open`` then finds them in the registry
-and makes the tables. Commands are POST requests of its HTTP service: ``open``, ``start``, ``stop``, ``status``, ``tables``, ``rows``,
-``probes``; ``WorkloadProcess`` has a method for each. SIGTERM and Ctrl-C end it.
+and makes the tables. Commands are POST requests of its HTTP service: ``open``, ``start``, ``stop``, ``status``, ``client``, ``tables``,
+``rows``, ``probes``; ``WorkloadProcess`` has a method for each. SIGTERM and Ctrl-C end it.
 """
 
 import argparse
@@ -27,12 +27,14 @@ from typing import Any
 from binlog_source.pump.process import ServerProcess
 from binlog_source.pump_client.client import PumpClient
 from binlog_source.pump_client.settings import PumpClientSettings
+from binlog_source.pump_client.stats import Stats
 from binlog_source.registry import PUMPS, NodeState
 from binlog_source.upstream.cluster import Upstream
 from binlog_source.upstream.oracle import Oracle
 from binlog_source.upstream.registry_client import RegistryClient
 from binlog_source.upstream.service import UpstreamService, nothing_known
-from binlog_source.upstream.workload import PROBE, DdlMix, Lane, WorkloadConfig, comparable, create_tables, form_of
+from binlog_source.upstream.values import comparable, form_of
+from binlog_source.upstream.workload import PROBE, DdlMix, Lane, WorkloadConfig, create_tables
 from schemas.errors import PumpUnavailable, ReplicationError
 
 _OPEN_TIMEOUT = 30.0
@@ -49,6 +51,7 @@ class Host:
         self._config = config
         self._oracle = oracle
         self._upstream: Upstream | None = None
+        self._client: PumpClient | None = None
         self._registry: RegistryClient | None = None
         self._lanes: list[Lane] = []
         self._ddl: DdlMix | None = None
@@ -68,6 +71,7 @@ class Host:
                 "start": lambda query: self.start(),
                 "stop": lambda query: self.stop(),
                 "status": lambda query: self.status(),
+                "client": lambda query: self.client(),
                 "tables": lambda query: self.tables(),
                 "rows": lambda query: self.rows(query["table"]),
                 "probes": lambda query: self._probes[int(query.get("after", 0)) :],
@@ -82,7 +86,7 @@ class Host:
                 raise PumpUnavailable(f"{online} of {pumps} Pumps registered within {_OPEN_TIMEOUT:g} s: do they run?")
             time.sleep(0.05)
         self._registry = registry = RegistryClient(self.service.url)
-        client = PumpClient.from_registry(registry, PumpClientSettings(gather=self._config.gather))
+        self._client = client = PumpClient.from_registry(registry, PumpClientSettings(gather=self._config.gather))
         self._upstream = upstream = Upstream(client, oracle=self._oracle, faults=self._config.faults())
         tables = create_tables(upstream)
         self._lanes = [Lane(upstream, number, self._config, tables) for number in range(self._config.lanes)]
@@ -118,6 +122,10 @@ class Host:
             "upto_ts": self._oracle.next(),
             "failure": self._failure,
         }
+
+    def client(self) -> dict[str, int]:
+        """What the Pump client has counted. ``Stats`` on the other side."""
+        return dataclasses.asdict(self._client.stats() if self._client is not None else Stats())
 
     def tables(self) -> dict[str, list[tuple[str, str]]]:
         """Every table: its columns in order, as (name, form)."""
@@ -238,6 +246,10 @@ class WorkloadProcess(ServerProcess):
         if status.failure:
             raise ReplicationError(f"the workload ended early: {status.failure}")
         return status
+
+    def client(self) -> Stats:
+        """What its Pump client has counted."""
+        return Stats(**self._call("client"))
 
     def tables(self) -> dict[str, list[tuple[str, str]]]:
         """Every table's columns as (name, form)."""

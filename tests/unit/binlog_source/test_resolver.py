@@ -2,8 +2,8 @@
 
 import pytest
 
-from binlog_source.pairing import Settle
 from binlog_source.mvcc import Finding, Verdict, verdict_of
+from binlog_source.pairing import Settle
 from binlog_source.resolver import prewrite_key_of, record_of
 from schemas.proto import binlog_pb2
 
