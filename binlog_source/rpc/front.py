@@ -4,20 +4,22 @@
                                           -> http1 request    -> http handler (in a pool)
 
 Promises: a unary handler is called on the loop's thread and must not block: it keeps the ``Ticket``, and ``Front.answer`` answers
-it later, many at once. A stream handler runs in a thread and is slowed down by its client's flow control. Both learn of a
-client that goes away. ``hold`` stops reading from all sockets, so that what is not stored yet stays in the clients.
+it later, many at once, if its client is still there. A stream handler runs in a thread, is slowed down by its client's flow control and
+learns of a client that goes away. What a handler raises refuses its own call and harms no other. ``hold`` stops reading from all sockets, so
+that what is not stored yet stays in the clients. A client that does not take its answers is not read either, so that memory stays bounded.
+``stop`` returns when no handler is at work any more, unless one does not end in time.
 """
 
 import asyncio
 import functools
 import logging
 import os
+import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from pathlib import Path
 
 from binlog_source.rpc import http1, http2
 from binlog_source.rpc.grpc_message import (
@@ -25,8 +27,10 @@ from binlog_source.rpc.grpc_message import (
     GZIP,
     INTERNAL,
     OK,
+    RESOURCE_EXHAUSTED,
     UNIMPLEMENTED,
     Refusal,
+    announced,
     message_of,
     prefixed,
     prefixed_gzip,
@@ -39,8 +43,23 @@ _log = logging.getLogger(__name__)
 
 _BACKLOG_BYTES = 2 << 20
 """A stream handler waits while more than this of its answers is on the way."""
+_DEAF_BYTES = 16 << 20
+"""A peer is not read while more than this waits for it. Far above the backlog of a stream, whose client is slow but honest."""
 _LISTEN_BACKLOG = 512
 _HTTP_THREADS = 4
+_STREAM_THREADS = 512
+_FIRST_WORD = 10.0
+"""Seconds in which a client must begin to speak, as with a real Pump."""
+_POLL = 0.005
+_LINGER = 1.0
+"""Seconds that last words may take to leave."""
+_KEEPALIVE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 9),
+)
+"""As Go's listeners set it: a client whose machine died is noticed within minutes."""
 
 
 class Ticket:
@@ -57,15 +76,17 @@ class StreamCall:
     """One call with a stream of answers, as its handler sees it. For one thread."""
 
     def __init__(self, peer: "_Peer", stream_id: int, message: bytes, headers: Mapping[bytes, bytes]) -> None:
+        self.stream_id = stream_id
+        """Its name on its connection."""
         self.message = message
         """The request."""
         self.headers = headers
         """The request's metadata."""
         self._peer = peer
-        self._stream_id = stream_id
         self._frame = prefixed_gzip if headers.get(ENCODING) == GZIP else prefixed
         self._changed = threading.Condition()
-        self._on_the_way = 0
+        self._handed = 0
+        self._backlog = 0
         self._cancelled = False
         self._wakes: list[Callable[[], None]] = []
 
@@ -83,26 +104,27 @@ class StreamCall:
     def start(self, metadata: Fields) -> None:
         """Send the initial metadata."""
         extra = ((ENCODING, GZIP),) if self._frame is prefixed_gzip else ()
-        self._peer.front.call(self._peer.stream_start, self._stream_id, (*metadata, *extra))
+        self._peer.front.call(self._peer.stream_start, self.stream_id, (*metadata, *extra))
 
     def send(self, messages: Sequence[bytes]) -> None:
         """Send messages; waits while the client is behind. Nothing happens once it has gone."""
         data = b"".join(map(self._frame, messages))
         with self._changed:
-            self._changed.wait_for(lambda: self._on_the_way <= _BACKLOG_BYTES or self._cancelled)
+            self._changed.wait_for(lambda: self._handed + self._backlog <= _BACKLOG_BYTES or self._cancelled)
             if self._cancelled:
                 return
-            self._on_the_way += len(data)
-        self._peer.front.call(self._peer.stream_send, self._stream_id, data)
+            self._handed += len(data)
+        self._peer.front.call(self._peer.stream_send, self, data)
 
     def finish(self, status: int, text: str) -> None:
         """End the stream."""
-        self._peer.front.call(self._peer.stream_finish, self._stream_id, status, text)
+        self._peer.front.call(self._peer.stream_finish, self.stream_id, status, text)
 
-    def left(self, backlog: int) -> None:
-        """On the loop: of what was handed over, ``backlog`` bytes have not left yet."""
+    def left(self, backlog: int, taken: int) -> None:
+        """On the loop: ``taken`` more bytes were handed over to it; of all that were, ``backlog`` bytes have not left yet."""
         with self._changed:
-            self._on_the_way = backlog
+            self._handed -= taken
+            self._backlog = backlog
             self._changed.notify_all()
 
     def cancel(self) -> None:
@@ -139,6 +161,7 @@ class _Peer(asyncio.Protocol):
     def __init__(self, front: "Front") -> None:
         self.front = front
         self._transport: asyncio.Transport | None = None
+        self._silence: asyncio.TimerHandle | None = None
         self._head = b""
         self.connection: http2.Connection | None = None
         self._http: _HttpPeer | None = None
@@ -149,11 +172,32 @@ class _Peer(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         transport.set_write_buffer_limits(high=_BACKLOG_BYTES)
-        self.front.joined(self, transport)
+        self.front.joined(self)
+        self._await_word()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.front.left(self)
+        self._heard()
+        self._give_up()
         self._transport = None
+
+    def _await_word(self) -> None:
+        self._silence = self.front.later(_FIRST_WORD, self._silent)
+
+    def _silent(self) -> None:
+        if self.front.held:
+            # it may well have spoken
+            self._await_word()
+        elif self._transport is not None:
+            self._transport.abort()
+
+    def _heard(self) -> None:
+        if self._silence is not None:
+            self._silence.cancel()
+            self._silence = None
+
+    def _give_up(self) -> None:
+        """Nobody waits for the answers any more."""
         self.connection = None
         for call in self.streams.values():
             call.cancel()
@@ -167,10 +211,15 @@ class _Peer(asyncio.Protocol):
         else:
             self._sniff(self._head + data)
 
+    def eof_received(self) -> bool:
+        """Whether to keep the connection: who has said all there is to say may still wait for HTTP's answer."""
+        return self._http is not None and self._http.ended()
+
     def _sniff(self, head: bytes) -> None:
         self._head = head
         if len(head) < 3:
             return
+        self._heard()
         if head.startswith(b"PRI"):
             self.connection = http2.Connection(self.front.methods.max_request + 5)
             self._h2_received(self.connection, head)
@@ -186,19 +235,23 @@ class _Peer(asyncio.Protocol):
                 else:
                     self._cancelled(event.stream_id)
         except http2.ProtocolFailure as failure:
+            _log.warning("a client is cut off: %s", failure)
             connection.goaway(failure.code, str(failure))
             self.flush()
+            self._give_up()
             self.close()
             return
         self.flush()
         self._relieve()
+        if self._paused:
+            self.attend()
 
     def _called(self, connection: http2.Connection, call: http2.Call) -> None:
         methods, stream_id = self.front.methods, call.stream_id
         path = call.headers.get(b":path", b"")
         try:
             if call.too_large:
-                raise too_large(len(call.body), methods.max_request)
+                raise too_large(announced(call.body), methods.max_request)
             unary = methods.unary.get(path)
             if unary is not None:
                 unary(message_of(call.body, call.headers, methods.max_request), Ticket(self, stream_id))
@@ -206,11 +259,12 @@ class _Peer(asyncio.Protocol):
             if path not in methods.stream:
                 raise Refusal(UNIMPLEMENTED, f"unknown method {path.decode(errors='replace')}")
             message = message_of(call.body, call.headers, methods.max_request)
-        except Refusal as refusal:
+            stream = StreamCall(self, stream_id, message, call.headers)
+            self.front.run_stream(methods.stream[path], stream)
+            self.streams[stream_id] = stream
+        except Exception as error:  # the call's last resort: the others on this connection must not fall with it
+            refusal = _refusal_of(error)
             connection.refuse(stream_id, refusal.status, refusal.text)
-            return
-        stream = self.streams[stream_id] = StreamCall(self, stream_id, message, call.headers)
-        threading.Thread(target=_stream_main, args=(methods.stream[path], stream), name=path.decode(), daemon=True).start()
 
     def _cancelled(self, stream_id: int) -> None:
         call = self.streams.pop(stream_id, None)
@@ -222,11 +276,11 @@ class _Peer(asyncio.Protocol):
             self.connection.start(stream_id, metadata)
             self.flush()
 
-    def stream_send(self, stream_id: int, data: bytes) -> None:
+    def stream_send(self, call: StreamCall, data: bytes) -> None:
         if self.connection is not None:
-            self.connection.send(stream_id, data)
+            self.connection.send(call.stream_id, data)
             self.flush()
-            self._relieve()
+            self._relieve(call, len(data))
 
     def stream_finish(self, stream_id: int, status: int, text: str) -> None:
         self.streams.pop(stream_id, None)
@@ -240,32 +294,40 @@ class _Peer(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._paused = False
         self._relieve()
+        self.attend()
+        if self._http is not None:
+            self._http.received(b"")
 
-    def _relieve(self) -> None:
-        """Tell the stream handlers how far behind their client is."""
+    def _relieve(self, sender: StreamCall | None = None, taken: int = 0) -> None:
+        """Tell the stream handlers how far behind their client is; ``taken`` bytes just came from ``sender``."""
         if self.streams and self.connection is not None and self._transport is not None:
             buffered = self._transport.get_write_buffer_size() if self._paused else 0
             for stream_id, call in self.streams.items():
-                call.left(buffered + self.connection.queued(stream_id))
+                call.left(buffered + self.connection.queued(stream_id), taken if call is sender else 0)
 
     def flush(self) -> None:
         """Send what the connection has to say."""
         if self._transport is not None and self.connection is not None:
             out = self.connection.output()
             if out:
-                self._transport.writelines(out)
+                # joined here: some versions of ``writelines`` do not heed the limits of the buffer
+                self._transport.write(b"".join(out))
 
-    def hold(self, held: bool) -> None:
-        """Stop or go on reading."""
-        if self._transport is not None and not self._transport.is_closing():
-            if held:
-                self._transport.pause_reading()
-            else:
-                self._transport.resume_reading()
+    def attend(self) -> None:
+        """Read, or not: not while the front holds, nor while this client lets its answers pile up."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if self.front.held or (self._paused and transport.get_write_buffer_size() > _DEAF_BYTES):
+            transport.pause_reading()
+        else:
+            transport.resume_reading()
 
     @property
     def busy(self) -> bool:
         """Whether a call is under way."""
+        if self._http is not None:
+            return self._http.answering
         return self.connection is not None and self.connection.busy
 
     def leave(self) -> None:
@@ -277,21 +339,18 @@ class _Peer(asyncio.Protocol):
             self.flush()
 
     def close(self) -> None:
-        """Close the connection once everything is sent."""
+        """Close the connection once everything is sent, or soon."""
         if self._transport is not None:
             self._transport.close()
+            self.front.later(_LINGER, self._transport.abort)
 
 
-def _stream_main(handler: StreamHandler, call: StreamCall) -> None:
-    try:
-        handler(call)
-    except Refusal as refusal:
-        call.finish(refusal.status, refusal.text)
-    except Exception as error:  # the thread's last resort: the client must not wait for ever
-        _log.exception("a call failed")
-        call.finish(INTERNAL, f"{type(error).__name__}: {error}")
-    else:
-        call.finish(OK, "")
+def _refusal_of(error: Exception) -> Refusal:
+    if isinstance(error, Refusal):
+        # a handler may raise the same one for ever; it must not gather the frames of every call
+        return error.with_traceback(None)
+    _log.error("a call failed", exc_info=error)
+    return Refusal(INTERNAL, f"{type(error).__name__}: {error}")
 
 
 class _HttpPeer:
@@ -301,14 +360,25 @@ class _HttpPeer:
         self._front = front
         self._transport = transport
         self._buffer = b""
-        self._answering = False
+        self._ended = False
+        self.answering = False
+        """Whether a request is under way."""
 
     def received(self, data: bytes) -> None:
+        """More bytes, or room for more answers."""
         self._buffer += data
         self._next()
+        if len(self._buffer) > http1.MAX_REQUEST:
+            _log.warning("a client is cut off: it asks on and on and does not wait for the answers")
+            self._transport.abort()
+
+    def ended(self) -> bool:
+        """The client says no more: whether it still waits for an answer."""
+        self._ended = True
+        return self.answering
 
     def _next(self) -> None:
-        if self._answering:
+        if self.answering or self._transport.is_closing() or self._transport.get_write_buffer_size() > _BACKLOG_BYTES:
             return
         try:
             found = http1.split(self._buffer)
@@ -318,16 +388,16 @@ class _HttpPeer:
             return
         if found is not None:
             request, self._buffer = found
-            self._answering = True
+            self.answering = True
             self._front.run_http(request, self._answered)
 
     def _answered(self, request: http1.Request, answer: http1.Answer) -> None:
-        self._answering = False
+        self.answering = False
         if not self._transport.is_closing():
-            self._transport.write(http1.encode(answer, request.keep_alive))
+            self._transport.write(http1.encode(answer, request.keep_alive, bodiless=request.method == "HEAD"))
             if request.keep_alive:
                 self._next()
-            else:
+            if not request.keep_alive or (self._ended and not self.answering):
                 self._transport.close()
 
 
@@ -342,7 +412,9 @@ class Front:
         self._pool = ThreadPoolExecutor(_HTTP_THREADS, thread_name_prefix=f"{name} http")
         self._servers: list[asyncio.Server] = []
         self._peers: dict[_Peer, None] = {}
-        self._held = False
+        self._handlers: set[threading.Thread] = set()
+        self.held = False
+        """Whether nothing is read."""
         self._socket_path = ""
         self.port = 0
         """The TCP port it listens on."""
@@ -352,7 +424,7 @@ class Front:
         self._thread.start()
         try:
             asyncio.run_coroutine_threadsafe(self._bind(addr, socket_path), self._loop).result()
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, OverflowError) as error:
             self.stop(0)
             raise ConfigError(f"{self._name} cannot listen on {addr}{' or ' + socket_path if socket_path else ''}: {error}") from error
         return self
@@ -360,7 +432,11 @@ class Front:
     def serve(self, methods: Methods) -> "Front":
         """Accept connections, and answer with ``methods``."""
         self.methods = methods
-        asyncio.run_coroutine_threadsafe(self._serve(), self._loop).result()
+        try:
+            asyncio.run_coroutine_threadsafe(self._serve(), self._loop).result()
+        except OSError as error:
+            # another process took the port too, and was the first to listen
+            raise ConfigError(f"{self._name} cannot listen on port {self.port}: {error}") from error
         return self
 
     def _run(self) -> None:
@@ -374,8 +450,12 @@ class Front:
         server = await create(host.strip("[]") or None, int(port))
         self._servers.append(server)
         self.port = server.sockets[0].getsockname()[1]
+        for listener in server.sockets:
+            # the connections inherit it
+            for level, option, value in _KEEPALIVE:
+                listener.setsockopt(level, option, value)
         if socket_path:
-            Path(socket_path).unlink(missing_ok=True)
+            # a socket that was left behind is replaced, another file is not
             unix = self._loop.create_unix_server(lambda: _Peer(self), socket_path, backlog=_LISTEN_BACKLOG, start_serving=False)
             self._servers.append(await unix)
             self._socket_path = socket_path
@@ -395,6 +475,10 @@ class Front:
         """On the loop's thread: ``act`` after everything that is ready now."""
         self._loop.call_soon(act)
 
+    def later(self, seconds: float, act: Callable[[], None]) -> asyncio.TimerHandle:
+        """On the loop's thread: ``act`` after a while."""
+        return self._loop.call_later(seconds, act)
+
     def answer(self, answers: Sequence[tuple[Ticket, Refusal | None]]) -> None:
         """On the loop's thread: answer unary calls with an empty message, or refuse them."""
         touched: dict[_Peer, None] = {}
@@ -413,20 +497,42 @@ class Front:
 
     def hold(self, held: bool) -> None:
         """On the loop's thread: stop or go on reading from all sockets."""
-        if held != self._held:
-            self._held = held
+        if held != self.held:
+            self.held = held
             for peer in self._peers:
-                peer.hold(held)
+                peer.attend()
 
-    def joined(self, peer: _Peer, transport: asyncio.Transport) -> None:
+    def joined(self, peer: _Peer) -> None:
         """A connection was made."""
         self._peers[peer] = None
-        if self._held:
-            transport.pause_reading()
+        if self.held:
+            peer.attend()
 
     def left(self, peer: _Peer) -> None:
         """A connection was lost."""
         self._peers.pop(peer, None)
+
+    def run_stream(self, handler: StreamHandler, call: StreamCall) -> None:
+        """Answer a call from a thread of its own.
+
+        Raises:
+            Refusal: too many are at work.
+        """
+        if len(self._handlers) >= _STREAM_THREADS:
+            raise Refusal(RESOURCE_EXHAUSTED, f"more than {_STREAM_THREADS} streams at the same time")
+        thread = threading.Thread(target=self._stream_main, args=(handler, call), name=f"{self._name} stream", daemon=True)
+        thread.start()
+        self._handlers.add(thread)
+
+    def _stream_main(self, handler: StreamHandler, call: StreamCall) -> None:
+        try:
+            handler(call)
+            call.finish(OK, "")
+        except Exception as error:  # the thread's last resort: the client must not wait for ever
+            refusal = _refusal_of(error)
+            call.finish(refusal.status, refusal.text)
+        finally:
+            self.call(self._handlers.discard, threading.current_thread())
 
     def run_http(self, request: http1.Request, answered: Callable[[http1.Request, http1.Answer], None]) -> None:
         """Answer a request from the pool; ``answered`` is called on the loop's thread."""
@@ -453,11 +559,15 @@ class Front:
         for peer in list(self._peers):
             peer.leave()
         deadline = self._loop.time() + grace
-        while any(peer.busy for peer in self._peers) and self._loop.time() < deadline:
-            await asyncio.sleep(0.005)
+        await self._until(deadline, lambda: not self._handlers and not any(peer.busy for peer in self._peers))
         for peer in list(self._peers):
             peer.close()
-        while self._peers and self._loop.time() < deadline + 1:
-            await asyncio.sleep(0.005)
+        await self._until(self._loop.time() + 2 * _LINGER, lambda: not self._handlers and not self._peers)
+        if self._handlers:
+            _log.error("%s stops, but %d streams do not end", self._name, len(self._handlers))
         if self._socket_path and os.path.exists(self._socket_path):
             os.unlink(self._socket_path)
+
+    async def _until(self, deadline: float, done: Callable[[], bool]) -> None:
+        while not done() and self._loop.time() < deadline:
+            await asyncio.sleep(_POLL)

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 _PREFIX = struct.Struct(">BI")
 
 OK, UNKNOWN, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 0, 2, 8, 12, 13, 14
-ENCODING, GZIP = b"grpc-encoding", b"gzip"
+ENCODING, GZIP, IDENTITY = b"grpc-encoding", b"gzip", b"identity"
+_MOST = (1 << 31) - 1
+"""No message is longer: protobuf's bound, and grpc-go's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,10 @@ def prefixed_gzip(message: bytes) -> bytes:
 
 def message_of(body: bytes, headers: Mapping[bytes, bytes], limit: int) -> bytes:
     """The only message of a request's body."""
+    encoding = headers.get(ENCODING)
+    if encoding is not None and encoding not in (GZIP, IDENTITY):
+        # even of a message that is not compressed: so does grpc-go
+        raise Refusal(UNIMPLEMENTED, f'grpc: Decompressor is not installed for grpc-encoding "{encoding.decode(errors="replace")}"')
     if len(body) < _PREFIX.size:
         raise Refusal(INTERNAL, "the request holds no message")
     compressed, length = _PREFIX.unpack_from(body)
@@ -44,23 +50,37 @@ def message_of(body: bytes, headers: Mapping[bytes, bytes], limit: int) -> bytes
     message = body[_PREFIX.size :]
     if not compressed:
         return message
-    encoding = headers.get(ENCODING, b"identity")
+    if compressed != 1:
+        raise Refusal(INTERNAL, f"grpc: received unexpected payload format {compressed}")
     if encoding != GZIP:
-        raise Refusal(UNIMPLEMENTED, f'grpc: Decompressor is not installed for grpc-encoding "{encoding.decode(errors="replace")}"')
-    return _inflated(message, limit)
+        raise Refusal(INTERNAL, "grpc: compressed flag set with identity or empty encoding")
+    return _inflated(message, min(limit, _MOST))
 
 
 def _inflated(message: bytes, limit: int) -> bytes:
     inflater = zlib.decompressobj(zlib.MAX_WBITS | 16)
     try:
-        data = inflater.decompress(message, min(limit + 1, (1 << 31) - 1))
+        data = inflater.decompress(message, limit + 1)
     except zlib.error as error:
-        raise Refusal(INTERNAL, f"grpc: failed to decompress the received message: {error}") from error
+        raise _not_inflated(str(error)) from error
     if len(data) > limit:
         raise too_large(len(data), limit)
+    if not inflater.eof:
+        raise _not_inflated("unexpected EOF")
+    if inflater.unused_data:
+        raise _not_inflated(f"{len(inflater.unused_data)} bytes after its end")
     return data
+
+
+def _not_inflated(why: str) -> Refusal:
+    return Refusal(INTERNAL, f"grpc: failed to decompress the received message: {why}")
 
 
 def too_large(size: int, limit: int) -> Refusal:
     """The refusal of a message above the limit; TiDB's Pump client looks for ``ResourceExhausted``'s words."""
     return Refusal(RESOURCE_EXHAUSTED, f"grpc: received message larger than max ({size} vs. {limit})")
+
+
+def announced(beginning: bytes) -> int:
+    """How long the message is that begins so."""
+    return int(_PREFIX.unpack_from(beginning)[1]) if len(beginning) >= _PREFIX.size else 0

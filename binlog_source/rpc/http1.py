@@ -11,6 +11,9 @@ from urllib.parse import unquote, urlsplit
 
 _MAX_HEAD = 64 * 1024
 _MAX_BODY = 1 << 20
+_LENGTH_DIGITS = 9
+MAX_REQUEST = _MAX_HEAD + _MAX_BODY + 4
+"""Bytes of one request."""
 TEXT = "text/plain; charset=utf-8"
 
 
@@ -50,9 +53,9 @@ def json_answer(value: Any, indent: int | None = None) -> Answer:
 def split(buffer: bytes) -> tuple[Request, bytes] | None:
     """The first request in ``buffer`` and what follows it; None while it is not complete."""
     head, blank, rest = buffer.partition(b"\r\n\r\n")
+    if len(head) > _MAX_HEAD:
+        raise BadRequest(f"more than {_MAX_HEAD} bytes of headers")
     if not blank:
-        if len(buffer) > _MAX_HEAD:
-            raise BadRequest(f"more than {_MAX_HEAD} bytes of headers")
         return None
     first, *lines = head.decode("latin-1").split("\r\n")
     parts = first.split(" ")
@@ -60,18 +63,23 @@ def split(buffer: bytes) -> tuple[Request, bytes] | None:
         raise BadRequest(f"not a request of HTTP/1: {first[:100]!r}")
     headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     length = headers.get("content-length", "0")
-    if "transfer-encoding" in headers or not length.isdigit() or int(length) > _MAX_BODY:
+    readable = length.isdecimal() and len(length) <= _LENGTH_DIGITS
+    if "transfer-encoding" in headers or not readable or int(length) > _MAX_BODY:
         raise BadRequest(f"a body needs a Content-Length of at most {_MAX_BODY}")
     if len(rest) < int(length):
         return None
     said = headers.get("connection", "").lower()
-    keep_alive = said == "keep-alive" if parts[2] == "HTTP/1.0" else said != "close"
-    request = Request(parts[0], unquote(urlsplit(parts[1]).path), rest[: int(length)], keep_alive)
+    keep_alive = "keep-alive" in said if parts[2] == "HTTP/1.0" else "close" not in said
+    try:
+        path = unquote(urlsplit(parts[1]).path)
+    except ValueError as error:
+        raise BadRequest(f"not a path: {parts[1][:100]!r}") from error
+    request = Request(parts[0], path, rest[: int(length)], keep_alive)
     return request, rest[int(length) :]
 
 
-def encode(answer: Answer, keep_alive: bool) -> bytes:
-    """An answer as bytes."""
+def encode(answer: Answer, keep_alive: bool, *, bodiless: bool = False) -> bytes:
+    """An answer as bytes; ``bodiless``: to a HEAD, which is told the body's length only."""
     head = f"HTTP/1.1 {answer.status.value} {answer.status.phrase}\r\nContent-Type: {answer.content_type}\r\n"
     head += f"Content-Length: {len(answer.body)}\r\n" + ("" if keep_alive else "Connection: close\r\n")
-    return head.encode() + b"\r\n" + answer.body
+    return head.encode() + b"\r\n" + (b"" if bodiless else answer.body)

@@ -39,7 +39,10 @@ def value_for(column: ColumnInfo, chance: random.Random) -> Any:
             return chance.getrandbits(bits) * (1 if column.unsigned else chance.choice((1, -1)))
         case ColumnType.BIT:
             return chance.getrandbits(column.flen)
-        case ColumnType.FLOAT | ColumnType.DOUBLE:
+        case ColumnType.FLOAT:
+            # six digits: more a server does not show of a FLOAT
+            return chance.randint(-39_999, 39_999) / 4
+        case ColumnType.DOUBLE:
             return chance.randint(-80_000, 80_000) / 8
         case ColumnType.DECIMAL:
             return f"{chance.randint(-9_999_999, 9_999_999) / 10**column.decimal:.{column.decimal}f}"

@@ -40,7 +40,7 @@ class FileSystem(Protocol):
     """What the value log asks of a disk."""
 
     def make_dir(self, path: Path) -> None:
-        """Make a directory and those above it, unless they are there."""
+        """Make a directory and those above it, unless they are there; durable."""
 
     def names(self, path: Path) -> list[str]:
         """The names in a directory."""
@@ -114,7 +114,10 @@ class RealFileSystem:
 
     def make_dir(self, path: Path) -> None:
         """See ``FileSystem``."""
+        missing = [directory for directory in (path, *path.parents) if not directory.exists()]
         path.mkdir(parents=True, exist_ok=True)
+        for made in reversed(missing):
+            self.sync_dir(made.parent)
 
     def names(self, path: Path) -> list[str]:
         """See ``FileSystem``."""

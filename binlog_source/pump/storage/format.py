@@ -50,7 +50,8 @@ def file_name(file_id: int) -> str:
 def file_id_of(name: str) -> int | None:
     """The file id that ``name`` stands for, None when it is no value-log file."""
     match = _NAME.match(name)
-    return int(match[1]) if match else None
+    file_id = int(match[1]) if match else -1
+    return file_id if name == file_name(file_id) else None
 
 
 def encode_record(payload: bytes) -> bytes:

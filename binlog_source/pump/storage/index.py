@@ -6,18 +6,19 @@
     "!binlog!headPointer"              -> pointer just after the last indexed record | largest ts of that file so far i64 LE
     "!binlog!gcts"                     -> i64 LE
 
-Promises: ``apply`` is atomic and survives ``kill -9``; after a power failure the index is as it was some moments ago, never torn, and the log
-is scanned from there. One writer, any number of readers.
+Promises: ``apply`` is atomic and survives ``kill -9``; after a power failure the index is as it was some moments ago, never torn, but not from
+before the last ``note_gc`` or ``clear``; the log is scanned from there. One writer, any number of readers. What RocksDB refuses is an ``OSError``.
 """
 
 import logging
 import shutil
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from rocksdict import AccessType, BlockBasedOptions, Cache, DBCompressionType, Options, Rdict, WriteBatch
+from rocksdict import AccessType, BlockBasedOptions, Cache, DBCompressionType, Options, Rdict, WriteBatch, WriteOptions
 
 from binlog_source.pump.storage.pointer import BEGINNING, Pointer
 from binlog_source.pump.storage.record import Kind
@@ -33,6 +34,9 @@ _SIGNED = struct.Struct("<q")
 _TS_PREFIX, _CP_PREFIX, _CT_PREFIX = b"ts:", b"cp:", b"ct:"
 _HEAD, _GC_TS = b"!binlog!headPointer", b"!binlog!gcts"
 _KINDS = tuple(Kind)
+_POINTER_SIZE = len(BEGINNING.pack())
+_CHECKPOINT_SIZE = len(NOTHING.pack())
+_MEND = "stop the Pump, remove its index directory and start it again"
 _LARGEST = (1 << 64) - 1
 
 _WRITE_BUFFER = 16 << 20
@@ -73,58 +77,89 @@ class KeyIndex:
     """The index below one directory."""
 
     def __init__(self, directory: Path) -> None:
-        """Open it, made when absent; one that cannot be opened is thrown away, for the log holds all it says.
+        """Open it, made when absent; one that is damaged is thrown away, for the log holds all it says.
 
         The caller holds the data directory's lock.
         """
         self._directory = directory
         try:
-            self._db = Rdict(str(directory), _options())
-        except Exception as error:  # rocksdict raises bare Exceptions
+            self._open()
+        except (OSError, Corruption) as error:
+            if "/LOCK" in str(error):
+                # not damaged: readers of this process have not let go of it yet
+                raise
             _log.error("index %s cannot be opened (%s): it is thrown away and made anew from the value log", directory, error)
-            shutil.rmtree(directory)
-            self._db = Rdict(str(directory), _options())
+            _remove(directory)
+            self._open()
+
+    def _open(self) -> None:
+        try:
+            self._db = Rdict(str(self._directory), _options())
+        except Exception as error:  # rocksdict raises bare Exceptions
+            raise self._told(error) from error
+        try:
+            # what recovery needs must be readable
+            self.newest_checkpoint(self.head.at)
+            _ = self.gc_ts
+        except (OSError, Corruption):
+            self._db.close()
+            raise
+
+    def _told(self, error: Exception) -> OSError:
+        return OSError(f"index {self._directory}: {error}")
 
     def apply(self, entries: Iterable[Entry], checkpoints: Iterable[Checkpoint], head: Head) -> None:
         """Enter records, later ones with the same ts replacing earlier ones; all or nothing."""
         batch = WriteBatch(raw_mode=True)
         put, pack, pack_ts = batch.put, _VALUE.pack, _TS.pack
         for ts, kind, at, length in entries:
-            put(_TS_PREFIX + pack_ts(ts), pack(at.file_id, at.offset, length, kind))
+            put(_TS_PREFIX + pack_ts(ts & _LARGEST), pack(at.file_id, at.offset, length, kind))
         for checkpoint in checkpoints:
-            position, value = _POSITION.pack(*checkpoint.at), checkpoint.pack()
-            put(_CP_PREFIX + position, value)
-            put(_CT_PREFIX + pack_ts(checkpoint.max_ts) + position, value)
+            _put_checkpoint(batch, checkpoint)
         put(_HEAD, head.at.pack() + _SIGNED.pack(head.file_max_ts))
         self._write(batch)
 
-    def _write(self, batch: WriteBatch) -> None:
+    def _write(self, batch: WriteBatch, sync: bool = False) -> None:
+        how = WriteOptions()
+        how.sync = sync
         try:
-            self._db.write(batch)
+            self._db.write(batch, how)
         except Exception as error:  # rocksdict raises bare Exceptions
-            raise OSError(f"index {self._directory}: {error}") from error
+            raise self._told(error) from error
+
+    def _get(self, key: bytes, size: int) -> bytes | None:
+        try:
+            value: bytes | None = self._db.get(key)
+        except Exception as error:  # rocksdict raises bare Exceptions
+            raise self._told(error) from error
+        if value is not None and len(value) != size:
+            raise Corruption(f"index: {len(value)} bytes at {key!r}; {_MEND}")
+        return value
 
     @property
     def head(self) -> Head:
         """How far the log is indexed."""
-        value = self._db.get(_HEAD)
-        return Head(Pointer.unpack(value[:12]), _SIGNED.unpack(value[12:])[0]) if value is not None else Head(BEGINNING, 0)
+        value = self._get(_HEAD, _POINTER_SIZE + _SIGNED.size)
+        if value is None:
+            return Head(BEGINNING, 0)
+        return Head(Pointer.unpack(value[:_POINTER_SIZE]), _SIGNED.unpack(value[_POINTER_SIZE:])[0])
 
     @property
     def gc_ts(self) -> int:
         """Binlogs up to this ts may be collected already."""
-        value = self._db.get(_GC_TS)
+        value = self._get(_GC_TS, _SIGNED.size)
         return int(_SIGNED.unpack(value)[0]) if value is not None else 0
 
-    def set_gc_ts(self, ts: int) -> None:
-        """Remember that binlogs up to ``ts`` may be collected."""
+    def note_gc(self, ts: int, now: Checkpoint) -> None:
+        """Remember, also over a power failure, that binlogs up to ``ts`` may be collected. ``now``: recovery can begin there instead."""
         batch = WriteBatch(raw_mode=True)
         batch.put(_GC_TS, _SIGNED.pack(ts))
-        self._write(batch)
+        _put_checkpoint(batch, now)
+        self._write(batch, sync=True)
 
     def get(self, ts: int) -> Entry | None:
         """The record with this ts."""
-        value = self._db.get(_TS_PREFIX + _TS.pack(ts))
+        value = self._get(_TS_PREFIX + _TS.pack(ts & _LARGEST), _VALUE.size)
         return _entry(ts, value) if value is not None else None
 
     def span(self, after: int, upto: int, limit: int) -> Span:
@@ -143,15 +178,18 @@ class KeyIndex:
 
     def _items(self, first: bytes, last: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values from ``first`` to ``last``, both included."""
-        iterator = self._db.iter()
-        iterator.seek(first)
-        while iterator.valid():
-            key = iterator.key()
-            if key > last:
-                return
-            yield key, iterator.value()
-            iterator.next()
-        iterator.status()
+        try:
+            iterator = self._db.iter()
+            iterator.seek(first)
+            while iterator.valid():
+                key = iterator.key()
+                if key > last:
+                    return
+                yield key, iterator.value()
+                iterator.next()
+            iterator.status()
+        except Exception as error:  # rocksdict raises bare Exceptions
+            raise self._told(error) from error
 
     def newest_checkpoint(self, upto: Pointer) -> Checkpoint:
         """The last checkpoint at or before ``upto``."""
@@ -162,32 +200,41 @@ class KeyIndex:
         return self._before(_CT_PREFIX, _TS.pack(ts) + b"\xff" * _POSITION.size)
 
     def _before(self, prefix: bytes, key: bytes) -> Checkpoint:
-        iterator = self._db.iter()
-        iterator.seek_for_prev(prefix + key)
-        if not iterator.valid() or not iterator.key().startswith(prefix):
-            return NOTHING
-        return Checkpoint.unpack(iterator.value())
+        try:
+            iterator = self._db.iter()
+            iterator.seek_for_prev(prefix + key)
+            iterator.status()
+            found = iterator.value() if iterator.valid() and iterator.key().startswith(prefix) else None
+        except Exception as error:  # rocksdict raises bare Exceptions
+            raise self._told(error) from error
+        return _checkpoint(found) if found is not None else NOTHING
 
     def checkpoints(self, after: Pointer, limit: int) -> list[Checkpoint]:
         """At most ``limit`` checkpoints past ``after``, ascending."""
         first, last = _POSITION.pack(after.file_id, after.offset + 1), b"\xff" * _POSITION.size
         found = []
         for _, value in self._items(_CP_PREFIX + first, _CP_PREFIX + last):
-            found.append(Checkpoint.unpack(value))
+            found.append(_checkpoint(value))
             if len(found) == limit:
                 break
         return found
 
-    def drop_oldest(self, upto: int, limit: int) -> int:
-        """Forget at most ``limit`` of the oldest records with ``ts <= upto``; how many."""
-        count, last = 0, b""
-        for key, _ in self._items(_TS_PREFIX, _TS_PREFIX + _TS.pack(upto)):
-            count, last = count + 1, key
-            if count == limit:
-                break
-        if count:
-            self._drop(_TS_PREFIX, last + b"\x00")
-        return count
+    def drop_oldest(self, upto: int, kept: Pointer, limit: int) -> Iterator[int]:
+        """Forget the records with ``ts <= upto``, in batches of at most ``limit``; how many with each.
+
+        A Prewrite that the log still holds, from ``kept`` on, stays: its Commit may be to come, or far above ``upto``.
+        """
+        first, last = _TS_PREFIX, _TS_PREFIX + _TS.pack(max(0, upto))
+        while found := list(islice(self._items(first, last), limit)):
+            batch, count = WriteBatch(raw_mode=True), 0
+            for key, value in found:
+                entry = _entry(_TS.unpack_from(key, len(_TS_PREFIX))[0], value)
+                if entry.kind is not Kind.PREWRITE or entry.at < kept:
+                    batch.delete(key)
+                    count += 1
+            self._write(batch)
+            yield count
+            first = found[-1][0] + b"\x00"
 
     def drop_checkpoints(self, before: Pointer) -> None:
         """Forget the checkpoints before a position, but for the last one there."""
@@ -199,13 +246,15 @@ class KeyIndex:
         try:
             self._db.delete_range(first, end)
         except Exception as error:  # rocksdict raises bare Exceptions
-            raise OSError(f"index {self._directory}: {error}") from error
+            raise self._told(error) from error
 
     def clear(self) -> None:
-        """Forget everything but ``gc_ts``."""
+        """Forget everything but ``gc_ts``; also over a power failure, for what it said of a log that was cut would fit the log again one day."""
+        batch = WriteBatch(raw_mode=True)
         gc_ts = self.gc_ts
-        self._drop(b"", b"\xff")
-        self.set_gc_ts(gc_ts)
+        batch.delete_range(b"", b"\xff")
+        batch.put(_GC_TS, _SIGNED.pack(gc_ts))
+        self._write(batch, sync=True)
 
     def close(self) -> None:
         """Close it; no call may be under way."""
@@ -223,9 +272,28 @@ def dump(directory: Path) -> Iterator[tuple[int, Kind, Pointer, int]]:
     db.close()
 
 
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _put_checkpoint(batch: WriteBatch, checkpoint: Checkpoint) -> None:
+    position, value = _POSITION.pack(*checkpoint.at), checkpoint.pack()
+    batch.put(_CP_PREFIX + position, value)
+    batch.put(_CT_PREFIX + _TS.pack(checkpoint.max_ts) + position, value)
+
+
+def _checkpoint(value: bytes) -> Checkpoint:
+    if len(value) != _CHECKPOINT_SIZE:
+        raise Corruption(f"index: a checkpoint of {len(value)} bytes; {_MEND}")
+    return Checkpoint.unpack(value)
+
+
 def _entry(ts: int, value: bytes) -> Entry:
     if len(value) != _VALUE.size:
-        raise Corruption(f"index: {len(value)} bytes at ts {ts}; stop the Pump, remove its index directory and start it again")
+        raise Corruption(f"index: {len(value)} bytes at ts {ts}; {_MEND}")
     file_id, offset, length, kind = _VALUE.unpack(value)
     return Entry(ts, _KINDS[kind], Pointer(file_id, offset), length)
 

@@ -11,6 +11,7 @@ chaser's threshold. A failed append refuses its whole group and leaves no trace 
 Points of ``conf.faults`` besides those of the log: store-answered, index-before-write, index-written, gc-noted, gc-keys.
 """
 
+import contextlib
 import itertools
 import logging
 import queue
@@ -26,12 +27,12 @@ from binlog_source.pump.storage.chaser import Chaser, ChaserSettings
 from binlog_source.pump.storage.env import FileSystem, RealFileSystem
 from binlog_source.pump.storage.format import HEADER
 from binlog_source.pump.storage.index import Entry, Head, KeyIndex, Span
-from binlog_source.pump.storage.pointer import Pointer
+from binlog_source.pump.storage.pointer import BEGINNING, Pointer
 from binlog_source.pump.storage.record import Kind, Record, read
 from binlog_source.pump.storage.sorter import CHECKPOINT_SPAN, Checkpoint, Sorter, Step
 from binlog_source.pump.storage.vlog import Piece, ValueLog
 from conf import faults
-from schemas.errors import ConfigError
+from schemas.errors import BinlogPurged, ConfigError, Corruption
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ _INDEX_BATCH = 512
 _INDEX_RETRY = 1.0
 _GC_BATCH = 1024
 _FOREVER = 1e9
+_ANY_TS = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,20 +109,24 @@ class Store:
             self._lock_fd = self._fs.lock(data_dir / ".lock")
         except BlockingIOError as error:
             raise ConfigError(f"data directory {data_dir}: another Pump works on it; stop it or name another data-dir") from error
-        self._log = ValueLog(data_dir / "value", self._fs, settings.max_file_size, settings.sync)
-        self._index = open_index(data_dir / "index")
         self._news = threading.Condition()
+        self._closing = threading.Event()
         self._file_max = (0, 0)
         self.index_errors = 0
         """Failed writes of the index so far."""
-        self._recover()
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._fs.unlock, self._lock_fd)
+            self._log = ValueLog(data_dir / "value", self._fs, settings.max_file_size, settings.sync)
+            self._index = open_index(data_dir / "index")
+            undo.callback(self._index.close)
+            self._recover()
+            undo.pop_all()
         self._state = self._sorter.now()
         self._gc_ts = self._index.gc_ts
         self.written_max_ts = self._state.max_ts
         """Largest ts of a fake or Commit in the log, indexed or not."""
         self._backlog = Backlog(settings.backlog)
         self._written_at = self._state.at
-        self._closing = False
         self._write_lock = threading.Lock()
         self._queue: queue.SimpleQueue[Sequence[Request] | None] = queue.SimpleQueue()
         self._gc_lock = threading.Lock()
@@ -137,16 +143,17 @@ class Store:
     # opening
 
     def _recover(self) -> None:
-        head = self._index.head
-        if head.at > self._log.end:
-            _log.error("the index knows the log up to %s, but it ends at %s: the log was cut; indexing it anew", head.at, self._log.end)
+        head, beginning, span = self._index.head, self._log.beginning, self.settings.span
+        # an index that knows of no collection is older than the one that took the log's first files
+        lost = head.at < beginning or beginning.file_id > 0 and not self._index.gc_ts
+        if lost or head.at > self._log.end:
+            _log.error("the index knows the log up to %s, but it is %s to %s; indexing it anew", head.at, beginning, self._log.end)
             self._index.clear()
             head = self._index.head
         checkpoint = self._index.newest_checkpoint(head.at)
-        span = self.settings.span
-        if checkpoint.at < self._log.beginning:
-            self._sorter = Sorter(span, self._log.beginning)
-            start = self._log.beginning
+        if checkpoint.at < beginning:
+            self._sorter = Sorter(span, beginning)
+            start = beginning
         else:
             before = self._log.scan(checkpoint.low, checkpoint.at)
             self._sorter = Sorter.resume(checkpoint, (step for piece in before for step in _steps(piece)), span)
@@ -155,6 +162,15 @@ class Store:
         for piece in self._log.recover(start):
             self._recovered(piece)
         self._file_max = (self._log.end.file_id, self._log.max_ts(self._log.end.file_id))
+        if lost:
+            self._guess_gc_ts()
+
+    def _guess_gc_ts(self) -> None:
+        """The index that knew what was collected is lost: readers must be told nevertheless."""
+        oldest = self._index.span(0, _ANY_TS, 1).delivered
+        if oldest and oldest[0].ts - 1 > self._index.gc_ts:
+            _log.error("binlogs below %d are gone, the oldest that is kept: they are taken to be collected", oldest[0].ts)
+            self._index.note_gc(oldest[0].ts - 1, self._sorter.now())
 
     def _note_max_ts(self, start: Pointer, head: Head) -> None:
         """The largest ts of files without footer, as far as the scan from ``start`` on will not meet it."""
@@ -163,7 +179,7 @@ class Store:
                 self._log.note_ts(file_id, head.file_max_ts)
             elif file_id < start.file_id or file_id == start.file_id and start.offset:
                 for piece in self._log.scan(Pointer(file_id, 0), Pointer(file_id + 1, 0)):
-                    self._log.note_ts(file_id, max(step.commit_ts or step.start_ts for step in _steps(piece)))
+                    self._log.note_ts(file_id, max((step.commit_ts or step.start_ts for step in _steps(piece)), default=0))
 
     def _recovered(self, piece: Piece) -> None:
         steps = list(_steps(piece))
@@ -236,17 +252,18 @@ class Store:
 
     def _pass_on(self, start: Pointer, deadline: float | None) -> tuple[Pointer, bool]:
         """Push what the log holds from ``start`` on; how far it came, and whether to the end."""
-        end = self._log.end
-        reached = start
-        for piece in self._log.scan(start, end):
-            steps = list(_steps(piece))
-            timeout = _FOREVER if deadline is None else max(0.0, deadline - time.monotonic())
-            if steps and not self._backlog.put(steps, timeout):
-                return reached, False
-            if steps:
-                reached = steps[-1].end
-            if self._closing:
-                return reached, False
+        end, reached = self._log.end, start
+        try:
+            for piece in self._log.scan(start, end):
+                steps = list(_steps(piece))
+                left = _FOREVER if deadline is None else deadline - time.monotonic()
+                if self._closing.is_set() or left < 0 or steps and not self._backlog.put(steps, left):
+                    return reached, False
+                if steps:
+                    reached = steps[-1].end
+        except (OSError, Corruption) as error:
+            _log.error("the slow chaser cannot read the log from %s on: %s; trying again", reached, error)
+            return reached, False
         return end, True
 
     # indexing
@@ -262,10 +279,11 @@ class Store:
                     file_id, largest = step.at.file_id, 0
                 largest = max(largest, step.start_ts, step.commit_ts)
             self._file_max = (file_id, largest)
-            self._put(steps, largest)
+            if not self._put(steps, largest):
+                return
 
-    def _put(self, steps: Sequence[Step], file_max_ts: int) -> None:
-        """Index steps in log order; tried until it works, for the log holds them already."""
+    def _put(self, steps: Sequence[Step], file_max_ts: int) -> bool:
+        """Index steps in log order; tried until it works or the store closes, for the log holds them already. Whether it worked."""
         entries = [
             Entry(s.start_ts if s.kind is Kind.PREWRITE else s.commit_ts, s.kind, s.at, s.length)
             for s in steps
@@ -283,10 +301,12 @@ class Store:
             except OSError as error:
                 self.index_errors += 1
                 _log.error("%s; trying again", error)
-                time.sleep(_INDEX_RETRY)
+                if self._closing.wait(_INDEX_RETRY):
+                    return False
         with self._news:
             self._state = now
             self._news.notify_all()
+        return True
 
     # reading
 
@@ -353,12 +373,19 @@ class Store:
         return self._log.read(entry.at, entry.length)
 
     def scan(self, start: Pointer, upto: Pointer) -> Iterator[Piece]:
-        """The records in ``[start, upto)``, in log order."""
-        return self._log.scan(start, upto)
+        """The records in ``[start, upto)``, in log order; from ``BEGINNING``: from the oldest that is kept.
+
+        Raises:
+            BinlogPurged: ``start`` has been collected.
+        """
+        pieces, beginning = self._log.scan(start, upto), self._log.beginning
+        if BEGINNING < start < beginning:
+            raise BinlogPurged(f"position {start} has been collected; the oldest one kept is {beginning}")
+        return pieces
 
     def base(self, ts: int) -> Checkpoint:
         """The checkpoint from whose ``low`` on a reader sees every transaction with commit_ts > ``ts``."""
-        found, beginning = self._index.base(ts), self._log.beginning
+        found, beginning = self._index.base(max(0, ts)), self._log.beginning
         return found if found.low >= beginning else found._replace(low=beginning)
 
     def steps_past(self, after: Pointer, limit: int) -> list[Checkpoint]:
@@ -385,7 +412,7 @@ class Store:
         if gc_ts <= self._gc_ts or self._state.sorted_promise <= gc_ts or not self._gc_lock.acquire(blocking=False):
             return False
         try:
-            self._index.set_gc_ts(gc_ts)
+            self._index.note_gc(gc_ts, self._state)
             self._gc_ts = gc_ts
             faults.point("gc-noted")
             self._remove(gc_ts - slack)
@@ -394,28 +421,30 @@ class Store:
         return True
 
     def _remove(self, upto: int) -> None:
-        with self._news:
-            waiting = self._sorter.waiting
         gone = self._log.drop(upto, self._state.low.file_id)
-        upto = min([upto, *(start_ts - 1 for start_ts in waiting)])
-        while count := self._index.drop_oldest(upto, _GC_BATCH):
+        beginning = self._log.beginning
+        for count in self._index.drop_oldest(upto, beginning, _GC_BATCH):
             self.deleted_keys += count
             faults.point("gc-keys")
+            if self._closing.is_set():
+                return
+        self._index.drop_checkpoints(beginning)
         if gone:
-            self._index.drop_checkpoints(self._log.beginning)
             _log.info("gc: value-log files %s and the keys up to %d are gone", gone, upto)
         self.gc_done_ts = upto
 
     # closing
 
     def close(self) -> None:
-        """Write what was submitted, index it, finish the log. Nothing may be submitted any more."""
+        """Write what was submitted, index what the index takes, finish the log. Nothing may be submitted any more."""
         self._queue.put(None)
         self._writer.join()
-        self._closing = True
-        self.chaser.stop()
+        self._closing.set()
         self._backlog.close()
+        self.chaser.stop()
         self._indexer.join()
+        # the last collection ends, and there is none any more
+        self._gc_lock.acquire()
         self._log.close()
         self._index.close()
         self._fs.unlock(self._lock_fd)

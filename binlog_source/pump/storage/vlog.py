@@ -11,7 +11,7 @@ Points of ``conf.faults``: vlog-before-write, vlog-written, vlog-synced, vlog-fi
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -197,14 +197,17 @@ class ValueLog:
         faults.point("vlog-written")
         if self._sync:
             begun = time.perf_counter()
-            try:
-                appender.sync()
-            except OSError as error:
-                # after a failed sync nobody knows what the disk holds: no record may be acknowledged any more
-                self._failure = error
-                raise
+            self._force(appender.sync)
             self.sync_seconds += time.perf_counter() - begun
         faults.point("vlog-synced")
+
+    def _force(self, sync: Callable[[], None]) -> None:
+        """After a failed sync nobody knows what the disk holds: no record may be acknowledged any more."""
+        try:
+            sync()
+        except OSError as error:
+            self._failure = error
+            raise
 
     def _finish(self) -> None:
         active = self._files[self._active]
@@ -213,17 +216,20 @@ class ValueLog:
         faults.point("vlog-finished")
 
     def _open_next(self) -> None:
-        if self._appender is not None:
-            self._appender.close()
-            self._appender = None
+        self._close_appender()
         path = self._directory / file_name(self._active + 1)
         self._appender = self._fs.open_append(path)
         faults.point("vlog-created")
-        self._fs.sync_dir(self._directory)
+        self._force(lambda: self._fs.sync_dir(self._directory))
         opened = _File(self._fs.open_read(path))
         with self._lock:
             self._files[self._active + 1] = opened
-        self._active += 1
+            self._active += 1
+
+    def _close_appender(self) -> None:
+        appender, self._appender = self._appender, None
+        if appender is not None:
+            appender.close()
 
     def read(self, at: Pointer, length: int) -> bytes:
         """The payload of the record of ``length`` bytes at ``at``."""
@@ -233,10 +239,16 @@ class ValueLog:
         return decode_record(file.reader.read(at.offset, length), at)
 
     def scan(self, start: Pointer, upto: Pointer | None, piece_size: int = _PIECE) -> Iterator[Piece]:
-        """Records from ``start`` on in pieces of about ``piece_size``, up to ``upto`` or the end of the files as they are now."""
+        """Records from ``start`` on in pieces of about ``piece_size``, up to ``upto`` or the end of the files there are now.
+
+        The files are taken at the call, so that one which is dropped later is read to its end nevertheless.
+        """
         with self._lock:
             ids = sorted(i for i in self._files if i >= start.file_id and (upto is None or i <= upto.file_id))
             files = {i: self._files[i] for i in ids}
+        return self._scan_files(files, start, upto, piece_size)
+
+    def _scan_files(self, files: Mapping[int, _File], start: Pointer, upto: Pointer | None, piece_size: int) -> Iterator[Piece]:
         for file_id, file in files.items():
             begin = start.offset if file_id == start.file_id else 0
             end = upto.offset if upto is not None and file_id == upto.file_id else file.length
@@ -264,21 +276,23 @@ class ValueLog:
             if file_id >= before or file_id == self._active or not file.finished or file.max_ts > upto_ts:
                 break
             faults.point("vlog-before-drop")
+            self._fs.remove(self._directory / file_name(file_id))
             with self._lock:
                 del self._files[file_id]
-            self._fs.remove(self._directory / file_name(file_id))
-            gone.append(file_id)
-        if gone:
+            # one by one: after a power failure a file must not be back whose successor is gone
             self._fs.sync_dir(self._directory)
+            gone.append(file_id)
             faults.point("vlog-dropped")
         return gone
 
     def close(self) -> None:
-        """Finish the active file if it is big enough, and let go of all files."""
+        """Finish the active file if it is big enough, and let go of all files. What the disk refuses now is mended at the next open."""
         self._ready = False
-        if self._appender is not None:
-            if self._failure is None and self._files[self._active].length >= FINISH_FROM:
+        try:
+            if self._appender is not None and self._failure is None and self._files[self._active].length >= FINISH_FROM:
                 self._finish()
-            self._appender.close()
-            self._appender = None
-        self._files.clear()
+            self._close_appender()
+        except OSError as error:
+            _log.warning("value log %s is not finished: %s", file_name(self._active), error)
+        with self._lock:
+            self._files.clear()

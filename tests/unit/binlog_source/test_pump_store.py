@@ -2,6 +2,7 @@
 
 import gzip
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -223,19 +224,22 @@ def test_waiting_writers_share_one_sync(tmp_path):
             def sync():
                 syncs.append(1)
                 if len(syncs) == 1:
+                    first.set()
                     queued.wait()
                 plain()
 
             inner.sync = sync
             return inner
 
-    queued = threading.Event()
+    first, queued = threading.Event(), threading.Event()
     store = Store(tmp_path, StoreSettings(max_file_size=1 << 20), files=Counting())
     writers = [threading.Thread(target=store.write, args=([fake(n)],)) for n in range(1, 12)]
-    for writer in writers:
+    writers[0].start()
+    assert first.wait(10)
+    for writer in writers[1:]:
         writer.start()
     while store._queue.qsize() < 10:
-        pass
+        time.sleep(0.001)
     queued.set()
     for writer in writers:
         writer.join()
