@@ -109,7 +109,7 @@ bench-plan: setup-dev ## row events to SQL statements
 	$(VENV)/python -m benchmarks.bench_plan $(BENCH_ARGS)
 
 .PHONY: bench-pump
-bench-pump: setup-dev ## write and read rates of the embedded Pump
+bench-pump: setup-dev ## write and read rates of a Pump, beside the disk and a bare grpcio server (BENCH_ARGS=)
 	$(VENV)/python -m benchmarks.bench_pump $(BENCH_ARGS)
 
 .PHONY: wheel

@@ -56,7 +56,7 @@ class FakeBinlogs:
     def __init__(self, service: PumpService, oracle: Callable[[], int]) -> None:
         self._service = service
         self._oracle = oracle
-        self._seen = -1
+        self._seen = service.writes
 
     def __call__(self) -> None:
         """One look."""

@@ -1,68 +1,22 @@
 """The store on real files: rotation, restart, torn tails, and a disk that fails."""
 
-import gzip
 import threading
-import time
-from pathlib import Path
 
 import pytest
 
 from binlog_source.pump.service import PumpService
-from binlog_source.pump.storage.env import RealFileSystem
-from binlog_source.pump.storage.pointer import BEGINNING, Pointer
-from binlog_source.pump.storage.record import canonical, fake
+from binlog_source.pump.storage.pointer import Pointer
+from binlog_source.pump.storage.record import fake
 from binlog_source.pump.storage.store import Store, StoreSettings
-from binlog_source.upstream.rehearsal import delimited
 from schemas.errors import BinlogPurged, ConfigError, ProtocolViolation
-from schemas.proto import binlog_pb2, pump_pb2
+from tests.fakes.faulty_files import Fault, FaultyFiles
+from tests.faults.store_model import commit, prewrite, pulled, raw, rollback
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "pump_dir"
 NEVER = threading.Event().is_set
 
 
 def opened(path, size=1 << 29, **more):
     return Store(path, StoreSettings(max_file_size=size, sync=False), **more)
-
-
-def prewrite(start_ts, value=b"v"):
-    return canonical(binlog_pb2.Binlog(tp=0, start_ts=start_ts, prewrite_key=b"k", prewrite_value=value).SerializeToString())
-
-
-def commit(start_ts, commit_ts):
-    return canonical(binlog_pb2.Binlog(tp=1, start_ts=start_ts, commit_ts=commit_ts, prewrite_key=b"k").SerializeToString())
-
-
-def pulled(store, last=0):
-    """What sorted delivery sends until it would wait."""
-    waits = []
-    store.catch_up()
-    service = PumpService(store, 0, "p")
-    store.wait_past = lambda seen, timeout: waits.append(1)
-    got = []
-    for flush in service.pull_sorted(last, lambda: bool(waits)):
-        got += [pump_pb2.PullBinlogResp.FromString(m).entity for m in flush]
-    return got
-
-
-def raw(store, start=BEGINNING):
-    waits = []
-    store.catch_up()
-    store.wait_past = lambda seen, timeout: waits.append(1)
-    got = []
-    for flush in PumpService(store, 0, "p").pull_raw(start, lambda: bool(waits)):
-        got += [pump_pb2.PullBinlogResp.FromString(m).entity for m in flush]
-    return got
-
-
-def test_the_log_of_a_real_pump_is_served_as_that_pump_did(tmp_path):
-    value = tmp_path / "value"
-    value.mkdir()
-    (value / "000000.vlog").write_bytes(gzip.decompress((GOLDEN / "000000.vlog.gz").read_bytes()))
-    want = list(delimited(gzip.decompress((GOLDEN / "pulled.binlogs.gz").read_bytes()), "golden"))
-    store = opened(tmp_path)
-    assert [entity.payload for entity in pulled(store)] == want
-    assert sorted(p.name for p in value.iterdir()) == ["000000.vlog", "000001.vlog"]
-    store.close()
 
 
 def test_what_was_written_is_there_after_a_restart(tmp_path):
@@ -150,46 +104,14 @@ def test_a_position_that_is_gone_is_refused(tmp_path):
     store.close()
 
 
-class FailingFiles(RealFileSystem):
-    """A disk whose next append or sync fails on demand."""
-
-    fail = ""
-
-    def open_append(self, path):
-        """See ``FileSystem``."""
-        outer, inner = self, super().open_append(path)
-
-        class File:
-            def append(self, data):
-                if outer.fail == "append":
-                    inner.append(data[: len(data) // 2])
-                    raise OSError(28, "No space left on device")
-                inner.append(data)
-
-            def sync(self):
-                if outer.fail == "sync":
-                    raise OSError(5, "Input/output error")
-                inner.sync()
-
-            def truncate(self, size):
-                if outer.fail == "truncate":
-                    raise OSError(5, "Input/output error")
-                inner.truncate(size)
-
-            def close(self):
-                inner.close()
-
-        return File()
-
-
 def test_a_full_disk_refuses_and_recovers(tmp_path):
-    files = FailingFiles()
+    files = FaultyFiles()
     store = Store(tmp_path, StoreSettings(max_file_size=1 << 20), files=files)
     store.write([fake(5)])
-    files.fail = "append"
+    files.refuse = {"append": Fault.TORN}
     with pytest.raises(OSError, match="No space left"):
         store.write([fake(6)])
-    files.fail = ""
+    files.refuse = {}
     store.write([fake(7)])
     assert [e.meta.commitTs for e in pulled(store)] == [5, 7]
     store.close()
@@ -199,53 +121,76 @@ def test_a_full_disk_refuses_and_recovers(tmp_path):
 
 
 def test_after_a_failed_sync_nothing_is_acknowledged_any_more(tmp_path):
-    files = FailingFiles()
+    files = FaultyFiles()
     store = Store(tmp_path, StoreSettings(max_file_size=1 << 20), files=files)
-    files.fail = "sync"
+    files.refuse = {"sync": Fault.EIO}
     with pytest.raises(OSError, match="Input/output"):
         store.write([fake(5)])
-    files.fail = ""
+    files.refuse = {}
     with pytest.raises(OSError, match="restart the Pump"):
         store.write([fake(6)])
     store.close()
 
 
 def test_waiting_writers_share_one_sync(tmp_path):
-    syncs = []
+    queued = threading.Event()
 
-    class Counting(FailingFiles):
-        """Counts the syncs, the first of which waits until the others queue."""
+    class Waiting(FaultyFiles):
+        """The first sync of a file waits until the other writers queue."""
 
-        def open_append(self, path):
-            """See ``FileSystem``."""
-            inner = super().open_append(path)
-            plain = inner.sync
+        def passes(self, name, half=b"", file=None):
+            """See ``FaultyFiles``."""
+            super().passes(name, half, file)
+            if name == "sync":
+                queued.wait()
 
-            def sync():
-                syncs.append(1)
-                if len(syncs) == 1:
-                    first.set()
-                    queued.wait()
-                plain()
-
-            inner.sync = sync
-            return inner
-
-    first, queued = threading.Event(), threading.Event()
-    store = Store(tmp_path, StoreSettings(max_file_size=1 << 20), files=Counting())
+    files = Waiting()
+    store = Store(tmp_path, StoreSettings(max_file_size=1 << 20), files=files)
     writers = [threading.Thread(target=store.write, args=([fake(n)],)) for n in range(1, 12)]
-    writers[0].start()
-    assert first.wait(10)
-    for writer in writers[1:]:
+    for writer in writers:
         writer.start()
     while store._queue.qsize() < 10:
-        time.sleep(0.001)
+        pass
     queued.set()
     for writer in writers:
         writer.join()
-    assert len(syncs) == 2
+    assert files.operations.count("sync") == 2
     assert len(pulled(store)) == 11
     store.close()
+
+
+def test_a_group_that_crosses_into_a_next_file_is_refused_whole(tmp_path):
+    """What of it was durable before the disk was full stays and is served: an unanswered write may be there."""
+    files = FaultyFiles()
+    store = Store(tmp_path, StoreSettings(max_file_size=1), files=files)
+    files.refuse = {"open_append": Fault.ENOSPC}
+    with pytest.raises(OSError, match="No space left"):
+        store.write([fake(5), fake(6)])
+    files.refuse = {}
+    store.write([fake(6)])
+    assert [e.meta.commitTs for e in raw(store)[:-1]] == [5, 6]
+    store.close()
+
+
+def test_a_negative_ts_stops_nothing(tmp_path):
+    """int64 on the wire: no client may stop the Pump with it, now or at the next open."""
+    store = opened(tmp_path)
+    store.write([prewrite(-5), fake(-3), fake(7)])
+    store.catch_up()
+    store.close()
+    store = opened(tmp_path)
+    store.write([rollback(-5), fake(9)])
+    assert [e.meta.commitTs for e in pulled(store)] == [7, 9]
+    store.close()
+
+
+def test_closing_twice_is_closing_once(tmp_path):
+    store = opened(tmp_path)
+    store.close()
+    other = opened(tmp_path)
+    store.close()
+    other.write([fake(5)])
+    other.close()
 
 
 def test_sorted_delivery_begins_after_the_ts_it_is_given(tmp_path):

@@ -1,0 +1,457 @@
+"""The server side of HTTP/2, frame by frame: what it hands out, what it sends, and what it does not put up with."""
+
+import struct
+from typing import NamedTuple
+
+import pytest
+
+from binlog_source.rpc import http2
+from binlog_source.rpc.header_block import HeaderReader, literal
+from binlog_source.rpc.http2 import HEAD, PREFACE, Call, Cancelled, Connection, ProtocolFailure, frame, percent
+
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
+END_STREAM, ACK, END_HEADERS, PADDED, PRIORITIZED = 0x1, 0x1, 0x4, 0x8, 0x20
+TABLE, INITIAL_WINDOW, MAX_FRAME = 0x1, 0x4, 0x5
+PROTOCOL_ERROR, FLOW_CONTROL_ERROR, FRAME_SIZE_ERROR, REFUSED_STREAM, COMPRESSION_ERROR, ENHANCE_YOUR_CALM = 0x1, 0x3, 0x6, 0x7, 0x9, 0xB
+WINDOW = 65_535
+FIELDS = {b":method": b"POST", b":path": b"/binlog.Pump/WriteBinlog"}
+BLOCK = literal(FIELDS.items())
+
+
+class Frame(NamedTuple):
+    kind: int
+    flags: int
+    stream_id: int
+    payload: bytes
+
+
+def sent(connection):
+    """The frames that the connection wants to send."""
+    data, found = b"".join(connection.output()), []
+    while data:
+        word, flags, stream_id = struct.unpack_from(">IBI", data)
+        end = 9 + (word >> 8)
+        found.append(Frame(word & 0xFF, flags, stream_id, data[9:end]))
+        assert len(data) >= end
+        data = data[end:]
+    return found
+
+
+def word(value):
+    return struct.pack(">I", value)
+
+
+def settings(*pairs):
+    return frame(SETTINGS, 0, 0, b"".join(struct.pack(">HI", *pair) for pair in pairs))
+
+
+def widen(stream_id, more):
+    return frame(WINDOW_UPDATE, 0, stream_id, word(more))
+
+
+def opened(*pairs, max_request=1 << 20):
+    """A connection whose client has greeted with these settings."""
+    connection = Connection(max_request)
+    connection.receive(PREFACE + settings(*pairs))
+    connection.output()
+    return connection
+
+
+def request(stream_id, body=b""):
+    return frame(HEADERS, END_HEADERS, stream_id, BLOCK) + frame(DATA, END_STREAM, stream_id, body)
+
+
+def data_of(frames, stream_id):
+    return b"".join(f.payload for f in frames if f.kind == DATA and f.stream_id == stream_id)
+
+
+# What comes in.
+
+EVERYTHING = (
+    PREFACE
+    + settings((INITIAL_WINDOW, 100_000), (0x9999, 7))
+    + frame(SETTINGS, ACK, 0, b"")
+    + frame(HEADERS, 0, 1, BLOCK[:7])
+    + frame(CONTINUATION, 0, 1, BLOCK[7:20])
+    + frame(CONTINUATION, END_HEADERS, 1, BLOCK[20:])
+    + frame(DATA, 0, 1, b"first")
+    + frame(PING, 0, 0, b"12345678")
+    + frame(HEADERS, END_HEADERS | PADDED | PRIORITIZED, 3, b"\x04" + b"\x00\x00\x00\x01\x10" + BLOCK + b"\0" * 4)
+    + frame(DATA, PADDED, 3, b"\x03" + b"third" + b"\0" * 3)
+    + frame(DATA, END_STREAM | PADDED, 3, b"\x00" + b"!")
+    + frame(PRIORITY, 0, 5, b"\0" * 5)
+    + frame(0xBE, 0xFF, 77, b"a frame of a kind that nobody knows")
+    + frame(DATA, 0, 1, b"")
+    + frame(DATA, END_STREAM, 1, b" and last")
+    + widen(0, 1 << 20)
+    + frame(HEADERS, END_HEADERS, 5, BLOCK)
+    + frame(RST_STREAM, 0, 5, word(8))
+    + frame(HEADERS, END_HEADERS | END_STREAM, 7, BLOCK)
+    + frame(GOAWAY, 0, 0, word(0) + word(0) + b"bye")
+)
+MEANT = [Call(3, FIELDS, b"third!"), Call(1, FIELDS, b"first and last"), Cancelled(5), Call(7, FIELDS, b"")]
+
+
+def test_frames_mean_the_same_wherever_they_are_cut():
+    whole = Connection()
+    assert whole.receive(EVERYTHING) == MEANT
+    said = b"".join(whole.output())
+    for cut in range(len(EVERYTHING) + 1):
+        connection = Connection()
+        events = connection.receive(EVERYTHING[:cut])
+        events += connection.receive(EVERYTHING[cut:])
+        assert (events, b"".join(connection.output())) == (MEANT, said), cut
+
+
+def test_frames_byte_by_byte():
+    connection = Connection()
+    assert [event for at in range(len(EVERYTHING)) for event in connection.receive(EVERYTHING[at : at + 1])] == MEANT
+
+
+def test_the_servers_first_words():
+    connection = Connection()
+    first, second = sent(connection)
+    limits = dict(struct.iter_unpack(">HI", first.payload))
+    assert first.kind == SETTINGS and limits[INITIAL_WINDOW] == (1 << 31) - 1 and limits[MAX_FRAME] == 1 << 20
+    assert second == (WINDOW_UPDATE, 0, 0, word((1 << 31) - 1 - WINDOW))
+
+
+def test_settings_and_pings_are_acknowledged():
+    connection = opened()
+    connection.receive(settings((0x2, 0)) + frame(PING, 0, 0, b"BDP-ping") + frame(PING, ACK, 0, b"not this"))
+    assert sent(connection) == [(SETTINGS, ACK, 0, b""), (PING, ACK, 0, b"BDP-ping")]
+
+
+def test_the_reserved_bit_of_a_stream_id_says_nothing():
+    connection = opened()
+    reserved = 1 << 31
+    data = frame(HEADERS, END_HEADERS, reserved | 1, BLOCK) + frame(DATA, END_STREAM, reserved | 1, b"body")
+    assert connection.receive(data) == [Call(1, FIELDS, b"body")]
+
+
+def test_the_connections_window_is_refilled_long_before_it_is_used_up(monkeypatch):
+    monkeypatch.setattr(http2, "_REFILL", 1000)
+    connection = opened()
+    connection.receive(frame(HEADERS, END_HEADERS, 1, BLOCK) + frame(DATA, PADDED, 1, b"\x09" + b"x" * 990 + b"\0" * 9))
+    assert sent(connection) == [(WINDOW_UPDATE, 0, 0, word(1000))]
+
+
+def test_what_comes_for_a_call_that_is_over_is_passed_over():
+    connection = opened()
+    connection.receive(frame(HEADERS, END_HEADERS, 1, BLOCK) + frame(RST_STREAM, 0, 1, word(8)))
+    late = frame(DATA, 0, 1, b"late") + widen(1, 5) + frame(RST_STREAM, 0, 1, word(8)) + frame(HEADERS, END_HEADERS | END_STREAM, 1, BLOCK)
+    assert connection.receive(late) == []
+    assert not connection.busy
+    connection.answer(1, b"")
+    connection.send(1, b"x")
+    connection.finish(1, 0, "")
+    connection.refuse(1, 2, "x")
+    assert sent(connection) == []
+
+
+def test_trailers_of_a_request_end_it():
+    connection = opened()
+    assert connection.receive(frame(HEADERS, END_HEADERS, 1, BLOCK) + frame(DATA, 0, 1, b"body")) == []
+    assert connection.receive(frame(HEADERS, END_HEADERS | END_STREAM, 1, literal([(b"x", b"y")]))) == [Call(1, FIELDS, b"body")]
+    assert connection.receive(frame(DATA, END_STREAM, 1, b"more")) == []
+
+
+# Bounds.
+
+
+@pytest.mark.parametrize("cut", [1, 3, 100, 2000])
+def test_a_body_that_is_too_large_is_refused_before_it_ends(cut):
+    connection = opened(max_request=100)
+    body = b"\x00\x00\x00\x07\xd0" + b"x" * 2000
+    data = frame(HEADERS, END_HEADERS, 1, BLOCK) + b"".join(frame(DATA, 0, 1, body[at : at + cut]) for at in range(0, len(body), cut))
+    assert connection.receive(data) == [Call(1, FIELDS, body[:5], True)]
+    connection.refuse(1, 8, "too large")
+    headers, reset = sent(connection)
+    assert headers.flags == END_STREAM | END_HEADERS and reset == (RST_STREAM, 0, 1, word(0))
+    assert connection.receive(frame(DATA, END_STREAM, 1, b"the rest") + request(3, b"y" * 100)) == [Call(3, FIELDS, b"y" * 100)]
+
+
+def test_no_body_waits_for_more_than_a_streams_window():
+    assert Connection(1 << 62)._max_request < (1 << 31) - 1
+
+
+def test_calls_beyond_the_bound_are_to_be_made_again():
+    connection = opened()
+    count = 4096
+    connection.receive(b"".join(frame(HEADERS, END_HEADERS, 2 * n + 1, BLOCK) for n in range(count)))
+    assert sent(connection) == []
+    over = 2 * count + 1
+    assert connection.receive(request(over, b"x")) == []
+    assert sent(connection) == [(RST_STREAM, 0, over, word(REFUSED_STREAM))]
+    connection.receive(frame(RST_STREAM, 0, 1, word(8)))
+    assert connection.receive(request(over + 2, b"x")) == [Call(over + 2, FIELDS, b"x")]
+
+
+HUGE_BLOCK = literal([(b"x", b"y" * 70_000)])
+
+
+@pytest.mark.parametrize(
+    ("code", "data"),
+    [
+        (PROTOCOL_ERROR, frame(PUSH_PROMISE, END_HEADERS, 1, word(2) + BLOCK)),
+        (PROTOCOL_ERROR, frame(HEADERS, END_HEADERS, 0, BLOCK)),
+        (PROTOCOL_ERROR, frame(HEADERS, END_HEADERS, 2, BLOCK)),
+        (PROTOCOL_ERROR, frame(HEADERS, 0, 1, BLOCK) + frame(PING, 0, 0, b"\0" * 8)),
+        (PROTOCOL_ERROR, frame(HEADERS, 0, 1, BLOCK) + frame(DATA, 0, 1, b"x")),
+        (PROTOCOL_ERROR, frame(HEADERS, 0, 1, BLOCK) + frame(CONTINUATION, END_HEADERS, 3, b"")),
+        (PROTOCOL_ERROR, frame(CONTINUATION, END_HEADERS, 1, b"")),
+        (PROTOCOL_ERROR, frame(HEADERS, END_HEADERS | PADDED, 1, b"")),
+        (PROTOCOL_ERROR, frame(HEADERS, END_HEADERS, 1, BLOCK) + frame(DATA, PADDED, 1, b"\x05" + b"x" * 4)),
+        (PROTOCOL_ERROR, frame(DATA, 0, 0, b"x")),
+        (PROTOCOL_ERROR, frame(DATA, 0, 1, b"x")),
+        (PROTOCOL_ERROR, frame(DATA, END_STREAM, 2, b"x")),
+        (PROTOCOL_ERROR, frame(PING, 0, 1, b"\0" * 8)),
+        (PROTOCOL_ERROR, frame(SETTINGS, 0, 1, b"")),
+        (PROTOCOL_ERROR, settings((MAX_FRAME, 16_383))),
+        (PROTOCOL_ERROR, settings((MAX_FRAME, 1 << 24))),
+        (FLOW_CONTROL_ERROR, settings((INITIAL_WINDOW, 1 << 31))),
+        (FLOW_CONTROL_ERROR, widen(0, (1 << 31) - WINDOW)),
+        (FLOW_CONTROL_ERROR, frame(HEADERS, END_HEADERS, 1, BLOCK) + widen(1, (1 << 31) - WINDOW)),
+        (FRAME_SIZE_ERROR, frame(HEADERS, END_HEADERS | PRIORITIZED, 1, b"1234")),
+        (FRAME_SIZE_ERROR, frame(PING, 0, 0, b"1234567")),
+        (FRAME_SIZE_ERROR, frame(SETTINGS, 0, 0, b"12345")),
+        (FRAME_SIZE_ERROR, frame(RST_STREAM, 0, 1, b"123")),
+        (FRAME_SIZE_ERROR, frame(WINDOW_UPDATE, 0, 0, b"12345")),
+        (FRAME_SIZE_ERROR, struct.pack(">IBI", ((1 << 20) + 1) << 8 | DATA, 0, 1)),
+        (COMPRESSION_ERROR, frame(HEADERS, END_HEADERS, 1, b"\x80")),
+        (COMPRESSION_ERROR, frame(HEADERS, END_HEADERS, 1, b"\x40\x05ab")),
+        (ENHANCE_YOUR_CALM, frame(HEADERS, END_HEADERS, 1, HUGE_BLOCK)),
+        (ENHANCE_YOUR_CALM, frame(HEADERS, 0, 1, HUGE_BLOCK[:9000]) + frame(CONTINUATION, 0, 1, HUGE_BLOCK) * 2),
+    ],
+)
+def test_a_broken_protocol_ends_the_connection(code, data):
+    with pytest.raises(ProtocolFailure) as failure:
+        opened().receive(data)
+    assert failure.value.code == code
+
+
+@pytest.mark.parametrize("data", [b"PRI * HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", PREFACE[:-1] + b"x"])
+def test_another_preface_is_refused(data):
+    with pytest.raises(ProtocolFailure):
+        Connection().receive(data)
+
+
+def test_after_goaway_calls_under_way_go_on_and_new_ones_are_passed_over():
+    connection = opened()
+    connection.receive(frame(HEADERS, END_HEADERS, 5, BLOCK))
+    connection.goaway(PROTOCOL_ERROR, "why " + "ü" * 5000)
+    (bye,) = sent(connection)
+    assert bye.kind == GOAWAY and bye.payload[:8] == word(5) + word(PROTOCOL_ERROR) and bye.payload[8:].decode().startswith("why üü")
+    assert len(bye.payload) < 16_384
+    assert connection.receive(request(7, b"new")) == []
+    assert connection.receive(frame(DATA, END_STREAM, 5, b"old")) == [Call(5, FIELDS, b"old")]
+    connection.answer(5, b"")
+    assert len(sent(connection)) == 3 and not connection.busy
+
+
+# Header blocks whose meaning depends on what came before.
+
+
+def test_header_blocks_that_use_the_table():
+    connection = opened()
+    indexed = b"\x40\x04name\x05first"
+    again = b"\xbe"
+    calls = []
+    for stream_id, block in enumerate((indexed, again, again, b"\x40\x04name\x06second", again, b"\xbf"), 1):
+        calls += connection.receive(frame(HEADERS, END_HEADERS | END_STREAM, 2 * stream_id + 1, block))
+    assert [call.headers[b"name"] for call in calls] == [b"first", b"first", b"first", b"second", b"second", b"first"]
+
+
+def test_header_blocks_of_ignored_calls_still_change_the_table():
+    connection = opened()
+    connection.receive(frame(HEADERS, END_HEADERS | END_STREAM, 3, BLOCK))
+    connection.receive(frame(HEADERS, END_HEADERS | END_STREAM, 1, b"\x40\x04name\x05value"))
+    (call,) = connection.receive(frame(HEADERS, END_HEADERS | END_STREAM, 5, b"\xbe"))
+    assert call.headers == {b"name": b"value"}
+
+
+# What goes out.
+
+
+def test_an_answer_is_head_message_and_trailers():
+    connection = opened()
+    connection.receive(request(1))
+    connection.answer(1, b"abc")
+    assert sent(connection) == [
+        (HEADERS, END_HEADERS, 1, HEAD),
+        (DATA, 0, 1, b"\x00\x00\x00\x00\x03abc"),
+        (HEADERS, END_HEADERS | END_STREAM, 1, literal([(b"grpc-status", b"0")])),
+    ]
+    assert HeaderReader().read(HEAD) == {b":status": b"200", b"content-type": b"application/grpc"}
+    assert not connection.busy
+
+
+@pytest.mark.parametrize("pairs", [[(INITIAL_WINDOW, 3)], [(MAX_FRAME, 16_384)]])
+def test_an_answer_that_does_not_fit_goes_in_pieces(pairs):
+    connection = opened(*pairs)
+    connection.receive(request(1))
+    message = b"x" * 20_000
+    connection.answer(1, message)
+    connection.receive(widen(1, 50_000))
+    frames = sent(connection)
+    assert data_of(frames, 1) == b"\x00" + word(20_000) + message
+    assert [f.kind for f in frames].count(DATA) > 1 and frames[-1].flags & END_STREAM
+    assert not connection.busy
+
+
+def test_a_refusal_is_one_header_block():
+    connection = opened()
+    connection.receive(request(1))
+    connection.refuse(1, 2, "50% für\n")
+    (refusal,) = sent(connection)
+    assert (refusal.kind, refusal.flags) == (HEADERS, END_HEADERS | END_STREAM)
+    fields = HeaderReader().read(refusal.payload)
+    assert fields[b":status"] == b"200" and fields[b"grpc-status"] == b"2" and fields[b"grpc-message"] == b"50%25 f%C3%BCr%0A"
+
+
+@pytest.mark.parametrize("status", [0, 2])
+def test_a_stream_that_ends_before_it_began_has_a_head_too(status):
+    connection = opened()
+    connection.receive(request(1))
+    connection.finish(1, status, "no")
+    (only,) = sent(connection)
+    fields = HeaderReader().read(only.payload)
+    assert only.flags == END_HEADERS | END_STREAM
+    assert (fields[b":status"], fields[b"content-type"], fields[b"grpc-status"]) == (b"200", b"application/grpc", b"%d" % status)
+
+
+def test_a_stream_of_answers():
+    connection = opened()
+    connection.receive(request(1))
+    connection.start(1, [(b"x-key", b"value")])
+    connection.send(1, b"one")
+    connection.send(1, b"")
+    connection.send(1, b"two")
+    connection.finish(1, 0, "")
+    head, first, second, end = sent(connection)
+    assert HeaderReader().read(head.payload)[b"x-key"] == b"value" and not head.flags & END_STREAM
+    assert (first.payload, second.payload) == (b"one", b"two")
+    assert end == (HEADERS, END_HEADERS | END_STREAM, 1, literal([(b"grpc-status", b"0")]))
+
+
+def test_nothing_is_sent_beyond_the_streams_window():
+    connection = opened((INITIAL_WINDOW, 10))
+    connection.receive(request(1))
+    connection.send(1, b"0123456789abcdef")
+    connection.finish(1, 0, "")
+    assert data_of(sent(connection), 1) == b"0123456789" and connection.queued(1) == 6
+    connection.receive(widen(1, 4))
+    assert data_of(sent(connection), 1) == b"abcd" and connection.queued(1) == 2
+    connection.receive(widen(1, 2))
+    last, trailers = sent(connection)
+    assert last.payload == b"ef" and trailers.flags & END_STREAM and connection.queued(1) == 0
+
+
+def test_nothing_is_sent_beyond_the_connections_window():
+    connection = opened((INITIAL_WINDOW, 1 << 20))
+    connection.receive(request(1) + request(3))
+    connection.send(1, b"a" * (WINDOW - 5))
+    connection.send(3, b"b" * 100)
+    frames = sent(connection)
+    assert len(data_of(frames, 1)) == WINDOW - 5 and data_of(frames, 3) == b"b" * 5
+    connection.receive(widen(3, 1000))
+    assert sent(connection) == []
+    connection.receive(widen(0, 1000))
+    assert data_of(sent(connection), 3) == b"b" * 95
+
+
+def test_unary_answers_wait_for_the_windows_too():
+    connection = opened((INITIAL_WINDOW, 0))
+    connection.receive(request(1))
+    connection.answer(1, b"")
+    assert [f.kind for f in sent(connection)] == [HEADERS]
+    connection.receive(settings((INITIAL_WINDOW, 5)))
+    assert data_of(sent(connection), 1) == b"\0" * 5 and not connection.busy
+
+
+def test_streams_take_turns_at_a_narrow_connection():
+    connection = opened((INITIAL_WINDOW, 1 << 20))
+    ids = (1, 3, 5)
+    connection.receive(b"".join(map(request, ids)))
+    connection.send(1, b"x" * WINDOW)
+    for stream_id in ids:
+        connection.send(stream_id, b"y" * 1000)
+    connection.output()
+    turns = []
+    for _ in range(6):
+        connection.receive(widen(0, 100))
+        turns += [f.stream_id for f in sent(connection)]
+    assert turns == [1, 3, 5, 1, 3, 5]
+
+
+def test_a_changed_initial_window_counts_for_open_streams_both_ways():
+    connection = opened((INITIAL_WINDOW, 100))
+    connection.receive(request(1))
+    connection.send(1, b"x" * 80)
+    connection.receive(settings((INITIAL_WINDOW, 50)))
+    connection.send(1, b"y" * 100)
+    assert data_of(sent(connection), 1) == b"x" * 80  # the window is at -30
+    connection.receive(widen(1, 30))
+    assert data_of(sent(connection), 1) == b""
+    connection.receive(widen(1, 1))
+    assert data_of(sent(connection), 1) == b"y"
+    connection.receive(settings((INITIAL_WINDOW, 40), (INITIAL_WINDOW, 60)))
+    assert data_of(sent(connection), 1) == b"y" * 10
+    connection.receive(request(3))
+    connection.send(3, b"z" * 100)
+    assert data_of(sent(connection), 3) == b"z" * 60
+
+
+def test_frames_are_as_large_as_the_client_allows():
+    connection = opened((INITIAL_WINDOW, 1 << 20))
+    connection.receive(request(1) + widen(0, 1 << 20))
+    connection.send(1, b"x" * 40_000)
+    assert [len(f.payload) for f in sent(connection) if f.kind == DATA] == [16_384, 16_384, 7_232]
+    connection.receive(settings((MAX_FRAME, 30_000)))
+    connection.send(1, b"x" * 40_000)
+    assert [len(f.payload) for f in sent(connection) if f.kind == DATA] == [30_000, 10_000]
+
+
+def test_a_client_that_wants_a_smaller_table_is_told_that_none_is_used():
+    connection = opened()
+    connection.receive(request(1) + request(3) + request(5) + request(7))
+    connection.start(1, [])
+    connection.output()
+    connection.receive(settings((TABLE, 100)))
+    connection.finish(1, 0, "")
+    _, trailers = sent(connection)
+    assert trailers.payload[0] == 0x20
+    connection.answer(3, b"")
+    assert sent(connection)[0].payload == HEAD
+    for stream_id, act in ((5, lambda: connection.answer(5, b"")), (7, lambda: connection.refuse(7, 2, "no"))):
+        connection.receive(settings((TABLE, 0)))
+        act()
+        first = next(f for f in sent(connection) if f.stream_id == stream_id)
+        assert first.payload.startswith(b"\x20" + HEAD)
+
+
+def test_a_cancelled_stream_is_forgotten():
+    connection = opened((INITIAL_WINDOW, 1))
+    connection.receive(request(1) + request(3))
+    connection.send(1, b"x" * 100)
+    assert connection.receive(frame(RST_STREAM, 0, 1, word(8))) == [Cancelled(1)]
+    connection.output()
+    assert connection.queued(1) == 0
+    connection.receive(widen(0, 1000) + widen(1, 1000))
+    assert sent(connection) == []
+
+
+# Texts.
+
+
+def test_percent():
+    assert percent("plain ~ text") == b"plain ~ text"
+    assert percent("100% \x7f\x1f é 漢") == b"100%25 %7F%1F %C3%A9 %E6%BC%A2"
+    assert percent("a name that is no text: \udcff") == b"a name that is no text: ?"
+
+
+@pytest.mark.parametrize("text", ["x" * 100_000, "%" * 100_000, "漢" * 100_000])
+def test_a_long_text_is_cut_between_characters(text):
+    said = percent(text)
+    assert 1000 < len(said) <= 3 * 2048
+    assert text.startswith(bytes.fromhex(said.replace(b"%", b"").decode()).decode() if b"%" in said else said.decode())
