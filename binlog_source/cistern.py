@@ -13,7 +13,8 @@ import threading
 from collections.abc import Callable
 
 from binlog_source.registry import DRAINERS, PUMPS, NodeState, NodeStatus, Registry
-from binlog_source.rpc.front import Front, Methods, StreamCall
+from binlog_source.rpc.calls import Methods, StreamCall
+from binlog_source.rpc.front import Front
 from binlog_source.rpc.grpc_message import UNKNOWN, Refusal
 from schemas.errors import ReplicationError
 

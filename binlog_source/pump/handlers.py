@@ -16,7 +16,8 @@ from google.protobuf.message import DecodeError
 from binlog_source.pump.service import Flush, PumpService
 from binlog_source.pump.storage.pointer import Pointer
 from binlog_source.pump.storage.store import Request
-from binlog_source.rpc.front import Front, Methods, StreamCall, Ticket
+from binlog_source.rpc.calls import Methods, StreamCall, Ticket
+from binlog_source.rpc.front import Front
 from binlog_source.rpc.grpc_message import UNKNOWN, Refusal
 from binlog_source.rpc.http1 import Answer
 from binlog_source.rpc.http1 import Request as HttpRequest

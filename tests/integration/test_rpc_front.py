@@ -14,7 +14,9 @@ import grpc
 import pytest
 
 from binlog_source.rpc import front as front_module
-from binlog_source.rpc.front import Front, Methods
+from binlog_source.rpc import peer as peer_module
+from binlog_source.rpc.calls import Methods
+from binlog_source.rpc.front import Front
 from binlog_source.rpc.grpc_message import UNKNOWN, Refusal, message_of
 from binlog_source.rpc.header_block import literal
 from binlog_source.rpc.http1 import Answer
@@ -382,7 +384,7 @@ def test_a_client_that_does_not_read_holds_its_handler_back(server):
 
 
 def test_a_client_that_asks_and_does_not_listen_is_not_read(server, monkeypatch):
-    monkeypatch.setattr(front_module, "_DEAF_BYTES", BACKLOG + MIB)
+    monkeypatch.setattr(peer_module, "_DEAF_BYTES", BACKLOG + MIB)
     client = Raw(server)
     pings = frame(PING, 0, 0, b"are you?") * 10_000
     said = 0
@@ -442,7 +444,7 @@ def test_a_client_that_breaks_the_protocol_is_told_and_cut_off(server, channel, 
 
 
 def test_a_client_that_says_nothing_is_dropped(server, monkeypatch):
-    monkeypatch.setattr(front_module, "_FIRST_WORD", 0.1)
+    monkeypatch.setattr(peer_module, "_FIRST_WORD", 0.1)
     with socket.create_connection(("127.0.0.1", server.front.port), PATIENCE) as silent:
         silent.sendall(b"PR")
         assert silent.recv(1) == b""
@@ -570,7 +572,7 @@ def test_stop_waits_for_the_handler_of_a_client_that_is_gone(server):
 
 
 def test_a_handler_that_does_not_end_is_named(server, caplog, monkeypatch):
-    monkeypatch.setattr(front_module, "_LINGER", 0.05)
+    monkeypatch.setattr(peer_module, "LINGER", 0.05)
     server.front.methods.stream[b"/t/Deaf"] = lambda call: server.calls.put(call) or server.go_on.wait(PATIENCE)
     client = Raw(server)
     client.call(1, b"Deaf", b"")

@@ -1,0 +1,113 @@
+"""What a handler holds of a call, and what a server is made of: ``Ticket`` for one answer, ``StreamCall`` for a stream of them, ``Methods``.
+
+Promises: a ``StreamCall`` is for one handler's thread; ``left`` and ``cancel`` are for the loop's.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from binlog_source.rpc import http1
+from binlog_source.rpc.grpc_message import ENCODING, GZIP, prefixed, prefixed_gzip
+
+if TYPE_CHECKING:
+    from binlog_source.rpc.peer import Peer
+
+Fields = Sequence[tuple[bytes, bytes]]
+
+BACKLOG_BYTES = 2 << 20
+"""A stream handler waits while more than this of its answers is on the way."""
+
+
+class Ticket:
+    """The right to answer one unary call, once."""
+
+    __slots__ = ("peer", "stream_id")
+
+    def __init__(self, peer: "Peer", stream_id: int) -> None:
+        self.peer = peer
+        self.stream_id = stream_id
+
+
+class StreamCall:
+    """One call with a stream of answers, as its handler sees it. For one thread."""
+
+    def __init__(self, peer: "Peer", stream_id: int, message: bytes, headers: Mapping[bytes, bytes]) -> None:
+        self.stream_id = stream_id
+        """Its name on its connection."""
+        self.message = message
+        """The request."""
+        self.headers = headers
+        """The request's metadata."""
+        self._peer = peer
+        self._frame = prefixed_gzip if headers.get(ENCODING) == GZIP else prefixed
+        self._changed = threading.Condition()
+        self._handed = 0
+        self._backlog = 0
+        self._cancelled = False
+        self._wakes: list[Callable[[], None]] = []
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the client has gone, or the server stops."""
+        return self._cancelled
+
+    def on_cancel(self, wake: Callable[[], None]) -> None:
+        """Have ``wake`` called, on the loop's thread, when the client goes or the server stops."""
+        self._wakes.append(wake)
+        if self._cancelled:
+            wake()
+
+    def start(self, metadata: Fields) -> None:
+        """Send the initial metadata."""
+        extra = ((ENCODING, GZIP),) if self._frame is prefixed_gzip else ()
+        self._peer.front.call(self._peer.stream_start, self.stream_id, (*metadata, *extra))
+
+    def send(self, messages: Sequence[bytes]) -> None:
+        """Send messages; waits while the client is behind. Nothing happens once it has gone."""
+        data = b"".join(map(self._frame, messages))
+        with self._changed:
+            self._changed.wait_for(lambda: self._handed + self._backlog <= BACKLOG_BYTES or self._cancelled)
+            if self._cancelled:
+                return
+            self._handed += len(data)
+        self._peer.front.call(self._peer.stream_send, self, data)
+
+    def finish(self, status: int, text: str) -> None:
+        """End the stream."""
+        self._peer.front.call(self._peer.stream_finish, self.stream_id, status, text)
+
+    def left(self, backlog: int, taken: int) -> None:
+        """On the loop: ``taken`` more bytes were handed over to it; of all that were, ``backlog`` bytes have not left yet."""
+        with self._changed:
+            self._handed -= taken
+            self._backlog = backlog
+            self._changed.notify_all()
+
+    def cancel(self) -> None:
+        """On the loop: the client has gone, or the server stops."""
+        with self._changed:
+            self._cancelled = True
+            self._changed.notify_all()
+        for wake in self._wakes:
+            wake()
+
+
+UnaryHandler = Callable[[bytes, Ticket], None]
+StreamHandler = Callable[[StreamCall], None]
+HttpHandler = Callable[[http1.Request], http1.Answer]
+
+
+@dataclass(frozen=True, slots=True)
+class Methods:
+    """What a server answers. A handler may raise ``Refusal``."""
+
+    unary: Mapping[bytes, UnaryHandler] = field(default_factory=dict)
+    """By path, ``/binlog.Pump/WriteBinlog``; called on the loop's thread."""
+    stream: Mapping[bytes, StreamHandler] = field(default_factory=dict)
+    """By path; called in a thread of its own."""
+    http: HttpHandler = lambda request: http1.NOT_FOUND
+    """Called in a thread."""
+    max_request: int = 1 << 62
+    """Bytes of a request message."""
