@@ -1,9 +1,9 @@
 """Calls to a Pump: one open pull (``Pull``), and bounded reads that survive a Pump's restart. gRPC shell.
 
 Promises of ``read_raw`` and ``read_sorted``: for one (start, end) they yield the same records each time; after a broken
-connection they go on where they were; they give up with ``PumpUnavailable`` when nothing has arrived for ``patience``
-seconds. Records out of order are a ``ProtocolViolation``; of a span that the Pump has collected the caller is told. Each
-error names Pump and ts. Channels are kept for the life of the process.
+connection they go on where they were, at whatever address ``find`` says then; they give up with ``PumpUnavailable`` when
+nothing has arrived for ``patience`` seconds. Records out of order are a ``ProtocolViolation``; of a span that the Pump has
+collected the caller is told. Each error names Pump and ts. Channels are kept for the life of the process.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 import numpy as np
@@ -25,6 +25,7 @@ from schemas.proto import pump_pb2
 DELIVERY_KEY = "tidb-binlog-delivery"
 BATCH_KEY = "tidb-binlog-batch"
 GC_KEY = "tidb-binlog-gc-ts"
+PUMP_KEY = "tidb-binlog-pump"
 TIP = "tip"
 
 _OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.min_reconnect_backoff_ms", 100),
@@ -47,18 +48,39 @@ class Endpoint:
     cluster_id: int
 
 
+Find: TypeAlias = Callable[[Endpoint], Endpoint]
+"""Where a Pump is now: it may have come back at another address."""
+
+
+def stays(endpoint: Endpoint) -> Endpoint:
+    """Where a Pump is that never moves."""
+    return endpoint
+
+
 @dataclass(frozen=True, slots=True)
 class Greeting:
     """A Pump's initial metadata. ``delivery`` is empty for a real Pump, which knows none of this."""
 
     delivery: str
     gc_ts: int
+    pump: str
+    """Its node id."""
+
+    def require(self, endpoint: Endpoint) -> None:
+        """Refuse what another Pump says: addresses are given away again, and its promises are not those of the Pump that is asked for.
+
+        Raises:
+            PumpUnavailable: another Pump answers there. One known by its address alone may have any id.
+        """
+        if self.pump not in ("", endpoint.pump) and endpoint.pump != endpoint.address:
+            raise PumpUnavailable(f"at {endpoint.address} answers Pump {self.pump}, not {endpoint.pump}")
 
 
 class Pull:
     """One PullBinlogs call: an iterator of response bytes. ``greeting()`` blocks until the Pump has answered."""
 
     def __init__(self, endpoint: Endpoint, delivery: str, start: Position, timeout: float | None = None) -> None:
+        self._endpoint = endpoint
         request = pump_pb2.PullBinlogReq(clusterID=endpoint.cluster_id)
         request.startFrom.suffix, request.startFrom.offset = start.suffix, start.offset
         method = channel(endpoint.address).unary_stream(
@@ -71,11 +93,14 @@ class Pull:
 
         Raises:
             grpc.RpcError: the call failed before the Pump said anything.
+            PumpUnavailable: it is another Pump.
         """
         metadata = {key: str(value) for key, value in self._call.initial_metadata() or ()}
         if DELIVERY_KEY not in metadata and self._call.done() and self._call.code() is not grpc.StatusCode.OK:
             raise self._call
-        return Greeting(metadata.get(DELIVERY_KEY, ""), int(metadata.get(GC_KEY, "0") or 0))
+        greeting = Greeting(metadata.get(DELIVERY_KEY, ""), int(metadata.get(GC_KEY, "0") or 0), metadata.get(PUMP_KEY, ""))
+        greeting.require(self._endpoint)
+        return greeting
 
     def __iter__(self) -> Iterator[bytes]:
         return iter(self._call)
@@ -142,7 +167,13 @@ def offers_raw(endpoint: Endpoint, patience: float) -> bool:
 
 
 def read_raw(
-    endpoint: Endpoint, begin: Position, end: Position, wanted_ts: int, patience: float, on_purged: Callable[[int], None]
+    endpoint: Endpoint,
+    begin: Position,
+    end: Position,
+    wanted_ts: int,
+    patience: float,
+    on_purged: Callable[[int], None],
+    find: Find = stays,
 ) -> Iterator[Records]:
     """The records of the log from ``begin`` (inclusive) to ``end``, in log order, in runs.
 
@@ -151,7 +182,7 @@ def read_raw(
     """
     reached, lost = begin, False
 
-    def attempt() -> Iterator[Records]:
+    def attempt(endpoint: Endpoint) -> Iterator[Records]:
         nonlocal reached, lost
         with _opened(endpoint, Delivery.RAW, reached) as pull:
             greeting = pull.greeting()
@@ -170,23 +201,28 @@ def read_raw(
                     return
 
     if begin < end:
-        yield from _patiently(attempt, endpoint, lambda: reached, wanted_ts, patience, lambda: reached >= end)
+        yield from _patiently(attempt, endpoint, lambda: reached, wanted_ts, patience, lambda: reached >= end, find)
 
 
-def read_sorted(endpoint: Endpoint, after_ts: int, upto_ts: int, patience: float, on_purged: Callable[[int], None]) -> Iterator[Records]:
+def read_sorted(
+    endpoint: Endpoint, after_ts: int, upto_ts: int, patience: float, on_purged: Callable[[int], None], find: Find = stays
+) -> Iterator[Records]:
     """The messages with ``commit_ts`` in (after_ts, upto_ts], ascending, in runs; fakes among them."""
     reached = after_ts
     done = False
 
-    def attempt() -> Iterator[Records]:
+    def attempt(endpoint: Endpoint) -> Iterator[Records]:
         nonlocal reached, done
         with _opened(endpoint, Delivery.SORTED, Position(0, reached)) as pull:
+            greeting: Greeting | None = None
             for data in pull:
+                # not before: a real Pump greets with its first message
+                greeting = greeting or pull.greeting()
                 records = parse(data, endpoint.pump)
                 if not len(records):
                     continue
-                if reached == after_ts and purged(pull.greeting().gc_ts, after_ts):
-                    on_purged(pull.greeting().gc_ts)
+                if reached == after_ts and purged(greeting.gc_ts, after_ts):
+                    on_purged(greeting.gc_ts)
                 _require_ascending(records, reached, endpoint)
                 last = int(records.commit_ts[-1])
                 count = int(np.searchsorted(records.commit_ts, upto_ts, side="right"))
@@ -197,25 +233,28 @@ def read_sorted(endpoint: Endpoint, after_ts: int, upto_ts: int, patience: float
                     return
 
     if after_ts < upto_ts:
-        yield from _patiently(attempt, endpoint, lambda: reached, after_ts, patience, lambda: done)
+        yield from _patiently(attempt, endpoint, lambda: reached, after_ts, patience, lambda: done, find)
 
 
 def _patiently(
-    attempt: Callable[[], Iterator[Records]],
+    attempt: Callable[[Endpoint], Iterator[Records]],
     endpoint: Endpoint,
     mark: Callable[[], object],
     wanted_ts: int,
     patience: float,
     finished: Callable[[], bool],
+    find: Find,
 ) -> Iterator[Records]:
-    """Repeat ``attempt`` until ``finished``; the patience starts anew whenever ``mark`` has moved."""
+    """Repeat ``attempt``, wherever the Pump is, until ``finished``; the patience starts anew whenever ``mark`` has moved."""
     pause, since, before = _FIRST_PAUSE, time.monotonic(), mark()
     while True:
         failure = "it ended the stream"
         try:
-            yield from attempt()
+            yield from attempt(endpoint)
         except grpc.RpcError as error:
             failure = reason(error)
+        except PumpUnavailable as error:
+            failure = str(error)
         if finished():
             return
         if mark() != before:
@@ -227,6 +266,7 @@ def _patiently(
             )
         time.sleep(pause)
         pause = min(pause * 2, _LAST_PAUSE)
+        endpoint = find(endpoint)
 
 
 @contextlib.contextmanager

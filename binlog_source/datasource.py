@@ -15,7 +15,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -176,10 +176,16 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"the batch (ts {after_ts}, {after.resolved_ts}] reads Pump {', '.join(missing)}, which option pumps or the registry "
                 "no longer names; name it again until the batch is done, or delete Spark's checkpoint directory"
             )
-        endpoints = _endpoints(roster, {pump: known[pump] for pump in after.pumps})
+        endpoints = _endpoints(roster, {pump: known[pump] for pump in self._owners(roster, after, after_ts)})
         if after.delivery is Delivery.SORTED:
             return _sorted_partitions(endpoints, after_ts, after.resolved_ts)
         return _raw_partitions(endpoints, before, after, after_ts, self._config.pairing_buckets)
+
+    def _owners(self, roster: Roster, after: BinlogOffset, after_ts: int) -> list[str]:
+        """The Pumps of ``after`` to read from: not those that have left since, for whoever leaves has nothing that is still wanted."""
+        wanted_from = max(after_ts, self._config.starting_commit_ts)
+        there = roster.pumps(wanted_from)
+        return [pump for pump in after.pumps if pump in there] or list(after.pumps)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one Pump."""
@@ -333,7 +339,8 @@ def _raw_partitions(
 ) -> list[BinlogPartition]:
     """One partition per Pump whose position moved, and one at least, for the control rows."""
     made = []
-    for pump, mark in sorted(after.pumps.items()):
+    for pump in endpoints:
+        mark = after.pumps[pump]
         earlier = before.pumps.get(pump)
         begin = earlier.position if earlier is not None else mark.since or mark.position
         made.append(BinlogPartition(endpoints[pump], Delivery.RAW, after_ts, after.resolved_ts, begin, mark.position, buckets))
@@ -359,11 +366,19 @@ def _rows(part: BinlogPartition, config: SourceConfig, extra: StreamOptions) -> 
         _log.warning("%s; going on with a gap because failOnDataLoss=false", text)
         lost.append(loss(pump, part.after_ts, gc_ts, text))
 
+    def find(endpoint: Endpoint) -> Endpoint:
+        try:
+            with closing(roster_of(config)) as roster:
+                return replace(endpoint, address=roster.pumps().get(pump, endpoint.address))
+        except PumpUnavailable as error:
+            _log.warning("Pump %s is looked for where it was: %s", pump, error)
+            return endpoint
+
     clock_ts = 0
     if part.delivery is Delivery.RAW:
-        runs = read_raw(part.endpoint, part.begin, part.end, part.after_ts, extra.patience, on_purged)
+        runs = read_raw(part.endpoint, part.begin, part.end, part.after_ts, extra.patience, on_purged, find)
     else:
-        runs = read_sorted(part.endpoint, part.after_ts, part.upto_ts, extra.patience, on_purged)
+        runs = read_sorted(part.endpoint, part.after_ts, part.upto_ts, extra.patience, on_purged, find)
     for records in _gathered(runs):
         faults.point("source-read")
         clock_ts = max(clock_ts, int(records.commit_ts.max(initial=0)))

@@ -19,7 +19,7 @@ from binlog_source.admission import Step, TailView
 from binlog_source.client import TIP, Endpoint, Pull, purge_text, purged, reason
 from binlog_source.framing import Records, parse
 from binlog_source.offset import BinlogOffset, Position
-from schemas.errors import BinlogPurged, ConfigError, ProtocolViolation, ReplicationError
+from schemas.errors import BinlogPurged, ConfigError, ProtocolViolation, PumpUnavailable, ReplicationError
 from schemas.events import Delivery
 
 _JOIN_BELOW = 64 * 1024
@@ -90,6 +90,8 @@ class Tail:
                 self.trouble = "it ended the stream"
             except grpc.RpcError as error:
                 self.trouble = reason(error)
+            except PumpUnavailable as error:
+                self.trouble = str(error)
             except ReplicationError as error:
                 with self._changed:
                     self.fault = error

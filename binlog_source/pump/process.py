@@ -27,10 +27,8 @@ _SERVING = "serving "
 class ServerProcess:
     """``python -m MODULE FLAGS`` that prints ``serving HOST:PORT``."""
 
-    def __init__(self, name: str, command: list[str], errors: Path | None = None) -> None:
-        """``errors``: a file that its stderr is appended to; None = it is read only when the process does not start."""
+    def __init__(self, name: str, command: list[str]) -> None:
         self._name = name
-        self._errors = errors
         self._command = command
         self._process: subprocess.Popen[bytes] | None = None
         self.address = ""
@@ -51,7 +49,7 @@ class ServerProcess:
         root = str(Path(conf.__file__).resolve().parent.parent)
         paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
-        with self._errors.open("ab+") if self._errors is not None else tempfile.TemporaryFile() as errors:
+        with tempfile.TemporaryFile() as errors:
             # a session of its own: Ctrl-C on the terminal is for the job, which then stops its servers in order
             self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, stderr=errors, env=environ, start_new_session=True)
             line = self._first_line(self._process)
@@ -118,9 +116,9 @@ class ServerProcess:
 class PumpProcess(ServerProcess):
     """``jobs.pump`` with ``config``; a port of 0 is chosen at the first start and kept."""
 
-    def __init__(self, config: PumpConfig, errors: Path | None = None) -> None:
+    def __init__(self, config: PumpConfig) -> None:
         self.config = config
-        super().__init__(f"Pump {config.node_id}", _command(config), errors)
+        super().__init__(f"Pump {config.node_id}", _command(config))
 
     def start(self) -> "PumpProcess":
         """See ``ServerProcess``."""

@@ -43,6 +43,8 @@ _GRACE = 10.0
 _GC_EVERY = 3600.0
 _DRAINERS_EVERY = 600.0
 _SAFE_POLL = 1.0
+_FAKE_AGAIN = 10.0
+"""Seconds without news of a Drainer after which a closing Pump writes another fake binlog."""
 _ANY_HOST = ("", "0.0.0.0", "[::]")
 
 
@@ -254,20 +256,37 @@ class EmbeddedPump:
         self._beats.clear()
 
     def _await_safe(self, service: PumpService) -> None:
-        """Until every Drainer that is not offline has read all there is, a last fake binlog included (pump.md 2.3)."""
+        """Until no Prewrite waits for its outcome and every Drainer that is not offline has read all there is (pump.md 2.3).
+
+        A Drainer is always a little behind, so that it never gets to the end of a log that goes on: another fake binlog follows the first only
+        when a Drainer stands still, as a real one may that writes down where it is only when something comes.
+        """
+        goal, again_at, behind = 0, 0.0, dict[str, int]()
         while True:
             try:
-                ts = self._timestamp()
-                service.store.write([fake(ts)])
-                while service.store.state.sorted_promise < ts:
-                    time.sleep(_SAFE_POLL / 10)
-                held = [d for d in self._drainers() if d.state is not NodeState.OFFLINE and d.max_commit_ts < ts]
+                state = service.store.state
+                if time.monotonic() >= again_at or state.low != state.at or state.max_ts > goal:
+                    goal = self._all_complete(service)
+                    again_at = time.monotonic() + _FAKE_AGAIN
+                states = ((d.node_id, d.max_commit_ts) for d in self._drainers() if d.state is not NodeState.OFFLINE)
+                held = {node_id: ts for node_id, ts in states if ts < goal}
                 if not held:
                     return
-                _log.warning("Pump %s closes once Drainer %s has read up to %d", self.node_id, ", ".join(d.node_id for d in held), ts)
+                if held != behind:
+                    behind, again_at = held, time.monotonic() + _FAKE_AGAIN
+                _log.warning("Pump %s closes once Drainer %s has read up to %d", self.node_id, ", ".join(held), goal)
             except (ReplicationError, OSError) as error:
                 _log.warning("Pump %s closes, but: %s", self.node_id, error)
             time.sleep(_SAFE_POLL)
+
+    def _all_complete(self, service: PumpService) -> int:
+        """Write a fake binlog and wait until nothing in the log is incomplete; the largest commit_ts in it."""
+        ts = self._timestamp()
+        service.store.write([fake(ts)])
+        state = service.store.state
+        while state.max_ts < ts or state.low != state.at:
+            state = service.store.wait_past(state, _SAFE_POLL)
+        return state.max_ts
 
 
 def _registry_of(config: PumpConfig) -> Registry | None:

@@ -120,6 +120,10 @@ class Availability:
         """Every Pump that is registered online, available or not."""
         return tuple(known.status for known in self._known.values() if online(known.status))
 
+    def offline(self, node_id: str) -> bool:
+        """Whether the Pump has left the cluster."""
+        return self._known[node_id].status.state is NodeState.OFFLINE
+
     def _put(self, known: Known) -> bool:
         before = self._known.get(known.status.node_id)
         self._known[known.status.node_id] = known

@@ -128,8 +128,12 @@ class Fleet:
         settings, clock = self._settings, self._surroundings.clock
         tally = Tally(partial(self._count_success, status.node_id), partial(self._count_failure, status.node_id))
         link = Link(status.node_id, status.host, self._surroundings.connect, tally)
-        lane = Lane(link, settings, clock, self._counters, self.demote_unusable)
+        lane = Lane(link, settings, clock, self._counters, self.demote_unusable, partial(self._left, status.node_id))
         return Way(link, Gate(link, clock, settings.gather), lane)
+
+    def _left(self, node_id: str) -> bool:
+        with self._lock:
+            return self._availability.offline(node_id)
 
     def _count_success(self, node_id: str) -> None:
         with self._lock:

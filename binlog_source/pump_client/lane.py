@@ -1,8 +1,8 @@
 """Commits and Rollbacks on their way to one Pump, in the background.
 
 Promises: ``put`` never waits and never fails. What is put first goes first; what gathered while a group was on its way goes out together. A group
-that fails is tried again after a pause, each of it until it is older than the patience: then it is given up, logged and counted, and orphan
-resolution has to find it. What the Pump has not got when the lane ends is lost, as when a TiDB dies.
+that fails is tried again after a pause, each of it until it is older than the patience or the Pump has left: then it is given up, logged and
+counted, and orphan resolution has to find it. What the Pump has not got when the lane ends is lost, as when a TiDB dies.
 """
 
 import logging
@@ -39,14 +39,21 @@ class Lane:
     """The way of outcomes to one Pump; its thread begins with the first."""
 
     def __init__(
-        self, link: Link, settings: PumpClientSettings, clock: Clock, counters: Counters, after_failure: Callable[[], object]
+        self,
+        link: Link,
+        settings: PumpClientSettings,
+        clock: Clock,
+        counters: Counters,
+        after_failure: Callable[[], object],
+        left: Callable[[], bool],
     ) -> None:
-        """``after_failure`` is called after each call that failed."""
+        """``after_failure`` is called after each call that failed; ``left``: whether the Pump is registered offline."""
         self._link = link
         self._settings = settings
         self._clock = clock
         self._counters = counters
         self._after_failure = after_failure
+        self._left = left
         self._changed = threading.Condition()
         self._waiting: deque[Outcome] = deque()
         self._open = 0
@@ -116,10 +123,18 @@ class Lane:
 
     def _given_up(self, outcome: Outcome, failure: WriteFailed) -> bool:
         age = self._clock.now() - outcome.since
-        if after_failed_outcome(age, self._settings) is Next.AGAIN:
+        left = self._left()
+        if after_failed_outcome(age, left, self._settings) is Next.AGAIN:
             self._counters.add(retries=1)
             return False
         self._counters.add(outcomes_given_up=1)
+        if left:
+            _log.info(
+                "the outcome of start_ts %d is given up: Pump %s has left, which it does not without it",
+                outcome.start_ts,
+                self._link.node_id,
+            )
+            return True
         _log.error(
             "Pump %s did not take the outcome of start_ts %d for %.0f s (%s): it is given up; the Pump asks the upstream for it when it is back",
             self._link.node_id, outcome.start_ts, age, failure,

@@ -37,6 +37,9 @@ def after_failed_prewrite(failure: WriteFailed, elapsed: float, retries: int, av
     return Next.AGAIN
 
 
-def after_failed_outcome(elapsed: float, settings: PumpClientSettings) -> Next:
-    """``elapsed`` seconds since it was given to the client."""
-    return Next.GIVE_UP if elapsed > settings.outcome_patience else Next.AGAIN
+def after_failed_outcome(elapsed: float, left: bool, settings: PumpClientSettings) -> Next:
+    """``elapsed`` seconds since it was given to the client; ``left``: its Pump is registered offline.
+
+    A Pump goes offline only when no Prewrite waits there any more: it has asked the upstream for this outcome.
+    """
+    return Next.GIVE_UP if left or elapsed > settings.outcome_patience else Next.AGAIN

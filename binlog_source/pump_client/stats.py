@@ -18,7 +18,7 @@ class Stats:
     failovers: int = 0
     """Prewrites taken by another Pump than the one tried first."""
     outcomes_given_up: int = 0
-    """Commits and Rollbacks that no Pump got: too old, or of no known Prewrite. Orphan resolution finds them."""
+    """Commits and Rollbacks that no Pump got: too old, of no known Prewrite, or for a Pump that has left. Orphan resolution finds them."""
     probes: int = 0
     """Empty binlogs sent to unavailable Pumps."""
     demotions: int = 0

@@ -72,6 +72,8 @@ class WorkloadConfig:
     """Concurrent transactions."""
     gather: float = 0.01
     """Seconds in which Prewrites, and outcomes, gather to go to a Pump in one call."""
+    write_timeout: float = 15.0
+    """Seconds that a Pump may take for an answer before another one is tried (``PumpClientSettings``)."""
     ddl_every: int = 300
     """Transactions between two DDLs; 0 = no DDL after the first tables."""
     probe_interval: float = 0.1

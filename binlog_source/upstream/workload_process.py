@@ -86,7 +86,8 @@ class Host:
                 raise PumpUnavailable(f"{online} of {pumps} Pumps registered within {_OPEN_TIMEOUT:g} s: do they run?")
             time.sleep(0.05)
         self._registry = registry = RegistryClient(self.service.url)
-        self._client = client = PumpClient.from_registry(registry, PumpClientSettings(gather=self._config.gather))
+        settings = PumpClientSettings(self._config.write_timeout, gather=self._config.gather)
+        self._client = client = PumpClient.from_registry(registry, settings)
         self._upstream = upstream = Upstream(client, oracle=self._oracle, faults=self._config.faults())
         tables = create_tables(upstream)
         self._lanes = [Lane(upstream, number, self._config, tables) for number in range(self._config.lanes)]

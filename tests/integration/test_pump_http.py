@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from binlog_source.pump import server
 from binlog_source.pump.server import EmbeddedPump
 from binlog_source.pump.writer import PumpWriter
 from binlog_source.registry import DRAINERS, PUMPS, NodeState, NodeStatus
@@ -210,6 +211,30 @@ def test_close_waits_for_the_drainers(pump, service):
     client.put_status(DRAINERS, NodeStatus("behind", "127.0.0.1:1", NodeState.PAUSED, 1 << 62))
     assert pump.ended.wait(10)
     assert states(service) == {"pump1": "offline"}
+    client.close()
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_close_ends_with_a_drainer_that_is_always_a_little_behind(tmp_path, service, monkeypatch, goes_on):
+    """``goes_on`` False: it stands just below the last fake binlog until another one comes, as a real Drainer may."""
+    monkeypatch.setattr(server, "_FAKE_AGAIN", 60.0 if goes_on else 0.2)
+    monkeypatch.setattr(server, "_SAFE_POLL", 0.05)
+    closing = EmbeddedPump(config(tmp_path, "pump1", service)).start()
+    client, store = RegistryClient(service.url), closing.service.store
+    write(closing, payload(0, 10), payload(1, 10, 15))
+    client.put_status(DRAINERS, NodeStatus("d", "127.0.0.1:1", NodeState.ONLINE, 15))
+    ask(closing, "PUT", "/state/pump1/close")
+    deadline = time.monotonic() + 10
+    first = 15
+    while first == 15 and time.monotonic() < deadline:
+        first = store.state.max_ts
+    read = first - 1
+    while not closing.ended.wait(0.1) and time.monotonic() < deadline:
+        client.put_status(DRAINERS, NodeStatus("d", "127.0.0.1:1", NodeState.ONLINE, read))
+        read = store.state.max_ts if goes_on or store.state.max_ts > first else first - 1
+    assert closing.ended.is_set() and states(service) == {"pump1": "offline"}
+    (status,) = service_nodes(service, PUMPS)
+    assert (status["maxCommitTS"] == first) is goes_on and status["maxCommitTS"] <= read, "nothing in it is above what was read"
     client.close()
 
 

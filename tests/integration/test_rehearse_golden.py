@@ -71,7 +71,7 @@ def count_pairs(arena: Arena, restarts: list[int]) -> Pairs:
     for number, address in enumerate(arena.addresses, 1):
         bounds = ends[next(pump for pump in ends if pump in (address, f"pump-{number}"))]
         opened: dict[int, int] = {}
-        for records in read_raw(Endpoint("p", address, arena.case.cluster_id), Position(0, 0), bounds[-1], 0, 30.0, lambda ts: None):
+        for records in read_raw(Endpoint(address, address, arena.case.cluster_id), Position(0, 0), bounds[-1], 0, 30.0, lambda ts: None):
             for i in range(len(records)):
                 at = Position(int(records.suffixes[i]), int(records.offsets[i]))
                 batch = bisect.bisect_left(bounds, at) + len(offsets) - len(bounds)

@@ -52,6 +52,35 @@ def test_raw_goes_on_where_it_was_when_the_pump_dies() -> None:
         assert [(a.suffix, a.offset) for a in pump.asked] == [(0, 0), (0, 10), (0, 20), (0, 30)]
 
 
+def test_a_pump_that_comes_back_elsewhere_is_read_on_there() -> None:
+    def one_then_die(asked: Asked) -> Iterator[bytes]:
+        yield next(log_from(asked))
+        raise Broken("killed")
+
+    with ScriptedPump(one_then_die, RAW) as before, ScriptedPump(log_from, RAW) as now:
+        runs = read_raw(endpoint(before), Position(0, 0), Position(1, 10), 1, 5, refuse, lambda known: endpoint(now))
+        assert commits(runs) == [0, 9, 11, 0]
+        assert [(a.suffix, a.offset) for a in before.asked + now.asked] == [(0, 0), (0, 10)]
+
+
+def test_another_pump_at_the_address_is_not_listened_to() -> None:
+    """Addresses are given away again: what a stranger promises says nothing of the Pump that is asked for."""
+    theirs = [message(1, 5, 9), message(2, 20, 20)]
+    with (
+        ScriptedPump(lambda asked: iter(theirs), {"tidb-binlog-pump": "p7"}) as pump,
+        ScriptedPump(lambda asked: iter(theirs), {"tidb-binlog-pump": "p8"}) as stranger,
+    ):
+        places = [endpoint(stranger), endpoint(pump)]
+        assert commits(read_sorted(endpoint(stranger), 8, 9, 5, refuse, lambda known: places.pop(0))) == [9]
+        assert (len(stranger.asked), len(pump.asked)) == (2, 1)
+        with pytest.raises(PumpUnavailable, match=f"at {stranger.address} answers Pump p8, not p7"):
+            commits(read_sorted(endpoint(stranger), 8, 9, 0.0, refuse))
+        known_by_address = Endpoint(stranger.address, stranger.address, 1)
+        assert commits(read_sorted(known_by_address, 8, 9, 5, refuse)) == [9]
+    with ScriptedPump(log_from, RAW | {"tidb-binlog-pump": "p8"}) as stranger, pytest.raises(PumpUnavailable, match="Pump p8, not p7"):
+        commits(read_raw(endpoint(stranger), Position(0, 0), Position(0, 20), 1, 0.0, refuse))
+
+
 def test_sorted_goes_on_where_it_was_when_the_pump_ends_the_stream() -> None:
     def one(asked: Asked) -> Iterator[bytes]:
         yield message(1, asked.offset + 1, asked.offset + 2)

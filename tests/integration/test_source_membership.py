@@ -8,7 +8,7 @@ import pytest
 
 from binlog_source.client import Endpoint, write
 from binlog_source.datasource import BinlogStreamReader, resolve_delivery
-from binlog_source.offset import BinlogOffset, from_json
+from binlog_source.offset import BinlogOffset, Position, PumpMark, from_json
 from binlog_source.options import StreamOptions, options_of
 from binlog_source.pump.server import EmbeddedPump
 from binlog_source.registry import PUMPS, NodeState, NodeStatus
@@ -107,6 +107,67 @@ def test_pumps_join_and_leave(service: UpstreamService, registry: RegistryClient
         for made in (first, second):
             if made is not None:
                 made.stop()
+
+
+@pytest.mark.parametrize("delivery", list(Delivery))
+def test_a_pump_that_moves_while_a_batch_reads_from_it(
+    service: UpstreamService, registry: RegistryClient, tmp_path: Path, delivery: Delivery
+) -> None:
+    made = pump("pump-1", service, tmp_path)
+    reader = BinlogStreamReader(options_of(SourceConfig(service.url, delivery=str(delivery), starting_commit_ts=registry.tso())))
+    try:
+        begun, one = registry.tso(), registry.tso()
+        for tp, commit_ts in ((0, 0), (1, one)):
+            binlog = binlog_pb2.Binlog(tp=tp, start_ts=begun, commit_ts=commit_ts, prewrite_value=b"")
+            write(Endpoint("p", made.address, 9), binlog.SerializeToString())
+        begin = reader.initialOffset()
+        (part,) = reader.partitions(begin, advance(reader, begin, one))
+        before = made.address
+        made.stop()
+        made.start()
+        assert made.address != before
+        rows = [row for batch in reader.read(part) for row in batch.to_pylist()]
+        assert (1, one) in {(row["tp"], row["commit_ts"]) for row in rows}
+    finally:
+        reader.stop()
+        made.stop()
+
+
+@pytest.mark.parametrize("delivery", list(Delivery))
+def test_a_replayed_batch_does_not_read_from_a_pump_that_left_with_nothing_in_it(
+    service: UpstreamService, registry: RegistryClient, delivery: Delivery
+) -> None:
+    def names(starting: int, max_commit_ts: int) -> set[str]:
+        registry.put_status(PUMPS, NodeStatus("pump-2", "127.0.0.1:2", NodeState.OFFLINE, max_commit_ts))
+        reader = BinlogStreamReader(options_of(SourceConfig(service.url, delivery=str(delivery), starting_commit_ts=starting)))
+        parts = reader.partitions(begin.to_json(), end.to_json())
+        reader.stop()
+        return {part.endpoint.pump for part in parts}
+
+    registry.put_status(PUMPS, NodeStatus("pump-1", "127.0.0.1:1"))
+    begin = BinlogOffset(delivery, 50, 5, {name: PumpMark(Position(0, 50)) for name in ("pump-1", "pump-2")})
+    end = BinlogOffset(delivery, 70, 5, {name: PumpMark(Position(0, 70)) for name in ("pump-1", "pump-2")})
+    assert names(5, 60) == {"pump-1", "pump-2"}
+    assert names(5, 50) == {"pump-1"}
+    assert names(70, 60) == {"pump-1"}, "the target has everything up to 70 already"
+
+
+def test_a_pump_that_never_serves_holds_r_until_it_is_offline(service: UpstreamService, registry: RegistryClient, tmp_path: Path) -> None:
+    first = pump("pump-1", service, tmp_path)
+    reader = BinlogStreamReader(options_of(SourceConfig(service.url, delivery="raw", starting_commit_ts=registry.tso())))
+    try:
+        registry.put_status(PUMPS, NodeStatus("ghost", "127.0.0.1:1"))
+        one = registry.tso()
+        fake(first, one)
+        begin = reader.initialOffset()
+        for _ in range(5):
+            assert reader.latestOffset(begin, reader.getDefaultReadLimit()) == begin
+        assert "ghost" in str(reader.reportLatestOffset())
+        registry.put_status(PUMPS, NodeStatus("ghost", "127.0.0.1:1", NodeState.OFFLINE))
+        assert set(offset(advance(reader, begin, one)).pumps) == {"pump-1"}
+    finally:
+        reader.stop()
+        first.stop()
 
 
 def test_a_registry_that_is_away_holds_r_and_ends_the_stream_only_when_that_lasts(tmp_path: Path) -> None:

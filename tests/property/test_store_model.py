@@ -1,83 +1,40 @@
-"""The store against a dict model: any writes, restarts and torn tails; and the promises against their definition, taken literally."""
+"""The store against a model: any writes, restarts, torn tails, collections and lost indexes; and the promises against their definition."""
 
-import dataclasses
+import shutil
 import tempfile
-import threading
 from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from binlog_source.pump.service import PumpService
-from binlog_source.pump.storage.pointer import Pointer
-from binlog_source.pump.storage.record import Kind, canonical, completed, fake
+from binlog_source.pump.storage.pointer import BEGINNING, Pointer
+from binlog_source.pump.storage.record import Kind, fake
 from binlog_source.pump.storage.sorter import NOTHING, Sorter, Step
 from binlog_source.pump.storage.store import Store, StoreSettings
-from schemas.proto import binlog_pb2, pump_pb2
+from tests.faults.store_model import Model, commit, drained, prewrite, pulled, raw, rollback
 
-MAX_FILE_SIZE, SPAN = 300, 100
-
-
-@dataclasses.dataclass
-class Model:
-    """What was written, in order: (kind, start_ts, commit_ts, payload)."""
-
-    records: list = dataclasses.field(default_factory=list)
-
-    def sorted_promise(self):
-        """The largest ts of a Commit or fake that no waiting Prewrite precedes."""
-        best = 0
-        for n, (kind, start, commit, _) in enumerate(self.records):
-            if kind is Kind.PREWRITE:
-                if not any(s == start and k is not Kind.PREWRITE for k, s, _, _ in self.records[n + 1 :]):
-                    break
-            else:
-                best = max(best, commit)
-        return best
-
-    def raw_promise(self):
-        """The definition at every prefix, never going back."""
-        best = 0
-        for end in range(len(self.records) + 1):
-            waiting, largest = set(), 0
-            for kind, start, commit, _ in self.records[:end]:
-                if kind is Kind.PREWRITE:
-                    waiting.add(start)
-                else:
-                    waiting.discard(start)
-                    largest = max(largest, commit)
-            best = max(best, min([largest, *(s - 1 for s in waiting)]))
-        return best
-
-    def delivered(self, after):
-        """What sorted delivery must send."""
-        prewrites = {s: p for k, s, _, p in self.records if k is Kind.PREWRITE}
-        found = {}
-        for kind, start, commit, payload in self.records:
-            if kind is Kind.FAKE:
-                found[commit] = payload
-            elif kind is Kind.COMMIT and start in prewrites:
-                found[commit] = completed(payload, prewrites[start])
-        promise = self.sorted_promise()
-        return [found[ts] for ts in sorted(found) if after < ts <= promise]
+SETTINGS = StoreSettings(max_file_size=200, sync=False, span=100)
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Transactions of any shape, written one by one or together, over restarts."""
+    """Transactions of any shape, written one by one or together, over restarts and collections."""
 
     @initialize()
     def begin(self):
         """An empty data directory."""
-        self.directory = tempfile.TemporaryDirectory()
+        self.directory = Path(tempfile.mkdtemp())
         self.model = Model()
+        """All that the store may know of, collected or not."""
+        self.collected = 0
+        """How many of the model's records are gone."""
         self.clock = 0
         self.open_txns = []
         self.store = self.opened()
 
     def opened(self):
         """The store on what is there."""
-        return Store(Path(self.directory.name), StoreSettings(MAX_FILE_SIZE, sync=False, span=SPAN))
+        return Store(self.directory, SETTINGS)
 
     def tick(self):
         """A fresh ts."""
@@ -88,27 +45,31 @@ class StoreMachine(RuleBasedStateMachine):
         """Write to both."""
         self.store.write(records)
         self.store.catch_up()
-        self.model.records += [tuple(r) for r in records]
+        self.model.records += records
+
+    @property
+    def kept(self):
+        """The records that are not collected."""
+        return self.model.records[self.collected :]
 
     @rule(size=st.integers(0, 150))
     def prewrite(self, size):
         """A transaction begins its commit."""
         start = self.tick()
         self.open_txns.append(start)
-        self.write(canonical(binlog_pb2.Binlog(tp=0, start_ts=start, prewrite_key=b"k", prewrite_value=b"v" * size).SerializeToString()))
+        self.write(prewrite(start, b"v" * size))
 
     @rule(pick=st.integers(0, 1000), rolled_back=st.booleans())
     def finish(self, pick, rolled_back):
         """One of the open ones ends."""
         if self.open_txns:
             start = self.open_txns.pop(pick % len(self.open_txns))
-            commit = 0 if rolled_back else self.tick()
-            self.write(canonical(binlog_pb2.Binlog(tp=2 if rolled_back else 1, start_ts=start, commit_ts=commit).SerializeToString()))
+            self.write(rollback(start) if rolled_back else commit(start, self.tick()))
 
     @rule()
     def stray_commit(self):
         """A Commit whose Prewrite is on another Pump."""
-        self.write(canonical(binlog_pb2.Binlog(tp=1, start_ts=self.tick(), commit_ts=self.tick()).SerializeToString()))
+        self.write(commit(self.tick(), self.tick()))
 
     @rule(count=st.integers(1, 3))
     def fakes(self, count):
@@ -128,11 +89,36 @@ class StoreMachine(RuleBasedStateMachine):
         """The process dies in the middle of a write."""
         before = self.store.state
         self.store.close()
-        newest = max(Path(self.directory.name, "value").iterdir())
+        newest = max(Path(self.directory, "value").iterdir())
         with newest.open("ab") as file:
             file.write(b"\xe8\x56\x3a\x82" + junk)
         self.store = self.opened()
         assert self.store.state == before
+
+    @rule(back=st.integers(0, 10), slack=st.integers(0, 5))
+    def collect(self, back, slack):
+        """What is old goes, but for what a waiting Prewrite holds; the promises stay."""
+        gc_ts, before = self.clock - back, self.store.gc_ts
+        done = self.store.collect(gc_ts, slack)
+        assert done == (before < gc_ts < self.model.sorted_promise())
+        assert self.store.gc_ts == (gc_ts if done else before)
+        there = len(raw(self.store)) - 1
+        gone = self.kept[: len(self.kept) - there]
+        assert all(record.ts <= gc_ts - slack for record in gone)
+        assert not {record.start_ts for record in gone if record.kind is Kind.PREWRITE} & set(self.open_txns)
+        self.collected += len(gone)
+
+    @rule()
+    def lose_the_index(self):
+        """It is made again from what is kept; readers are still told of what is gone."""
+        before = self.store.state
+        self.store.close()
+        shutil.rmtree(self.directory / "index")
+        self.store = self.opened()
+        self.model.records, self.collected = self.kept, 0
+        first = min((record.commit_ts for record in self.kept if record.kind in (Kind.COMMIT, Kind.FAKE)), default=1)
+        assert self.store.gc_ts == (first - 1 if self.store.beginning > BEGINNING else 0)
+        assert (self.store.state.at, self.store.state.sorted_promise) == (before.at, before.sorted_promise)
 
     @invariant()
     def promises_hold(self):
@@ -143,59 +129,70 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(back=st.integers(0, 30))
     def pull_sorted(self, back):
-        """Sorted delivery from anywhere."""
+        """Sorted delivery from anywhere. A Prewrite that is collected takes its Commit with it."""
         after = max(0, self.clock - back)
-        got = self.drain(lambda service, stop: service.pull_sorted(after, stop))
-        assert [entity.payload for entity in got] == self.model.delivered(after)
+        promise = self.store.state.sorted_promise
+        want = Model(self.kept).delivered(max(after, self.store.gc_ts))
+        assert [entity.payload for entity in pulled(self.store, after)] == want
+        assert promise == self.store.state.sorted_promise
 
     @rule()
     def pull_raw(self):
         """Raw delivery from the beginning, and again from one of its positions."""
-        *records, promise = self.drain(lambda service, stop: service.pull_raw(Pointer(0, 0), stop))
-        assert [entity.payload for entity in records] == [r[3] for r in self.model.records]
+        *records, promise = raw(self.store)
+        assert [entity.payload for entity in records] == [record.payload for record in self.kept]
         assert promise.meta.commitTs == self.model.raw_promise()
         if records:
             middle = len(records) // 2
-            pos = records[middle].pos
-            again = self.drain(lambda service, stop: service.pull_raw(Pointer(pos.suffix, pos.offset), stop))
+            again = raw(self.store, position(records[middle]))
             assert again == [*records[middle + 1 :], promise]
 
     @rule(ts=st.integers(0, 60))
     def pull_tip(self, ts):
         """Nothing above ts has its Prewrite or Commit before the base."""
-        base, *steps = self.drain(lambda service, stop: service.pull_tip(ts, stop))
-        start = Pointer(base.pos.suffix, base.pos.offset)
-        seen = self.drain(lambda service, stop: service.pull_raw(start, stop))[:-1]
-        starts = {e.meta.startTs for e in seen if e.payload[1] == Kind.PREWRITE}
-        prewritten = {s for k, s, _, _ in self.model.records if k is Kind.PREWRITE}
-        for kind, txn, commit, _ in self.model.records:
-            if kind is Kind.COMMIT and commit > ts and txn in prewritten:
-                assert txn in starts
+        base, *steps = drained(self.store, lambda service, stop: service.pull_tip(ts, stop))
+        start = position(base)
+        starts = {e.meta.startTs for e in raw(self.store, start)[:-1] if e.payload[1] == Kind.PREWRITE}
+        prewritten = {record.start_ts for record in self.kept if record.kind is Kind.PREWRITE}
+        for record in self.kept:
+            if record.kind is Kind.COMMIT and record.commit_ts > ts and record.start_ts in prewritten:
+                assert record.start_ts in starts
         state = self.store.state
         if steps:
-            assert Pointer(steps[-1].pos.suffix, steps[-1].pos.offset) == state.at
+            assert position(steps[-1]) == state.at
             assert (steps[-1].meta.startTs, steps[-1].meta.commitTs) == (state.raw_promise, state.sorted_promise)
         else:
             assert start == state.at
 
-    def drain(self, pull):
-        """A delivery until it would wait."""
-        waits = threading.Event()
-        service = PumpService(self.store, 0, "p")
-        self.store.wait_past = lambda seen, timeout: waits.set()
-        got = []
-        for flush in pull(service, waits.is_set):
-            got += [pump_pb2.PullBinlogResp.FromString(message).entity for message in flush]
-        return got
+    @rule(pick=st.integers(0, 1000), limit=st.integers(1, 5))
+    def steps_past(self, pick, limit):
+        """From anywhere on the steps ascend to the end, and each promises what may be promised there."""
+        ends = [position(entity) for entity in raw(self.store)[:-1]]
+        covered = {end: self.collected + number for number, end in enumerate(ends, 1)}
+        at = [self.store.beginning, *ends][pick % (len(ends) + 1)]
+        while at < self.store.state.at:
+            steps = self.store.steps_past(at, limit)
+            assert 0 < len(steps) <= limit
+            for step in steps:
+                assert at < step.at and step.low <= step.at
+                at = step.at
+                before = Model(self.model.records[: covered[at]])
+                assert (step.raw_promise, step.sorted_promise) == (before.raw_promise(), before.sorted_promise())
+        assert self.store.steps_past(at, limit) == []
 
     def teardown(self):
         """Close what is open."""
         if hasattr(self, "store"):
             self.store.close()
-            self.directory.cleanup()
+            shutil.rmtree(self.directory)
 
 
-StoreMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+def position(entity):
+    """The raw position that an entity names."""
+    return Pointer(entity.pos.suffix, entity.pos.offset)
+
+
+StoreMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
 TestStore = StoreMachine.TestCase
 
 

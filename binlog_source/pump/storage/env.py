@@ -5,6 +5,7 @@ Promises: the only place of the storage that opens files. Every method raises ``
 
 import fcntl
 import os
+import resource
 import weakref
 from pathlib import Path
 from typing import Protocol
@@ -111,6 +112,11 @@ class _RealReadFile:
 
 class RealFileSystem:
     """The operating system's files."""
+
+    def __init__(self) -> None:
+        """A value log keeps each of its files open: have all descriptors that the system grants, not the few that a shell asks for."""
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
     def make_dir(self, path: Path) -> None:
         """See ``FileSystem``."""

@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from rocksdict import AccessType, BlockBasedOptions, Cache, DBCompressionType, Options, Rdict, WriteBatch, WriteOptions
+from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, Rdict, WriteBatch, WriteOptions
 
 from binlog_source.pump.storage.pointer import BEGINNING, Pointer
 from binlog_source.pump.storage.record import Kind
@@ -259,17 +259,6 @@ class KeyIndex:
     def close(self) -> None:
         """Close it; no call may be under way."""
         self._db.close()
-
-
-def dump(directory: Path) -> Iterator[tuple[int, Kind, Pointer, int]]:
-    """Every record that an index knows, by ts, without opening it for writing."""
-    db = Rdict(str(directory), _options(), access_type=AccessType.read_only())
-    iterator = db.iter()
-    iterator.seek(_TS_PREFIX)
-    while iterator.valid() and iterator.key().startswith(_TS_PREFIX):
-        yield _entry(_TS.unpack_from(iterator.key(), 3)[0], iterator.value())
-        iterator.next()
-    db.close()
 
 
 def _remove(path: Path) -> None:

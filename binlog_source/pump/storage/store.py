@@ -437,6 +437,8 @@ class Store:
 
     def close(self) -> None:
         """Write what was submitted, index what the index takes, finish the log. Nothing may be submitted any more."""
+        if self._closing.is_set():
+            return
         self._queue.put(None)
         self._writer.join()
         self._closing.set()

@@ -37,9 +37,12 @@ def test_what_follows_a_failed_prewrite(failure, elapsed, retries, then):
     assert after_failed_prewrite(failure, elapsed, retries, 3, DEFAULTS) is then
 
 
-@pytest.mark.parametrize("elapsed, then", [(0, Next.AGAIN), (600, Next.AGAIN), (600.1, Next.GIVE_UP)])
-def test_what_follows_a_failed_outcome(elapsed, then):
-    assert after_failed_outcome(elapsed, DEFAULTS) is then
+@pytest.mark.parametrize(
+    "elapsed, left, then",
+    [(0, False, Next.AGAIN), (600, False, Next.AGAIN), (600.1, False, Next.GIVE_UP), (0, True, Next.GIVE_UP)],
+)
+def test_what_follows_a_failed_outcome(elapsed, left, then):
+    assert after_failed_outcome(elapsed, left, DEFAULTS) is then
 
 
 def test_a_reset_spares_the_call_under_way(world):

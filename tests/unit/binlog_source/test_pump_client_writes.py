@@ -237,6 +237,17 @@ def test_an_outcome_is_tried_every_second_for_ten_minutes_then_given_up(world, m
     assert client.available() == ("b",)
 
 
+def test_an_outcome_for_a_pump_that_has_left_is_given_up_at_once(world, make):
+    client = make(PUMPS[:2])
+    client.prewrite(10, b"p")
+    world.rules = {A: fails()}
+    client._fleet.register([replace(PUMPS[0], state=NodeState.OFFLINE)])
+    client.outcome(10, b"c")
+    client.flush()
+    assert asked(world) == "aa" and world.clock.waits == []
+    assert client.stats() == Stats(prewrites=1, outcomes_given_up=1)
+
+
 def test_an_awaited_outcome_is_given_up_without_an_error(world, make):
     client = make(PUMPS[:1])
     client.write(record(0, 10))

@@ -1,0 +1,92 @@
+"""Death, power failure and passing errors at every single operation of the disk: nothing acknowledged is lost, nothing is half there.
+
+The script of ``workload.py`` is run once for each operation that it makes, with that operation failing; then the directory is opened with the real
+files, compared with the model, written to, and opened again.
+"""
+
+import contextlib
+import itertools
+import shutil
+from random import Random
+
+import pytest
+
+from binlog_source.pump.storage.record import fake
+from binlog_source.pump.storage.store import Store
+from tests.fakes.faulty_files import Fault, FaultyFiles
+from tests.faults.workload import SETTINGS, Run, check, comes_back, script
+
+STEPS = script(13)
+
+
+def test_the_script_rotates_and_collects(tmp_path):
+    files = FaultyFiles()
+    with contextlib.closing(Store(tmp_path, SETTINGS, files=files)) as store:
+        run = Run().on(store, STEPS)
+        assert files.operations.count("open_append") > 6 and files.operations.count("remove") > 3
+        assert run.durable == run.submitted and run.told == run.collected == store.gc_ts
+        check(store, run.submitted)
+
+
+@pytest.mark.parametrize(
+    ("fault", "power", "index"),
+    [(Fault.DEATH, True, True), (Fault.TORN_DEATH, True, True), (Fault.DEATH, False, True), (Fault.TORN_DEATH, False, False)],
+    ids=["kill", "torn append", "power failure", "power failure, and the index is gone"],
+)
+def test_death_at_every_operation(tmp_path, fault, power, index):
+    for number in itertools.count(1):
+        directory = tmp_path / str(number)
+        files = FaultyFiles(number, fault)
+        run = Run()
+        with contextlib.suppress(OSError), contextlib.closing(Store(directory, SETTINGS, files=files)) as store:
+            run.on(store, STEPS)
+        if not files.dead:
+            assert number > 80
+            return
+        if not power:
+            files.lose_power(Random(number))
+        if not index:
+            shutil.rmtree(directory / "index", ignore_errors=True)
+        comes_back(directory, run, remembers=index)
+        shutil.rmtree(directory)
+
+
+@pytest.mark.parametrize("fault", [Fault.EIO, Fault.TORN])
+def test_an_error_that_passes_at_every_operation(tmp_path, fault):
+    for number in itertools.count(1):
+        directory = tmp_path / str(number)
+        files = FaultyFiles(number, fault)
+        run = Run()
+        with contextlib.suppress(OSError), contextlib.closing(Store(directory, SETTINGS, files=files)) as store:
+            run.on(store, STEPS)
+            if len(files.operations) < number:
+                assert number > 100
+                return
+            run.on(store, [[fake(900)]])
+            goes_on = run.durable[-1:] == run.submitted[-1:]
+            if files.operations[number - 1] == "sync":
+                assert not goes_on and run.durable == run.submitted[: len(run.durable)], (
+                    "after a failed sync nothing is acknowledged any more"
+                )
+            else:
+                assert goes_on or files.operations[number - 1] == "sync_dir"
+        comes_back(directory, run)
+        shutil.rmtree(directory)
+
+
+@pytest.mark.parametrize("fault", [Fault.ENOSPC, Fault.EIO])
+def test_a_torn_append_that_cannot_be_cut_off_stops_the_log(tmp_path, fault):
+    files = FaultyFiles()
+    run = Run()
+    with contextlib.closing(Store(tmp_path, SETTINGS, files=files)) as store:
+        run.on(store, STEPS[:5])
+        files.refuse = {"append": Fault.TORN, "truncate": fault}
+        run.on(store, STEPS[5:6])
+        files.refuse = {}
+        run.on(store, STEPS[6:8])
+        with pytest.raises(OSError, match="restart the Pump"):
+            store.write(STEPS[8])
+    assert (
+        run.durable == run.submitted[: len(run.durable)] == [record for step in STEPS[:5] if not isinstance(step, int) for record in step]
+    )
+    comes_back(tmp_path, run)

@@ -1,0 +1,189 @@
+"""``kill -9`` of a real Pump at every named point of its storage, under gRPC writers: the next life has all that was acknowledged, once."""
+
+import http.client
+import signal
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from binlog_source.pump.process import PumpProcess
+from binlog_source.pump.writer import PumpWriter
+from conf import faults
+from schemas.errors import PumpUnavailable
+from schemas.events import BinlogType, tso
+from schemas.proto import binlog_pb2
+from tests.integration.test_pump_server import BATCH, CLUSTER, RAW, Pull, config, payload
+
+pytestmark = pytest.mark.grpc
+
+WRITERS = 6
+OLD_TXNS = 600
+HOUR_MS = 3_600_000
+PATIENCE = 20.0
+WHILE_WRITING = [
+    *[(point, passes) for point in ("vlog-before-write", "vlog-written", "vlog-synced", "store-answered") for passes in (1, 40)],
+    *[(point, passes) for point in ("vlog-finished", "vlog-created") for passes in (2, 5)],
+    *[(point, passes) for point in ("index-before-write", "index-written") for passes in (3, 40)],
+]
+WHILE_COLLECTING = [("gc-noted", 1), ("vlog-before-drop", 2), ("vlog-dropped", 1), ("vlog-dropped", 3), ("gc-keys", 1)]
+
+
+class Clock:
+    """Timestamps of the real clock, each once; ``ago_ms`` earlier."""
+
+    def __init__(self, ago_ms=0):
+        self._ago_ms = ago_ms
+        self._last = 0
+        self._lock = threading.Lock()
+
+    def __call__(self):
+        with self._lock:
+            self._last = max(self._last + 1, tso(time.time_ns() // 1_000_000 - self._ago_ms))
+            return self._last
+
+
+class Load:
+    """Writers that run transactions, one after the other, until the Pump is gone; and what it acknowledged."""
+
+    def __init__(self, address):
+        self.prewritten, self.committed = set(), {}
+        self._address, self._clock = address, Clock()
+        self._threads = [threading.Thread(target=self._run) for _ in range(WRITERS)]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self):
+        writer = PumpWriter(self._address, CLUSTER)
+        try:
+            while True:
+                start_ts = self._clock()
+                writer.write(payload(0, start_ts, prewrite_key=b"k", prewrite_value=b"v" * 100))
+                self.prewritten.add(start_ts)
+                commit_ts = self._clock()
+                writer.write(payload(1, start_ts, commit_ts, prewrite_key=b"k"))
+                self.committed[start_ts] = commit_ts
+        except PumpUnavailable:
+            writer.close()
+
+    def join(self):
+        for thread in self._threads:
+            thread.join()
+
+
+@pytest.fixture
+def pump(tmp_path):
+    process = PumpProcess(config(tmp_path, max_file_size=20_000, step_bytes=2_000, gc="1h"))
+    yield process
+    process.kill()
+
+
+def start(pump, monkeypatch, point, passes):
+    """Start it so that it dies at the ``passes``-th pass of ``point``."""
+    monkeypatch.setenv(faults.DIE, f"{point}:{passes}")
+    pump.start()
+    monkeypatch.delenv(faults.DIE)
+
+
+def await_death(pump, meanwhile=lambda: None):
+    deadline = time.monotonic() + PATIENCE
+    while pump.running:
+        assert time.monotonic() < deadline, "the point was not passed"
+        meanwhile()
+        time.sleep(0.02)
+    assert pump._process.returncode == -signal.SIGKILL
+    pump.kill()
+
+
+@pytest.mark.parametrize(("point", "passes"), WHILE_WRITING)
+def test_death_while_writing(pump, monkeypatch, point, passes):
+    start(pump, monkeypatch, point, passes)
+    load = Load(pump.address)
+    await_death(pump)
+    load.join()
+    pump.start()
+    assert_all_there(pump, load)
+
+
+@pytest.mark.parametrize(("point", "passes"), WHILE_COLLECTING)
+def test_death_while_collecting(pump, monkeypatch, point, passes):
+    start(pump, monkeypatch, point, passes)
+    write_old_transactions(pump.address)
+    load = Load(pump.address)
+    await_death(pump, meanwhile=lambda: trigger_gc(pump))
+    load.join()
+    pump.start()
+    with Pull(pump.address) as pull:
+        assert int(dict(pull.call.initial_metadata())["tidb-binlog-gc-ts"]) > tso(time.time_ns() // 1_000_000 - 2 * HOUR_MS)
+    assert_all_there(pump, load)
+    collected_in_the_end(pump)
+    assert_all_there(pump, load)
+
+
+def write_old_transactions(address):
+    """Several files of transactions that a gc of one hour removes."""
+    clock = Clock(3 * HOUR_MS)
+    writer = PumpWriter(address, CLUSTER)
+    for _ in range(OLD_TXNS // 50):
+        txns = [(clock(), clock()) for _ in range(50)]
+        writer.start_many(
+            [p for start_ts, commit_ts in txns for p in (payload(0, start_ts, prewrite_value=b"o" * 60), payload(1, start_ts, commit_ts))]
+        ).result()
+    writer.close()
+
+
+def trigger_gc(pump):
+    """As an operator does; the Pump may die of it."""
+    connection = http.client.HTTPConnection(*pump.address.split(":"), timeout=5)
+    try:
+        connection.request("POST", "/debug/gc/trigger")
+        assert connection.getresponse().read() in (b"trigger gc success\n", b"gc is working\n")
+    except (http.client.HTTPException, OSError):
+        pass
+    finally:
+        connection.close()
+
+
+def collected_in_the_end(pump):
+    """A later collection finishes what the dead one began. It needs a gc_ts above the first one's, so a moment must have gone."""
+    third = Path(pump.config.data_dir, "value", "000002.vlog")
+    deadline = time.monotonic() + PATIENCE
+    while third.exists():
+        assert time.monotonic() < deadline
+        trigger_gc(pump)
+        time.sleep(0.02)
+
+
+def assert_all_there(pump, load):
+    """Every acknowledged record once in raw delivery, every complete transaction once and in order in sorted delivery."""
+    clock = Clock()
+    writer = PumpWriter(pump.address, CLUSTER)
+    oldest = min(load.prewritten, default=0)
+    before = list(until_mark(pump, writer, clock(), RAW))
+    seen = Counter((entity.payload[1], entity.meta.startTs) for entity in before if entity.meta.startTs >= oldest)
+    assert all(seen[BinlogType.PREWRITE, start_ts] == 1 for start_ts in load.prewritten)
+    assert all(seen[BinlogType.COMMIT, start_ts] == 1 for start_ts in load.committed)
+    assert set(seen.values()) <= {1}
+    # what was under way at the death is settled as TiDB would
+    for tp, start_ts in seen:
+        if tp == BinlogType.PREWRITE and not seen[BinlogType.COMMIT, start_ts] + seen[BinlogType.ROLLBACK, start_ts]:
+            writer.write(payload(2, start_ts))
+    delivered = [entity for entity in until_mark(pump, writer, clock(), ()) if entity.meta.startTs >= oldest]
+    complete = [entity for entity in delivered if entity.payload[1] == BinlogType.COMMIT]
+    assert {e.meta.startTs: e.meta.commitTs for e in complete}.items() >= load.committed.items()
+    assert Counter(e.meta.startTs for e in complete) == Counter(start_ts for tp, start_ts in seen if tp == BinlogType.COMMIT)
+    assert [e.meta.commitTs for e in delivered] == sorted(e.meta.commitTs for e in delivered)
+    assert all(binlog_pb2.Binlog.FromString(e.payload).prewrite_value == b"v" * 100 for e in complete)
+    writer.close()
+
+
+def until_mark(pump, writer, ts, delivery):
+    """A delivery from its beginning up to a fake binlog that is written now."""
+    writer.write(payload(2, ts, ts))
+    with Pull(pump.address, delivery + BATCH) as pull:
+        for entity in pull:
+            if entity.meta.startTs == ts and entity.payload[1] == BinlogType.ROLLBACK:
+                return
+            yield entity
