@@ -134,11 +134,14 @@ def _pulls(pump: PumpProcess, name: str, repeat: int) -> None:
 
 def growing_log(scratch: Path, gigabytes: float) -> None:
     """Memory over the size of the log; what opening costs."""
+    shown = -1.0
     print(f"\n5. memory while the log grows to {gigabytes:g} GB of binlogs of 2 KB, 16 clients")
     with _pump(scratch / "grown", max_file_size=128 << 20) as pump:
         while (size := _size(scratch / "grown" / "value")) < gigabytes * 1e9:
             _load(pump.address, 16, 2000, 2.0)
-            print(f"   log {size / _MB:7,.0f} MB   now {_now(pump):4.0f} MB   at most {_peak(pump):4.0f} MB")
+            if size // (gigabytes * 1e8) > shown:
+                shown = size // (gigabytes * 1e8)
+                print(f"   log {size / _MB:7,.0f} MB   now {_now(pump):4.0f} MB   at most {_peak(pump):4.0f} MB")
         print(f"   log {_size(scratch / 'grown' / 'value') / _MB:7,.0f} MB   now {_now(pump):4.0f} MB   at most {_peak(pump):4.0f} MB")
         records = _pull(pump.address, "raw", True, _end(pump.address, "raw"))[0]
         pump.kill()

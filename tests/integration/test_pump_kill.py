@@ -165,7 +165,7 @@ def assert_all_there(pump, load):
     seen = Counter((entity.payload[1], entity.meta.startTs) for entity in before if entity.meta.startTs >= oldest)
     assert all(seen[BinlogType.PREWRITE, start_ts] == 1 for start_ts in load.prewritten)
     assert all(seen[BinlogType.COMMIT, start_ts] == 1 for start_ts in load.committed)
-    assert set(seen.values()) <= {1}
+    assert [key for key, times in seen.items() if times > 1] == []
     # what was under way at the death is settled as TiDB would
     for tp, start_ts in seen:
         if tp == BinlogType.PREWRITE and not seen[BinlogType.COMMIT, start_ts] + seen[BinlogType.ROLLBACK, start_ts]:
@@ -180,10 +180,14 @@ def assert_all_there(pump, load):
 
 
 def until_mark(pump, writer, ts, delivery):
-    """A delivery from its beginning up to a fake binlog that is written now."""
+    """The records of a delivery from its beginning up to a fake binlog that is written now."""
     writer.write(payload(2, ts, ts))
+    before = None
     with Pull(pump.address, delivery + BATCH) as pull:
         for entity in pull:
             if entity.meta.startTs == ts and entity.payload[1] == BinlogType.ROLLBACK:
                 return
-            yield entity
+            # a promise of raw delivery is no record: it stands where the record before it ended
+            if delivery != RAW or entity.pos != before:
+                yield entity
+            before = entity.pos

@@ -127,7 +127,9 @@ def test_a_pass_that_runs_out_of_time_says_how_far_it_came(tmp_path, monkeypatch
             self.taken += [entry.at for entry in entries]
             super().apply(entries, checkpoints, head)
 
-    with contextlib.closing(Store(tmp_path, StoreSettings(sync=False, backlog=1), open_index=Blocked)) as store:
+    settings = StoreSettings(sync=False, backlog=1)
+    with contextlib.closing(Store(tmp_path, settings, open_index=Blocked)) as store, contextlib.ExitStack() as at_end:
+        at_end.callback(go_on.set)
         store.chaser.turn_on(BEGINNING)
         store.chaser.stop()
         store.write([fake(ts) for ts in range(1, 10)])

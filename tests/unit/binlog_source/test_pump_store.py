@@ -1,6 +1,7 @@
 """The store on real files: rotation, restart, torn tails, and a disk that fails."""
 
 import threading
+import time
 
 import pytest
 
@@ -133,7 +134,7 @@ def test_after_a_failed_sync_nothing_is_acknowledged_any_more(tmp_path):
 
 
 def test_waiting_writers_share_one_sync(tmp_path):
-    queued = threading.Event()
+    syncing, queued = threading.Event(), threading.Event()
 
     class Waiting(FaultyFiles):
         """The first sync of a file waits until the other writers queue."""
@@ -142,15 +143,18 @@ def test_waiting_writers_share_one_sync(tmp_path):
             """See ``FaultyFiles``."""
             super().passes(name, half, file)
             if name == "sync":
-                queued.wait()
+                syncing.set()
+                assert queued.wait(10)
 
     files = Waiting()
     store = Store(tmp_path, StoreSettings(max_file_size=1 << 20), files=files)
     writers = [threading.Thread(target=store.write, args=([fake(n)],)) for n in range(1, 12)]
-    for writer in writers:
+    writers[0].start()
+    assert syncing.wait(10)
+    for writer in writers[1:]:
         writer.start()
     while store._queue.qsize() < 10:
-        pass
+        time.sleep(0.001)
     queued.set()
     for writer in writers:
         writer.join()
