@@ -197,3 +197,12 @@ def test_what_is_committed_is_read_whatever_becomes_of_the_pumps(
     service.stop()
     assert len(wanted) > 100 and client.stats().failovers > 0
     assert (follower.copies > 0) is (delivery is Delivery.SORTED), "pairing has made one of them"
+
+
+def test_events_are_drawn_so_that_they_can_happen() -> None:
+    for seed in range(30):
+        kinds = [event.kind for event in draw(random.Random(seed), 20, 1, 1)]
+        assert len(kinds) == 20 and all(kinds.count(kind) >= 2 for kind in Kind)
+        offline = [kinds[:n].count(Kind.LEAVE) - kinds[:n].count(Kind.RETURN) for n in range(20)]
+        assert min(offline) >= 0, "nobody returns who has not left"
+    assert draw(random.Random(1), 20, 1, 1) == draw(random.Random(1), 20, 1, 1)

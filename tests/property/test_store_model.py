@@ -14,6 +14,8 @@ from binlog_source.pump.storage.sorter import NOTHING, Sorter, Step
 from binlog_source.pump.storage.store import Store, StoreSettings
 from tests.faults.store_model import Model, commit, drained, prewrite, pulled, raw, rollback
 
+MEMORY = Path("/dev/shm")
+"""Where syncs cost nothing: no test here is about them."""
 SETTINGS = StoreSettings(max_file_size=200, sync=False, span=100)
 
 
@@ -23,7 +25,7 @@ class StoreMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self):
         """An empty data directory."""
-        self.directory = Path(tempfile.mkdtemp())
+        self.directory = Path(tempfile.mkdtemp(dir=MEMORY if MEMORY.is_dir() else None))
         self.model = Model()
         """All that the store may know of, collected or not."""
         self.collected = 0
