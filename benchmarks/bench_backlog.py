@@ -45,7 +45,7 @@ class Run:
 def main() -> None:
     """Run and print."""
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--case", type=Path, default=ROOT.parent / "shared" / "golden" / "bench")
+    options.add_argument("--case", type=Path, default=ROOT / "tests" / "golden" / "bench")
     options.add_argument("--warm-up", type=Path, default=ROOT / "tests" / "golden" / "txn")
     options.add_argument("--delivery", choices=("sorted", "raw"), default="sorted")
     options.add_argument("--repeat", type=int, default=5)

@@ -1,6 +1,6 @@
 """Times the column decoder beside the protobuf parse of the same binlogs, on one core.
 
-    python benchmarks/bench_decode.py [--case ../shared/golden/bench] [--repeat 5]
+    python benchmarks/bench_decode.py [--case tests/golden/bench] [--repeat 5]
 
 Prints the medians of both, their ratio (at most 10 is asked for) and the share of rows that the scalar decoder had to take. Timed are the
 inserted rows to Arrow columns; row keys and the images of all events are shown beside it. CPU seconds are printed too: on a busy machine they
@@ -87,7 +87,7 @@ def medians(work: Callable[[], Result], repeat: int) -> tuple[float, float]:
 
 def main() -> int:
     options = argparse.ArgumentParser(description="time the column decoder beside the protobuf parse")
-    options.add_argument("--case", type=Path, default=ROOT / "../shared/golden/bench")
+    options.add_argument("--case", type=Path, default=ROOT / "tests" / "golden" / "bench")
     options.add_argument("--repeat", type=int, default=5)
     args = options.parse_args()
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})

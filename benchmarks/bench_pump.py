@@ -1,6 +1,6 @@
 """What a Pump takes in and hands out, beside the disk's own limit and a bare grpcio server in the same run.
 
-    python -m benchmarks.bench_pump [--repeat 3] [--seconds 3] [--log-gb 1] [--case ../shared/golden/bench]
+    python -m benchmarks.bench_pump [--repeat 3] [--seconds 3] [--log-gb 1] [--case tests/golden/bench]
 
 1. the disk: appends of one binlog with fdatasync, and of 1 MiB groups with fdatasync
 2. WriteBinlog (fdatasync on), 200 bytes at 1, 16 and 64 clients: Pump, and a grpcio server that answers and stores nothing; by turns
@@ -45,7 +45,7 @@ def main() -> None:
     options.add_argument("--repeat", type=int, default=3)
     options.add_argument("--seconds", type=float, default=3.0, help="length of one load")
     options.add_argument("--log-gb", type=float, default=1.0, help="size of the log for the memory figures")
-    options.add_argument("--case", type=Path, default=Path(__file__).resolve().parents[2] / "shared" / "golden" / "bench")
+    options.add_argument("--case", type=Path, default=Path(__file__).resolve().parents[1] / "tests" / "golden" / "bench")
     options.add_argument("--dir", type=Path, default=None, help="where the logs go (default: a temporary directory)")
     given = options.parse_args()
     print(f"{os.cpu_count()} cores, {given.repeat} repetitions of {given.seconds:g} s, medians")

@@ -83,6 +83,8 @@ class ApplyConfig:
     """Parts that a bigger batch is applied in (parallel connections)."""
     ddl_policy: str = "stop"
     """``stop``, ``skip`` or ``quarantine``: what to do with a DDL that the target refuses in every form."""
+    on_finding: str = "record"
+    """``record`` or ``stop``: what to do when the target's rows are not as the binlogs say they must be."""
     sql_mode: str = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION"
     """Session sql_mode; literals are written for the default."""
     upstream_charset: str = "utf8mb4"
@@ -107,6 +109,7 @@ class ApplyConfig:
         _require(
             self.ddl_policy in ("stop", "skip", "quarantine"), f"syncer.ddl-policy: {self.ddl_policy!r} is not stop, skip or quarantine"
         )
+        _require(self.on_finding in ("record", "stop"), f"syncer.on-finding: {self.on_finding!r} is not record or stop")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,5 @@
-"""The case ``bench``, 279,016 row events in parts, with deaths in every phase. ``TIDB_BINLOG_BENCH_CASE`` names its directory."""
+"""The case ``bench``, 279,016 row events in parts, with deaths in every phase."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ from jobs.mariadb import PrivateMariaDB
 from tests.golden_case import GOLDEN
 from tests.torture.arena import Arena, Cut, numbered
 
-CASE = Path(os.environ.get("TIDB_BINLOG_BENCH_CASE", GOLDEN / "bench"))
+CASE = GOLDEN / "bench"
 
 pytestmark = [
     pytest.mark.torture,
@@ -18,7 +17,6 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.grpc,
     pytest.mark.mysql,
-    pytest.mark.skipif(not CASE.is_dir(), reason="no case bench: name its directory with TIDB_BINLOG_BENCH_CASE"),
 ]
 
 POINTS = (
