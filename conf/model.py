@@ -6,6 +6,7 @@ Promises: pure; a value that cannot work is refused in ``__post_init__`` with a 
 
 from dataclasses import dataclass, field
 
+from conf.sql_mode import refusals
 from conf.units import days_or_duration, size_of
 
 
@@ -86,7 +87,9 @@ class ApplyConfig:
     on_finding: str = "record"
     """``record`` or ``stop``: what to do when the target's rows are not as the binlogs say they must be."""
     sql_mode: str = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION"
-    """Session sql_mode; literals are written for the default."""
+    """Session sql_mode; NO_AUTO_VALUE_ON_ZERO is always added. What would change values or turn them into SQL is refused (``conf.sql_mode``)."""
+    log_row_data: bool = False
+    """True: log lines, errors and progress may show values of rows; they never do otherwise."""
     upstream_charset: str = "utf8mb4"
     upstream_collation: str = "utf8mb4_bin"
     """What TiDB means where a DDL names no charset or collation."""
@@ -109,6 +112,7 @@ class ApplyConfig:
         _require(
             self.ddl_policy in ("stop", "skip", "quarantine"), f"syncer.ddl-policy: {self.ddl_policy!r} is not stop, skip or quarantine"
         )
+        _require(not (why := refusals(self.sql_mode)), f"syncer.sql-mode must not contain {'; nor '.join(why)}")
         _require(self.on_finding in ("record", "stop"), f"syncer.on-finding: {self.on_finding!r} is not record or stop")
 
 

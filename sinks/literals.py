@@ -2,6 +2,7 @@
 
 Promises: pure. A literal read back by the server in the session of ``sinks.session`` (utf8mb4, backslash escapes on) is the
 value itself, bit by bit: floats are written in their shortest exact form, raw bytes as ``_binary'...'``.
+No sql_mode lets a value end its literal: quotes and backslashes are doubled, and a doubled quote is a quote in every mode.
 """
 
 import enum
@@ -86,7 +87,7 @@ def row_ends(rows: pa.BinaryArray) -> np.ndarray[Any, np.dtype[np.int64]]:
     return ends[1:] - ends[0]  # type: ignore[no-any-return]
 
 
-_ESCAPES = ((0x5C, "\\", "\\\\"), (0x27, "'", "\\'"), (0x00, "\0", "\\0"))
+_ESCAPES = ((0x5C, "\\", "\\\\"), (0x27, "'", "''"), (0x00, "\0", "\\0"))
 """Backslash first, or it would escape the escapes. NUL is escaped for the sake of logs and proxies that end texts at it."""
 
 

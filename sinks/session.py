@@ -16,6 +16,7 @@ import pymysql
 from pymysql.constants import CR, ER
 
 from conf.model import ApplyConfig, TargetConfig
+from conf.sql_mode import ALWAYS, refusals
 from schemas.ddl_tokens import quote_name
 from schemas.errors import ApplyError, ConfigError, RetryableApplyError
 from sinks.dialect import Flavour, flavour_of
@@ -61,7 +62,18 @@ _UNKNOWN_VARIABLE = ER.UNKNOWN_SYSTEM_VARIABLE
 _HEAD = 200
 """Characters of a statement that an error shows."""
 
-_OURS = frozenset({"time_zone", "sql_mode", "foreign_key_checks", "autocommit", "character_set_client", "character_set_connection"})
+_OURS = frozenset(
+    {
+        "time_zone",
+        "sql_mode",
+        "foreign_key_checks",
+        "unique_checks",
+        "autocommit",
+        "character_set_client",
+        "character_set_connection",
+        "collation_connection",
+    }
+)
 """Session variables that literals and planning depend on."""
 
 _IF_KNOWN = (
@@ -137,7 +149,7 @@ def connect(target: TargetConfig, apply: ApplyConfig) -> Session:
     """Open a session on the target: UTC, our sql_mode, no foreign key checks, utf8mb4, autocommit off.
 
     Raises:
-        ConfigError: ``params`` holds a variable that our SQL depends on.
+        ConfigError: ``params`` holds a variable that our SQL depends on, or the server has an sql_mode that it cannot be run in.
         ApplyError: the server cannot be reached (retryable) or refuses us.
     """
     where = target.socket or f"{target.host}:{target.port}"
@@ -153,7 +165,7 @@ def connect(target: TargetConfig, apply: ApplyConfig) -> Session:
     session = Session(connection, where)
     try:
         _prepare(session, target, apply)
-    except ApplyError:
+    except (ApplyError, ConfigError):
         session.close()
         raise
     return session
@@ -233,8 +245,11 @@ def _open(target: TargetConfig) -> "pymysql.connections.Connection[Any]":
 
 def _prepare(session: Session, target: TargetConfig, apply: ApplyConfig) -> None:
     session.execute("SET NAMES utf8mb4")
-    session.execute("SET SESSION time_zone = '+00:00', foreign_key_checks = 0, sql_mode = %s", [apply.sql_mode])
-    version, packet = session.query("SELECT VERSION(), @@max_allowed_packet")[0]
+    session.execute(
+        "SET SESSION time_zone = '+00:00', foreign_key_checks = 0, sql_mode = %s", [",".join(filter(None, (apply.sql_mode, ALWAYS)))]
+    )
+    version, packet, sql_mode = session.query("SELECT VERSION(), @@max_allowed_packet, @@SESSION.sql_mode")[0]
+    _check_sql_mode(str(sql_mode), apply)
     session.flavour = flavour_of(str(version))
     session.max_allowed_packet = int(packet)  # an old TiDB gives it as text
     _relax_isolation(session)
@@ -247,6 +262,15 @@ def _prepare(session: Session, target: TargetConfig, apply: ApplyConfig) -> None
     for name, value in target.params:
         bare = value.lstrip("-").replace(".", "", 1).isdigit()
         session.execute(f"SET SESSION {quote_name(name)} = " + (value if bare else "%s"), None if bare else [value])
+
+
+def _check_sql_mode(effective: str, apply: ApplyConfig) -> None:
+    """What the server made of the setting: a number or a name that only it knows may stand for more."""
+    why = refusals(effective)
+    if ALWAYS not in effective.upper().split(","):
+        why += (f"no {ALWAYS}, without which a 0 in an AUTO_INCREMENT column becomes another value",)
+    if why:
+        raise ConfigError(f"with syncer.sql-mode = {apply.sql_mode!r} the target's session has sql_mode {effective!r}: {'; '.join(why)}")
 
 
 def _relax_isolation(session: Session) -> None:

@@ -4,12 +4,14 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from conf.model import ApplyConfig, TargetConfig
 from jobs.mariadb import PrivateMariaDB
 from schemas.errors import ApplyError, ConfigError, RetryableApplyError
 from sinks.dialect import Flavour
+from sinks.literals import Form, join_cells, literals
 from sinks.session import Session, connect, run_transaction
 
 pytestmark = pytest.mark.mysql
@@ -39,7 +41,7 @@ def test_session_settings(target: TargetConfig) -> None:
         assert session.flavour is Flavour.MARIADB
 
 
-@pytest.mark.parametrize("name", ["time_zone", "SQL_MODE", "foreign_key_checks"])
+@pytest.mark.parametrize("name", ["time_zone", "SQL_MODE", "foreign_key_checks", "unique_checks", "collation_connection"])
 def test_params_may_not_break_our_literals(target: TargetConfig, name: str) -> None:
     with pytest.raises(ConfigError, match=name):
         connect(replace(target, params=((name, "x"),)), ApplyConfig())
@@ -155,3 +157,51 @@ def test_deadlock_victim_is_run_again(target: TargetConfig) -> None:
     with connect(target, ApplyConfig()) as session:
         assert session.query("SELECT v FROM h_session.t") == [("xx",), ("xx",)]
     assert len(attempts) == 3, "one of the two was the victim, once"
+
+
+@pytest.mark.parametrize("mode", ["", "TRADITIONAL", "STRICT_TRANS_TABLES"])
+def test_zero_is_a_value_in_every_mode(target: TargetConfig, mode: str) -> None:
+    with connect(target, ApplyConfig(sql_mode=mode)) as session:
+        session.execute("CREATE TABLE h_session.counted (id int primary key auto_increment)")
+        session.execute("INSERT INTO h_session.counted VALUES (0)")
+        assert session.query("SELECT id FROM h_session.counted") == [(0,)]
+
+
+@pytest.mark.parametrize("mode", ["ANSI_QUOTES", "NO_BACKSLASH_ESCAPES"])
+def test_the_mode_that_the_server_made_of_the_setting_is_looked_at(target: TargetConfig, mode: str) -> None:
+    """The check of the words may be passed by a name that only the server knows."""
+    config = ApplyConfig()
+    object.__setattr__(config, "sql_mode", mode)
+    with pytest.raises(ConfigError, match=r"the target's session has sql_mode .*row data could be read as SQL"):
+        connect(target, config)
+
+
+HOSTILE = [
+    b"'",
+    b"\\'",
+    b"\\",
+    b"\\\\'",
+    b"'; DROP DATABASE h_session; -- ",
+    b'"',
+    b"a\0b",
+    b"\\0'",
+    b"`'\"\\",
+    b"\xe6'",
+    "日'本\\".encode(),
+]
+
+
+@pytest.mark.parametrize("mode", ["", "NO_BACKSLASH_ESCAPES", "ANSI_QUOTES", "ANSI,NO_BACKSLASH_ESCAPES", "ORACLE", "MSSQL"])
+@pytest.mark.parametrize("form", [Form.TEXT, Form.BYTES])
+def test_no_mode_reads_row_data_as_sql(target: TargetConfig, mode: str, form: Form) -> None:
+    """One value stays one value; in a mode without escapes it is at worst another one."""
+    values = [v for v in HOSTILE if form is Form.BYTES or v != b"\xe6'"]
+    rows = join_cells(b"(", [literals(pa.array(values, pa.binary()), form)], [], b"),").to_pylist()
+    with connect(target, ApplyConfig()) as session:
+        session.execute("CREATE TABLE h_session.b (id int primary key auto_increment, v varbinary(100))")
+        session.execute("SET SESSION sql_mode = %s", [mode])
+        for row in rows:
+            assert session.execute(b"INSERT INTO h_session.b (v) VALUES " + row[:-1]) == 1
+        found = [v for (v,) in session.query("SELECT CAST(v AS BINARY) FROM h_session.b ORDER BY id")]
+    plain = "NO_BACKSLASH_ESCAPES" in mode
+    assert found == [v.replace(b"\\", b"\\\\").replace(b"\0", b"\\0") if plain else v for v in values]

@@ -43,7 +43,7 @@ def test_deletes_by_key() -> None:
 
 def test_deletes_by_several_columns() -> None:
     assert texts(plan(COMMON, Events(COMMON).delete("it's", 1, 0).delete("b", 2, None))) == [
-        "DELETE FROM `d`.`t` WHERE (`a`,`b`) IN (('it\\'s',1),('b',2))"
+        "DELETE FROM `d`.`t` WHERE (`a`,`b`) IN (('it''s',1),('b',2))"
     ]
 
 
@@ -170,5 +170,5 @@ def test_every_kind_of_literal() -> None:
     events = Events(at).insert(1, 0.1, "-1.5", "2026-00-00 00:00:00", b"\xff'\\", {"a": 'it\'s "q"'})
     assert plan(at, events).writes[0].sql == (
         b"REPLACE INTO `d`.`t` (`id`,`f`,`d`,`t`,`b`,`j`) VALUES "
-        b"(1,0.10000000149011612,-1.50,'2026-00-00 00:00:00.000',_binary'\xff\\'\\\\','{\"a\": \"it\\'s \\\\\"q\\\\\"\"}')"
+        b"(1,0.10000000149011612,-1.50,'2026-00-00 00:00:00.000',_binary'\xff''\\\\','{\"a\": \"it''s \\\\\"q\\\\\"\"}')"
     )

@@ -1,0 +1,22 @@
+"""Which sql_modes are refused, and that settings refuse them."""
+
+import pytest
+
+from conf.model import ApplyConfig
+from conf.sql_mode import refusals
+
+
+@pytest.mark.parametrize(
+    "mode",
+    ["NO_BACKSLASH_ESCAPES", "ansi_quotes", "STRICT_TRANS_TABLES, Ansi", "ORACLE", "DB2", "MSSQL", "MAXDB", "POSTGRESQL"]
+    + ["EMPTY_STRING_IS_NULL", "PAD_CHAR_TO_FULL_LENGTH", "REAL_AS_FLOAT"],
+)
+def test_a_mode_that_changes_what_literals_mean_is_refused_before_anything_runs(mode: str) -> None:
+    with pytest.raises(ValueError, match=r"syncer\.sql-mode must not contain \w+"):
+        ApplyConfig(sql_mode=mode)
+
+
+@pytest.mark.parametrize("mode", ["", ApplyConfig().sql_mode, "TRADITIONAL", "STRICT_TRANS_TABLES,NO_ZERO_DATE", "PIPES_AS_CONCAT"])
+def test_other_modes_are_taken(mode: str) -> None:
+    assert refusals(mode) == ()
+    assert ApplyConfig(sql_mode=mode).sql_mode == mode
