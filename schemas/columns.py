@@ -8,7 +8,7 @@ with them, and those that hold what no TiDB writes there. ``Stats`` counts how m
 Promises: pure; no Python loop per row or cell (JSON's text excepted); damaged bytes are ``Corruption`` and nothing else.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ from schemas import decoder
 from schemas.arrowtypes import Kind, digits_of, image_schema, kind_of, missing_value
 from schemas.codec import vectors
 from schemas.codec.lockstep import Ints, Mask, Places, Route, Rows, Walk
-from schemas.decoder import HALVES, Half, KeyPart, Ops, Versions, key_parts, place_of
+from schemas.decoder import HALVES, LACKING, Half, KeyPart, Ops, Versions, key_parts, place_of, without_lacking
 from schemas.errors import Corruption
 from schemas.events import Op
 from schemas.tableinfo import ColumnInfo
@@ -68,17 +68,24 @@ def new_images(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versi
 
 def old_images(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versions, stats: Stats | None = None) -> pa.RecordBatch:
     """The rows before UPDATE and DELETE events, one column per target column."""
+    return without_lacking(old_rows(table, ops, rows, versions, stats))
+
+
+def old_rows(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versions, stats: Stats | None = None) -> pa.RecordBatch:
+    """``old_images`` and, as one more column, which of their cells no image carried (``decoder.LACKING``)."""
     return _images(table, ops, rows, versions, Half.OLD, stats)
 
 
 def _images(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versions, half: Half, stats: Stats | None) -> pa.RecordBatch:
-    columns = table.info.target_columns()
-    schema = image_schema(columns)
-    reference = decoder.new_images if half is Half.NEW else decoder.old_images
+    schema = image_schema(table.info.target_columns())
+    reference = decoder.new_images
+    if half is Half.OLD:
+        schema, reference = schema.append(LACKING), decoder.old_rows
 
     def fast(op: Op, chunk: Rows, index: Ints) -> tuple[pa.RecordBatch, Mask]:
-        cells, odd = _image(table, op, half, chunk, versions[index])
-        return pa.RecordBatch.from_arrays(cells, schema=schema), odd
+        cells, lacking, odd = _image(table, op, half, chunk, versions[index])
+        more = [_lacking_bits(lacking, len(cells), len(chunk))] if half is Half.OLD else []
+        return pa.RecordBatch.from_arrays([*cells, *more], schema=schema), odd
 
     def slow(index: Ints) -> pa.RecordBatch:
         return reference(table, ops[index], rows.take(pa.array(index)), versions[index])
@@ -147,13 +154,15 @@ def _kinds(ops: Ops) -> list[Op]:
     return [op for op, count in counts.items() if count]
 
 
-def _image(table: "TableAt", op: Op, half: Half, chunk: Rows, versions: Versions) -> tuple[list[pa.Array], Mask]:
+def _image(table: "TableAt", op: Op, half: Half, chunk: Rows, versions: Versions) -> tuple[list[pa.Array], dict[int, Mask], Mask]:
+    """The cells of each column, by slot the rows that lack a column, and the odd rows."""
     columns = table.info.target_columns()
     slots = {c.id: i for i, c in enumerate(columns)}
     handle = tuple(slots.get(p.id) if p.whole else None for p in key_parts(table.info)) if op == Op.INSERT else ()
     walk = Walk(chunk, Route(handle, slots, len(HALVES[op])))
     odd = walk.odd.copy()
     cells: list[pa.Array] = []
+    lacking: dict[int, Mask] = {}
     for slot, column in enumerate(columns):
         places = walk.places(slot, place_of(op, half))
         if op == Op.UPDATE:
@@ -161,10 +170,22 @@ def _image(table: "TableAt", op: Op, half: Half, chunk: Rows, versions: Versions
         values, wrong = _cells(chunk, places, column)
         odd |= wrong
         if (absent := places.absent & ~odd).any():
+            lacking[slot] = absent
             values, wrong = _completed(values, table, column, op, versions, absent)
             odd |= wrong
         cells.append(values)
-    return cells, odd
+    return cells, lacking, odd
+
+
+def _lacking_bits(lacking: Mapping[int, Mask], columns: int, rows: int) -> pa.BinaryArray:
+    """``decoder.LACKING`` of each row."""
+    bits = np.zeros((rows, columns), np.bool_)
+    for slot, absent in lacking.items():
+        bits[:, slot] = absent
+    packed = np.packbits(bits, axis=1, bitorder="little") if lacking else np.zeros((rows, 0), np.uint8)
+    sizes = np.where(packed.any(axis=1), packed.shape[1], 0)
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+    return pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(packed[sizes > 0].tobytes())])
 
 
 def _cells(chunk: Rows, places: Places, column: ColumnInfo) -> vectors.Cells:

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 Ops = npt.NDArray[np.int32]
 Versions = npt.NDArray[np.int64]
 
+LACKING = pa.field("", pa.binary(), nullable=False)
+"""Which cells of an old image stand for columns that its event does not carry: bit i % 8 of byte i // 8 for the i-th; empty = none."""
+
 _SHOWN = 64
 """Bytes of a damaged row that its error shows."""
 
@@ -83,12 +86,22 @@ def row_keys(table: "TableAt", ops: Ops, rows: pa.BinaryArray) -> pa.BinaryArray
 
 def new_images(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versions) -> pa.RecordBatch:
     """The rows after INSERT and UPDATE events, one column per target column."""
-    return _images(table, ops, rows, versions, Half.NEW)
+    return without_lacking(_images(table, ops, rows, versions, Half.NEW))
 
 
 def old_images(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versions) -> pa.RecordBatch:
     """The rows before UPDATE and DELETE events, one column per target column."""
+    return without_lacking(old_rows(table, ops, rows, versions))
+
+
+def old_rows(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versions) -> pa.RecordBatch:
+    """``old_images`` and, as one more column, which of their cells no image carried (``LACKING``)."""
     return _images(table, ops, rows, versions, Half.OLD)
+
+
+def without_lacking(images: pa.RecordBatch) -> pa.RecordBatch:
+    """The images alone."""
+    return images.select(list(range(images.num_columns - 1)))
 
 
 class Half(IntEnum):
@@ -116,7 +129,7 @@ class _Event:
 
 
 def _images(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versions, half: Half) -> pa.RecordBatch:
-    schema = image_schema(table.info.target_columns())
+    schema = image_schema(table.info.target_columns()).append(LACKING)
     cells: list[list[Value]] = []
     for op, row, version in zip(ops.tolist(), rows.to_pylist(), versions.tolist(), strict=True):
         try:
@@ -132,17 +145,19 @@ def _image(table: "TableAt", op: int, row: bytes | None, version: int, half: Hal
     at = place_of(op, half)
     event = _parse(key_parts(table.info), {c.id for c in columns}, op, row)
     cells: list[Value] = []
-    for column in columns:
+    lacking = 0
+    for place, column in enumerate(columns):
         if op == Op.UPDATE and len(event.pairs.get(column.id, ())) == 1:
             raise Corruption(f"column {column.name} (id {column.id}) stands in one half of the update only")
         found = event.find(column.id, at)
         if found is None and op == Op.UPDATE and not table.can_append_default(version):
             raise Corruption(f"column {column.name} (id {column.id}) is missing in an update of schema version {version}")
+        lacking |= (found is None) << place
         try:
             cells.append(cell_of(column, found) if found else missing_value(column, table.default_info(version)))
         except Corruption as error:
             raise Corruption(f"column {column.name} (id {column.id}): {error}") from error
-    return cells
+    return [*cells, lacking.to_bytes((len(columns) + 7) // 8, "little") if lacking else b""]
 
 
 def place_of(op: int, half: Half) -> int:

@@ -34,11 +34,18 @@ class TableAt:
     """This life's snapshots up to now, ascending; the last one holds ``info``."""
     dropping: bool
     """A column of ``info`` may be on its way out: rows may lack it already."""
+    leaving: frozenset[int] = frozenset()
+    """Ids of the columns that the table's next DDL takes away, as far as the history knows it."""
 
     def default_info(self, row_version: int) -> TableInfo | None:
         """The info whose defaults complete a row of this version: the first snapshot not older than the row (rows.md 8, ``pinfo``)."""
         at = bisect_left(self.snapshots, row_version, key=lambda s: s.version)
         return self.snapshots[at].info if at < len(self.snapshots) else None
+
+    def written_as(self, row_version: int) -> TableInfo:
+        """The info that a writer of this version knew: the last snapshot not newer than the row; for a row from before all of them the first."""
+        at = bisect_right(self.snapshots, row_version, key=lambda s: s.version)
+        return self.snapshots[max(at - 1, 0)].info
 
     def can_append_default(self, row_version: int) -> bool:
         """True when an update of this version may lack a column of ``info`` (rows.md 8)."""

@@ -287,23 +287,19 @@ class TableInfo:
         return self.index_columns(index) if index else ()
 
     def unique_keys(self) -> tuple[tuple[ColumnInfo, ...], ...]:
-        """Column lists that no two rows share: the primary key first.
+        """Column lists of which no two rows share all values, unless one of them is NULL: the primary key first.
 
-        Left out: indexes not yet public, over prefixes (but for the primary key), and over generated columns, which no row image holds.
+        Of a prefix key the whole columns count: where prefixes differ, so do they. Left out: indexes not yet public, and those over
+        generated columns, which no row image holds.
         """
         keys = [self.handle_columns()] if self.pk_is_handle else []
         for index in sorted(self.indexes, key=lambda i: not i.primary):
             if not (index.unique or index.primary) or index.state != PUBLIC:
                 continue
             columns = self.index_columns(index)
-            whole = index.primary or all(c.length == WHOLE_COLUMN for c in index.columns)
-            if whole and not any(c.generated or c.hidden for c in columns):
+            if not any(c.generated or c.hidden for c in columns):
                 keys.append(columns)
         return tuple(key for key in keys if key)
-
-    def target_key(self) -> tuple[ColumnInfo, ...]:
-        """The columns a target row is found by: the first unique key without NULLs; empty = a keyless table."""
-        return next((key for key in self.unique_keys() if all(c.not_null for c in key)), ())
 
 
 def _bits(text: str | None) -> bytes | None:

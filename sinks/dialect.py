@@ -68,6 +68,13 @@ def match_condition(column: ColumnInfo, flavour: Flavour, indexed: bool) -> tupl
     return f"{name} <=> ".encode(), b""
 
 
+def likeness_condition(column: ColumnInfo) -> tuple[bytes, bytes]:
+    """Texts around a literal of another type in a condition that holds where ``column`` shows the same text; no value makes it fail."""
+    name = quote_name(column.name)
+    shown = f"CONVERT({name} USING utf8mb4)" if is_text(column) else name
+    return f"CAST({shown} AS BINARY) <=> CAST(".encode(), b" AS BINARY)"
+
+
 def is_text(column: ColumnInfo) -> bool:
     """Characters and not raw bytes, numbers or times."""
     return column.tp in _STRING_TYPES and not column.is_binary

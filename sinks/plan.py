@@ -1,15 +1,15 @@
 """Row events of one span to the SQL statements that bring a target from the state before the span to the state after it.
 
 Promises: pure; the same events in any order give the same statements. All deletes run before all writes.
-Rules, for a table with a key (``TableInfo.target_key``): rows that are gone, and rows with another value in any unique key, are deleted by
-key; every row that exists after the span is written with REPLACE. A row that keeps its unique keys needs no delete.
-For a table without a key: every old image is deleted by all its columns, one row at a time, and every new image is inserted; equal rows are
-interchangeable.
+Rules (``sinks.matching``): rows that are gone, and rows with another value in any unique key, are deleted, each by the first unique key of which
+its old image has every column and no NULL; every row that exists after the span is written, with REPLACE where the table has any unique key.
+A row that keeps its unique keys needs no delete if one of them finds it.
+A row without such a key is deleted by the columns that its image carries, one row at a time; rows that are equal in them are interchangeable.
 """
 
 import enum
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,9 +21,10 @@ from schemas.errors import SchemaMismatch
 from schemas.events import Op
 from schemas.history import TableAt
 from schemas.tableinfo import ColumnInfo, TableInfo
-from sinks.dialect import Flavour, delete_head, indexed_columns, key_head, match_condition, write_head
+from sinks.dialect import Flavour, delete_head, indexed_columns, key_head, likeness_condition, match_condition, write_head
 from sinks.fold import Indexes, TableChanges, fold
 from sinks.literals import Cells, form_of, join_cells, literals, row_ends, text_of
+from sinks.matching import NO_KEY, ByColumns, ByKey, OldRows, key_numbers, matches
 from sinks.route import EVERYTHING, Route
 
 
@@ -108,7 +109,7 @@ def plan_rows(
     for changes in fold(events):
         builder = TableBuilder(tables[changes.table_id], limits, flavour)
         gone, fresh = _images(builder, changes, source)
-        deletes += builder.deletes(gone)
+        deletes += builder.deletes(gone, source)
         writes += builder.writes(fresh)
     counts = PlanCounts(total, sum(s.rows for s in deletes), sum(s.rows for s in writes), total - events.num_rows)
     return Plan(tuple(deletes), tuple(writes), counts)
@@ -145,9 +146,9 @@ class _Source:
             return self._rows
         return self._rows.take(pa.array(indexes))
 
-    def old_images(self, table: TableAt, indexes: Indexes) -> pa.RecordBatch:
+    def old_rows(self, table: TableAt, indexes: Indexes) -> OldRows:
         """Rows as they stood before the events."""
-        return decode.old_images(table, self.ops[indexes], self.rows_at(indexes), self.versions[indexes])
+        return OldRows(decode.old_rows(table, self.ops[indexes], self.rows_at(indexes), self.versions[indexes]), indexes)
 
     def new_images(self, table: TableAt, indexes: Indexes) -> pa.RecordBatch:
         """Rows as they stood after the events."""
@@ -180,16 +181,18 @@ def _unknown_table(events: pa.Table, table_id: int) -> SchemaMismatch:
     )
 
 
-def _images(builder: "TableBuilder", changes: TableChanges, source: _Source) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+def _images(builder: "TableBuilder", changes: TableChanges, source: _Source) -> tuple[OldRows, pa.RecordBatch]:
     """Old images to delete and new images to write."""
-    fresh = source.new_images(builder.table, np.concatenate([changes.after, changes.added]))
-    if builder.key and builder.identity_is_the_only_key:
-        return source.old_images(builder.table, changes.removed), fresh
-    old = source.old_images(builder.table, np.concatenate([changes.removed, changes.before]))
-    if not builder.key:
+    table = builder.table
+    fresh = source.new_images(table, np.concatenate([changes.after, changes.added]))
+    if builder.identity_is_the_only_key:
+        return source.old_rows(table, changes.removed), fresh
+    old = source.old_rows(table, np.concatenate([changes.removed, changes.before]))
+    if not builder.unique_names or not len(changes.before):
         return old, fresh
-    moved = _differ(old.slice(len(changes.removed)), fresh.slice(0, len(changes.after)), builder.unique_names)
-    return old.filter(pa.array(np.concatenate([np.ones(len(changes.removed), dtype=bool), moved]))), fresh
+    before = old.slice(len(changes.removed), len(changes.before))
+    moved = _differ(before.images, fresh.slice(0, len(changes.after)), builder.unique_names) | (key_numbers(table, before) == NO_KEY)
+    return old.only(np.concatenate([np.ones(len(changes.removed), dtype=bool), moved])), fresh
 
 
 def _differ(old: pa.RecordBatch, new: pa.RecordBatch, names: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -211,57 +214,73 @@ class TableBuilder:
         self.limits = limits
         self.flavour = flavour
         self.columns = self.info.target_columns()
-        self.key = self.info.target_key()
-        unique = dict.fromkeys(c.name for key in (self.key, *self.info.unique_keys()) for c in key)
-        self.unique_names = tuple(unique)
+        self.unique_names = tuple(dict.fromkeys(c.name for key in self.info.unique_keys() for c in key))
         # An update never changes an integer handle, so there is nothing to compare.
         handle = self.info.handle_columns() if self.info.pk_is_handle else ()
-        self.identity_is_the_only_key = self.unique_names == tuple(c.name for c in handle)
+        self.identity_is_the_only_key = bool(handle) and self.unique_names == tuple(c.name for c in handle)
 
-    def deletes(self, old: pa.RecordBatch) -> list[Statement]:
-        """Statements that remove the rows with these images."""
-        return [s for chunk in _chunks(old) for s in (self._by_key(chunk) if self.key else self._by_row(chunk))]
+    def deletes(self, old: OldRows, source: _Source) -> list[Statement]:
+        """Statements that remove these rows."""
+        found: list[Statement] = []
+        for match in matches(self.table, old, source.versions):
+            for piece in (match.rows.slice(start, rows) for start, rows in _pieces(match.rows.images)):
+                found += self._by_key(match.key, piece.images) if isinstance(match, ByKey) else self._by_columns(match, piece, source)
+        return found
 
     def writes(self, new: pa.RecordBatch) -> list[Statement]:
         """Statements that write these images."""
-        head = write_head(self.table.schema, self.table.name, [c.name for c in self.columns], replace=bool(self.key))
+        head = write_head(self.table.schema, self.table.name, [c.name for c in self.columns], replace=bool(self.unique_names))
         found = []
-        for chunk in _chunks(new):
-            cells = self._cells(chunk, self.columns)
+        for start, count in _pieces(new):
+            cells = self._cells(new.slice(start, count), self.columns)
             rows = join_cells(b"(", cells, [b","] * len(cells), b"),")
             found += self._split(head, rows, b"", Phase.WRITE, self.limits.max_rows)
         return found
 
-    def _by_key(self, old: pa.RecordBatch) -> list[Statement]:
-        cells = self._cells(old, self.key)
-        opening, closing = (b"(", b"),") if len(self.key) > 1 else (b"", b",")
+    def _by_key(self, key: Sequence[ColumnInfo], old: pa.RecordBatch) -> list[Statement]:
+        cells = self._cells(old, key)
+        opening, closing = (b"(", b"),") if len(key) > 1 else (b"", b",")
         rows = join_cells(opening, cells, [b","] * len(cells), closing)
-        head = key_head(self.table.schema, self.table.name, [c.name for c in self.key])
+        head = key_head(self.table.schema, self.table.name, [c.name for c in key])
         return self._split(head, rows, b")", Phase.DELETE, self.limits.max_keys)
 
-    def _by_row(self, old: pa.RecordBatch) -> list[Statement]:
+    def _by_columns(self, match: ByColumns, old: OldRows, source: _Source) -> list[Statement]:
         """One statement for all equal rows: LIMIT keeps other equal rows of the table alive."""
         head = delete_head(self.table.schema, self.table.name)
-        counted = pc.value_counts(self._conditions(old))
+        counted = pc.value_counts(self._conditions(match, old, source))
         return [
             Statement(b"".join((head, condition, b" LIMIT %d" % count)), count, Phase.DELETE)
             for condition, count in zip(counted.field(0).to_pylist(), counted.field(1).to_pylist(), strict=True)
         ]
 
-    def _conditions(self, old: pa.RecordBatch) -> pa.BinaryArray:
+    def _conditions(self, match: ByColumns, old: OldRows, source: _Source) -> pa.BinaryArray:
+        """For each row what must hold of it, and the order of those of which it does."""
         indexed = indexed_columns(self.info)
+        terms = [(b" AND ", match_condition(c, self.flavour, c.name in indexed), c, old.images) for c in match.certain]
+        guesses = [(match_condition(c, self.flavour, indexed=False), c, old.images) for c in match.preferred]
+        guesses += [guess for c in match.lacked if c.id not in self.table.leaving for guess in self._guess(c, old, source)]
+        terms += [(b" DESC, " if place else b" ORDER BY ", *guess) for place, guess in enumerate(guesses)]
         cells: list[Cells] = []
         between: list[bytes] = []
-        opening = b""
-        for column, values in zip(self.columns, self._cells(old, self.columns), strict=True):
-            first, *others = match_condition(column, self.flavour, column.name in indexed)
+        opening = b"" if match.certain else b"TRUE"
+        for place, (lead, (first, *others), column, images) in enumerate(terms):
+            text = first if place == 0 and match.certain else lead + first
             if cells:
-                between[-1] += b" AND " + first
+                between[-1] += text
             else:
-                opening = first
-            cells += [values] * len(others)
+                opening += text
+            cells += self._cells(images, [column]) * len(others)
             between += others
-        return join_cells(opening, cells, between, between[-1])
+        closing = between[-1] + (b" DESC" if guesses else b"")
+        return join_cells(opening, cells, between, closing)
+
+    def _guess(self, column: ColumnInfo, old: OldRows, source: _Source) -> list[tuple[tuple[bytes, ...], ColumnInfo, pa.RecordBatch]]:
+        """What a column that the images lack may hold: what a MODIFY COLUMN made of its former value, else its default."""
+        writer = replace(self.table, info=self.table.written_as(int(source.versions[old.events[0]])))
+        former = next((c for c in writer.info.target_columns() if c.name == column.name and c.id != column.id), None)
+        if former is None:
+            return [(match_condition(column, self.flavour, indexed=False), column, old.images)]
+        return [(likeness_condition(column), former, source.old_rows(writer, old.events).images)]
 
     def _cells(self, images: pa.RecordBatch, columns: Sequence[ColumnInfo]) -> list[Cells]:
         return [literals(values, form_of(c, values.type)) for c in columns for values in (images.column(c.name),)]
@@ -286,9 +305,8 @@ _CHUNK_BYTES = 256 * 1024 * 1024
 """Images are made into text in pieces of this size: Arrow's binary arrays end at 2 GiB, and escaping may double a text."""
 
 
-def _chunks(images: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    if images.num_rows == 0:
-        return
+def _pieces(images: pa.RecordBatch) -> Iterator[tuple[int, int]]:
+    """The first row and the length of each piece."""
     step = max(1, images.num_rows * _CHUNK_BYTES // max(images.nbytes, 1))
     for start in range(0, images.num_rows, step):
-        yield images.slice(start, step)
+        yield start, min(step, images.num_rows - start)

@@ -19,6 +19,7 @@ from schemas.errors import HistoryUnavailable
 from schemas.events import SchemaVersion
 from schemas.history import Job, JobType, SchemaHistory, TableAt
 from schemas.jobs import DELETE_ONLY, SCHEMA_JOBS
+from schemas.tableinfo import ColumnInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,17 +205,20 @@ class _Planner:
 
     def _table(self, table_id: int) -> TableAt | None:
         table = self._applied.table(table_id, self._history)
-        if table is None or table.dropping:
-            return table
+        if table is None:
+            return None
         ahead = max(t.schema_version for t in self._rows if t.table_id == table_id) > self._history.newest_version
-        return replace(table, dropping=ahead or self._loses_column(table))
+        left = self._next_columns(table)
+        ids, names = {c.id for c in left}, {c.name for c in left}
+        gone = [c for c in table.info.public_columns() if c.id not in ids]
+        leaving = frozenset(c.id for c in gone if c.name not in names)
+        return replace(table, dropping=table.dropping or ahead or bool(gone), leaving=leaving)
 
-    def _loses_column(self, table: TableAt) -> bool:
-        """The table's next job takes a column away: a multi-schema change has no delete-only binlog, and a restart forgets one."""
+    def _next_columns(self, table: TableAt) -> tuple[ColumnInfo, ...]:
+        """The columns after the table's next job: a multi-schema change has no delete-only binlog, and a restart forgets one."""
         following = self._history.jobs_of_table(table.table_id, table.version, self._history.newest_version)
-        after = self._history.table_at(table.table_id, following[0].version) if following else None
-        left = {c.id for c in after.info.public_columns()} if after else set()
-        return after is not None and not all(c.id in left for c in table.info.public_columns())
+        after = self._history.table_at(table.table_id, following[0].version) if following else table
+        return after.info.public_columns() if after else table.info.public_columns()
 
     def _unread_jobs(self, touch: Touch) -> tuple[Job, ...]:
         of_table = self._history.jobs_of_table(touch.table_id, self._applied.version, touch.schema_version)

@@ -114,7 +114,7 @@ class _Shape:
 
     @classmethod
     def of(cls, info: TableInfo) -> "_Shape":
-        keys = tuple(dict.fromkeys((info.target_key(), *info.unique_keys())))
+        keys = info.unique_keys() or ((),)
         keyed = {column.name for key in keys for column in key}
         handle = {column.name for column in info.handle_columns()}
         columns = info.public_columns()

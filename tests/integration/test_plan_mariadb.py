@@ -85,7 +85,7 @@ def row_events(payloads: list[bytes]) -> pa.Table:
 def in_parts(events: pa.Table, tables: dict[int, TableAt], parts: int) -> list[Plan]:
     keys = row_identities(events, tables)
     ids = events["table_id"].to_numpy()
-    keyless = [i for i, t in tables.items() if not t.info.target_key()]
+    keyless = [i for i, t in tables.items() if not (t.info.pk_is_handle or t.info.is_common_handle)]
     numbers = part_numbers(ids, keys, np.isin(ids, keyless), parts)
     masks = [pa.array(numbers == n) for n in range(parts)]
     return [plan_rows(events.filter(m), tables, PlanLimits(max_bytes=5000, max_rows=7), keys.filter(m)) for m in masks]

@@ -27,6 +27,11 @@ def test_images_are_what_was_written(drawn: Events) -> None:
         fast.validate(full=True)
         assert fast.equals(getattr(decoder, image)(part.table, part.ops, part.rows, part.versions))
         assert [list(row.values()) for row in fast.to_pylist()] == getattr(part, select)
+    part = drawn.only(Op.UPDATE, Op.DELETE)
+    args = (part.table, part.ops, part.rows, part.versions)
+    fast = columns.old_rows(*args)
+    fast.validate(full=True)
+    assert fast.equals(decoder.old_rows(*args))
     assert stats.fallback == 0
 
 
@@ -84,7 +89,7 @@ def test_damage_is_one_error_and_the_same_in_both(drawn: Events) -> None:
         ops, rows, versions = drawn.ops[one], drawn.rows[one], drawn.versions[one]
         calls: list[tuple[str, tuple[Any, ...]]] = [("row_keys", (drawn.table, ops, rows))]
         calls += [("new_images", (drawn.table, ops, rows, versions))] if ops[0] != Op.DELETE else []
-        calls += [("old_images", (drawn.table, ops, rows, versions))] if ops[0] != Op.INSERT else []
+        calls += [("old_rows", (drawn.table, ops, rows, versions))] if ops[0] != Op.INSERT else []
         for name, args in calls:
             assert_same(outcome(getattr(columns, name), *args), outcome(getattr(decoder, name), *args))
 

@@ -13,7 +13,7 @@ def info(*columns, **more):
 
 def test_integer_key_is_the_handle():
     table = info(Column("id", "bigint unsigned"), Column("v", "varchar(20)"), primary_key=("id",))
-    assert table.pk_is_handle and [c.name for c in table.target_key()] == ["id"] and table.columns[0].unsigned
+    assert table.pk_is_handle and [c.name for c in table.unique_keys()[0]] == ["id"] and table.columns[0].unsigned
     assert table.indexes == ()
 
 

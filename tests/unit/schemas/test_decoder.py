@@ -177,6 +177,14 @@ def test_missing_columns_are_completed(missing: ColumnInfo, cell: Any) -> None:
     assert decode("new_images", at(info), Op.UPDATE, "08020802 08020802", OLDEST) == [1, cell]
 
 
+def test_an_old_image_says_what_it_lacks() -> None:
+    info = table(tuple(column(i, ColumnType.INT) for i in range(1, 11)))
+    whole = encode_delete(info, {}, 1)
+    assert decode("old_rows", at(info), Op.DELETE, whole) == [*[None] * 10, b""]
+    part = encode_delete(replace(info, columns=info.columns[1:9]), {}, 1)
+    assert decode("old_rows", at(info), Op.DELETE, part, OLDEST) == [*[None] * 10, b"\x01\x02"]
+
+
 def test_the_default_of_the_rows_own_time_counts() -> None:
     then = table((column(1, ColumnType.INT, PK), column(2, ColumnType.INT, origin_default="5")), pk_is_handle=True)
     now = table((column(1, ColumnType.INT, PK), column(2, ColumnType.INT, origin_default="6")), pk_is_handle=True)

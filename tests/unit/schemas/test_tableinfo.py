@@ -24,22 +24,21 @@ def names(columns: tuple[ColumnInfo, ...]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "handle", "target", "unique"),
+    ("name", "handle", "unique"),
     [
-        ("int_pk", ["a"], ["a"], [["a"], ["b"]]),
-        ("no_pk", [], [], []),
-        ("uniq_only", [], ["a"], [["a"], ["b", "c"]]),
-        ("uniq_null", [], [], [["a"]]),
-        ("comp_clustered", ["a", "b"], ["a", "b"], [["a", "b"]]),
-        ("comp_nonclustered", [], ["a", "b"], [["a", "b"]]),
-        ("str_clustered", ["k"], ["k"], [["k"]]),
-        ("prefix_key", ["a"], ["a"], [["a"]]),
+        ("int_pk", ["a"], [["a"], ["b"]]),
+        ("no_pk", [], []),
+        ("uniq_only", [], [["a"], ["b", "c"]]),
+        ("uniq_null", [], [["a"]]),
+        ("comp_clustered", ["a", "b"], [["a", "b"]]),
+        ("comp_nonclustered", [], [["a", "b"]]),
+        ("str_clustered", ["k"], [["k"]]),
+        ("prefix_key", ["a"], [["a"], ["b"]]),
     ],
 )
-def test_keys_of_real_tables(name: str, handle: list[str], target: list[str], unique: list[list[str]]) -> None:
+def test_keys_of_real_tables(name: str, handle: list[str], unique: list[list[str]]) -> None:
     info = newest("keys", name)
     assert names(info.handle_columns()) == handle
-    assert names(info.target_key()) == target
     assert [names(k) for k in info.unique_keys()] == unique
 
 

@@ -1,11 +1,14 @@
 """Statements of a span, as text."""
 
+from dataclasses import replace
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
 from schemas.errors import SchemaMismatch
-from schemas.events import Op
-from schemas.history import TableAt
+from schemas.events import Op, SchemaVersion
+from schemas.history import TableAt, TableSnapshot
 from schemas.stages import ROW_EVENT
 from schemas.tableinfo import ColumnType
 from sinks.plan import Phase, Plan, PlanCounts, PlanLimits, plan_rows, row_identities
@@ -92,16 +95,34 @@ def test_a_keyless_update_is_delete_and_insert() -> None:
 
 
 def test_an_indexed_text_of_a_keyless_table_is_found_by_the_index_too() -> None:
-    at = table([text("u")], [index("uu", ("u", -1))])
+    at = table([text("u")], [index("uu", ("u", -1), unique=False)])
     assert texts(plan(at, Events(at).delete("x", rowid=1))) == [
         "DELETE FROM `d`.`t` WHERE `u` <=> 'x' AND CAST(CONVERT(`u` USING utf8mb4) AS BINARY) <=> 'x' LIMIT 1"
     ]
 
 
-def test_a_key_of_columns_that_may_be_null_is_no_key() -> None:
+def test_a_row_is_found_by_its_first_key_without_a_null() -> None:
+    at = table([column("a"), column("b"), text("c")], [index("ab", ("a", -1), ("b", -1)), index("c", ("c", 3))])
+    events = Events(at).delete(1, 2, "x", rowid=1).delete(1, None, "long text", rowid=2).delete(None, 2, None, rowid=3)
+    events.update((3, 4, None), (3, 4, "y"), rowid=4).update((5, 6, None), (5, 6, None), rowid=5).update(
+        (None, 7, "z"), (None, 8, "z"), rowid=6
+    )
+    exact = "CAST(CONVERT(`c` USING utf8mb4) AS BINARY)"
+    assert texts(plan(at, events)) == [
+        "DELETE FROM `d`.`t` WHERE (`a`,`b`) IN ((1,2),(3,4))",
+        "DELETE FROM `d`.`t` WHERE `c` IN ('long text','z')",
+        f"DELETE FROM `d`.`t` WHERE `a` <=> NULL AND `b` <=> 2 AND `c` <=> NULL AND {exact} <=> NULL LIMIT 1",
+        "REPLACE INTO `d`.`t` (`a`,`b`,`c`) VALUES (3,4,'y'),(5,6,NULL),(None,8,'z')".replace("None", "NULL"),
+    ]
+
+
+def test_a_row_without_a_value_in_any_key_is_deleted_even_where_its_keys_stay() -> None:
     at = table([column("u"), column("v")], [index("uu", ("u", -1))])
-    found = texts(plan(at, Events(at).update((1, 2), (1, 3), rowid=1)))
-    assert found == ["DELETE FROM `d`.`t` WHERE `u` <=> 1 AND `v` <=> 2 LIMIT 1", "INSERT INTO `d`.`t` (`u`,`v`) VALUES (1,3)"]
+    assert texts(plan(at, Events(at).update((None, 2), (None, 3), rowid=1))) == [
+        "DELETE FROM `d`.`t` WHERE `u` <=> NULL AND `v` <=> 2 LIMIT 1",
+        "REPLACE INTO `d`.`t` (`u`,`v`) VALUES (NULL,3)",
+    ]
+    assert texts(plan(at, Events(at).update((1, 2), (1, 3), rowid=1))) == ["REPLACE INTO `d`.`t` (`u`,`v`) VALUES (1,3)"]
 
 
 def test_a_row_without_clustered_key_is_found_by_its_unique_key() -> None:
@@ -172,3 +193,60 @@ def test_every_kind_of_literal() -> None:
         b"REPLACE INTO `d`.`t` (`id`,`f`,`d`,`t`,`b`,`j`) VALUES "
         b"(1,0.10000000149011612,-1.50,'2026-00-00 00:00:00.000',_binary'\xff''\\\\','{\"a\": \"it''s \\\\\"q\\\\\"\"}')"
     )
+
+
+# Images that lack columns while a DDL runs.
+
+
+def changed(before: TableAt, after: TableAt, **more: Any) -> TableAt:
+    """``after``, made of ``before`` by a DDL."""
+    version = SchemaVersion(after.version + 1)
+    info = replace(after.info, columns=tuple(replace(c, id=i) for c, i in zip(after.info.columns, more.pop("ids"), strict=True)))
+    return replace(after, info=info, version=version, snapshots=(*before.snapshots, TableSnapshot(version, "d", "t", info)), **more)
+
+
+def test_a_column_that_the_image_lacks_is_not_asked_for() -> None:
+    at = table([column("a"), column("b"), column("c")], [index("c", ("c", -1))])
+    without_c = table([column("a"), column("b")])
+    gone = replace(at, leaving=frozenset({3}))
+    events = Events(without_c).delete(1, 2, rowid=1).delete(1, 2, rowid=2).delete(5, 6, rowid=3)
+    assert texts(plan(gone, events)) == [
+        "DELETE FROM `d`.`t` WHERE `a` <=> 1 AND `b` <=> 2 LIMIT 2",
+        "DELETE FROM `d`.`t` WHERE `a` <=> 5 AND `b` <=> 6 LIMIT 1",
+    ]
+
+
+def test_images_with_and_without_the_column_in_one_span() -> None:
+    at = replace(table([column("a"), column("c")]), leaving=frozenset({2}))
+    both = pa.concat_tables([Events(table([column("a")])).delete(1, rowid=1).table(), Events(at, 2000).delete(1, 5, rowid=2).table()])
+    assert texts(plan_rows(both, {TABLE_ID: at}, LIMITS)) == [
+        "DELETE FROM `d`.`t` WHERE `a` <=> 1 ORDER BY `c` <=> 5 DESC LIMIT 1",
+        "DELETE FROM `d`.`t` WHERE `a` <=> 1 LIMIT 1",
+    ]
+
+
+def test_of_a_column_that_is_new_the_default_is_the_likelier() -> None:
+    old, new = table([column("a")]), table([column("a"), column("c")])
+    at = changed(old, new, ids=(1, 2))
+    assert texts(plan(at, Events(old).delete(1, rowid=1))) == ["DELETE FROM `d`.`t` WHERE `a` <=> 1 ORDER BY `c` <=> NULL DESC LIMIT 1"]
+
+
+def test_of_a_column_with_a_new_type_its_former_value_is_the_likelier() -> None:
+    old, new = table([column("a"), column("c")]), table([column("a"), text("c")])
+    at = changed(old, new, ids=(1, 3))
+    assert texts(plan(at, Events(old).delete(1, 7, rowid=1))) == [
+        "DELETE FROM `d`.`t` WHERE `a` <=> 1 ORDER BY CAST(CONVERT(`c` USING utf8mb4) AS BINARY) <=> CAST(7 AS BINARY) DESC LIMIT 1"
+    ]
+    alone = changed(table([column("c")]), table([text("c")]), ids=(3,))
+    assert texts(plan(alone, Events(table([column("c")])).delete(7, rowid=1))) == [
+        "DELETE FROM `d`.`t` WHERE TRUE ORDER BY CAST(CONVERT(`c` USING utf8mb4) AS BINARY) <=> CAST(7 AS BINARY) DESC LIMIT 1"
+    ]
+
+
+def test_a_key_whose_column_the_image_lacks_is_no_key() -> None:
+    at = table([column("a"), column("b")], [index("b", ("b", -1)), index("a", ("a", -1))])
+    events = Events(table([column("a")])).delete(1, rowid=1).delete(None, rowid=2)
+    assert texts(plan(replace(at, leaving=frozenset({2})), events)) == [
+        "DELETE FROM `d`.`t` WHERE `a` IN (1)",
+        "DELETE FROM `d`.`t` WHERE `a` <=> NULL LIMIT 1",
+    ]

@@ -1,0 +1,151 @@
+"""How each row that a span takes away is found in the target: by which unique key, or by which columns.
+
+    old image -> its first unique key without a NULL, of columns that it carries     -> ByKey
+              -> none: its columns, those that it carries and the target will keep   -> ByColumns
+
+An image lacks a column while a DDL on it runs (rows.md 6), and then its cell is a guess: no key and no condition is made of it. Where rows are
+alike in all the rest, guesses decide which of them goes: the value that the column had under its former id, else its default. So does, of a
+column that a DROP COLUMN is about to take away, the value itself: it holds no longer once a delete without that column took another of those rows.
+
+Promises: pure; rows are grouped on whole columns, never looked at one by one.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from schemas.history import TableAt
+from schemas.tableinfo import ColumnInfo
+
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
+
+NO_KEY = -1
+
+
+@dataclass(frozen=True, slots=True)
+class OldRows:
+    """Rows as they stood before a span."""
+
+    images: pa.RecordBatch
+    """``schemas.columns.old_rows``: the target's columns, and last what each image lacks."""
+    events: Numbers
+    """The events that the images are of."""
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return int(self.images.num_rows)
+
+    def only(self, rows: Numbers | Mask) -> "OldRows":
+        """Some of the rows."""
+        chosen = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
+        if len(chosen) == len(self) and bool((np.diff(chosen) == 1).all()):
+            return self
+        return OldRows(self.images.take(pa.array(chosen)), self.events[chosen])
+
+    def slice(self, start: int, rows: int) -> "OldRows":
+        """Some rows that follow each other, without a copy."""
+        return OldRows(self.images.slice(start, rows), self.events[start : start + rows])
+
+    @property
+    def lacking(self) -> pa.BinaryArray:
+        """What each image lacks (``schemas.decoder.LACKING``)."""
+        return self.images.column(self.images.num_columns - 1)
+
+    @property
+    def whole(self) -> bool:
+        """No image lacks anything."""
+        return int(pc.sum(pc.binary_length(self.lacking)).as_py() or 0) == 0
+
+    def lacks(self, place: int) -> Mask:
+        """The rows whose image lacks the column at ``place``."""
+        kinds = pc.dictionary_encode(self.lacking)
+        of_kind = np.array([_has(bits, place) for bits in kinds.dictionary.to_pylist()], dtype=np.bool_)
+        found: Mask = of_kind[kinds.indices.to_numpy()]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class ByKey:
+    """Rows that are found by a unique key."""
+
+    key: tuple[ColumnInfo, ...]
+    rows: OldRows
+
+
+@dataclass(frozen=True, slots=True)
+class ByColumns:
+    """Rows that are found by columns, all of one schema version if their images lack any."""
+
+    certain: tuple[ColumnInfo, ...]
+    """What a row must have."""
+    preferred: tuple[ColumnInfo, ...]
+    """What it had once: the last word among rows that are alike in the certain columns."""
+    lacked: tuple[ColumnInfo, ...]
+    """What the images do not carry: their cells are what the target has if nobody changed it."""
+    rows: OldRows
+
+
+def key_numbers(table: TableAt, old: OldRows) -> Numbers:
+    """For each row the number of its first unique key without a NULL, in ``unique_keys``; ``NO_KEY`` where it has none."""
+    found = np.full(len(old), NO_KEY, dtype=np.int64)
+    whole = old.whole
+    places = {c.id: i for i, c in enumerate(table.info.target_columns())}
+    for number, key in enumerate(table.info.unique_keys()):
+        open_ = found == NO_KEY
+        if not open_.any():
+            break
+        for column in key:
+            place = places[column.id]
+            values = old.images.column(place)
+            if values.null_count:
+                open_ &= values.is_valid().to_numpy(zero_copy_only=False)
+            if not whole:
+                open_ &= ~old.lacks(place)
+        found[open_] = number
+    return found
+
+
+def matches(table: TableAt, old: OldRows, versions: Numbers) -> Iterator[ByKey | ByColumns]:
+    """The ways to find all of ``old``; the surest first, since what one finds is gone for the next.
+
+    Args:
+        table: the table as the target has it.
+        old: the rows.
+        versions: the schema version of each event (``OldRows.events`` points into it).
+    """
+    numbers = key_numbers(table, old)
+    for number, key in enumerate(table.info.unique_keys()):
+        if (numbers == number).any():
+            yield ByKey(key, old.only(numbers == number))
+    rest = old.only(numbers == NO_KEY)
+    if len(rest):
+        yield from sorted(_by_columns(table, rest, versions), key=lambda m: len(m.lacked))
+
+
+def _by_columns(table: TableAt, rows: OldRows, versions: Numbers) -> Iterator[ByColumns]:
+    columns = table.info.target_columns()
+    if rows.whole:
+        yield _by(table, columns, rows, b"")
+        return
+    kinds = pc.dictionary_encode(rows.lacking)
+    codes, of_event = kinds.indices.to_numpy(), versions[rows.events]
+    for code, bits in enumerate(kinds.dictionary.to_pylist()):
+        here = codes == code
+        for version in np.unique(of_event[here]).tolist() if bits else [None]:
+            yield _by(table, columns, rows.only(here if version is None else here & (of_event == version)), bits)
+
+
+def _by(table: TableAt, columns: Sequence[ColumnInfo], rows: OldRows, bits: bytes) -> ByColumns:
+    lacked = tuple(c for i, c in enumerate(columns) if _has(bits, i))
+    carried = [c for c in columns if c not in lacked]
+    certain = tuple(c for c in carried if c.id not in table.leaving)
+    return ByColumns(certain, tuple(c for c in carried if c.id in table.leaving), lacked, rows)
+
+
+def _has(bits: bytes, place: int) -> bool:
+    return len(bits) > place // 8 and bool(bits[place // 8] >> place % 8 & 1)
