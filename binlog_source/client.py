@@ -20,10 +20,12 @@ from binlog_source.framing import Records, parse
 from binlog_source.offset import Position
 from schemas.errors import ConfigError, ProtocolViolation, PumpUnavailable
 from schemas.events import Delivery, as_time
+from schemas.pieces import PIECE_BYTES
 from schemas.proto import pump_pb2
 
 DELIVERY_KEY = "tidb-binlog-delivery"
 BATCH_KEY = "tidb-binlog-batch"
+PIECE_KEY = "tidb-binlog-piece"
 GC_KEY = "tidb-binlog-gc-ts"
 PUMP_KEY = "tidb-binlog-pump"
 TIP = "tip"
@@ -86,7 +88,12 @@ class Pull:
         method = channel(endpoint.address).unary_stream(
             "/binlog.Pump/PullBinlogs", request_serializer=pump_pb2.PullBinlogReq.SerializeToString, response_deserializer=None
         )
-        self._call: Any = method(request, timeout=timeout, metadata=((DELIVERY_KEY, delivery), (BATCH_KEY, "1")))
+        metadata = [(DELIVERY_KEY, delivery), (BATCH_KEY, "1")]
+        if delivery == Delivery.SORTED:
+            metadata.append((PIECE_KEY, str(PIECE_BYTES)))
+        self._call: Any = method(
+            request, timeout=timeout, metadata=((DELIVERY_KEY, delivery), (BATCH_KEY, "1"), (PIECE_KEY, str(PIECE_BYTES)))
+        )
 
     def greeting(self) -> Greeting:
         """What the Pump says of itself before its first message.
@@ -180,10 +187,11 @@ def read_raw(
     ``on_purged`` is called with the Pump's gc ts when binlogs above ``wanted_ts`` may be gone; if it returns, reading begins
     at the oldest record kept.
     """
-    reached, lost = begin, False
+    reached, lost, half = begin, False, _Half()
 
     def attempt(endpoint: Endpoint) -> Iterator[Records]:
         nonlocal reached, lost
+        again = half.had
         with _opened(endpoint, Delivery.RAW, reached) as pull:
             greeting = pull.greeting()
             _require_raw(endpoint, greeting)
@@ -192,16 +200,17 @@ def read_raw(
                 reached, lost = _OLDEST, True
                 return
             for data in pull:
-                records = parse(data, endpoint.pump)
-                count = _until(records, reached, end, endpoint, wanted_ts)
+                records, again = _without(parse(data, endpoint.pump), again)
+                count, last = _until(records, reached, end, endpoint, wanted_ts)
                 if count:
-                    reached = Position(int(records.suffixes[count - 1]), int(records.offsets[count - 1]))
+                    reached = last
+                    half.note(records, count)
                     yield records.cut(0, count)
                 if count < len(records) or reached >= end:
                     return
 
     if begin < end:
-        yield from _patiently(attempt, endpoint, lambda: reached, wanted_ts, patience, lambda: reached >= end, find)
+        yield from _patiently(attempt, endpoint, lambda: (reached, half.had), wanted_ts, patience, lambda: reached >= end, find)
 
 
 def read_sorted(
@@ -209,10 +218,11 @@ def read_sorted(
 ) -> Iterator[Records]:
     """The messages with ``commit_ts`` in (after_ts, upto_ts], ascending, in runs; fakes among them."""
     reached = after_ts
-    done = False
+    done, half = False, _Half()
 
     def attempt(endpoint: Endpoint) -> Iterator[Records]:
         nonlocal reached, done
+        again = half.had
         with _opened(endpoint, Delivery.SORTED, Position(0, reached)) as pull:
             greeting: Greeting | None = None
             for data in pull:
@@ -224,22 +234,27 @@ def read_sorted(
                 if reached == after_ts and purged(greeting.gc_ts, after_ts):
                     on_purged(greeting.gc_ts)
                 _require_ascending(records, reached, endpoint)
-                last = int(records.commit_ts[-1])
+                records, again = _without(records, again)
+                if not len(records):
+                    continue
+                whole = records.commit_ts[~records.more]
                 count = int(np.searchsorted(records.commit_ts, upto_ts, side="right"))
-                reached, done = min(last, upto_ts), last >= upto_ts
+                reached = min(int(whole[-1]), upto_ts) if len(whole) else reached
+                done = reached >= upto_ts or count < len(records)
                 if count:
+                    half.note(records, count)
                     yield records.cut(0, count)
                 if done:
                     return
 
     if after_ts < upto_ts:
-        yield from _patiently(attempt, endpoint, lambda: reached, after_ts, patience, lambda: done, find)
+        yield from _patiently(attempt, endpoint, lambda: (reached, half.had), after_ts, patience, lambda: done, find)
 
 
 def _patiently(
     attempt: Callable[[Endpoint], Iterator[Records]],
     endpoint: Endpoint,
-    mark: Callable[[], object],
+    mark: Callable[[], tuple[object, object]],
     wanted_ts: int,
     patience: float,
     finished: Callable[[], bool],
@@ -261,7 +276,7 @@ def _patiently(
             pause, since, before = _FIRST_PAUSE, time.monotonic(), mark()
         if time.monotonic() - since >= patience:
             raise PumpUnavailable(
-                f"Pump {endpoint.pump} at {endpoint.address} gave nothing for {patience:.0f} s while reading on from {mark()} "
+                f"Pump {endpoint.pump} at {endpoint.address} gave nothing for {patience:.0f} s while reading on from {mark()[0]} "
                 f"(wanted: above ts {wanted_ts}, {as_time(wanted_ts)}): {failure}; start it again, the stream goes on from there"
             )
         time.sleep(pause)
@@ -278,11 +293,36 @@ def _opened(endpoint: Endpoint, delivery: Delivery, start: Position) -> Iterator
         pull.cancel()
 
 
-def _until(records: Records, reached: Position, end: Position, endpoint: Endpoint, wanted_ts: int) -> int:
-    """How many of ``records`` end at or before ``end``, after a check that their positions ascend from ``reached``."""
+class _Half:
+    """How much of a huge binlog was handed on when its Pump's stream broke: the Pump then delivers it from its first piece again."""
+
+    def __init__(self) -> None:
+        self.had: tuple[int, int] | None = None
+        """(start_ts, first_seq) of the last piece, while others of its binlog are still to come."""
+
+    def note(self, records: Records, count: int) -> None:
+        """The first ``count`` of ``records`` are handed on."""
+        last = count - 1
+        self.had = (int(records.start_ts[last]), int(records.first_seqs[last])) if records.more[last] else None
+
+
+def _without(records: Records, had: tuple[int, int] | None) -> tuple[Records, tuple[int, int] | None]:
+    """``records`` without the pieces up to ``had`` at their beginning, and what is still to be left out of those that follow."""
+    if had is None or not len(records):
+        return records, had
+    known = records.more & (records.start_ts == had[0]) & (records.first_seqs <= had[1])
+    count = len(records) if known.all() else int(np.argmin(known))
+    return records.cut(count, len(records)), had if count == len(records) else None
+
+
+def _until(records: Records, reached: Position, end: Position, endpoint: Endpoint, wanted_ts: int) -> tuple[int, Position]:
+    """How many of ``records`` end at or before ``end``, and the position behind them; their positions must ascend from ``reached``."""
     if not len(records):
-        return 0
-    suffixes, offsets = records.suffixes, records.offsets
+        return 0, reached
+    # A piece with others behind it lies where the record before its binlog ended.
+    ends = np.maximum.accumulate(np.where(records.more, 0, np.arange(1, len(records) + 1)))
+    suffixes = np.concatenate(([reached.suffix], records.suffixes))[ends]
+    offsets = np.concatenate(([reached.offset], records.offsets))[ends]
     before_s = np.concatenate(([reached.suffix], suffixes[:-1]))
     before_o = np.concatenate(([reached.offset], offsets[:-1]))
     backwards = (suffixes < before_s) | ((suffixes == before_s) & (offsets < before_o))
@@ -293,13 +333,15 @@ def _until(records: Records, reached: Position, end: Position, endpoint: Endpoin
             f"{int(suffixes[place])}/{int(offsets[place])}, reading above ts {wanted_ts}; if its data directory was replaced, "
             "delete Spark's checkpoint directory"
         )
-    inside = (suffixes < end.suffix) | ((suffixes == end.suffix) & (offsets <= end.offset))
-    return len(records) if inside.all() else int(np.argmin(inside))
+    inside = (suffixes < end.suffix) | ((suffixes == end.suffix) & (offsets <= np.where(records.more, end.offset - 1, end.offset)))
+    count = len(records) if inside.all() else int(np.argmin(inside))
+    return count, Position(int(suffixes[count - 1]), int(offsets[count - 1])) if count else reached
 
 
 def _require_ascending(records: Records, reached: int, endpoint: Endpoint) -> None:
     before = np.concatenate(([reached], records.commit_ts[:-1]))
-    wrong = records.commit_ts <= before
+    goes_on = np.concatenate(([False], records.more[:-1] & (records.first_seqs[1:] > records.first_seqs[:-1])))
+    wrong = (records.commit_ts < before) | ((records.commit_ts == before) & ~goes_on)
     if wrong.any():
         place = int(np.argmax(wrong))
         raise ProtocolViolation(

@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 
 from binlog_source.admission import TailView, holder, pending_bytes, plan_raw, plan_sorted
 from binlog_source.client import Endpoint, offers_raw, purge_text, read_raw, read_sorted
-from binlog_source.framing import Records, joined, loss, packed_rows, punctuation, raw_rows, sorted_rows
+from binlog_source.framing import Records, in_pieces, joined, loss, packed_rows, punctuation, raw_rows, sorted_rows
 from binlog_source.offset import BinlogOffset, Position, from_json, require_advance
 from binlog_source.options import StreamOptions, source_of, stream_options_of
 from binlog_source.roster import Roster, roster_of
@@ -382,7 +382,10 @@ def _rows(part: BinlogPartition, config: SourceConfig, extra: StreamOptions) -> 
     for records in _gathered(runs):
         faults.point("source-read")
         clock_ts = max(clock_ts, int(records.commit_ts.max(initial=0)))
-        yield raw_rows(records, pump, config.pairing_buckets) if part.delivery is Delivery.RAW else sorted_rows(records, pump)
+        if part.delivery is Delivery.RAW:
+            yield raw_rows(records, pump, config.pairing_buckets)
+        else:
+            yield from (sorted_rows(run, pump) for run in in_pieces(records))
     yield from lost
     if part.buckets:
         yield punctuation(pump, part.after_ts, part.upto_ts, range(part.buckets), clock_ts)

@@ -8,7 +8,7 @@ Promises: bytes that are no such message, or a payload that is no binlog, raise 
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,13 +16,18 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from schemas.errors import ProtocolViolation
+from schemas.errors import Corruption, ProtocolViolation
 from schemas.events import TSO_LOGICAL_BITS, BinlogType, Op
 from schemas.packed import VALUE_BYTES, packed
+from schemas.pieces import PIECE_BYTES, pieces
 from schemas.proto import binlog_pb2, pump_pb2
 from schemas.stages import PACKED, RAW
+from schemas.wire import fields
 
 _MAX_INT32 = (1 << 31) - 1
+_BIG = 16 << 20
+"""Bytes of a response from which its payloads are not copied."""
+_ENTITY, _PAYLOAD = 1, 2
 _TP_TAG = 0x08
 """Key of ``Binlog.tp``: field 1, varint. TiDB and Pump always write it first."""
 
@@ -36,7 +41,11 @@ class Records:
     commit_ts: NDArray[np.int64]
     suffixes: NDArray[np.int64]
     offsets: NDArray[np.int64]
-    payloads: Sequence[bytes]
+    first_seqs: NDArray[np.int32]
+    """Of a huge binlog's piece, which row change it begins with (``schemas.pieces``); else 0."""
+    more: NDArray[np.bool_]
+    """Another piece of the same binlog follows; this one's position says nothing."""
+    payloads: Sequence[bytes | memoryview]
 
     def __len__(self) -> int:
         return len(self.payloads)
@@ -45,7 +54,14 @@ class Records:
         """The messages from ``begin`` (inclusive) to ``end`` (exclusive)."""
         part = slice(begin, end)
         return Records(
-            self.types[part], self.start_ts[part], self.commit_ts[part], self.suffixes[part], self.offsets[part], self.payloads[part]
+            self.types[part],
+            self.start_ts[part],
+            self.commit_ts[part],
+            self.suffixes[part],
+            self.offsets[part],
+            self.first_seqs[part],
+            self.more[part],
+            self.payloads[part],
         )
 
     @property
@@ -64,8 +80,37 @@ def joined(runs: Sequence[Records]) -> Records:
         np.concatenate([run.commit_ts for run in runs]),
         np.concatenate([run.suffixes for run in runs]),
         np.concatenate([run.offsets for run in runs]),
+        np.concatenate([run.first_seqs for run in runs]),
+        np.concatenate([run.more for run in runs]),
         [payload for run in runs for payload in run.payloads],
     )
+
+
+def in_pieces(records: Records, limit: int = PIECE_BYTES) -> Iterator[Records]:
+    """``records`` in runs in which no binlog is bigger than ``limit``, unless one row is: huge ones are cut, each piece when its turn comes.
+
+    Raises:
+        Corruption: a huge one is no correct binlog.
+    """
+    begin = 0
+    for place in [i for i, payload in enumerate(records.payloads) if len(payload) > limit]:
+        if begin < place:
+            yield records.cut(begin, place)
+        yield from _pieces_of(records.cut(place, place + 1), limit)
+        begin = place + 1
+    if begin < len(records):
+        yield records.cut(begin, len(records))
+
+
+def _pieces_of(record: Records, limit: int) -> Iterator[Records]:
+    if record.more[0] or record.first_seqs[0]:
+        # A piece already; what makes it big is one row.
+        yield record
+        return
+    for piece in pieces(record.payloads[0], limit):
+        yield replace(
+            record, first_seqs=np.array([piece.first_seq], np.int32), more=np.array([piece.more], np.bool_), payloads=[piece.payload]
+        )
 
 
 def parse(data: bytes, pump: str) -> Records:
@@ -75,29 +120,59 @@ def parse(data: bytes, pump: str) -> Records:
         ProtocolViolation: ``data`` or a payload in it does not parse.
     """
     try:
-        entities = list(pump_pb2.PullBinlogBatch.FromString(data).entity)
-        metas = [_meta(e) for e in entities]
-        payloads = [e.payload for e in entities]
+        entities, payloads = _walked(data) if len(data) > _BIG else _parsed(data)
+        metas = [_meta(e, p) for e, p in zip(entities, payloads, strict=True)]
         types = [p[1] if len(p) > 1 and p[0] == _TP_TAG else _type(p) for p in payloads]
-    except DecodeError as error:
+    except (DecodeError, Corruption) as error:
         raise ProtocolViolation(
             f"Pump {pump} answered {len(data)} bytes that are no PullBinlogs message ({error}); is it a Pump, and of this protocol?"
         ) from error
-    columns = np.array(metas, dtype=np.int64).reshape(-1, 4)
-    return Records(np.array(types, dtype=np.int32), columns[:, 0], columns[:, 1], columns[:, 2], columns[:, 3], payloads)
+    columns = np.array(metas, dtype=np.int64).reshape(-1, 6)
+    return Records(
+        np.array(types, dtype=np.int32),
+        columns[:, 0],
+        columns[:, 1],
+        columns[:, 2],
+        columns[:, 3],
+        columns[:, 4].astype(np.int32),
+        columns[:, 5] != 0,
+        payloads,
+    )
 
 
-def _meta(entity: pump_pb2.Entity) -> tuple[int, int, int, int]:
+def _parsed(data: bytes) -> tuple[Sequence[pump_pb2.Entity], list[bytes | memoryview]]:
+    entities = list(pump_pb2.PullBinlogBatch.FromString(data).entity)
+    return entities, [e.payload for e in entities]
+
+
+def _walked(data: bytes) -> tuple[Sequence[pump_pb2.Entity], list[bytes | memoryview]]:
+    """As ``_parsed``, but the payloads, of which one must be huge, stay where they are instead of being copied twice."""
+    view = memoryview(data)
+    entities: list[pump_pb2.Entity] = []
+    payloads: list[bytes | memoryview] = []
+    for message in fields(view, 0, len(view)):
+        rest, payload = b"", view[:0]
+        for part in fields(view, message.value, message.end) if message.number == _ENTITY else ():
+            if part.number == _PAYLOAD:
+                payload = view[part.value : part.end]
+            else:
+                rest += view[part.begin : part.end]
+        entities.append(pump_pb2.Entity.FromString(rest))
+        payloads.append(payload)
+    return entities, payloads
+
+
+def _meta(entity: pump_pb2.Entity, payload: bytes | memoryview) -> tuple[int, int, int, int, int, bool]:
     meta, pos = entity.meta, entity.pos
     start_ts, commit_ts = meta.startTs, meta.commitTs
-    if not start_ts and not commit_ts and entity.payload:
-        binlog = binlog_pb2.Binlog.FromString(entity.payload)
+    if not start_ts and not commit_ts and payload:
+        binlog = binlog_pb2.Binlog.FromString(bytes(payload))
         start_ts, commit_ts = binlog.start_ts, binlog.commit_ts
-    return start_ts, commit_ts, pos.suffix, pos.offset
+    return start_ts, commit_ts, pos.suffix, pos.offset, entity.first_seq, entity.more
 
 
-def _type(payload: bytes) -> int:
-    return int(binlog_pb2.Binlog.FromString(payload).tp) if payload else -1
+def _type(payload: bytes | memoryview) -> int:
+    return int(binlog_pb2.Binlog.FromString(bytes(payload)).tp) if payload else -1
 
 
 def buckets(start_ts: NDArray[np.int64], count: int) -> NDArray[np.int32]:
@@ -143,12 +218,13 @@ def _rows(records: Records, keep: NDArray[np.bool_], types: NDArray[np.int32], p
         pa.array(commit_ts, pa.int64()),
         pa.array(bucket[chosen], pa.int32()),
         pa.array(times, RAW.field("event_time").type, mask=commit_ts == 0),
+        pa.array(records.first_seqs[chosen], mask=~(records.more | (records.first_seqs > 0))[chosen]),
         _binaries(payloads, pump),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=RAW)
 
 
-def _binaries(values: Sequence[bytes], pump: str) -> pa.BinaryArray:
+def _binaries(values: Sequence[bytes | memoryview], pump: str) -> pa.BinaryArray:
     """``values`` as an Arrow array, copied once: a builder that grows as it goes costs twice that."""
     ends = np.zeros(len(values) + 1, dtype=np.int64)
     np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=ends[1:])
@@ -195,6 +271,7 @@ def punctuation(pump: str, after_ts: int, upto_ts: int, bucket_ids: Iterable[int
         pa.array([upto_ts] * count, pa.int64()),
         pa.array(ids, pa.int32()),
         pa.array([clock] * count, RAW.field("event_time").type),
+        pa.nulls(count, pa.int32()),
         pa.nulls(count, pa.binary()),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=RAW)
@@ -209,6 +286,7 @@ def loss(pump: str, wanted_ts: int, oldest_ts: int, text: str) -> pa.RecordBatch
         pa.array([oldest_ts], pa.int64()),
         pa.array([0], pa.int32()),
         pa.nulls(1, RAW.field("event_time").type),
+        pa.nulls(1, pa.int32()),
         pa.array([text.encode()], pa.binary()),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=RAW)

@@ -264,6 +264,7 @@ class _Judged:
             "tp": pa.array(np.full(len(rows), BinlogType.COMMIT, np.int32)),
             "start_ts": pa.array(self.groups[self.of[rows]]),
             "commit_ts": pa.array(commits),
+            "first_seq": pa.nulls(len(rows), pa.int32()),
             "payload": merged_payloads(payload, commits),
         }
         return pa.table(columns, schema=TRANSACTION)

@@ -60,15 +60,17 @@ def explode(transactions: pa.RecordBatch) -> pa.RecordBatch:
     starts = transactions.column("start_ts").to_pylist()
     commits = transactions.column("commit_ts").to_pylist()
     types = transactions.column("tp").to_pylist()
-    for tp, start_ts, commit_ts, payload in zip(types, starts, commits, transactions.column("payload").to_pylist(), strict=True):
+    firsts = transactions.column("first_seq").to_pylist()
+    payloads = transactions.column("payload").to_pylist()
+    for tp, start_ts, commit_ts, first_seq, payload in zip(types, starts, commits, firsts, payloads, strict=True):
         if tp in (Op.RESOLVED, Op.LOST):
             out.add(commit_ts, tp, 0, start_ts, 0, (payload,))
         else:
-            _explode_one(out, commit_ts, payload)
+            _explode_one(out, commit_ts, first_seq or 0, payload)
     return out.batch()
 
 
-def _explode_one(out: _Runs, commit_ts: int, payload: bytes | None) -> None:
+def _explode_one(out: _Runs, commit_ts: int, seq: int, payload: bytes | None) -> None:
     try:
         binlog = pb.Binlog.FromString(payload or b"")
         if binlog.ddl_job_id > 0:
@@ -77,7 +79,6 @@ def _explode_one(out: _Runs, commit_ts: int, payload: bytes | None) -> None:
         value = pb.PrewriteValue.FromString(binlog.prewrite_value)
     except DecodeError as error:
         raise Corruption(f"the binlog of commit_ts {commit_ts} does not parse as protobuf: {error}") from error
-    seq = 0
     for mutation in value.mutations:
         seq = _explode_mutation(out, commit_ts, value.schema_version, mutation, seq)
 

@@ -24,10 +24,11 @@ RAW = pa.schema(
         pa.field("commit_ts", pa.int64(), nullable=False),
         pa.field("bucket", pa.int32(), nullable=False),
         pa.field("event_time", pa.timestamp("us", tz="UTC")),
+        pa.field("first_seq", pa.int32()),
         pa.field("payload", pa.binary()),
     ]
 )
-"""``bucket``: pairing bucket of start_ts. ``event_time``: physical part of fake and commit timestamps, null on Prewrites."""
+"""``first_seq``: of a huge binlog's piece the ``seq`` of its first row event (``schemas.pieces``), null for a whole one. ``bucket``: pairing bucket of start_ts. ``event_time``: physical part of fake and commit timestamps, null on Prewrites."""
 
 PACKED = pa.schema([pa.field("bucket", pa.int32(), nullable=False), pa.field("rows", pa.binary(), nullable=False)])
 
@@ -36,10 +37,11 @@ TRANSACTION = pa.schema(
         pa.field("tp", pa.int32(), nullable=False),
         pa.field("start_ts", pa.int64(), nullable=False),
         pa.field("commit_ts", pa.int64(), nullable=False),
+        pa.field("first_seq", pa.int32()),
         pa.field("payload", pa.binary()),
     ]
 )
-"""``tp`` is COMMIT (payload = complete ``Binlog`` message), RESOLVED (punctuation, as in RAW) or LOST (``binlog_source.framing``)."""
+"""``tp`` is COMMIT (payload = complete ``Binlog`` message, or a piece of one as in RAW), RESOLVED (punctuation, as in RAW) or LOST (``binlog_source.framing``)."""
 
 TRANSACTIONS = pa.schema([pa.field("transactions", pa.binary(), nullable=False)])
 """Values of ``schemas.packed``; each has the columns of TRANSACTION at least."""

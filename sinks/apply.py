@@ -28,7 +28,18 @@ from schemas.events import as_time
 from schemas.history import SchemaHistory
 from schemas.stages import ROW_EVENT
 from sinks import parallel, progress
-from sinks.batch import Controls, RowSummary, control_mask, controls_of, merge, rows_between, summarise, summary_of, without
+from sinks.batch import (
+    Controls,
+    RowSummary,
+    control_mask,
+    controls_of,
+    count_transactions,
+    merge,
+    rows_between,
+    summarise,
+    summary_of,
+    without,
+)
 from sinks.ddl_apply import DdlOutcome, apply_ddl, ensure_ddl_table, load_applied
 from sinks.ddl_text import silent_losses
 from sinks.dialect import Flavour
@@ -181,7 +192,7 @@ class BatchApplier:
         """Apply the batch from the driver; False, with nothing done, when it proves too big for that."""
         self.stage = "read"
         with tally.timed("read"):
-            events = parallel.collected(parallel.exploded_upto(transactions, self._apply.atomic_rows))
+            events = parallel.collected(parallel.exploded_upto(transactions, self._apply.atomic_rows, self._apply.atomic_bytes))
         if events.num_rows > self._apply.atomic_rows or events.nbytes > self._apply.atomic_bytes:
             return False
         controls = self._controls_among(events)
@@ -193,7 +204,7 @@ class BatchApplier:
     def _apply_events(self, events: pa.Table, controls: Controls, tally: _Tally) -> None:
         events = self._not_ignored(events.filter(pc.greater(events.column("commit_ts"), controls.from_ts)))
         found = merge(summarise(events, [d.commit_ts for d in controls.ddls]))
-        tally.transactions += pc.count_distinct(events.filter(pc.invert(control_mask(events))).column("commit_ts")).as_py()
+        tally.transactions += count_transactions(events)
         tally.row_events += found.events
         for step in self._steps(controls, found.touches):
             if isinstance(step, DdlStep):

@@ -123,10 +123,15 @@ def summary_rows(events: pa.Table) -> pa.Table:
         }
         for part in found
     ]
-    transactions = pc.count_distinct(events.filter(pc.invert(control_mask(events))).column("commit_ts")).as_py()
-    if transactions:
+    transactions = count_transactions(events)
+    if found:
         rows.append(rows[0] | {"table_id": _TRANSACTIONS, "row": _REST.pack(rows[0]["commit_ts"], transactions, 0)})
     return pa.Table.from_pylist(rows, schema=ROW_EVENT)
+
+
+def count_transactions(events: pa.Table) -> int:
+    """How many transactions begin among ``events``: a huge one may lie in several Arrow batches, but it has one first row change."""
+    return int(np.count_nonzero((events.column("seq").to_numpy() == 0) & ~control_mask(events).to_numpy()))
 
 
 def summary_of(controls: pa.Table, after_ts: int, ddl_ts: Sequence[int]) -> RowSummary | None:

@@ -65,16 +65,20 @@ class PartTarget:
     parts: int
 
 
-def exploded_upto(transactions: DataFrame, limit: int) -> DataFrame:
-    """Blocks of row events, but each partition stops soon after ``limit`` of them: enough to see that the batch is bigger than that."""
+def exploded_upto(transactions: DataFrame, rows: int, size: int) -> DataFrame:
+    """Blocks of row events, but each partition stops soon after ``rows`` of them or ``size`` bytes: enough to see that the batch is bigger than that."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        seen = 0
-        for batch in batches:
-            for piece in slices([batch] if seen <= limit else []):
-                events = explode(piece)
-                seen += events.num_rows
-                yield from pack(ROWS, 0, pa.Table.from_batches([events]))
+        seen_rows = seen_bytes = 0
+        for piece in slices(batches):
+            events = explode(piece)
+            seen_rows, seen_bytes = seen_rows + events.num_rows, seen_bytes + events.nbytes
+            yield from pack(ROWS, 0, pa.Table.from_batches([events]))
+            if seen_rows > rows or seen_bytes > size:
+                break
+        # The rest is still to be taken: the JVM waits for a reader.
+        for _ in batches:
+            pass
 
     return transactions.mapInArrow(run, ddl_of(BLOCK))
 

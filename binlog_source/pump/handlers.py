@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 
 from google.protobuf.message import DecodeError
 
+from binlog_source.pump.messages import in_pieces
 from binlog_source.pump.service import Flush, PumpService
 from binlog_source.pump.storage.pointer import Pointer
 from binlog_source.pump.storage.store import Request
@@ -26,6 +27,7 @@ from schemas.proto import pump_pb2
 
 DELIVERY_KEY = b"tidb-binlog-delivery"
 BATCH_KEY = b"tidb-binlog-batch"
+PIECE_KEY = b"tidb-binlog-piece"
 PUMP_KEY = b"tidb-binlog-pump"
 GC_TS_KEY = b"tidb-binlog-gc-ts"
 DELIVERIES = ("sorted", "raw", "tip")
@@ -113,6 +115,7 @@ class Handlers:
             raise _DECODE_ERROR from None
         delivery = call.headers.get(DELIVERY_KEY, b"sorted").decode()
         batched = call.headers.get(BATCH_KEY) == b"1"
+        piece = call.headers.get(PIECE_KEY, b"")
         store = self._service.store
         call.on_cancel(store.wake)
         try:
@@ -122,7 +125,11 @@ class Handlers:
             echo = [(DELIVERY_KEY, delivery.encode()), (PUMP_KEY, self._service.node_id.encode()), (GC_TS_KEY, b"%d" % store.gc_ts)]
             call.start([*echo, (BATCH_KEY, b"1")] if batched else echo)
             for flush in self._flushes(delivery, message.startFrom, call):
-                call.send(list(_batches(flush)) if batched else flush)
+                if not batched:
+                    call.send(flush)
+                    continue
+                for batch in _batches(flush, piece):
+                    call.send([batch])
         except (ReplicationError, OSError) as error:
             self._service.metrics.rpc("PullBinlogs", "fail", (time.perf_counter() - begun,))
             raise Refusal(UNKNOWN, str(error)) from error
@@ -139,15 +146,17 @@ class Handlers:
         return service.pull_tip(start.offset, stop) if delivery == "tip" else service.pull_sorted(start.offset, stop)
 
 
-def _batches(flush: Flush) -> Iterator[bytes]:
-    """A flush as PullBinlogBatch messages of about 1 MiB."""
+def _batches(flush: Flush, piece: bytes) -> Iterator[bytes]:
+    """A flush as PullBinlogBatch messages of about 1 MiB; what is bigger than ``piece`` bytes (a number as text, or empty) in pieces."""
+    limit = int(piece) if piece.isdigit() and int(piece) else 0
     batch: list[bytes] = []
     size = 0
     for message in flush:
-        batch.append(message)
-        size += len(message)
-        if size >= _BATCH_BYTES:
-            yield b"".join(batch)
-            batch, size = [], 0
+        for part in in_pieces(message, limit) if limit and len(message) > limit else (message,):
+            batch.append(part)
+            size += len(part)
+            if size >= _BATCH_BYTES:
+                yield b"".join(batch)
+                batch, size = [], 0
     if batch:
         yield b"".join(batch)

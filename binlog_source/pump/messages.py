@@ -7,9 +7,14 @@
 Promises: pure. Zero fields are left out, sub-messages are always there (wire.md 2, NNM).
 """
 
-from binlog_source.pump.storage.pointer import Pointer
-from binlog_source.pump.storage.record import fake, varint
+from collections.abc import Iterator
 
+from binlog_source.pump.storage.pointer import Pointer
+from binlog_source.pump.storage.record import fake
+from schemas.pieces import pieces
+from schemas.wire import BYTES, VARINT, fields, key, varint
+
+_POS, _PAYLOAD, _META, _FIRST_SEQ, _MORE = 1, 2, 4, 14, 15
 _ZERO = b"\x00"
 _NO_POS = b"\x0a\x00"
 
@@ -29,6 +34,23 @@ def message(payload: bytes, start_ts: bytes, commit_ts: bytes, pos: bytes = _NO_
     """A PullBinlogResp; the timestamps are varints as they stand in the payload."""
     entity = pos + b"\x12" + varint(len(payload)) + payload + _meta_field(start_ts, commit_ts)
     return b"\x0a" + varint(len(entity)) + entity
+
+
+def in_pieces(whole: bytes, limit: int) -> Iterator[bytes]:
+    """``message`` of a huge binlog as several, each with a piece of it (``schemas.pieces``); only the last one has a position."""
+    view = memoryview(whole)
+    parts = {part.number: part for body in fields(view, 0, len(view)) for part in fields(view, body.value, body.end)}
+    payload, meta = (view[parts[number].value : parts[number].end] for number in (_PAYLOAD, _META))
+    pos = view[parts[_POS].begin : parts[_POS].end]
+    for piece in pieces(payload, limit):
+        tail = key(_META, BYTES) + varint(len(meta)) + meta.tobytes()
+        if piece.first_seq:
+            tail += key(_FIRST_SEQ, VARINT) + varint(piece.first_seq)
+        if piece.more:
+            tail += key(_MORE, VARINT) + b"\x01"
+        head = (_NO_POS if piece.more else pos.tobytes()) + key(_PAYLOAD, BYTES) + varint(len(piece.payload))
+        length = len(head) + len(piece.payload) + len(tail)
+        yield b"".join((b"\x0a", varint(length), head, piece.payload, tail))
 
 
 def promise(ts: int, at: Pointer) -> bytes:

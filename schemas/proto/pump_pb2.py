@@ -18,7 +18,7 @@ _sym_db = _symbol_database.Default()
 
 
 DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(
-    b'\n\x18schemas/proto/pump.proto\x12\x06\x62inlog"4\n\x0eWriteBinlogReq\x12\x11\n\tclusterID\x18\x01 \x01(\x04\x12\x0f\n\x07payload\x18\x02 \x01(\x0c"!\n\x0fWriteBinlogResp\x12\x0e\n\x06\x65rrmsg\x18\x01 \x01(\t"%\n\x03Pos\x12\x0e\n\x06suffix\x18\x01 \x01(\x04\x12\x0e\n\x06offset\x18\x02 \x01(\x03"B\n\rPullBinlogReq\x12\x11\n\tclusterID\x18\x01 \x01(\x04\x12\x1e\n\tstartFrom\x18\x02 \x01(\x0b\x32\x0b.binlog.Pos")\n\x04Meta\x12\x0f\n\x07startTs\x18\x01 \x01(\x03\x12\x10\n\x08\x63ommitTs\x18\x02 \x01(\x03"a\n\x06\x45ntity\x12\x18\n\x03pos\x18\x01 \x01(\x0b\x32\x0b.binlog.Pos\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\x12\x10\n\x08\x63hecksum\x18\x03 \x01(\x0c\x12\x1a\n\x04meta\x18\x04 \x01(\x0b\x32\x0c.binlog.Meta"0\n\x0ePullBinlogResp\x12\x1e\n\x06\x65ntity\x18\x01 \x01(\x0b\x32\x0e.binlog.Entity"1\n\x0fPullBinlogBatch\x12\x1e\n\x06\x65ntity\x18\x01 \x03(\x0b\x32\x0e.binlog.Entity"9\n\x13WriteBinlogBatchReq\x12\x11\n\tclusterID\x18\x01 \x01(\x04\x12\x0f\n\x07payload\x18\x02 \x03(\x0c\x32\xd6\x01\n\x04Pump\x12@\n\x0bWriteBinlog\x12\x16.binlog.WriteBinlogReq\x1a\x17.binlog.WriteBinlogResp"\x00\x12J\n\x10WriteBinlogBatch\x12\x1b.binlog.WriteBinlogBatchReq\x1a\x17.binlog.WriteBinlogResp"\x00\x12@\n\x0bPullBinlogs\x12\x15.binlog.PullBinlogReq\x1a\x16.binlog.PullBinlogResp"\x00\x30\x01\x62\x06proto3'
+    b'\n\x18schemas/proto/pump.proto\x12\x06\x62inlog"4\n\x0eWriteBinlogReq\x12\x11\n\tclusterID\x18\x01 \x01(\x04\x12\x0f\n\x07payload\x18\x02 \x01(\x0c"!\n\x0fWriteBinlogResp\x12\x0e\n\x06\x65rrmsg\x18\x01 \x01(\t"%\n\x03Pos\x12\x0e\n\x06suffix\x18\x01 \x01(\x04\x12\x0e\n\x06offset\x18\x02 \x01(\x03"B\n\rPullBinlogReq\x12\x11\n\tclusterID\x18\x01 \x01(\x04\x12\x1e\n\tstartFrom\x18\x02 \x01(\x0b\x32\x0b.binlog.Pos")\n\x04Meta\x12\x0f\n\x07startTs\x18\x01 \x01(\x03\x12\x10\n\x08\x63ommitTs\x18\x02 \x01(\x03"\x82\x01\n\x06\x45ntity\x12\x18\n\x03pos\x18\x01 \x01(\x0b\x32\x0b.binlog.Pos\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\x12\x10\n\x08\x63hecksum\x18\x03 \x01(\x0c\x12\x1a\n\x04meta\x18\x04 \x01(\x0b\x32\x0c.binlog.Meta\x12\x11\n\tfirst_seq\x18\x0e \x01(\x05\x12\x0c\n\x04more\x18\x0f \x01(\x08"0\n\x0ePullBinlogResp\x12\x1e\n\x06\x65ntity\x18\x01 \x01(\x0b\x32\x0e.binlog.Entity"1\n\x0fPullBinlogBatch\x12\x1e\n\x06\x65ntity\x18\x01 \x03(\x0b\x32\x0e.binlog.Entity"9\n\x13WriteBinlogBatchReq\x12\x11\n\tclusterID\x18\x01 \x01(\x04\x12\x0f\n\x07payload\x18\x02 \x03(\x0c\x32\xd6\x01\n\x04Pump\x12@\n\x0bWriteBinlog\x12\x16.binlog.WriteBinlogReq\x1a\x17.binlog.WriteBinlogResp"\x00\x12J\n\x10WriteBinlogBatch\x12\x1b.binlog.WriteBinlogBatchReq\x1a\x17.binlog.WriteBinlogResp"\x00\x12@\n\x0bPullBinlogs\x12\x15.binlog.PullBinlogReq\x1a\x16.binlog.PullBinlogResp"\x00\x30\x01\x62\x06proto3'
 )
 
 _globals = globals()
@@ -36,14 +36,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
     _globals["_PULLBINLOGREQ"]._serialized_end = 230
     _globals["_META"]._serialized_start = 232
     _globals["_META"]._serialized_end = 273
-    _globals["_ENTITY"]._serialized_start = 275
-    _globals["_ENTITY"]._serialized_end = 372
-    _globals["_PULLBINLOGRESP"]._serialized_start = 374
-    _globals["_PULLBINLOGRESP"]._serialized_end = 422
-    _globals["_PULLBINLOGBATCH"]._serialized_start = 424
-    _globals["_PULLBINLOGBATCH"]._serialized_end = 473
-    _globals["_WRITEBINLOGBATCHREQ"]._serialized_start = 475
-    _globals["_WRITEBINLOGBATCHREQ"]._serialized_end = 532
-    _globals["_PUMP"]._serialized_start = 535
-    _globals["_PUMP"]._serialized_end = 749
+    _globals["_ENTITY"]._serialized_start = 276
+    _globals["_ENTITY"]._serialized_end = 406
+    _globals["_PULLBINLOGRESP"]._serialized_start = 408
+    _globals["_PULLBINLOGRESP"]._serialized_end = 456
+    _globals["_PULLBINLOGBATCH"]._serialized_start = 458
+    _globals["_PULLBINLOGBATCH"]._serialized_end = 507
+    _globals["_WRITEBINLOGBATCHREQ"]._serialized_start = 509
+    _globals["_WRITEBINLOGBATCHREQ"]._serialized_end = 566
+    _globals["_PUMP"]._serialized_start = 569
+    _globals["_PUMP"]._serialized_end = 783
 # @@protoc_insertion_point(module_scope)

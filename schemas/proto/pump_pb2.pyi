@@ -45,16 +45,20 @@ class Meta(_message.Message):
     def __init__(self, startTs: _Optional[int] = ..., commitTs: _Optional[int] = ...) -> None: ...
 
 class Entity(_message.Message):
-    __slots__ = ("pos", "payload", "checksum", "meta")
+    __slots__ = ("pos", "payload", "checksum", "meta", "first_seq", "more")
     POS_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     META_FIELD_NUMBER: _ClassVar[int]
+    FIRST_SEQ_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
     pos: Pos
     payload: bytes
     checksum: bytes
     meta: Meta
-    def __init__(self, pos: _Optional[_Union[Pos, _Mapping]] = ..., payload: _Optional[bytes] = ..., checksum: _Optional[bytes] = ..., meta: _Optional[_Union[Meta, _Mapping]] = ...) -> None: ...
+    first_seq: int
+    more: bool
+    def __init__(self, pos: _Optional[_Union[Pos, _Mapping]] = ..., payload: _Optional[bytes] = ..., checksum: _Optional[bytes] = ..., meta: _Optional[_Union[Meta, _Mapping]] = ..., first_seq: _Optional[int] = ..., more: _Optional[bool] = ...) -> None: ...
 
 class PullBinlogResp(_message.Message):
     __slots__ = ("entity",)

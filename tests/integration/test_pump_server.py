@@ -241,3 +241,26 @@ def test_pace_follows_the_recorded_clock(pump):
     progress = [(p.written, now[0]) for p in rehearsal.feed(case, [pump.address], pace=2, sleep=sleep, clock=lambda: now[0])]
     assert [written for written, _ in progress] == [1, 2, 3]
     assert [round(at, 1) for _, at in progress] == [0.0, 0.2, 0.5]
+
+
+def test_a_huge_binlog_comes_in_pieces_to_who_asks_for_them(pump):
+    rows = [bytes([n]) * 900 for n in range(100)]
+    value = binlog_pb2.PrewriteValue(schema_version=3)
+    value.mutations.add(table_id=9, inserted_rows=rows, sequence=[0] * len(rows))
+    writer = PumpWriter(pump.address, CLUSTER)
+    for binlog in (payload(0, 10, prewrite_key=b"k", prewrite_value=value.SerializeToString()), payload(1, 10, 20), payload(2, 30, 30)):
+        writer.write(binlog)
+    writer.close()
+    with Pull(pump.address, BATCH + (("tidb-binlog-piece", "10000"),)) as pull, Pull(pump.address, BATCH) as whole_pull:
+        *pieces, fake = pull.take(11)
+        whole, _ = whole_pull.take(2)
+    assert (fake.meta.commitTs, [p.more for p in pieces]) == (30, [True] * 9 + [False])
+    assert {(p.meta.startTs, p.meta.commitTs) for p in pieces} == {(10, 20)} == {(whole.meta.startTs, whole.meta.commitTs)}
+    assert max(len(p.payload) for p in pieces) < 11_000 < len(whole.payload)
+    found = []
+    for piece in pieces:
+        binlog = binlog_pb2.Binlog.FromString(piece.payload)
+        assert (binlog.tp, binlog.start_ts, binlog.commit_ts) == (1, 10, 20) and piece.first_seq == len(found)
+        (mutation,) = binlog_pb2.PrewriteValue.FromString(binlog.prewrite_value).mutations
+        found += mutation.inserted_rows
+    assert found == rows

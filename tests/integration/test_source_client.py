@@ -8,6 +8,7 @@ from binlog_source.client import Endpoint, offers_raw, read_raw, read_sorted
 from binlog_source.framing import Records
 from binlog_source.offset import Position
 from schemas.errors import ConfigError, ProtocolViolation, PumpUnavailable
+from schemas.proto import pump_pb2
 from tests.fakes.scripted_pump import Asked, Broken, ScriptedPump, message
 
 pytestmark = pytest.mark.grpc
@@ -151,3 +152,38 @@ def test_who_offers_raw() -> None:
         assert not offers_raw(endpoint(real), 5)
     with pytest.raises(PumpUnavailable, match="Pump gone"):
         offers_raw(Endpoint("gone", "127.0.0.1:1", 1), 0.0)
+
+
+def piece(first_seq: int, more: bool, commit_ts: int = 9) -> bytes:
+    """A piece of the binlog of ``commit_ts``, as our Pump delivers a huge one."""
+    response = pump_pb2.PullBinlogResp.FromString(message(1, 5, commit_ts))
+    response.entity.first_seq, response.entity.more = first_seq, more
+    return response.SerializeToString()
+
+
+HUGE = [message(1, 3, 4), piece(0, True), piece(7, True), piece(8, False), message(1, 10, 12), message(2, 20, 20)]
+
+
+def seen(runs: Iterator[Records]) -> list[tuple[int, int]]:
+    return [pair for run in runs for pair in zip(run.commit_ts.tolist(), run.first_seqs.tolist(), strict=True)]
+
+
+@pytest.mark.parametrize("dies_after", range(1, 7))
+def test_a_huge_binlog_is_handed_on_once_wherever_its_pump_dies(dies_after: int) -> None:
+    """The Pump begins it again from its first piece; those that were handed on are left out."""
+
+    def some_then_die(asked: Asked) -> Iterator[bytes]:
+        rest = [data for data in HUGE if pump_pb2.PullBinlogResp.FromString(data).entity.meta.commitTs > asked.offset]
+        yield from rest[: dies_after if len(pump.asked) == 1 else len(rest)]
+        if len(pump.asked) == 1:
+            raise Broken("killed")
+
+    with ScriptedPump(some_then_die) as pump:
+        found = seen(read_sorted(endpoint(pump), 1, 20, 5, refuse))
+    assert found == [(4, 0), (9, 0), (9, 7), (9, 8), (12, 0), (20, 0)]
+
+
+@pytest.mark.parametrize("wrong", [[piece(0, False), piece(7, False)], [piece(7, True), piece(0, False)]])
+def test_pieces_out_of_order_are_refused(wrong: list[bytes]) -> None:
+    with ScriptedPump(lambda asked: iter([b"".join(wrong)])) as pump, pytest.raises(ProtocolViolation, match="goes backwards"):
+        list(read_sorted(endpoint(pump), 1, 9, 5, refuse))

@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 from schemas.errors import Corruption
 from schemas.events import BinlogType
 from schemas.proto import binlog_pb2
+from schemas.wire import varint
 
 _HEAD = re.compile(rb"\x08([\x00-\x7f])\x10([\x80-\xff]{0,9}[\x00-\x7f])\x18([\x80-\xff]{0,9}[\x00-\x7f])", re.DOTALL)
 _KEY_TAG = 0x22
@@ -49,18 +50,6 @@ def kind_of(tp: int, start_ts: int, commit_ts: int) -> Kind:
     if commit_ts == 0:
         return Kind.ROLLBACK
     return Kind.FAKE if start_ts == commit_ts else Kind.COMMIT
-
-
-def varint(value: int) -> bytes:
-    """An int64 as protobuf's varint."""
-    if value < 0:
-        value += 1 << 64
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 def _unvarint(data: bytes) -> int:

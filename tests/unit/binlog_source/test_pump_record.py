@@ -4,9 +4,10 @@ import pytest
 
 from binlog_source.pump import messages
 from binlog_source.pump.storage.pointer import Pointer
-from binlog_source.pump.storage.record import Kind, canonical, completed, fake, head_varints, read, varint
+from binlog_source.pump.storage.record import Kind, canonical, completed, fake, head_varints, read
 from schemas.errors import Corruption
 from schemas.proto import binlog_pb2, pump_pb2
+from schemas.wire import varint
 
 TS = 470604615021232129
 

@@ -21,7 +21,8 @@ def commit(commit_ts: int, version: int, *mutations: pb.TableMutation) -> tuple[
 
 
 def batch(*rows: tuple[int, int, int, bytes | None]) -> pa.RecordBatch:
-    columns = [pa.array(list(column), field.type) for column, field in zip(zip(*rows, strict=True), TRANSACTION, strict=True)]
+    whole = [(*row[:3], None, row[3]) for row in rows]
+    columns = [pa.array(list(column), field.type) for column, field in zip(zip(*whole, strict=True), TRANSACTION, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=TRANSACTION)
 
 

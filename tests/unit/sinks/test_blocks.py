@@ -39,6 +39,7 @@ def test_slices_cover_the_batch(rows: int) -> None:
         pa.array([0] * rows, pa.int32()),
         pa.array(range(rows), pa.int64()),
         pa.array(range(rows), pa.int64()),
+        pa.nulls(rows, pa.int32()),
         pa.nulls(rows, pa.binary()),
     ]
     values = [packed(pa.Table.from_arrays(columns, schema=TRANSACTION)), packed(TRANSACTION.empty_table())]

@@ -1,0 +1,66 @@
+"""Protobuf's wire format by hand: numbers and fields, where a parsed message would copy too much. Pure.
+
+Promises: nothing is copied; what is no message raises ``Corruption``.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from schemas.codec.number import encode_uvarint, to_unsigned
+from schemas.errors import Corruption
+
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+"""Wire types."""
+
+
+class Field(NamedTuple):
+    """Where a field stands: ``begin`` at its key, ``value`` at its content, ``end`` behind it."""
+
+    number: int
+    kind: int
+    begin: int
+    value: int
+    end: int
+
+
+def varint(value: int) -> bytes:
+    """An int64 as protobuf's varint."""
+    return encode_uvarint(to_unsigned(value))
+
+
+def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
+    """The varint at ``at``, unsigned, and where it ends."""
+    value = shift = 0
+    while at < len(data) and shift < 70:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+    raise Corruption(f"a number at byte {at} of a message does not end")
+
+
+def key(number: int, kind: int) -> bytes:
+    """What a field begins with."""
+    return varint(number << 3 | kind)
+
+
+def fields(data: bytes | memoryview, at: int, end: int) -> Iterator[Field]:
+    """The fields of the message in ``data[at:end]``."""
+    while at < end:
+        begin = at
+        tag, value = read_varint(data, at)
+        kind = tag & 7
+        if kind == VARINT:
+            at = read_varint(data, value)[1]
+        elif kind == BYTES:
+            length, value = read_varint(data, value)
+            at = value + length
+        elif kind in (FIXED64, FIXED32):
+            at = value + (8 if kind == FIXED64 else 4)
+        else:
+            raise Corruption(f"a field of wire type {kind} at byte {begin} of a message")
+        if at > end:
+            raise Corruption(f"a field at byte {begin} reaches {at - end} bytes past its message")
+        yield Field(tag >> 3, kind, begin, value, at)
