@@ -1,13 +1,16 @@
 """Executes one DDL on the target exactly once: intent before, done after, and inspection in between after a crash. [db]
 
 Promises: the intent row (``spark_ddl``: text and picture of the tables touched) is committed before the statement runs; the done mark is
-committed together with whatever ``on_done`` writes, the checkpoint. A call that finds an intent first learns from the target whether the
-statement ran and never runs it a second time. Order of attempts: TiDB's text made acceptable, the statement derived from the infos, the
-policy (``ddl-policy``). Nothing is dropped in silence: what the target cannot hold is in ``DdlOutcome.losses`` and in the row.
+committed together with whatever ``on_done`` writes, the checkpoint. A call that finds an earlier try first learns from the target whether
+its effect is there (``sinks.ddl_judge``) and never makes it a second time. Order of attempts: TiDB's text made acceptable, the statement
+derived from the infos, the policy (``ddl-policy``). Nothing is dropped in silence: what the target cannot hold is in ``DdlOutcome.losses``
+and in the row, and ``tries`` keeps every refusal: when, what was sent, the server's words.
 
-    no row --intent--> INTENT --executed, or found executed--> DONE
+    no row --intent--> INTENT --executed, or its effect found--> DONE
                           |--refused, policy skip / quarantine--> SKIPPED / QUARANTINED
-                          `--refused, policy stop--> DdlRefused, the row stays: the next start tries again
+                          `--refused, policy stop--> REFUSED and DdlRefused
+    REFUSED --next start, effect found (a person made it)--> DONE
+       `--next start, effect not found--> INTENT, with a picture of the target as it is now
 """
 
 import json
@@ -20,12 +23,13 @@ from dataclasses import dataclass
 from conf import faults
 from conf.model import ApplyConfig
 from schemas.ddl_tokens import quote_name
-from schemas.errors import ApplyError, DdlRefused, RetryableApplyError, SchemaMismatch
+from schemas.errors import ApplyError, DdlRefused, RetryableApplyError
 from schemas.history import JobType, SchemaHistory
 from sinks.charsets import Charset
 from sinks.ddl_clauses import Dialect
 from sinks.ddl_derive import derive
 from sinks.ddl_inspect import Picture, Target, column_names, is_empty, take_picture
+from sinks.ddl_judge import DROPS, EarlierTry, Judge, shows
 from sinks.ddl_text import Rewritten, Subject, rewrite, subject_of
 from sinks.dialect import Flavour
 from sinks.route import Route
@@ -33,7 +37,7 @@ from sinks.segments import AppliedJobs, DdlStep
 
 _log = logging.getLogger(__name__)
 
-INTENT, DONE, SKIPPED, QUARANTINED = "intent", "done", "skipped", "quarantined"
+INTENT, REFUSED, DONE, SKIPPED, QUARANTINED = "intent", "refused", "done", "skipped", "quarantined"
 
 _EXISTS_DATABASE, _EXISTS_TABLE = 1007, 1050
 _GONE = frozenset({1008, 1051, 4091, 4092, 1049})
@@ -42,12 +46,10 @@ _GONE = frozenset({1008, 1051, 4091, 4092, 1049})
 _UNDERIVABLE = frozenset({JobType.RECOVER_TABLE, JobType.RECOVER_SCHEMA, JobType.FLASHBACK_CLUSTER})
 """They bring back rows that the target no longer has, and no binlog carries."""
 
-_DROPS = frozenset({JobType.DROP_SCHEMA, JobType.DROP_TABLE, JobType.DROP_VIEW, JobType.DROP_SEQUENCE})
-"""Running them again drops what is left."""
+_MOST_TRIES = 20
+"""Refusals of one DDL that are kept, the newest ones."""
 
-_INVISIBLE_WITHOUT_IDS = frozenset({JobType.EXCHANGE_PARTITION, JobType.RENAME_TABLES, JobType.RENAME_TABLE})
-"""Running them twice is not running them once, and the structure may look the same before and after."""
-
+_TABLE = "spark_ddl"
 _LOCK_SLICE = 5
 
 
@@ -58,7 +60,7 @@ class DdlOutcome:
     state: str
     """``done``, ``skipped`` or ``quarantined``."""
     how: str
-    """``text``, ``derived``, ``found`` (it had run before a crash), ``nothing`` (no statement needed), ``filtered``, ``ignored``, ``policy``."""
+    """``text``, ``derived``, ``found`` (its effect was there: run before a crash, or by a person), ``nothing`` (no statement needed), ``filtered``, ``ignored``, ``policy``."""
     sql: str
     losses: tuple[str, ...] = ()
 
@@ -71,16 +73,18 @@ def ensure_ddl_table(session: Target, config: ApplyConfig) -> None:
         f"CREATE TABLE IF NOT EXISTS {_table(config)} ("
         "drainer VARCHAR(191) NOT NULL, job_id BIGINT NOT NULL, commit_ts BIGINT UNSIGNED NOT NULL, version BIGINT NOT NULL, "
         "early TINYINT NOT NULL, state VARCHAR(16) NOT NULL, query LONGTEXT NOT NULL, executed LONGTEXT, picture LONGTEXT, losses LONGTEXT, "
-        "note LONGTEXT, began TIMESTAMP(3) NULL, ended TIMESTAMP(3) NULL, PRIMARY KEY (drainer, job_id)) "
+        "note LONGTEXT, tries LONGTEXT, began TIMESTAMP(3) NULL, ended TIMESTAMP(3) NULL, PRIMARY KEY (drainer, job_id)) "
         "ENGINE = InnoDB DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin"
     )
+    if "tries" not in column_names(session, config.checkpoint_schema, _TABLE):
+        session.execute(f"ALTER TABLE {_table(config)} ADD COLUMN tries LONGTEXT AFTER note")
 
 
 def load_applied(session: Target, config: ApplyConfig, version: int) -> AppliedJobs:
     """The jobs that the target has: all up to ``version`` (the checkpoint's schema-version) and the early ones marked beyond it."""
     rows = session.query(
-        f"SELECT job_id FROM {_table(config)} WHERE drainer = %s AND early = 1 AND state <> %s AND version > %s",
-        [config.drainer, INTENT, version],
+        f"SELECT job_id FROM {_table(config)} WHERE drainer = %s AND early = 1 AND state NOT IN (%s, %s) AND version > %s",
+        [config.drainer, INTENT, REFUSED, version],
     )
     return AppliedJobs(version, frozenset(int(job_id) for (job_id,) in rows))
 
@@ -128,6 +132,8 @@ class _Run:
         self._on_done = on_done
         self._subject = subject_of(step, history)
         self._dialect = dialect_of(session, config)
+        self._tries: list[dict[str, str]] = []
+        """Refusals of earlier calls, and of this one."""
 
     def run(self) -> DdlOutcome:
         if not _kept(self._subject, self._config):
@@ -164,12 +170,10 @@ class _Run:
             return ended
         text = self._text()
         now = self._picture()
-        before = self._intended()
-        if before is not None:
-            found = self._judge(before, now)
-            if found is not None:
-                return self._finish(DdlOutcome(DONE, "found", found, text.losses))
-        else:
+        earlier = self._earlier()
+        if earlier is not None and Judge(self._session, self._step, self._subject, _table(self._config)).has_run(earlier, now):
+            return self._finish(DdlOutcome(DONE, "found", self._step.query, text.losses))
+        if earlier is None or earlier.refused:
             self._write_intent(text.sql, now)
         faults.point("after-ddl-intent")
         outcome = self._execute(text, now)
@@ -190,8 +194,9 @@ class _Run:
     def _execute(self, text: Rewritten, now: Picture) -> DdlOutcome:
         job = self._subject.job
         if job.type in _UNDERIVABLE:
-            words = "it brings back rows that the target no longer has and that no binlog carries"
-            return self._by_policy(self._step.query, f"{job.type_name} cannot be replicated: {words}")
+            words = f"{job.type_name} cannot be replicated: it brings back rows that the target no longer has and that no binlog carries"
+            self._note_try("policy", self._step.query, ApplyError(words))
+            return self._by_policy(self._step.query, words)
         if job.type == JobType.CREATE_TABLES:
             return self._derived(text.sql, "a batch of CREATE TABLE has no text of its own")
         if not text.sql:
@@ -201,6 +206,7 @@ class _Run:
         except RetryableApplyError:
             raise
         except ApplyError as error:
+            self._note_try("text", text.sql, error)
             if self._already_so(error):
                 _log.warning("DDL at commit_ts %d needs nothing on the target, which says: %s", self._step.commit_ts, error)
                 return DdlOutcome(DONE, "nothing", text.sql, text.losses)
@@ -225,7 +231,7 @@ class _Run:
     def _already_so(self, error: ApplyError) -> bool:
         """The target already is as the DDL would make it: a database that is there, a table that is gone, an equal and empty table."""
         job, subject = self._subject.job, self._subject
-        if job.type in _DROPS:
+        if job.type in DROPS:
             return error.errno in _GONE
         if job.type == JobType.CREATE_SCHEMA:
             return error.errno == _EXISTS_DATABASE
@@ -233,7 +239,7 @@ class _Run:
             wanted = tuple(c.name for c in job.table_info.public_columns() if not c.hidden)
             there = column_names(self._session, subject.schema, subject.name)
             return there == wanted and is_empty(self._session, subject.schema, subject.name)
-        return False
+        return shows(self._session, subject)
 
     def _derived(self, refused: str, words: str) -> DdlOutcome:
         statements = derive(self._subject, self._dialect)
@@ -245,6 +251,7 @@ class _Run:
             except RetryableApplyError:
                 raise
             except ApplyError as error:
+                self._note_try("derived", statement.sql, error)
                 if self._subject.job.type == JobType.CREATE_TABLES and error.errno == _EXISTS_TABLE:
                     continue  # a crash between two of them
                 return self._by_policy(refused or statement.sql, f"{words}; derived statement refused too: {error}")
@@ -259,74 +266,54 @@ class _Run:
             f"Mend the target, or skip it with syncer.ignore-txn-commit-ts = [{step.commit_ts}], or set syncer.ddl-policy to skip or quarantine."
         )
         if config.ddl_policy == "stop":
+            self._write_refused()
             raise DdlRefused(text)
         _log.warning("%s (policy %s)", text, config.ddl_policy)
         state = SKIPPED if config.ddl_policy == "skip" else QUARANTINED
         return DdlOutcome(state, "policy", sql, (f"{self._subject.label}: DDL {state}: {sql}",))
 
-    def _judge(self, before: Picture, now: Picture) -> str | None:
-        """After a crash: the text when the target shows that it ran, None when it shows that it did not, or that a DROP did not get through."""
-        if self._subject.job.type in _DROPS:
-            return self._step.query if self._gone(now) else None
-        if before.same_as(now):
-            self._stop_if_blind(before, now)
-            return None
-        self._stop_if_halfway()
-        return self._step.query
-
-    def _gone(self, now: Picture) -> bool:
-        """Nothing of what is dropped is left. A server killed in DROP DATABASE has dropped some of the tables, or all and not the database."""
-        subject = self._subject
-        if subject.job.type == JobType.DROP_SCHEMA and any(
-            t.create for t in take_picture(self._session, [subject.schema], ()).objects.values()
-        ):
-            return False
-        return not any(t.create for t in now.objects.values())
-
-    def _stop_if_blind(self, before: Picture, now: Picture) -> None:
-        job = self._subject.job
-        distinct = len({t.create for t in before.objects.values()}) == len(before.objects)
-        shows = distinct and job.type != JobType.EXCHANGE_PARTITION
-        if job.type in _INVISIBLE_WITHOUT_IDS and not shows and not (before.ids_known and now.ids_known):
-            raise ApplyError(
-                f"crashed around the DDL of job {job.id} on {self._subject.label} at commit_ts {self._step.commit_ts} ({self._step.query}): its effect does "
-                "not show in the structure, and the server's table ids cannot be read. Grant PROCESS to the target's user; or look whether it ran, and if "
-                f"so skip it with syncer.ignore-txn-commit-ts = [{self._step.commit_ts}], if not delete its row from {_table(self._config)}."
-            )
-
-    def _stop_if_halfway(self) -> None:
-        """A statement over several objects (DROP DATABASE, old servers' RENAME) may have been cut in the middle."""
-        for table in self._subject.after:
-            there = column_names(self._session, table.schema, table.name)
-            wanted = tuple(c.name for c in table.info.public_columns() if not c.hidden)
-            if there != wanted and not table.info.is_view and not table.info.is_sequence and self._session.flavour is not Flavour.TIDB:
-                raise SchemaMismatch(
-                    f"crashed around the DDL of job {self._step.job.id} at commit_ts {self._step.commit_ts} ({self._step.query}): the target changed, but "
-                    f"{table.schema}.{table.name} has columns {list(there)} and not {list(wanted)}. Mend the table by hand, then delete the job's row from "
-                    f"{_table(self._config)} or skip it with syncer.ignore-txn-commit-ts = [{self._step.commit_ts}]."
-                )
-
     def _ended(self) -> DdlOutcome | None:
         """What an earlier call made of this very step, when the answer to its commit was lost."""
         rows = self._session.query(
-            f"SELECT state, executed, losses FROM {_table(self._config)} WHERE drainer = %s AND job_id = %s AND commit_ts = %s AND state <> %s",
-            [self._config.drainer, self._step.job.id, self._step.commit_ts, INTENT],
+            f"SELECT state, executed, losses FROM {_table(self._config)} WHERE drainer = %s AND job_id = %s AND commit_ts = %s "
+            "AND state NOT IN (%s, %s)",
+            [self._config.drainer, self._step.job.id, self._step.commit_ts, INTENT, REFUSED],
         )
         return DdlOutcome(rows[0][0], "found", rows[0][1] or "", tuple(json.loads(rows[0][2] or "[]"))) if rows else None
 
-    def _intended(self) -> Picture | None:
+    def _earlier(self) -> EarlierTry | None:
         rows = self._session.query(
-            f"SELECT picture FROM {_table(self._config)} WHERE drainer = %s AND job_id = %s AND state = %s",
-            [self._config.drainer, self._step.job.id, INTENT],
+            f"SELECT state, picture, tries FROM {_table(self._config)} WHERE drainer = %s AND job_id = %s AND state IN (%s, %s)",
+            [self._config.drainer, self._step.job.id, INTENT, REFUSED],
         )
-        return Picture.from_json(rows[0][0]) if rows and rows[0][0] else None
+        if not rows or not rows[0][1]:
+            return None
+        state, picture, tries = rows[0]
+        self._tries = json.loads(tries or "[]")
+        return EarlierTry(state == REFUSED, bool(self._tries), Picture.from_json(picture))
+
+    def _note_try(self, step: str, sql: str, error: ApplyError) -> None:
+        at = str(self._session.query("SELECT UTC_TIMESTAMP(3)")[0][0])
+        self._tries = [*self._tries, {"at": at, "step": step, "sql": sql, "words": str(error)}][-_MOST_TRIES:]
+
+    def _write_refused(self) -> None:
+        """What was found; the next start begins with a picture of its own."""
+        self._session.begin()
+        self._session.execute(
+            f"UPDATE {_table(self._config)} SET state = %s, tries = %s WHERE drainer = %s AND job_id = %s AND state = %s",
+            [REFUSED, self._tries_json(), self._config.drainer, self._step.job.id, INTENT],
+        )
+        self._session.commit()
+
+    def _tries_json(self) -> str | None:
+        return json.dumps(self._tries, ensure_ascii=False) if self._tries else None
 
     def _write_intent(self, sql: str, picture: Picture) -> None:
         step = self._step
         self._session.begin()
         self._session.execute(
-            f"REPLACE INTO {_table(self._config)} (drainer, job_id, commit_ts, version, early, state, query, executed, picture, began) "
-            "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, NOW(3))",
+            f"REPLACE INTO {_table(self._config)} (drainer, job_id, commit_ts, version, early, state, query, executed, picture, tries, began) "
+            "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, NOW(3))",
             [
                 self._config.drainer,
                 step.job.id,
@@ -337,6 +324,7 @@ class _Run:
                 step.query,
                 sql,
                 picture.to_json(),
+                self._tries_json(),
             ],
         )
         self._session.commit()
@@ -346,10 +334,10 @@ class _Run:
         step = self._step
         self._session.begin()
         self._session.execute(
-            f"INSERT INTO {_table(self._config)} (drainer, job_id, commit_ts, version, early, state, query, executed, losses, note, began, ended) "
-            "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, NOW(3), NOW(3)) ON DUPLICATE KEY UPDATE state = VALUES(state), "
+            f"INSERT INTO {_table(self._config)} (drainer, job_id, commit_ts, version, early, state, query, executed, losses, note, tries, began, ended) "
+            "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, NOW(3), NOW(3)) ON DUPLICATE KEY UPDATE state = VALUES(state), "
             "commit_ts = VALUES(commit_ts), early = VALUES(early), executed = VALUES(executed), losses = VALUES(losses), note = VALUES(note), "
-            "picture = NULL, ended = VALUES(ended)",
+            "picture = NULL, tries = VALUES(tries), ended = VALUES(ended)",
             [
                 self._config.drainer,
                 step.job.id,
@@ -361,6 +349,7 @@ class _Run:
                 outcome.sql,
                 json.dumps(outcome.losses, ensure_ascii=False),
                 outcome.how,
+                self._tries_json(),
             ],
         )
         self._on_done(self._session)
@@ -380,7 +369,7 @@ def dialect_of(session: Target, config: ApplyConfig) -> Dialect:
 
 
 def _table(config: ApplyConfig) -> str:
-    return f"{quote_name(config.checkpoint_schema)}.`spark_ddl`"
+    return f"{quote_name(config.checkpoint_schema)}.{quote_name(_TABLE)}"
 
 
 def _kept(subject: Subject, config: ApplyConfig) -> bool:

@@ -7,7 +7,7 @@ in the infos, so a derived CREATE TABLE makes a plain table and says so in its l
 from collections.abc import Sequence
 
 from schemas.ddl_tokens import quote_name, quote_string, significant
-from schemas.history import JobType
+from schemas.history import Job, JobType
 from schemas.tableinfo import PUBLIC, WHOLE_COLUMN, ColumnFlag, ColumnInfo, ColumnType, IndexInfo, TableInfo
 from sinks.ddl_clauses import Dialect, Losses, charset_text, is_text_or_words, quoted
 from sinks.ddl_text import Rewritten, Subject
@@ -99,7 +99,7 @@ def create_table(schema: str, info: TableInfo, dialect: Dialect) -> Rewritten:
 def alter_clauses(subject: Subject, old: TableInfo, new: TableInfo, dialect: Dialect) -> list[str]:
     """The difference between two infos as ALTER TABLE clauses; empty when a column may have been changed under a new name and id."""
     was = {c.name.lower(): c for c in _visible(old)}
-    pairs = _pair_columns(subject, old, new)
+    pairs = pair_columns(subject.job, subject.query, old, new)
     if pairs is None:
         return []
     kept = {c.name.lower() for c in pairs.values()}
@@ -202,7 +202,7 @@ def _over_expression(info: TableInfo, index: IndexInfo) -> bool:
     return any(c.hidden for c in info.index_columns(index))
 
 
-def _pair_columns(subject: Subject, old: TableInfo, new: TableInfo) -> dict[str, ColumnInfo] | None:
+def pair_columns(job: Job, query: str, old: TableInfo, new: TableInfo) -> dict[str, ColumnInfo] | None:
     """Which old column each new one (by lower-case name) continues: by id, else by name. None when that is not certain."""
     by_id = {c.id: c for c in _visible(old)}
     by_name = {c.name.lower(): c for c in _visible(old)}
@@ -216,9 +216,9 @@ def _pair_columns(subject: Subject, old: TableInfo, new: TableInfo) -> dict[str,
     added = [c for c in _visible(new) if c.name.lower() not in pairs]
     lost = [c for c in _visible(old) if c.id not in taken]
     if added and lost:
-        if subject.job.type == JobType.MODIFY_COLUMN and len(added) == len(lost) == 1:
+        if job.type == JobType.MODIFY_COLUMN and len(added) == len(lost) == 1:
             pairs[added[0].name.lower()] = lost[0]
-        elif any(t.word == "CHANGE" for t in significant(subject.query)):
+        elif any(t.word == "CHANGE" for t in significant(query)):
             return None
     return pairs
 

@@ -7,6 +7,7 @@ cannot be read the picture says so, and a DDL whose effect does not show in a st
 """
 
 import json
+import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from schemas.ddl_tokens import quote_name
 from schemas.errors import ApplyError, RetryableApplyError
 from sinks.ddl_clauses import quoted
 from sinks.dialect import Flavour
+
+_log = logging.getLogger(__name__)
 
 _NO_SUCH_TABLE, _NO_SUCH_DATABASE = 1146, 1049
 _VIEW_BROKEN = 1356
@@ -109,9 +112,16 @@ def column_names(session: Target, schema: str, table: str) -> tuple[str, ...]:
     return tuple(str(name) for (name,) in rows)
 
 
-def is_empty(session: Target, schema: str, table: str) -> bool:
-    """No row is in the table."""
-    return not session.query(f"SELECT 1 FROM {quoted(schema, table)} LIMIT 1")
+def is_empty(session: Target, schema: str, table: str, partition: str = "") -> bool:
+    """No row is in the table, or in one partition of it; False for a table that is not there."""
+    part = f" PARTITION ({quote_name(partition)})" if partition else ""
+    try:
+        return not session.query(f"SELECT 1 FROM {quoted(schema, table)}{part} LIMIT 1")
+    except RetryableApplyError:
+        raise
+    except ApplyError as error:
+        _log.debug("cannot look into %s.%s: %s", schema, table, error)
+        return False
 
 
 def _show(session: Target, statement: str, column: int) -> str:

@@ -1,5 +1,6 @@
 """Every DDL of the golden cases on a real MariaDB, and a crash at every point of every DDL of ``ddl`` and of the swaps."""
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -10,8 +11,11 @@ from conf import faults
 from conf.model import ApplyConfig
 from jobs.mariadb import PrivateMariaDB
 from schemas.history import JobReader, SchemaHistory
+from schemas.tableinfo import ColumnType
 from sinks.ddl_apply import apply_ddl, ensure_ddl_table, load_losses
 from sinks.ddl_inspect import column_names, take_picture
+from sinks.ddl_text import subject_of
+from sinks.ddl_wanted import lacks
 from sinks.dialect import Flavour
 from sinks.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
 from sinks.session import Session, connect
@@ -81,6 +85,21 @@ def test_every_ddl_of_the_case_is_taken(name: str, mariadb: PrivateMariaDB, conf
             assert (outcome.state, outcome.how) == ("done", "text")
         assert done == [s.commit_ts for s in steps]
         assert_columns(session, case.history, steps[-1].job.version, case.info["databases"])
+        assert_nothing_lacks(session, case.history, steps[-1], case.info["databases"])
+
+
+def assert_nothing_lacks(session: Session, history: SchemaHistory, last: DdlStep, databases: list[str]) -> None:
+    """Every table is as the infos say, in every type and key; and another type is seen."""
+    subject = subject_of(last, history)
+    for database in databases:
+        tables = history.tables_in(database, last.job.version)
+        assert not lacks(session, dataclasses.replace(subject, before=(), after=tables))
+        for table in tables:
+            for column in table.info.public_columns():
+                other = dataclasses.replace(column, tp=ColumnType.BIT if column.tp != ColumnType.BIT else ColumnType.DATE, flen=3)
+                info = dataclasses.replace(table.info, columns=tuple(other if c is column else c for c in table.info.columns))
+                if not column.hidden and not info.is_view and not info.is_sequence:
+                    assert lacks(session, dataclasses.replace(subject, before=(), after=(dataclasses.replace(table, info=info),)))
 
 
 def test_what_the_target_cannot_hold_is_named(mariadb: PrivateMariaDB, config: ApplyConfig) -> None:

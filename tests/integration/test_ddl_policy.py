@@ -71,7 +71,7 @@ TEXTS = {2: "CREATE TABLE `t` (`id` INT PRIMARY KEY);", 3: "DROP TABLE `t`;", 4:
 def test_rows_that_nobody_sends_again_stop_the_stream(session: Session) -> None:
     with pytest.raises(DdlRefused, match=r"commit_ts 40 refused: 'RECOVER TABLE `t`;'.*syncer.ignore-txn-commit-ts = \[40\]"):
         run(session, recovered(), TEXTS)
-    assert session.query("SELECT state FROM tidb_binlog.spark_ddl ORDER BY job_id")[-1] == ("intent",)
+    assert session.query("SELECT state FROM tidb_binlog.spark_ddl ORDER BY job_id")[-1] == ("refused",)
 
 
 @pytest.mark.parametrize(("policy", "state"), [("skip", "skipped"), ("quarantine", "quarantined")])

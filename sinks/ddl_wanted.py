@@ -1,0 +1,194 @@
+"""What a job changes, looked for on the target: is it there? [db]
+
+Promises: reads only. Compares the target with the table infos in what the job changes and nothing else: names, types and order of columns,
+keys, partitions, foreign keys, the names of tables. So what somebody else has altered beside it is neither taken for the job nor held
+against it. Comments, defaults and charsets are not looked at: a statement that only sets them does no harm when it runs again.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from schemas.ddl_tokens import Kind, text_of, tokenize
+from schemas.history import TableAt
+from schemas.tableinfo import PUBLIC, WHOLE_COLUMN, ColumnInfo, ColumnType, IndexInfo, TableInfo
+from sinks.ddl_derive import column_type, pair_columns
+from sinks.ddl_inspect import Target, column_names
+from sinks.ddl_text import Subject
+
+_WIDTH = re.compile(r"\b((?:tiny|small|medium|big)?int|year)\(\d+\)")
+_LOB = re.compile(r"\b(?:tiny|medium|long)(text|blob)\b")
+_WITH_WORDS = frozenset({ColumnType.ENUM, ColumnType.SET})
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """One thing that the job makes and the target has not."""
+
+    words: str
+    kind: str
+    """``table``, ``column``, ``type``, ``key``, ``partition`` or ``foreign key``."""
+
+
+def lacks(session: Target, subject: Subject) -> tuple[Lack, ...] | None:
+    """What of the job's changes the target lacks; None when the job changes nothing that is looked at."""
+    before = {t.table_id: t for t in subject.before}
+    found: list[Lack] = []
+    looked = False
+    for after in subject.after:
+        for lack in _table_lacks(session, subject, before.get(after.table_id), after):
+            looked = True
+            found += [lack] if lack else []
+    return tuple(found) if looked else None
+
+
+def same_type(there: str, column: ColumnInfo) -> bool:
+    """The server's ``COLUMN_TYPE`` says what the column's type does; display widths and the sizes of TEXT and BLOB are left aside."""
+    wanted = column_type(column)
+    return _plain(there, column) == _plain("longtext" if column.tp == ColumnType.JSON and there.lower() == "longtext" else wanted, column)
+
+
+def _plain(text: str, column: ColumnInfo) -> str:
+    if column.tp in _WITH_WORDS:
+        return text.lower().partition("(")[0] + text_of(
+            [t for t in tokenize(text.replace("\\\\", "\\"), backslash_escapes=False) if t.kind is Kind.STRING]
+        )
+    return _LOB.sub(r"\1", _WIDTH.sub(r"\1", text.lower()))
+
+
+def _table_lacks(session: Target, subject: Subject, before: TableAt | None, after: TableAt) -> Iterator[Lack | None]:
+    """A None for each thing that was looked for and found."""
+    label = f"{after.schema}.{after.name}"
+    there = column_names(session, after.schema, after.name)
+    if before is None or (before.schema, before.name) != (after.schema, after.name):
+        yield None if there else Lack(f"table {label}", "table")
+    if not there or after.info.is_view or after.info.is_sequence:
+        return
+    old = before.info if before else None
+    yield from _column_lacks(session, subject, old, after, there)
+    yield from _key_lacks(session, old, after)
+    if old is None:
+        return
+    was, now = [p.name for p in old.partitions], [p.name for p in after.info.partitions]
+    if set(was) != set(now):
+        yield from _name_lacks("partition", label, was, now, _partitions(session, after))
+    if set(old.foreign_keys) != set(after.info.foreign_keys):
+        yield from _name_lacks("foreign key", label, old.foreign_keys, after.info.foreign_keys, _foreign_keys(session, after))
+
+
+def _name_lacks(kind: str, label: str, was: Iterable[str], now: Iterable[str], there: Iterable[str]) -> Iterator[Lack | None]:
+    """Names that the job makes must be there, and those that it takes away must not."""
+    before, after, found = ({n.lower() for n in names} for names in (was, now, there))
+    for name in sorted(after - before):
+        yield None if name in found else Lack(f"{label}: {kind} {name} missing", kind)
+    for name in sorted(before - after):
+        yield Lack(f"{label}: {kind} {name} still there", kind) if name in found else None
+
+
+def _visible(info: TableInfo) -> list[ColumnInfo]:
+    return [c for c in info.columns if c.public and not c.hidden]
+
+
+def _column_lacks(
+    session: Target, subject: Subject, old: TableInfo | None, after: TableAt, there: tuple[str, ...]
+) -> Iterator[Lack | None]:
+    label = f"{after.schema}.{after.name}"
+    wanted = tuple(c.name for c in _visible(after.info))
+    if old is None or [(c.id, c.name) for c in _visible(old)] != [(c.id, c.name) for c in _visible(after.info)]:
+        yield None if there == wanted else Lack(f"{label}: columns {list(there)} instead of {list(wanted)}", "column")
+    pairs = pair_columns(subject.job, subject.query, old, after.info) or {} if old else {}
+    changed = [c for c in _visible(after.info) if _differs(pairs.get(c.name.lower()), c)]
+    if not changed:
+        return
+    types = _types(session, after)
+    for column in changed:
+        is_type, nullable = types.get(column.name.lower(), ("", True))
+        right = same_type(is_type, column) and (column.generated or nullable != column.not_null)
+        yield None if right else Lack(f"{label}: column {column.name} is {is_type or 'missing'} instead of {column_type(column)}", "type")
+
+
+def _differs(old: ColumnInfo | None, new: ColumnInfo) -> bool:
+    return old is None or (column_type(old), old.not_null) != (column_type(new), new.not_null)
+
+
+def _types(session: Target, table: TableAt) -> dict[str, tuple[str, bool]]:
+    rows = session.query(
+        "SELECT column_name, column_type, is_nullable FROM information_schema.columns WHERE table_schema = %s AND table_name = %s",
+        [table.schema, table.name],
+    )
+    return {_text(name).lower(): (_text(kind), _text(nullable) == "YES") for name, kind, nullable in rows}
+
+
+def _plain_keys(info: TableInfo) -> dict[str, IndexInfo]:
+    """By lower-case name, but those that a target may do without: over expressions, and those that a foreign key brings along."""
+    brought = {name.lower() for name in info.foreign_keys}
+    public = [i for i in info.indexes if i.state == PUBLIC and (i.unique or i.name.lower() not in brought)]
+    return {i.name.lower(): i for i in public if not any(c.hidden for c in info.index_columns(i))}
+
+
+def _key_lacks(session: Target, old: TableInfo | None, after: TableAt) -> Iterator[Lack | None]:
+    was, now = _plain_keys(old) if old else {}, _plain_keys(after.info)
+    made = [i for name, i in now.items() if name not in was or _shape(was[name]) != _shape(i)]
+    gone = [i for name, i in was.items() if name not in now]
+    if not made and not gone:
+        return
+    there = _keys(session, after)
+    label = f"{after.schema}.{after.name}"
+    for index in made:
+        yield None if _is_there(index, there, after.info) else Lack(f"{label}: key {index.name} missing or another", "key")
+    for index in gone:
+        yield Lack(f"{label}: key {index.name} still there", "key") if index.name.lower() in there else None
+
+
+def _shape(index: IndexInfo) -> tuple[object, ...]:
+    return index.unique, index.primary, tuple((c.name.lower(), c.length) for c in index.columns)
+
+
+_Key = tuple[bool, tuple[tuple[str, int | None], ...]]
+"""(unique, (column, prefix) in order)."""
+
+
+def _keys(session: Target, table: TableAt) -> dict[str, _Key]:
+    rows = session.query(
+        "SELECT index_name, non_unique, column_name, sub_part FROM information_schema.statistics "
+        "WHERE table_schema = %s AND table_name = %s ORDER BY index_name, seq_in_index",
+        [table.schema, table.name],
+    )
+    found: dict[str, _Key] = {}
+    for name, non_unique, column, prefix in rows:
+        key = _text(name).lower()
+        parts = found[key][1] if key in found else ()
+        found[key] = (not int(non_unique), (*parts, (_text(column or "").lower(), None if prefix is None else int(prefix))))
+    return found
+
+
+def _is_there(index: IndexInfo, there: dict[str, _Key], info: TableInfo) -> bool:
+    unique, parts = there.get(index.name.lower(), (False, ()))
+    if unique != (index.unique or index.primary) or tuple(n for n, _ in parts) != tuple(c.name.lower() for c in index.columns):
+        return False
+    # A shorter prefix makes another key of a unique one, and only a slower one of the rest.
+    lengths = {c.name.lower(): c.flen for c in info.columns}
+    whole = [None if c.length in (WHOLE_COLUMN, lengths.get(c.name.lower())) else c.length for c in index.columns]
+    return not unique or [None if p == lengths.get(n) else p for n, p in parts] == whole
+
+
+def _partitions(session: Target, table: TableAt) -> list[str]:
+    rows = session.query(
+        "SELECT partition_name FROM information_schema.partitions WHERE table_schema = %s AND table_name = %s AND partition_name IS NOT NULL",
+        [table.schema, table.name],
+    )
+    return [_text(name) for (name,) in rows]
+
+
+def _foreign_keys(session: Target, table: TableAt) -> list[str]:
+    rows = session.query(
+        "SELECT constraint_name FROM information_schema.table_constraints "
+        "WHERE table_schema = %s AND table_name = %s AND constraint_type = 'FOREIGN KEY'",
+        [table.schema, table.name],
+    )
+    return [_text(name) for (name,) in rows]
+
+
+def _text(value: object) -> str:
+    """TiDB and MySQL 8 give some of these as bytes."""
+    return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,256 @@
+"""A DDL that the target refuses: what is kept of it, and what a person does by hand before the next start, in every order."""
+
+import contextlib
+import itertools
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from conf import faults
+from conf.model import ApplyConfig
+from jobs.mariadb import PrivateMariaDB
+from schemas.errors import ApplyError, DdlRefused
+from schemas.history import SchemaHistory
+from sinks.ddl_apply import DdlOutcome, apply_ddl, ensure_ddl_table, load_applied
+from sinks.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
+from sinks.session import Session, connect
+from tests.ddl_jobs import INT, column, database, history, index, job, table
+
+pytestmark = pytest.mark.mysql
+
+CONFIG = ApplyConfig(drainer="refused", checkpoint_schema="refused_marks")
+
+COLUMNS = [column(1, "id", {**INT, "Flag": 4099}), column(2, "v")]
+UNIQUE = index(1, "u", ("v", 1), unique=True)
+
+
+class Died(BaseException):
+    """Stands for SIGKILL: nothing catches it."""
+
+
+@pytest.fixture
+def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
+    with connect(mariadb.target(), CONFIG) as session:
+        ensure_ddl_table(session, CONFIG)
+        yield session
+        session.rollback()
+        for name in ("d", "refused_marks"):
+            session.execute(f"DROP DATABASE IF EXISTS {name}")
+
+
+def steps_of(h: SchemaHistory, texts: dict[int, str]) -> list[DdlStep]:
+    events = [DdlEvent(j.id * 10, j.id, texts.get(j.id, j.query), 5) for j in h.ordered]
+    return [s for s in plan_steps((0, 10_000), events, (), h, AppliedJobs(0)) if isinstance(s, DdlStep)]
+
+
+def apply(session: Session, step: DdlStep, h: SchemaHistory) -> DdlOutcome:
+    return apply_ddl(session, step, h, CONFIG, lambda _: None)
+
+
+def refused_unique(session: Session, text: str = "ALTER TABLE `t` ADD UNIQUE `u`(`v`);") -> tuple[SchemaHistory, DdlStep]:
+    """A table with two equal values, and the step that wants them to differ, refused once."""
+    h = history(
+        database(1),
+        job(2, 3, table(10, "t", COLUMNS)),
+        job(3, 7, table(10, "t", COLUMNS, index_info=[UNIQUE])),
+    )
+    steps = steps_of(h, {2: "CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` INT);", 3: text})
+    for step in steps[:2]:
+        apply(session, step, h)
+    session.execute("INSERT INTO d.t VALUES (1, 7), (2, 7)")
+    session.commit()
+    with pytest.raises(DdlRefused, match="Duplicate entry"):
+        apply(session, steps[2], h)
+    return h, steps[2]
+
+
+def keys(session: Session) -> list[tuple[str, int]]:
+    rows = session.query(
+        "SELECT DISTINCT index_name, non_unique FROM information_schema.statistics WHERE table_schema = 'd' AND index_name <> 'PRIMARY'"
+    )
+    return [(str(name), int(non_unique)) for name, non_unique in rows]
+
+
+def row(session: Session) -> tuple[str, list[dict[str, str]]]:
+    state, tries = session.query("SELECT state, tries FROM refused_marks.spark_ddl WHERE job_id = 3")[0]
+    return state, json.loads(tries or "[]")
+
+
+def test_an_alter_by_hand_is_not_taken_for_the_refused_one(session: Session) -> None:
+    h, step = refused_unique(session)
+    session.execute("ALTER TABLE d.t ADD COLUMN note VARCHAR(20)")
+    with pytest.raises(DdlRefused, match="Duplicate entry"):
+        apply(session, step, h)
+    session.execute("UPDATE d.t SET v = 8 WHERE id = 2")
+    session.commit()
+    assert apply(session, step, h).how == "text"
+    assert keys(session) == [("u", 0)]
+
+
+def test_every_refusal_is_kept(session: Session) -> None:
+    h, step = refused_unique(session)
+    state, tries = row(session)
+    assert state == "refused"
+    assert [t["step"] for t in tries] == ["text", "derived"]
+    assert all("Duplicate entry" in t["words"] and "UNIQUE" in t["sql"] and t["at"] for t in tries)
+    assert load_applied(session, CONFIG, 0) == AppliedJobs(0)
+    with pytest.raises(DdlRefused):
+        apply(session, step, h)
+    assert len(row(session)[1]) == 4
+    session.execute("UPDATE d.t SET v = 8 WHERE id = 2")
+    session.commit()
+    apply(session, step, h)
+    state, tries = row(session)
+    assert (state, len(tries)) == ("done", 4)
+
+
+@pytest.mark.parametrize("text", ["ALTER TABLE `t` ADD UNIQUE `u`(`v`);", "ALTER TABLE `t` ADD UNIQUE(`v`);"])
+def test_what_a_person_has_done_is_not_done_again(session: Session, text: str) -> None:
+    h, step = refused_unique(session, text)
+    session.execute("UPDATE d.t SET v = 8 WHERE id = 2")
+    session.execute("ALTER TABLE d.t ADD UNIQUE u (v)")
+    assert apply(session, step, h).how == "found"
+    assert keys(session) == [("u", 0)]
+
+
+def test_another_key_of_that_name_is_not_it(session: Session) -> None:
+    h, step = refused_unique(session)
+    session.execute("ALTER TABLE d.t ADD KEY u (v)")
+    with pytest.raises(DdlRefused, match="Duplicate key name"):
+        apply(session, step, h)
+    assert row(session)[0] == "refused"
+
+
+def test_a_dropped_table_is_not_a_key(session: Session) -> None:
+    h, step = refused_unique(session)
+    session.execute("DROP TABLE d.t")
+    with pytest.raises(DdlRefused, match="doesn't exist"):
+        apply(session, step, h)
+
+
+def _mend(session: Session) -> None:
+    session.execute("UPDATE d.t SET v = 8 WHERE id = 2")
+    session.commit()
+
+
+def _alter(session: Session) -> None:
+    session.execute("ALTER TABLE d.t ADD COLUMN note INT")
+
+
+def _comment(session: Session) -> None:
+    session.execute("ALTER TABLE d.t COMMENT = 'waiting for a key'")
+
+
+HANDS: tuple[Callable[[Session], None], ...] = (_mend, _alter, _comment)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+@pytest.mark.parametrize("point", ["after-ddl-intent", "after-ddl", "before-ddl-done"])
+def test_hands_and_crashes_in_every_order(session: Session, order: tuple[int, ...], point: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    h, step = refused_unique(session)
+
+    def die(name: str) -> None:
+        if name == point:
+            raise Died
+
+    for hand in order:
+        HANDS[hand](session)
+        with monkeypatch.context() as patch, contextlib.suppress(Died, DdlRefused):
+            patch.setattr(faults, "point", die)
+            apply(session, step, h)
+        session.rollback()
+    assert apply(session, step, h).state == "done"
+    assert keys(session) == [("u", 0)]
+
+
+def test_a_crash_before_the_statement_and_an_alter_by_hand(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    h, step = refused_unique(session)
+    session.execute("DELETE FROM refused_marks.spark_ddl WHERE job_id = 3")
+    session.commit()
+
+    def die(name: str) -> None:
+        if name == "after-ddl-intent":
+            raise Died
+
+    with monkeypatch.context() as patch, pytest.raises(Died):
+        patch.setattr(faults, "point", die)
+        apply(session, step, h)
+    _alter(session)
+    with pytest.raises(DdlRefused, match="Duplicate entry"):
+        apply(session, step, h)
+
+
+def test_a_row_of_the_layout_before_is_judged_too(session: Session) -> None:
+    h, step = refused_unique(session)
+    session.execute("UPDATE refused_marks.spark_ddl SET state = 'intent' WHERE job_id = 3")
+    session.execute("ALTER TABLE refused_marks.spark_ddl DROP COLUMN tries")
+    ensure_ddl_table(session, CONFIG)
+    _alter(session)
+    with pytest.raises(DdlRefused, match="Duplicate entry"):
+        apply(session, step, h)
+
+
+def swapped() -> tuple[SchemaHistory, DdlStep, list[DdlStep]]:
+    """Two tables of one shape that change their names; the target refuses, for a while, because ``x`` is there."""
+    a, b = table(10, "a"), table(11, "b")
+    many = [table(10, "x"), table(11, "a"), table(10, "b")]
+    query = "RENAME TABLE `a` TO `x`, `b` TO `a`, `x` TO `b`"
+    h = history(database(1), job(2, 3, a), job(3, 3, b), job(4, 47, table(10, "b"), many=many, query=query))
+    steps = steps_of(h, {2: "CREATE TABLE `a` (`id` INT PRIMARY KEY);", 3: "CREATE TABLE `b` (`id` INT PRIMARY KEY);"})
+    return h, steps[3], steps[:3]
+
+
+def refused_swap(session: Session) -> tuple[SchemaHistory, DdlStep]:
+    h, swap, before = swapped()
+    for step in before:
+        apply(session, step, h)
+    session.execute("INSERT INTO d.a VALUES (1)")
+    session.execute("CREATE TABLE d.x (id INT)")
+    session.commit()
+    with pytest.raises(DdlRefused, match="already exists"):
+        apply(session, swap, h)
+    return h, swap
+
+
+def test_a_swap_that_a_person_made_is_not_made_back(session: Session) -> None:
+    h, swap = refused_swap(session)
+    session.execute("DROP TABLE d.x")
+    session.execute("RENAME TABLE d.a TO d.x, d.b TO d.a, d.x TO d.b")
+    assert apply(session, swap, h).how == "found"
+    assert session.query("SELECT id FROM d.b") == [(1,)]
+
+
+def test_a_swap_that_was_only_made_possible_is_made(session: Session) -> None:
+    h, swap = refused_swap(session)
+    session.execute("DROP TABLE d.x")
+    assert apply(session, swap, h).how == "text"
+    assert session.query("SELECT id FROM d.b") == [(1,)]
+
+
+def test_a_swap_that_cannot_be_told_is_left_to_a_person(session: Session) -> None:
+    h, swap = refused_swap(session)
+    session.execute("DROP TABLE d.x")
+    session.execute("ALTER TABLE d.a ADD COLUMN note INT, ALGORITHM=COPY")
+    with pytest.raises(ApplyError, match="not as this DDL changes it"):
+        apply(session, swap, h)
+
+
+def test_a_truncation_is_not_found_in_an_alter(session: Session) -> None:
+    h = history(
+        database(1),
+        job(2, 3, table(10, "t", COLUMNS)),
+        job(3, 11, table(11, "t", COLUMNS), table_id=10),
+    )
+    create, truncate = steps_of(h, {2: "CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` INT);"})[1:]
+    apply(session, steps_of(h, {})[0], h)
+    apply(session, create, h)
+    session.execute("INSERT INTO d.t VALUES (1, 7)")
+    session.execute("CREATE TABLE d.child (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES t (id))")
+    session.execute("SET SESSION foreign_key_checks = 1")
+    with pytest.raises(DdlRefused, match="foreign key"):
+        apply(session, truncate, h)
+    session.execute("DROP TABLE d.child")
+    session.execute("ALTER TABLE d.t ADD COLUMN note INT, ALGORITHM=COPY")
+    assert apply(session, truncate, h).how == "text"
+    assert session.query("SELECT COUNT(*) FROM d.t") == [(0,)]
