@@ -75,7 +75,7 @@ class ApplyConfig:
     """How changes are applied. TOML table ``[syncer]``."""
 
     drainer: str = "drainer"
-    """This Drainer's node id: the first key of its markers in ``tidb_binlog.spark_progress``."""
+    """This Drainer's node id: its name in the registry and in the target's lease."""
     atomic_rows: int = 50_000
     """A batch of at most this many row events is ONE transaction with its checkpoint row."""
     atomic_bytes: int = 64 * 1024 * 1024
@@ -100,7 +100,9 @@ class ApplyConfig:
     history_lag: float = 5.0
     """Seconds that the DDL history may lag behind the binlogs; rows of a schema version not seen before wait this long at most."""
     checkpoint_schema: str = "tidb_binlog"
-    """Database that holds ``checkpoint``, ``spark_progress`` and ``spark_ddl``."""
+    """Database that holds ``checkpoint``, ``spark_lease``, ``spark_progress`` and ``spark_ddl``."""
+    lease_timeout: float = 30.0
+    """Seconds of silence after which the target's server drops a connection of this Drainer, and another Drainer may take its lease."""
     ignore_schemas: tuple[str, ...] = ("INFORMATION_SCHEMA", "PERFORMANCE_SCHEMA", "mysql")
     replicate_do_db: tuple[str, ...] = ()
     ignore_txn_commit_ts: tuple[int, ...] = ()
@@ -109,6 +111,7 @@ class ApplyConfig:
     def __post_init__(self) -> None:
         _require(self.atomic_rows >= 1, "syncer.atomic-rows must be at least 1")
         _require(self.parts >= 1, "syncer.parts must be at least 1")
+        _require(1 <= self.lease_timeout <= 3600, "syncer.lease-timeout must be 1 to 3600 seconds")
         _require(
             self.ddl_policy in ("stop", "skip", "quarantine"), f"syncer.ddl-policy: {self.ddl_policy!r} is not stop, skip or quarantine"
         )

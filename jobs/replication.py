@@ -124,7 +124,9 @@ class Replication:
         return self.commit_ts >= commit_ts
 
     def check(self) -> None:
-        """Raise the error that ended the stream, as itself."""
+        """Raise the error that ended the stream, as itself; also that another Drainer has taken the lease, which an idle stream would not meet."""
+        if self._applier.lost is not None:
+            raise self._applier.lost
         if self._applier.failure is not None:
             raise self._applier.failure
         failure = self.query.exception()
@@ -147,6 +149,7 @@ class Replication:
             self._stop_file.touch()
             self._settle(self._query)
             self._query.stop()
+        self._applier.close()
         self._stop_file.unlink(missing_ok=True)
         if self._delta is not None:
             self._delta.close()
@@ -170,8 +173,12 @@ class Replication:
         )
 
     def __enter__(self) -> Self:
-        """The stream, started."""
-        return self.start()
+        """The stream, started; or, where that fails, nothing left of it."""
+        try:
+            return self.start()
+        except BaseException:
+            self._applier.close()
+            raise
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Close it; what already went wrong is not hidden by what goes wrong then."""
@@ -245,7 +252,7 @@ class Replication:
                 )
             )
 
-    def _initial_ts(self) -> int:
+    def _initial_ts(self, target: str) -> int:
         """Where a stream begins whose target knows nothing of it: where Delta says it was, or where the settings say."""
         recorded = latest(self._spark, self._config.delta_dir)
         if recorded is not None:

@@ -10,7 +10,9 @@
     ├── SchemaMismatch               a row or a job does not fit the schema history
     └── ApplyError                   the target refused something
         ├── RetryableApplyError      deadlock, lost connection, restart: the same again may work
-        └── DdlRefused               the target refused a DDL in every form we know
+        ├── DdlRefused               the target refused a DDL in every form we know
+        ├── LeaseHeld                another Drainer, alive, writes for this cluster to this target
+        └── LeaseLost                another Drainer took the lease, or the target was restored: nothing more is written
 
 A message says what happened, where (table, commit_ts, Pump) and what to do about it.
 """
@@ -63,3 +65,11 @@ class RetryableApplyError(ApplyError):
 
 class DdlRefused(ApplyError):
     """The target refused a DDL as text and as derived from the table infos."""
+
+
+class LeaseHeld(ApplyError):
+    """Another Drainer, alive, has the lease of this cluster on this target."""
+
+
+class LeaseLost(ApplyError):
+    """The lease of this Drainer is not the target's any more: it writes nothing more."""

@@ -3,7 +3,7 @@
 The walk: controls -> steps (rows between barriers, DDLs) -> for each step plan, execute, checkpoint in the data's own transaction.
 
 Promises: the target's checkpoint row is the truth. Transactions with ``commit_ts`` at or below its commitTS are passed over, so a
-batch may come any number of times; a batch that begins beyond it would leave a hole and is refused. Rows of at most ``atomic-rows`` events
+batch may come any number of times; a batch that begins beyond it would leave a hole and is refused. Every transaction first proves the lease of this life (``sinks.lease``). Rows of at most ``atomic-rows`` events
 are ONE transaction from the driver together with the checkpoint row; more are applied in parts (``sinks.parallel``), with
 ``consistent`` false in between. A DDL is a barrier with its own intent and done rows (``sinks.ddl_apply``).
 """
@@ -23,11 +23,11 @@ from pyspark.storagelevel import StorageLevel
 
 from conf import faults
 from conf.model import ApplyConfig, DrainerConfig
-from schemas.errors import ApplyError, ReplicationError
+from schemas.errors import ApplyError, LeaseLost, ReplicationError
 from schemas.events import as_time
 from schemas.history import SchemaHistory
 from schemas.stages import ROW_EVENT
-from sinks import parallel, progress
+from sinks import lease, parallel, progress
 from sinks.batch import (
     Controls,
     RowSummary,
@@ -45,6 +45,8 @@ from sinks.ddl_text import silent_losses
 from sinks.dialect import Flavour
 from sinks.history_feed import HistoryFeed
 from sinks.history_wait import complete_history
+from sinks.lease import Holder, Lease
+from sinks.lease_guard import LeaseGuard
 from sinks.plan import Plan, PlanLimits, plan_rows
 from sinks.route import Route
 from sinks.segments import AppliedJobs, DdlStep, RowsStep, Touch, plan_steps
@@ -108,6 +110,8 @@ class BatchApplier:
         self._applied = AppliedJobs(0)
         self._shipped: tuple[SchemaHistory, Broadcast[SchemaHistory]] | None = None
         self._waited_for: set[int] = set()
+        self._lease: Lease | None = None
+        self._guard: LeaseGuard | None = None
         self._expect_big = True
         self.commit_ts = 0
         """Everything up to here is in the target."""
@@ -116,25 +120,61 @@ class BatchApplier:
         self.stage = "start"
         """What the applier is doing now, in a word."""
 
-    def open(self, initial_ts: Callable[[], int]) -> progress.Progress:
-        """Make the tables and load where the target stands; ``initial_ts`` is asked when it knows nothing yet, and kept there."""
+    def open(self, initial_ts: Callable[[str], int]) -> progress.Progress:
+        """Take the lease, make the tables and load where the target stands.
+
+        Args:
+            initial_ts: is asked when the target knows nothing yet, with the target's identity; the answer is kept there.
+
+        Raises:
+            LeaseHeld: another Drainer, alive, writes for this cluster.
+        """
+        schema = self._apply.checkpoint_schema
         with self._connect() as session:
-            progress.ensure_tables(session, self._apply.checkpoint_schema)
-            ensure_ddl_table(session, self._apply)
-            session.commit()
             self._flavour = session.flavour
             # The packet has a header too, and the server may count in its own charset.
             self._limits = replace(self._limits, max_bytes=min(self._limits.max_bytes, session.max_allowed_packet * 3 // 4))
-            # A commit of this drainer's last life may still be under way on the server: wait for it, then look.
-            progress.lock_checkpoint(session, self._cluster_id, self._apply.checkpoint_schema)
-            found = progress.load(session, self._cluster_id, self._apply.drainer, self._apply.checkpoint_schema)
-            history = self._feed.snapshot()
-            self.commit_ts = found.commit_ts or initial_ts()
-            version = found.schema_version or history.version_at(self.commit_ts)
-            self._applied = load_applied(session, self._apply, version)
+            self._cluster_id = self._cluster_id or progress.only_cluster(session, schema)
+        holder = Holder(self._apply.drainer)
+        self._guard = LeaseGuard(self._connect, self._cluster_id, schema, holder, self._apply.lease_timeout, self._apply.retries)
+        self._lease = self._guard.take()
+        found = run_retried(self._connect, self._stand, self._apply.retries)
+        history = self._feed.snapshot()
+        self.commit_ts = found.commit_ts or initial_ts(self._lease.target)
+        version = found.schema_version or history.version_at(self.commit_ts)
+        with self._connect() as session:
+            self._applied = load_applied(session, self._apply, self._cluster_id, version)
         if not found.commit_ts:
-            self._transact(lambda session: self._save(session, self.commit_ts, self._applied, consistent=True))
+            self._transact(self._save_first)
         return replace(found, commit_ts=self.commit_ts, schema_version=version)
+
+    def close(self) -> None:
+        """Give the lease back: nothing is applied any more. Safe to call twice."""
+        if self._guard is not None:
+            self._guard.close()
+
+    @property
+    def target(self) -> str:
+        """The identity of the target, known once it is open."""
+        return self._held.target
+
+    @property
+    def lost(self) -> LeaseLost | None:
+        """Why nothing may be written any more, also when no batch has met it yet."""
+        return self._guard.lost if self._guard is not None else None
+
+    def _stand(self, session: Session) -> progress.Progress:
+        schema = self._apply.checkpoint_schema
+        progress.ensure_tables(session, schema)
+        ensure_ddl_table(session, self._apply)
+        session.commit()
+        # A commit of an older release, which knows no lease, may still be under way on the server: wait for it, then look.
+        progress.lock_checkpoint(session, self._cluster_id, schema)
+        return progress.load(session, self._cluster_id, schema)
+
+    def _save_first(self, session: Session) -> None:
+        self._standing(session, 0, self.commit_ts)
+        self._save(session, self.commit_ts, self._applied, consistent=True)
 
     def replay(self, span: progress.UnfinishedSpan, transactions: DataFrame) -> None:
         """Apply exactly the unfinished ``span`` with its own number of parts, from a batch read of it."""
@@ -307,7 +347,7 @@ class BatchApplier:
         return plan_rows(without(rows, "table_id", step.gone), step.tables, self._limits, flavour=self._flavour, route=self._route)
 
     def _write_atomic(self, session: Session, plan: Plan, step: RowsStep) -> None:
-        schema, drainer = self._apply.checkpoint_schema, self._apply.drainer
+        schema, cluster_id = self._apply.checkpoint_schema, self._cluster_id
         if not self._next_is(session, step):
             return
         faults.point("before-deletes")
@@ -316,31 +356,36 @@ class BatchApplier:
         faults.point("between-phases")
         for statement in plan.writes:
             session.execute(statement.sql)
-        progress.mark_atomic(session, drainer, step.after_ts, step.upto_ts, schema)
+        progress.mark_atomic(session, cluster_id, step.after_ts, step.upto_ts, schema)
         self._save(session, step.upto_ts, step.applied, consistent=True)
         faults.point("before-downstream-commit")
 
     def _next_is(self, session: Session, step: RowsStep) -> bool:
         """Lock the checkpoint row and see whether ``step`` is still to be done; False: the commit whose answer was lost did happen."""
-        standing = progress.lock_checkpoint(session, self._cluster_id, self._apply.checkpoint_schema)
-        if standing not in (step.after_ts, step.upto_ts):
-            raise ApplyError(
-                f"the rows of ({step.after_ts}, {step.upto_ts}] are next, but the target's checkpoint was moved to {standing} meanwhile: another Drainer of "
-                f"cluster {self._cluster_id} writes to this target. End one of them and start this one again"
-            )
+        standing = self._standing(session, step.after_ts, step.upto_ts)
         return standing == step.after_ts or step.after_ts == step.upto_ts
 
+    def _standing(self, session: Session, after_ts: int, upto_ts: int) -> int:
+        """Lock the checkpoint row: it says ``after_ts``, or ``upto_ts`` when the answer to that commit was lost."""
+        standing = progress.lock_checkpoint(session, self._cluster_id, self._apply.checkpoint_schema)
+        if standing not in (after_ts, upto_ts):
+            raise ApplyError(
+                f"({after_ts}, {upto_ts}] is next, but the target's checkpoint of cluster {self._cluster_id} was moved to {standing} meanwhile: was it "
+                "edited, or the target restored, under the running stream? Start the Drainer again, it goes on from the target's checkpoint"
+            )
+        return standing
+
     def _apply_in_parts(self, events: DataFrame, step: RowsStep, parts: int, tally: _Tally) -> None:
-        schema, drainer = self._apply.checkpoint_schema, self._apply.drainer
+        schema, cluster_id = self._apply.checkpoint_schema, self._cluster_id
 
         def begin(session: Session) -> None:
             if self._next_is(session, step):
-                progress.begin_span(session, drainer, step.after_ts, step.upto_ts, parts, schema)
+                progress.begin_span(session, cluster_id, step.after_ts, step.upto_ts, parts, schema)
                 self._save(session, step.after_ts, step.applied, consistent=False)
 
         def finish(session: Session) -> None:
             if self._next_is(session, step):
-                progress.finish_span(session, drainer, step.after_ts, step.upto_ts, schema)
+                progress.finish_span(session, cluster_id, step.after_ts, step.upto_ts, schema)
                 self._save(session, step.upto_ts, step.applied, consistent=True)
             faults.point("before-downstream-commit")
 
@@ -349,7 +394,7 @@ class BatchApplier:
         skipped = frozenset(self._apply.ignore_txn_commit_ts)
         span = (step.after_ts, step.upto_ts)
         how = parallel.PartPlan(span, dict(step.tables), self._flavour, self._route, self._limits, skipped, step.gone)
-        to = parallel.PartTarget(self._config.target, self._apply, step.after_ts, step.upto_ts, parts)
+        to = parallel.PartTarget(self._config.target, self._apply, self._held, step.after_ts, step.upto_ts, parts)
         with self._persisted(parallel.planned(events, how, to)) as plans:
             self.stage = "plan"
             with tally.timed("plan+delete"):
@@ -373,11 +418,12 @@ class BatchApplier:
         """A lost connection is opened again; what the server did of the DDL before is found out by ``apply_ddl``."""
 
         def work(session: Session) -> DdlOutcome:
-            return apply_ddl(session, step, self._feed.snapshot(), self._apply, partial(self._save_ddl, session, step))
+            return apply_ddl(session, step, self._feed.snapshot(), self._apply, self._held, partial(self._save_ddl, session, step))
 
         return run_retried(self._connect, work, self._apply.retries)
 
     def _save_ddl(self, session: Session, step: DdlStep, _: object) -> None:
+        self._standing(session, self.commit_ts, step.commit_ts)
         self._save(session, step.commit_ts, step.applied, consistent=True)
 
     def _save(self, session: Session, commit_ts: int, applied: AppliedJobs, *, consistent: bool) -> None:
@@ -396,7 +442,17 @@ class BatchApplier:
         return connect(self._config.target, self._apply)
 
     def _transact(self, work: Callable[[Session], None]) -> None:
-        run_transaction(self._connect, work, self._apply.retries)
+        def fenced(session: Session) -> None:
+            lease.check(session, self._held)
+            work(session)
+
+        run_transaction(self._connect, fenced, self._apply.retries)
+
+    @property
+    def _held(self) -> Lease:
+        if self._lease is None:
+            raise ApplyError("the lease is not taken: call open() first")
+        return self._lease
 
     def _ship(self, history: SchemaHistory) -> Broadcast[SchemaHistory]:
         """``history`` for the executors, sent once as long as it is the same."""

@@ -32,6 +32,8 @@ from sinks.ddl_inspect import Picture, Target, column_names, is_empty, take_pict
 from sinks.ddl_judge import DROPS, EarlierTry, Judge, shows
 from sinks.ddl_text import Rewritten, Subject, rewrite, subject_of
 from sinks.dialect import Flavour
+from sinks.lease import Lease, check
+from sinks.lease_guard import alone
 from sinks.route import Route
 from sinks.segments import AppliedJobs, DdlStep
 
@@ -50,7 +52,6 @@ _MOST_TRIES = 20
 """Refusals of one DDL that are kept, the newest ones."""
 
 _TABLE = "spark_ddl"
-_LOCK_SLICE = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,29 +72,29 @@ def ensure_ddl_table(session: Target, config: ApplyConfig) -> None:
     session.execute(f"CREATE DATABASE IF NOT EXISTS {schema}")
     session.execute(
         f"CREATE TABLE IF NOT EXISTS {_table(config)} ("
-        "drainer VARCHAR(191) NOT NULL, job_id BIGINT NOT NULL, commit_ts BIGINT UNSIGNED NOT NULL, version BIGINT NOT NULL, "
+        "cluster_id BIGINT UNSIGNED NOT NULL, job_id BIGINT NOT NULL, commit_ts BIGINT UNSIGNED NOT NULL, version BIGINT NOT NULL, "
         "early TINYINT NOT NULL, state VARCHAR(16) NOT NULL, query LONGTEXT NOT NULL, executed LONGTEXT, picture LONGTEXT, losses LONGTEXT, "
-        "note LONGTEXT, tries LONGTEXT, began TIMESTAMP(3) NULL, ended TIMESTAMP(3) NULL, PRIMARY KEY (drainer, job_id)) "
+        "note LONGTEXT, tries LONGTEXT, began TIMESTAMP(3) NULL, ended TIMESTAMP(3) NULL, PRIMARY KEY (cluster_id, job_id)) "
         "ENGINE = InnoDB DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin"
     )
     if "tries" not in column_names(session, config.checkpoint_schema, _TABLE):
         session.execute(f"ALTER TABLE {_table(config)} ADD COLUMN tries LONGTEXT AFTER note")
 
 
-def load_applied(session: Target, config: ApplyConfig, version: int) -> AppliedJobs:
+def load_applied(session: Target, config: ApplyConfig, cluster_id: int, version: int) -> AppliedJobs:
     """The jobs that the target has: all up to ``version`` (the checkpoint's schema-version) and the early ones marked beyond it."""
     rows = session.query(
-        f"SELECT job_id FROM {_table(config)} WHERE drainer = %s AND early = 1 AND state NOT IN (%s, %s) AND version > %s",
-        [config.drainer, INTENT, REFUSED, version],
+        f"SELECT job_id FROM {_table(config)} WHERE cluster_id = %s AND early = 1 AND state NOT IN (%s, %s) AND version > %s",
+        [cluster_id, INTENT, REFUSED, version],
     )
     return AppliedJobs(version, frozenset(int(job_id) for (job_id,) in rows))
 
 
-def load_losses(session: Target, config: ApplyConfig) -> tuple[str, ...]:
-    """Everything that this Drainer's DDLs had to leave out so far, for the summary."""
+def load_losses(session: Target, config: ApplyConfig, cluster_id: int) -> tuple[str, ...]:
+    """Everything that this cluster's DDLs had to leave out so far, for the summary."""
     rows = session.query(
-        f"SELECT losses FROM {_table(config)} WHERE drainer = %s AND losses IS NOT NULL AND losses <> '[]' ORDER BY version",
-        [config.drainer],
+        f"SELECT losses FROM {_table(config)} WHERE cluster_id = %s AND losses IS NOT NULL AND losses <> '[]' ORDER BY version",
+        [cluster_id],
     )
     return tuple(dict.fromkeys(text for (losses,) in rows for text in json.loads(losses)))
 
@@ -103,6 +104,7 @@ def apply_ddl(
     step: DdlStep,
     history: SchemaHistory,
     config: ApplyConfig,
+    lease: Lease,
     on_done: Callable[[Target], None],
 ) -> DdlOutcome:
     """Bring ``step`` to an end on the target, whatever a crashed predecessor has done of it.
@@ -112,23 +114,32 @@ def apply_ddl(
         step: from ``segments.plan_steps``.
         history: the one ``step`` was planned with.
         config: policy, filters and marker table.
+        lease: proved before each thing that is written or executed; it says whose DDL this is.
         on_done: writes the checkpoint; runs in the transaction that marks the DDL done, before its commit.
 
     Raises:
         DdlRefused: the target refuses every form and the policy is ``stop``.
+        LeaseLost: another Drainer has the lease; nothing was executed.
         RetryableApplyError: the connection was lost; call again with a new session.
         ApplyError: after a crash nobody can tell whether the statement ran.
     """
-    return _Run(session, step, history, config, on_done).run()
+    return _Run(session, step, history, config, lease, on_done).run()
 
 
 class _Run:
     def __init__(
-        self, session: Target, step: DdlStep, history: SchemaHistory, config: ApplyConfig, on_done: Callable[[Target], None]
+        self,
+        session: Target,
+        step: DdlStep,
+        history: SchemaHistory,
+        config: ApplyConfig,
+        lease: Lease,
+        on_done: Callable[[Target], None],
     ) -> None:
         self._session = session
         self._step = step
         self._config = config
+        self._lease = lease
         self._on_done = on_done
         self._subject = subject_of(step, history)
         self._dialect = dialect_of(session, config)
@@ -145,24 +156,23 @@ class _Run:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Autocommit on (MariaDB 10.11 waits for itself when EXCHANGE PARTITION runs without), and nobody else at it.
+        """Autocommit on (MariaDB 10.11 waits for itself when EXCHANGE PARTITION runs without), nobody else at it, and the lease ours.
 
-        A statement of a crashed predecessor may still run on the server: its connection holds the lock until it ends.
+        Nobody takes the lease while the block runs. Should this process be stopped in it, the server ends the connection, and with it the
+        lock, before another one may go on: the statement can't follow.
         """
-        lock = f"{self._config.checkpoint_schema}.ddl.{self._config.drainer}"[:64]
-        while self._session.query("SELECT GET_LOCK(%s, %s)", [lock, _LOCK_SLICE])[0][0] != 1:
-            _log.warning("another connection of drainer %s is still executing a DDL on the target; waiting for it", self._config.drainer)
-        self._session.execute("SET SESSION autocommit = 1")
-        try:
-            yield
-        finally:
+        with alone(self._session, self._lease.schema, self._lease.cluster_id):
+            self._session.execute("SET SESSION autocommit = 1")
             try:
-                self._session.rollback()  # an error between BEGIN and COMMIT must not be committed by what follows
-                self._session.execute("SET SESSION autocommit = 0")
-                self._session.query("SELECT RELEASE_LOCK(%s)", [lock])
-                self._session.commit()
-            except RetryableApplyError:
-                _log.debug("the connection is gone, and the lock with it")
+                check(self._session, self._lease)
+                yield
+            finally:
+                try:
+                    self._session.rollback()  # an error between BEGIN and COMMIT must not be committed by what follows
+                    self._session.execute("SET SESSION autocommit = 0")
+                    self._session.commit()
+                except RetryableApplyError:
+                    _log.debug("the connection is gone, and the lock with it")
 
     def _run_locked(self) -> DdlOutcome:
         ended = self._ended()
@@ -275,16 +285,16 @@ class _Run:
     def _ended(self) -> DdlOutcome | None:
         """What an earlier call made of this very step, when the answer to its commit was lost."""
         rows = self._session.query(
-            f"SELECT state, executed, losses FROM {_table(self._config)} WHERE drainer = %s AND job_id = %s AND commit_ts = %s "
+            f"SELECT state, executed, losses FROM {_table(self._config)} WHERE cluster_id = %s AND job_id = %s AND commit_ts = %s "
             "AND state NOT IN (%s, %s)",
-            [self._config.drainer, self._step.job.id, self._step.commit_ts, INTENT, REFUSED],
+            [self._lease.cluster_id, self._step.job.id, self._step.commit_ts, INTENT, REFUSED],
         )
         return DdlOutcome(rows[0][0], "found", rows[0][1] or "", tuple(json.loads(rows[0][2] or "[]"))) if rows else None
 
     def _earlier(self) -> EarlierTry | None:
         rows = self._session.query(
-            f"SELECT state, picture, tries FROM {_table(self._config)} WHERE drainer = %s AND job_id = %s AND state IN (%s, %s)",
-            [self._config.drainer, self._step.job.id, INTENT, REFUSED],
+            f"SELECT state, picture, tries FROM {_table(self._config)} WHERE cluster_id = %s AND job_id = %s AND state IN (%s, %s)",
+            [self._lease.cluster_id, self._step.job.id, INTENT, REFUSED],
         )
         if not rows or not rows[0][1]:
             return None
@@ -299,9 +309,10 @@ class _Run:
     def _write_refused(self) -> None:
         """What was found; the next start begins with a picture of its own."""
         self._session.begin()
+        check(self._session, self._lease)
         self._session.execute(
-            f"UPDATE {_table(self._config)} SET state = %s, tries = %s WHERE drainer = %s AND job_id = %s AND state = %s",
-            [REFUSED, self._tries_json(), self._config.drainer, self._step.job.id, INTENT],
+            f"UPDATE {_table(self._config)} SET state = %s, tries = %s WHERE cluster_id = %s AND job_id = %s AND state = %s",
+            [REFUSED, self._tries_json(), self._lease.cluster_id, self._step.job.id, INTENT],
         )
         self._session.commit()
 
@@ -311,11 +322,12 @@ class _Run:
     def _write_intent(self, sql: str, picture: Picture) -> None:
         step = self._step
         self._session.begin()
+        check(self._session, self._lease)
         self._session.execute(
-            f"REPLACE INTO {_table(self._config)} (drainer, job_id, commit_ts, version, early, state, query, executed, picture, tries, began) "
+            f"REPLACE INTO {_table(self._config)} (cluster_id, job_id, commit_ts, version, early, state, query, executed, picture, tries, began) "
             "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, NOW(3))",
             [
-                self._config.drainer,
+                self._lease.cluster_id,
                 step.job.id,
                 step.commit_ts,
                 step.job.version,
@@ -333,13 +345,14 @@ class _Run:
         """The done mark and the checkpoint in one transaction."""
         step = self._step
         self._session.begin()
+        check(self._session, self._lease)
         self._session.execute(
-            f"INSERT INTO {_table(self._config)} (drainer, job_id, commit_ts, version, early, state, query, executed, losses, note, tries, began, ended) "
+            f"INSERT INTO {_table(self._config)} (cluster_id, job_id, commit_ts, version, early, state, query, executed, losses, note, tries, began, ended) "
             "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, NOW(3), NOW(3)) ON DUPLICATE KEY UPDATE state = VALUES(state), "
             "commit_ts = VALUES(commit_ts), early = VALUES(early), executed = VALUES(executed), losses = VALUES(losses), note = VALUES(note), "
             "picture = NULL, tries = VALUES(tries), ended = VALUES(ended)",
             [
-                self._config.drainer,
+                self._lease.cluster_id,
                 step.job.id,
                 step.commit_ts,
                 step.job.version,

@@ -25,11 +25,12 @@ from schemas.errors import SchemaMismatch
 from schemas.explode import explode
 from schemas.history import SchemaHistory, TableAt
 from schemas.stages import ROW_EVENT, ddl_of
-from sinks import progress
+from sinks import lease, progress
 from sinks.batch import PARTIAL, control_mask, rows_between, summarise, summary_rows, without
 from sinks.blocks import BLOCK, CONTROLS, ROWS, pack, slices, unpack
 from sinks.dialect import Flavour
 from sinks.fold import part_numbers
+from sinks.lease import Lease
 from sinks.plan import Phase, PlanLimits, plan_rows, row_identities
 from sinks.route import Route
 from sinks.session import Session, connect, run_transaction
@@ -60,6 +61,7 @@ class PartTarget:
 
     target: TargetConfig
     apply: ApplyConfig
+    lease: Lease
     from_ts: int
     to_ts: int
     parts: int
@@ -221,10 +223,11 @@ def write(plans: DataFrame, to: PartTarget) -> int:
 
 
 def _write_part(to: PartTarget, part: int, phase: Phase, statements: Sequence[tuple[bytes, int]]) -> int:
-    """One transaction: the marker and the data. Nothing when the marker is there already."""
-    mark = (to.apply.drainer, to.from_ts, to.to_ts, part, to.parts, phase.value, to.apply.checkpoint_schema)
+    """One transaction: the lease, the marker and the data. Nothing when the marker is there already."""
+    mark = (to.lease.cluster_id, to.from_ts, to.to_ts, part, to.parts, phase.value, to.apply.checkpoint_schema)
 
     def work(session: Session) -> int:
+        lease.check(session, to.lease)
         if not progress.claim_part(session, *mark):
             return 0
         for sql, _ in statements:

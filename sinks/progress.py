@@ -83,19 +83,34 @@ def ensure_tables(session: Session, schema: str = CHECKPOINT_SCHEMA) -> None:
         session.execute(statement)
 
 
-def load(session: Session, cluster_id: int, drainer: str, schema: str = CHECKPOINT_SCHEMA) -> Progress:
-    """Where the target stands. ``cluster_id`` 0 = unknown: then the table's only row counts, as for the Drainer.
+def load(session: Session, cluster_id: int, schema: str = CHECKPOINT_SCHEMA) -> Progress:
+    """Where the target stands.
 
     Raises:
-        ApplyError: the cluster id is unknown and the table holds rows of several, or the row is not JSON, or more than one span is unfinished.
+        ApplyError: the row is not JSON, or more than one span is unfinished.
     """
     checkpoint = _load_checkpoint(session, cluster_id, schema)
     return Progress(
         checkpoint.commit_ts,
         checkpoint.consistent,
         checkpoint.schema_version,
-        _load_unfinished(session, drainer, checkpoint.commit_ts, schema),
+        _load_unfinished(session, cluster_id, checkpoint.commit_ts, schema),
     )
+
+
+def only_cluster(session: Session, schema: str = CHECKPOINT_SCHEMA) -> int:
+    """The cluster whose row is the only one, for a Drainer that does not know its cluster's id; 0 = there is no row.
+
+    Raises:
+        ApplyError: the table holds rows of several.
+    """
+    there = session.query("SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = 'checkpoint'", [schema])
+    ids = sorted(int(row[0]) for row in session.query(f"SELECT clusterID FROM {_checkpoint(schema)}")) if there else []
+    if len(ids) > 1:
+        raise ApplyError(
+            f"{schema}.checkpoint holds rows of several clusters {ids}: set source.cluster-id to the one that is replicated here"
+        )
+    return ids[0] if ids else 0
 
 
 def save_checkpoint(
@@ -106,13 +121,13 @@ def save_checkpoint(
     session.execute(f"REPLACE INTO {_checkpoint(schema)} VALUES (%s, %s)", [cluster_id, value])
 
 
-def begin_span(session: Session, drainer: str, from_ts: int, to_ts: int, parts: int, schema: str = CHECKPOINT_SCHEMA) -> None:
+def begin_span(session: Session, cluster_id: int, from_ts: int, to_ts: int, parts: int, schema: str = CHECKPOINT_SCHEMA) -> None:
     """Record that (from_ts, to_ts] is being applied in ``parts`` parts; again for the same span is no change."""
-    _mark(session, drainer, from_ts, to_ts, -1, parts, Mark.SPAN, schema)
+    _mark(session, cluster_id, from_ts, to_ts, -1, parts, Mark.SPAN, schema)
 
 
 def claim_part(
-    session: Session, drainer: str, from_ts: int, to_ts: int, part: int, parts: int, phase: Mark | str, schema: str = CHECKPOINT_SCHEMA
+    session: Session, cluster_id: int, from_ts: int, to_ts: int, part: int, parts: int, phase: Mark | str, schema: str = CHECKPOINT_SCHEMA
 ) -> bool:
     """Mark one part and phase as done before its data is written, in the same transaction; False: it is in the target already.
 
@@ -122,14 +137,14 @@ def claim_part(
     Raises:
         ApplyError: the span is not open (any more): nothing may be written for it.
     """
-    sql = f"INSERT IGNORE INTO {_progress(schema)} (drainer, from_ts, to_ts, part, parts, phase) VALUES (%s, %s, %s, %s, %s, %s)"
-    if not session.execute(sql, [drainer, from_ts, to_ts, part, parts, str(Mark(phase))]):
+    sql = f"INSERT IGNORE INTO {_progress(schema)} (cluster_id, from_ts, to_ts, part, parts, phase) VALUES (%s, %s, %s, %s, %s, %s)"
+    if not session.execute(sql, [cluster_id, from_ts, to_ts, part, parts, str(Mark(phase))]):
         return False
     # Asked only now: as long as this marker is not committed, nobody else can finish the part, and so nobody the span.
-    if not is_marked(session, drainer, from_ts, to_ts, -1, parts, Mark.SPAN, schema):
+    if not is_marked(session, cluster_id, from_ts, to_ts, -1, parts, Mark.SPAN, schema):
         raise ApplyError(
             f"part {part} of {parts} of ({from_ts}, {to_ts}] is not written: the span is not open in {schema}.spark_progress; another life of "
-            f"drainer {drainer!r} has finished it"
+            f"the Drainer of cluster {cluster_id} has finished it"
         )
     return True
 
@@ -144,24 +159,22 @@ def lock_checkpoint(session: Session, cluster_id: int, schema: str = CHECKPOINT_
 
 
 def is_marked(
-    session: Session, drainer: str, from_ts: int, to_ts: int, part: int, parts: int, phase: Mark | str, schema: str = CHECKPOINT_SCHEMA
+    session: Session, cluster_id: int, from_ts: int, to_ts: int, part: int, parts: int, phase: Mark | str, schema: str = CHECKPOINT_SCHEMA
 ) -> bool:
     """Whether that part and phase is in the target already."""
-    sql = (
-        f"SELECT 1 FROM {_progress(schema)} WHERE drainer = %s AND from_ts = %s AND to_ts = %s AND part = %s AND parts = %s AND phase = %s"
-    )
-    return bool(session.query(sql, [drainer, from_ts, to_ts, part, parts, str(Mark(phase))]))
+    sql = f"SELECT 1 FROM {_progress(schema)} WHERE cluster_id = %s AND from_ts = %s AND to_ts = %s AND part = %s AND parts = %s AND phase = %s"
+    return bool(session.query(sql, [cluster_id, from_ts, to_ts, part, parts, str(Mark(phase))]))
 
 
-def mark_atomic(session: Session, drainer: str, from_ts: int, to_ts: int, schema: str = CHECKPOINT_SCHEMA) -> None:
+def mark_atomic(session: Session, cluster_id: int, from_ts: int, to_ts: int, schema: str = CHECKPOINT_SCHEMA) -> None:
     """Record a span applied in one transaction, in that transaction; the markers before it go."""
-    finish_span(session, drainer, from_ts, to_ts, schema)
-    _mark(session, drainer, from_ts, to_ts, 0, 1, Mark.ATOMIC, schema)
+    finish_span(session, cluster_id, from_ts, to_ts, schema)
+    _mark(session, cluster_id, from_ts, to_ts, 0, 1, Mark.ATOMIC, schema)
 
 
-def finish_span(session: Session, drainer: str, from_ts: int, to_ts: int, schema: str = CHECKPOINT_SCHEMA) -> None:
+def finish_span(session: Session, cluster_id: int, from_ts: int, to_ts: int, schema: str = CHECKPOINT_SCHEMA) -> None:
     """Forget the markers of (from_ts, to_ts] and of every span before it; with the checkpoint row of ``to_ts``."""
-    session.execute(f"DELETE FROM {_progress(schema)} WHERE drainer = %s AND to_ts <= %s", [drainer, to_ts])
+    session.execute(f"DELETE FROM {_progress(schema)} WHERE cluster_id = %s AND to_ts <= %s", [cluster_id, to_ts])
 
 
 def _create_statements(schema: str) -> tuple[str, ...]:
@@ -169,11 +182,11 @@ def _create_statements(schema: str) -> tuple[str, ...]:
         f"CREATE DATABASE IF NOT EXISTS {quote_name(schema)}",
         f"CREATE TABLE IF NOT EXISTS {_checkpoint(schema)} (clusterID bigint unsigned primary key, checkPoint MEDIUMTEXT)",
         f"CREATE TABLE IF NOT EXISTS {_progress(schema)} ("
-        "drainer varchar(191) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL, "
+        "cluster_id bigint unsigned NOT NULL, "
         "from_ts bigint unsigned NOT NULL, to_ts bigint unsigned NOT NULL, part int NOT NULL, parts int NOT NULL, "
         "phase varchar(16) CHARACTER SET ascii NOT NULL, "
         "done_at timestamp(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3), "
-        "PRIMARY KEY (drainer, from_ts, to_ts, part, parts, phase)) ENGINE=InnoDB",
+        "PRIMARY KEY (cluster_id, from_ts, to_ts, part, parts, phase)) ENGINE=InnoDB",
     )
 
 
@@ -185,39 +198,33 @@ def _progress(schema: str) -> str:
     return f"{quote_name(schema)}.`spark_progress`"
 
 
-def _mark(session: Session, drainer: str, from_ts: int, to_ts: int, part: int, parts: int, phase: Mark, schema: str) -> None:
-    sql = f"REPLACE INTO {_progress(schema)} (drainer, from_ts, to_ts, part, parts, phase) VALUES (%s, %s, %s, %s, %s, %s)"
-    session.execute(sql, [drainer, from_ts, to_ts, part, parts, str(phase)])
+def _mark(session: Session, cluster_id: int, from_ts: int, to_ts: int, part: int, parts: int, phase: Mark, schema: str) -> None:
+    sql = f"REPLACE INTO {_progress(schema)} (cluster_id, from_ts, to_ts, part, parts, phase) VALUES (%s, %s, %s, %s, %s, %s)"
+    session.execute(sql, [cluster_id, from_ts, to_ts, part, parts, str(phase)])
 
 
 def _load_checkpoint(session: Session, cluster_id: int, schema: str) -> Checkpoint:
-    where, args = ("WHERE clusterID = %s", [cluster_id]) if cluster_id else ("", None)
-    rows = session.query(f"SELECT clusterID, checkPoint FROM {_checkpoint(schema)} {where}", args)
+    rows = session.query(f"SELECT checkPoint FROM {_checkpoint(schema)} WHERE clusterID = %s", [cluster_id])
     if not rows:
         return Checkpoint(0, True, 0)
-    if len(rows) > 1:
-        ids = sorted(row[0] for row in rows)
-        raise ApplyError(
-            f"{schema}.checkpoint holds rows of several clusters {ids}: set source.cluster-id to the one that is replicated here"
-        )
     try:
-        return Checkpoint.from_json(rows[0][1])
+        return Checkpoint.from_json(rows[0][0])
     except (ValueError, TypeError, AttributeError) as error:
         raise ApplyError(
-            f"{schema}.checkpoint of cluster {rows[0][0]} is no checkpoint: {rows[0][1]!r} ({error}); mend or delete the row"
+            f"{schema}.checkpoint of cluster {cluster_id} is no checkpoint: {rows[0][0]!r} ({error}); mend or delete the row"
         ) from error
 
 
-def _load_unfinished(session: Session, drainer: str, commit_ts: int, schema: str) -> UnfinishedSpan | None:
-    sql = f"SELECT from_ts, to_ts, part, parts, phase FROM {_progress(schema)} WHERE drainer = %s AND to_ts > %s ORDER BY from_ts, to_ts, part"
-    rows = session.query(sql, [drainer, commit_ts])
+def _load_unfinished(session: Session, cluster_id: int, commit_ts: int, schema: str) -> UnfinishedSpan | None:
+    sql = f"SELECT from_ts, to_ts, part, parts, phase FROM {_progress(schema)} WHERE cluster_id = %s AND to_ts > %s ORDER BY from_ts, to_ts, part"
+    rows = session.query(sql, [cluster_id, commit_ts])
     spans = [(from_ts, to_ts, parts) for from_ts, to_ts, _, parts, phase in rows if phase == Mark.SPAN]
     if not spans:
         return None
     if len(spans) > 1:
         raise ApplyError(
-            f"{schema}.spark_progress holds {len(spans)} unfinished spans of drainer {drainer!r}: {spans}; two Drainers of one name write to this target: "
-            "give each its own syncer.drainer"
+            f"{schema}.spark_progress holds {len(spans)} unfinished spans of cluster {cluster_id}: {spans}; two Drainers wrote to this target for it "
+            "before there was a lease. Compare the tables with the upstream, mend them, delete the markers of the spans that are not to be finished"
         )
     from_ts, to_ts, parts = spans[0]
     done = frozenset((part, str(phase)) for f, t, part, n, phase in rows if (f, t, n) == spans[0] and phase != Mark.SPAN)

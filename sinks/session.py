@@ -6,6 +6,7 @@ the error number, the statement's beginning and the server's words. Nothing is r
 """
 
 import logging
+import math
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -45,6 +46,7 @@ RETRYABLE = frozenset(
         ER.LOCK_DEADLOCK,
         ER.QUERY_INTERRUPTED,
         1927,  # MariaDB: connection was killed
+        4031,  # MySQL: the connection was silent for wait_timeout
         8002,  # TiDB: write conflict of SELECT FOR UPDATE
         8022,  # TiDB: commit failed, may be retried
         8028,  # TiDB: schema changed during the transaction
@@ -72,9 +74,10 @@ _OURS = frozenset(
         "character_set_client",
         "character_set_connection",
         "collation_connection",
+        "wait_timeout",
     }
 )
-"""Session variables that literals and planning depend on."""
+"""Session variables that literals, planning and the lease depend on."""
 
 _IF_KNOWN = (
     ("in_predicate_conversion_threshold", "0"),  # MariaDB: a long IN list stays a list of ranges instead of a join with a temporary table
@@ -156,7 +159,8 @@ def connect(target: TargetConfig, apply: ApplyConfig) -> Session:
     for name, _ in target.params:
         if name.lower() in _OURS:
             raise ConfigError(
-                f"syncer.to.params may not set {name}: the statements are written for our own value (sql_mode has its setting syncer.sql-mode)"
+                f"syncer.to.params may not set {name}: the statements are written for our own value (sql_mode has its setting syncer.sql-mode, "
+                "wait_timeout follows syncer.lease-timeout)"
             )
     try:
         connection = _open(target)
@@ -204,10 +208,19 @@ def run_retried(
     pause: Callable[[float], None] = time.sleep,
 ) -> T:
     """Run ``work`` with a fresh session, and with another one after an error that may pass; the last error leaves."""
+
+    def once() -> T:
+        with session_factory() as session:
+            return work(session)
+
+    return retried(once, retries, pause)
+
+
+def retried(work: Callable[[], T], retries: int, pause: Callable[[float], None] = time.sleep) -> T:
+    """Call ``work``, and again after an error that may pass; the last error leaves."""
     for attempt in range(retries + 1):
         try:
-            with session_factory() as session:
-                return work(session)
+            return work()
         except RetryableApplyError as error:
             if attempt == retries:
                 raise
@@ -245,9 +258,9 @@ def _open(target: TargetConfig) -> "pymysql.connections.Connection[Any]":
 
 def _prepare(session: Session, target: TargetConfig, apply: ApplyConfig) -> None:
     session.execute("SET NAMES utf8mb4")
-    session.execute(
-        "SET SESSION time_zone = '+00:00', foreign_key_checks = 0, sql_mode = %s", [",".join(filter(None, (apply.sql_mode, ALWAYS)))]
-    )
+    # A process that was stopped holds locks for as long as its connections live: the server ends them when they are silent.
+    values = [",".join(filter(None, (apply.sql_mode, ALWAYS))), math.ceil(apply.lease_timeout)]
+    session.execute("SET SESSION time_zone = '+00:00', foreign_key_checks = 0, sql_mode = %s, wait_timeout = %s", values)
     version, packet, sql_mode = session.query("SELECT VERSION(), @@max_allowed_packet, @@SESSION.sql_mode")[0]
     _check_sql_mode(str(sql_mode), apply)
     session.flavour = flavour_of(str(version))

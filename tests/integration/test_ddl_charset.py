@@ -10,6 +10,7 @@ from schemas.history import JobReader, SchemaHistory
 from sinks.ddl_apply import apply_ddl, ensure_ddl_table
 from sinks.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
 from sinks.session import Session, connect
+from tests.leases import held
 
 pytestmark = pytest.mark.mysql
 
@@ -77,7 +78,7 @@ def test_keys_compare_as_upstream(session: Session) -> None:
     session.execute("CREATE DATABASE other")
     for step in plan_steps((0, 100), events, (), history, AppliedJobs(0)):
         if isinstance(step, DdlStep):
-            assert apply_ddl(session, step, history, CONFIG, lambda _: None).how == "text"
+            assert apply_ddl(session, step, history, CONFIG, held(session), lambda _: None).how == "text"
     for word in ("a", "A", "a ", "日本", "é", "É"):
         session.execute("INSERT INTO cs.t VALUES (%s, %s)", [word, word])
     session.commit()

@@ -20,6 +20,7 @@ from sinks.dialect import Flavour
 from sinks.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
 from sinks.session import Session, connect
 from tests.golden_case import GoldenCase, load_case
+from tests.leases import held
 
 pytestmark = pytest.mark.mysql
 
@@ -81,7 +82,7 @@ def test_every_ddl_of_the_case_is_taken(name: str, mariadb: PrivateMariaDB, conf
     done: list[int] = []
     with connect(mariadb.target(), config) as session:
         for step in steps:
-            outcome = apply_ddl(session, step, case.history, config, lambda _, ts=step.commit_ts: done.append(ts))
+            outcome = apply_ddl(session, step, case.history, config, held(session), lambda _, ts=step.commit_ts: done.append(ts))
             assert (outcome.state, outcome.how) == ("done", "text")
         assert done == [s.commit_ts for s in steps]
         assert_columns(session, case.history, steps[-1].job.version, case.info["databases"])
@@ -106,8 +107,8 @@ def test_what_the_target_cannot_hold_is_named(mariadb: PrivateMariaDB, config: A
     case = load_case("beyond_mysql")
     with connect(mariadb.target(), config) as session:
         for step in ddl_steps(case):
-            apply_ddl(session, step, case.history, config, lambda _: None)
-        assert load_losses(session, config) == (
+            apply_ddl(session, step, case.history, config, held(session), lambda _: None)
+        assert load_losses(session, config, 1) == (
             "g_beyond.expr_idx: expression index ue left out",
             "g_beyond.auto_r: AUTO_RANDOM left out",
             "g_beyond.shard: SHARD_ROW_ID_BITS left out",
@@ -129,7 +130,7 @@ def crash_through(mariadb: PrivateMariaDB, config: ApplyConfig, step: DdlStep, h
         monkeypatch.setattr(faults, "point", die)
         session = connect(mariadb.target(), config)
         try:
-            apply_ddl(Counting(session, log), step, history, config, lambda _: checkpoints.append(1))
+            apply_ddl(Counting(session, log), step, history, config, held(session), lambda _: checkpoints.append(1))
         except Died:
             pass
         finally:

@@ -11,6 +11,7 @@ from sinks.ddl_apply import apply_ddl, ensure_ddl_table
 from sinks.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
 from sinks.session import Session, connect
 from tests.ddl_jobs import database, history, job, table
+from tests.leases import held
 
 pytestmark = pytest.mark.mysql
 
@@ -45,7 +46,7 @@ def test_what_is_left_is_dropped(session: Session, left: tuple[str, ...], monkey
     events = [DdlEvent(number * 10, number, text, 5) for number, text in enumerate((*texts, "DROP DATABASE `halfway`;"), 1)]
     steps = [s for s in plan_steps((0, 100), events, (), jobs, AppliedJobs(0)) if isinstance(s, DdlStep)]
     for step in steps[:3]:
-        apply_ddl(session, step, jobs, CONFIG, lambda _: None)
+        apply_ddl(session, step, jobs, CONFIG, held(session, schema="halfway_marks"), lambda _: None)
 
     def die(name: str) -> None:
         if name == "after-ddl-intent":
@@ -54,9 +55,9 @@ def test_what_is_left_is_dropped(session: Session, left: tuple[str, ...], monkey
     with monkeypatch.context() as patch:
         patch.setattr(faults, "point", die)
         with pytest.raises(Died):
-            apply_ddl(session, steps[3], jobs, CONFIG, lambda _: None)
+            apply_ddl(session, steps[3], jobs, CONFIG, held(session, schema="halfway_marks"), lambda _: None)
     for name in {"a", "b"} - set(left):
         session.execute(f"DROP TABLE halfway.{name}")
-    outcome = apply_ddl(session, steps[3], jobs, CONFIG, lambda _: None)
+    outcome = apply_ddl(session, steps[3], jobs, CONFIG, held(session, schema="halfway_marks"), lambda _: None)
     assert (outcome.state, outcome.how) == ("done", "text")
     assert not session.query("SELECT 1 FROM information_schema.schemata WHERE schema_name = 'halfway'")

@@ -17,15 +17,19 @@ from sinks.ddl_derive import derive
 from sinks.ddl_inspect import column_names
 from sinks.ddl_text import subject_of
 from sinks.dialect import Flavour
+from sinks.lease import lock_name
+from sinks.lease_guard import DDL
 from sinks.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
 from sinks.session import Session, connect
 from tests.ddl_jobs import column, database, history, job, partitions, table
 from tests.golden_case import load_case
 from tests.integration.test_ddl_golden import Died, assert_columns, ddl_steps
+from tests.leases import held
 
 pytestmark = pytest.mark.mysql
 
 CONFIG = ApplyConfig(drainer="policy")
+DDL_LOCK = lock_name(DDL, "tidb_binlog", 1)
 
 
 @pytest.fixture
@@ -44,7 +48,7 @@ def steps_of(h: SchemaHistory, texts: dict[int, str]) -> list[DdlStep]:
 
 
 def run(session: Session, h: SchemaHistory, texts: dict[int, str], config: ApplyConfig = CONFIG) -> list[DdlOutcome]:
-    return [apply_ddl(session, step, h, config, lambda _: None) for step in steps_of(h, texts)]
+    return [apply_ddl(session, step, h, config, held(session), lambda _: None) for step in steps_of(h, texts)]
 
 
 def test_every_create_and_alter_of_a_golden_case_can_be_derived(session: Session) -> None:
@@ -56,7 +60,7 @@ def test_every_create_and_alter_of_a_golden_case_can_be_derived(session: Session
         info = subject.info
         garbled = info is not None and not info.partitions and bool(derive(subject, Dialect(Flavour.MARIADB)))
         used = dataclasses.replace(step, query="GARBLED;") if garbled else step
-        hows.append(apply_ddl(session, used, case.history, CONFIG, lambda _: None).how)
+        hows.append(apply_ddl(session, used, case.history, CONFIG, held(session), lambda _: None).how)
     assert hows.count("derived") > 25
     assert_columns(session, case.history, steps[-1].job.version, case.info["databases"])
 
@@ -118,18 +122,25 @@ def test_an_error_while_marking_leaves_no_mark(session: Session) -> None:
         raise RuntimeError("no checkpoint")
 
     with pytest.raises(RuntimeError):
-        apply_ddl(session, steps_of(h, {})[0], h, CONFIG, fail)
+        apply_ddl(session, steps_of(h, {})[0], h, CONFIG, held(session), fail)
     assert session.query("SELECT state FROM tidb_binlog.spark_ddl") == [("intent",)]
-    assert apply_ddl(session, steps_of(h, {})[0], h, CONFIG, lambda _: None).how == "found"
+    assert apply_ddl(session, steps_of(h, {})[0], h, CONFIG, held(session), lambda _: None).how == "found"
 
 
 def test_early_jobs_are_found_again(session: Session) -> None:
     h = history(database(1), job(2, 3, table(10, "t")))
     first, second = steps_of(h, TEXTS)
-    apply_ddl(session, first, h, CONFIG, lambda _: None)
-    apply_ddl(session, dataclasses.replace(second, early=True, query="create table t (id int primary key)"), h, CONFIG, lambda _: None)
-    assert load_applied(session, CONFIG, 1) == AppliedJobs(1, frozenset({2}))
-    assert load_applied(session, CONFIG, 2) == AppliedJobs(2)
+    apply_ddl(session, first, h, CONFIG, held(session), lambda _: None)
+    apply_ddl(
+        session,
+        dataclasses.replace(second, early=True, query="create table t (id int primary key)"),
+        h,
+        CONFIG,
+        held(session),
+        lambda _: None,
+    )
+    assert load_applied(session, CONFIG, 1, 1) == AppliedJobs(1, frozenset({2}))
+    assert load_applied(session, CONFIG, 1, 2) == AppliedJobs(2)
 
 
 def test_without_table_ids_an_invisible_ddl_stops_after_a_crash(
@@ -153,7 +164,7 @@ def test_without_table_ids_an_invisible_ddl_stops_after_a_crash(
         session.execute(f"GRANT ALL ON tidb_binlog.* TO poor@{host}")
     *others, exchange = steps_of(h, texts)
     for step in others:
-        apply_ddl(session, step, h, CONFIG, lambda _: None)
+        apply_ddl(session, step, h, CONFIG, held(session), lambda _: None)
     target: TargetConfig = dataclasses.replace(mariadb.target(), user="poor", password="x")
 
     def die(name: str) -> None:
@@ -162,21 +173,23 @@ def test_without_table_ids_an_invisible_ddl_stops_after_a_crash(
 
     monkeypatch.setattr(faults, "point", die)
     with connect(target, CONFIG) as poor, pytest.raises(Died):
-        apply_ddl(poor, exchange, h, CONFIG, lambda _: None)
+        apply_ddl(poor, exchange, h, CONFIG, held(poor), lambda _: None)
     monkeypatch.setattr(faults, "point", lambda _: None)
     with connect(target, CONFIG) as poor, pytest.raises(ApplyError, match="Grant PROCESS"):
-        apply_ddl(poor, exchange, h, CONFIG, lambda _: None)
+        apply_ddl(poor, exchange, h, CONFIG, held(poor), lambda _: None)
 
 
 def test_a_successor_waits_for_a_statement_still_running(mariadb: PrivateMariaDB, session: Session) -> None:
     h = history(database(1))
     order: list[str] = []
     with connect(mariadb.target(), CONFIG) as other:
-        other.query("SELECT GET_LOCK('tidb_binlog.ddl.policy', 0)")
-        waiting = threading.Thread(target=lambda: apply_ddl(session, steps_of(h, {})[0], h, CONFIG, lambda _: order.append("ddl")))
+        other.query("SELECT GET_LOCK(%s, 0)", [DDL_LOCK])
+        waiting = threading.Thread(
+            target=lambda: apply_ddl(session, steps_of(h, {})[0], h, CONFIG, held(session), lambda _: order.append("ddl"))
+        )
         waiting.start()
         waiting.join(0.3)
         order.append("released")
-        other.query("SELECT RELEASE_LOCK('tidb_binlog.ddl.policy')")
+        other.query("SELECT RELEASE_LOCK(%s)", [DDL_LOCK])
         waiting.join()
     assert order == ["released", "ddl"]

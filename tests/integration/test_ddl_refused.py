@@ -16,6 +16,7 @@ from sinks.ddl_apply import DdlOutcome, apply_ddl, ensure_ddl_table, load_applie
 from sinks.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
 from sinks.session import Session, connect
 from tests.ddl_jobs import INT, column, database, history, index, job, table
+from tests.leases import held
 
 pytestmark = pytest.mark.mysql
 
@@ -45,7 +46,7 @@ def steps_of(h: SchemaHistory, texts: dict[int, str]) -> list[DdlStep]:
 
 
 def apply(session: Session, step: DdlStep, h: SchemaHistory) -> DdlOutcome:
-    return apply_ddl(session, step, h, CONFIG, lambda _: None)
+    return apply_ddl(session, step, h, CONFIG, held(session, schema=CONFIG.checkpoint_schema), lambda _: None)
 
 
 def refused_unique(session: Session, text: str = "ALTER TABLE `t` ADD UNIQUE `u`(`v`);") -> tuple[SchemaHistory, DdlStep]:
@@ -94,7 +95,7 @@ def test_every_refusal_is_kept(session: Session) -> None:
     assert state == "refused"
     assert [t["step"] for t in tries] == ["text", "derived"]
     assert all("Duplicate entry" in t["words"] and "UNIQUE" in t["sql"] and t["at"] for t in tries)
-    assert load_applied(session, CONFIG, 0) == AppliedJobs(0)
+    assert load_applied(session, CONFIG, 1, 0) == AppliedJobs(0)
     with pytest.raises(DdlRefused):
         apply(session, step, h)
     assert len(row(session)[1]) == 4

@@ -15,7 +15,7 @@ from sinks.session import Session, connect
 pytestmark = pytest.mark.mysql
 
 SCHEMA = "fencing"
-PART = ("d", 10, 20, 0, 2, "write", SCHEMA)
+PART = (7, 10, 20, 0, 2, "write", SCHEMA)
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def sessions(mariadb: PrivateMariaDB, tmp_path: Path) -> Iterator[tuple[Session,
     with connect(mariadb.target(), ApplyConfig()) as old, connect(mariadb.target(), ApplyConfig()) as new:
         progress.ensure_tables(old, SCHEMA)
         old.begin()
-        progress.begin_span(old, "d", 10, 20, 2, SCHEMA)
+        progress.begin_span(old, 7, 10, 20, 2, SCHEMA)
         progress.save_checkpoint(old, 7, 10, 1, False, SCHEMA)
         old.commit()
         yield old, new
@@ -66,7 +66,7 @@ def test_a_worker_that_comes_after_the_span_was_finished_writes_nothing(sessions
     old, new = sessions
     new.begin()
     assert progress.claim_part(new, *PART)
-    progress.finish_span(new, "d", 10, 20, SCHEMA)
+    progress.finish_span(new, 7, 10, 20, SCHEMA)
     new.commit()
     old.begin()
     with pytest.raises(ApplyError, match="not open"):

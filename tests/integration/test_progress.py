@@ -26,8 +26,8 @@ def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
         session.execute(f"DROP DATABASE {SCHEMA}")
 
 
-def load(session: Session, cluster_id: int = CLUSTER, drainer: str = "d1") -> Progress:
-    return progress.load(session, cluster_id, drainer, SCHEMA)
+def load(session: Session, cluster_id: int = CLUSTER) -> Progress:
+    return progress.load(session, cluster_id, SCHEMA)
 
 
 def save(session: Session, ts: int, consistent: bool, cluster_id: int = CLUSTER) -> None:
@@ -52,12 +52,14 @@ def test_checkpoint_row_is_the_drainers(session: Session) -> None:
     assert load(session) == Progress(470604628714323969, True, 48, None)
 
 
-def test_an_unknown_cluster_takes_the_only_row(session: Session) -> None:
+def test_an_unknown_cluster_is_that_of_the_only_row(session: Session) -> None:
+    assert progress.only_cluster(session, "no_such_schema") == 0
+    assert progress.only_cluster(session, SCHEMA) == 0
     save(session, 5, True)
-    assert load(session, cluster_id=0).commit_ts == 5
+    assert progress.only_cluster(session, SCHEMA) == CLUSTER
     save(session, 6, True, cluster_id=1)
     with pytest.raises(ApplyError, match="several clusters"):
-        load(session, cluster_id=0)
+        progress.only_cluster(session, SCHEMA)
 
 
 def test_a_broken_row_says_what_to_do(session: Session) -> None:
@@ -69,20 +71,20 @@ def test_a_broken_row_says_what_to_do(session: Session) -> None:
 def test_a_span_in_parts_from_begin_to_end(session: Session) -> None:
     span = (100, 200)
     save(session, 100, False)
-    progress.begin_span(session, "d1", *span, 2, SCHEMA)
+    progress.begin_span(session, CLUSTER, *span, 2, SCHEMA)
     assert load(session) == Progress(100, False, 48, UnfinishedSpan(100, 200, 2, frozenset()))
-    assert not progress.is_marked(session, "d1", *span, 1, 2, Mark.DELETE, SCHEMA)
-    assert progress.claim_part(session, "d1", *span, 1, 2, "delete", SCHEMA)
-    assert progress.is_marked(session, "d1", *span, 1, 2, Mark.DELETE, SCHEMA)
-    assert not progress.claim_part(session, "d1", *span, 1, 2, Mark.DELETE, SCHEMA)
-    assert progress.claim_part(session, "d1", *span, 0, 2, Mark.DELETE, SCHEMA)
-    assert progress.claim_part(session, "d1", *span, 0, 2, Mark.WRITE, SCHEMA)
-    progress.begin_span(session, "d1", *span, 2, SCHEMA)
+    assert not progress.is_marked(session, CLUSTER, *span, 1, 2, Mark.DELETE, SCHEMA)
+    assert progress.claim_part(session, CLUSTER, *span, 1, 2, "delete", SCHEMA)
+    assert progress.is_marked(session, CLUSTER, *span, 1, 2, Mark.DELETE, SCHEMA)
+    assert not progress.claim_part(session, CLUSTER, *span, 1, 2, Mark.DELETE, SCHEMA)
+    assert progress.claim_part(session, CLUSTER, *span, 0, 2, Mark.DELETE, SCHEMA)
+    assert progress.claim_part(session, CLUSTER, *span, 0, 2, Mark.WRITE, SCHEMA)
+    progress.begin_span(session, CLUSTER, *span, 2, SCHEMA)
     done = frozenset({(0, "delete"), (1, "delete"), (0, "write")})
     assert load(session).unfinished == UnfinishedSpan(100, 200, 2, done)
-    assert load(session, drainer="d2").unfinished is None
+    assert load(session, cluster_id=8).unfinished is None
     save(session, 200, True)
-    progress.finish_span(session, "d1", *span, SCHEMA)
+    progress.finish_span(session, CLUSTER, *span, SCHEMA)
     assert load(session) == Progress(200, True, 48, None)
     assert session.query(f"SELECT * FROM {SCHEMA}.spark_progress") == []
 
@@ -90,32 +92,32 @@ def test_a_span_in_parts_from_begin_to_end(session: Session) -> None:
 def test_an_atomic_span_keeps_one_marker(session: Session) -> None:
     for from_ts, to_ts in ((1, 2), (2, 3)):
         session.begin()
-        progress.mark_atomic(session, "d1", from_ts, to_ts, SCHEMA)
+        progress.mark_atomic(session, CLUSTER, from_ts, to_ts, SCHEMA)
         save(session, to_ts, True)
         session.commit()
-    assert session.query(f"SELECT drainer, from_ts, to_ts, part, parts, phase FROM {SCHEMA}.spark_progress") == [
-        ("d1", 2, 3, 0, 1, "atomic")
+    assert session.query(f"SELECT cluster_id, from_ts, to_ts, part, parts, phase FROM {SCHEMA}.spark_progress") == [
+        (CLUSTER, 2, 3, 0, 1, "atomic")
     ]
     assert load(session) == Progress(3, True, 48, None)
 
 
 def test_an_unknown_phase_is_refused(session: Session) -> None:
     with pytest.raises(ValueError, match="sideways"):
-        progress.claim_part(session, "d1", 1, 2, 0, 1, "sideways", SCHEMA)
+        progress.claim_part(session, CLUSTER, 1, 2, 0, 1, "sideways", SCHEMA)
 
 
 def test_markers_live_and_die_with_the_transaction(session: Session) -> None:
     session.commit()
-    progress.begin_span(session, "d1", 1, 2, 1, SCHEMA)
+    progress.begin_span(session, CLUSTER, 1, 2, 1, SCHEMA)
     session.commit()
     session.begin()
-    assert progress.claim_part(session, "d1", 1, 2, 0, 1, Mark.WRITE, SCHEMA)
+    assert progress.claim_part(session, CLUSTER, 1, 2, 0, 1, Mark.WRITE, SCHEMA)
     session.rollback()
-    assert not progress.is_marked(session, "d1", 1, 2, 0, 1, Mark.WRITE, SCHEMA)
+    assert not progress.is_marked(session, CLUSTER, 1, 2, 0, 1, Mark.WRITE, SCHEMA)
 
 
 def test_two_unfinished_spans_are_refused(session: Session) -> None:
-    progress.begin_span(session, "d1", 1, 2, 2, SCHEMA)
-    progress.begin_span(session, "d1", 1, 3, 2, SCHEMA)
-    with pytest.raises(ApplyError, match="two Drainers of one name"):
+    progress.begin_span(session, CLUSTER, 1, 2, 2, SCHEMA)
+    progress.begin_span(session, CLUSTER, 1, 3, 2, SCHEMA)
+    with pytest.raises(ApplyError, match="before there was a lease"):
         load(session)

@@ -1,0 +1,367 @@
+"""The lease on a real MariaDB: who may take it and when, and that nothing is written by a life that has lost it."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from conf import faults
+from conf.model import ApplyConfig
+from jobs.mariadb import PrivateMariaDB
+from schemas.errors import ApplyError, LeaseHeld, LeaseLost, RetryableApplyError
+from sinks import lease, parallel, progress
+from sinks.ddl_apply import apply_ddl, ensure_ddl_table, load_applied
+from sinks.lease import Holder, Lease
+from sinks.lease_guard import LeaseGuard, alone
+from sinks.parallel import PartTarget
+from sinks.plan import Phase
+from sinks.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
+from sinks.session import Session, connect, run_retried
+from tests.ddl_jobs import database, history, job, table
+from tests.leases import take_lease
+
+pytestmark = pytest.mark.mysql
+
+ROOT = Path(__file__).parents[2]
+SCHEMA = "lease_marks"
+CONFIG = ApplyConfig(checkpoint_schema=SCHEMA, lease_timeout=1.0, retries=5)
+HISTORY = history(
+    database(1, "leased"),
+    job(2, 3, table(10, "t"), query="CREATE TABLE `t` (`id` INT PRIMARY KEY)", schema_name="leased"),
+    job(3, 11, table(11, "t"), query="TRUNCATE TABLE `t`", schema_name="leased", table_id=10),
+)
+
+
+@pytest.fixture
+def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
+    with connect(mariadb.target(), ApplyConfig()) as session:
+        progress.ensure_tables(session, SCHEMA)
+        ensure_ddl_table(session, CONFIG)
+        session.execute("CREATE DATABASE leased")
+        yield session
+        session.rollback()
+        session.execute(f"DROP DATABASE {SCHEMA}")
+        session.execute("DROP DATABASE leased")
+
+
+@pytest.fixture
+def guards(mariadb: PrivateMariaDB) -> Iterator[Callable[[str], LeaseGuard]]:
+    """Makes guards of cluster 1 under a name, and closes them."""
+    made: list[LeaseGuard] = []
+
+    def make(name: str) -> LeaseGuard:
+        made.append(LeaseGuard(lambda: connect(mariadb.target(), CONFIG), 1, SCHEMA, Holder(name), CONFIG.lease_timeout, CONFIG.retries))
+        return made[-1]
+
+    yield make
+    for guard in made:
+        guard.close()
+
+
+def steps() -> list[DdlStep]:
+    events = [DdlEvent(j.id * 10, j.id, f"{j.query};", 5) for j in HISTORY.ordered]
+    return [s for s in plan_steps((0, 10_000), events, (), HISTORY, AppliedJobs(0)) if isinstance(s, DdlStep)]
+
+
+def beside(work: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(0.3)
+    return thread
+
+
+# The row.
+
+
+def test_the_former_life_is_told_who_has_it(session: Session) -> None:
+    first = take_lease(session, schema=SCHEMA, drainer="one")
+    lease.check(session, first)
+    second = take_lease(session, schema=SCHEMA, drainer="two")
+    lease.check(session, second)
+    assert (second.epoch, second.target) == (first.epoch + 1, first.target)
+    with pytest.raises(LeaseLost, match=rf"writes nothing more.*epoch 2, by drainer 'two' on .* \(pid {os.getpid()}\) since 20"):
+        lease.check(session, first)
+
+
+def test_clusters_have_leases_of_their_own(session: Session) -> None:
+    one, two = take_lease(session, 1, SCHEMA), take_lease(session, 2, SCHEMA)
+    lease.check(session, one)
+    lease.check(session, two)
+    assert one.target != two.target
+
+
+def test_a_target_that_went_back_does_not_know_this_life(session: Session) -> None:
+    backup = take_lease(session, schema=SCHEMA)
+    newer = take_lease(session, schema=SCHEMA)
+    session.execute(f"UPDATE {SCHEMA}.spark_lease SET epoch = %s, life = %s", [backup.epoch, backup.life])
+    with pytest.raises(LeaseLost, match="restored or rebuilt"):
+        lease.check(session, newer)
+    after = take_lease(session, schema=SCHEMA)
+    assert after.epoch == newer.epoch
+    with pytest.raises(LeaseLost, match="epoch 2, by"):
+        lease.check(session, newer)
+    session.execute(f"DROP TABLE {SCHEMA}.spark_lease")
+    with pytest.raises(LeaseLost, match="restored or rebuilt"):
+        lease.check(session, after)
+
+
+def test_taking_waits_for_a_transaction_under_way_and_parts_do_not(mariadb: PrivateMariaDB, session: Session) -> None:
+    held = take_lease(session, schema=SCHEMA)
+    taken: list[Lease] = []
+
+    def take() -> None:
+        with connect(mariadb.target(), CONFIG) as other:
+            taken.append(take_lease(other, schema=SCHEMA))
+
+    with connect(mariadb.target(), ApplyConfig()) as part, connect(mariadb.target(), ApplyConfig()) as other_part:
+        for one in (part, other_part):
+            one.begin()
+            lease.check(one, held)
+        thread = beside(take)
+        assert thread.is_alive() and not taken
+        part.commit()
+        other_part.commit()
+        thread.join(30)
+    assert [t.epoch for t in taken] == [held.epoch + 1]
+
+
+# The guard.
+
+
+def test_a_living_drainer_is_not_robbed(guards: Callable[[str], LeaseGuard]) -> None:
+    first = guards("one")
+    held = first.take()
+    with pytest.raises(LeaseHeld, match="already has a living Drainer on this target: drainer 'one' on "):
+        guards("two").take()
+    assert first.lost is None
+    first.close()
+    assert guards("three").take().epoch == held.epoch + 1
+
+
+def test_a_lease_that_was_given_back_writes_nothing(guards: Callable[[str], LeaseGuard], session: Session) -> None:
+    guard = guards("one")
+    held = guard.take()
+    guard.close()
+    with pytest.raises(LeaseLost, match="given back"):
+        lease.check(session, held)
+
+
+def test_a_lost_connection_is_made_anew(guards: Callable[[str], LeaseGuard], session: Session) -> None:
+    guard = guards("one")
+    held = guard.take()
+    name = lease.lock_name("lease", SCHEMA, 1)
+    ((before,),) = session.query("SELECT IS_USED_LOCK(%s)", [name])
+    session.execute(f"KILL {before}")
+    while session.query("SELECT IS_USED_LOCK(%s)", [name])[0][0] in (None, before):
+        time.sleep(0.05)
+    lease.check(session, held)
+    assert guard.lost is None
+
+
+def test_a_holder_notices_that_it_lost_without_writing(guards: Callable[[str], LeaseGuard], session: Session) -> None:
+    guard = guards("one")
+    guard.take()
+    take_lease(session, schema=SCHEMA, drainer="two")
+    while guard.lost is None:
+        time.sleep(0.05)
+    assert "drainer 'two'" in str(guard.lost)
+
+
+HOLD = """
+    import sys, time
+    from conf.model import ApplyConfig, TargetConfig
+    from sinks.lease import Holder, check
+    from sinks.lease_guard import LeaseGuard
+    from sinks.session import connect
+    target, apply = TargetConfig(socket=sys.argv[1]), ApplyConfig(checkpoint_schema=sys.argv[2], lease_timeout=1.0)
+    guard = LeaseGuard(lambda: connect(target, apply), 1, sys.argv[2], Holder("process"), 1.0, 5)
+    held = guard.take()
+    session = connect(target, apply)
+    session.begin()
+    check(session, held)
+    print("holds", flush=True)
+    while guard.lost is None:
+        time.sleep(0.05)
+    print(guard.lost, flush=True)
+    session.execute("INSERT INTO leased.t VALUES (1)")
+"""
+
+
+@pytest.fixture
+def holder(mariadb: PrivateMariaDB, session: Session) -> Iterator["subprocess.Popen[str]"]:
+    """Another process that has the lease and is in the middle of a transaction."""
+    session.execute("CREATE TABLE leased.t (id INT PRIMARY KEY)")
+    command = [sys.executable, "-c", textwrap.dedent(HOLD), str(mariadb.socket), SCHEMA]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "holds\n"
+        yield process
+        process.kill()
+
+
+def test_a_killed_process_leaves_the_lease_at_once(
+    holder: "subprocess.Popen[str]", mariadb: PrivateMariaDB, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    holder.kill()
+    holder.wait()
+    patient = ApplyConfig(checkpoint_schema=SCHEMA, lease_timeout=600.0)
+    guard = LeaseGuard(lambda: connect(mariadb.target(), patient), 1, SCHEMA, Holder("next"), 600.0, 5)
+    assert guard.take().epoch == 2
+    guard.close()
+
+
+def test_a_stopped_process_loses_the_lease_and_says_so_when_it_wakes(
+    holder: "subprocess.Popen[str]", guards: Callable[[str], LeaseGuard], session: Session
+) -> None:
+    holder.send_signal(signal.SIGSTOP)
+    assert guards("next").take().epoch == 2
+    holder.send_signal(signal.SIGCONT)
+    said, _ = holder.communicate(timeout=60)
+    assert "this Drainer writes nothing more; it was taken, as epoch 2, by drainer 'next'" in said
+    assert "RetryableApplyError" in said  # its transaction ended with its connection
+    assert session.query("SELECT * FROM leased.t") == []
+
+
+def test_a_holder_comes_back_after_the_server_restarted(fresh_mariadb: PrivateMariaDB) -> None:
+    config = ApplyConfig(checkpoint_schema=SCHEMA, lease_timeout=8.0)
+
+    def guard(name: str) -> LeaseGuard:
+        return LeaseGuard(lambda: connect(fresh_mariadb.target(), config), 1, SCHEMA, Holder(name), 8.0, 60)
+
+    first = guard("one")
+    held = first.take()
+    time.sleep(2)  # the server tells its uptime in whole seconds
+    fresh_mariadb.kill()
+    fresh_mariadb.restart()
+    with pytest.raises(LeaseHeld, match="drainer 'one'"):
+        guard("two").take()
+    with connect(fresh_mariadb.target(), config) as session:
+        lease.check(session, held)
+    first.close()
+
+
+# What is fenced.
+
+
+def test_a_truncate_is_not_run_again_by_a_former_life(session: Session) -> None:
+    create_database, create, truncate = steps()
+    first = take_lease(session, schema=SCHEMA, drainer="one")
+    for step in (create_database, create):
+        apply_ddl(session, step, HISTORY, CONFIG, first, lambda _: None)
+    second = take_lease(session, schema=SCHEMA, drainer="two")
+    apply_ddl(session, truncate, HISTORY, CONFIG, second, lambda _: None)
+    session.execute("INSERT INTO leased.t VALUES (1)")
+    session.commit()
+    session.execute(f"DELETE FROM {SCHEMA}.spark_ddl")
+    session.commit()
+    with pytest.raises(LeaseLost):
+        apply_ddl(session, truncate, HISTORY, CONFIG, first, lambda _: None)
+    assert session.query("SELECT id FROM leased.t") == [(1,)]
+    assert session.query(f"SELECT * FROM {SCHEMA}.spark_ddl") == []
+
+
+def test_a_ddl_that_is_filtered_moves_nothing_for_a_former_life(session: Session) -> None:
+    first = take_lease(session, schema=SCHEMA)
+    take_lease(session, schema=SCHEMA)
+    config = ApplyConfig(checkpoint_schema=SCHEMA, ignore_schemas=("leased",))
+    with pytest.raises(LeaseLost):
+        apply_ddl(session, steps()[1], HISTORY, config, first, lambda _: pytest.fail("the checkpoint was written"))
+
+
+def test_nobody_takes_the_lease_within_a_ddl(mariadb: PrivateMariaDB, guards: Callable[[str], LeaseGuard], session: Session) -> None:
+    with alone(session, SCHEMA, 1):
+        guard = guards("two")
+        thread = beside(guard.take)
+        assert thread.is_alive()
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_a_process_stopped_between_its_look_and_its_ddl(
+    mariadb: PrivateMariaDB, guards: Callable[[str], LeaseGuard], session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection is silent, as a stopped process's is; meanwhile another life takes over and writes a row that a TRUNCATE would take away."""
+    create_database, create, truncate = steps()
+    first = take_lease(session, schema=SCHEMA, drainer="one")
+    for step in (create_database, create):
+        apply_ddl(session, step, HISTORY, CONFIG, first, lambda _: None)
+
+    def stopped(name: str) -> None:
+        if name == "after-ddl-intent":
+            monkeypatch.setattr(faults, "point", lambda _: None)
+            guards("two").take()
+            session.execute("INSERT INTO leased.t VALUES (1)")
+            session.commit()
+
+    monkeypatch.setattr(faults, "point", stopped)
+    with pytest.raises(LeaseLost, match="drainer 'two'"):
+        run_retried(
+            lambda: connect(mariadb.target(), CONFIG), lambda s: apply_ddl(s, truncate, HISTORY, CONFIG, first, lambda _: None), retries=5
+        )
+    assert session.query("SELECT id FROM leased.t") == [(1,)]
+
+
+def part_of(mariadb: PrivateMariaDB, held: Lease) -> PartTarget:
+    return PartTarget(mariadb.target(), CONFIG, held, 10, 20, 1)
+
+
+def test_a_part_of_a_former_life_loses(mariadb: PrivateMariaDB, session: Session) -> None:
+    """Keyless rows; the span is open, its marker is not there: the lease alone tells the two lives apart."""
+    session.execute("CREATE TABLE leased.keyless (a INT)")
+    first = take_lease(session, schema=SCHEMA, drainer="one")
+    progress.begin_span(session, 1, 10, 20, 1, SCHEMA)
+    session.commit()
+    second = take_lease(session, schema=SCHEMA, drainer="two")
+    rows = [(b"INSERT INTO leased.keyless VALUES (1), (2), (3)", 3)]
+    with pytest.raises(LeaseLost):
+        parallel._write_part(part_of(mariadb, first), 0, Phase.WRITE, rows)
+    assert parallel._write_part(part_of(mariadb, second), 0, Phase.WRITE, rows) == 3
+    assert session.query("SELECT COUNT(*) FROM leased.keyless") == [(3,)]
+
+
+def test_two_names_on_one_span_write_it_once(mariadb: PrivateMariaDB, session: Session) -> None:
+    """Renamed after a crash in the middle of parts: the unfinished span is found, and its part that is in is passed over."""
+    session.execute("CREATE TABLE leased.keyless (a INT)")
+    rows = [(b"INSERT INTO leased.keyless VALUES (1), (2), (3)", 3)]
+    for name, written in (("one", 3), ("two", 0)):
+        held = take_lease(session, schema=SCHEMA, drainer=name)
+        progress.begin_span(session, 1, 10, 20, 1, SCHEMA)
+        session.commit()
+        assert parallel._write_part(part_of(mariadb, held), 0, Phase.WRITE, rows) == written
+    found = progress.load(session, 1, SCHEMA).unfinished
+    assert found is not None and found.done == {(0, "write")}
+    assert session.query("SELECT COUNT(*) FROM leased.keyless") == [(3,)]
+
+
+def test_two_clusters_with_one_name_leave_each_others_markers(session: Session) -> None:
+    for cluster_id in (1, 2):
+        progress.save_checkpoint(session, cluster_id, 10, 1, False, SCHEMA)
+        progress.begin_span(session, cluster_id, 10, 20 + cluster_id, 2, SCHEMA)
+        assert progress.claim_part(session, cluster_id, 10, 20 + cluster_id, 0, 2, "write", SCHEMA)
+    progress.finish_span(session, 2, 10, 22, SCHEMA)
+    found = progress.load(session, 1, SCHEMA).unfinished
+    assert found is not None and found.done == {(0, "write")}
+    assert progress.load(session, 2, SCHEMA).unfinished is None
+
+
+def test_two_clusters_with_one_name_have_ddls_of_their_own(session: Session) -> None:
+    create_database, create, _ = steps()
+    one, two = take_lease(session, 1, SCHEMA), take_lease(session, 2, SCHEMA)
+    apply_ddl(session, create_database, HISTORY, CONFIG, one, lambda _: None)
+    apply_ddl(session, create, HISTORY, CONFIG, one, lambda _: None)
+    session.execute(f"UPDATE {SCHEMA}.spark_ddl SET early = 1 WHERE job_id = 2")
+    session.commit()
+    assert load_applied(session, CONFIG, 1, 1) == AppliedJobs(1, frozenset({2}))
+    assert load_applied(session, CONFIG, 2, 1) == AppliedJobs(1)
+    session.execute("DROP TABLE leased.t")
+    assert apply_ddl(session, create, HISTORY, CONFIG, two, lambda _: None).how == "text"
+
+
+def test_errors_tell_apart_what_may_pass() -> None:
+    assert not issubclass(LeaseLost, RetryableApplyError) and issubclass(LeaseLost, ApplyError)
