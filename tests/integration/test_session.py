@@ -28,7 +28,7 @@ def target(mariadb: PrivateMariaDB) -> Iterator[TargetConfig]:
 
 
 def test_session_settings(target: TargetConfig) -> None:
-    with connect(replace(target, params=(("lock_wait_timeout", "7"), ("wait_timeout", "1000"))), ApplyConfig()) as session:
+    with connect(replace(target, params=(("lock_wait_timeout", "7"), ("net_read_timeout", "1000"))), ApplyConfig()) as session:
         row = session.query(
             "SELECT @@time_zone, @@foreign_key_checks, @@unique_checks, @@autocommit, @@sql_mode, @@in_predicate_conversion_threshold, "
             "@@character_set_connection, @@lock_wait_timeout, @@tx_isolation"
