@@ -1,5 +1,7 @@
 """Calls to a Pump: one open pull (``Pull``), and bounded reads that survive a Pump's restart. gRPC shell.
 
+A damaged place of a Pump's log (``damage.py``) is handed to ``on_damage``, which raises, or returns: then reading goes on behind it.
+
 Promises of ``read_raw`` and ``read_sorted``: for one (start, end) they yield the same records each time; after a broken
 connection they go on where they were, at whatever address ``find`` says then; they give up with ``PumpUnavailable`` when
 nothing has arrived for ``patience`` seconds. Records out of order are a ``ProtocolViolation``; of a span that the Pump has
@@ -9,16 +11,17 @@ collected the caller is told. Each error names Pump and ts. Channels are kept fo
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import grpc
 import numpy as np
 
+from binlog_source.damage import KNOWN_KEY, REMEDY, Damage, damage_in, first_readable, silent_text
 from binlog_source.framing import Records, parse
 from binlog_source.offset import Position
-from schemas.errors import ConfigError, ProtocolViolation, PumpUnavailable
+from schemas.errors import ConfigError, DamagedLog, ProtocolViolation, PumpUnavailable
 from schemas.events import Delivery, as_time
 from schemas.pieces import PIECE_BYTES
 from schemas.proto import pump_pb2
@@ -36,6 +39,9 @@ _ATTEMPT_SECONDS = 30.0
 _FAR_FUTURE = (1 << 62) - 1
 _FIRST_PAUSE, _LAST_PAUSE = 0.05, 1.0
 _OLDEST = Position(0, 0)
+BARE_ENDS = 8
+"""A real Pump that ends so many pulls in a row, with OK and nothing in them, cannot read its next record; one that stops does so once."""
+_PROBE_SECONDS = 5.0
 
 _channels: dict[str, grpc.Channel] = {}
 _channels_lock = threading.Lock()
@@ -78,21 +84,35 @@ class Greeting:
             raise PumpUnavailable(f"at {endpoint.address} answers Pump {self.pump}, not {endpoint.pump}")
 
 
+OnDamage: TypeAlias = Callable[[Damage, str], None]
+"""Hears of a damaged place, and its words. To raise is to end the read, to return is to go on behind it."""
+
+
+def refuse_damage(damage: Damage, text: str) -> None:
+    """Lose nothing.
+
+    Raises:
+        DamagedLog: always.
+    """
+    raise DamagedLog(f"{text}; {REMEDY}")
+
+
 class Pull:
     """One PullBinlogs call: an iterator of response bytes. ``greeting()`` blocks until the Pump has answered."""
 
-    def __init__(self, endpoint: Endpoint, delivery: str, start: Position, timeout: float | None = None) -> None:
+    def __init__(
+        self, endpoint: Endpoint, delivery: str, start: Position, timeout: float | None = None, known: Collection[str] = ()
+    ) -> None:
+        """``known``: the damaged places that the reader knows of."""
         self._endpoint = endpoint
         request = pump_pb2.PullBinlogReq(clusterID=endpoint.cluster_id)
         request.startFrom.suffix, request.startFrom.offset = start.suffix, start.offset
         method = channel(endpoint.address).unary_stream(
             "/binlog.Pump/PullBinlogs", request_serializer=pump_pb2.PullBinlogReq.SerializeToString, response_deserializer=None
         )
-        metadata = [(DELIVERY_KEY, delivery), (BATCH_KEY, "1")]
-        if delivery == Delivery.SORTED:
-            metadata.append((PIECE_KEY, str(PIECE_BYTES)))
+        told = ((KNOWN_KEY, ",".join(sorted(known))),) if known else ()
         self._call: Any = method(
-            request, timeout=timeout, metadata=((DELIVERY_KEY, delivery), (BATCH_KEY, "1"), (PIECE_KEY, str(PIECE_BYTES)))
+            request, timeout=timeout, metadata=((DELIVERY_KEY, delivery), (BATCH_KEY, "1"), (PIECE_KEY, str(PIECE_BYTES)), *told)
         )
 
     def greeting(self) -> Greeting:
@@ -181,6 +201,7 @@ def read_raw(
     patience: float,
     on_purged: Callable[[int], None],
     find: Find = stays,
+    on_damage: OnDamage = refuse_damage,
 ) -> Iterator[Records]:
     """The records of the log from ``begin`` (inclusive) to ``end``, in log order, in runs.
 
@@ -188,11 +209,18 @@ def read_raw(
     at the oldest record kept.
     """
     reached, lost, half = begin, False, _Half()
+    known: set[str] = set()
+
+    def go_on(damage: Damage, text: str) -> None:
+        nonlocal reached
+        on_damage(damage, text)
+        known.add(damage.place)
+        reached = max(reached, Position(damage.file_id, damage.end))
 
     def attempt(endpoint: Endpoint) -> Iterator[Records]:
         nonlocal reached, lost
         again = half.had
-        with _opened(endpoint, Delivery.RAW, reached) as pull:
+        with _opened(endpoint, Delivery.RAW, reached, known) as pull:
             greeting = pull.greeting()
             _require_raw(endpoint, greeting)
             if reached == begin and not lost and purged(greeting.gc_ts, wanted_ts):
@@ -210,29 +238,47 @@ def read_raw(
                     return
 
     if begin < end:
-        yield from _patiently(attempt, endpoint, lambda: (reached, half.had), wanted_ts, patience, lambda: reached >= end, find)
+        yield from _patiently(attempt, endpoint, lambda: (reached, half.had), wanted_ts, patience, lambda: reached >= end, find, go_on)
 
 
 def read_sorted(
-    endpoint: Endpoint, after_ts: int, upto_ts: int, patience: float, on_purged: Callable[[int], None], find: Find = stays
+    endpoint: Endpoint,
+    after_ts: int,
+    upto_ts: int,
+    patience: float,
+    on_purged: Callable[[int], None],
+    find: Find = stays,
+    on_damage: OnDamage = refuse_damage,
 ) -> Iterator[Records]:
     """The messages with ``commit_ts`` in (after_ts, upto_ts], ascending, in runs; fakes among them."""
     reached = after_ts
     done, half = False, _Half()
+    known: set[str] = set()
+    bare_ends = 0
+
+    def go_on(damage: Damage, text: str) -> None:
+        nonlocal reached, done
+        on_damage(damage, text)
+        known.add(damage.place)
+        if damage.exact:
+            reached = max(reached, damage.upto_ts)
+            done = reached >= upto_ts
 
     def attempt(endpoint: Endpoint) -> Iterator[Records]:
-        nonlocal reached, done
+        nonlocal reached, done, bare_ends
         again = half.had
-        with _opened(endpoint, Delivery.SORTED, Position(0, reached)) as pull:
+        with _opened(endpoint, Delivery.SORTED, Position(0, reached), known) as pull:
             greeting: Greeting | None = None
             for data in pull:
                 # not before: a real Pump greets with its first message
-                greeting = greeting or pull.greeting()
+                if greeting is None:
+                    greeting = pull.greeting()
+                    if purged(greeting.gc_ts, reached):
+                        on_purged(greeting.gc_ts)
+                bare_ends = 0
                 records = parse(data, endpoint.pump)
                 if not len(records):
                     continue
-                if reached == after_ts and purged(greeting.gc_ts, after_ts):
-                    on_purged(greeting.gc_ts)
                 _require_ascending(records, reached, endpoint)
                 records, again = _without(records, again)
                 if not len(records):
@@ -246,9 +292,40 @@ def read_sorted(
                     yield records.cut(0, count)
                 if done:
                     return
+            if greeting is None and not pull.greeting().delivery:
+                bare_ends += 1
+        if bare_ends >= BARE_ENDS:
+            bare_ends = 0
+            go_on(*silent_damage(endpoint, reached, upto_ts))
 
     if after_ts < upto_ts:
-        yield from _patiently(attempt, endpoint, lambda: (reached, half.had), after_ts, patience, lambda: done, find)
+        yield from _patiently(attempt, endpoint, lambda: (reached, half.had), after_ts, patience, lambda: done, find, go_on)
+
+
+def silent_damage(endpoint: Endpoint, after_ts: int, upto_ts: int) -> tuple[Damage, str]:
+    """What a real Pump that stands still after ``after_ts`` cannot read, found by trying from which ts on it gives something, and the words for it.
+
+    Raises:
+        PumpUnavailable: it ends every pull, from whatever ts on.
+    """
+
+    def readable(ts: int) -> bool:
+        pull = Pull(endpoint, Delivery.SORTED, Position(0, ts), timeout=_PROBE_SECONDS)
+        try:
+            return next(iter(pull), None) is not None
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                # it waits for news, so that it has read all there is
+                return True
+            raise
+        finally:
+            pull.cancel()
+
+    lost = first_readable(after_ts, upto_ts, readable)
+    if lost is None:
+        raise PumpUnavailable(f"Pump {endpoint.pump} at {endpoint.address} ends every stream at once; its own log says why")
+    text = f"{silent_text(endpoint.pump, after_ts)}: the record at ts {lost} ({as_time(lost)}) is lost"
+    return Damage(-1, lost, lost, lost - 1, lost), text
 
 
 def _patiently(
@@ -259,6 +336,7 @@ def _patiently(
     patience: float,
     finished: Callable[[], bool],
     find: Find,
+    on_damage: OnDamage,
 ) -> Iterator[Records]:
     """Repeat ``attempt``, wherever the Pump is, until ``finished``; the patience starts anew whenever ``mark`` has moved."""
     pause, since, before = _FIRST_PAUSE, time.monotonic(), mark()
@@ -268,6 +346,11 @@ def _patiently(
             yield from attempt(endpoint)
         except grpc.RpcError as error:
             failure = reason(error)
+            damage = damage_of(error, endpoint)
+            if damage is not None:
+                on_damage(damage, damage.text(endpoint.pump))
+                if not finished():
+                    continue
         except PumpUnavailable as error:
             failure = str(error)
         if finished():
@@ -284,9 +367,23 @@ def _patiently(
         endpoint = find(endpoint)
 
 
+def damage_of(error: grpc.RpcError, endpoint: Endpoint) -> Damage | None:
+    """The damaged place at which a Pump ended a pull; None when it ended for another reason.
+
+    Raises:
+        DamagedLog: it says that data is lost, but not where.
+    """
+    if not isinstance(error, grpc.Call) or error.code() is not grpc.StatusCode.DATA_LOSS:
+        return None
+    damage = damage_in(error.details() or "")
+    if damage is None:
+        raise DamagedLog(f"Pump {endpoint.pump} at {endpoint.address} has lost data: {error.details()}")
+    return damage
+
+
 @contextlib.contextmanager
-def _opened(endpoint: Endpoint, delivery: Delivery, start: Position) -> Iterator[Pull]:
-    pull = Pull(endpoint, delivery, start, timeout=_ATTEMPT_SECONDS)
+def _opened(endpoint: Endpoint, delivery: Delivery, start: Position, known: Collection[str]) -> Iterator[Pull]:
+    pull = Pull(endpoint, delivery, start, _ATTEMPT_SECONDS, known)
     try:
         yield pull
     finally:

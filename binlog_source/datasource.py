@@ -24,7 +24,8 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, SupportsTr
 from pyspark.sql.types import StructType
 
 from binlog_source.admission import TailView, holder, pending_bytes, plan_raw, plan_sorted
-from binlog_source.client import Endpoint, offers_raw, purge_text, read_raw, read_sorted
+from binlog_source.client import Endpoint, offers_raw, purge_text, read_raw, read_sorted, refuse_damage
+from binlog_source.damage import Damage
 from binlog_source.framing import Records, in_pieces, joined, loss, packed_rows, punctuation, raw_rows, sorted_rows
 from binlog_source.offset import BinlogOffset, Position, from_json, require_advance
 from binlog_source.options import StreamOptions, source_of, stream_options_of
@@ -366,6 +367,12 @@ def _rows(part: BinlogPartition, config: SourceConfig, extra: StreamOptions) -> 
         _log.warning("%s; going on with a gap because failOnDataLoss=false", text)
         lost.append(loss(pump, part.after_ts, gc_ts, text))
 
+    def on_damage(damage: Damage, text: str) -> None:
+        if config.fail_on_data_loss:
+            refuse_damage(damage, text)
+        _log.warning("%s; going on without it because failOnDataLoss=false", text)
+        lost.append(loss(pump, damage.after_ts, damage.upto_ts or part.upto_ts, text))
+
     def find(endpoint: Endpoint) -> Endpoint:
         try:
             with closing(roster_of(config)) as roster:
@@ -376,9 +383,9 @@ def _rows(part: BinlogPartition, config: SourceConfig, extra: StreamOptions) -> 
 
     clock_ts = 0
     if part.delivery is Delivery.RAW:
-        runs = read_raw(part.endpoint, part.begin, part.end, part.after_ts, extra.patience, on_purged, find)
+        runs = read_raw(part.endpoint, part.begin, part.end, part.after_ts, extra.patience, on_purged, find, on_damage)
     else:
-        runs = read_sorted(part.endpoint, part.after_ts, part.upto_ts, extra.patience, on_purged, find)
+        runs = read_sorted(part.endpoint, part.after_ts, part.upto_ts, extra.patience, on_purged, find, on_damage)
     for records in _gathered(runs):
         faults.point("source-read")
         clock_ts = max(clock_ts, int(records.commit_ts.max(initial=0)))

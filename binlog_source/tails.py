@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 import grpc
 
 from binlog_source.admission import Step, TailView
-from binlog_source.client import TIP, Endpoint, Pull, purge_text, purged, reason
+from binlog_source.client import BARE_ENDS, TIP, Endpoint, Pull, damage_of, purge_text, purged, reason, refuse_damage, silent_damage
 from binlog_source.framing import Records, parse
 from binlog_source.offset import BinlogOffset, Position
 from schemas.errors import BinlogPurged, ConfigError, ProtocolViolation, PumpUnavailable, ReplicationError
@@ -25,6 +25,7 @@ from schemas.events import Delivery
 _JOIN_BELOW = 64 * 1024
 _FIRST_PAUSE, _LAST_PAUSE = 0.1, 2.0
 _NOWHERE = Position(0, 0)
+_FAR_FUTURE = (1 << 62) - 1
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +50,8 @@ class Tail:
         self._stopped = False
         self._pull: Pull | None = None
         self._knows_tip = True
+        self._bare_ends = 0
+        self._known: set[str] = set()
         self._thread = threading.Thread(target=self._run, name=f"tail {endpoint.pump}", daemon=True)
         self._thread.start()
 
@@ -86,10 +89,7 @@ class Tail:
         pause = _FIRST_PAUSE
         while not self._stopped:
             try:
-                self._follow()
-                self.trouble = "it ended the stream"
-            except grpc.RpcError as error:
-                self.trouble = reason(error)
+                self.trouble = self._follow()
             except PumpUnavailable as error:
                 self.trouble = str(error)
             except ReplicationError as error:
@@ -101,15 +101,16 @@ class Tail:
             if not self._stopped:
                 time.sleep(pause)
 
-    def _follow(self) -> None:
-        """One connection: from the newest promise on, until it breaks."""
+    def _follow(self) -> str:
+        """One connection: from the newest promise on, until it breaks; why it did."""
         from_ts = self._promised
-        self._pull = pull = Pull(self.endpoint, TIP, Position(0, from_ts))
+        self._pull = pull = Pull(self.endpoint, TIP, Position(0, from_ts), known=self._known)
         try:
             tip: bool | None = None
             for data in pull:
                 if tip is None:
                     tip = self._greeted(pull, from_ts)
+                    self._bare_ends = 0
                 records = parse(data, self.endpoint.pump)
                 with self._changed:
                     if tip:
@@ -119,8 +120,41 @@ class Tail:
                     self.trouble = ""
                     self.last_news = time.monotonic()
                     self._changed.notify_all()
+            if tip is None and not pull.greeting().delivery:
+                self._ended_bare(from_ts)
+        except grpc.RpcError as error:
+            return self._broken(error)
         finally:
             pull.cancel()
+        return "it ended the stream"
+
+    def _broken(self, error: grpc.RpcError) -> str:
+        """The stream ended with an error: most pass, that of a damaged log does not."""
+        damage = damage_of(error, self.endpoint)
+        if damage is None:
+            return reason(error)
+        text = damage.text(self.endpoint.pump)
+        if self._fail_on_data_loss:
+            refuse_damage(damage, text)
+        _log.warning("%s; going on without it because failOnDataLoss=false", text)
+        self._known.add(damage.place)
+        return text
+
+    def _ended_bare(self, after_ts: int) -> None:
+        """A real Pump ended the pull with nothing in it. When it does so each time, its next record is damaged: the readers of the batch tell of it."""
+        self._bare_ends += 1
+        if self._bare_ends < BARE_ENDS:
+            return
+        self._bare_ends = 0
+        damage, text = silent_damage(self.endpoint, after_ts, _FAR_FUTURE)
+        if self._fail_on_data_loss:
+            refuse_damage(damage, text)
+        _log.warning("%s; going on without it because failOnDataLoss=false", text)
+        with self._changed:
+            self._base = self._base or _NOWHERE
+            self._promised = damage.upto_ts
+            self._add(Step(_NOWHERE, 0, damage.upto_ts, 0))
+            self._changed.notify_all()
 
     def _greeted(self, pull: Pull, from_ts: int) -> bool:
         greeting = pull.greeting()

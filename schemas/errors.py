@@ -3,6 +3,7 @@
     ReplicationError                 anything this project refuses or cannot do
     ├── ConfigError                  a setting or option is wrong: the operator mends it
     ├── Corruption                   bytes that no correct TiDB or Pump would have written
+    │   └── DamagedLog               a Pump's value log is damaged where binlogs that it acknowledged stood
     ├── ProtocolViolation            a Pump (or PD, or TiDB) broke a promise of the protocol
     │   └── BinlogPurged             the Pump has already collected the span that was asked for
     ├── PumpUnavailable              a Pump cannot be reached or answers errors: retry may help
@@ -28,6 +29,10 @@ class ConfigError(ReplicationError):
 
 class Corruption(ReplicationError):
     """Bytes that no correct TiDB or Pump would have written."""
+
+
+class DamagedLog(Corruption):
+    """A Pump's value log is damaged where acknowledged binlogs stood."""
 
 
 class ProtocolViolation(ReplicationError):

@@ -13,16 +13,17 @@ from collections.abc import Callable, Iterator
 
 from google.protobuf.message import DecodeError
 
+from binlog_source.damage import KNOWN_KEY
 from binlog_source.pump.messages import in_pieces
 from binlog_source.pump.service import Flush, PumpService
 from binlog_source.pump.storage.pointer import Pointer
 from binlog_source.pump.storage.store import Request
 from binlog_source.rpc.calls import Methods, StreamCall, Ticket
 from binlog_source.rpc.front import Front
-from binlog_source.rpc.grpc_message import UNKNOWN, Refusal
+from binlog_source.rpc.grpc_message import DATA_LOSS, UNKNOWN, Refusal
 from binlog_source.rpc.http1 import Answer
 from binlog_source.rpc.http1 import Request as HttpRequest
-from schemas.errors import ReplicationError
+from schemas.errors import DamagedLog, ReplicationError
 from schemas.proto import pump_pb2
 
 DELIVERY_KEY = b"tidb-binlog-delivery"
@@ -132,18 +133,19 @@ class Handlers:
                     call.send([batch])
         except (ReplicationError, OSError) as error:
             self._service.metrics.rpc("PullBinlogs", "fail", (time.perf_counter() - begun,))
-            raise Refusal(UNKNOWN, str(error)) from error
+            raise Refusal(DATA_LOSS if isinstance(error, DamagedLog) else UNKNOWN, str(error)) from error
         self._service.metrics.rpc("PullBinlogs", "succ", (time.perf_counter() - begun,))
 
     def _flushes(self, delivery: str, start: pump_pb2.Pos, call: StreamCall) -> Iterator[Flush]:
         service = self._service
+        known = frozenset(call.headers.get(KNOWN_KEY.encode(), b"").decode(errors="replace").split(","))
 
         def stop() -> bool:
             return self._stopping.is_set() or call.cancelled
 
         if delivery == "raw":
-            return service.pull_raw(Pointer(start.suffix, start.offset), stop)
-        return service.pull_tip(start.offset, stop) if delivery == "tip" else service.pull_sorted(start.offset, stop)
+            return service.pull_raw(Pointer(start.suffix, start.offset), stop, known)
+        return service.pull_tip(start.offset, stop, known) if delivery == "tip" else service.pull_sorted(start.offset, stop, known)
 
 
 def _batches(flush: Flush, piece: bytes) -> Iterator[bytes]:

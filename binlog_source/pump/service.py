@@ -1,13 +1,15 @@
 """What a Pump answers: WriteBinlog and the three deliveries of PullBinlogs, without a word of gRPC.
 
 Promises: a ``pull_*`` is an endless iterator of *flushes*; a flush is a list of finished PullBinlogResp messages that should leave at once.
-It ends when ``stop()`` says so, within the time of one wake-up. Contract of the deliveries: docs/architecture.md.
+It ends when ``stop()`` says so, within the time of one wake-up, or with ``DamagedLog`` before the first thing behind a damaged place of the
+log that the reader does not know of. Contract of the deliveries: docs/architecture.md.
 """
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
+from binlog_source.damage import Damage
 from binlog_source.pump import messages
 from binlog_source.pump.metrics import PumpMetrics
 from binlog_source.pump.space import Space
@@ -18,8 +20,7 @@ from binlog_source.pump.storage.sorter import Checkpoint
 from binlog_source.pump.storage.store import Store
 from binlog_source.pump.storage.vlog import Piece
 from binlog_source.registry import NodeState
-from schemas.errors import BinlogPurged, Corruption, ProtocolViolation, PumpUnavailable
-from schemas.events import as_time
+from schemas.errors import BinlogPurged, Corruption, DamagedLog, ProtocolViolation, PumpUnavailable
 
 Flush = list[bytes]
 Stop = Callable[[], bool]
@@ -68,20 +69,35 @@ class PumpService:
             self._space.require()
         return records
 
-    def pull_sorted(self, last: int, stop: Stop) -> Iterator[Flush]:
-        """Complete Commits and fakes with ts > ``last``, ascending, as far as the sorted promise goes; then what comes."""
+    def pull_sorted(self, last: int, stop: Stop, known: Collection[str] = ()) -> Iterator[Flush]:
+        """Complete Commits and fakes with ts > ``last``, ascending, as far as the sorted promise goes; then what comes.
+
+        ``known``: the damaged places (``Damage.place``) that the reader knows of.
+
+        Raises:
+            DamagedLog: the next binlog is damaged, or may be missing.
+            BinlogPurged: GC has overtaken the reader.
+        """
         if last < self.store.gc_ts:
             _log.error("Pump %s: binlogs after %d are asked for, but up to %d they may be collected", self.node_id, last, self.store.gc_ts)
             last = self.store.gc_ts
         while not stop():
             state = self.store.state
-            found = self.store.span(last, state.sorted_promise, _SCAN_LIMIT)
+            damage = self._next_damage(last, known)
+            upto = state.sorted_promise if damage is None else min(state.sorted_promise, max(last, damage.after_ts))
+            found = self.store.span(last, upto, _SCAN_LIMIT)
             if found.delivered:
                 yield from self._sorted_flushes(found.delivered, found.prewrites)
                 last = found.delivered[-1].ts
                 if len(found.delivered) == _SCAN_LIMIT:
                     continue
+            if damage is not None:
+                raise self._damaged(damage)
             self._await_news(state, stop, calm=bool(found.delivered))
+
+    def _next_damage(self, last: int, known: Collection[str]) -> Damage | None:
+        """The first place where a reader that has everything up to ``last`` may miss something."""
+        return min((d for d in self.store.damages() if d.concerns(last, known)), key=lambda d: d.after_ts, default=None)
 
     def _sorted_flushes(self, entries: Sequence[Entry], near: dict[int, Entry]) -> Iterator[Flush]:
         flush: Flush = []
@@ -89,10 +105,10 @@ class PumpService:
         for entry in entries:
             try:
                 found = self._complete(entry, near)
-            except Corruption as error:
-                self.metrics.lost()
-                _log.error("Pump %s: the binlog at %d (%s) is LOST: %s", self.node_id, entry.ts, as_time(entry.ts), error)
-                continue
+            except (DamagedLog, BinlogPurged):
+                if flush:
+                    yield flush
+                raise
             if found is None:
                 self.metrics.lost()
                 _log.warning("Pump %s: the Commit at %d has no Prewrite here and is skipped", self.node_id, entry.ts)
@@ -106,19 +122,46 @@ class PumpService:
             yield flush
 
     def _complete(self, entry: Entry, near: dict[int, Entry]) -> bytes | None:
-        """The message of a fake, or of a Commit with what its Prewrite holds; None when that is not here."""
-        payload = self.store.payload(entry)
+        """The message of a fake, or of a Commit with what its Prewrite holds; None when that is on another Pump."""
+        payload = self._payload(entry, entry.ts)
         start_ts, commit_ts = head_varints(payload)
         if entry.kind is Kind.COMMIT:
             begun = read(payload).start_ts
             prewrite = near.get(begun) or self.store.prewrite(begun)
             if prewrite is None:
+                self._require_whole_before(entry)
                 return None
-            payload = completed(payload, self.store.payload(prewrite))
+            payload = completed(payload, self._payload(prewrite, entry.ts))
         return messages.message(payload, start_ts, commit_ts)
 
-    def pull_raw(self, start: Pointer, stop: Stop) -> Iterator[Flush]:
-        """Records in log order from ``start`` on, and the promise whenever the end of the log is reached."""
+    def _payload(self, entry: Entry, commit_ts: int) -> bytes:
+        """A record that the binlog of ``commit_ts`` is made of."""
+        try:
+            return self.store.payload(entry)
+        except Corruption as error:
+            at = entry.at
+            raise self._damaged(Damage(at.file_id, at.offset, at.offset + entry.length, commit_ts - 1, commit_ts)) from error
+
+    def _require_whole_before(self, commit: Entry) -> None:
+        """A Commit without Prewrite is another Pump's matter, unless the Prewrite may have stood where the log is damaged."""
+        for damage in self.store.damages():
+            if damage.after_ts < commit.ts and Pointer(damage.file_id, damage.begin) < commit.at:
+                raise self._damaged(Damage(damage.file_id, damage.begin, damage.end, commit.ts - 1, commit.ts))
+
+    def _damaged(self, damage: Damage) -> DamagedLog:
+        self.metrics.lost()
+        text = damage.text(self.node_id)
+        _log.error("%s", text)
+        return DamagedLog(text)
+
+    def pull_raw(self, start: Pointer, stop: Stop, known: Collection[str] = ()) -> Iterator[Flush]:
+        """Records in log order from ``start`` on, and the promise whenever the end of the log is reached.
+
+        ``known``: the damaged places (``Damage.place``) that the reader knows of.
+
+        Raises:
+            DamagedLog: what follows is damaged; a reader may go on behind it.
+        """
         if start > self.store.state.at:
             raise ProtocolViolation(
                 f"Pump {self.node_id}: position {start} is past the end of its log at {self.store.state.at}: "
@@ -131,20 +174,47 @@ class PumpService:
         while not stop():
             state = self.store.state
             news = state.at != at
+            short = self._shortened(at, known)
             last_piece: Flush = []
-            for piece in self.store.scan(at, state.at):
+            for piece in self.store.scan(at, state.at if short is None else Pointer(short.file_id, short.begin)):
                 if last_piece:
                     yield last_piece
                     if stop():
                         return
                 last_piece = _raw_messages(piece)
+                damage = self._first_hole(piece, known)
+                if damage is not None:
+                    yield [message for message, offset in zip(last_piece, piece.offsets, strict=True) if offset < damage.begin]
+                    raise self._damaged(damage)
+            if short is not None:
+                yield last_piece
+                raise self._damaged(short)
             if news or not promised:
                 yield [*last_piece, messages.promise(state.raw_promise, state.at)]
                 at, promised = state.at, True
             self._await_news(state, stop, calm=news)
 
-    def pull_tip(self, ts: int, stop: Stop) -> Iterator[Flush]:
-        """How far the log goes, without its content: the base for ``ts``, then step by step."""
+    def _first_hole(self, piece: Piece, known: Collection[str]) -> Damage | None:
+        for begin, end in piece.holes:
+            damage = self.store.damage_at(Pointer(piece.file_id, begin), Pointer(piece.file_id, end))
+            if damage.place not in known:
+                return damage
+        return None
+
+    def _shortened(self, at: Pointer, known: Collection[str]) -> Damage | None:
+        """The first place from ``at`` on where the log had been longer, so that nothing in it shows the loss."""
+        places = (d for d in self.store.damages() if d.begin == d.end and d.place not in known)
+        return next((d for d in places if Pointer(d.file_id, d.begin) >= at), None)
+
+    def pull_tip(self, ts: int, stop: Stop, known: Collection[str] = ()) -> Iterator[Flush]:
+        """How far the log goes, without its content: the base for ``ts``, then step by step.
+
+        Raises:
+            DamagedLog: binlogs above ``ts`` may be lost. What is damaged since it was indexed only its readers meet.
+        """
+        damage = self._next_damage(ts, known)
+        if damage is not None:
+            raise self._damaged(damage)
         base = self.store.base(ts)
         at = base.low
         yield [messages.tip(at, min(base.raw_promise, ts), min(ts, self.store.state.sorted_promise))]

@@ -36,10 +36,15 @@ class Split:
     payloads: list[bytes]
     consumed: int
     """Bytes dealt with; go on reading from there."""
-    skipped: int
-    """Damaged bytes passed over, all before ``consumed``."""
+    holes: list[tuple[int, int]]
+    """Where damaged bytes begin and end that were passed over, all before ``consumed``; ascending, never adjacent."""
     missing: int
     """Bytes needed from ``consumed`` on to go on; 0 when the piece is used up."""
+
+    @property
+    def skipped(self) -> int:
+        """Damaged bytes passed over."""
+        return sum(end - begin for begin, end in self.holes)
 
 
 def file_name(file_id: int) -> str:
@@ -93,16 +98,17 @@ def split_records(piece: bytes, available: int) -> Split:
     """
     offsets: list[int] = []
     payloads: list[bytes] = []
-    at, skipped, size = 0, 0, len(piece)
+    holes: list[tuple[int, int]] = []
+    at, size = 0, len(piece)
     checksum, unpack, head = google_crc32c.value, HEADER.unpack_from, HEADER.size
     while available - at >= head:
         if size - at < head:
-            return Split(offsets, payloads, at, skipped, head)
+            return Split(offsets, payloads, at, holes, head)
         magic, length, crc = unpack(piece, at)
         end = at + head + length
         if magic == RECORD_MAGIC and end <= available:
             if end > size:
-                return Split(offsets, payloads, at, skipped, head + length)
+                return Split(offsets, payloads, at, holes, head + length)
             payload = piece[at + head : end]
             if checksum(payload) == crc:
                 offsets.append(at)
@@ -114,9 +120,26 @@ def split_records(piece: bytes, available: int) -> Split:
             break
         # a magic may straddle the end of the piece: keep its first bytes for the next one
         next_at = found if found >= 0 else max(at + 1, size - len(_MAGIC_BYTES) + 1)
-        skipped += next_at - at
+        _pass_over(holes, at, next_at)
         at = next_at
         if found < 0:
-            return Split(offsets, payloads, at, skipped, head)
-    rest = max(0, min(available, size) - at)
-    return Split(offsets, payloads, at + rest, skipped + rest, 0)
+            return Split(offsets, payloads, at, holes, head)
+    end = max(at, min(available, size))
+    _pass_over(holes, at, end)
+    return Split(offsets, payloads, end, holes, 0)
+
+
+def _pass_over(holes: list[tuple[int, int]], begin: int, end: int) -> None:
+    """Add a hole, joined to the last one where they touch."""
+    if holes and holes[-1][1] == begin:
+        begin = holes.pop()[0]
+    if begin < end:
+        holes.append((begin, end))
+
+
+def is_framed(piece: bytes) -> bool:
+    """Whether ``piece`` begins with the header of a record that it holds whole, be its checksum right or not."""
+    if len(piece) < HEADER.size:
+        return False
+    magic, length, _ = HEADER.unpack_from(piece)
+    return bool(magic == RECORD_MAGIC and HEADER.size + length <= len(piece))

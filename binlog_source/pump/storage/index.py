@@ -3,6 +3,7 @@
     "ts:" ts u64 BE                    -> pointer (12 bytes) | length u32 LE | kind u8
     "cp:" file u32 BE, offset u64 BE   -> checkpoint at that position
     "ct:" max_ts u64 BE, position BE   -> the same checkpoint
+    "dm:" position BE                  -> a damaged place of the log: pointer just after it | sorted promise before it u64 LE
     "!binlog!headPointer"              -> pointer just after the last indexed record | largest ts of that file so far i64 LE
     "!binlog!gcts"                     -> i64 LE
 
@@ -31,7 +32,7 @@ _VALUE = struct.Struct("<IqIB")
 _TS = struct.Struct(">Q")
 _POSITION = struct.Struct(">IQ")
 _SIGNED = struct.Struct("<q")
-_TS_PREFIX, _CP_PREFIX, _CT_PREFIX = b"ts:", b"cp:", b"ct:"
+_TS_PREFIX, _CP_PREFIX, _CT_PREFIX, _DM_PREFIX = b"ts:", b"cp:", b"ct:", b"dm:"
 _HEAD, _GC_TS = b"!binlog!headPointer", b"!binlog!gcts"
 _KINDS = tuple(Kind)
 _POINTER_SIZE = len(BEGINNING.pack())
@@ -62,6 +63,15 @@ class Head(NamedTuple):
     """Just after the last indexed record."""
     file_max_ts: int
     """Largest ts in that file up to there."""
+
+
+class Hole(NamedTuple):
+    """A damaged place of the log, met while it was indexed."""
+
+    begin: Pointer
+    end: Pointer
+    after_ts: int
+    """The sorted promise before it: what is lost there has a commit_ts above."""
 
 
 class Span(NamedTuple):
@@ -219,6 +229,20 @@ class KeyIndex:
                 break
         return found
 
+    def note_hole(self, hole: Hole) -> None:
+        """Remember a damaged place, also over a power failure: what stood there is in no index."""
+        batch = WriteBatch(raw_mode=True)
+        batch.put(_DM_PREFIX + _POSITION.pack(*hole.begin), hole.end.pack() + _TS.pack(hole.after_ts))
+        self._write(batch, sync=True)
+
+    def holes(self) -> list[Hole]:
+        """The damaged places, in log order."""
+        found = []
+        for key, value in self._items(_DM_PREFIX, _DM_PREFIX + b"\xff" * _POSITION.size):
+            begin = Pointer(*_POSITION.unpack_from(key, len(_DM_PREFIX)))
+            found.append(Hole(begin, Pointer.unpack(value[:_POINTER_SIZE]), _TS.unpack_from(value, _POINTER_SIZE)[0]))
+        return found
+
     def drop_oldest(self, upto: int, kept: Pointer, limit: int) -> Iterator[int]:
         """Forget the records with ``ts <= upto``, in batches of at most ``limit``; how many with each.
 
@@ -237,7 +261,8 @@ class KeyIndex:
             first = found[-1][0] + b"\x00"
 
     def drop_checkpoints(self, before: Pointer) -> None:
-        """Forget the checkpoints before a position, but for the last one there."""
+        """Forget the checkpoints before a position, but for the last one there; and the damaged places."""
+        self._drop(_DM_PREFIX, _DM_PREFIX + _POSITION.pack(*before))
         kept = self.newest_checkpoint(before)
         self._drop(_CP_PREFIX, _CP_PREFIX + _POSITION.pack(*kept.at))
         self._drop(_CT_PREFIX, _CT_PREFIX + _TS.pack(kept.max_ts) + _POSITION.pack(*kept.at))

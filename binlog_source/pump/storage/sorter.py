@@ -126,6 +126,10 @@ class Sorter:
         self._raise_raw()
         return due
 
+    def pass_over(self, end: Pointer) -> None:
+        """A damaged place, up to ``end``: nothing is known of what stood there."""
+        self._end = end
+
     def now(self) -> Checkpoint:
         """The promises at the end of the log."""
         if not self._waiting:

@@ -3,6 +3,7 @@
     submit   records -> writer thread: groups -> one append, one fdatasync -> answered (durable)
                      -> backlog -> indexer thread: index and sorter -> new state -> readers wake (visible)
     open     the log is read from the smaller of two pointers on: the index's head, and the low position of its last checkpoint
+    damage   what is no record where records stood is remembered with the span it may have held (``damage``): no reader passes it unknowing
 
 Promises: who is answered has its records on the disk; they become visible in log order a moment later. ``state`` is an immutable picture of
 the end of what is indexed; everything before ``state.at`` can be read. A full index queue never stops writers for longer than the
@@ -11,6 +12,7 @@ chaser's threshold. A failed append refuses its whole group and leaves no trace 
 Points of ``conf.faults`` besides those of the log: store-answered, index-before-write, index-written, gc-noted, gc-keys.
 """
 
+import bisect
 import contextlib
 import itertools
 import logging
@@ -22,11 +24,12 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 
+from binlog_source.damage import Damage
 from binlog_source.pump.storage.backlog import Backlog
 from binlog_source.pump.storage.chaser import Chaser, ChaserSettings
 from binlog_source.pump.storage.env import FileSystem, RealFileSystem
 from binlog_source.pump.storage.format import HEADER
-from binlog_source.pump.storage.index import Entry, Head, KeyIndex, Span
+from binlog_source.pump.storage.index import Entry, Head, Hole, KeyIndex, Span
 from binlog_source.pump.storage.pointer import BEGINNING, Pointer
 from binlog_source.pump.storage.record import Kind, Record, read
 from binlog_source.pump.storage.sorter import CHECKPOINT_SPAN, Checkpoint, Sorter, Step
@@ -112,6 +115,8 @@ class Store:
         self._news = threading.Condition()
         self._closing = threading.Event()
         self._file_max = (0, 0)
+        self._holes: dict[Pointer, Hole] = {}
+        self._upto: dict[Pointer, int] = {}
         self.index_errors = 0
         """Failed writes of the index so far."""
         with contextlib.ExitStack() as undo:
@@ -146,21 +151,25 @@ class Store:
         head, beginning, span = self._index.head, self._log.beginning, self.settings.span
         # an index that knows of no collection is older than the one that took the log's first files
         lost = head.at < beginning or beginning.file_id > 0 and not self._index.gc_ts
+        shortened = False
         if lost or head.at > self._log.end:
             _log.error("the index knows the log up to %s, but it is %s to %s; indexing it anew", head.at, beginning, self._log.end)
             self._index.clear()
-            head = self._index.head
+            shortened, head = head.at > self._log.end, self._index.head
+        self._holes = {hole.begin: hole for hole in self._index.holes()}
         checkpoint = self._index.newest_checkpoint(head.at)
         if checkpoint.at < beginning:
             self._sorter = Sorter(span, beginning)
             start = beginning
         else:
-            before = self._log.scan(checkpoint.low, checkpoint.at)
+            before = self._before(checkpoint)
             self._sorter = Sorter.resume(checkpoint, (step for piece in before for step in _steps(piece)), span)
             start = checkpoint.at
         self._note_max_ts(start, head)
-        for piece in self._log.recover(start):
+        for piece in self._log.recover(start, head.at):
             self._recovered(piece)
+        if shortened:
+            self._note_hole(self._log.end, self._log.end, self._sorter.now().sorted_promise)
         self._file_max = (self._log.end.file_id, self._log.max_ts(self._log.end.file_id))
         if lost:
             self._guess_gc_ts()
@@ -181,12 +190,36 @@ class Store:
                 for piece in self._log.scan(Pointer(file_id, 0), Pointer(file_id + 1, 0)):
                     self._log.note_ts(file_id, max((step.commit_ts or step.start_ts for step in _steps(piece)), default=0))
 
+    def _before(self, checkpoint: Checkpoint) -> Iterator[Piece]:
+        """The records that waited at a checkpoint, and others; one that cannot be read any more may have been a Prewrite that waits."""
+        for piece in self._log.scan(checkpoint.low, checkpoint.at):
+            for begin, end in piece.holes:
+                self._note_hole(Pointer(piece.file_id, begin), Pointer(piece.file_id, end), checkpoint.sorted_promise)
+            yield piece
+
     def _recovered(self, piece: Piece) -> None:
         steps = list(_steps(piece))
         for step in steps:
             self._log.note_ts(piece.file_id, max(step.start_ts, step.commit_ts))
+        for begin, end in piece.holes:
+            ahead = bisect.bisect_left(steps, begin, key=lambda step: step.at.offset)
+            self._put_recovered(piece.file_id, steps[:ahead])
+            self._note_hole(Pointer(piece.file_id, begin), Pointer(piece.file_id, end), self._sorter.now().sorted_promise)
+            self._sorter.pass_over(Pointer(piece.file_id, end))
+            steps = steps[ahead:]
+        self._put_recovered(piece.file_id, steps)
+
+    def _put_recovered(self, file_id: int, steps: Sequence[Step]) -> None:
         if steps:
-            self._put(steps, self._log.max_ts(piece.file_id))
+            self._put(steps, self._log.max_ts(file_id))
+
+    def _note_hole(self, begin: Pointer, end: Pointer, after_ts: int) -> None:
+        if begin in self._holes:
+            return
+        _log.error("value log %s: what stood from there to %s is lost; Drainers behind commit_ts %d are told", begin, end, after_ts)
+        hole = Hole(begin, end, after_ts)
+        self._index.note_hole(hole)
+        self._holes = {**self._holes, begin: hole}
 
     # writing
 
@@ -256,6 +289,8 @@ class Store:
         try:
             for piece in self._log.scan(start, end):
                 steps = list(_steps(piece))
+                for hole_begin, hole_end in piece.holes:
+                    self._note_hole(Pointer(piece.file_id, hole_begin), Pointer(piece.file_id, hole_end), self._state.sorted_promise)
                 left = _FOREVER if deadline is None else deadline - time.monotonic()
                 if self._closing.is_set() or left < 0 or steps and not self._backlog.put(steps, left):
                     return reached, False
@@ -335,6 +370,48 @@ class Store:
         """Binlogs up to this ts may be collected already."""
         return self._gc_ts
 
+    def damages(self) -> list[Damage]:
+        """The damaged places that were met while the log was indexed, in log order."""
+        beginning = self._log.beginning
+        return [self._damage(hole) for hole in sorted(self._holes.values()) if hole.end >= beginning]
+
+    def damage_at(self, begin: Pointer, end: Pointer) -> Damage:
+        """What may be lost between two positions of the log."""
+        known = self._holes.get(begin)
+        return self._damage(known or Hole(begin, end, self._index.newest_checkpoint(begin).sorted_promise))
+
+    def _damage(self, hole: Hole) -> Damage:
+        upto = self._upto.get(hole.begin) or self._commits_above(hole)
+        if upto:
+            self._upto[hole.begin] = upto
+        return Damage(hole.begin.file_id, hole.begin.offset, hole.end.offset, hole.after_ts, upto)
+
+    def _commits_above(self, hole: Hole) -> int:
+        """What is lost in ``hole`` has a smaller commit_ts than this; 0: nobody can say yet.
+
+        That is the commit_ts of a transaction whose Prewrite lies behind (TiDB asks for it after the Prewrite was acknowledged), or the second
+        fake binlog behind: its ts was fetched when the first one had been written.
+        """
+        last, fakes = hole.after_ts, 0
+        while True:
+            delivered = self._index.span(last, _ANY_TS, _INDEX_BATCH).delivered
+            for entry in delivered:
+                if entry.at < hole.end:
+                    continue
+                fakes += entry.kind is Kind.FAKE
+                if fakes == 2 or entry.kind is Kind.COMMIT and self._began_behind(entry, hole.end):
+                    return entry.ts - 1
+            if len(delivered) < _INDEX_BATCH:
+                return 0
+            last = delivered[-1].ts
+
+    def _began_behind(self, commit: Entry, position: Pointer) -> bool:
+        try:
+            prewrite = self.prewrite(read(self.payload(commit)).start_ts)
+        except (Corruption, BinlogPurged):
+            return False
+        return prewrite is not None and prewrite.at >= position
+
     def wait_past(self, seen: Checkpoint, timeout: float) -> Checkpoint:
         """The state as soon as it has grown past ``seen``, ``wake`` was called or ``timeout`` seconds have gone."""
         with self._news:
@@ -384,8 +461,11 @@ class Store:
         return pieces
 
     def base(self, ts: int) -> Checkpoint:
-        """The checkpoint from whose ``low`` on a reader sees every transaction with commit_ts > ``ts``."""
+        """The checkpoint from whose ``low`` on a reader sees every transaction with commit_ts > ``ts``, or where it may be lost."""
         found, beginning = self._index.base(max(0, ts)), self._log.beginning
+        for damage in self.damages():
+            if damage.concerns(ts, ()):
+                found = found._replace(low=min(found.low, Pointer(damage.file_id, damage.begin)))
         return found if found.low >= beginning else found._replace(low=beginning)
 
     def steps_past(self, after: Pointer, limit: int) -> list[Checkpoint]:
@@ -423,6 +503,7 @@ class Store:
     def _remove(self, upto: int) -> None:
         gone = self._log.drop(upto, self._state.low.file_id)
         beginning = self._log.beginning
+        self._holes = {begin: hole for begin, hole in self._holes.items() if hole.end >= beginning}
         for count in self._index.drop_oldest(upto, beginning, _GC_BATCH):
             self.deleted_keys += count
             faults.point("gc-keys")

@@ -3,7 +3,7 @@
 Promises: ``append`` returns only when its records are on the disk (with ``sync``); a batch that fails leaves no trace, or, when even the cut
 back fails, stops the log for good rather than acknowledge what may be lost. Reading stays inside what is durable.
 One appender; readers of any number: a file that is dropped stays readable for those who read it. A torn tail of the newest file is cut off
-at ``recover``; damage elsewhere is passed over and counted.
+at ``recover``; what was acknowledged is never cut, and damage is counted and told with the records around it (``Piece.holes``).
 
 Points of ``conf.faults``: vlog-before-write, vlog-written, vlog-synced, vlog-finished, vlog-created, vlog-before-drop, vlog-dropped.
 """
@@ -25,12 +25,13 @@ from binlog_source.pump.storage.format import (
     encode_record,
     file_id_of,
     file_name,
+    is_framed,
     split_records,
 )
 from binlog_source.pump.storage.pointer import BEGINNING, Pointer
 from binlog_source.pump.storage.record import Record
 from conf import faults
-from schemas.errors import Corruption
+from schemas.errors import BinlogPurged, Corruption
 
 FINISH_FROM = 50 * 1024
 """A clean close finishes the active file with a footer only from this size on (pump.md 4.1)."""
@@ -39,11 +40,13 @@ _log = logging.getLogger(__name__)
 
 
 class Piece(NamedTuple):
-    """Some records of one file, in order."""
+    """Some records of one file, in order, and the damaged places between them."""
 
     file_id: int
     offsets: list[int]
     payloads: list[bytes]
+    holes: Sequence[tuple[int, int]] = ()
+    """Where bytes that are no records begin and end: places that records may have stood at."""
 
     def end_of(self, position: int) -> int:
         """Offset just after the record at ``position``."""
@@ -111,12 +114,17 @@ class ValueLog:
         with self._lock:
             return sum(f.length for f in self._files.values())
 
-    def recover(self, start: Pointer) -> Iterator[Piece]:
-        """The records from ``start`` on, in order; then the torn tail is cut off and the log is ready for ``append``."""
+    def recover(self, start: Pointer, indexed: Pointer = BEGINNING) -> Iterator[Piece]:
+        """The records from ``start`` on, in order; then the torn tail is cut off and the log is ready for ``append``.
+
+        ``indexed``: what lies before it was durable once, so that it is damaged and not torn.
+        """
         good = start.offset if start.file_id == self._active else 0
         for piece in self.scan(start, None):
-            if piece.file_id == self._active and piece.offsets:
-                good = piece.end_of(len(piece.offsets) - 1)
+            if piece.file_id == self._active:
+                piece = self._without_torn(piece, indexed)
+                last = piece.end_of(len(piece.offsets) - 1) if piece.offsets else good
+                good = max(good, last, *(end for _, end in piece.holes))
             yield piece
         self._ready = True
         if self._active < 0 or self._files[self._active].finished:
@@ -129,6 +137,17 @@ class ValueLog:
             self._appender.truncate(good)
             self._appender.sync()
             active.length = good
+
+    def _without_torn(self, piece: Piece, indexed: Pointer) -> Piece:
+        """The newest file's ``piece`` without an append that was never finished: that leaves a part of a record, which nobody was answered for."""
+        active = self._files[self._active]
+        if active.finished or not piece.holes or piece.holes[-1][1] != active.length:
+            return piece
+        begin, end = piece.holes[-1]
+        kept = min(indexed.offset, end) if indexed.file_id == self._active else begin
+        if is_framed(active.reader.read(begin, end - begin)):
+            kept = end
+        return piece._replace(holes=[*piece.holes[:-1], *([(begin, kept)] if kept - begin >= HEADER.size else [])])
 
     def max_ts(self, file_id: int) -> int:
         """The largest ts of a file: of a finished one for good, of another as far as it was written or noted."""
@@ -232,10 +251,17 @@ class ValueLog:
             appender.close()
 
     def read(self, at: Pointer, length: int) -> bytes:
-        """The payload of the record of ``length`` bytes at ``at``."""
+        """The payload of the record of ``length`` bytes at ``at``.
+
+        Raises:
+            Corruption: there is no such record.
+            BinlogPurged: its file was collected meanwhile.
+        """
         file = self._files.get(at.file_id)
         if file is None:
-            raise Corruption(f"value log {at}: there is no such file any more")
+            if not self._ready:
+                raise OSError("the value log is closed")
+            raise BinlogPurged(f"value log {at}: the file has been collected")
         return decode_record(file.reader.read(at.offset, length), at)
 
     def scan(self, start: Pointer, upto: Pointer | None, piece_size: int = _PIECE) -> Iterator[Piece]:
@@ -256,13 +282,18 @@ class ValueLog:
 
     def _scan_file(self, file_id: int, reader: ReadFile, at: int, end: int, piece_size: int) -> Iterator[Piece]:
         wanted = piece_size
+        carried: list[tuple[int, int]] = []
         while at < end:
             split = split_records(reader.read(at, min(wanted, end - at)), end - at)
             if split.skipped:
                 self.damaged_bytes += split.skipped
                 _log.warning("value log %s: %d damaged bytes passed over from offset %d on", file_name(file_id), split.skipped, at)
-            if split.offsets:
-                yield Piece(file_id, [at + offset for offset in split.offsets], split.payloads)
+            holes = _joined(carried, [(at + begin, at + over) for begin, over in split.holes])
+            # a hole that reaches the end of the piece may go on in the next
+            carried = [holes.pop()] if holes and holes[-1][1] == at + split.consumed < end else []
+            holes = [hole for hole in holes if hole[1] - hole[0] >= HEADER.size]
+            if split.offsets or holes:
+                yield Piece(file_id, [at + offset for offset in split.offsets], split.payloads, holes)
             if not split.consumed and split.missing <= wanted:
                 raise Corruption(f"value log {Pointer(file_id, at)}: the file is shorter than it was ({end} bytes expected)")
             at += split.consumed
@@ -296,3 +327,10 @@ class ValueLog:
             _log.warning("value log %s is not finished: %s", file_name(self._active), error)
         with self._lock:
             self._files.clear()
+
+
+def _joined(before: list[tuple[int, int]], holes: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """``before`` (at most one) and ``holes``, those that touch as one."""
+    if before and holes and before[0][1] == holes[0][0]:
+        return [(before[0][0], holes[0][1]), *holes[1:]]
+    return [*before, *holes]

@@ -1,0 +1,144 @@
+"""A damaged value log behind real gRPC: one clear error at the reader, or a finding; a real Pump that stands still without a word."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from binlog_source import tails as tails_module
+from binlog_source.client import Endpoint, read_sorted
+from binlog_source.datasource import BinlogPartition, _rows
+from binlog_source.offset import BinlogOffset, Position
+from binlog_source.options import StreamOptions
+from binlog_source.pump.server import EmbeddedPump
+from binlog_source.pump.storage.record import fake
+from binlog_source.tails import Tails
+from conf.model import PumpConfig, SourceConfig
+from schemas.errors import DamagedLog, PumpUnavailable
+from schemas.events import Delivery, Op
+from tests.fakes.scripted_pump import Asked, ScriptedPump, message
+from tests.faults.store_model import commit, prewrite
+from tests.unit.binlog_source.test_pump_damage import flip
+
+pytestmark = pytest.mark.grpc
+
+STRICT = SourceConfig(pumps="127.0.0.1:1", cluster_id=7)
+LOSSY = SourceConfig(pumps="127.0.0.1:1", cluster_id=7, fail_on_data_loss=False)
+DELIVERIES = (Delivery.SORTED, Delivery.RAW)
+
+
+def rows(partition: BinlogPartition, config: SourceConfig) -> list[tuple[int, int, int]]:
+    batches = list(_rows(partition, config, StreamOptions(patience=20.0)))
+    found = [row for batch in batches for row in batch.to_pylist()]
+    return [(row["tp"], row["start_ts"], row["commit_ts"]) for row in found if row["tp"] != Op.RESOLVED]
+
+
+@pytest.fixture
+def damaged(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[EmbeddedPump]:
+    """A Pump whose log lost the Prewrite of 11 (committed at 14); with ``rebuilt`` its index is made after that."""
+    config = PumpConfig(node_id="p1", addr="127.0.0.1:0", data_dir=str(tmp_path), cluster_id=7, gc="7", fake_binlog_interval=0)
+    with_index = EmbeddedPump(config).start()
+    store = with_index.service.store
+    store.write([prewrite(5), commit(5, 9), fake(10)])
+    hit = store.catch_up().at.offset
+    store.write([prewrite(11), commit(11, 14), prewrite(15), commit(15, 19), fake(25), fake(27)])
+    store.catch_up()
+    flip(tmp_path / "value" / "000000.vlog", hit + 20)
+    if request.param == "live":
+        yield with_index
+        with_index.stop()
+        return
+    with_index.stop()
+    shutil.rmtree(tmp_path / "index")
+    rebuilt = EmbeddedPump(config).start()
+    yield rebuilt
+    rebuilt.stop()
+
+
+def partition_of(pump: EmbeddedPump, delivery: Delivery) -> BinlogPartition:
+    end = pump.service.store.state.at
+    return BinlogPartition(Endpoint("p1", pump.address, 7), delivery, 4, 27, Position(0, 0), Position(*end), 1)
+
+
+@pytest.mark.parametrize("delivery", DELIVERIES)
+@pytest.mark.parametrize("damaged", ["live", "rebuilt"], indirect=True)
+def test_a_damaged_record_is_one_clear_error(damaged: EmbeddedPump, delivery: Delivery) -> None:
+    with pytest.raises(DamagedLog, match=r"Pump p1: value log 000000.vlog is damaged from offset \d+ to \d+: .* failOnDataLoss=false"):
+        rows(partition_of(damaged, delivery), STRICT)
+
+
+@pytest.mark.parametrize("delivery", DELIVERIES)
+@pytest.mark.parametrize("damaged", ["live", "rebuilt"], indirect=True)
+def test_with_fail_on_data_loss_off_it_is_a_finding_and_all_else_arrives(damaged: EmbeddedPump, delivery: Delivery) -> None:
+    found = rows(partition_of(damaged, delivery), LOSSY)
+    lost = [row for row in found if row[0] == Op.LOST]
+    assert lost and all(after < 14 <= upto for _, after, upto in lost)
+    kept = [commit_ts for tp, _, commit_ts in found if tp == 1]
+    assert kept == ([9, 19] if delivery is Delivery.SORTED else [9, 14, 19]), "raw: the Commit without Prewrite is pairing's finding"
+    assert rows(partition_of(damaged, delivery), LOSSY) == found, "a batch read again holds the same"
+
+
+@pytest.mark.parametrize("damaged", ["rebuilt"], indirect=True)
+def test_the_drivers_tail_stops_or_goes_on(damaged: EmbeddedPump) -> None:
+    offset = BinlogOffset(Delivery.RAW, 10, 10, {})
+    strict = Tails(fail_on_data_loss=True)
+    strict.follow({"p1": Endpoint("p1", damaged.address, 7)}, 10)
+    with pytest.raises(DamagedLog, match="000000.vlog"):
+        strict.wait(lambda: strict.views(offset) is None and False, 5)
+    lossy = Tails(fail_on_data_loss=False)
+    lossy.follow({"p1": Endpoint("p1", damaged.address, 7)}, 10)
+    assert lossy.wait(lambda: bool(lossy.views(offset) and lossy.views(offset)["p1"].steps), 5)
+    strict.stop()
+    lossy.stop()
+
+
+REAL = [(1, 5, 9), (2, 10, 10), (1, 11, 14), (1, 15, 19), (2, 25, 25)]
+
+
+def stands_still(asked: Asked) -> Iterator[bytes]:
+    """As a real Pump whose record at 14 is damaged: what comes before it, then the end with OK."""
+    for tp, start_ts, commit_ts in REAL:
+        if commit_ts > asked.offset:
+            if commit_ts == 14:
+                return
+            yield message(tp, start_ts, commit_ts)
+
+
+def real(pump: ScriptedPump) -> BinlogPartition:
+    nowhere = Position(0, 0)
+    return BinlogPartition(Endpoint("p7", pump.address, 7), Delivery.SORTED, 4, 25, nowhere, nowhere, 1)
+
+
+def test_a_real_pump_that_stands_still_is_an_error_that_names_the_ts() -> None:
+    with (
+        ScriptedPump(stands_still) as pump,
+        pytest.raises(DamagedLog, match=r"Pump p7 ends its stream .* follows ts 10 .* at ts 14 .* is lost"),
+    ):
+        rows(real(pump), STRICT)
+
+
+def test_a_real_pump_that_stands_still_is_passed_with_a_finding() -> None:
+    with ScriptedPump(stands_still) as pump:
+        assert rows(real(pump), LOSSY) == [(1, 5, 9), (1, 15, 19), (Op.LOST, 13, 14)]
+
+
+def test_the_tail_of_a_real_pump_that_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tails_module, "_LAST_PAUSE", 0.05)
+    offset = BinlogOffset(Delivery.SORTED, 4, 4, {})
+    with ScriptedPump(stands_still) as pump:
+        known = {"p7": Endpoint("p7", pump.address, 7)}
+        strict, lossy = Tails(fail_on_data_loss=True), Tails(fail_on_data_loss=False)
+        strict.follow(known, 4)
+        lossy.follow(known, 4)
+        with pytest.raises(DamagedLog, match="at ts 14"):
+            strict.wait(lambda: strict.views(offset) is None and False, 20)
+        assert lossy.wait(lambda: bool((v := lossy.views(offset)) and v["p7"].steps[-1].sorted_promise == 25), 20)
+        strict.stop()
+        lossy.stop()
+
+
+def test_a_pump_that_ends_every_stream_loses_nothing() -> None:
+    """It is out of order, not damaged: nothing is passed over."""
+    with ScriptedPump(lambda asked: iter(())) as pump, pytest.raises(PumpUnavailable, match="gave nothing for 6 s"):
+        list(read_sorted(Endpoint("p7", pump.address, 7), 4, 25, 6.0, lambda gc_ts: None, on_damage=lambda damage, text: None))

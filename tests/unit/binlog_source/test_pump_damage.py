@@ -1,0 +1,203 @@
+"""Bytes of the value log that were flipped: no delivery passes them in silence, be the index there or lost."""
+
+import contextlib
+import gzip
+import shutil
+from pathlib import Path
+
+import pytest
+
+from binlog_source.damage import damage_in
+from binlog_source.pump.storage.format import HEADER, decode_footer, split_records
+from binlog_source.pump.storage.pointer import BEGINNING, Pointer
+from binlog_source.pump.storage.record import Kind, fake, read
+from binlog_source.pump.storage.store import Store, StoreSettings
+from schemas.errors import BinlogPurged, DamagedLog
+from tests.faults.store_model import commit, drained, prewrite, pulled, raw
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "pump_dir"
+WRITTEN = [prewrite(5), commit(5, 9), fake(10), prewrite(11), commit(11, 14), prewrite(15), commit(15, 19), fake(25), fake(27)]
+LOST_P, LOST_C, LAST = 3, 4, 8
+
+
+def opened(path):
+    return contextlib.closing(Store(path, StoreSettings(sync=False)))
+
+
+def flip(file, at):
+    data = bytearray(file.read_bytes())
+    data[at] ^= 0xFF
+    file.write_bytes(bytes(data))
+
+
+def place(number):
+    return sum(HEADER.size + len(record.payload) for record in WRITTEN[:number])
+
+
+@pytest.fixture
+def log(tmp_path):
+    with opened(tmp_path) as store:
+        store.write(WRITTEN)
+    return tmp_path / "value" / "000000.vlog"
+
+
+def damage_of(pull):
+    """What is delivered is not looked at: a pull that ends with an error gives up what came before with it."""
+    with pytest.raises(DamagedLog) as error:
+        pull()
+    damage = damage_in(str(error.value))
+    assert damage is not None and "Pump p: value log 000000.vlog" in str(error.value)
+    return damage
+
+
+def commit_ts(entities):
+    return [entity.meta.commitTs for entity in entities]
+
+
+@pytest.mark.parametrize("hit", [0, 5, HEADER.size + 3])
+@pytest.mark.parametrize("number", [LOST_P, LOST_C])
+def test_a_record_that_went_bad_after_it_was_indexed_is_named_with_its_commit_ts(tmp_path, log, number, hit):
+    with opened(tmp_path) as store:
+        flip(log, place(number) + hit)
+        damage = damage_of(lambda: pulled(store))
+        assert (damage.begin, damage.upto_ts, damage.exact) == (place(number), 14, True)
+        assert damage_of(lambda: pulled(store, 10)) == damage
+        assert commit_ts(pulled(store, damage.upto_ts)) == [19, 25, 27], "a reader that may lose goes on behind it"
+        hole = damage_of(lambda: raw(store))
+        assert (hole.begin, hole.end) == (place(number), place(number + 1))
+        assert hole.after_ts < 14 <= hole.upto_ts
+        assert commit_ts(raw(store, Pointer(0, hole.end)))[-2:] == [27, 27]
+
+
+@pytest.mark.parametrize("number", [LOST_P, LOST_C])
+def test_a_record_that_went_bad_before_it_was_indexed_is_told_by_its_span(tmp_path, log, number):
+    flip(log, place(number) + 20)
+    shutil.rmtree(tmp_path / "index")
+    with opened(tmp_path) as store:
+        hole = damage_of(lambda: pulled(store))
+        assert (hole.begin, hole.end) == (place(number), place(number + 1))
+        assert hole.after_ts < 14 <= hole.upto_ts
+        # a Prewrite whose Commit is lost waits for the orphan resolver
+        assert commit_ts(pulled(store, hole.upto_ts)) == ([19, 25, 27] if number == LOST_P else [])
+        assert damage_of(lambda: raw(store)) == hole
+    with opened(tmp_path) as store:
+        assert damage_of(lambda: pulled(store)) == hole, "it is remembered"
+
+
+def test_a_commit_whose_prewrite_may_be_lost_is_not_taken_for_another_pumps(tmp_path, log):
+    flip(log, place(LOST_P) + 20)
+    shutil.rmtree(tmp_path / "index")
+    with opened(tmp_path) as store:
+        hole = damage_of(lambda: pulled(store))
+        lost = damage_of(lambda: drained(store, lambda service, stop: service.pull_sorted(0, stop, {hole.place})))
+        assert (lost.upto_ts, lost.exact) == (14, True)
+        behind = drained(store, lambda service, stop: service.pull_sorted(lost.upto_ts, stop, {hole.place}))
+        assert commit_ts(behind) == [19, 25, 27]
+
+
+def test_prewrite_and_commit_lost_together_are_told(tmp_path, log):
+    flip(log, place(LOST_P) + 20)
+    flip(log, place(LOST_C) + 20)
+    shutil.rmtree(tmp_path / "index")
+    with opened(tmp_path) as store:
+        hole = damage_of(lambda: pulled(store))
+        assert (hole.begin, hole.end, hole.after_ts, hole.upto_ts) == (place(LOST_P), place(LOST_C + 1), 10, 18)
+        behind = drained(store, lambda service, stop: service.pull_sorted(0, stop, {hole.place}))
+        assert commit_ts(behind) == [9, 10, 19, 25, 27]
+
+
+def test_an_acknowledged_record_at_the_end_is_not_taken_for_a_torn_one(tmp_path, log):
+    flip(log, place(LAST) + 20)
+    size = log.stat().st_size
+    with opened(tmp_path) as store:
+        assert log.stat().st_size == size, "the evidence stays"
+        assert damage_of(lambda: pulled(store)).begin == place(LAST)
+        assert damage_of(lambda: raw(store)).begin == place(LAST)
+    shutil.rmtree(tmp_path / "index")
+    with opened(tmp_path) as store:
+        assert damage_of(lambda: raw(store)).begin == place(LAST)
+        assert damage_of(lambda: drained(store, lambda service, stop: service.pull_raw(Pointer(0, place(LAST)), stop))).begin == place(LAST)
+        store.write([fake(40), fake(50)])
+        assert damage_of(lambda: pulled(store)).begin == place(LAST)
+
+
+def test_a_log_that_is_shorter_than_what_was_acknowledged_is_told(tmp_path, log):
+    log.write_bytes(log.read_bytes()[: place(LOST_C)])
+    with opened(tmp_path) as store:
+        store.write([commit(11, 13), prewrite(30), commit(30, 33)])
+        damage = damage_of(lambda: pulled(store))
+        assert (damage.begin, damage.end, damage.upto_ts) == (place(LOST_C), place(LOST_C), 32)
+        assert damage_of(lambda: raw(store)) == damage
+        assert commit_ts(drained(store, lambda service, stop: service.pull_sorted(0, stop, {damage.place}))) == [9, 10, 13, 33]
+        assert len(drained(store, lambda service, stop: service.pull_raw(BEGINNING, stop, {damage.place}))) == 8
+
+
+def test_readers_from_behind_are_not_bothered(tmp_path, log):
+    flip(log, place(LOST_P) + 20)
+    shutil.rmtree(tmp_path / "index")
+    with opened(tmp_path) as store:
+        assert commit_ts(pulled(store, 18)) == [19, 25, 27]
+        assert drained(store, lambda service, stop: service.pull_tip(18, stop))
+
+
+def test_a_tip_does_not_promise_past_it_in_silence(tmp_path, log):
+    flip(log, place(LOST_P) + 20)
+    shutil.rmtree(tmp_path / "index")
+    with opened(tmp_path) as store:
+        hole = damage_of(lambda: drained(store, lambda service, stop: service.pull_tip(13, stop)))
+        base = drained(store, lambda service, stop: service.pull_tip(13, stop, {hole.place}))[0]
+        assert Pointer(base.pos.suffix, base.pos.offset) <= Pointer(0, hole.begin), "a raw pull from there meets the damage"
+
+
+def test_collected_damage_is_forgotten(tmp_path):
+    with contextlib.closing(Store(tmp_path, StoreSettings(max_file_size=1, sync=False))) as store:
+        for record in WRITTEN:
+            store.write([record])
+    flip(tmp_path / "value" / f"{LOST_P:06d}.vlog", 20)
+    shutil.rmtree(tmp_path / "index")
+    with contextlib.closing(Store(tmp_path, StoreSettings(max_file_size=1, sync=False))) as store:
+        assert len(store.damages()) == 1
+        assert store.collect(26, 0)
+        assert store.damages() == []
+    with contextlib.closing(Store(tmp_path, StoreSettings(max_file_size=1, sync=False))) as store:
+        assert store.damages() == []
+
+
+def test_a_collected_file_is_no_damage(tmp_path):
+    with contextlib.closing(Store(tmp_path, StoreSettings(max_file_size=1, sync=False))) as store:
+        for record in WRITTEN:
+            store.write([record])
+        store.catch_up()
+        entry = store.entry(9)
+        store.collect(26, 0)
+        with pytest.raises(BinlogPurged):
+            store.payload(entry)
+
+
+@pytest.mark.parametrize("kind", [Kind.PREWRITE, Kind.COMMIT])
+@pytest.mark.parametrize("which", [0, 0.5, -1])
+def test_the_directory_of_a_real_pump(tmp_path, kind, which):
+    """Every flip in it, and a flip of its last record: told, in both deliveries, and what is lost lies in the span."""
+    (tmp_path / "value").mkdir()
+    log = tmp_path / "value" / "000000.vlog"
+    data = gzip.decompress((GOLDEN / "000000.vlog.gz").read_bytes())
+    log.write_bytes(data)
+    with opened(tmp_path) as store:
+        whole = commit_ts(pulled(store))
+    end = len(data) - 12 if decode_footer(data[-12:]) else len(data)
+    split = split_records(data[:end], end)
+    records = [(at, read(payload)) for at, payload in zip(split.offsets, split.payloads, strict=True)]
+    hit = [(at, record) for at, record in records if record.kind is kind]
+    at, record = hit[int(which * len(hit)) if which >= 0 else -1]
+    shutil.rmtree(tmp_path / "index")
+    log.write_bytes(data)
+    flip(log, at + HEADER.size + 1)
+    outcomes = {r.start_ts: r.commit_ts for _, r in records if r.kind is Kind.COMMIT}
+    with opened(tmp_path) as store:
+        hole = damage_of(lambda: raw(store))
+        assert hole.begin == at
+        lost = outcomes.get(record.start_ts)
+        assert lost is None or (hole.after_ts < lost and (not hole.upto_ts or lost <= hole.upto_ts or kind is Kind.PREWRITE))
+        if whole[-1] <= hole.after_ts or store.state.sorted_promise <= hole.after_ts:
+            return
+        assert damage_of(lambda: pulled(store)).begin == at
