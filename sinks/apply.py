@@ -285,18 +285,32 @@ class BatchApplier:
         tally.row_events += found.events
         tally.transactions += found.transactions
         steps = self._steps(controls, found.touches)
-        most = min(self._apply.atomic_rows, self._apply.atomic_bytes * found.events // max(found.bytes, 1))
         fetched, fetched_upto = ROW_EVENT.empty_table(), 0
         for place, step in enumerate(steps):
             if isinstance(step, DdlStep):
                 self._apply_ddl(step, tally)
-            elif step.row_events > most:
+            elif not self._fits([step]):
                 self._apply_in_parts(events, step, self._apply.parts, tally)
             else:
                 if step.row_events and step.upto_ts > fetched_upto:
-                    fetched_upto = _reach(steps[place:], most)
+                    fetched_upto = self._reach(steps[place:])
                     fetched = self._not_ignored(parallel.rows_in(events, (step.after_ts, fetched_upto)))
                 self._apply_atomic(rows_between(fetched, step.after_ts, step.upto_ts), step, tally)
+
+    def _fits(self, steps: Sequence[RowsStep]) -> bool:
+        """Whether these steps' rows may be held and applied by the driver."""
+        rows, size = sum(s.row_events for s in steps), sum(s.row_bytes for s in steps)
+        return rows <= self._apply.atomic_rows and size <= self._apply.atomic_bytes
+
+    def _reach(self, steps: Sequence[RowsStep | DdlStep]) -> int:
+        """Up to where rows are fetched in one go: as many of the first steps as fit together."""
+        taken: list[RowsStep] = []
+        for step in steps:
+            if isinstance(step, RowsStep):
+                if taken and not self._fits([*taken, step]):
+                    break
+                taken.append(step)
+        return taken[-1].upto_ts
 
     def _summary(self, events: DataFrame, marks: pa.Table, controls: Controls) -> RowSummary:
         """From the summaries that came along; the rows are looked at again only where one of those lies across a barrier."""
@@ -469,15 +483,3 @@ class BatchApplier:
             yield frame
         finally:
             frame.unpersist()
-
-
-def _reach(steps: Sequence[RowsStep | DdlStep], most: int) -> int:
-    """Up to where rows are fetched in one go: as many of the first steps as have ``most`` row events together."""
-    upto = 0
-    for step in steps:
-        if isinstance(step, RowsStep):
-            most -= step.row_events
-            if most < 0 and upto:
-                break
-            upto = step.upto_ts
-    return upto

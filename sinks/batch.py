@@ -55,11 +55,10 @@ class Controls:
 
 @dataclass(frozen=True, slots=True)
 class RowSummary:
-    """The row changes of a batch: touches by first commit_ts, and their number and bytes."""
+    """The row changes of a batch: touches by first commit_ts, and their number."""
 
     touches: tuple[Touch, ...]
     events: int
-    bytes: int
     transactions: int = 0
 
 
@@ -155,13 +154,12 @@ def summary_of(controls: pa.Table, after_ts: int, ddl_ts: Sequence[int]) -> RowS
 def merge(partials: pa.Table) -> RowSummary:
     """The whole batch's summary from the concatenated partials."""
     touched: dict[tuple[int, int, int], list[int]] = {}
-    row_bytes = 0
     for part in partials.to_pylist():
-        seen = touched.setdefault((part["interval"], part["table_id"], part["schema_version"]), [part["first_ts"], part["last_ts"], 0])
-        seen[:] = [min(seen[0], part["first_ts"]), max(seen[1], part["last_ts"]), seen[2] + part["events"]]
-        row_bytes += part["bytes"]
-    touches = sorted((Touch(table, version, first, n, last) for (_, table, version), (first, last, n) in touched.items()), key=_by_first)
-    return RowSummary(tuple(touches), sum(t.events for t in touches), row_bytes)
+        seen = touched.setdefault((part["interval"], part["table_id"], part["schema_version"]), [part["first_ts"], part["last_ts"], 0, 0])
+        seen[:] = [min(seen[0], part["first_ts"]), max(seen[1], part["last_ts"]), seen[2] + part["events"], seen[3] + part["bytes"]]
+    made = (Touch(table, version, first, n, last, size) for (_, table, version), (first, last, n, size) in touched.items())
+    touches = sorted(made, key=_by_first)
+    return RowSummary(tuple(touches), sum(t.events for t in touches))
 
 
 def _by_first(touch: Touch) -> tuple[int, int]:

@@ -70,6 +70,17 @@ def fold(events: pa.Table) -> NetChanges:
     return NetChanges(tuple(changes), events.num_rows, len(first))
 
 
+def ends_of(events: pa.Table) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which of ``events`` (as for ``fold``) are a row's first or last one: their net changes are those of all."""
+    found = np.zeros(events.num_rows, dtype=bool)
+    if events.num_rows:
+        order = _event_order(_int64(events, "commit_ts"), _int64(events, "seq"))
+        tables, table_codes = np.unique(_int64(events, "table_id")[order], return_inverse=True)
+        for places in _ends(_row_codes(events["key"], order, table_codes, len(tables))):
+            found[order[places]] = True
+    return found
+
+
 def part_numbers(
     table_ids: Indexes, keys: pa.BinaryArray, keyless: np.ndarray[Any, np.dtype[np.bool_]], parts: int
 ) -> np.ndarray[Any, np.dtype[np.int32]]:

@@ -9,8 +9,11 @@ The parts are those of clustered tables by key; a table whose rows are found by 
 because it may have no key in the target, and two connections deleting from it would wait for each other.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,11 +32,12 @@ from sinks import lease, progress
 from sinks.batch import PARTIAL, control_mask, rows_between, summarise, summary_rows, without
 from sinks.blocks import BLOCK, CONTROLS, ROWS, pack, slices, unpack
 from sinks.dialect import Flavour
-from sinks.fold import part_numbers
+from sinks.fold import ends_of, part_numbers
 from sinks.lease import Lease
-from sinks.plan import Phase, PlanLimits, plan_rows, row_identities
+from sinks.plan import Phase, PlanLimits, Statement, plan_rows, row_identities
 from sinks.route import Route
 from sinks.session import Session, connect, run_transaction
+from sinks.spool import IN_MEMORY, RowSpool, Spool
 
 KEYED = ROW_EVENT.append(pa.field("key", pa.binary())).append(pa.field("part", pa.int32(), nullable=False))
 """A row event with its row's identity and its part. ``key`` is null for a table that the history does not know."""
@@ -165,30 +169,68 @@ class PartPlan:
     gone: frozenset[int]
     """Tables whose rows have nowhere to go."""
 
+    def chosen(self, rows: pa.Table) -> pa.Table:
+        """What of ``rows`` is to be planned."""
+        inside = without(rows_between(rows, *self.span), "table_id", self.gone)
+        return without(inside, "commit_ts", self.skipped_ts)
+
 
 def planned(blocks: DataFrame, how: PartPlan, to: PartTarget) -> DataFrame:
     """The writes of each part (``PLANNED``), from keyed blocks between two barriers. Making a part's row runs its deletes, in their own transaction."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        whole = rows_between(unpack(batches, KEYED), *how.span)
-        whole = without(whole, "table_id", how.gone)
-        whole = without(whole, "commit_ts", how.skipped_ts)
-        for part in np.unique(whole.column("part").to_numpy()).tolist():
-            rows = whole.filter(pc.equal(whole.column("part"), part)).combine_chunks()
-            keys = rows.column("key").combine_chunks()
-            if keys.null_count:
-                raise _keyless_rows(rows)
-            plan = plan_rows(rows.select(ROW_EVENT.names), how.tables, how.limits, keys, flavour=how.flavour, route=how.route)
-            deleted = _write_part(to, part, Phase.DELETE, [(s.sql, s.rows) for s in plan.deletes]) if plan.deletes else 0
-            yield _planned_row(part, Phase.DELETE, deleted, b"")
-            for statement in plan.writes:
-                yield _planned_row(part, Phase.WRITE, statement.rows, statement.sql)
+        with RowSpool(KEYED) as spool:
+            whole = spool.extend(how.chosen(unpack([batch], KEYED)) for batch in batches).table()
+            numbers = whole.column("part").to_numpy()
+            for part in np.unique(numbers).tolist():
+                yield from _planned_part(part, _only(whole, numbers == part), how, to)
 
     return _overlapping(blocks, how.span).mapInArrow(run, ddl_of(PLANNED))
 
 
+def _planned_part(part: int, rows: pa.Table, how: PartPlan, to: PartTarget) -> Iterator[pa.RecordBatch]:
+    """One part's deletes run, its writes as rows of ``PLANNED``. A part too big for memory is planned subset by subset; a row's events stay together."""
+    with Spool[Statement]() as deletes, Spool[Statement]() as writes:
+        for subset in _subsets(rows):
+            keys = subset.column("key").combine_chunks()
+            plan = plan_rows(subset.select(ROW_EVENT.names), how.tables, how.limits, keys, flavour=how.flavour, route=how.route)
+            deletes.extend(plan.deletes)
+            writes.extend(plan.writes)
+        deleted = _write_part(to, part, Phase.DELETE, deletes) if len(deletes) else 0
+        yield _planned_row(part, Phase.DELETE, deleted, b"")
+        for statement in writes:
+            yield _planned_row(part, Phase.WRITE, statement.rows, statement.sql)
+
+
+def _subsets(rows: pa.Table) -> Iterator[pa.Table]:
+    """``rows`` in subsets of about ``IN_MEMORY`` bytes, by their keys; of a row that is in many events only the first and the last one."""
+    count = -(-rows.nbytes // IN_MEMORY)
+    keys = rows.column("key").combine_chunks()
+    if keys.null_count:
+        raise _keyless_rows(rows)
+    if count <= 1:
+        yield rows.combine_chunks()
+        return
+    needed = ends_of(rows.select(["commit_ts", "seq", "op", "table_id", "key"]))
+    # The part is a remainder of the same hash, which its upper bits do not depend on.
+    spread = part_numbers(rows.column("table_id").to_numpy(), keys, np.zeros(len(keys), np.bool_), 1 << 30) >> 12
+    for number in range(count):
+        yield _only(rows, needed & (spread % count == number)).combine_chunks()
+
+
+def _only(rows: pa.Table, mask: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.Table:
+    """The rows of ``mask``, batch by batch: a filter of the whole would first make one array of it."""
+    if bool(mask.all()):
+        return rows
+    found, at = [], 0
+    for batch in rows.to_batches():
+        found.append(batch.filter(pa.array(mask[at : at + batch.num_rows])))
+        at += batch.num_rows
+    return pa.Table.from_batches(found, rows.schema)
+
+
 def _keyless_rows(rows: pa.Table) -> SchemaMismatch:
-    first = rows.filter(pc.is_null(rows.column("key"))).slice(0, 1).to_pylist()[0]
+    first = rows.drop_columns(["row"]).filter(pc.is_null(rows.column("key"))).slice(0, 1).to_pylist()[0]
     return SchemaMismatch(
         f"table id {first['table_id']}: a row event at commit_ts {first['commit_ts']} (schema version {first['schema_version']}) has no identity, because "
         "the DDL history has no such table at that version; check that ddl-history is the history of this cluster and reaches back to the table's CREATE TABLE"
@@ -210,19 +252,18 @@ def write(plans: DataFrame, to: PartTarget) -> int:
     """Run the writes, part by part; returns the rows written. Blocks until every part is committed."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        parts: dict[int, list[tuple[bytes, int]]] = {}
-        for batch in batches:
-            for part, sql, rows in zip(*(batch.column(name).to_pylist() for name in ("part", "sql", "rows")), strict=True):
-                parts.setdefault(part, []).append((sql, rows))
-        for part in sorted(parts):
-            rows = _write_part(to, part, Phase.WRITE, parts.pop(part))
-            yield pa.RecordBatch.from_arrays([pa.array([part], pa.int32()), pa.array([rows], pa.int64())], schema=DONE)
+        statements = (row for batch in batches for row in batch.to_pylist())
+        for part, rows in groupby(statements, key=itemgetter("part")):
+            with Spool[Statement]() as spool:
+                spool.extend(Statement(row["sql"], row["rows"], Phase.WRITE) for row in rows)
+                written = _write_part(to, part, Phase.WRITE, spool)
+            yield pa.RecordBatch.from_arrays([pa.array([part], pa.int32()), pa.array([written], pa.int64())], schema=DONE)
 
     done = plans.filter(F.col("phase") == Phase.WRITE.value).mapInArrow(run, ddl_of(DONE)).toArrow()
     return sum(done.column("rows").to_pylist())
 
 
-def _write_part(to: PartTarget, part: int, phase: Phase, statements: Sequence[tuple[bytes, int]]) -> int:
+def _write_part(to: PartTarget, part: int, phase: Phase, statements: Iterable[Statement]) -> int:
     """One transaction: the lease, the marker and the data. Nothing when the marker is there already."""
     mark = (to.lease.cluster_id, to.from_ts, to.to_ts, part, to.parts, phase.value, to.apply.checkpoint_schema)
 
@@ -230,11 +271,13 @@ def _write_part(to: PartTarget, part: int, phase: Phase, statements: Sequence[tu
         lease.check(session, to.lease)
         if not progress.claim_part(session, *mark):
             return 0
-        for sql, _ in statements:
-            session.execute(sql)
+        rows = 0
+        for statement in statements:
+            session.execute(statement.sql)
+            rows += statement.rows
         faults.point(f"before-part-{phase.value}-commit")
-        return sum(rows for _, rows in statements)
+        return rows
 
-    rows = run_transaction(lambda: connect(to.target, to.apply), work, to.apply.retries)
+    written = run_transaction(lambda: connect(to.target, to.apply), work, to.apply.retries)
     faults.point(f"after-part-{phase.value}")
-    return rows
+    return written

@@ -48,6 +48,8 @@ class Touch:
     events: int
     last_commit_ts: int = 0
     """0 = unknown: then they may reach up to the end of the span, and every later step counts them too."""
+    bytes: int = 0
+    """Of row images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,8 @@ class RowsStep:
     row_events: int
     """Exact when no touch reaches over a cut, else an upper bound; 0 = surely none."""
     tables: Mapping[int, TableAt]
+    row_bytes: int = 0
+    """Of their images, exact or a bound as ``row_events`` is."""
     gone: frozenset[int] = frozenset()
     """Table ids with rows here that are dropped or truncated already: their rows have nowhere to go."""
     applied: AppliedJobs = field(default=AppliedJobs(0))
@@ -198,8 +202,8 @@ class _Planner:
             found = {i: self._table(i) for i in ids}
             tables = {i: t for i, t in found.items() if t is not None}
             gone = frozenset(i for i in ids if i not in tables and i in self._history.tracks)
-            events = sum(t.events for t in here)
-            self._steps.append(RowsStep(self._after, upto, events, tables, gone, self._applied))
+            events, size = sum(t.events for t in here), sum(t.bytes for t in here)
+            self._steps.append(RowsStep(self._after, upto, events, tables, size, gone, self._applied))
         self._after = upto
         self._rows = [t for t in self._rows if t.last_commit_ts > upto or t.last_commit_ts == 0]
 

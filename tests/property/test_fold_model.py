@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.events import Op
-from sinks.fold import fold, part_numbers
+from sinks.fold import ends_of, fold, part_numbers
 
 State = dict[tuple[int, bytes], int]
 
@@ -78,3 +78,15 @@ def test_parts_folded_alone_make_the_whole(history: History, parts: int) -> None
     split = [fold(table.filter(pa.array(numbers == n))) for n in range(parts)]
     for name in ("removed", "before", "after", "added"):
         assert sum(len(getattr(t, name)) for s in split for t in s) == sum(len(getattr(t, name)) for t in fold(table))
+
+
+@given(histories())
+def test_the_first_and_the_last_event_of_each_row_fold_like_all_of_them(history: History) -> None:
+    table = as_table(history)
+    kept = ends_of(table)
+    places = [i for i, keep in enumerate(kept.tolist()) if keep]
+    assert len(places) <= 2 * len({event[3:5] for event in history.events})
+    few = fold(table.filter(pa.array(kept)))
+    for whole, part in zip(fold(table), few, strict=True):
+        for name in ("removed", "before", "after", "added"):
+            assert [places[i] for i in getattr(part, name)] == getattr(whole, name).tolist()

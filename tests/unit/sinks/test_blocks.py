@@ -8,7 +8,7 @@ from schemas.history import SchemaHistory
 from schemas.packed import packed
 from schemas.stages import ROW_EVENT, TRANSACTION, TRANSACTIONS
 from sinks.blocks import BLOCK, CONTROLS, ROWS, pack, slices, unpack
-from sinks.parallel import KEYED, with_keys
+from sinks.parallel import KEYED, _subsets, with_keys
 
 
 def events(*commit_ts: int) -> pa.Table:
@@ -52,3 +52,22 @@ def test_rows_of_an_unknown_table_have_no_key() -> None:
     assert keyed.schema == KEYED
     assert keyed.column("key").null_count == 2
     assert set(keyed.column("part").to_pylist()) == {0}
+
+
+def test_subsets_hold_each_rows_events_together_and_leave_out_what_the_net_change_does_not_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part too big for memory is planned in subsets: any row's first and last event are in the same one."""
+    monkeypatch.setattr("sinks.parallel.IN_MEMORY", 4_000)
+    keys = [n % 50 for n in range(1000)]
+    made = [
+        {"commit_ts": n + 1, "seq": 0, "op": int(Op.INSERT if n < 50 else Op.UPDATE), "table_id": 7, "schema_version": 3}
+        | {"row": b"r" * 20, "key": b"%08d" % key, "part": key % 2}
+        for n, key in enumerate(keys)
+    ]
+    table = pa.Table.from_pylist(made, schema=KEYED)
+    for part in range(2):
+        rows = table.filter(pa.array([row["part"] == part for row in made]))
+        subsets = list(_subsets(rows))
+        assert len(subsets) > 5
+        found = [(row["key"], row["commit_ts"]) for subset in subsets for row in subset.to_pylist()]
+        assert sorted(found) == sorted((b"%08d" % key, ts + key) for key in range(50) if key % 2 == part for ts in (1, 951))
+        assert sum(subset.num_rows > 0 for subset in subsets) > 3

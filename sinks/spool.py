@@ -1,0 +1,128 @@
+"""Rows and statements of a part that may be bigger than memory: kept in memory up to a bound, in a temporary file beyond it.
+
+Promises: what went in comes out in order, any number of times, until ``close``; a file has no name that could be left behind. The files lie where
+Python's ``tempfile`` puts them (``TMPDIR``).
+"""
+
+import os
+import pickle
+import tempfile
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+import pyarrow as pa
+
+IN_MEMORY = 64 << 20
+"""Bytes that are kept in memory."""
+
+T = TypeVar("T")
+
+
+class RowSpool:
+    """Arrow tables of one schema, as one table."""
+
+    def __init__(self, schema: pa.Schema, in_memory: int = IN_MEMORY) -> None:
+        self._schema = schema
+        self._in_memory = in_memory
+        self._tables: list[pa.Table] = []
+        self._bytes = 0
+        self._path = ""
+        self._writer: pa.ipc.RecordBatchFileWriter | None = None
+        self._map: pa.MemoryMappedFile | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows so far."""
+        return self._bytes
+
+    def extend(self, tables: Iterable[pa.Table]) -> Self:
+        """Add rows."""
+        for table in tables:
+            self._bytes += table.nbytes
+            if self._writer is None and self._bytes > self._in_memory:
+                self._spill()
+            if self._writer is None:
+                self._tables.append(table)
+            else:
+                self._writer.write_table(table)
+        return self
+
+    def table(self) -> pa.Table:
+        """All rows; beyond the bound they stay on disk and are read as they are looked at. Nothing may be added any more."""
+        if self._writer is None:
+            return pa.concat_tables([self._schema.empty_table(), *self._tables])
+        self._writer.close()
+        self._map = pa.memory_map(self._path)
+        os.unlink(self._path)
+        self._path = ""
+        return pa.ipc.open_file(self._map).read_all()
+
+    def close(self) -> None:
+        """Let go of the rows."""
+        self._tables = []
+        if self._writer is not None:
+            self._writer.close()
+        if self._map is not None:
+            self._map.close()
+        if self._path:
+            os.unlink(self._path)
+            self._path = ""
+
+    def __enter__(self) -> Self:
+        """The spool."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close it."""
+        self.close()
+
+    def _spill(self) -> None:
+        handle, self._path = tempfile.mkstemp(prefix="tidb-binlog-rows-")
+        os.close(handle)
+        self._writer = pa.ipc.new_file(self._path, self._schema)
+        for table in self._tables:
+            self._writer.write_table(table)
+        self._tables = []
+
+
+class Spool(Generic[T]):
+    """Values that can be pickled, one after the other."""
+
+    def __init__(self, in_memory: int = IN_MEMORY) -> None:
+        self._file = tempfile.SpooledTemporaryFile(max_size=in_memory, prefix="tidb-binlog-values-")
+        self._count = 0
+
+    def __len__(self) -> int:
+        """How many values there are."""
+        return self._count
+
+    def append(self, value: T) -> None:
+        """Add one."""
+        self._file.seek(0, os.SEEK_END)
+        pickle.dump(value, self._file, pickle.HIGHEST_PROTOCOL)
+        self._count += 1
+
+    def extend(self, values: Iterable[T]) -> None:
+        """Add several."""
+        for value in values:
+            self.append(value)
+
+    def __iter__(self) -> Iterator[T]:
+        """From the first one on. Only one iteration at a time, and nothing may be added during it."""
+        self._file.seek(0)
+        for _ in range(self._count):
+            value: T = pickle.load(self._file)
+            yield value
+
+    def close(self) -> None:
+        """Let go of the values."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        """The spool."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close it."""
+        self.close()
