@@ -62,7 +62,8 @@ def upstream(pumps):
 
 def pulled(pump, delivery="sorted"):
     """All that a Pump delivers up to now."""
-    end = pump.service.store.state
+    # An answered write is durable, but visible only once it is indexed.
+    end = pump.service.store.catch_up()
     with grpc.insecure_channel(pump.address) as channel:
         method = channel.unary_stream(
             "/binlog.Pump/PullBinlogs",

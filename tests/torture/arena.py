@@ -229,6 +229,11 @@ class Drainer:
         self.kill()
 
     @property
+    def pid(self) -> int:
+        """The job's own process."""
+        return self._process.pid
+
+    @property
     def running(self) -> bool:
         """Whether the job's own process is alive."""
         return self._process.poll() is None
