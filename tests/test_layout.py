@@ -131,6 +131,33 @@ def test_the_wheel_asks_for_what_the_jobs_are_run_with() -> None:
     assert set(parser["options.extras_require"]["test"].split()) <= extras
 
 
+def asserting(node: ast.AST, known: set[str]) -> bool:
+    """Whether a function checks something itself, or calls one that does."""
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Assert) or (isinstance(inner, ast.Attribute) and inner.attr in ("raises", "warns", "fail")):
+            return True
+        if isinstance(inner, ast.Call):
+            called = inner.func
+            if (called.id if isinstance(called, ast.Name) else called.attr if isinstance(called, ast.Attribute) else "") in known:
+                return True
+    return False
+
+
+def test_every_test_can_fail() -> None:
+    """A test without an assertion passes although the function that it tests does nothing."""
+    functions = [
+        (f"{name(path)}:{node.lineno}", node)
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef)
+    ]
+    known: set[str] = set()
+    for _ in range(3):
+        known |= {node.name for _, node in functions if asserting(node, known)}
+    unsure = [f"{place} {node.name}" for place, node in functions if node.name.startswith("test_") and not asserting(node, known)]
+    assert unsure == []
+
+
 @pytest.mark.parametrize("target", ["help", "setup", "lint", "type", "imports", "test", "golden", "torture", "bench", "demo"])
 def test_make_help_lists_the_commands(target: str) -> None:
     assert re.search(rf"^{target}:.*## ", (ROOT / "Makefile").read_text(), re.M)

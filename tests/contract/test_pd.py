@@ -124,6 +124,8 @@ def test_a_put_that_lost_the_race_is_tried_again(pd_site: PdSite, registry: PdRe
     finally:
         stop.set()
         thread.join()
+    registry.put_status(PUMPS, NodeStatus("a", "h", max_commit_ts=200))
+    assert [node.max_commit_ts for node in registry.listing(PUMPS).nodes] == [200]
 
 
 def test_timestamps_go_on_when_the_leader_changes(pd_site: PdSite, registry: PdRegistry) -> None:

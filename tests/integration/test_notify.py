@@ -116,8 +116,11 @@ def test_a_drainer_that_is_gone_keeps_a_new_pump_offline(
 
 def test_a_pump_that_was_paused_notifies_nobody(service: UpstreamService, registry: RegistryClient, tmp_path: Path) -> None:
     pump("p", service, tmp_path).start().stop()
+    assert state_of(registry, PUMPS, "p") is NodeState.PAUSED
     registry.put_status(DRAINERS, NodeStatus("dead", "127.0.0.1:1"))
-    pump("p", service, tmp_path).start().stop()
+    again = pump("p", service, tmp_path).start()
+    assert state_of(registry, PUMPS, "p") is NodeState.ONLINE, "though a Drainer that it would have to notify is dead"
+    again.stop()
 
 
 @pytest.mark.parametrize("delivery", list(Delivery))

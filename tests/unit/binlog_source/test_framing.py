@@ -80,9 +80,11 @@ def test_garbage_names_the_pump(data: bytes) -> None:
 @given(st.binary(max_size=60))
 def test_any_bytes_are_records_or_a_violation(data: bytes) -> None:
     try:
-        parse(data, "p")
-    except ProtocolViolation:
+        records = parse(data, "p")
+    except ProtocolViolation as violation:
+        assert "Pump p answered" in str(violation)
         return
+    assert len(records) == len(records.types) == len(pump_pb2.PullBinlogBatch.FromString(data).entity)
 
 
 def test_an_unknown_type_is_refused_in_raw() -> None:

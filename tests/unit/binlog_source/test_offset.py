@@ -115,8 +115,12 @@ def test_forwards_joining_and_leaving_are_fine() -> None:
     require_advance(RAW, RAW)
     require_advance(RAW, dataclasses.replace(RAW, resolved_ts=60, pumps={"b": PumpMark(Position(0, 3))}))
     require_advance(RAW, dataclasses.replace(RAW, pumps={"c": PumpMark(Position(9, 9), Position(0, 0))}))
+    with pytest.raises(ConfigError, match="Pump c goes back"):
+        require_advance(RAW, dataclasses.replace(RAW, pumps={"c": PumpMark(Position(9, 9), Position(9, 10))}))
 
 
 def test_the_floor_of_the_first_batch_wins_over_a_newer_now() -> None:
     now = BinlogOffset(Delivery.RAW, 70, 70, {})
     require_advance(now, RAW)
+    with pytest.raises(ConfigError, match="resolved_ts goes back from 70 to 50"):
+        require_advance(dataclasses.replace(now, pumps=RAW.pumps, floor=10), RAW)

@@ -41,10 +41,16 @@ def service(tmp_path):
 
 
 def test_a_young_prewrite_is_not_asked_about(service):
-    def asked():
-        raise AssertionError
+    asked = []
 
-    OrphanResolver(service, asked, 600, now_ms=lambda: 1_000_500)()
+    def addresses():
+        asked.append(1)
+        return ()
+
+    OrphanResolver(service, addresses, 600, now_ms=lambda: 1_000_500)()
+    assert asked == []
+    OrphanResolver(service, addresses, 600, now_ms=lambda: 1_002_000)()
+    assert asked == [1]
 
 
 def test_the_alarm_names_the_prewrite_and_the_setting(service, caplog):

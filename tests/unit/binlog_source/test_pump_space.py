@@ -1,5 +1,7 @@
 """Free space: when binlogs are refused, and in which words."""
 
+import contextlib
+
 import pytest
 
 from binlog_source.pump.service import PumpService
@@ -38,12 +40,11 @@ def test_a_full_disk_refuses_commits_too_but_not_the_probe(tmp_path):
             service.accept(7, [record.payload])
 
 
-def test_above_the_limit_it_takes(tmp_path):
-    Space(Disk(101), tmp_path, 100).require()
-
-
-def test_a_limit_of_zero_never_refuses(tmp_path):
-    Space(Disk(0), tmp_path, 0).require()
+@pytest.mark.parametrize(("left", "limit", "refused"), [(101, 100, False), (100, 100, True), (0, 0, False), (0, 1, True)])
+def test_one_byte_decides_and_a_limit_of_zero_never_refuses(tmp_path, left, limit, refused):
+    space = Space(Disk(left), tmp_path, limit)
+    with pytest.raises(PumpUnavailable) if refused else contextlib.nullcontext():
+        space.require()
 
 
 def test_it_knows_what_the_last_look_saw(tmp_path):

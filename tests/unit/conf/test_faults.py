@@ -19,9 +19,9 @@ def run(**variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", PASS_FOUR_TIMES], env=environ, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-def test_nothing_happens_without_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(faults.DIE, raising=False)
-    faults.point("a")
+def test_nothing_happens_without_the_variable(tmp_path: Path) -> None:
+    assert run(**{faults.DIE_LOG: str(tmp_path / "log")}).stdout == "alive\n"
+    assert not (tmp_path / "log").exists()
 
 
 def test_other_points_are_passed_and_not_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,9 +110,10 @@ def test_close_that_cannot_write_says_so() -> None:
         writer.close()
 
 
-def test_close_without_rows_ends_at_once(writer: DeltaCheckpoint) -> None:
+def test_close_without_rows_ends_at_once(writer: DeltaCheckpoint, table: MemoryTable) -> None:
     writer.close()
     writer.close()
+    assert table.commits == []
 
 
 @pytest.mark.parametrize(
