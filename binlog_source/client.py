@@ -20,6 +20,7 @@ import numpy as np
 
 from binlog_source.damage import KNOWN_KEY, REMEDY, Damage, damage_in, first_readable, silent_text
 from binlog_source.framing import Records, parse
+from binlog_source.gc_bound import gc_ts_of, is_recent
 from binlog_source.offset import Position
 from schemas.errors import ConfigError, DamagedLog, ProtocolViolation, PumpUnavailable
 from schemas.events import Delivery, as_time
@@ -251,55 +252,97 @@ def read_sorted(
     on_damage: OnDamage = refuse_damage,
 ) -> Iterator[Records]:
     """The messages with ``commit_ts`` in (after_ts, upto_ts], ascending, in runs; fakes among them."""
-    reached = after_ts
-    done, half = False, _Half()
-    known: set[str] = set()
-    bare_ends = 0
+    if after_ts < upto_ts:
+        read = _SortedRead(after_ts, upto_ts, on_purged, on_damage)
+        yield from _patiently(read.attempt, endpoint, read.mark, after_ts, patience, lambda: read.done, find, read.go_on)
 
-    def go_on(damage: Damage, text: str) -> None:
-        nonlocal reached, done
-        on_damage(damage, text)
-        known.add(damage.place)
+
+class _SortedRead:
+    """Where a read of (after_ts, upto_ts] is, over all connections that it takes."""
+
+    def __init__(self, after_ts: int, upto_ts: int, on_purged: Callable[[int], None], on_damage: OnDamage) -> None:
+        self._after_ts, self._upto_ts = after_ts, upto_ts
+        self._on_purged, self._on_damage = on_purged, on_damage
+        self._reached = after_ts
+        self._half = _Half()
+        self._known: set[str] = set()
+        self._bare_ends = 0
+        self._told = False
+        self.done = False
+        """Whether everything was delivered."""
+
+    def mark(self) -> tuple[object, object]:
+        """What moves with every message."""
+        return self._reached, self._half.had
+
+    def go_on(self, damage: Damage, text: str) -> None:
+        """A damaged place was met."""
+        self._on_damage(damage, text)
+        self._known.add(damage.place)
         if damage.exact:
-            reached = max(reached, damage.upto_ts)
-            done = reached >= upto_ts
+            self._reached = max(self._reached, damage.upto_ts)
+            self.done = self._reached >= self._upto_ts
 
-    def attempt(endpoint: Endpoint) -> Iterator[Records]:
-        nonlocal reached, done, bare_ends
-        again = half.had
-        with _opened(endpoint, Delivery.SORTED, Position(0, reached), known) as pull:
+    def attempt(self, endpoint: Endpoint) -> Iterator[Records]:
+        """One connection."""
+        again = self._half.had
+        with _opened(endpoint, Delivery.SORTED, Position(0, self._reached), self._known) as pull:
             greeting: Greeting | None = None
             for data in pull:
-                # not before: a real Pump greets with its first message
                 if greeting is None:
+                    # not before: a real Pump greets with its first message
                     greeting = pull.greeting()
-                    if purged(greeting.gc_ts, reached):
-                        on_purged(greeting.gc_ts)
-                bare_ends = 0
+                    if greeting.delivery or self._reached == self._after_ts:
+                        self._require_kept(endpoint, greeting)
+                    self._bare_ends = 0
                 records = parse(data, endpoint.pump)
                 if not len(records):
                     continue
-                _require_ascending(records, reached, endpoint)
+                _require_ascending(records, self._reached, endpoint)
                 records, again = _without(records, again)
                 if not len(records):
                     continue
                 whole = records.commit_ts[~records.more]
-                count = int(np.searchsorted(records.commit_ts, upto_ts, side="right"))
-                reached = min(int(whole[-1]), upto_ts) if len(whole) else reached
-                done = reached >= upto_ts or count < len(records)
+                count = int(np.searchsorted(records.commit_ts, self._upto_ts, side="right"))
+                self._reached = min(int(whole[-1]), self._upto_ts) if len(whole) else self._reached
                 if count:
-                    half.note(records, count)
+                    self._half.note(records, count)
                     yield records.cut(0, count)
-                if done:
+                if self._reached >= self._upto_ts or count < len(records):
+                    if not greeting.delivery:
+                        # GC does not wait for who reads
+                        self._require_kept(endpoint, greeting)
+                    self.done = True
                     return
             if greeting is None and not pull.greeting().delivery:
-                bare_ends += 1
-        if bare_ends >= BARE_ENDS:
-            bare_ends = 0
-            go_on(*silent_damage(endpoint, reached, upto_ts))
+                self._ended_bare(endpoint)
 
-    if after_ts < upto_ts:
-        yield from _patiently(attempt, endpoint, lambda: (reached, half.had), after_ts, patience, lambda: done, find, go_on)
+    def _require_kept(self, endpoint: Endpoint, greeting: Greeting) -> None:
+        """Tell once when what is wanted may be gone. Our Pump says it at each connection, and ends a pull that GC overtakes; a real one is asked."""
+        if self._told:
+            return
+        if greeting.delivery:
+            gc_ts, wanted_ts = greeting.gc_ts, self._reached
+        else:
+            gc_ts, wanted_ts = kept_by_real(endpoint, self._after_ts), self._after_ts
+        if purged(gc_ts, wanted_ts):
+            self._on_purged(gc_ts)
+            self._told = True
+
+    def _ended_bare(self, endpoint: Endpoint) -> None:
+        self._bare_ends += 1
+        if self._bare_ends >= BARE_ENDS:
+            self._bare_ends = 0
+            self.go_on(*silent_damage(endpoint, self._reached, self._upto_ts))
+
+
+def kept_by_real(endpoint: Endpoint, wanted_ts: int) -> int:
+    """The gc ts of a real Pump, which is not asked when nothing above ``wanted_ts`` can be gone.
+
+    Raises:
+        PumpUnavailable: it does not say.
+    """
+    return 0 if not wanted_ts or is_recent(wanted_ts) else gc_ts_of(endpoint.pump, endpoint.address)
 
 
 def silent_damage(endpoint: Endpoint, after_ts: int, upto_ts: int) -> tuple[Damage, str]:

@@ -16,7 +16,19 @@ from collections.abc import Callable, Mapping
 import grpc
 
 from binlog_source.admission import Step, TailView
-from binlog_source.client import BARE_ENDS, TIP, Endpoint, Pull, damage_of, purge_text, purged, reason, refuse_damage, silent_damage
+from binlog_source.client import (
+    BARE_ENDS,
+    TIP,
+    Endpoint,
+    Pull,
+    damage_of,
+    kept_by_real,
+    purge_text,
+    purged,
+    reason,
+    refuse_damage,
+    silent_damage,
+)
 from binlog_source.framing import Records, parse
 from binlog_source.offset import BinlogOffset, Position
 from schemas.errors import BinlogPurged, ConfigError, ProtocolViolation, PumpUnavailable, ReplicationError
@@ -158,8 +170,10 @@ class Tail:
 
     def _greeted(self, pull: Pull, from_ts: int) -> bool:
         greeting = pull.greeting()
-        if purged(greeting.gc_ts, from_ts) and self._base is None:
-            text = purge_text(self.endpoint.pump, greeting.gc_ts, from_ts)
+        first = self._base is None
+        gc_ts = greeting.gc_ts if greeting.delivery or not first else kept_by_real(self.endpoint, from_ts)
+        if purged(gc_ts, from_ts) and first:
+            text = purge_text(self.endpoint.pump, gc_ts, from_ts)
             if self._fail_on_data_loss:
                 raise BinlogPurged(text + "; load a fresh snapshot of the upstream, or set failOnDataLoss=false to go on with a gap")
             _log.warning("%s; going on with a gap because failOnDataLoss=false", text)

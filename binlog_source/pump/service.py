@@ -81,11 +81,16 @@ class PumpService:
         if last < self.store.gc_ts:
             _log.error("Pump %s: binlogs after %d are asked for, but up to %d they may be collected", self.node_id, last, self.store.gc_ts)
             last = self.store.gc_ts
+        begun = last
         while not stop():
             state = self.store.state
             damage = self._next_damage(last, known)
             upto = state.sorted_promise if damage is None else min(state.sorted_promise, max(last, damage.after_ts))
             found = self.store.span(last, upto, _SCAN_LIMIT)
+            if begun <= last < self.store.gc_ts and state.sorted_promise > last:
+                raise BinlogPurged(
+                    f"Pump {self.node_id}: GC has overtaken a reader at {last}; binlogs up to {self.store.gc_ts} may be collected"
+                )
             if found.delivered:
                 yield from self._sorted_flushes(found.delivered, found.prewrites)
                 last = found.delivered[-1].ts

@@ -1,14 +1,16 @@
-"""A Pump that does what a test says: real gRPC on loopback, answers from a list. For what no good Pump would do.
+"""A Pump that does what a test says: gRPC and HTTP on one port of loopback, answers from a list. For what no good Pump would do.
 
-Promises: every pull is recorded; ``script`` is asked once per pull and may be changed between pulls.
+Promises: every pull is recorded; ``script`` is asked once per pull and may be changed between pulls. Without a ``greeting`` it is a real Pump:
+its metadata comes with the first message, and what it has collected stands in its metrics, written as Go writes floats.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from concurrent import futures
 from dataclasses import dataclass, field
 
-import grpc
-
+from binlog_source.rpc.calls import Methods, StreamCall
+from binlog_source.rpc.front import Front
+from binlog_source.rpc.grpc_message import UNAVAILABLE, Refusal
+from binlog_source.rpc.http1 import NOT_FOUND, Answer, Request
 from schemas.proto import binlog_pb2, pump_pb2
 
 
@@ -28,37 +30,56 @@ class Broken(Exception):
 Script = Callable[[Asked], Iterator[bytes]]
 
 
+def metrics_page(gc_ms: str) -> str:
+    """A part of a real Pump's page of metrics."""
+    return (
+        "# HELP binlog_pump_storage_done_gc_ts gc done ts of storage\n# TYPE binlog_pump_storage_done_gc_ts gauge\n"
+        "binlog_pump_storage_done_gc_ts 0\n"
+        "# HELP binlog_pump_storage_gc_ts gc ts of storage\n# TYPE binlog_pump_storage_gc_ts gauge\n"
+        f"binlog_pump_storage_gc_ts {gc_ms}\n"
+        "# HELP binlog_pump_storage_max_commit_ts max commit ts of storage\n# TYPE binlog_pump_storage_max_commit_ts gauge\n"
+        "binlog_pump_storage_max_commit_ts 1.795277142123e+12\n"
+    )
+
+
 @dataclass
 class ScriptedPump:
-    """Serves ``script`` until ``stop``. ``greeting`` is its initial metadata, empty for a real Pump."""
+    """Serves ``script`` until its end. ``greeting`` is its initial metadata, empty for a real Pump."""
 
     script: Script
     greeting: Mapping[str, str] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)
+    metrics: str = field(default_factory=lambda: metrics_page("0"))
+    """What ``GET /metrics`` answers; empty: there is no such page."""
 
     def __enter__(self) -> "ScriptedPump":
         """Start serving on a port of its own."""
-        self._server = grpc.server(futures.ThreadPoolExecutor(16))
-        handler = grpc.unary_stream_rpc_method_handler(self._pull)
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("binlog.Pump", {"PullBinlogs": handler}),))
-        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
-        self._server.start()
+        self._front = Front("scripted Pump").bind("127.0.0.1:0")
+        self.address = f"127.0.0.1:{self._front.port}"
+        self._front.serve(Methods(stream={b"/binlog.Pump/PullBinlogs": self._pull}, http=self._page))
         return self
 
     def __exit__(self, *_: object) -> None:
         """Stop at once."""
-        self._server.stop(grace=0).wait()
+        self._front.stop(0)
 
-    def _pull(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-        message = pump_pb2.PullBinlogReq.FromString(request)
-        delivery = str(dict(context.invocation_metadata()).get("tidb-binlog-delivery", ""))
-        self.asked.append(Asked(delivery, message.startFrom.suffix, message.startFrom.offset))
+    def _page(self, request: Request) -> Answer:
+        return Answer(body=self.metrics.encode()) if request.path == "/metrics" and self.metrics else NOT_FOUND
+
+    def _pull(self, call: StreamCall) -> None:
+        message = pump_pb2.PullBinlogReq.FromString(call.message)
+        delivery = call.headers.get(b"tidb-binlog-delivery", b"").decode()
+        asked = Asked(delivery, message.startFrom.suffix, message.startFrom.offset)
+        self.asked.append(asked)
         if self.greeting:
-            context.send_initial_metadata(tuple(self.greeting.items()))
+            call.start([(name.encode(), value.encode()) for name, value in self.greeting.items()])
         try:
-            yield from self.script(self.asked[-1])
+            for answer in self.script(asked):
+                call.send([answer])
+                if call.cancelled:
+                    return
         except Broken as error:
-            context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+            raise Refusal(UNAVAILABLE, str(error)) from error
 
 
 def message(tp: int, start_ts: int, commit_ts: int, suffix: int = 0, offset: int = 0, value: bytes = b"") -> bytes:
