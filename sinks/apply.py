@@ -27,7 +27,7 @@ from schemas.errors import ApplyError, LeaseLost, ReplicationError
 from schemas.events import as_time
 from schemas.history import SchemaHistory
 from schemas.stages import ROW_EVENT
-from sinks import lease, parallel, progress
+from sinks import lease, old_layout, parallel, progress
 from sinks.batch import (
     Controls,
     RowSummary,
@@ -46,7 +46,7 @@ from sinks.dialect import Flavour
 from sinks.history_feed import HistoryFeed
 from sinks.history_wait import complete_history
 from sinks.lease import Holder, Lease
-from sinks.lease_guard import LeaseGuard
+from sinks.lease_guard import LAYOUT, LeaseGuard, alone
 from sinks.plan import Plan, PlanLimits, plan_rows
 from sinks.route import Route
 from sinks.segments import AppliedJobs, DdlStep, RowsStep, Touch, plan_steps
@@ -138,8 +138,8 @@ class BatchApplier:
         holder = Holder(self._apply.drainer)
         self._guard = LeaseGuard(self._connect, self._cluster_id, schema, holder, self._apply.lease_timeout, self._apply.retries)
         self._lease = self._guard.take()
-        found = run_retried(self._connect, self._stand, self._apply.retries)
         history = self._feed.snapshot()
+        found = run_retried(self._connect, partial(self._stand, history), self._apply.retries)
         self.commit_ts = found.commit_ts or initial_ts(self._lease.target)
         version = found.schema_version or history.version_at(self.commit_ts)
         with self._connect() as session:
@@ -163,11 +163,14 @@ class BatchApplier:
         """Why nothing may be written any more, also when no batch has met it yet."""
         return self._guard.lost if self._guard is not None else None
 
-    def _stand(self, session: Session) -> progress.Progress:
+    def _stand(self, history: SchemaHistory, session: Session) -> progress.Progress:
         schema = self._apply.checkpoint_schema
-        progress.ensure_tables(session, schema)
-        ensure_ddl_table(session, self._apply)
-        session.commit()
+        with alone(session, lease.lock_name(LAYOUT, schema, 0)):
+            old_layout.set_aside(session, schema)
+            progress.ensure_tables(session, schema)
+            ensure_ddl_table(session, self._apply)
+            session.commit()
+            old_layout.adopt(session, self._held, self._apply.drainer, history)
         # A commit of an older release, which knows no lease, may still be under way on the server: wait for it, then look.
         progress.lock_checkpoint(session, self._cluster_id, schema)
         return progress.load(session, self._cluster_id, schema)

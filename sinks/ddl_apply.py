@@ -32,8 +32,8 @@ from sinks.ddl_inspect import Picture, Target, column_names, is_empty, take_pict
 from sinks.ddl_judge import DROPS, EarlierTry, Judge, shows
 from sinks.ddl_text import Rewritten, Subject, rewrite, subject_of
 from sinks.dialect import Flavour
-from sinks.lease import Lease, check
-from sinks.lease_guard import alone
+from sinks.lease import Lease, check, lock_name
+from sinks.lease_guard import DDL, alone
 from sinks.route import Route
 from sinks.segments import AppliedJobs, DdlStep
 
@@ -161,7 +161,7 @@ class _Run:
         Nobody takes the lease while the block runs. Should this process be stopped in it, the server ends the connection, and with it the
         lock, before another one may go on: the statement can't follow.
         """
-        with alone(self._session, self._lease.schema, self._lease.cluster_id):
+        with alone(self._session, lock_name(DDL, self._lease.schema, self._lease.cluster_id)):
             self._session.execute("SET SESSION autocommit = 1")
             try:
                 check(self._session, self._lease)

@@ -26,7 +26,11 @@ from sinks.session import Session, retried
 _log = logging.getLogger(__name__)
 
 GUARD = "lease"
+"""Kinds of server-side locks: that of the holder's own connection,"""
 DDL = "ddl"
+"""that of whoever executes a DDL or takes the lease,"""
+LAYOUT = "layout"
+"""and that of whoever changes our own tables, for all clusters (``cluster_id`` 0)."""
 _SLICE = 5
 """Seconds that one question for a lock waits: less than any read timeout."""
 _BEATS = 5
@@ -35,14 +39,13 @@ _MOMENT = 0.2
 
 
 @contextmanager
-def alone(session: Target, schema: str, cluster_id: int) -> Iterator[None]:
-    """Nobody else executes a DDL for this cluster, or takes its lease, until the block ends.
+def alone(session: Target, name: str) -> Iterator[None]:
+    """Nobody else holds the server-side lock ``name`` (``lease.lock_name``) until the block ends; it is waited for.
 
     A statement of a crashed predecessor may still run on the server: its connection holds the lock until it ends.
     """
-    name = lease.lock_name(DDL, schema, cluster_id)
     while not _got(session, name, _SLICE):
-        _log.warning("another connection is still executing a DDL of cluster %d on the target; waiting for it", cluster_id)
+        _log.warning("another connection is still executing a DDL on the target under the lock %s; waiting for it", name)
     try:
         yield
     finally:
@@ -104,7 +107,7 @@ class LeaseGuard:
             lease.ensure_table(session, self._schema)
             self._wait_for_guard(session)
             self._wait_out_restart(session)
-            with alone(session, self._schema, self._cluster_id):
+            with alone(session, lease.lock_name(DDL, self._schema, self._cluster_id)):
                 session.begin()
                 taken = lease.take(session, self._cluster_id, self._schema, self._holder)
                 session.commit()

@@ -19,7 +19,7 @@ from schemas.errors import ApplyError, LeaseHeld, LeaseLost, RetryableApplyError
 from sinks import lease, parallel, progress
 from sinks.ddl_apply import apply_ddl, ensure_ddl_table, load_applied
 from sinks.lease import Holder, Lease
-from sinks.lease_guard import LeaseGuard, alone
+from sinks.lease_guard import DDL, GUARD, LeaseGuard, alone
 from sinks.parallel import PartTarget
 from sinks.plan import Phase
 from sinks.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
@@ -156,7 +156,7 @@ def test_a_lease_that_was_given_back_writes_nothing(guards: Callable[[str], Leas
 def test_a_lost_connection_is_made_anew(guards: Callable[[str], LeaseGuard], session: Session) -> None:
     guard = guards("one")
     held = guard.take()
-    name = lease.lock_name("lease", SCHEMA, 1)
+    name = lease.lock_name(GUARD, SCHEMA, 1)
     ((before,),) = session.query("SELECT IS_USED_LOCK(%s)", [name])
     session.execute(f"KILL {before}")
     while session.query("SELECT IS_USED_LOCK(%s)", [name])[0][0] in (None, before):
@@ -275,7 +275,7 @@ def test_a_ddl_that_is_filtered_moves_nothing_for_a_former_life(session: Session
 
 
 def test_nobody_takes_the_lease_within_a_ddl(mariadb: PrivateMariaDB, guards: Callable[[str], LeaseGuard], session: Session) -> None:
-    with alone(session, SCHEMA, 1):
+    with alone(session, lease.lock_name(DDL, SCHEMA, 1)):
         guard = guards("two")
         thread = beside(guard.take)
         assert thread.is_alive()
