@@ -12,11 +12,12 @@ import logging
 import threading
 from collections.abc import Callable
 
+from binlog_source.advertise import advertised
 from binlog_source.registry import DRAINERS, PUMPS, NodeState, NodeStatus, Registry
 from binlog_source.rpc.calls import Methods, StreamCall
 from binlog_source.rpc.front import Front
 from binlog_source.rpc.grpc_message import UNKNOWN, Refusal
-from schemas.errors import ReplicationError
+from schemas.errors import ConfigError, ReplicationError
 
 HEARTBEAT = 2.0
 """Seconds between two registrations."""
@@ -34,21 +35,24 @@ class Cistern:
         self._advertise_addr = advertise_addr
         self._commit_ts = commit_ts
         self._front = Front(f"Drainer {node_id}")
+        self.address = ""
+        """host:port that is registered, once it is started."""
         self._stopped = threading.Event()
         self._heart = threading.Thread(target=self._beat, name=f"Drainer {node_id} heartbeat", daemon=True)
-
-    @property
-    def address(self) -> str:
-        """host:port that is registered."""
-        return self._advertise_addr or f"{self._addr.rpartition(':')[0]}:{self._front.port}"
 
     def start(self) -> "Cistern":
         """Serve and register.
 
         Raises:
-            ConfigError: the port is taken.
+            ConfigError: the port is taken, or others could not reach the address.
         """
-        self._front.bind(self._addr).serve(Methods(stream={b"/binlog.Cistern/Notify": self._notify}))
+        self._front.bind(self._addr)
+        try:
+            self.address = advertised(self._addr, self._advertise_addr, self._front.port, self._registry.url)
+        except ConfigError:
+            self._front.stop(0)
+            raise
+        self._front.serve(Methods(stream={b"/binlog.Cistern/Notify": self._notify}))
         self._register(NodeState.ONLINE)
         self._heart.start()
         return self

@@ -1,7 +1,8 @@
 """What became of a transaction: ``GET /mvcc/hex/{key}`` (rows.md 9.3) of TiDB's status port or of the embedded upstream. HTTP shell around a pure verdict.
 
-A write record of the transaction is final, be it a commit or a rollback. A lock means that it lives. Nothing at all proves nothing: write
-records are collected after ten minutes, so absence may settle a Prewrite only after long.
+A write record of the transaction is final, be it a commit or a rollback. A lock means that it lives. Absence says that it was rolled back only where
+it proves something (``decide``): after long, when MVCC GC has not passed the transaction, and nobody wrote its primary key since. Otherwise
+nobody can tell any more, and a person must: ``undecided_text`` has the command. The Pump and the Drainer decide with this one function.
 """
 
 import enum
@@ -13,12 +14,15 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from schemas.errors import ConfigError, PumpUnavailable
+from schemas.events import as_time
 
 A = TypeVar("A")
 
 _ROLLBACK_OP = 3
 """``MvccWrite.type`` of a rollback."""
 _TIMEOUT = 5.0
+LEAST_GC_LIFE_MS = 600_000
+"""TiDB takes no ``tidb_gc_life_time`` below ten minutes: what is younger is not collected."""
 
 
 class Finding(enum.Enum):
@@ -36,6 +40,44 @@ class Verdict:
 
     finding: Finding
     commit_ts: int = 0
+    overwritten: bool = False
+    """No trace, but later writes: a trace may have been there."""
+
+
+class Decision(enum.Enum):
+    """What becomes of a Prewrite without outcome."""
+
+    WAIT = enum.auto()
+    COMMIT = enum.auto()
+    ROLL_BACK = enum.auto()
+    UNDECIDED = enum.auto()
+    """It waits, and only a person can end that."""
+
+
+def decide(verdict: Verdict, start_ts: int, age_ms: float, timeout_ms: float, safe_point: int | None) -> Decision:
+    """What the verdict on transaction ``start_ts`` means for its Prewrite.
+
+    ``safe_point``: MVCC data up to this ts may be collected, None = unknown; it must have been read after the verdict. ``timeout_ms``: age from
+    which no Prewrite of TiKV can still be on its way.
+    """
+    if verdict.finding is Finding.COMMITTED:
+        return Decision.COMMIT
+    if verdict.finding is Finding.ROLLED_BACK:
+        return Decision.ROLL_BACK
+    if verdict.finding is Finding.ALIVE or age_ms <= timeout_ms:
+        return Decision.WAIT
+    collected = age_ms >= LEAST_GC_LIFE_MS if safe_point is None else start_ts <= safe_point
+    return Decision.UNDECIDED if verdict.overwritten or collected else Decision.ROLL_BACK
+
+
+def undecided_text(start_ts: int, key: bytes, verdict: Verdict, pump: str, address: str) -> str:
+    """What a person is told of a Prewrite whose outcome nobody knows any more."""
+    why = "its primary key was written again since" if verdict.overwritten else "MVCC GC may have collected it"
+    command = f"./spark-submit.sh pump settle http://{address} {start_ts}"
+    return (
+        f"the outcome of start_ts {start_ts} ({as_time(start_ts)}), primary key {key.hex()}, on Pump {pump} cannot be known any more: the upstream has "
+        f"no trace of it, and {why}. All Drainers wait. Find out whether its rows were written, then say so: {command} commit COMMIT_TS, or {command} rollback"
+    )
 
 
 def verdict_of(answer: Any, start_ts: int) -> Verdict:
@@ -46,8 +88,13 @@ def verdict_of(answer: Any, start_ts: int) -> Verdict:
     """
     try:
         info = (answer.get("value") or {}).get("info") or {}
+        overwritten = False
         for entry in info.get("writes") or ():
-            if int(entry.get("start_ts", 0)) == start_ts:
+            begun, ended = int(entry.get("start_ts", 0)), int(entry.get("commit_ts", 0))
+            overwritten = overwritten or max(begun, ended) > start_ts
+            if ended == start_ts != begun and entry.get("has_overlapped_rollback"):
+                return Verdict(Finding.ROLLED_BACK)
+            if begun == start_ts:
                 if int(entry.get("type", 0)) == _ROLLBACK_OP:
                     return Verdict(Finding.ROLLED_BACK)
                 if int(entry["commit_ts"]) > start_ts:
@@ -57,7 +104,7 @@ def verdict_of(answer: Any, start_ts: int) -> Verdict:
             return Verdict(Finding.ALIVE)
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"no MVCC information: {answer!r}") from error
-    return Verdict(Finding.ABSENT)
+    return Verdict(Finding.ABSENT, overwritten=overwritten)
 
 
 def status_ports(urls: str) -> tuple[str, ...]:
@@ -90,6 +137,13 @@ class StatusPorts:
         """
         return self._first(lambda address: verdict_of(_get(address, key), start_ts), f"about start_ts {start_ts}")
 
+    def gc_safe_point(self) -> int | None:
+        """How far MVCC data is collected, where the port can say so: the embedded upstream's can, TiDB's cannot (PD knows it)."""
+        try:
+            return int(self._first(lambda address: _json(address, "/gc_safe_point"), "for the GC safe point")["gc_safe_point"])
+        except PumpUnavailable:
+            return None
+
     def look_up(self, key: bytes) -> Any:
         """All that is known of a key, as JSON; ``PumpUnavailable`` when no port gave an answer."""
         return self._first(lambda address: _get(address, key), f"about key {key.hex()}")
@@ -105,10 +159,14 @@ class StatusPorts:
 
 
 def _get(address: str, key: bytes) -> Any:
+    return _json(address, f"/mvcc/hex/{key.hex()}")
+
+
+def _json(address: str, path: str) -> Any:
     host, _, port = address.rpartition(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=_TIMEOUT)
+    connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=_TIMEOUT)
     try:
-        connection.request("GET", f"/mvcc/hex/{key.hex()}")
+        connection.request("GET", path)
         response = connection.getresponse()
         body = response.read()
         if response.status != http.client.OK:

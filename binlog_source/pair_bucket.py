@@ -60,7 +60,7 @@ def _cut(transactions: pa.Table) -> Iterator[bytes]:
 
 
 def _look_after(result: StepResult, source: SourceConfig, pair: PairConfig) -> None:
-    settles = result.settles + (outcomes_of(result.orphans, pair) if result.orphans else ())
+    settles = result.settles + (outcomes_of(result.orphans, pair, source) if result.orphans else ())
     if settles:
         tell(settles, _endpoints(source))
 

@@ -105,6 +105,9 @@ class Registry(Protocol):
     def tso(self, count: int = 1) -> int:
         """The first of ``count`` fresh timestamps in a row."""
 
+    def gc_safe_point(self) -> int:
+        """MVCC data of the cluster up to this ts may be collected; 0 = nothing was."""
+
     def listing(self, kind: str) -> Listing:
         """Every node of ``kind`` (``pumps`` or ``drainers``) that ever registered."""
 

@@ -1,27 +1,34 @@
 """What became of an orphan Prewrite: ask the upstream, and tell the Pump that waits for it. Shell around the verdicts of ``mvcc``.
 
 The outcome goes into the Pump's own log, as a Pump's own resolver would write it (pump.md 5): so it holds for every reader,
-the Pump's promise moves on, and a replay sees the same. Nothing is released here. Absence settles a Prewrite only after ``orphan-timeout``.
+the Pump's promise moves on, and a replay sees the same. Nothing is released here. What absence means, ``mvcc.decide`` says, as for the Pump itself.
 """
 
 import logging
+import time
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 
 from google.protobuf.message import DecodeError
 
 from binlog_source.client import Endpoint, write
-from binlog_source.mvcc import Finding, StatusPorts, Verdict, status_ports
+from binlog_source.mvcc import Decision, StatusPorts, Verdict, decide, status_ports, undecided_text
 from binlog_source.pairing import Orphan, Settle
-from conf.model import PairConfig
+from binlog_source.roster import roster_of
+from binlog_source.upstream.registries import open_registry
+from conf.model import PairConfig, SourceConfig
 from schemas.errors import PumpUnavailable
 from schemas.events import as_time
 from schemas.proto import binlog_pb2
 
+_UNDECIDED_EVERY = 60.0
 _log = logging.getLogger(__name__)
+_told_at: dict[int, float] = {}
+"""When it was last said, in this process, that only a person can settle a start_ts."""
 
 
-def outcomes_of(orphans: Iterable[Orphan], config: PairConfig) -> tuple[Settle, ...]:
-    """The orphans whose outcome is settled now: found upstream, or absent there for longer than ``orphan-timeout``."""
+def outcomes_of(orphans: Iterable[Orphan], config: PairConfig, source: SourceConfig) -> tuple[Settle, ...]:
+    """The orphans whose outcome is settled now: found upstream, or absent there where that proves something."""
     if not config.resolver:
         return ()
     ports = StatusPorts(status_ports(config.resolver))
@@ -31,9 +38,12 @@ def outcomes_of(orphans: Iterable[Orphan], config: PairConfig) -> tuple[Settle, 
         if orphan.start_ts not in verdicts:
             verdicts[orphan.start_ts] = _asked(ports, orphan)
         verdict = verdicts[orphan.start_ts]
-        if verdict is None or verdict.finding is Finding.ALIVE:
+        if verdict is None:
             continue
-        if verdict.finding is Finding.ABSENT and orphan.age_ms < config.orphan_timeout * 1000:
+        decision = decide(verdict, orphan.start_ts, orphan.age_ms, config.orphan_timeout * 1000, _safe_point(source, ports))
+        if decision is Decision.UNDECIDED:
+            _tell_undecided(orphan, verdict, source)
+        if decision not in (Decision.COMMIT, Decision.ROLL_BACK):
             continue
         _log.warning(
             "Prewrite of start_ts %d (%s) on Pump %s had no outcome for %d ms: %s", orphan.start_ts, as_time(orphan.start_ts), orphan.pump,
@@ -49,6 +59,31 @@ def _asked(ports: StatusPorts, orphan: Orphan) -> Verdict | None:
     except PumpUnavailable as error:
         _log.warning("Prewrite of start_ts %d on Pump %s goes on waiting: %s", orphan.start_ts, orphan.pump, error)
         return None
+
+
+def _safe_point(source: SourceConfig, ports: StatusPorts) -> int | None:
+    """How far MVCC data is collected, by the registry or the status port; None when neither says."""
+    if "://" not in source.pumps:
+        return ports.gc_safe_point()
+    with closing(open_registry(source.pumps)) as registry:
+        try:
+            return registry.gc_safe_point()
+        except PumpUnavailable:
+            return None
+
+
+def _tell_undecided(orphan: Orphan, verdict: Verdict, source: SourceConfig) -> None:
+    """Say it at first and then once in a while."""
+    now = time.monotonic()
+    if now - _told_at.get(orphan.start_ts, float("-inf")) < _UNDECIDED_EVERY:
+        return
+    _told_at[orphan.start_ts] = now
+    try:
+        with closing(roster_of(source)) as roster:
+            address = roster.pumps().get(orphan.pump, orphan.pump)
+    except PumpUnavailable:
+        address = orphan.pump
+    _log.error("%s", undecided_text(orphan.start_ts, prewrite_key_of(orphan.payload), verdict, orphan.pump, address))
 
 
 def prewrite_key_of(payload: bytes) -> bytes:

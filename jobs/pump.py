@@ -1,26 +1,39 @@
 """A Pump server until it is told to stop: ``./spark-submit.sh pump --config conf/pump.toml``; or a look into a data directory without one:
-``./spark-submit.sh pump inspect DATA_DIR``.
+``./spark-submit.sh pump inspect DATA_DIR``; or to tell a Pump what became of a transaction that nobody else can know of:
+``./spark-submit.sh pump settle DATA_DIR|http://HOST:PORT START_TS commit COMMIT_TS``, or ``… rollback``.
 
 Promises: prints ``serving HOST:PORT`` on stdout once it accepts calls; Ctrl-C and SIGTERM pause it, ``PUT /state/…/close`` ends it when every Drainer
-has everything. ``inspect`` changes nothing and needs no lock; its exit code is 1 when it finds damage. No JVM is started.
+has everything. ``inspect`` changes nothing and needs no lock; its exit code is 1 when it finds damage. ``settle`` writes one record, and only
+for a Prewrite that waits. No JVM is started.
 """
 
+import contextlib
+import http.client
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
+from binlog_source.client import Endpoint, write
 from binlog_source.pump.log_report import inspect, line_of, value_directory
+from binlog_source.pump.orphans import outcome, settle
 from binlog_source.pump.server import EmbeddedPump
 from binlog_source.pump.storage.record import parse
+from binlog_source.pump.storage.store import Store, StoreSettings
 from conf.model import PumpConfig
 from jobs.cli import EXIT_FAILED, add_settings, parser, pump_config, run_job, stop_on_signals
+from schemas.errors import ConfigError, PumpUnavailable
 
 
 def main(argv: Sequence[str]) -> int:
     """Serve until stopped, or inspect."""
     if argv and argv[0] == "inspect":
         return _inspect(argv[1:])
+    if argv and argv[0] == "settle":
+        return _settle(argv[1:])
     options = parser(
-        "pump", "A Pump server: a durable log of binlogs that a Drainer reads. 'pump inspect DATA_DIR' looks into one offline."
+        "pump",
+        "A Pump server: a durable log of binlogs that a Drainer reads. 'pump inspect DATA_DIR' looks into one offline, "
+        "'pump settle' tells one what became of a transaction.",
     )
     add_settings(options, PumpConfig)
     config = pump_config(options.parse_args(argv))
@@ -50,6 +63,52 @@ def _inspect(argv: Sequence[str]) -> int:
         print(report)
         damaged = damaged or bool(report.skipped)
     return EXIT_FAILED if damaged else 0
+
+
+def _settle(argv: Sequence[str]) -> int:
+    """Tell a Pump, running or stopped, the outcome of one transaction."""
+    options = parser("pump settle", "Tell a Pump what became of a Prewrite that waits, when the upstream cannot say it any more.")
+    options.add_argument(
+        "pump", metavar="DATA_DIR|URL", help="the data-dir of a Pump that is stopped, or http://host:port of one that runs"
+    )
+    options.add_argument("start_ts", type=int, metavar="START_TS")
+    options.add_argument("outcome", choices=("commit", "rollback"))
+    options.add_argument("commit_ts", type=int, nargs="?", default=0, metavar="COMMIT_TS", help="with commit: when it committed")
+    options.add_argument("--cluster-id", type=int, default=0, help="for a real Pump, which is told by a binlog: the cluster's id")
+    given = options.parse_args(argv)
+    if (given.outcome == "commit") != (given.commit_ts > 0):
+        raise ConfigError("give 'commit COMMIT_TS', or 'rollback' without a ts")
+    if "://" in given.pump:
+        print(_settled_by(given.pump, given.start_ts, given.commit_ts, given.cluster_id))
+        return 0
+    value_directory(Path(given.pump))
+    with contextlib.closing(Store(Path(given.pump), StoreSettings())) as store:
+        print(settle(store, given.start_ts, given.commit_ts))
+    return 0
+
+
+def _settled_by(url: str, start_ts: int, commit_ts: int, cluster_id: int) -> str:
+    """What the Pump at ``url`` answered; a real one has no such page and takes the record itself."""
+    parts = urlsplit(url)
+    if parts.scheme != "http" or not parts.hostname or not parts.port:
+        raise ConfigError(f"{url!r} is not of the form http://host:port")
+    if cluster_id:
+        write(Endpoint(parts.netloc, parts.netloc, cluster_id), outcome(start_ts, commit_ts).payload)
+        return f"the Pump at {parts.netloc} took the outcome of start_ts {start_ts}"
+    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=30)
+    try:
+        connection.request("PUT", f"/orphans/{start_ts}/commit/{commit_ts}" if commit_ts else f"/orphans/{start_ts}/rollback")
+        response = connection.getresponse()
+        text = response.read().decode(errors="replace").strip()
+    except (OSError, http.client.HTTPException) as error:
+        raise PumpUnavailable(f"the Pump at {url} does not answer ({error}); name its data-dir when it is stopped") from error
+    finally:
+        connection.close()
+    if response.status == http.client.NOT_FOUND:
+        raise ConfigError(f"the Pump at {url} is a real one: give the cluster's id too, --cluster-id")
+    if response.status != http.client.OK:
+        raise ConfigError(f"the Pump at {url} refuses: {text}")
+    return text
 
 
 if __name__ == "__main__":

@@ -2,36 +2,55 @@
 
     committed -> a Commit (no prewrite_key, no ddl fields: those stand in the Prewrite)       rolled back -> a Rollback
     locked    -> wait          no trace -> wait, and after ``orphan-timeout`` a Rollback      no answer   -> wait, and raise the alarm
+    no trace, and there may have been one (``mvcc.decide``) -> wait, raise the alarm, and let a person ``settle`` it
 
-Promises: nothing but what the upstream said, or what it did not know for longer than it remembers, is ever written.
+Promises: nothing but what the upstream said, what its silence proves, or what a person said, is ever written.
 """
 
 import logging
 import time
 from collections.abc import Callable, Sequence
 
-from binlog_source.mvcc import Finding, StatusPorts, Verdict
+from binlog_source.mvcc import Decision, StatusPorts, Verdict, decide, undecided_text
 from binlog_source.pump.service import PumpService
 from binlog_source.pump.storage.index import Entry
 from binlog_source.pump.storage.record import Record, canonical, parse
-from schemas.errors import PumpUnavailable
+from binlog_source.pump.storage.store import Store
+from schemas.errors import ConfigError, PumpUnavailable
 from schemas.events import as_time, physical_ms, tso
 from schemas.proto import binlog_pb2
 
 ASK_AFTER = 1.0
 """Seconds that a Prewrite may wait for its outcome before anybody is asked."""
 _ASKED_AT_ONCE = 256
-_ALARM_EVERY = 10.0
+_ALARM_EVERY, _UNDECIDED_EVERY = 10.0, 60.0
+_ANY_TS = (1 << 63) - 1
 _log = logging.getLogger(__name__)
 
 
-def outcome(start_ts: int, verdict: Verdict, age_ms: int, timeout_ms: float) -> Record | None:
-    """The record that settles transaction ``start_ts``; None while it must wait."""
-    if verdict.finding is Finding.COMMITTED:
-        return canonical(binlog_pb2.Binlog(tp=binlog_pb2.Commit, start_ts=start_ts, commit_ts=verdict.commit_ts).SerializeToString())
-    if verdict.finding is Finding.ROLLED_BACK or (verdict.finding is Finding.ABSENT and age_ms > timeout_ms):
-        return canonical(binlog_pb2.Binlog(tp=binlog_pb2.Rollback, start_ts=start_ts).SerializeToString())
-    return None
+def outcome(start_ts: int, commit_ts: int) -> Record:
+    """The record that settles transaction ``start_ts``: a Commit, or with ``commit_ts`` 0 a Rollback."""
+    tp = binlog_pb2.Commit if commit_ts else binlog_pb2.Rollback
+    return canonical(binlog_pb2.Binlog(tp=tp, start_ts=start_ts, commit_ts=commit_ts).SerializeToString())
+
+
+def settle(store: Store, start_ts: int, commit_ts: int) -> str:
+    """Write what a person knows of a Prewrite that waits: its ``commit_ts``, or 0 for rolled back; the words for what was done.
+
+    Raises:
+        ConfigError: no such Prewrite waits, or it cannot have committed then.
+    """
+    if start_ts not in (entry.ts for entry in store.orphans(_ANY_TS)):
+        raise ConfigError(f"no Prewrite of start_ts {start_ts} waits for its outcome here; GET /orphans of the Pump lists those that do")
+    promised = store.state.sorted_promise
+    if commit_ts and commit_ts <= max(start_ts, promised):
+        raise ConfigError(f"start_ts {start_ts} cannot have committed at {commit_ts}: its commit_ts lies above {max(start_ts, promised)}")
+    if commit_ts and store.entry(commit_ts) is not None:
+        raise ConfigError(f"start_ts {start_ts} cannot have committed at {commit_ts}: that is another binlog's ts")
+    store.write([outcome(start_ts, commit_ts)])
+    said = f"committed at {commit_ts}" if commit_ts else "rolled back"
+    _log.warning("a person settled start_ts %d: %s", start_ts, said)
+    return f"start_ts {start_ts} is {said}"
 
 
 class OrphanResolver:
@@ -43,20 +62,30 @@ class OrphanResolver:
         ports: Callable[[], Sequence[str]],
         timeout: float,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        safe_point: Callable[[StatusPorts], int | None] = StatusPorts.gc_safe_point,
+        address: str = "HOST:PORT",
     ) -> None:
-        """``ports``: the status ports to ask, ``host:port`` each; ``timeout``: seconds after which absence is a rollback."""
+        """``ports``: the status ports to ask, ``host:port`` each; ``timeout``: seconds after which absence may be a rollback.
+
+        ``safe_point``: how far MVCC data is collected; ``address``: of this Pump, for people.
+        """
         self._service = service
+        self._safe_point = safe_point
+        self._address = address
+        self._undecided: dict[int, str] = {}
         self._ports = ports
         self._timeout_ms = timeout * 1000
         self._now_ms = now_ms
-        self._alarmed_at = float("-inf")
+        self._alarmed_at = self._told_at = float("-inf")
         self.alarms = 0
         """How often nobody could say what became of a Prewrite."""
 
     def __call__(self) -> None:
         """Settle what the upstream knows of."""
-        now = self._now_ms()
+        # a clock that is behind must not make them look younger than they are
+        now = max(self._now_ms(), physical_ms(self._service.store.state.max_ts))
         waiting = self._service.store.orphans(tso(now - int(ASK_AFTER * 1000)))
+        self._undecided = {entry.ts: self._undecided[entry.ts] for entry in waiting if entry.ts in self._undecided}
         if not waiting:
             return
         try:
@@ -66,16 +95,40 @@ class OrphanResolver:
         except PumpUnavailable as error:
             self._alarm(waiting, error)
 
+    def waiting(self) -> list[dict[str, object]]:
+        """The Prewrites that wait for their outcome, for people; ``undecided`` says why nobody but a person can settle one."""
+        return [
+            {"start_ts": entry.ts, "since": as_time(entry.ts), "undecided": self._undecided.get(entry.ts, "")}
+            for entry in self._service.store.orphans(_ANY_TS)
+        ]
+
     def _settle(self, entry: Entry, ports: StatusPorts, age_ms: int) -> None:
         self._service.metrics.asked()
-        verdict = ports.ask(entry.ts, parse(self._service.store.payload(entry)).prewrite_key)
-        record = outcome(entry.ts, verdict, age_ms, self._timeout_ms)
-        if record is not None:
-            _log.warning(
-                "Pump %s: the outcome of start_ts %d (%s) never came; the upstream says: %s", self._service.node_id, entry.ts,
-                as_time(entry.ts), verdict.finding.value,
-            )  # fmt: skip
-            self._service.store.write([record])
+        key = parse(self._service.store.payload(entry)).prewrite_key
+        verdict = ports.ask(entry.ts, key)
+        match decide(verdict, entry.ts, age_ms, self._timeout_ms, self._safe_point(ports)):
+            case Decision.WAIT:
+                return
+            case Decision.UNDECIDED:
+                self._tell(entry, undecided_text(entry.ts, key, verdict, self._service.node_id, self._address))
+            case Decision.COMMIT | Decision.ROLL_BACK:
+                self._write(entry, verdict)
+
+    def _write(self, entry: Entry, verdict: Verdict) -> None:
+        _log.warning(
+            "Pump %s: the outcome of start_ts %d (%s) never came; the upstream says: %s", self._service.node_id, entry.ts,
+            as_time(entry.ts), verdict.finding.value,
+        )  # fmt: skip
+        self._service.store.write([outcome(entry.ts, verdict.commit_ts)])
+
+    def _tell(self, entry: Entry, text: str) -> None:
+        """Say it at first and then once in a while."""
+        self.alarms += 1
+        new = entry.ts not in self._undecided
+        self._undecided[entry.ts] = text
+        if new or time.monotonic() - self._told_at >= _UNDECIDED_EVERY:
+            self._told_at = time.monotonic()
+            _log.error("Pump %s: %s", self._service.node_id, text)
 
     def _alarm(self, waiting: Sequence[Entry], error: PumpUnavailable) -> None:
         self.alarms += 1

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from binlog_source.advertise import advertised
 from binlog_source.mvcc import StatusPorts, status_ports
 from binlog_source.pump.handlers import Handlers
 from binlog_source.pump.heart import Beat, Collector, FakeBinlogs, own_clock
@@ -45,7 +46,6 @@ _DRAINERS_EVERY = 600.0
 _SAFE_POLL = 1.0
 _FAKE_AGAIN = 10.0
 """Seconds without news of a Drainer after which a closing Pump writes another fake binlog."""
-_ANY_HOST = ("", "0.0.0.0", "[::]")
 
 
 class EmbeddedPump:
@@ -67,9 +67,11 @@ class EmbeddedPump:
         self._service: PumpService | None = None
         self._beats: list[Beat] = []
         self._orphans: Beat | None = None
+        self._waiting: Callable[[], list[dict[str, object]]] = list
         self._stopping = threading.Event()
         self._stop_lock = threading.Lock()
         self._port = 0
+        self._advertised = ""
 
     @property
     def address(self) -> str:
@@ -126,17 +128,16 @@ class EmbeddedPump:
         return known.get(self.node_id)
 
     def _serve(self, service: PumpService, front: Front) -> None:
-        pages = StatusPages(service, self._registry, Controls(self._move, self._collector.trigger, self._mvcc_text))
+        pages = StatusPages(
+            service, self._registry, Controls(self._move, self._collector.trigger, self._mvcc_text, lambda: self._waiting())
+        )
         front.serve(Handlers(service, front, self._stopping).methods(pages.answer, self.config.max_message_size))
 
     def _go_online(self, before: NodeState | None) -> None:
         registry = self._registry
         if registry is None:
             return
-        if (self.config.advertise_addr or self.config.addr).rpartition(":")[0] in _ANY_HOST:
-            raise ConfigError(
-                f"advertise-addr: {self.config.addr!r} cannot be registered; set the host:port that others reach this Pump at"
-            )
+        self._advertised = advertised(self.config.addr, self.config.advertise_addr, self._port, registry.url)
         self._register(NodeState.ONLINE)
         if must_notify(before):
             try:
@@ -167,7 +168,10 @@ class EmbeddedPump:
             self._beats.append(Beat(f"{name} heartbeat", config.heartbeat_interval, lambda: self._register(service.state)))
             self._beats.append(Beat(f"{name} drainers", _DRAINERS_EVERY, self._collector.check_drainers))
         if registry is not None or config.tidb_status:
-            self._orphans = Beat(f"{name} orphans", ASK_AFTER, OrphanResolver(service, self._status_ports, config.orphan_timeout))
+            address = self._advertised or self.address
+            resolver = OrphanResolver(service, self._status_ports, config.orphan_timeout, safe_point=self._safe_point, address=address)
+            self._waiting = resolver.waiting
+            self._orphans = Beat(f"{name} orphans", ASK_AFTER, resolver)
         if config.fake_binlog_interval > 0:
             self._beats.append(Beat(f"{name} fake binlogs", config.fake_binlog_interval, FakeBinlogs(service, self._timestamp)))
         self._beats.append(Beat(f"{name} gc", _GC_EVERY, self._collector))
@@ -188,6 +192,13 @@ class EmbeddedPump:
             return self._registry.tidb_status_ports()
         return status_ports(self.config.registry)
 
+    def _safe_point(self, ports: StatusPorts) -> int | None:
+        """How far MVCC data is collected, by whoever knows; None when nobody says."""
+        try:
+            return self._registry.gc_safe_point() if self._registry is not None else ports.gc_safe_point()
+        except PumpUnavailable:
+            return None
+
     def _mvcc_text(self, key: bytes) -> str:
         if self._registry is None and not self.config.tidb_status:
             return "no status port is known; set tidb-status"
@@ -202,8 +213,7 @@ class EmbeddedPump:
             return
         config = self.config
         promised = self.service.store.state.sorted_promise
-        host = config.advertise_addr or self.address
-        status = NodeStatus(self.node_id, host, state, promised, registry.tso(), config.score, dict(config.labels))
+        status = NodeStatus(self.node_id, self._advertised, state, promised, registry.tso(), config.score, dict(config.labels))
         registry.put_status(PUMPS, status)
 
     def _move(self, move: Move) -> None:

@@ -3,12 +3,13 @@
 Promises: the JSON and the texts are a real Pump's, its spelling included. ``/debug/pprof`` is Go's and not here.
 """
 
-import http
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 from binlog_source.pump.lifecycle import Move
+from binlog_source.pump.orphans import settle
 from binlog_source.pump.service import PumpService
 from binlog_source.pump.storage.record import Kind, parse, read
 from binlog_source.registry import DRAINERS, PUMPS, NodeState, Registry
@@ -31,6 +32,8 @@ class Controls:
     """False: a collection is at work."""
     mvcc: Callable[[bytes], str]
     """What the upstream says of a key, as text."""
+    waiting: Callable[[], list[dict[str, object]]] = list
+    """The Prewrites that wait for their outcome."""
 
 
 class StatusPages:
@@ -54,6 +57,12 @@ class StatusPages:
                 return self._only("GET", request, lambda: self._binlog(ts))
             case ["debug", "gc", "trigger"]:
                 return self._only("POST", request, self._gc)
+            case ["orphans"]:
+                return self._only("GET", request, lambda: json_answer(self._controls.waiting()))
+            case ["orphans", start_ts, "commit", commit_ts]:
+                return self._only("PUT", request, lambda: self._settle(start_ts, commit_ts))
+            case ["orphans", start_ts, "rollback"]:
+                return self._only("PUT", request, lambda: self._settle(start_ts, "0"))
             case ["metrics"]:
                 return self._only("GET", request, lambda: Answer(body=self._service.metrics.text(), content_type=_METRICS_TYPE))
             case _:
@@ -88,6 +97,15 @@ class StatusPages:
         self._controls.move(Move(action))
         return _response(f"apply action {action} success!", _OK)
 
+    def _settle(self, start_ts: str, commit_ts: str) -> Answer:
+        """What a person knows of a Prewrite that waits."""
+        if not (start_ts.isdigit() and commit_ts.isdigit()):
+            return Answer(HTTPStatus.BAD_REQUEST, b"start_ts and commit_ts are numbers\n")
+        try:
+            return Answer(body=f"{settle(self._service.store, int(start_ts), int(commit_ts))}\n".encode())
+        except (ReplicationError, OSError) as error:
+            return Answer(HTTPStatus.CONFLICT, f"{error}\n".encode())
+
     def _binlog(self, ts: str) -> Answer:
         if not ts.isdigit():
             return Answer(body=f"invalid parameter ts: {ts}\n".encode())
@@ -111,4 +129,4 @@ class StatusPages:
 def _response(message: str, code: int) -> Answer:
     """A real node's ``Response``, always with HTTP 200."""
     body = json_answer({"message": message, "code": code, "data": None}, indent=2).body
-    return Answer(http.HTTPStatus.OK, body.rstrip(b"\n"), _RESPONSE_TYPE)
+    return Answer(HTTPStatus.OK, body.rstrip(b"\n"), _RESPONSE_TYPE)

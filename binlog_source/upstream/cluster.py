@@ -73,7 +73,15 @@ class Upstream:
 
     def serve(self, addr: str = "127.0.0.1:0", data_dir: Path | None = None) -> UpstreamService:
         """Registry, oracle, history and MVCC look-ups of this cluster over HTTP, started."""
-        service = UpstreamService(self.oracle, self.cluster_id, addr=addr, data_dir=data_dir, history=self.jobs, mvcc=self.mvcc.look_up)
+        service = UpstreamService(
+            self.oracle,
+            self.cluster_id,
+            addr=addr,
+            data_dir=data_dir,
+            history=self.jobs,
+            mvcc=self.mvcc.look_up,
+            gc_safe_point=lambda: self.mvcc.safe_point,
+        )
         return service.start()
 
     def flush(self, timeout: float = 30.0) -> None:

@@ -1,6 +1,6 @@
 """What became of the transactions, by primary key, as TiDB's ``/mvcc/hex`` tells it (rows.md 9.3).
 
-Promises: safe for many threads; commits and rollbacks are final and never forgotten.
+Promises: safe for many threads; commits and rollbacks are final, and forgotten only by ``collect``, which forgets what TiKV's GC does.
 """
 
 import base64
@@ -17,6 +17,8 @@ class Mvcc:
         self._lock = threading.Lock()
         self._locks: dict[bytes, int] = {}
         self._writes: dict[bytes, list[dict[str, int]]] = {}
+        self.safe_point = 0
+        """Versions that nobody at or above this ts sees are gone."""
 
     def lock(self, key: bytes, start_ts: int) -> None:
         """A transaction is in its prewrite."""
@@ -37,12 +39,21 @@ class Mvcc:
                 del self._locks[key]
             self._writes.setdefault(key, []).insert(0, write)
 
+    def collect(self, safe_point: int) -> None:
+        """MVCC GC: of each key's writes up to ``safe_point`` only the newest version stays, and no rollback."""
+        with self._lock:
+            self.safe_point = max(self.safe_point, safe_point)
+            for key, writes in self._writes.items():
+                old = [write for write in writes if write["commit_ts"] <= self.safe_point]
+                kept = next((write for write in old if write.get("type") != _ROLLBACK), None)
+                self._writes[key] = [write for write in writes if write["commit_ts"] > self.safe_point or write is kept]
+
     def look_up(self, key: bytes) -> dict[str, Any]:
         """The answer of ``GET /mvcc/hex/KEY``; newest write first."""
         with self._lock:
             info: dict[str, Any] = {}
             if key in self._locks:
                 info["lock"] = {"start_ts": self._locks[key], "primary": base64.b64encode(key).decode(), "ttl": 3000}
-            if key in self._writes:
+            if self._writes.get(key):
                 info["writes"] = list(self._writes[key])
         return {"key": key.hex().upper(), "region_id": 1, "value": {"info": info}}

@@ -15,6 +15,7 @@ from binlog_source.upstream.endpoints import Endpoints
 from binlog_source.upstream.etcd import Etcd, Range
 from binlog_source.upstream.pd_clock import PdClock
 from schemas.errors import ProtocolViolation
+from schemas.proto import pd_pb2
 
 _ROOTS = {kind: f"/tidb-binlog/v1/{kind}/".encode() for kind in KINDS}
 _TIDB_SERVERS = b"/tidb/server/info/"
@@ -43,6 +44,14 @@ class PdRegistry:
     def tso(self, count: int = 1) -> int:
         """The first of ``count`` fresh timestamps in a row."""
         return self._clock.next(count)
+
+    def gc_safe_point(self) -> int:
+        """MVCC data up to this ts may be collected; the leader says."""
+        request = pd_pb2.GetGCSafePointRequest(header=pd_pb2.RequestHeader(cluster_id=self.cluster_id()))
+        answer = self._endpoints.ask("/pdpb.PD/GetGCSafePoint", request, pd_pb2.GetGCSafePointResponse)
+        if answer.header.error.type:
+            raise self._endpoints.unavailable(f"GetGCSafePoint: {answer.header.error.message}")
+        return int(answer.safe_point)
 
     def listing(self, kind: str) -> Listing:
         """Every node of ``kind`` that ever registered, by node id."""

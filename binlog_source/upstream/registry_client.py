@@ -46,6 +46,10 @@ class RegistryClient:
         """The first of ``count`` fresh timestamps in a row."""
         return int(self._json("GET", f"/tso?count={count}")["ts"])
 
+    def gc_safe_point(self) -> int:
+        """MVCC data up to this ts may be collected."""
+        return int(self._json("GET", "/gc_safe_point")["gc_safe_point"])
+
     def listing(self, kind: str) -> Listing:
         """Every node of ``kind`` that ever registered, by node id."""
         return _listing(self._json("GET", f"/registry/{kind}"))

@@ -2,6 +2,7 @@
 
     GET  /tso?count=N            {"ts": first of N in a row}
     GET  /cluster_id             {"cluster_id": id}
+    GET  /gc_safe_point          {"gc_safe_point": MVCC data up to this ts may be collected}
     GET  /registry/pumps         {"revision": N, "nodes": [Status, ...]}    (also /registry/drainers; by node id)
          ?after=N&wait=SECONDS   the same of what was written after revision N; waits for it up to SECONDS (``Registry.changes``)
     PUT  /registry/pumps/ID      body: Status            (the last writer wins)
@@ -92,6 +93,7 @@ class UpstreamService:
         data_dir: Path | None = None,
         history: History = no_history,
         mvcc: Mvcc = nothing_known,
+        gc_safe_point: Callable[[], int] = lambda: 0,
         commands: Mapping[str, Command] | None = None,
     ) -> None:
         self.oracle = oracle
@@ -99,6 +101,7 @@ class UpstreamService:
         self.nodes = Nodes(data_dir / "nodes.json" if data_dir is not None else None)
         self.history = history
         self.mvcc = mvcc
+        self.gc_safe_point = gc_safe_point
         self.commands = commands or {}
         host, _, port = addr.rpartition(":")
         self._server = _Server((host, int(port)), self)
@@ -138,6 +141,8 @@ class UpstreamService:
                 return {"ts": self.oracle.next(_whole(query, "count", 1) or 1)}
             case ["cluster_id"]:
                 return {"cluster_id": self.cluster_id}
+            case ["gc_safe_point"]:
+                return {"gc_safe_point": self.gc_safe_point()}
             case ["registry", kind] if kind in KINDS:
                 return _listing_json(self._listing(kind, query))
             case ["ddl", "history"]:

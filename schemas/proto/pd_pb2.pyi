@@ -89,3 +89,17 @@ class TsoResponse(_message.Message):
     count: int
     timestamp: Timestamp
     def __init__(self, header: _Optional[_Union[ResponseHeader, _Mapping]] = ..., count: _Optional[int] = ..., timestamp: _Optional[_Union[Timestamp, _Mapping]] = ...) -> None: ...
+
+class GetGCSafePointRequest(_message.Message):
+    __slots__ = ("header",)
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    header: RequestHeader
+    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ...) -> None: ...
+
+class GetGCSafePointResponse(_message.Message):
+    __slots__ = ("header", "safe_point")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    SAFE_POINT_FIELD_NUMBER: _ClassVar[int]
+    header: ResponseHeader
+    safe_point: int
+    def __init__(self, header: _Optional[_Union[ResponseHeader, _Mapping]] = ..., safe_point: _Optional[int] = ...) -> None: ...

@@ -159,6 +159,18 @@ def test_a_pd_without_a_leader_is_told(pd_site: PdSite, registry: PdRegistry, mo
         registry.tso()
 
 
+def test_the_gc_safe_point_is_the_leaders(pd_site: PdSite, registry: PdRegistry) -> None:
+    pd_site.pd.safe_point = 470604587006951425
+    assert registry.gc_safe_point() == 470604587006951425
+    for member in reversed(pd_site.pd.members):
+        pd_site.pd.lead(member)
+        assert registry.gc_safe_point() == 470604587006951425
+    pd_site.pd.lead(None)
+    with pytest.raises(PumpUnavailable, match="not leader"):
+        registry.gc_safe_point()
+    pd_site.pd.lead(pd_site.pd.members[0])
+
+
 def test_any_member_will_do(pd_site: PdSite, registry: PdRegistry) -> None:
     registry.put_status(PUMPS, A)
     for gone, left in (pd_site.pd.members, pd_site.pd.members[::-1]):

@@ -157,6 +157,10 @@ def test_a_restart_of_the_server_is_survived(site: Site, registry: Registry) -> 
     assert registry.changes(PUMPS, before.revision, LONG).nodes == (B,)
 
 
+def test_the_gc_safe_point_of_a_cluster_that_never_collected(registry: Registry) -> None:
+    assert registry.gc_safe_point() == 0
+
+
 def test_a_closed_client_ends_its_waits_and_opens_again(registry: Registry) -> None:
     registry.put_status(PUMPS, A)
     given, known = registry.tso(), registry.listing(PUMPS).revision
@@ -173,6 +177,7 @@ def test_who_cannot_be_reached_is_named_soon(url: str) -> None:
     questions: list[Callable[[], object]] = [
         registry.cluster_id,
         registry.tso,
+        registry.gc_safe_point,
         lambda: registry.listing(PUMPS),
         lambda: registry.changes(PUMPS, 1, LONG),
         lambda: registry.put_status(PUMPS, A),

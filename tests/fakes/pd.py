@@ -40,6 +40,9 @@ class FakePdMember:
             "GetMembers": grpc.unary_unary_rpc_method_handler(
                 self._members, pd_pb2.GetMembersRequest.FromString, pd_pb2.GetMembersResponse.SerializeToString
             ),
+            "GetGCSafePoint": grpc.unary_unary_rpc_method_handler(
+                self._safe_point, pd_pb2.GetGCSafePointRequest.FromString, pd_pb2.GetGCSafePointResponse.SerializeToString
+            ),
             "Tso": grpc.stream_stream_rpc_method_handler(self._tso, pd_pb2.TsoRequest.FromString, pd_pb2.TsoResponse.SerializeToString),
         }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("pdpb.PD", own), _Forwarding(self._etcd)))
@@ -63,6 +66,10 @@ class FakePdMember:
         leader = next((member for member in members if self._pd.leader is not None and member.name == self._pd.leader.name), None)
         return pd_pb2.GetMembersResponse(header=pd_pb2.ResponseHeader(cluster_id=self._pd.cluster_id), members=members, leader=leader)
 
+    def _safe_point(self, request: pd_pb2.GetGCSafePointRequest, context: grpc.ServicerContext) -> pd_pb2.GetGCSafePointResponse:
+        self._require_leader(request.header, context)
+        return pd_pb2.GetGCSafePointResponse(header=pd_pb2.ResponseHeader(cluster_id=self._pd.cluster_id), safe_point=self._pd.safe_point)
+
     def _tso(self, requests: Iterable[pd_pb2.TsoRequest], context: grpc.ServicerContext) -> Iterator[pd_pb2.TsoResponse]:
         self._streams.add(context)
         try:
@@ -74,13 +81,16 @@ class FakePdMember:
         finally:
             self._streams.discard(context)
 
-    def _stamp(self, request: pd_pb2.TsoRequest, context: grpc.ServicerContext) -> pd_pb2.TsoResponse:
+    def _require_leader(self, header: pd_pb2.RequestHeader, context: grpc.ServicerContext) -> None:
         if self._pd.leader is not self:
             context.abort(grpc.StatusCode.UNKNOWN, "[PD:server:ErrNotLeader]not leader")
-        if request.header.cluster_id != self._pd.cluster_id:
+        if header.cluster_id != self._pd.cluster_id:
             context.abort(
-                grpc.StatusCode.FAILED_PRECONDITION, f"mismatch cluster id, need {self._pd.cluster_id} but got {request.header.cluster_id}"
+                grpc.StatusCode.FAILED_PRECONDITION, f"mismatch cluster id, need {self._pd.cluster_id} but got {header.cluster_id}"
             )
+
+    def _stamp(self, request: pd_pb2.TsoRequest, context: grpc.ServicerContext) -> pd_pb2.TsoResponse:
+        self._require_leader(request.header, context)
         last = self._pd.oracle.next(request.count) + request.count - 1
         stamp = pd_pb2.Timestamp(physical=last >> 18, logical=last & ((1 << 18) - 1))
         return pd_pb2.TsoResponse(header=pd_pb2.ResponseHeader(cluster_id=self._pd.cluster_id), count=request.count, timestamp=stamp)
@@ -93,6 +103,7 @@ class FakePd:
         self.etcd = etcd
         self.cluster_id = cluster_id
         self.oracle = Oracle()
+        self.safe_point = 0
         self.members = [FakePdMember(self, f"pd-{number}") for number in range(size)]
         self.leader: FakePdMember | None = self.members[0]
 

@@ -13,7 +13,7 @@ from schemas.errors import PumpUnavailable
 class FakeRegistry:
     """Safe for many threads."""
 
-    url = "fake://registry"
+    url = "fake://127.0.0.1"
 
     def __init__(self, cluster: int = 7) -> None:
         self.down = False
@@ -34,6 +34,10 @@ class FakeRegistry:
         self._ask("tso")
         self._ts += count
         return self._ts - count + 1
+
+    def gc_safe_point(self) -> int:
+        self._ask("gc_safe_point")
+        return 0
 
     def listing(self, kind: str) -> Listing:
         self._ask("listing")

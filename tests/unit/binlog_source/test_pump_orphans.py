@@ -5,30 +5,20 @@ import logging
 import pytest
 
 from binlog_source.mvcc import Finding, Verdict
-from binlog_source.pump.orphans import OrphanResolver, outcome
+from binlog_source.pump.orphans import OrphanResolver, outcome, settle
 from binlog_source.pump.service import PumpService
 from binlog_source.pump.storage.record import Kind, canonical
 from binlog_source.pump.storage.store import Store, StoreSettings
-from schemas.errors import PumpUnavailable
+from schemas.errors import ConfigError, PumpUnavailable
 from schemas.events import tso
 from schemas.proto import binlog_pb2
 
 START = tso(1_000_000)
 
 
-@pytest.mark.parametrize(
-    ("verdict", "age_ms", "want"),
-    [
-        (Verdict(Finding.COMMITTED, 9), 0, (Kind.COMMIT, 5, 9)),
-        (Verdict(Finding.ROLLED_BACK), 0, (Kind.ROLLBACK, 5, 0)),
-        (Verdict(Finding.ALIVE), 10**9, None),
-        (Verdict(Finding.ABSENT), 600_000, None),
-        (Verdict(Finding.ABSENT), 600_001, (Kind.ROLLBACK, 5, 0)),
-    ],
-)
-def test_outcome(verdict, age_ms, want):
-    record = outcome(5, verdict, age_ms, 600_000)
-    assert (record and record[:3]) == want
+@pytest.mark.parametrize(("commit_ts", "want"), [(9, (Kind.COMMIT, 5, 9)), (0, (Kind.ROLLBACK, 5, 0))])
+def test_outcome(commit_ts, want):
+    assert outcome(5, commit_ts)[:3] == want
 
 
 @pytest.fixture
@@ -77,3 +67,42 @@ def test_a_failing_port_is_no_verdict(service, monkeypatch):
     resolver = OrphanResolver(service, lambda: ("h:1",), 600, now_ms=lambda: 1_002_000)
     resolver()
     assert resolver.alarms == 1 and service.store.catch_up().sorted_promise == 0
+
+
+def resolved(service, monkeypatch, verdict, safe_point, **more):
+    monkeypatch.setattr("binlog_source.mvcc.StatusPorts.ask", lambda ports, start_ts, key: verdict)
+    return OrphanResolver(
+        service, lambda: ("h:1",), 600, now_ms=lambda: 1_000_000 + 601_000, safe_point=lambda ports: safe_point, address="p:8250", **more
+    )
+
+
+def test_absence_that_proves_nothing_writes_nothing_and_names_the_command(service, monkeypatch, caplog):
+    resolver = resolved(service, monkeypatch, Verdict(Finding.ABSENT), START)
+    with caplog.at_level(logging.ERROR):
+        resolver()
+        resolver()
+    end = service.store.state.at
+    assert service.store.catch_up().at == end and service.store.orphans(1 << 62)
+    assert len(caplog.records) == 1, "said once in a while"
+    assert f"pump settle http://p:8250 {START} commit COMMIT_TS" in caplog.text
+    assert [(w["start_ts"], bool(w["undecided"])) for w in resolver.waiting()] == [(START, True)]
+
+
+def test_absence_that_proves_a_rollback_writes_it(service, monkeypatch):
+    resolved(service, monkeypatch, Verdict(Finding.ABSENT), START - 1)()
+    service.store.catch_up()
+    assert not service.store.orphans(1 << 62)
+
+
+def test_a_person_settles_what_waits(service):
+    assert settle(service.store, START, START + 7) == f"start_ts {START} is committed at {START + 7}"
+    assert service.store.catch_up().sorted_promise == START + 7
+    with pytest.raises(ConfigError, match="no Prewrite of start_ts"):
+        settle(service.store, START, 0)
+
+
+@pytest.mark.parametrize("commit_ts", [START, 5])
+def test_a_person_cannot_say_what_cannot_be(service, commit_ts):
+    with pytest.raises(ConfigError, match=f"cannot have committed at {commit_ts}"):
+        settle(service.store, START, commit_ts)
+    assert service.store.orphans(1 << 62)

@@ -2,9 +2,10 @@
 
 import pytest
 
-from binlog_source.mvcc import Finding, Verdict, verdict_of
+from binlog_source.mvcc import LEAST_GC_LIFE_MS, Decision, Finding, Verdict, decide, undecided_text, verdict_of
 from binlog_source.pairing import Settle
 from binlog_source.resolver import prewrite_key_of, record_of
+from binlog_source.upstream.mvcc import Mvcc
 from schemas.proto import binlog_pb2
 
 ANSWER = {
@@ -23,6 +24,8 @@ ANSWER = {
         (30, Verdict(Finding.ROLLED_BACK)),
         (40, Verdict(Finding.ALIVE)),
         (50, Verdict(Finding.ABSENT)),
+        (15, Verdict(Finding.ABSENT, overwritten=True)),
+        (25, Verdict(Finding.ABSENT, overwritten=True)),
     ],
 )
 def test_verdicts(start_ts: int, verdict: Verdict) -> None:
@@ -50,3 +53,64 @@ def test_the_records_that_tell_a_pump() -> None:
 def test_the_key_of_a_prewrite() -> None:
     assert prewrite_key_of(binlog_pb2.Binlog(prewrite_key=b"k").SerializeToString()) == b"k"
     assert prewrite_key_of(b"\xff") == b""
+
+
+COMMITTED, ROLLED_BACK, ALIVE, ABSENT = (
+    Verdict(Finding.COMMITTED, 12),
+    Verdict(Finding.ROLLED_BACK),
+    Verdict(Finding.ALIVE),
+    Verdict(Finding.ABSENT),
+)
+OVERWRITTEN = Verdict(Finding.ABSENT, overwritten=True)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "age_ms", "safe_point", "decision"),
+    [
+        (COMMITTED, 0, 1000, Decision.COMMIT),
+        (ROLLED_BACK, 0, 1000, Decision.ROLL_BACK),
+        (ALIVE, 10**9, 1000, Decision.WAIT),
+        (ABSENT, 100, 9, Decision.WAIT),
+        (ABSENT, 101, 9, Decision.ROLL_BACK),
+        (ABSENT, 101, 0, Decision.ROLL_BACK),
+        (ABSENT, 101, 10, Decision.UNDECIDED),
+        (ABSENT, 101, 11, Decision.UNDECIDED),
+        (ABSENT, 101, None, Decision.ROLL_BACK),
+        (ABSENT, LEAST_GC_LIFE_MS - 1, None, Decision.ROLL_BACK),
+        (ABSENT, LEAST_GC_LIFE_MS, None, Decision.UNDECIDED),
+        (OVERWRITTEN, 100, 9, Decision.WAIT),
+        (OVERWRITTEN, 101, 9, Decision.UNDECIDED),
+        (OVERWRITTEN, 101, None, Decision.UNDECIDED),
+    ],
+)
+def test_what_absence_proves(verdict: Verdict, age_ms: int, safe_point: int | None, decision: Decision) -> None:
+    assert decide(verdict, 10, age_ms, 100, safe_point) is decision
+
+
+def test_a_rollback_that_overlaps_a_commit() -> None:
+    write = {"start_ts": 5, "commit_ts": 9, "has_overlapped_rollback": True}
+    assert verdict_of({"value": {"info": {"writes": [write]}}}, 9) == Verdict(Finding.ROLLED_BACK)
+    assert verdict_of({"value": {"info": {"writes": [write]}}}, 5) == Verdict(Finding.COMMITTED, 9)
+
+
+def test_what_was_committed_and_collected_is_never_rolled_back() -> None:
+    """The embedded upstream forgets as TiKV does: a commit that was overwritten, then collected, leaves no trace."""
+    mvcc = Mvcc()
+    mvcc.commit(b"k", 10, 12)
+    mvcc.commit(b"k", 20, 22)
+    mvcc.roll_back(b"j", 30)
+    assert verdict_of(mvcc.look_up(b"k"), 10) == COMMITTED
+    mvcc.collect(25)
+    assert verdict_of(mvcc.look_up(b"k"), 10) == OVERWRITTEN
+    assert verdict_of(mvcc.look_up(b"k"), 20) == Verdict(Finding.COMMITTED, 22), "the newest version stays"
+    mvcc.collect(40)
+    assert verdict_of(mvcc.look_up(b"j"), 30) == ABSENT
+    for key, start_ts in ((b"k", 10), (b"j", 30)):
+        assert decide(verdict_of(mvcc.look_up(key), start_ts), start_ts, 10**9, 100, mvcc.safe_point) is Decision.UNDECIDED
+
+
+@pytest.mark.parametrize(("verdict", "why"), [(OVERWRITTEN, "written again since"), (ABSENT, "GC may have collected it")])
+def test_a_person_is_told_what_to_do(verdict: Verdict, why: str) -> None:
+    text = undecided_text(10, b"kk", verdict, "p1", "h:8250")
+    assert why in text and "6b6b" in text and "Pump p1" in text
+    assert "./spark-submit.sh pump settle http://h:8250 10 commit COMMIT_TS" in text and "http://h:8250 10 rollback" in text

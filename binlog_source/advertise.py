@@ -1,0 +1,59 @@
+"""The address that a Pump or Drainer registers: others must reach it. One check for both; a little of the network is asked (names, the route).
+
+Promises: refused are an address for listening only (``0.0.0.0``, ``[::]``, none), a port of 0, and this machine's loopback when the registry is not
+on that loopback too. The error names ``advertise-addr`` and the address it would take: that of this machine on the way to the registry.
+"""
+
+import ipaddress
+import socket
+from urllib.parse import urlsplit
+
+from schemas.errors import ConfigError
+
+_ANYWHERE = ("", "0.0.0.0", "::")
+
+
+def advertised(addr: str, advertise_addr: str, port: int, registry_url: str) -> str:
+    """The ``host:port`` to register: ``advertise_addr``, or the host of ``addr`` with the ``port`` that is listened on.
+
+    Raises:
+        ConfigError: others cannot reach it.
+    """
+    given = advertise_addr or f"{addr.rpartition(':')[0]}:{port}"
+    host, _, port_text = given.rpartition(":")
+    host = host.strip("[]")
+    registries = [urlsplit(url.strip()) for url in registry_url.split(",")]
+    if not port_text.isdigit() or not 0 < int(port_text) < 1 << 16:
+        why = "it has no port that can be called"
+    elif host in _ANYWHERE:
+        why = "it is an address to listen on, which nobody can call"
+    elif _on_loopback(host) and not all(_on_loopback(registry.hostname or "") for registry in registries):
+        why = f"it is this machine's loopback, and the registry {registry_url} is elsewhere"
+    else:
+        return given
+    best = _on_the_way_to(registries[0].hostname or "", registries[0].port or 80)
+    shown = f"[{best}]" if ":" in best else best
+    raise ConfigError(
+        f"{given} cannot be registered, for others could not reach it: {why}; set addr and advertise-addr so that they can, "
+        f"as in --addr 0.0.0.0:{port} --advertise-addr {shown or 'HOST'}:{port}"
+    )
+
+
+def _on_loopback(host: str) -> bool:
+    """Whether ``host``, a name or an address, is of this machine alone; a name that nobody knows here is not."""
+    try:
+        found = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+    except OSError:
+        return False
+    return bool(found) and all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in found)
+
+
+def _on_the_way_to(host: str, port: int) -> str:
+    """The address of this machine on the route to ``host``; empty when there is none. Nothing is sent."""
+    try:
+        family, kind, protocol, _name, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(target)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return ""
