@@ -157,7 +157,7 @@ def test_following_waits_only_after_a_failure(client, registry, follower, world)
 
 
 def test_no_pump_at_all_is_an_error():
-    with pytest.raises(PumpUnavailable, match="no pump found in the registry fake://registry"):
+    with pytest.raises(PumpUnavailable, match="no pump found in the registry fake://127.0.0.1"):
         PumpClient.from_registry(FakeRegistry())
     with pytest.raises(PumpUnavailable, match="no pump found"):
         PumpClient.fixed([], 7)
