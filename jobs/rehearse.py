@@ -1,6 +1,6 @@
 """``./spark-submit.sh rehearse CASE``: a recorded case of a real TiDB, written to embedded Pumps and replicated by the real Drainer job. [spark]
 
-Promises: the stream is the same one that ``drainer`` runs. A target that already has the case's databases is refused unless ``--drop``. The
+Promises: the stream is the same one that ``drainer`` runs, but any finding ends it (``on-finding = stop``). A target that already has the case's databases is refused unless ``--drop``. The
 oracle starts above the last recorded ts, GC is off, the cluster id is the case's. Where the case's folder has a ``compare.py`` beside
 it, the target is compared at the end and the exit code says the outcome: 0 equal, 1 not.
 """
@@ -81,6 +81,7 @@ def settings_for(stage: Stage, config: DrainerConfig, target: TargetConfig, work
         config,
         source=source,
         target=target,
+        apply=dataclasses.replace(config.apply, on_finding="stop"),
         ddl_history=str(stage.case.history),
         checkpoint_dir=str(work_dir / "spark"),
         delta_dir=str(work_dir / "delta"),

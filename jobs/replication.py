@@ -29,8 +29,10 @@ from jobs.cli import replication_error_in
 from jobs.report import Progress
 from schemas.errors import ConfigError, ReplicationError
 from schemas.events import Delivery, physical_ms
+from schemas.findings import in_words
 from sinks.apply import BatchApplier, BatchReport
 from sinks.delta_checkpoint import CheckpointRow, DeltaCheckpoint, latest
+from sinks.delta_findings import DeltaFindings
 from sinks.history_feed import HistoryFeed
 
 _log = logging.getLogger(__name__)
@@ -38,8 +40,15 @@ _log = logging.getLogger(__name__)
 _KEPT = "tidb-binlog.json"
 """File beside Spark's checkpoint that keeps what a query must not change: its delivery and its buckets."""
 _RATE_SECONDS = 5.0
+_SHOWN_FINDINGS = 20
+"""Of them progress and summary show the last; the Delta table has all."""
 _LOOK_SECONDS = 0.25
 """How often Spark is asked whether the query still runs: each question wakes the JVM."""
+
+
+def findings_dir(config: DrainerConfig) -> str:
+    """Where the Delta table ``findings`` lives: beside ``checkpoint``, whose directory nothing else may lie in."""
+    return config.delta_dir.rstrip("/") + "-findings"
 
 
 class Replication:
@@ -108,7 +117,10 @@ class Replication:
             .foreachBatch(self._applier)
             .start()
         )
-        self._delta = DeltaCheckpoint(self._spark, config.delta_dir, str(self._query.id))
+        app_id = str(self._query.id)
+        self._delta = DeltaCheckpoint(
+            self._spark, config.delta_dir, app_id, findings=DeltaFindings(self._spark, findings_dir(config), app_id)
+        )
         self._delta.fill_up(found.commit_ts, found.schema_version, found.consistent)
         while self._waiting:
             self._record(self._waiting.popleft())
@@ -218,6 +230,7 @@ class Replication:
         return f"Pump {held_by}" if held_by else ""
 
     def _take_report(self, report: BatchReport) -> None:
+        words = tuple(in_words(f, self._config.apply.log_row_data) for f in report.findings[-_SHOWN_FINDINGS:])
         with self._lock:
             self._totals = dataclasses.replace(
                 self._totals,
@@ -225,7 +238,8 @@ class Replication:
                 transactions=self._totals.transactions + report.transactions,
                 row_events=self._totals.row_events + report.row_events,
                 ddls=self._totals.ddls + report.ddls,
-                losses=self._totals.losses + report.losses,
+                findings=self._totals.findings + len(report.findings),
+                newest_findings=(self._totals.newest_findings + words)[-_SHOWN_FINDINGS:],
             )
             self._recent.append((time.monotonic(), report.row_events))
         self.reports.append(report)
@@ -236,7 +250,7 @@ class Replication:
 
     def _record(self, report: BatchReport) -> None:
         assert self._delta is not None
-        if report.batch_id >= 0:
+        if report.batch_id >= 0 or report.findings:
             self._delta.record(
                 CheckpointRow(
                     batch_id=report.batch_id,
@@ -248,7 +262,8 @@ class Replication:
                     transactions=report.transactions,
                     ddls=report.ddls,
                     timings=dict(report.seconds),
-                    notes=report.losses,
+                    findings=report.findings,
+                    notes=() if report.batch_id >= 0 else ("an unfinished span, finished at start",),
                 )
             )
 

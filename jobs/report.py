@@ -34,8 +34,10 @@ class Progress:
     ddls: int = 0
     holding: str = ""
     """The stage or the Pump that holds resolved_ts back, in words; empty = nothing does."""
-    losses: tuple[str, ...] = ()
-    """What the target could not hold, or the source no longer had: one short text each."""
+    findings: int = 0
+    """What was not as the binlogs say it must be: rows, values, DDLs in part, lost binlogs."""
+    newest_findings: tuple[str, ...] = ()
+    """The last of them in words."""
 
 
 def render_line(progress: Progress, width: int = 0) -> str:
@@ -49,8 +51,8 @@ def render_line(progress: Progress, width: int = 0) -> str:
     ]
     if progress.ddls:
         parts.append(f"{progress.ddls:,} DDL")
-    if progress.losses:
-        parts.append(f"{len(progress.losses)} LOST")
+    if progress.findings:
+        parts.append(f"{progress.findings:,} FINDINGS")
     if progress.holding:
         parts.append(f"held by {progress.holding}")
     line = " | ".join(parts)
@@ -65,7 +67,7 @@ def render_json(progress: Progress) -> str:
 
 
 def render_summary(progress: Progress, seconds: float) -> str:
-    """What was done in ``seconds``, and all that was lost on the way, by name."""
+    """What was done in ``seconds``, and what was found on the way."""
     rate = progress.row_events / seconds if seconds > 0 else 0.0
     lines = [
         f"{progress.transactions:,} transactions, {progress.row_events:,} row events and {progress.ddls:,} DDLs "
@@ -74,9 +76,9 @@ def render_summary(progress: Progress, seconds: float) -> str:
         if progress.resolved_ts
         else "target stands where it stood: no batch was applied",
     ]
-    if progress.losses:
-        lines.append("not in the target:")
-        lines.extend(f"  - {loss}" for loss in progress.losses)
+    if progress.findings:
+        lines.append(f"{progress.findings:,} findings (Delta table `findings`), the last of them:")
+        lines.extend(f"  - {text}" for text in progress.newest_findings)
     return "\n".join(lines)
 
 

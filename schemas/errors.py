@@ -12,6 +12,7 @@
     └── ApplyError                   the target refused something
         ├── RetryableApplyError      deadlock, lost connection, restart: the same again may work
         ├── DdlRefused               the target refused a DDL in every form we know
+        ├── FindingError             the target is not as the binlogs say it must be, and on-finding is stop
         ├── LeaseHeld                another Drainer, alive, writes for this cluster to this target
         └── LeaseLost                another Drainer took the lease, or the target was restored: nothing more is written
 
@@ -56,16 +57,24 @@ class SchemaMismatch(ReplicationError):
 
 
 class ApplyError(ReplicationError):
-    """The target refused something; ``errno`` is the server's or client library's error number, 0 when there is none."""
+    """The target refused something; ``errno`` is the server's or client library's error number, 0 when there is none.
 
-    def __init__(self, message: str, errno: int = 0) -> None:
-        """Keep the number beside the message, also through pickling."""
+    ``words`` are the server's own: they may hold row data, which the message does not unless ``log-row-data`` is set.
+    """
+
+    def __init__(self, message: str, errno: int = 0, words: str = "") -> None:
+        """Keep number and words beside the message, also through pickling."""
         super().__init__(message)
         self.errno = errno
+        self.words = words
 
 
 class RetryableApplyError(ApplyError):
     """The target refused for a reason that may pass: deadlock, lost connection, restart."""
+
+
+class FindingError(ApplyError):
+    """Something was found that is not as the binlogs say it must be, and ``on-finding`` is ``stop``: nothing of it is committed."""
 
 
 class DdlRefused(ApplyError):

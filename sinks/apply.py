@@ -8,11 +8,13 @@ are ONE transaction from the driver together with the checkpoint row; more are a
 ``consistent`` false in between. A DDL is a barrier with its own intent and done rows (``sinks.ddl_apply``).
 """
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +27,7 @@ from conf import faults
 from conf.model import ApplyConfig, DrainerConfig
 from schemas.errors import ApplyError, LeaseLost, ReplicationError
 from schemas.events import as_time
+from schemas.findings import Finding, FindingKind, in_words
 from schemas.history import SchemaHistory
 from schemas.stages import ROW_EVENT
 from sinks import lease, old_layout, parallel, progress
@@ -40,6 +43,7 @@ from sinks.batch import (
     summary_of,
     without,
 )
+from sinks.checked import Effects, checked
 from sinks.ddl_apply import DdlOutcome, apply_ddl, ensure_ddl_table, load_applied
 from sinks.ddl_text import silent_losses
 from sinks.dialect import Flavour
@@ -51,6 +55,10 @@ from sinks.plan import Plan, PlanLimits, plan_rows
 from sinks.route import Route
 from sinks.segments import AppliedJobs, DdlStep, RowsStep, Touch, plan_steps
 from sinks.session import Session, connect, run_retried, run_transaction
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +75,8 @@ class BatchReport:
     ddls: int
     seconds: Mapping[str, float] = field(default_factory=dict)
     """Wall seconds by stage: ``read`` (source to row events), ``plan`` (in parts ``plan+delete``), ``write``, ``ddl``."""
-    losses: tuple[str, ...] = ()
-    """What the target could not hold, in words."""
+    findings: tuple[Finding, ...] = ()
+    """What is not as the binlogs say it must be."""
 
 
 @dataclass(slots=True)
@@ -80,7 +88,11 @@ class _Tally:
     rows_written: int = 0
     ddls: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
-    losses: list[str] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+    def add(self, done: parallel.Written) -> None:
+        self.rows_written += done.rows
+        self.findings += done.findings
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
@@ -210,7 +222,7 @@ class BatchApplier:
             self._apply_big(transactions, tally)
         self._expect_big = tally.row_events > self._apply.atomic_rows // 2
         if self._applied.version > version:
-            tally.losses += silent_losses(self._feed.snapshot(), version, self._applied.version)
+            tally.findings += [Finding(FindingKind.DDL, w) for w in silent_losses(self._feed.snapshot(), version, self._applied.version)]
         self._send(batch_id, before, tally)
 
     def _send(self, batch_id: int, from_ts: int, tally: _Tally) -> None:
@@ -225,8 +237,10 @@ class BatchApplier:
             tally.rows_written,
             tally.ddls,
             tally.seconds,
-            tuple(tally.losses),
+            tuple(tally.findings),
         )
+        for finding in report.findings:
+            _log.warning("finding: %s", in_words(finding, self._apply.log_row_data))
         self._report(report)
 
     # The small batch: one Spark action brings its row events to the driver.
@@ -240,7 +254,7 @@ class BatchApplier:
             return False
         controls = self._controls_among(events)
         if controls is not None:
-            tally.losses += controls.losses
+            tally.findings += controls.findings
             self._apply_events(events, controls, tally)
         return True
 
@@ -267,7 +281,7 @@ class BatchApplier:
                 controls = self._controls_among(marks)
             if controls is None:
                 return
-            tally.losses += controls.losses
+            tally.findings += controls.findings
             found = self._summary(events, marks, controls)
             with self._all_keyed(events, transactions, found, history, parts) as keyed:
                 self._apply_steps(keyed, controls, found, tally)
@@ -355,7 +369,7 @@ class BatchApplier:
             plan = self._plan(rows, step) if rows.num_rows else Plan()
         self.stage = "apply"
         with tally.timed("write"):
-            self._transact(lambda session: self._write_atomic(session, plan, step))
+            tally.findings += self._write_atomic(plan, step)
         faults.point("after-downstream-commit")
         self.commit_ts, self._applied = step.upto_ts, step.applied
         tally.rows_written += plan.counts.deleted + plan.counts.written
@@ -363,16 +377,23 @@ class BatchApplier:
     def _plan(self, rows: pa.Table, step: RowsStep) -> Plan:
         return plan_rows(without(rows, "table_id", step.gone), step.tables, self._limits, flavour=self._flavour, route=self._route)
 
-    def _write_atomic(self, session: Session, plan: Plan, step: RowsStep) -> None:
+    def _write_atomic(self, plan: Plan, step: RowsStep) -> tuple[Finding, ...]:
+        """The lease is proved inside: looking closer takes another transaction."""
+
+        def work(session: Session) -> tuple[Finding, ...]:
+            return checked(session, self._apply, lambda effects: self._write_rows(session, effects, plan, step))[1]
+
+        return run_transaction(self._connect, work, self._apply.retries)
+
+    def _write_rows(self, session: Session, effects: Effects, plan: Plan, step: RowsStep) -> None:
         schema, cluster_id = self._apply.checkpoint_schema, self._cluster_id
+        lease.check(session, self._held)
         if not self._next_is(session, step):
             return
         faults.point("before-deletes")
-        for statement in plan.deletes:
-            session.execute(statement.sql)
+        effects.run(plan.deletes)
         faults.point("between-phases")
-        for statement in plan.writes:
-            session.execute(statement.sql)
+        effects.run(plan.writes)
         progress.mark_atomic(session, cluster_id, step.after_ts, step.upto_ts, schema)
         self._save(session, step.upto_ts, step.applied, consistent=True)
         faults.point("before-downstream-commit")
@@ -415,11 +436,11 @@ class BatchApplier:
         with self._persisted(parallel.planned(events, how, to)) as plans:
             self.stage = "plan"
             with tally.timed("plan+delete"):
-                tally.rows_written += parallel.delete(plans)
+                tally.add(parallel.delete(plans))
             faults.point("between-phases")
             self.stage = "apply"
             with tally.timed("write"):
-                tally.rows_written += parallel.write(plans, to)
+                tally.add(parallel.write(plans, to))
         self._transact(finish)
         faults.point("after-downstream-commit")
         self.commit_ts, self._applied = step.upto_ts, step.applied
@@ -427,7 +448,8 @@ class BatchApplier:
     def _apply_ddl(self, step: DdlStep, tally: _Tally) -> None:
         self.stage = "ddl"
         with tally.timed("ddl"):
-            tally.losses += self._retried_ddl(step).losses
+            losses = self._retried_ddl(step).losses
+            tally.findings += [Finding(FindingKind.DDL, words, commit_ts=step.commit_ts) for words in losses]
         self.commit_ts, self._applied = step.commit_ts, step.applied
         tally.ddls += 1
 

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from schemas.errors import ProtocolViolation
 from schemas.events import Op
+from schemas.findings import Finding, FindingKind
 from schemas.stages import ROW_EVENT
 from sinks.segments import DdlEvent, Touch
 
@@ -49,8 +50,8 @@ class Controls:
     from_ts: int
     to_ts: int
     ddls: tuple[DdlEvent, ...]
-    losses: tuple[str, ...] = ()
-    """Spans that a Pump had already collected, in words."""
+    findings: tuple[Finding, ...] = ()
+    """Binlogs that the Pumps no longer have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +76,14 @@ def controls_of(events: pa.Table) -> Controls:
     """
     spans: set[tuple[int, int]] = set()
     ddls: dict[int, DdlEvent] = {}
-    losses: list[str] = []
+    findings: list[Finding] = []
     for event in events.filter(control_mask(events)).to_pylist():
         if event["op"] == SUMMARY:
             continue
         if event["op"] == Op.RESOLVED:
             spans.add((event["schema_version"], event["commit_ts"]))
         elif event["op"] == Op.LOST:
-            losses.append((event["row"] or b"").decode("utf-8", "replace"))
+            findings.append(Finding(FindingKind.LOST, (event["row"] or b"").decode("utf-8", "replace"), commit_ts=event["commit_ts"]))
         else:
             query = (event["row"] or b"").decode("utf-8", "replace")
             # By commit_ts: the same DDL may come from two Pumps.
@@ -90,7 +91,7 @@ def controls_of(events: pa.Table) -> Controls:
     if len(spans) != 1:
         raise ProtocolViolation(f"a batch must carry exactly one span of resolved_ts, this one carries {sorted(spans)}")
     from_ts, to_ts = next(iter(spans))
-    return Controls(from_ts, to_ts, tuple(ddls[ts] for ts in sorted(ddls)), tuple(losses))
+    return Controls(from_ts, to_ts, tuple(ddls[ts] for ts in sorted(ddls)), tuple(findings))
 
 
 def summarise(events: pa.Table, ddl_ts: Sequence[int]) -> pa.Table:

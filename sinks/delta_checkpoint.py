@@ -24,6 +24,7 @@ from pyspark.sql import functions as F
 from conf import faults
 from schemas.errors import ReplicationError
 from schemas.events import physical_ms
+from schemas.findings import Finding
 
 _log = logging.getLogger(__name__)
 
@@ -71,8 +72,10 @@ class CheckpointRow:
     timings: Mapping[str, float] = field(default_factory=dict)
     """Wall seconds by stage."""
     notes: Sequence[str] = ()
-    """What the target could not hold, and spans that were lost."""
+    """Where the row comes from, if not from a batch."""
     ts_map: Mapping[str, int] = field(default_factory=dict)
+    findings: Sequence[Finding] = ()
+    """They go to a table of their own (``sinks.delta_findings``)."""
     recorded_at: datetime.datetime = field(default_factory=lambda: datetime.datetime.now(datetime.UTC))
 
     @property
@@ -101,6 +104,13 @@ class CheckpointTable(Protocol):
         """Add rows in one commit."""
 
 
+class FindingsTable(Protocol):
+    """Where the findings of the batches go."""
+
+    def append(self, rows: Sequence[CheckpointRow]) -> None:
+        """Add what is not there yet of their findings."""
+
+
 class DeltaCheckpoint:
     """The background writer."""
 
@@ -113,6 +123,7 @@ class DeltaCheckpoint:
         interval: float = 10.0,
         retry_after: float = 5.0,
         table: CheckpointTable | None = None,
+        findings: FindingsTable | None = None,
     ) -> None:
         """Start the thread.
 
@@ -123,9 +134,11 @@ class DeltaCheckpoint:
             interval: seconds between two commits.
             retry_after: seconds after which a failed commit is tried again.
             table: stands in for Delta in tests.
+            findings: gets each batch's findings before its row is written.
         """
         self._path = path
         self._table = table
+        self._findings = findings
         self._spark = spark
         self._app_id = app_id
         self._interval = interval
@@ -223,6 +236,8 @@ class DeltaCheckpoint:
 
     def _write(self, rows: Sequence[CheckpointRow]) -> ReplicationError | None:
         try:
+            if self._findings is not None:
+                self._findings.append(rows)
             if self._table is None:
                 self._table = DeltaTable(self._spark, self._path, self._app_id)
             if self._newest is None:
@@ -256,7 +271,7 @@ def missing_rows(rows: Sequence[CheckpointRow], newest: Newest) -> list[Checkpoi
 
 def latest(spark: SparkSession, path: str) -> CheckpointRow | None:
     """The row with the highest resolved_ts; None when there is no table or no row."""
-    if not _is_table(spark, path):
+    if not is_table(spark, path):
         return None
     found = spark.read.format("delta").load(path).orderBy(F.desc("resolved_ts"), F.desc("recorded_at")).limit(1).toArrow().to_pylist()
     if not found:
@@ -278,12 +293,12 @@ class DeltaTable:
         self._spark = spark.newSession()
         self._path = path
         self._app_id = app_id
-        for name, value in _SETTINGS.items():
+        for name, value in SETTINGS.items():
             self._spark.conf.set(name, value)
 
     def newest(self) -> Newest:
         """One Spark job over the table."""
-        if not _is_table(self._spark, self._path):
+        if not is_table(self._spark, self._path):
             return Newest()
         mine = F.when(F.col("app_id") == self._app_id, F.col("batch_id"))
         row = self._spark.read.format("delta").load(self._path).agg(F.max(mine), F.max("resolved_ts")).toArrow().to_pylist()[0]
@@ -326,7 +341,7 @@ def as_table(rows: Sequence[CheckpointRow], app_id: str) -> pa.Table:
     )
 
 
-_SETTINGS = {
+SETTINGS = {
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.databricks.delta.stats.collect": "false",
     # A commit every few seconds is thousands of files a day: join them from time to time, here in the background.
@@ -340,7 +355,8 @@ _SETTINGS = {
 }
 
 
-def _is_table(spark: SparkSession, path: str) -> bool:
+def is_table(spark: SparkSession, path: str) -> bool:
+    """Whether a Delta table is there."""
     if "://" not in path:
         # Without the detour over the JVM: this stands in the way of every start.
         return any((Path(path) / "_delta_log").glob("*.json"))

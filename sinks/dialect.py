@@ -31,11 +31,19 @@ def table_name(schema: str, table: str) -> str:
     return f"{quote_name(schema)}.{quote_name(table)}"
 
 
-def write_head(schema: str, table: str, columns: Sequence[str], replace: bool) -> bytes:
-    """Everything before the first row of a multi-row REPLACE or INSERT."""
-    verb = "REPLACE" if replace else "INSERT"
+def write_head(schema: str, table: str, columns: Sequence[str]) -> bytes:
+    """Everything before the first row of a multi-row INSERT."""
     names = ",".join(quote_name(c) for c in columns)
-    return f"{verb} INTO {table_name(schema, table)} ({names}) VALUES ".encode()
+    return f"INSERT INTO {table_name(schema, table)} ({names}) VALUES ".encode()
+
+
+def change_tail(columns: Sequence[str]) -> bytes:
+    """What follows the last row of an INSERT whose rows are there already.
+
+    It counts rows that were missing apart from rows that are the same (``sinks.effects``), which REPLACE does not; and where a table has
+    several unique keys MariaDB takes half the time, because nothing is deleted.
+    """
+    return b" ON DUPLICATE KEY UPDATE " + ",".join(f"{n}=VALUES({n})" for n in map(quote_name, columns)).encode()
 
 
 def delete_head(schema: str, table: str) -> bytes:

@@ -9,8 +9,10 @@ The parts are those of clustered tables by key; a table whose rows are found by 
 because it may have no key in the target, and two connections deleting from it would wait for each other.
 """
 
+import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -26,18 +28,21 @@ from conf import faults
 from conf.model import ApplyConfig, TargetConfig
 from schemas.errors import SchemaMismatch
 from schemas.explode import explode
+from schemas.findings import Finding
 from schemas.history import SchemaHistory, TableAt
 from schemas.stages import ROW_EVENT, ddl_of
 from sinks import lease, progress
 from sinks.batch import PARTIAL, control_mask, rows_between, summarise, summary_rows, without
 from sinks.blocks import BLOCK, CONTROLS, ROWS, pack, slices, unpack
+from sinks.checked import Effects, checked
 from sinks.dialect import Flavour
 from sinks.fold import ends_of, part_numbers
 from sinks.lease import Lease
-from sinks.plan import Phase, PlanLimits, Statement, plan_rows, row_identities
+from sinks.plan import PlanLimits, plan_rows, row_identities
 from sinks.route import Route
 from sinks.session import Session, connect, run_transaction
 from sinks.spool import IN_MEMORY, RowSpool, Spool
+from sinks.statements import Phase, Statement
 
 KEYED = ROW_EVENT.append(pa.field("key", pa.binary())).append(pa.field("part", pa.int32(), nullable=False))
 """A row event with its row's identity and its part. ``key`` is null for a table that the history does not know."""
@@ -48,15 +53,31 @@ PLANNED = pa.schema(
         pa.field("phase", pa.string(), nullable=False),
         pa.field("rows", pa.int64(), nullable=False),
         pa.field("sql", pa.binary(), nullable=False),
+        pa.field("detail", pa.binary(), nullable=False),
     ]
 )
-"""One write of one part; and, of phase ``delete``, that the part's deletes are done: their ``rows``, no ``sql``."""
+"""One write of one part: its text and, pickled, the rest of its ``Statement``. And, of phase ``delete``, that the part's deletes are done:
+their ``rows``, no ``sql``, and pickled what was found."""
 
 Span = tuple[int, int]
 """(after_ts exclusive, upto_ts inclusive)."""
 
-DONE = pa.schema([pa.field("part", pa.int32(), nullable=False), pa.field("rows", pa.int64(), nullable=False)])
-"""What one part wrote in one phase."""
+DONE = pa.schema(
+    [
+        pa.field("part", pa.int32(), nullable=False),
+        pa.field("rows", pa.int64(), nullable=False),
+        pa.field("detail", pa.binary(), nullable=False),
+    ]
+)
+"""What one part wrote in one phase, and pickled what was found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What parts did in one phase."""
+
+    rows: int = 0
+    findings: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +217,11 @@ def _planned_part(part: int, rows: pa.Table, how: PartPlan, to: PartTarget) -> I
             plan = plan_rows(subset.select(ROW_EVENT.names), how.tables, how.limits, keys, flavour=how.flavour, route=how.route)
             deletes.extend(plan.deletes)
             writes.extend(plan.writes)
-        deleted = _write_part(to, part, Phase.DELETE, deletes) if len(deletes) else 0
-        yield _planned_row(part, Phase.DELETE, deleted, b"")
+        deleted = _write_part(to, part, Phase.DELETE, deletes) if len(deletes) else Written()
+        yield _row(PLANNED, part, Phase.DELETE.value, deleted.rows, b"", pickle.dumps(deleted.findings))
         for statement in writes:
-            yield _planned_row(part, Phase.WRITE, statement.rows, statement.sql)
+            detail = pickle.dumps(replace(statement, sql=b""))
+            yield _row(PLANNED, part, Phase.WRITE.value, statement.rows, statement.sql, detail)
 
 
 def _subsets(rows: pa.Table) -> Iterator[pa.Table]:
@@ -237,47 +259,49 @@ def _keyless_rows(rows: pa.Table) -> SchemaMismatch:
     )
 
 
-def _planned_row(part: int, phase: Phase, rows: int, sql: bytes) -> pa.RecordBatch:
-    values = [[part], [phase.value], [rows], [sql]]
-    return pa.RecordBatch.from_arrays([pa.array(v, f.type) for v, f in zip(values, PLANNED, strict=True)], schema=PLANNED)
+def _row(schema: pa.Schema, *values: object) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([v], f.type) for v, f in zip(values, schema, strict=True)], schema=schema)
 
 
-def delete(plans: DataFrame) -> int:
-    """Have every part planned and its deletes committed; returns the rows deleted. ``plans`` (persisted) then holds the writes."""
-    done = plans.filter(F.col("phase") == Phase.DELETE.value).select("rows").toArrow()
-    return sum(done.column("rows").to_pylist())
+def delete(plans: DataFrame) -> Written:
+    """Have every part planned and its deletes committed. ``plans`` (persisted) then holds the writes."""
+    return _together(plans.filter(F.col("phase") == Phase.DELETE.value).select("rows", "detail").toArrow())
 
 
-def write(plans: DataFrame, to: PartTarget) -> int:
-    """Run the writes, part by part; returns the rows written. Blocks until every part is committed."""
+def _together(done: pa.Table) -> Written:
+    findings = [finding for detail in done.column("detail").to_pylist() for finding in pickle.loads(detail)]
+    return Written(sum(done.column("rows").to_pylist()), tuple(findings))
+
+
+def write(plans: DataFrame, to: PartTarget) -> Written:
+    """Run the writes, part by part. Blocks until every part is committed."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        statements = (row for batch in batches for row in batch.to_pylist())
-        for part, rows in groupby(statements, key=itemgetter("part")):
+        planned = (row for batch in batches for row in batch.to_pylist())
+        for part, rows in groupby(planned, key=itemgetter("part")):
             with Spool[Statement]() as spool:
-                spool.extend(Statement(row["sql"], row["rows"], Phase.WRITE) for row in rows)
-                written = _write_part(to, part, Phase.WRITE, spool)
-            yield pa.RecordBatch.from_arrays([pa.array([part], pa.int32()), pa.array([written], pa.int64())], schema=DONE)
+                spool.extend(replace(pickle.loads(row["detail"]), sql=row["sql"]) for row in rows)
+                done = _write_part(to, part, Phase.WRITE, spool)
+            yield _row(DONE, part, done.rows, pickle.dumps(done.findings))
 
-    done = plans.filter(F.col("phase") == Phase.WRITE.value).mapInArrow(run, ddl_of(DONE)).toArrow()
-    return sum(done.column("rows").to_pylist())
+    return _together(plans.filter(F.col("phase") == Phase.WRITE.value).mapInArrow(run, ddl_of(DONE)).toArrow())
 
 
-def _write_part(to: PartTarget, part: int, phase: Phase, statements: Iterable[Statement]) -> int:
+def _write_part(to: PartTarget, part: int, phase: Phase, statements: Iterable[Statement]) -> Written:
     """One transaction: the lease, the marker and the data. Nothing when the marker is there already."""
     mark = (to.lease.cluster_id, to.from_ts, to.to_ts, part, to.parts, phase.value, to.apply.checkpoint_schema)
 
-    def work(session: Session) -> int:
+    def write_once(session: Session, effects: Effects) -> int:
         lease.check(session, to.lease)
         if not progress.claim_part(session, *mark):
             return 0
-        rows = 0
-        for statement in statements:
-            session.execute(statement.sql)
-            rows += statement.rows
+        rows = effects.run(statements)
         faults.point(f"before-part-{phase.value}-commit")
         return rows
 
-    written = run_transaction(lambda: connect(to.target, to.apply), work, to.apply.retries)
+    def work(session: Session) -> Written:
+        return Written(*checked(session, to.apply, partial(write_once, session)))
+
+    done = run_transaction(lambda: connect(to.target, to.apply), work, to.apply.retries)
     faults.point(f"after-part-{phase.value}")
-    return written
+    return done

@@ -2,15 +2,14 @@
 
 Promises: pure; the same events in any order give the same statements. All deletes run before all writes.
 Rules (``sinks.matching``): rows that are gone, and rows with another value in any unique key, are deleted, each by the first unique key of which
-its old image has every column and no NULL; every row that exists after the span is written, with REPLACE where the table has any unique key.
-A row that keeps its unique keys needs no delete if one of them finds it.
+its old image has every column and no NULL. A row that keeps its unique keys needs no delete if one of them finds it: it is changed in place. All
+others that exist after the span are inserted.
 A row without such a key is deleted by the columns that its image carries, one row at a time; rows that are equal in them are interchangeable.
+Removed, added and changed rows stand in different statements, so that the server's counts tell whether each was as the binlogs say.
 """
 
-import enum
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,28 +19,23 @@ from schemas import columns as decode
 from schemas.errors import SchemaMismatch
 from schemas.events import Op
 from schemas.history import TableAt
-from schemas.tableinfo import ColumnInfo, TableInfo
-from sinks.dialect import Flavour, delete_head, indexed_columns, key_head, likeness_condition, match_condition, write_head
+from schemas.tableinfo import ColumnInfo, ColumnType, TableInfo
+from sinks.dialect import (
+    Flavour,
+    change_tail,
+    delete_head,
+    indexed_columns,
+    key_head,
+    likeness_condition,
+    match_condition,
+    table_name,
+    write_head,
+)
 from sinks.fold import Indexes, TableChanges, fold
-from sinks.literals import Cells, form_of, join_cells, literals, row_ends, text_of
+from sinks.literals import Cells, form_of, join_cells, literals
 from sinks.matching import NO_KEY, ByColumns, ByKey, OldRows, key_numbers, matches
 from sinks.route import EVERYTHING, Route
-
-
-class Phase(enum.StrEnum):
-    """When a statement runs: every DELETE of a span before its first WRITE."""
-
-    DELETE = "delete"
-    WRITE = "write"
-
-
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """One statement. ``rows`` is how many row images it stands for."""
-
-    sql: bytes
-    rows: int
-    phase: Phase
+from sinks.statements import Effect, Mask, Origin, Phase, Statement, split
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +102,10 @@ def plan_rows(
     writes: list[Statement] = []
     for changes in fold(events):
         builder = TableBuilder(tables[changes.table_id], limits, flavour)
-        gone, fresh = _images(builder, changes, source)
-        deletes += builder.deletes(gone, source)
-        writes += builder.writes(fresh)
+        work = _images(builder, changes, source)
+        deletes += builder.deletes(work.gone, source)
+        writes += builder.writes(work.changed, Effect.CHANGES)
+        writes += builder.writes(work.added, Effect.ADDS)
     counts = PlanCounts(total, sum(s.rows for s in deletes), sum(s.rows for s in writes), total - events.num_rows)
     return Plan(tuple(deletes), tuple(writes), counts)
 
@@ -138,6 +133,7 @@ class _Source:
         self.ops = events["op"].to_numpy()
         self.table_ids = events["table_id"].to_numpy()
         self.versions = events["schema_version"].to_numpy()
+        self.commit_ts = events["commit_ts"].to_numpy()
         self._rows = events["row"].combine_chunks()
 
     def rows_at(self, indexes: Indexes) -> pa.BinaryArray:
@@ -150,9 +146,38 @@ class _Source:
         """Rows as they stood before the events."""
         return OldRows(decode.old_rows(table, self.ops[indexes], self.rows_at(indexes), self.versions[indexes]), indexes)
 
-    def new_images(self, table: TableAt, indexes: Indexes) -> pa.RecordBatch:
+    def new_images(self, table: TableAt, indexes: Indexes) -> "Images":
         """Rows as they stood after the events."""
-        return decode.new_images(table, self.ops[indexes], self.rows_at(indexes), self.versions[indexes])
+        rows = decode.new_images(table, self.ops[indexes], self.rows_at(indexes), self.versions[indexes])
+        return Images(rows, self.commit_ts[indexes])
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """Row images and the commit_ts of their events."""
+
+    rows: pa.RecordBatch
+    commit_ts: Indexes
+
+    def slice(self, start: int, count: int) -> "Images":
+        """Some that follow each other, without a copy."""
+        return Images(self.rows.slice(start, count), self.commit_ts[start : start + count])
+
+    def only(self, mask: Mask) -> "Images":
+        """Some of them."""
+        return self if bool(mask.all()) else Images(self.rows.filter(pa.array(mask)), self.commit_ts[mask])
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What is to be done with the rows of one table."""
+
+    gone: OldRows
+    """To delete: removed rows, and rows that come back with another key."""
+    changed: Images
+    """New images of rows that are there with the same unique keys."""
+    added: Images
+    """New images of rows that are not there, or not any more."""
 
 
 def _wanted(events: pa.Table, tables: Mapping[int, TableAt], route: Route) -> pa.Table:
@@ -181,21 +206,22 @@ def _unknown_table(events: pa.Table, table_id: int) -> SchemaMismatch:
     )
 
 
-def _images(builder: "TableBuilder", changes: TableChanges, source: _Source) -> tuple[OldRows, pa.RecordBatch]:
-    """Old images to delete and new images to write."""
+def _images(builder: "TableBuilder", changes: TableChanges, source: _Source) -> _Work:
     table = builder.table
     fresh = source.new_images(table, np.concatenate([changes.after, changes.added]))
+    kept, added = len(changes.after), len(changes.added)
     if builder.identity_is_the_only_key:
-        return source.old_rows(table, changes.removed), fresh
+        return _Work(source.old_rows(table, changes.removed), fresh.slice(0, kept), fresh.slice(kept, added))
     old = source.old_rows(table, np.concatenate([changes.removed, changes.before]))
-    if not builder.unique_names or not len(changes.before):
-        return old, fresh
-    before = old.slice(len(changes.removed), len(changes.before))
-    moved = _differ(before.images, fresh.slice(0, len(changes.after)), builder.unique_names) | (key_numbers(table, before) == NO_KEY)
-    return old.only(np.concatenate([np.ones(len(changes.removed), dtype=bool), moved])), fresh
+    if not builder.unique_names or not kept:
+        return _Work(old, fresh.slice(0, 0), fresh)
+    before = old.slice(len(changes.removed), kept)
+    moved = _differ(before.images, fresh.rows.slice(0, kept), builder.unique_names) | (key_numbers(table, before) == NO_KEY)
+    gone = old.only(np.concatenate([np.ones(len(changes.removed), dtype=bool), moved]))
+    return _Work(gone, fresh.slice(0, kept).only(~moved), fresh.only(np.concatenate([moved, np.ones(added, dtype=bool)])))
 
 
-def _differ(old: pa.RecordBatch, new: pa.RecordBatch, names: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def _differ(old: pa.RecordBatch, new: pa.RecordBatch, names: Sequence[str]) -> Mask:
     """Rows whose images are not equal in some of these columns; NULL equals NULL."""
     moved = np.zeros(old.num_rows, dtype=bool)
     for name in names:
@@ -224,33 +250,55 @@ class TableBuilder:
         found: list[Statement] = []
         for match in matches(self.table, old, source.versions):
             for piece in (match.rows.slice(start, rows) for start, rows in _pieces(match.rows.images)):
-                found += self._by_key(match.key, piece.images) if isinstance(match, ByKey) else self._by_columns(match, piece, source)
+                found += self._by_key(match.key, piece, source) if isinstance(match, ByKey) else self._by_columns(match, piece, source)
         return found
 
-    def writes(self, new: pa.RecordBatch) -> list[Statement]:
-        """Statements that write these images."""
-        head = write_head(self.table.schema, self.table.name, [c.name for c in self.columns], replace=bool(self.unique_names))
+    def writes(self, new: Images, effect: Effect) -> list[Statement]:
+        """Statements that write these images, of rows that are there (``CHANGES``) or not (``ADDS``)."""
+        names = [c.name for c in self.columns]
+        tail = change_tail(names) if effect is Effect.CHANGES else b""
+        shape = self._shape(write_head(self.table.schema, self.table.name, names), effect, self.columns)
+        limits = self.limits.max_bytes, self.limits.max_rows
         found = []
-        for start, count in _pieces(new):
-            cells = self._cells(new.slice(start, count), self.columns)
+        for start, count in _pieces(new.rows):
+            piece = new.slice(start, count)
+            cells = self._cells(piece.rows, self.columns)
             rows = join_cells(b"(", cells, [b","] * len(cells), b"),")
-            found += self._split(head, rows, b"", Phase.WRITE, self.limits.max_rows)
+            found += split(shape, tail, rows, piece.commit_ts, limits, self._zero_enums(piece.rows))
         return found
 
-    def _by_key(self, key: Sequence[ColumnInfo], old: pa.RecordBatch) -> list[Statement]:
-        cells = self._cells(old, key)
+    def _shape(self, head: bytes, effect: Effect, columns: Sequence[ColumnInfo], key: Sequence[ColumnInfo] = ()) -> Statement:
+        unique = self.info.unique_keys()
+        key = key or (unique[0] if unique else ())
+        table = table_name(self.table.schema, self.table.name)
+        origin = Origin(table, int(self.table.version), tuple(c.name for c in columns), tuple(c.name for c in key))
+        return Statement(head, 0, Phase.DELETE if effect is Effect.REMOVES else Phase.WRITE, effect, origin)
+
+    def _by_key(self, key: Sequence[ColumnInfo], old: OldRows, source: _Source) -> list[Statement]:
+        cells = self._cells(old.images, key)
         opening, closing = (b"(", b"),") if len(key) > 1 else (b"", b",")
         rows = join_cells(opening, cells, [b","] * len(cells), closing)
         head = key_head(self.table.schema, self.table.name, [c.name for c in key])
-        return self._split(head, rows, b")", Phase.DELETE, self.limits.max_keys)
+        shape = self._shape(head, Effect.REMOVES, key, key)
+        return split(shape, b")", rows, source.commit_ts[old.events], (self.limits.max_bytes, self.limits.max_keys))
 
     def _by_columns(self, match: ByColumns, old: OldRows, source: _Source) -> list[Statement]:
         """One statement for all equal rows: LIMIT keeps other equal rows of the table alive."""
-        head = delete_head(self.table.schema, self.table.name)
-        counted = pc.value_counts(self._conditions(match, old, source))
+        shape = self._shape(delete_head(self.table.schema, self.table.name), Effect.REMOVES, ())
+        columns = {"condition": self._conditions(match, old, source), "ts": source.commit_ts[old.events]}
+        found = pa.table(columns).group_by("condition", use_threads=False).aggregate([("ts", "count"), ("ts", "max")])
+        conditions, counts = found.column("condition").to_pylist(), found.column("ts_count").to_pylist()
+        newest = found.column("ts_max").to_numpy().astype("<i8")
         return [
-            Statement(b"".join((head, condition, b" LIMIT %d" % count)), count, Phase.DELETE)
-            for condition, count in zip(counted.field(0).to_pylist(), counted.field(1).to_pylist(), strict=True)
+            replace(
+                shape,
+                sql=b"".join((shape.sql, condition, b" LIMIT %d" % count)),
+                rows=count,
+                commit_ts=newest[i : i + 1].tobytes(),
+                begin=len(shape.sql),
+                ends=np.array([len(shape.sql) + len(condition)], dtype="<i8").tobytes(),
+            )
+            for i, (condition, count) in enumerate(zip(conditions, counts, strict=True))
         ]
 
     def _conditions(self, match: ByColumns, old: OldRows, source: _Source) -> pa.BinaryArray:
@@ -285,20 +333,9 @@ class TableBuilder:
     def _cells(self, images: pa.RecordBatch, columns: Sequence[ColumnInfo]) -> list[Cells]:
         return [literals(values, form_of(c, values.type)) for c in columns for values in (images.column(c.name),)]
 
-    def _split(self, head: bytes, rows: pa.BinaryArray, tail: bytes, phase: Phase, max_rows: int) -> list[Statement]:
-        """Statements of consecutive rows; each row's text ends in a comma, the last one's of a statement is cut off."""
-        ends, text = row_ends(rows), text_of(rows)
-        room = self.limits.max_bytes - len(head) - len(tail)
-        found = []
-        first = 0
-        while first < len(rows):
-            begin = int(ends[first - 1]) if first else 0
-            end = int(np.searchsorted(ends, begin + room, side="right"))
-            end = min(max(end, first + 1), first + max_rows)
-            sql = b"".join((head, text[begin : int(ends[end - 1]) - 1], tail))
-            found.append(Statement(sql, end - first, phase))
-            first = end
-        return found
+    def _zero_enums(self, images: pa.RecordBatch) -> list[tuple[str, Mask]]:
+        enums = [c.name for c in self.columns if c.tp == ColumnType.ENUM]
+        return [(name, pc.fill_null(pc.equal(images.column(name), 0), False).to_numpy(zero_copy_only=False)) for name in enums]
 
 
 _CHUNK_BYTES = 256 * 1024 * 1024

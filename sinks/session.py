@@ -1,8 +1,8 @@
 """A connection to the target in the one state that our SQL is written for, and transactions that are tried again. [db]
 
 Promises: every error of the server or the wire leaves as ``ApplyError``, as ``RetryableApplyError`` when the same again may work, with
-the error number, the statement's beginning and the server's words. Nothing is retried behind the caller's back except by
-``run_transaction``.
+the error number, the statement's beginning and the server's words, without values of rows unless ``log-row-data`` is set. Nothing is
+retried behind the caller's back except by ``run_transaction``.
 """
 
 import logging
@@ -20,7 +20,9 @@ from conf.model import ApplyConfig, TargetConfig
 from conf.sql_mode import ALWAYS, refusals
 from schemas.ddl_tokens import quote_name
 from schemas.errors import ApplyError, ConfigError, RetryableApplyError
+from schemas.redaction import statement_head, without_values
 from sinks.dialect import Flavour, flavour_of
+from sinks.effects import Answer, Warned
 
 _log = logging.getLogger(__name__)
 
@@ -63,6 +65,8 @@ RETRYABLE = frozenset(
 _UNKNOWN_VARIABLE = ER.UNKNOWN_SYSTEM_VARIABLE
 _HEAD = 200
 """Characters of a statement that an error shows."""
+_SEARCHED = 100_000
+"""Bytes in which its first value is looked for: names of columns come before."""
 
 _OURS = frozenset(
     {
@@ -82,6 +86,8 @@ _OURS = frozenset(
 _IF_KNOWN = (
     ("in_predicate_conversion_threshold", "0"),  # MariaDB: a long IN list stays a list of ranges instead of a join with a temporary table
     ("range_optimizer_max_mem_size", "0"),  # MySQL: the same
+    ("max_error_count", "65535"),  # every warning of a statement is kept until it is read
+    ("tidb_constraint_check_in_place", "1"),  # TiDB: a duplicate is refused by its INSERT, not at the commit
     ("allow_auto_random_explicit_insert", "1"),  # the rest: TiDB, as the Drainer sets them
     ("tidb_txn_mode", "'optimistic'"),
     ("tidb_placement_mode", "'ignore'"),
@@ -91,10 +97,11 @@ _IF_KNOWN = (
 class Session:
     """One connection, autocommit off. Not for use by two threads at a time."""
 
-    def __init__(self, connection: "pymysql.connections.Connection[Any]", where: str) -> None:
-        """Wrap an open connection; ``where`` names the server in errors."""
+    def __init__(self, connection: "pymysql.connections.Connection[Any]", where: str, *, log_row_data: bool = False) -> None:
+        """Wrap an open connection; ``where`` names the server in errors, ``log_row_data`` lets them show values of rows."""
         self._connection = connection
         self._where = where
+        self._log_row_data = log_row_data
         self.max_allowed_packet = 0
         """Bytes that one statement may have."""
         self.flavour = Flavour.MYSQL
@@ -108,6 +115,17 @@ class Session:
                     return int(cursor.execute(sql if isinstance(sql, str) else sql.decode(), args))
             # Straight to the connection: a cursor would look through a megabyte of statement for placeholders.
             return int(self._connection.query(sql))
+
+    def answer(self, sql: bytes) -> Answer:
+        """Run a statement without a result; all that the server says of it. Warnings are asked for only where there are some."""
+        with self._classified(sql):
+            affected = int(self._connection.query(sql))
+        result: Any = self._connection._result  # type: ignore[attr-defined]
+        count = int(result.warning_count)
+        if not count:
+            return Answer(affected, _info_of(result))
+        warnings = self.query("SHOW WARNINGS")
+        return Answer(affected, _info_of(result), count, tuple(Warned(int(errno), str(words)) for _, errno, words in warnings))
 
     def query(self, sql: str, args: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
         """Run a statement with a result and read all of it."""
@@ -145,7 +163,10 @@ class Session:
         try:
             yield
         except pymysql.err.MySQLError as error:
-            raise _as_apply_error(error, f"target {self._where} refused {_head(sql)!r}") from error
+            show = self._log_row_data
+            refused = _as_apply_error(error, f"target {self._where} refused {_head(sql, show)!r}", show)
+            # The driver's own error has the words in it, and traces are logged.
+            raise refused from (error if show else None)
 
 
 def connect(target: TargetConfig, apply: ApplyConfig) -> Session:
@@ -165,8 +186,8 @@ def connect(target: TargetConfig, apply: ApplyConfig) -> Session:
     try:
         connection = _open(target)
     except (pymysql.err.MySQLError, OSError) as error:
-        raise _as_apply_error(error, f"cannot connect to the target {where} as {target.user!r}") from error
-    session = Session(connection, where)
+        raise _as_apply_error(error, f"cannot connect to the target {where} as {target.user!r}", show=True) from error
+    session = Session(connection, where, log_row_data=apply.log_row_data)
     try:
         _prepare(session, target, apply)
     except (ApplyError, ConfigError):
@@ -294,15 +315,21 @@ def _relax_isolation(session: Session) -> None:
         session.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
 
 
-def _as_apply_error(error: pymysql.err.MySQLError | OSError, what: str) -> ApplyError:
+def _as_apply_error(error: pymysql.err.MySQLError | OSError, what: str, show: bool) -> ApplyError:
     if isinstance(error, OSError):
         return RetryableApplyError(f"{what}: {error}", CR.CR_CONNECTION_ERROR)
     errno = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     words = error.args[1] if len(error.args) > 1 and error.args[1] else str(error) or "the connection is closed"
     kind = RetryableApplyError if errno in RETRYABLE else ApplyError
-    return kind(f"{what}: error {errno}, {words}", errno)
+    return kind(f"{what}: error {errno}, {words if show else without_values(str(words))}", errno, str(words))
 
 
-def _head(sql: bytes | str) -> str:
-    text = sql[:_HEAD].decode("utf-8", "replace") if isinstance(sql, bytes) else sql[:_HEAD]
-    return text + (f"… ({len(sql)} long)" if len(sql) > _HEAD else "")
+def _info_of(result: Any) -> str:
+    return bytes(result.message or b"").decode("utf-8", "replace")
+
+
+def _head(sql: bytes | str, show: bool) -> str:
+    text = sql[:_SEARCHED].decode("utf-8", "replace") if isinstance(sql, bytes) else sql[:_SEARCHED]
+    if not show:
+        text = statement_head(text)
+    return text[:_HEAD] + (f"… ({len(sql)} long)" if len(sql) > _HEAD else "")

@@ -21,7 +21,7 @@ from sinks.ddl_apply import apply_ddl, ensure_ddl_table, load_applied
 from sinks.lease import Holder, Lease
 from sinks.lease_guard import DDL, GUARD, LeaseGuard, alone
 from sinks.parallel import PartTarget
-from sinks.plan import Phase
+from sinks.statements import Phase
 from sinks.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
 from sinks.session import Session, connect, run_retried
 from tests.ddl_jobs import database, history, job, table

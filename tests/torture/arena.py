@@ -106,7 +106,7 @@ class Arena:
         return DrainerConfig(
             source=source,
             target=self.target.target(),
-            apply=ApplyConfig(atomic_rows=cut.atomic_rows, parts=cut.parts),
+            apply=ApplyConfig(atomic_rows=cut.atomic_rows, parts=cut.parts, on_finding="stop"),
             ddl_history=str(case.history),
             checkpoint_dir=str(self.spark_dir),
             delta_dir=str(self.delta_dir),
@@ -195,6 +195,7 @@ class Arena:
             "syncer.to.socket": to.socket,
             "syncer.atomic-rows": apply.atomic_rows,
             "syncer.parts": apply.parts,
+            "syncer.on-finding": apply.on_finding,
             "ddl-history": settings.ddl_history,
             "checkpoint-dir": settings.checkpoint_dir,
             "delta-dir": settings.delta_dir,

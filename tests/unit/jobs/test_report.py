@@ -30,10 +30,10 @@ def test_the_line_never_wraps() -> None:
     assert render_line(BUSY, 400) == render_line(BUSY)
 
 
-def test_losses_are_counted_on_the_line_and_named_in_the_summary() -> None:
-    lossy = Progress(losses=("g.expr_idx: expression index ue left out",))
-    assert "1 LOST" in render_line(lossy)
-    assert "not in the target:\n  - g.expr_idx: expression index ue left out" in render_summary(lossy, 1.0)
+def test_findings_are_counted_on_the_line_and_named_in_the_summary() -> None:
+    found = Progress(findings=1234, newest_findings=("ddl: g.expr_idx: expression index ue left out",))
+    assert "1,234 FINDINGS" in render_line(found)
+    assert "1,234 findings (Delta table `findings`), the last of them:\n  - ddl: g.expr_idx: expression" in render_summary(found, 1.0)
 
 
 def test_json_holds_every_field_and_the_time_for_people() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from schemas.errors import ProtocolViolation
 from schemas.events import Op
+from schemas.findings import FindingKind
 from schemas.stages import ROW_EVENT
 from sinks.batch import RowSummary, controls_of, merge, rows_between, summarise, summary_of, summary_rows
 from sinks.segments import DdlEvent, Touch
@@ -39,7 +40,7 @@ def test_the_same_ddl_from_two_pumps_is_one() -> None:
 
 def test_a_lost_span_is_told() -> None:
     lost = events((15, Op.LOST, 0, 9, b"Pump a: gone"), (20, Op.RESOLVED, 0, 9, None))
-    assert controls_of(lost).losses == ("Pump a: gone",)
+    assert [(f.kind, f.words) for f in controls_of(lost).findings] == [(FindingKind.LOST, "Pump a: gone")]
 
 
 @pytest.mark.parametrize("wrong", [BATCH.slice(0, 5), pa.concat_tables([BATCH, events((21, Op.RESOLVED, 0, 9, None))])])

@@ -19,7 +19,7 @@ def condition(c: ColumnInfo, flavour: Flavour = Flavour.MARIADB, indexed: bool =
 
 def test_names_are_quoted() -> None:
     assert table_name("a`b", "c d") == "`a``b`.`c d`"
-    assert write_head("d", "t", ["a", "ä"], replace=True) == "REPLACE INTO `d`.`t` (`a`,`ä`) VALUES ".encode()
+    assert write_head("d", "t", ["a", "ä"]) == "INSERT INTO `d`.`t` (`a`,`ä`) VALUES ".encode()
     assert key_head("d", "t", ["a"]) == b"DELETE FROM `d`.`t` WHERE `a` IN ("
     assert key_head("d", "t", ["a", "b"]) == b"DELETE FROM `d`.`t` WHERE (`a`,`b`) IN ("
 

@@ -11,11 +11,13 @@ from schemas.events import Op, SchemaVersion
 from schemas.history import TableAt, TableSnapshot
 from schemas.stages import ROW_EVENT
 from schemas.tableinfo import ColumnType
-from sinks.plan import Phase, Plan, PlanCounts, PlanLimits, plan_rows, row_identities
+from sinks.plan import Plan, PlanCounts, PlanLimits, plan_rows, row_identities
 from sinks.route import Route
+from sinks.statements import Phase
 from tests.unit.sinks.samples import INT_PK, NOT_NULL, TABLE_ID, Events, column, index, table, text
 
 LIMITS = PlanLimits()
+CHANGE = " ON DUPLICATE KEY UPDATE `id`=VALUES(`id`),`u`=VALUES(`u`)"
 BY_ID = table([column("id", flag=INT_PK), text("v")], handle="int")
 WITH_UNIQUE = table([column("id", flag=INT_PK), column("u")], [index("uu", ("u", -1))], handle="int")
 COMMON = table(
@@ -32,9 +34,9 @@ def texts(plan: Plan) -> list[str]:
     return [s.sql.decode() for s in (*plan.deletes, *plan.writes)]
 
 
-def test_inserts_are_one_replace() -> None:
+def test_inserts_are_one_insert() -> None:
     found = plan(BY_ID, Events(BY_ID).insert(1, "a").insert(2, None))
-    assert texts(found) == ["REPLACE INTO `d`.`t` (`id`,`v`) VALUES (1,'a'),(2,NULL)"]
+    assert texts(found) == ["INSERT INTO `d`.`t` (`id`,`v`) VALUES (1,'a'),(2,NULL)"]
     statement = found.writes[0]
     assert (statement.rows, statement.phase) == (2, Phase.WRITE)
     assert found.counts == PlanCounts(events=2, deleted=0, written=2, ignored=0)
@@ -51,15 +53,17 @@ def test_deletes_by_several_columns() -> None:
 
 
 def test_update_that_keeps_every_unique_key_needs_no_delete() -> None:
-    assert texts(plan(WITH_UNIQUE, Events(WITH_UNIQUE).update((1, 5), (1, 5)))) == ["REPLACE INTO `d`.`t` (`id`,`u`) VALUES (1,5)"]
-    assert texts(plan(WITH_UNIQUE, Events(WITH_UNIQUE).update((1, None), (1, None)))) == ["REPLACE INTO `d`.`t` (`id`,`u`) VALUES (1,NULL)"]
+    assert texts(plan(WITH_UNIQUE, Events(WITH_UNIQUE).update((1, 5), (1, 5)))) == ["INSERT INTO `d`.`t` (`id`,`u`) VALUES (1,5)" + CHANGE]
+    assert texts(plan(WITH_UNIQUE, Events(WITH_UNIQUE).update((1, None), (1, None)))) == [
+        "INSERT INTO `d`.`t` (`id`,`u`) VALUES (1,NULL)" + CHANGE
+    ]
 
 
 @pytest.mark.parametrize(("old", "new", "literal"), [(5, 6, "6"), (None, 6, "6"), (5, None, "NULL")])
 def test_update_of_a_unique_key_deletes_first(old: int | None, new: int | None, literal: str) -> None:
     assert texts(plan(WITH_UNIQUE, Events(WITH_UNIQUE).update((1, old), (1, new)))) == [
         "DELETE FROM `d`.`t` WHERE `id` IN (1)",
-        f"REPLACE INTO `d`.`t` (`id`,`u`) VALUES (1,{literal})",
+        f"INSERT INTO `d`.`t` (`id`,`u`) VALUES (1,{literal})",
     ]
 
 
@@ -67,7 +71,7 @@ def test_unique_values_swapped_between_rows() -> None:
     events = Events(WITH_UNIQUE).update((1, 5), (1, None)).update((2, 6), (2, 5)).update((1, None), (1, 6))
     assert texts(plan(WITH_UNIQUE, events)) == [
         "DELETE FROM `d`.`t` WHERE `id` IN (1,2)",
-        "REPLACE INTO `d`.`t` (`id`,`u`) VALUES (1,6),(2,5)",
+        "INSERT INTO `d`.`t` (`id`,`u`) VALUES (1,6),(2,5)",
     ]
 
 
@@ -75,7 +79,7 @@ def test_a_key_that_changes_only_in_case_is_deleted() -> None:
     events = Events(COMMON).delete("Key", 1, 5).insert("KEY", 1, 5, same=True)
     assert texts(plan(COMMON, events)) == [
         "DELETE FROM `d`.`t` WHERE (`a`,`b`) IN (('Key',1))",
-        "REPLACE INTO `d`.`t` (`a`,`b`,`c`) VALUES ('KEY',1,5)",
+        "INSERT INTO `d`.`t` (`a`,`b`,`c`) VALUES ('KEY',1,5)",
     ]
 
 
@@ -112,7 +116,8 @@ def test_a_row_is_found_by_its_first_key_without_a_null() -> None:
         "DELETE FROM `d`.`t` WHERE (`a`,`b`) IN ((1,2),(3,4))",
         "DELETE FROM `d`.`t` WHERE `c` IN ('long text','z')",
         f"DELETE FROM `d`.`t` WHERE `a` <=> NULL AND `b` <=> 2 AND `c` <=> NULL AND {exact} <=> NULL LIMIT 1",
-        "REPLACE INTO `d`.`t` (`a`,`b`,`c`) VALUES (3,4,'y'),(5,6,NULL),(None,8,'z')".replace("None", "NULL"),
+        "INSERT INTO `d`.`t` (`a`,`b`,`c`) VALUES (5,6,NULL) ON DUPLICATE KEY UPDATE `a`=VALUES(`a`),`b`=VALUES(`b`),`c`=VALUES(`c`)",
+        "INSERT INTO `d`.`t` (`a`,`b`,`c`) VALUES (3,4,'y'),(NULL,8,'z')",
     ]
 
 
@@ -120,9 +125,11 @@ def test_a_row_without_a_value_in_any_key_is_deleted_even_where_its_keys_stay() 
     at = table([column("u"), column("v")], [index("uu", ("u", -1))])
     assert texts(plan(at, Events(at).update((None, 2), (None, 3), rowid=1))) == [
         "DELETE FROM `d`.`t` WHERE `u` <=> NULL AND `v` <=> 2 LIMIT 1",
-        "REPLACE INTO `d`.`t` (`u`,`v`) VALUES (NULL,3)",
+        "INSERT INTO `d`.`t` (`u`,`v`) VALUES (NULL,3)",
     ]
-    assert texts(plan(at, Events(at).update((1, 2), (1, 3), rowid=1))) == ["REPLACE INTO `d`.`t` (`u`,`v`) VALUES (1,3)"]
+    assert texts(plan(at, Events(at).update((1, 2), (1, 3), rowid=1))) == [
+        "INSERT INTO `d`.`t` (`u`,`v`) VALUES (1,3) ON DUPLICATE KEY UPDATE `u`=VALUES(`u`),`v`=VALUES(`v`)"
+    ]
 
 
 def test_a_row_without_clustered_key_is_found_by_its_unique_key() -> None:
@@ -190,7 +197,7 @@ def test_every_kind_of_literal() -> None:
     )
     events = Events(at).insert(1, 0.1, "-1.5", "2026-00-00 00:00:00", b"\xff'\\", {"a": 'it\'s "q"'})
     assert plan(at, events).writes[0].sql == (
-        b"REPLACE INTO `d`.`t` (`id`,`f`,`d`,`t`,`b`,`j`) VALUES "
+        b"INSERT INTO `d`.`t` (`id`,`f`,`d`,`t`,`b`,`j`) VALUES "
         b"(1,0.10000000149011612,-1.50,'2026-00-00 00:00:00.000',_binary'\xff''\\\\','{\"a\": \"it''s \\\\\"q\\\\\"\"}')"
     )
 

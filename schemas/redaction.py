@@ -1,0 +1,45 @@
+"""Row data out of texts that people and logs see. Pure.
+
+Promises: of a server's words everything that may be a value of a row is taken out, also where the value itself holds quotes; names of
+columns, keys and tables stay where the form of the message is known. Of a statement only what stands before its first value is kept.
+"""
+
+import re
+
+HIDDEN = "…"
+
+_NAMES_ONLY = re.compile(
+    r"(?:Out of range value for column|Data truncated for column|Data too long for column|Column|Field|Unknown column|Table|Unknown table"
+    r"|Unknown database|(?:SELECT|INSERT|UPDATE|DELETE|DELETE HISTORY|CREATE|DROP|ALTER|INDEX)(?:, [A-Z ]+)* command denied to user"
+    r"|Access denied for user|Unknown system variable|Lost connection to MySQL server|Can't connect to MySQL server"
+    r"|Unknown storage engine|Invalid default value for|The table|Duplicate column name|Duplicate key name|Can't DROP)"
+    r"[^'\"]*(?:'[^'\"]*'[^'\"]*)*"
+)
+_AROUND_A_VALUE = (
+    re.compile(r"(?s)(?P<before>Duplicate entry )'.*'(?P<after> for key '[^']*')"),
+    re.compile(r"(?s)(?P<before>Incorrect [\w ()]+ value: )'.*'(?P<after> for (?:column|function) [^\n']*(?:'[^']*'[^']*)?)"),
+    re.compile(r"(?s)(?P<before>.*?)['\"].*['\"](?P<after>[^'\"]*)"),
+)
+_BARE_VALUE = re.compile(r"(?s)(?P<before>.*no partition for value ).*")
+_UP_TO_VALUES = re.compile(r" (?:VALUES|WHERE|SET|SELECT) ")
+_ROW_VERBS = ("INSERT", "REPLACE", "DELETE", "UPDATE", "SELECT")
+
+
+def without_values(words: str) -> str:
+    """A server's sentence without values of rows."""
+    if _NAMES_ONLY.fullmatch(words):
+        return words
+    for form in _AROUND_A_VALUE:
+        if found := form.fullmatch(words):
+            return f"{found['before']}'{HIDDEN}'{found['after']}"
+    if found := _BARE_VALUE.fullmatch(words):
+        return found["before"] + HIDDEN
+    return words
+
+
+def statement_head(sql: str) -> str:
+    """The beginning of a statement, up to where values may begin; a DDL holds no row and stays."""
+    if not sql.lstrip().upper().startswith(_ROW_VERBS):
+        return sql
+    found = _UP_TO_VALUES.search(sql)
+    return sql[: found.end()] + HIDDEN if found else sql.split("(")[0]
