@@ -18,7 +18,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from schemas.events import Op
 from schemas.tableinfo import ColumnType
 from sinks.fold import fold, part_numbers
-from sinks.plan import PlanLimits, TableBuilder
+from sinks.plan import Images, PlanLimits, TableBuilder
+from sinks.statements import Effect
 from tests.unit.sinks.samples import INT_PK, column, table, text
 
 REPETITIONS = 5
@@ -91,13 +92,13 @@ def literal(value: Any) -> str:
     if value is None:
         return "NULL"
     if isinstance(value, bytes):
-        return "'" + value.decode().replace("\\", "\\\\").replace("'", "\\'") + "'"
+        return "'" + value.decode().replace("\\", "\\\\").replace("'", "''") + "'"
     return f"'{value}'" if isinstance(value, str) else str(value)
 
 
 def scalar_statements(batch: pa.RecordBatch, limits: PlanLimits) -> list[bytes]:
     """The same statements by a loop over rows: the yardstick."""
-    head = "REPLACE INTO `d`.`orders` VALUES "
+    head = "INSERT INTO `d`.`orders` VALUES "
     found = []
     rows = ["(" + ",".join(map(literal, row.values())) + ")" for row in batch.to_pylist()]
     for first in range(0, len(rows), limits.max_rows):
@@ -109,8 +110,9 @@ def main(rows: int) -> None:
     limits = PlanLimits()
     batch = images(rows)
     builder = TableBuilder(ORDERS, limits)
-    columns = median(lambda: builder.writes(batch))
-    size = sum(len(s.sql) for s in builder.writes(batch))
+    fresh = Images(batch, np.arange(rows))
+    columns = median(lambda: builder.writes(fresh, Effect.ADDS))
+    size = sum(len(s.sql) for s in builder.writes(fresh, Effect.ADDS))
     scalar = median(lambda: scalar_statements(batch, limits))
     print(
         f"statements  {rows:>8,} rows x 9 columns  {size / 1e6:.1f} MB  {columns:.3f} s  Python loop {scalar:.3f} s  ratio {scalar / columns:.1f}"

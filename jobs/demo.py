@@ -74,6 +74,7 @@ def settings_for(workload: WorkloadProcess, config: DrainerConfig, target: Targe
         source=source,
         pair=pair,
         target=target,
+        apply=dataclasses.replace(config.apply, on_finding="stop"),
         ddl_history=workload.url,
         checkpoint_dir=str(work_dir / "spark"),
         delta_dir=str(work_dir / "delta"),

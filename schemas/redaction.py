@@ -10,10 +10,8 @@ HIDDEN = "…"
 
 _NAMES_ONLY = re.compile(
     r"(?:Out of range value for column|Data truncated for column|Data too long for column|Column|Field|Unknown column|Table|Unknown table"
-    r"|Unknown database|(?:SELECT|INSERT|UPDATE|DELETE|DELETE HISTORY|CREATE|DROP|ALTER|INDEX)(?:, [A-Z ]+)* command denied to user"
-    r"|Access denied for user|Unknown system variable|Lost connection to MySQL server|Can't connect to MySQL server"
-    r"|Unknown storage engine|Invalid default value for|The table|Duplicate column name|Duplicate key name|Can't DROP)"
-    r"[^'\"]*(?:'[^'\"]*'[^'\"]*)*"
+    r"|Unknown database|[A-Z, ]+ command denied to user|Access denied for user|Unknown system variable|Unknown storage engine"
+    r"|Invalid default value for|The table|Duplicate column name|Duplicate key name) '[^']*'(?:[^'\"]|n't|'[^']*')*"
 )
 _AROUND_A_VALUE = (
     re.compile(r"(?s)(?P<before>Duplicate entry )'.*'(?P<after> for key '[^']*')"),

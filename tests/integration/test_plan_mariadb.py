@@ -24,6 +24,7 @@ from schemas.history import JobReader, SchemaHistory, TableAt
 from schemas.proto import binlog_pb2 as pb
 from schemas.stages import TRANSACTION
 from schemas.tableinfo import ColumnType
+from sinks.checked import checked
 from sinks.fold import part_numbers
 from sinks.plan import Plan, PlanLimits, plan_rows, row_identities
 from sinks.session import Session, connect
@@ -50,10 +51,10 @@ def d(session: Session) -> Iterator[Session]:
 
 
 def run(session: Session, *plans: Plan) -> None:
-    """All deletes of all parts, then all writes."""
+    """All deletes of all parts, then all writes; any finding ends it."""
+    statements = [*(s for p in plans for s in p.deletes), *(s for p in plans for s in p.writes)]
     session.begin()
-    for statement in [*(s for p in plans for s in p.deletes), *(s for p in plans for s in p.writes)]:
-        session.execute(statement.sql)
+    checked(session, ApplyConfig(on_finding="stop", log_row_data=True), lambda effects: effects.run(statements))
     session.commit()
 
 

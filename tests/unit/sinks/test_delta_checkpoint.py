@@ -1,5 +1,6 @@
 """The background writer without Spark: what is written, what is left out, what survives a failure."""
 
+import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 
@@ -7,6 +8,7 @@ import pytest
 
 from schemas.errors import ReplicationError
 from schemas.events import tso
+from schemas.findings import Finding, FindingKind
 from sinks.delta_checkpoint import FILLED_UP, SCHEMA, CheckpointRow, DeltaCheckpoint, Newest, as_table, missing_rows
 
 EMPTY = Newest()
@@ -145,3 +147,21 @@ def test_rows_as_arrow() -> None:
     values = found.to_pylist()[0]
     assert values["resolved_at"].isoformat() == "2023-11-14T22:13:20.123000+00:00"
     assert (values["timings"], values["ts_map"], values["notes"]) == ([("read", 0.5)], [("primary-ts", 3)], ["a loss"])
+
+
+def test_findings_go_first_and_again_when_they_could_not_be_written(table: MemoryTable) -> None:
+    order: list[str] = []
+
+    class Findings:
+        def append(self, rows: Sequence[CheckpointRow]) -> None:
+            order.append(f"findings {[r.batch_id for r in rows]}")
+            if len(order) == 1:
+                raise OSError("no space")
+
+    writer = DeltaCheckpoint(None, "p", "app", interval=0.0, retry_after=0.0, table=table, findings=Findings())
+    writer.record(CheckpointRow(0, 1, 2, findings=(Finding(FindingKind.LOST, "gone"),)))
+    with contextlib.suppress(ReplicationError):
+        writer.flush()
+    writer.close()
+    assert order[:2] == ["findings [0]", "findings [0]"]
+    assert table.commits == [[0]]

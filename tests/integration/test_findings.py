@@ -1,0 +1,200 @@
+"""What differs on a real target is found, named by its row, and recorded or refused; what is harmless is not."""
+
+import dataclasses
+import traceback
+from collections.abc import Iterator
+
+import pytest
+
+from conf.model import ApplyConfig, TargetConfig
+from jobs.mariadb import PrivateMariaDB
+from schemas.errors import ApplyError, FindingError
+from schemas.findings import Finding, FindingKind
+from schemas.history import TableAt
+from schemas.tableinfo import ColumnType
+from sinks.checked import CLOSER_ROWS, checked
+from sinks.plan import PlanLimits, plan_rows
+from sinks.session import Session, connect, run_transaction
+from tests.unit.sinks.samples import INT_PK, TABLE_ID, Events, column, index, table, text
+
+pytestmark = pytest.mark.mysql
+
+RECORD = ApplyConfig(log_row_data=True)
+STOP = ApplyConfig(on_finding="stop")
+PAIR = table([column("id", flag=INT_PK), column("u"), text("v")], [index("uu", ("u", -1))], handle="int")
+KEYLESS = table([column("a"), text("b")])
+PAIR_SQL = "CREATE TABLE d.t (id bigint primary key, u bigint, v {type}, UNIQUE KEY uu (u)) ENGINE=InnoDB"
+
+
+@pytest.fixture
+def target(mariadb: PrivateMariaDB) -> Iterator[TargetConfig]:
+    with connect(mariadb.target(), RECORD) as session:
+        session.execute("CREATE DATABASE d CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
+        yield mariadb.target()
+        session.execute("DROP DATABASE d")
+
+
+def sql(target: TargetConfig, *statements: str) -> list[tuple[object, ...]]:
+    """Run by hand; the last one's rows."""
+    with connect(target, RECORD) as session:
+        for statement in statements[:-1]:
+            session.execute(statement)
+        session.commit()
+        return session.query(statements[-1])
+
+
+def apply(target: TargetConfig, events: Events, at: TableAt = PAIR, config: ApplyConfig = RECORD) -> tuple[Finding, ...]:
+    """One transaction as the driver and the executors run it; the transactions seen say how often it was run."""
+    plan = plan_rows(events.table(), {TABLE_ID: at}, PlanLimits())
+
+    def work(session: Session) -> tuple[Finding, ...]:
+        return checked(session, config, lambda effects: [effects.run(plan.deletes), effects.run(plan.writes)])[1]
+
+    return run_transaction(lambda: connect(target, config), work, retries=0)
+
+
+def facts(findings: tuple[Finding, ...]) -> list[tuple[str, str, int, int, int]]:
+    return [(f.kind, f.key, f.commit_ts, f.wanted, f.found) for f in findings]
+
+
+def test_what_is_as_the_binlogs_say_is_no_finding(target: TargetConfig) -> None:
+    sql(target, PAIR_SQL.format(type="varchar(20)"), "INSERT INTO d.t VALUES (1,1,'a'),(2,2,'b'),(3,3,'same'),(4,4,'x')", "SELECT 1")
+    events = Events(PAIR).update((1, 1, "a"), (1, 1, "A")).update((2, 2, "b"), (2, 20, "b")).update((3, 3, "same"), (3, 3, "same"))
+    events.delete(4, 4, "x").insert(5, 2, "new")
+    assert apply(target, events, config=STOP) == ()
+    assert sql(target, "SELECT * FROM d.t ORDER BY id") == [(1, 1, "A"), (2, 20, "b"), (3, 3, "same"), (5, 2, "new")]
+
+
+def test_rows_that_are_missing_are_named_one_by_one(target: TargetConfig) -> None:
+    sql(target, PAIR_SQL.format(type="varchar(20)"), "INSERT INTO d.t VALUES (1,1,'a'),(3,3,'c'),(5,5,'same')", "SELECT 1")
+    events = Events(PAIR).delete(1, 1, "a").delete(2, 2, "b")
+    events.update((3, 3, "c"), (3, 3, "C")).update((4, 4, "d"), (4, 4, "D")).update((5, 5, "same"), (5, 5, "same"))
+    assert facts(apply(target, events)) == [("rows", "id=2", 1002, 1, 0), ("rows", "id=4", 1004, 1, 0)]
+    assert sql(target, "SELECT * FROM d.t ORDER BY id") == [(3, 3, "C"), (4, 4, "D"), (5, 5, "same")]
+
+
+@pytest.mark.parametrize("there", ["(2,2,'b')", "(2,7,'other')", "(9,2,'other')", "(2,7,'other'),(9,2,'other')"])
+def test_a_row_that_stands_where_one_is_added_is_found_and_gives_way(target: TargetConfig, there: str) -> None:
+    sql(target, PAIR_SQL.format(type="varchar(20)"), f"INSERT INTO d.t VALUES {there}", "SELECT 1")
+    findings = apply(target, Events(PAIR).insert(1, 1, "a").insert(2, 2, "b"))
+    assert facts(findings) == [("rows", "id=2", 1002, 1, 0)]
+    assert "Duplicate entry '2' for key" in findings[0].words
+    assert sql(target, "SELECT * FROM d.t ORDER BY id") == [(1, 1, "a"), (2, 2, "b")]
+
+
+def test_a_changed_row_that_meets_another_ones_key_is_found_and_written(target: TargetConfig) -> None:
+    sql(target, PAIR_SQL.format(type="varchar(20)"), "INSERT INTO d.t VALUES (1,7,'drifted'),(9,1,'other')", "SELECT 1")
+    assert facts(apply(target, Events(PAIR).update((1, 1, "a"), (1, 1, "b")))) == [("rows", "id=1", 1001, 1, 0)]
+    assert sql(target, "SELECT * FROM d.t ORDER BY id") == [(1, 1, "b")]
+
+
+def test_equal_rows_without_a_key_are_counted(target: TargetConfig) -> None:
+    sql(target, "CREATE TABLE d.t (a bigint, b varchar(100)) ENGINE=InnoDB", "INSERT INTO d.t VALUES (1,'x'),(2,'y')", "SELECT 1")
+    findings = apply(target, Events(KEYLESS).delete(1, "x", rowid=1).delete(1, "x", rowid=2).delete(2, "y", rowid=3), KEYLESS)
+    assert [(f.wanted, f.found, f.commit_ts) for f in findings] == [(2, 1, 1002)]
+    assert "`a` <=> 1" in findings[0].key
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "errno"),
+    [
+        ("varchar(20) CHARACTER SET latin1", "日本", 1366),
+        ("varchar(20) CHARACTER SET utf8mb3", "😀", 1366),
+        ("varchar(3)", "too long", 1265),
+        ("tinyint", "300", 1264),
+        ("int", "abc", 1366),
+        ("datetime", "not a time", 1265),
+    ],
+)
+@pytest.mark.parametrize("change", [False, True])
+def test_a_value_that_was_changed_by_the_target_is_found(target: TargetConfig, type_: str, value: str, errno: int, change: bool) -> None:
+    sql(target, PAIR_SQL.format(type=type_), "INSERT INTO d.t VALUES (1,1,NULL),(2,2,NULL)", "SELECT 1")
+    fits = "2026-01-01" if type_ == "datetime" else "5"
+    if change:
+        events = Events(PAIR).update((1, 1, None), (1, 1, fits)).update((2, 2, None), (2, 2, value))
+    else:
+        events = Events(PAIR).insert(11, 11, None).insert(12, 12, value)
+    findings = apply(target, events)
+    assert [(f.kind, f.key, f.commit_ts) for f in findings if f"warning {errno}" in f.words] == [
+        (FindingKind.VALUE, "id=2" if change else "id=12", 1002)
+    ]
+
+
+def test_harmless_warnings_are_none(target: TargetConfig) -> None:
+    at = table([column("id", flag=INT_PK), column("e", ColumnType.ENUM, charset="utf8mb4"), column("d", ColumnType.DATE)], handle="int")
+    sql(target, "CREATE TABLE d.t (id bigint primary key, e enum('a','b'), d date) ENGINE=InnoDB", "SELECT 1")
+    events = Events(at)
+    for i in range(200):
+        events.insert(i, i % 3, "0000-00-00" if i % 2 else "2026-00-00")
+    assert apply(target, events, at, STOP) == ()
+    assert sql(target, "SELECT e+0, COUNT(*), MAX(d = '0000-00-00') FROM d.t GROUP BY 1") == [(0, 67, 1), (1, 67, 1), (2, 66, 1)]
+    unknown = Events(at).insert(1000, 0, "2026-01-01").insert(1001, 3, "2026-01-01")
+    assert [(f.kind, f.key) for f in apply(target, unknown, at)] == [(FindingKind.VALUE, "id=1001")]
+
+
+def test_stop_commits_nothing_and_says_what_to_do_without_row_data(target: TargetConfig) -> None:
+    sql(target, PAIR_SQL.format(type="varchar(20)"), "INSERT INTO d.t VALUES (1,1,'a')", "SELECT 1")
+    events = Events(PAIR).update((1, 1, "a"), (1, 1, "A")).delete(4711, 2, "b")
+    with pytest.raises(FindingError, match=r"rows `d`\.`t`, commit_ts 1002 .*1 rows wanted, 0 found.*on-finding = record") as caught:
+        apply(target, events, config=STOP)
+    assert "4711" not in str(caught.value)
+    assert sql(target, "SELECT * FROM d.t") == [(1, 1, "a")]
+
+
+def test_a_refused_row_is_named_with_what_can_be_done(target: TargetConfig) -> None:
+    """The server takes no part of the row; the statement of three rows does not say which it was."""
+    sql(target, PAIR_SQL.format(type="varchar(20), CHECK (v <> 'secret')"), "SELECT 1")
+    events = Events(PAIR).insert(1, 1, "a").insert(2, 2, "secret").insert(3, 3, "c")
+    with pytest.raises(
+        ApplyError, match=r"`d`\.`t`, key …, commit_ts 1002 .*schema version 40.*4025.*ignore-txn-commit-ts = \[1002\]"
+    ) as caught:
+        apply(target, events, config=STOP)
+    assert "secret" not in str(caught.value)
+    with pytest.raises(ApplyError, match=r"key id=2, commit_ts 1002"):
+        apply(target, events)
+    assert sql(target, "SELECT * FROM d.t") == []
+
+
+def test_a_row_above_the_servers_packet_is_refused_at_once(target: TargetConfig) -> None:
+    sql(target, PAIR_SQL.format(type="longtext"), "SELECT 1")
+    events = Events(PAIR).insert(1, 1, "a").insert(2, 2, "x" * (16 * 1024 * 1024))
+    with pytest.raises(
+        ApplyError, match=r"`d`\.`t`, key id=2, commit_ts 1002 .*16,777,\d+ bytes, the target's max_allowed_packet is 16,777,216"
+    ):
+        apply(target, events)
+    with pytest.raises(ApplyError, match="key …, commit_ts 1002") as caught:
+        apply(target, events, config=STOP)
+    assert caught.value.errno == 1153
+
+
+def test_errors_and_their_traces_hold_no_row_data(target: TargetConfig) -> None:
+    sql(target, PAIR_SQL.format(type="varchar(20)"), "INSERT INTO d.t VALUES (4711,1,'a')", "SELECT 1")
+    with connect(target, STOP) as session, pytest.raises(ApplyError) as caught:
+        session.execute(b"INSERT INTO d.t VALUES (%d,2,'%s')" % (4700 + 11, b"sec" + b"ret"))
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "4711" not in shown
+    assert "secret" not in shown
+    assert "INSERT INTO d.t VALUES …" in str(caught.value)
+    assert caught.value.words == "Duplicate entry '4711' for key 'PRIMARY'"
+
+
+def test_many_doubts_are_looked_at_up_to_a_bound(target: TargetConfig) -> None:
+    """Beyond it a finding names its statement: a target that differs in everything must not be asked row by row for ever."""
+    sql(target, PAIR_SQL.format(type="varchar(20)"), "SELECT 1")
+    events = Events(PAIR)
+    for i in range(CLOSER_ROWS + 3000):
+        events.delete(i, i, None)
+    findings = apply(target, events)
+    assert sum(f.wanted for f in findings) == CLOSER_ROWS + 3000
+    assert sum(f.found for f in findings) == 0
+    assert len(findings) == CLOSER_ROWS + 3
+
+
+def test_an_error_that_may_pass_is_no_finding(target: TargetConfig) -> None:
+    sql(target, PAIR_SQL.format(type="varchar(20)"), "INSERT INTO d.t VALUES (1,1,'a')", "SELECT 1")
+    short = dataclasses.replace(target, params=(("innodb_lock_wait_timeout", "1"),))
+    with connect(target, RECORD) as other:
+        other.query("SELECT * FROM d.t WHERE id = 1 FOR UPDATE")
+        with pytest.raises(ApplyError) as caught:
+            apply(short, Events(PAIR).update((1, 1, "a"), (1, 1, "b")).update((1, 1, "b"), (1, 1, "c")))
+    assert caught.value.errno == 1205

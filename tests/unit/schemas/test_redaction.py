@@ -1,0 +1,44 @@
+"""What people see of a server's words and of a statement: no value of a row."""
+
+import pytest
+
+from schemas.redaction import statement_head, without_values
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("Duplicate entry 'it's a 'secret'' for key 'uu'", "Duplicate entry '…' for key 'uu'"),
+        ("Incorrect string value: '\\xF0\\x9F for column 'x' …' for column `d`.`t`.`v` at row 2", None),
+        ("Incorrect integer value: 'secret' for column 'v' at row 1", "Incorrect integer value: '…' for column 'v' at row 1"),
+        ("Truncated incorrect DOUBLE value: 'secret'", "Truncated incorrect DOUBLE value: '…'"),
+        ("Out of range value for column 'n' at row 3", "Out of range value for column 'n' at row 3"),
+        ("Data too long for column 'v' at row 1", "Data too long for column 'v' at row 1"),
+        ("Table 'd.t' doesn't exist", "Table 'd.t' doesn't exist"),
+        ("Table has no partition for value secret", "Table has no partition for value …"),
+        ("You have an error in your SQL syntax near ''secret','x')' at line 1", "You have an error in your SQL syntax near '…' at line 1"),
+        ("Deadlock found when trying to get lock; try restarting transaction", None),
+        ("a trigger says \"secret\" and 'secret'", "a trigger says '…'"),
+    ],
+)
+def test_words_without_values(words: str, shown: str | None) -> None:
+    found = without_values(words)
+    assert "secret" not in found
+    assert "xF0" not in found
+    if shown is not None:
+        assert found == shown
+
+
+@pytest.mark.parametrize(
+    ("sql", "shown"),
+    [
+        ("INSERT INTO `d`.`t` (`id`,`v`) VALUES (1,'secret')", "INSERT INTO `d`.`t` (`id`,`v`) VALUES …"),
+        ("DELETE FROM `d`.`t` WHERE `v` IN ('secret')", "DELETE FROM `d`.`t` WHERE …"),
+        ("REPLACE INTO `d`.` VALUES x` (`id`) VALUES ('secret')", "REPLACE INTO `d`.` VALUES …"),
+        ("replace into t('secret')", "replace into t"),
+        ("CREATE TABLE t (v varchar(3) default 'x')", "CREATE TABLE t (v varchar(3) default 'x')"),
+        ("COMMIT", "COMMIT"),
+    ],
+)
+def test_the_head_of_a_statement_ends_before_its_first_value(sql: str, shown: str) -> None:
+    assert statement_head(sql) == shown

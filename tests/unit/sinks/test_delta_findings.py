@@ -1,0 +1,45 @@
+"""What goes into the Delta table of findings, and each batch once; no Spark."""
+
+import pytest
+
+from schemas.events import tso
+from schemas.findings import Finding, FindingKind
+from sinks.delta_checkpoint import FILLED_UP, CheckpointRow
+from sinks.delta_findings import SCHEMA, Known, as_table, missing_findings
+
+ROWS = Finding(FindingKind.ROWS, "a row was not there", "`d`.`t`", tso(1_700_000_000_123), "id='x'", 1, 0)
+
+
+def row(batch_id: int, resolved_ts: int, *findings: Finding) -> CheckpointRow:
+    return CheckpointRow(batch_id, resolved_ts - 1, resolved_ts, findings=findings)
+
+
+@pytest.mark.parametrize(
+    ("known", "batches"),
+    [
+        (Known(), [-1, 3, 5]),
+        (Known(batch_id=3), [-1, 5]),
+        (Known(batch_id=5), [-1]),
+        (Known(batch_id=5, replayed_ts=20), []),
+        (Known(replayed_ts=19), [-1, 3, 5]),
+    ],
+)
+def test_each_batch_with_findings_once(known: Known, batches: list[int]) -> None:
+    rows = [row(FILLED_UP, 20, ROWS), row(3, 30, ROWS, ROWS), row(4, 40), row(5, 50, ROWS)]
+    assert [r.batch_id for r in missing_findings(rows, known)] == batches
+
+
+def test_findings_as_arrow() -> None:
+    found = as_table([row(7, 90, ROWS, Finding(FindingKind.LOST, "gone"))], "app")
+    assert found.schema == SCHEMA
+    first, second = found.to_pylist()
+    assert (first["app_id"], first["batch_id"], first["kind"], first["key"], first["wanted"], first["found"]) == (
+        "app",
+        7,
+        "rows",
+        "id='x'",
+        1,
+        0,
+    )
+    assert first["committed_at"].isoformat() == "2023-11-14T22:13:20.123000+00:00"
+    assert [second[name] for name in ("table", "commit_ts", "committed_at", "key", "wanted", "found", "words")] == [None] * 6 + ["gone"]

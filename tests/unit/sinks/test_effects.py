@@ -1,0 +1,87 @@
+"""The counts and warnings of a server against what a statement had to do."""
+
+import pytest
+
+from schemas.findings import Finding, FindingKind, in_words
+from schemas.tableinfo import ColumnType
+from sinks.effects import Answer, Warned, judge, touched
+from sinks.plan import PlanLimits, plan_rows
+from sinks.statements import Statement
+from tests.unit.sinks.samples import INT_PK, TABLE_ID, Events, column, table
+
+AT = table([column("id", flag=INT_PK), column("e", ColumnType.ENUM, charset="utf8mb4")], handle="int")
+
+
+def statement(events: Events) -> Statement:
+    plan = plan_rows(events.table(), {TABLE_ID: AT}, PlanLimits())
+    (found,) = (*plan.deletes, *plan.writes)
+    return found
+
+
+ADDS = statement(Events(AT).insert(1, 1).insert(2, 1).insert(3, 1))
+CHANGES = statement(Events(AT).update((1, 1), (1, 2)).update((2, 1), (2, 2)).update((3, 1), (3, 2)))
+CHANGES_ONE = statement(Events(AT).update((1, 1), (1, 2)))
+REMOVES = statement(Events(AT).delete(1, 1).delete(2, 1))
+ZEROS = statement(Events(AT).insert(1, 0).insert(2, 1).insert(3, 0))
+
+
+def info(records: int, duplicates: int, warnings: int = 0) -> str:
+    return f"Records: {records}  Duplicates: {duplicates}  Warnings: {warnings}"
+
+
+@pytest.mark.parametrize(
+    ("of", "answer", "found"),
+    [
+        (ADDS, Answer(3, info(3, 0)), 3),
+        (REMOVES, Answer(2), 2),
+        (REMOVES, Answer(1), 1),
+        (CHANGES, Answer(6, info(3, 3)), 3),
+        (CHANGES, Answer(0, info(3, 0)), 3),  # all three are the same
+        (CHANGES, Answer(2, info(3, 1)), 3),  # one changed, two the same
+        (CHANGES, Answer(5, info(3, 2)), 2),  # one was missing
+        (CHANGES, Answer(3, info(3, 1)), 2),  # one changed, one the same, one missing
+        (CHANGES, Answer(3, info(3, 0)), 0),
+        (CHANGES, Answer(5, "0Datensätze: 3  Duplikate: 2  Warnungen: 0"), 2),
+        (CHANGES, Answer(5), 2),  # no info: an odd count still tells
+        (CHANGES_ONE, Answer(2), 1),
+        (CHANGES_ONE, Answer(0), 1),
+        (CHANGES_ONE, Answer(1), 0),
+    ],
+)
+def test_rows_touched(of: Statement, answer: Answer, found: int) -> None:
+    assert touched(of, answer) == found
+    assert [(f.kind, f.wanted, f.found) for f in judge(of, answer)] == ([] if found == of.rows else [(FindingKind.ROWS, of.rows, found)])
+
+
+@pytest.mark.parametrize("errno", [1264, 1265, 1366, 1406, 1292, 1048, 9999])
+def test_a_warning_nobody_knows_to_be_harmless_is_a_finding(errno: int) -> None:
+    (found,) = judge(ADDS, Answer(3, info(3, 0, 1), 1, (Warned(errno, "something about column 'e' at row 1"),)))
+    assert (found.kind, found.table, found.commit_ts, found.key) == (FindingKind.VALUE, "`d`.`t`", 1003, "id=1 and 2 more")
+    assert found.words == f"warning {errno}: something about column 'e' at row 1"
+
+
+@pytest.mark.parametrize("errno", [1287, 1592])
+def test_warnings_about_the_statement_are_harmless(errno: int) -> None:
+    assert judge(ADDS, Answer(3, info(3, 0, 1), 1, (Warned(errno, "x"),))) == ()
+
+
+def test_one_warning_for_each_zero_of_an_enum_is_harmless_and_one_more_is_not() -> None:
+    cut = [Warned(1265, f"Data truncated for column 'e' at row {n}") for n in (1, 2, 3)]
+    assert judge(ZEROS, Answer(3, info(3, 0, 2), 2, (cut[0], cut[2]))) == ()
+    (found,) = judge(ZEROS, Answer(3, info(3, 0, 3), 3, tuple(cut)))
+    assert found.words.startswith("3 warnings, warning 1265: Data truncated for column 'e'")
+
+
+def test_warnings_that_the_server_does_not_show_are_not_taken_for_harmless() -> None:
+    (found,) = judge(ADDS, Answer(3, info(3, 0, 70), 70, (Warned(1592, "x"),)))
+    assert found.words == "69 warnings, the server shows none of them"
+
+
+def test_a_finding_for_people_holds_no_row_data() -> None:
+    found = Finding(
+        FindingKind.VALUE, "2 warnings, warning 1366: Incorrect string value: 'secret' for column 'v' at row 1", "`d`.`t`", 0, "id='secret'"
+    )
+    assert "secret" in in_words(found, show_row_data=True)
+    assert in_words(found, show_row_data=False) == (
+        "value `d`.`t`, key …: 2 warnings, warning 1366: Incorrect string value: '…' for column 'v' at row 1"
+    )
