@@ -21,9 +21,9 @@ from sinks.ddl_apply import apply_ddl, ensure_ddl_table, load_applied
 from sinks.lease import Holder, Lease
 from sinks.lease_guard import DDL, GUARD, LeaseGuard, alone
 from sinks.parallel import PartTarget
-from sinks.statements import Phase
 from sinks.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
 from sinks.session import Session, connect, run_retried
+from sinks.statements import Effect, Origin, Phase, Statement
 from tests.ddl_jobs import database, history, job, table
 from tests.leases import take_lease
 
@@ -307,6 +307,11 @@ def test_a_process_stopped_between_its_look_and_its_ddl(
     assert session.query("SELECT id FROM leased.t") == [(1,)]
 
 
+THREE_ROWS = (
+    Statement(b"INSERT INTO leased.keyless VALUES (1), (2), (3)", 3, Phase.WRITE, Effect.ADDS, Origin("`leased`.`keyless`", 1, ("a",), ())),
+)
+
+
 def part_of(mariadb: PrivateMariaDB, held: Lease) -> PartTarget:
     return PartTarget(mariadb.target(), CONFIG, held, 10, 20, 1)
 
@@ -318,22 +323,20 @@ def test_a_part_of_a_former_life_loses(mariadb: PrivateMariaDB, session: Session
     progress.begin_span(session, 1, 10, 20, 1, SCHEMA)
     session.commit()
     second = take_lease(session, schema=SCHEMA, drainer="two")
-    rows = [(b"INSERT INTO leased.keyless VALUES (1), (2), (3)", 3)]
     with pytest.raises(LeaseLost):
-        parallel._write_part(part_of(mariadb, first), 0, Phase.WRITE, rows)
-    assert parallel._write_part(part_of(mariadb, second), 0, Phase.WRITE, rows) == 3
+        parallel._write_part(part_of(mariadb, first), 0, Phase.WRITE, THREE_ROWS)
+    assert parallel._write_part(part_of(mariadb, second), 0, Phase.WRITE, THREE_ROWS).rows == 3
     assert session.query("SELECT COUNT(*) FROM leased.keyless") == [(3,)]
 
 
 def test_two_names_on_one_span_write_it_once(mariadb: PrivateMariaDB, session: Session) -> None:
     """Renamed after a crash in the middle of parts: the unfinished span is found, and its part that is in is passed over."""
     session.execute("CREATE TABLE leased.keyless (a INT)")
-    rows = [(b"INSERT INTO leased.keyless VALUES (1), (2), (3)", 3)]
     for name, written in (("one", 3), ("two", 0)):
         held = take_lease(session, schema=SCHEMA, drainer=name)
         progress.begin_span(session, 1, 10, 20, 1, SCHEMA)
         session.commit()
-        assert parallel._write_part(part_of(mariadb, held), 0, Phase.WRITE, rows) == written
+        assert parallel._write_part(part_of(mariadb, held), 0, Phase.WRITE, THREE_ROWS).rows == written
     found = progress.load(session, 1, SCHEMA).unfinished
     assert found is not None and found.done == {(0, "write")}
     assert session.query("SELECT COUNT(*) FROM leased.keyless") == [(3,)]
