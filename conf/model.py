@@ -174,6 +174,12 @@ class PumpConfig:
     """Age in seconds from which absence upstream settles an orphan Prewrite as rolled back."""
     max_message_size: int = (1 << 63) - 1 - (4 << 20)
     """Largest request. Bytes."""
+    max_unfinished_bytes: int = 256 * 1024 * 1024
+    """Held for requests that are not complete; one request above a quarter of it passes beside it. Bytes."""
+    max_pulls: int = 512
+    """PullBinlogs at the same time."""
+    max_pulls_per_peer: int = 64
+    """PullBinlogs at the same time from one address: so that nobody locks the Drainers out."""
     stop_write_at_available_space: str = "10 GiB"
     """Free space on the data directory's disk at which binlogs are refused: ``10 GiB``, ``42 MB``; empty = never."""
     max_file_size: int = 500 * 1024 * 1024
@@ -205,3 +211,5 @@ class PumpConfig:
         _require("/" not in self.node_id, f"node-id {self.node_id!r} must not contain '/'")
         _require(not self.socket or self.socket.startswith("unix://"), f"socket {self.socket!r} is not of the form unix:///path")
         _require(self.kv_chan_cap >= 1, "kv-chan-cap must be at least 1")
+        _require(self.max_unfinished_bytes >= 1 << 20, "max-unfinished-bytes must be at least 1 MiB")
+        _require(1 <= self.max_pulls_per_peer <= self.max_pulls, "max-pulls-per-peer must be at least 1 and at most max-pulls")

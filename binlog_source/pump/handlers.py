@@ -23,6 +23,7 @@ from binlog_source.rpc.front import Front
 from binlog_source.rpc.grpc_message import DATA_LOSS, UNKNOWN, Refusal
 from binlog_source.rpc.http1 import Answer
 from binlog_source.rpc.http1 import Request as HttpRequest
+from conf.model import PumpConfig
 from schemas.errors import DamagedLog, ReplicationError
 from schemas.proto import pump_pb2
 
@@ -49,10 +50,11 @@ class Handlers:
         self._gathered: list[Request] = []
         self._waiting_bytes = 0
 
-    def methods(self, http: Callable[[HttpRequest], Answer], max_request: int) -> Methods:
+    def methods(self, http: Callable[[HttpRequest], Answer], config: PumpConfig) -> Methods:
         """The methods under their wire names, beside the HTTP endpoints."""
         unary = {b"/binlog.Pump/WriteBinlog": self._write, b"/binlog.Pump/WriteBinlogBatch": self._write_batch}
-        return Methods(unary, {b"/binlog.Pump/PullBinlogs": self._pull}, http, max_request)
+        limits = (config.max_message_size, config.max_unfinished_bytes, config.max_pulls, config.max_pulls_per_peer)
+        return Methods(unary, {b"/binlog.Pump/PullBinlogs": self._pull}, http, *limits)
 
     def _write(self, data: bytes, ticket: Ticket) -> None:
         try:

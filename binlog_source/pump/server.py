@@ -131,7 +131,7 @@ class EmbeddedPump:
         pages = StatusPages(
             service, self._registry, Controls(self._move, self._collector.trigger, self._mvcc_text, lambda: self._waiting())
         )
-        front.serve(Handlers(service, front, self._stopping).methods(pages.answer, self.config.max_message_size))
+        front.serve(Handlers(service, front, self._stopping).methods(pages.answer, self.config))
 
     def _go_online(self, before: NodeState | None) -> None:
         registry = self._registry

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from binlog_source.rpc import http1
+from binlog_source.rpc.budget import DEFAULT_CAPACITY
 from binlog_source.rpc.grpc_message import ENCODING, GZIP, prefixed, prefixed_gzip
 
 if TYPE_CHECKING:
@@ -111,3 +112,9 @@ class Methods:
     """Called in a thread."""
     max_request: int = 1 << 62
     """Bytes of a request message."""
+    max_unfinished: int = DEFAULT_CAPACITY
+    """Bytes of requests that are not complete, beside one very large one."""
+    max_streams: int = 512
+    """Streams of answers at the same time, a thread each."""
+    max_streams_per_peer: int = 64
+    """And for one client's address."""

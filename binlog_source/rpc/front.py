@@ -7,6 +7,7 @@ Promises: a unary handler is called on the loop's thread and must not block: it 
 it later, many at once, if its client is still there. A stream handler runs in a thread, is slowed down by its client's flow control and
 learns of a client that goes away. What a handler raises refuses its own call and harms no other. ``hold`` stops reading from all sockets, so
 that what is not stored yet stays in the clients. A client that does not take its answers is not read either, so that memory stays bounded.
+What requests hold that are not complete is bounded (``budget``), and how long they take; so is how many streams one address has.
 ``stop`` returns when no handler is at work any more, unless one does not end in time.
 """
 
@@ -16,11 +17,13 @@ import logging
 import os
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 
 from binlog_source.rpc import http1
+from binlog_source.rpc.budget import Budget
 from binlog_source.rpc.calls import Methods, StreamCall, StreamHandler, Ticket
 from binlog_source.rpc.grpc_message import OK, RESOURCE_EXHAUSTED, Refusal
 from binlog_source.rpc.peer import LINGER, Peer, refusal_of
@@ -30,7 +33,8 @@ _log = logging.getLogger(__name__)
 
 _LISTEN_BACKLOG = 512
 _HTTP_THREADS = 4
-_STREAM_THREADS = 512
+LOOK = 1.0
+"""Seconds between two looks at how long clients take."""
 _POLL = 0.005
 _KEEPALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -52,7 +56,11 @@ class Front:
         self._pool = ThreadPoolExecutor(_HTTP_THREADS, thread_name_prefix=f"{name} http")
         self._servers: list[asyncio.Server] = []
         self._peers: dict[Peer, None] = {}
-        self._handlers: set[threading.Thread] = set()
+        self._handlers: dict[threading.Thread, str] = {}
+        self._streams_of: Counter[str] = Counter()
+        self.budget = Budget()
+        """The memory for requests that are not complete."""
+        self._deaf = False
         self.held = False
         """Whether nothing is read."""
         self._socket_path = ""
@@ -72,6 +80,7 @@ class Front:
     def serve(self, methods: Methods) -> "Front":
         """Accept connections, and answer with ``methods``."""
         self.methods = methods
+        self.budget.capacity = methods.max_unfinished
         try:
             asyncio.run_coroutine_threadsafe(self._serve(), self._loop).result()
         except OSError as error:
@@ -103,6 +112,23 @@ class Front:
     async def _serve(self) -> None:
         for server in self._servers:
             await server.start_serving()
+        self._look()
+
+    def _look(self) -> None:
+        """See whose time is over, now and again."""
+        deaf, self._deaf = self._deaf or self.held, self.held
+        for peer in list(self._peers):
+            peer.look(self.now(), deaf)
+        self._loop.call_later(LOOK, self._look)
+
+    def now(self) -> float:
+        """The loop's clock."""
+        return self._loop.time()
+
+    def relieve_memory(self) -> None:
+        """On the loop's thread: while unfinished requests hold more than they may, the client goes that holds the most."""
+        while self.budget.overdrawn:
+            max(self._peers, key=lambda peer: peer.held_bytes).evict()
 
     def call(self, act: Callable[..., None], *arguments: object) -> None:
         """Have ``act`` called on the loop's thread; nothing happens once the loop is closed."""
@@ -139,8 +165,11 @@ class Front:
         """On the loop's thread: stop or go on reading from all sockets."""
         if held != self.held:
             self.held = held
-            for peer in self._peers:
+            self._deaf = self._deaf or held
+            for peer in list(self._peers):
                 peer.attend()
+                if not self.held:
+                    peer.go_on()
 
     def joined(self, peer: Peer) -> None:
         """A connection was made."""
@@ -152,17 +181,22 @@ class Front:
         """A connection was lost."""
         self._peers.pop(peer, None)
 
-    def run_stream(self, handler: StreamHandler, call: StreamCall) -> None:
+    def run_stream(self, handler: StreamHandler, call: StreamCall, address: str) -> None:
         """Answer a call from a thread of its own.
 
         Raises:
-            Refusal: too many are at work.
+            Refusal: too many are at work, in all or for its address.
         """
-        if len(self._handlers) >= _STREAM_THREADS:
-            raise Refusal(RESOURCE_EXHAUSTED, f"more than {_STREAM_THREADS} streams at the same time")
+        methods = self.methods
+        if len(self._handlers) >= methods.max_streams:
+            raise Refusal(RESOURCE_EXHAUSTED, f"{self._name}: more than {methods.max_streams} streams at the same time")
+        if self._streams_of[address] >= methods.max_streams_per_peer:
+            text = f"{self._name}: more than {methods.max_streams_per_peer} streams from {address or 'the Unix socket'} at the same time"
+            raise Refusal(RESOURCE_EXHAUSTED, text)
         thread = threading.Thread(target=self._stream_main, args=(handler, call), name=f"{self._name} stream", daemon=True)
         thread.start()
-        self._handlers.add(thread)
+        self._handlers[thread] = address
+        self._streams_of[address] += 1
 
     def _stream_main(self, handler: StreamHandler, call: StreamCall) -> None:
         try:
@@ -172,7 +206,13 @@ class Front:
             refusal = refusal_of(error)
             call.finish(refusal.status, refusal.text)
         finally:
-            self.call(self._handlers.discard, threading.current_thread())
+            self.call(self._stream_ended, threading.current_thread())
+
+    def _stream_ended(self, thread: threading.Thread) -> None:
+        address = self._handlers.pop(thread)
+        self._streams_of[address] -= 1
+        if not self._streams_of[address]:
+            del self._streams_of[address]
 
     def run_http(self, request: http1.Request, answered: Callable[[http1.Request, http1.Answer], None]) -> None:
         """Answer a request from the pool; ``answered`` is called on the loop's thread."""

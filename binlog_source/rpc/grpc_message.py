@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 _PREFIX = struct.Struct(">BI")
 
-OK, UNKNOWN, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS = 0, 2, 8, 12, 13, 14, 15
+OK, UNKNOWN, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS = 0, 2, 4, 8, 12, 13, 14, 15
 ENCODING, GZIP, IDENTITY = b"grpc-encoding", b"gzip", b"identity"
 _MOST = (1 << 31) - 1
 """No message is longer: protobuf's bound, and grpc-go's."""

@@ -8,10 +8,13 @@ for one as all the rest of a call.
 """
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from hpack import HPACKError
 from hpack.huffman_table import decode_huffman
 from hpack.table import HeaderTable
+
+from binlog_source.rpc.fields import request_fault
 
 Fields = Iterable[tuple[bytes, bytes]]
 
@@ -44,16 +47,25 @@ def _text(value: bytes) -> bytes:
     return bytes(head) + bytes((length,)) + value
 
 
+class Block(NamedTuple):
+    """A header block."""
+
+    fields: Mapping[bytes, bytes]
+    """A field that comes twice counts as it came last."""
+    fault: str
+    """What is wrong with it as a request's; "" if nothing."""
+
+
 class HeaderReader:
-    """One connection's header blocks, in order. A field that comes twice counts as it came last."""
+    """One connection's header blocks, in order."""
 
     def __init__(self) -> None:
         self._table = HeaderTable()
         self._changes = 0
-        self._known: dict[bytes, Mapping[bytes, bytes]] = {}
+        self._known: dict[bytes, Block] = {}
 
-    def read(self, block: bytes) -> Mapping[bytes, bytes]:
-        """The fields of a block.
+    def read(self, block: bytes) -> Block:
+        """What a block says.
 
         Raises:
             BadBlock: it breaks RFC 7541, or is too large.
@@ -63,21 +75,22 @@ class HeaderReader:
             return known
         changes = self._changes
         try:
-            headers = self._fields(block)
+            fields = self._fields(block)
         except IndexError:
             raise BadBlock("it ends in the middle of a field") from None
         except HPACKError as error:
             raise BadBlock(str(error)) from error
+        read = Block(dict(fields), request_fault(fields))
         if changes != self._changes:
             self._known.clear()
         elif len(block) <= _KNOWN_BYTES:
             if len(self._known) >= _KNOWN_BLOCKS:
                 self._known.clear()
-            self._known[block] = headers
-        return headers
+            self._known[block] = read
+        return read
 
-    def _fields(self, block: bytes) -> dict[bytes, bytes]:
-        headers: dict[bytes, bytes] = {}
+    def _fields(self, block: bytes) -> list[tuple[bytes, bytes]]:
+        fields: list[tuple[bytes, bytes]] = []
         entry = self._table.get_by_index
         at = size = 0
         while at < len(block):
@@ -86,7 +99,7 @@ class HeaderReader:
                 index, at = _number(block, at, 0x7F)
                 name, value = entry(index)
             elif kind & 0xE0 == 0x20:
-                at = self._resize(block, at, late=bool(headers))
+                at = self._resize(block, at, late=bool(fields))
                 continue
             else:
                 index, at = _number(block, at, 0x3F if kind & 0x40 else 0x0F)
@@ -101,8 +114,8 @@ class HeaderReader:
             size += len(name) + len(value) + _FIELD_OVERHEAD
             if size > MAX_BLOCK:
                 raise BadBlock(f"more than {MAX_BLOCK} bytes of fields")
-            headers[name] = value
-        return headers
+            fields.append((name, value))
+        return fields
 
     def _resize(self, block: bytes, at: int, late: bool) -> int:
         size, at = _number(block, at, 0x1F)

@@ -1,61 +1,99 @@
 """HTTP/2 as a gRPC server needs it: bytes in, calls out; answers in, bytes out (RFC 9113; header blocks by ``header_block``).
 
-    connection = Connection(max_request)
-    for event in connection.receive(data): ...      # Call: a whole request; Cancelled: its client has gone
-    connection.answer(stream_id, message)           # or start, send, finish for a stream of answers
+    connection = Connection(max_request, budget)
+    for event in connection.receive(data, now): ...  # Call: a whole request; Cancelled: its client has gone
+    connection.answer(stream_id, message)            # or start, send, finish for a stream of answers
     transport.writelines(connection.output())
 
 Rules
 -----
 * A request is handed out when it is complete, or as soon as it is too large; PullBinlogs too is one message up and many down.
-* Answers use no dynamic header table, so what they look like depends on nothing that was said before.
-* What the peer's flow-control windows do not admit waits here; ``queued`` says how much, the caller slows down by it.
-* Our own windows are as wide as they go: the shell stops reading the socket when too much waits to be stored.
+* A stream's first window admits what most requests need. gRPC says at a message's beginning how long it is: the window is opened for the
+  rest of a longer one when the server's ``Budget`` grants it. So a connection holds at most ``MAX_STREAMS * DEFAULT_WINDOW`` bytes
+  of unfinished requests, and what it was granted.
+* A request must be complete ``PATIENCE`` seconds after it began or, if it is a large one, at ``SLOWEST`` bytes a second from its grant on.
+* Frames that bring nothing (``COSTS``) use up an allowance, which time and our own DATA refill: floods end, honest clients never notice.
 * After ``goaway`` calls under way go on, new ones are passed over: their client knows that it may make them elsewhere.
 
-Promises: pure: no socket, thread or clock. A peer that breaks the protocol is a ``ProtocolFailure`` with the code for GOAWAY, unless what it
-did harms nobody: a frame for a call that is over is passed over. What one connection may hold open is bounded.
+Promises: pure: no socket, thread or clock; ``now`` is any clock's seconds. A peer that breaks the protocol is a ``ProtocolFailure`` with the
+code for GOAWAY, or its stream is reset, as RFC 9113 says (tests/unit/binlog_source/test_rpc_rfc9113.py is the table of its rules); what it
+did to a call that we gave up before it did harms nobody. What one connection may hold is bounded.
 """
 
-import struct
-from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from binlog_source.rpc.header_block import MAX_BLOCK, BadBlock, Fields, HeaderReader, literal
+from binlog_source.rpc.budget import Budget, Share
+from binlog_source.rpc.fields import trailers_fault
+from binlog_source.rpc.frames import (
+    ACK,
+    COMPRESSION_ERROR,
+    CONTINUATION,
+    COSTS,
+    DATA,
+    DEFAULT_MAX_FRAME,
+    DEFAULT_TABLE,
+    DEFAULT_WINDOW,
+    END_HEADERS,
+    END_STREAM,
+    ENHANCE_YOUR_CALM,
+    FLOW_CONTROL_ERROR,
+    FRAME,
+    FRAME_SIZE_ERROR,
+    GOAWAY,
+    HEADERS,
+    LARGEST_MAX_FRAME,
+    NO_ERROR,
+    PADDED,
+    PING,
+    PREFACE,
+    PRIORITIZED,
+    PROTOCOL_ERROR,
+    REFUSED_STREAM,
+    RST_STREAM,
+    SET_INITIAL_WINDOW,
+    SET_MAX_FRAME,
+    SET_MAX_HEADERS,
+    SET_MAX_STREAMS,
+    SET_PUSH,
+    SET_TABLE,
+    SETTING,
+    SETTINGS,
+    STREAM_CLOSED,
+    UNKNOWN_COST,
+    WIDEST,
+    WINDOW_UPDATE,
+    WORD,
+    ProtocolFailure,
+    StreamFailure,
+    check,
+    frame,
+    unpadded,
+    word_frame,
+)
+from binlog_source.rpc.grpc_message import DEADLINE_EXCEEDED, UNAVAILABLE, announced
+from binlog_source.rpc.header_block import MAX_BLOCK, BadBlock, Block, HeaderReader
+from binlog_source.rpc.sender import Sender, cut
 
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-
-_DATA, _HEADERS, _PRIORITY, _RST_STREAM, _SETTINGS, _PUSH_PROMISE, _PING, _GOAWAY, _WINDOW_UPDATE, _CONTINUATION = range(10)
-_WITHOUT_STREAM = (_SETTINGS, _PING, _GOAWAY)
-_END_STREAM, _ACK, _END_HEADERS, _PADDED, _PRIORITIZED = 0x1, 0x1, 0x4, 0x8, 0x20
-_NO_ERROR, _PROTOCOL_ERROR, _FLOW_CONTROL_ERROR, _FRAME_SIZE_ERROR, _REFUSED_STREAM = 0x0, 0x1, 0x3, 0x6, 0x7
-_COMPRESSION_ERROR, _ENHANCE_YOUR_CALM = 0x9, 0xB
-_SET_TABLE, _SET_MAX_STREAMS, _SET_INITIAL_WINDOW, _SET_MAX_FRAME, _SET_MAX_HEADERS = 0x1, 0x3, 0x4, 0x5, 0x6
-
-_FRAME = struct.Struct(">IBI")
-_SETTING = struct.Struct(">HI")
-_WORD = struct.Struct(">I")
-_WIDEST = (1 << 31) - 1
-_MAX_FRAME = 1 << 20
-_MAX_STREAMS = 4096
-_REFILL = 1 << 29
-_DEFAULT_WINDOW = 65_535
-_DEFAULT_MAX_FRAME = 16_384
-_LARGEST_MAX_FRAME = (1 << 24) - 1
-_DEFAULT_TABLE = 4096
-_MAX_TEXT = 2048
-"""Bytes of a status text: C-core refuses header lists above 8 KiB, and percent-encoding may triple it."""
+MAX_STREAMS = 512
+"""Calls under way at once on one connection; a client keeps further ones back."""
+MAX_FRAME = 1 << 16
+_WINDOW = MAX_STREAMS * DEFAULT_WINDOW
+"""Of a connection, refilled as it is used: only the streams' windows hold anything back."""
 _BEGINNING = 5
-_PING_BYTES = 8
-
-
-class ProtocolFailure(Exception):
-    """The peer broke HTTP/2; ``code`` is the error code that it is told."""
-
-    def __init__(self, code: int, text: str) -> None:
-        super().__init__(text)
-        self.code = code
+_MAX_CONTINUATIONS = 32
+_SMALL_PART = 1024
+_MAX_ABANDONED = 4096
+PATIENCE = 30.0
+"""Seconds in which a request must be complete, but for what was granted to it."""
+GRANT_PATIENCE = 60.0
+"""Seconds that a large request waits for the server's memory."""
+SLOWEST = 256 << 10
+"""Bytes a second of a large request, at least."""
+CALM = 8192
+"""Frames that bring nothing, at once."""
+CALM_RATE = 256
+"""And a second."""
 
 
 class Call(NamedTuple):
@@ -69,7 +107,7 @@ class Call(NamedTuple):
 
 
 class Cancelled(NamedTuple):
-    """The client of a call has given it up."""
+    """The client of a call has given it up, or broken its stream."""
 
     stream_id: int
 
@@ -77,80 +115,99 @@ class Cancelled(NamedTuple):
 Event = Call | Cancelled
 
 
-def frame(kind: int, flags: int, stream_id: int, payload: bytes) -> bytes:
-    """One frame."""
-    return _FRAME.pack(len(payload) << 8 | kind, flags, stream_id) + payload
+class _Request:
+    """A request that is not complete."""
 
+    __slots__ = ("counted", "headers", "missing", "parts", "patience", "room", "since", "size", "waits", "whole")
 
-_STATUS_200 = b"\x88"
-_NO_TABLE = b"\x20"
-HEAD = _STATUS_200 + literal([(b"content-type", b"application/grpc")])
-"""The first header block of a gRPC answer."""
-_OK = literal([(b"grpc-status", b"0")])
-_HEAD_START = _FRAME.pack(len(HEAD) << 8 | _HEADERS, _END_HEADERS, 0)[:5]
-_OK_START = _FRAME.pack(len(_OK) << 8 | _HEADERS, _END_HEADERS | _END_STREAM, 0)[:5]
-
-
-class _Stream:
-    """One call, from its first header to the end of its answer."""
-
-    __slots__ = ("complete", "headers", "parts", "queue", "queued", "size", "started", "trailers", "window")
-
-    def __init__(self, headers: Mapping[bytes, bytes], window: int) -> None:
+    def __init__(self, headers: Mapping[bytes, bytes]) -> None:
         self.headers = headers
-        self.parts: list[bytes] = []
+        self.parts: list[bytes | bytearray] = []
         self.size = 0
-        self.complete = False
-        self.window = window
-        self.started = False
-        self.queue: deque[memoryview] | None = None
-        self.queued = 0
-        self.trailers: bytes | None = None
+        self.room = DEFAULT_WINDOW
+        self.whole = 0  # bytes that it says it has; 0: it has not said yet
+        self.counted = 0
+        self.missing = 0  # bytes that its first window does not admit; 0: none, or not asked for yet
+        self.waits = False  # for that to be granted
+        self.patience = PATIENCE
+        self.since = -1.0  # when the patience began; negative: with the next look
+
+    def add(self, part: bytes) -> None:
+        """More of the body; many small parts are kept as one, for each object costs more than its bytes."""
+        self.size += len(part)
+        if len(part) >= _SMALL_PART:
+            self.parts.append(part)
+        elif self.parts and isinstance(self.parts[-1], bytearray):
+            self.parts[-1] += part
+        else:
+            self.parts.append(bytearray(part))
+
+    def beginning(self) -> bytes:
+        """The first bytes of the body."""
+        return b"".join(self.parts[:_BEGINNING])[:_BEGINNING]
+
+    def body(self) -> bytes:
+        """The whole body."""
+        return bytes(self.parts[0]) if len(self.parts) == 1 else b"".join(self.parts)
+
+    def be_patient(self, seconds: float) -> None:
+        """Let its time begin anew."""
+        self.patience, self.since = seconds, -1.0
 
 
 class Connection:
     """The server side of one connection."""
 
-    def __init__(self, max_request: int = 1 << 62) -> None:
-        """``max_request``: bytes of a request's body. Never more than a stream's window admits: nobody waits for what cannot come."""
-        self._max_request = min(max_request, _WIDEST - 1)
+    def __init__(self, max_request: int = 1 << 62, budget: Budget | None = None, wake: Callable[[], None] = lambda: None) -> None:
+        """``wake`` is called when there is output outside ``receive``.
+
+        ``max_request``: bytes of a request's body. Never more than a stream's window admits: nobody waits for what cannot come.
+        """
+        self._max_request = min(max_request, WIDEST - 1)
+        self.share = Share(budget or Budget(), self._granted)
+        """Of the server's memory for unfinished requests."""
+        self._wake = wake
+        self._now = 0.0
         self._rest = b""
         self._greeted = False
+        self.settled = False
+        """Whether the client has sent its preface, SETTINGS included."""
         self._reader = HeaderReader()
-        self._streams: dict[int, _Stream] = {}
+        self._sender = Sender()
+        self._requests: dict[int, _Request] = {}
+        self._abandoned: dict[int, None] = {}  # requests that we gave up before their client had said all
         self._block: tuple[int, int, bytearray] | None = None
-        self._data_left = 0
-        self._data_of = (0, 0)
+        self._continued = 0
         self._last_id = 0
-        self._taken = 0
-        self._window = _DEFAULT_WINDOW
-        self._stream_window = _DEFAULT_WINDOW
-        self._max_frame = _DEFAULT_MAX_FRAME
+        self._room = _WINDOW
+        self._allowance = float(CALM)
+        self._earned_at = 0.0
+        self._earned_by = 0
         self._leaving = False
-        self._table_update = b""
-        self._blocked: dict[int, None] = {}  # streams that wait for the connection's window, in turn
-        settings = {_SET_MAX_STREAMS: _MAX_STREAMS, _SET_INITIAL_WINDOW: _WIDEST, _SET_MAX_FRAME: _MAX_FRAME, _SET_MAX_HEADERS: MAX_BLOCK}
-        self._out: list[bytes | memoryview] = [
-            frame(_SETTINGS, 0, 0, b"".join(_SETTING.pack(*setting) for setting in settings.items())),
-            frame(_WINDOW_UPDATE, 0, 0, _WORD.pack(_WIDEST - _DEFAULT_WINDOW)),
-        ]
+        self.start, self.send, self.finish = self._sender.start, self._sender.send, self._sender.finish
+        self.answer, self.queued, self.output = self._sender.answer, self._sender.queued, self._sender.output
+        """As the sender does it."""
+        settings = {SET_MAX_STREAMS: MAX_STREAMS, SET_MAX_FRAME: MAX_FRAME, SET_MAX_HEADERS: MAX_BLOCK}
+        self._sender.say(frame(SETTINGS, 0, 0, b"".join(SETTING.pack(*setting) for setting in settings.items())))
+        self._sender.say(word_frame(WINDOW_UPDATE, 0, _WINDOW - DEFAULT_WINDOW))
 
     @property
     def busy(self) -> bool:
         """Whether a call is under way."""
-        return bool(self._streams)
+        return bool(self._sender)
 
-    def output(self) -> list[bytes | memoryview]:
-        """The bytes to send now; they are forgotten here."""
-        out, self._out = self._out, []
-        return out
+    def close(self) -> None:
+        """Give back what the connection holds of the server's memory."""
+        self._requests.clear()
+        self.share.close()
 
-    def receive(self, data: bytes) -> list[Event]:
+    def receive(self, data: bytes, now: float = 0.0) -> list[Event]:
         """What the peer's bytes mean.
 
         Raises:
             ProtocolFailure: tell the peer by ``goaway`` and close.
         """
+        self._now = now
         if self._rest:
             data = self._rest + data
             self._rest = b""
@@ -158,319 +215,319 @@ class Connection:
         at, size = 0, len(data)
         if not self._greeted:
             if not PREFACE.startswith(data[: len(PREFACE)]):
-                raise ProtocolFailure(_PROTOCOL_ERROR, "the connection does not begin with HTTP/2's preface")
+                raise ProtocolFailure(PROTOCOL_ERROR, "the connection does not begin with HTTP/2's preface")
             if size < len(PREFACE):
                 self._rest = data
                 return events
             at, self._greeted = len(PREFACE), True
-        if self._data_left:
-            at = self._more_data(data, at, size, events)
         while size - at >= 9:
-            word, flags, stream_id = _FRAME.unpack_from(data, at)
-            stream_id &= _WIDEST
-            length, kind = word >> 8, word & 0xFF
-            if length > _MAX_FRAME:
-                raise ProtocolFailure(_FRAME_SIZE_ERROR, f"frame of {length} bytes")
-            if self._block is not None and kind != _CONTINUATION:
-                raise ProtocolFailure(_PROTOCOL_ERROR, "a header block was interrupted")
+            word, flags, stream_id = FRAME.unpack_from(data, at)
+            length = word >> 8
+            if length > MAX_FRAME:
+                raise ProtocolFailure(FRAME_SIZE_ERROR, f"frame of {length} bytes")
             end = at + 9 + length
-            if kind == _DATA and not flags & _PADDED:
-                if end > size:
-                    # the payload need not be here as a whole
-                    self._data_left, self._data_of = length, (stream_id, flags)
-                    end = self._more_data(data, at + 9, size, events)
-                else:
-                    self._take(stream_id, data[at + 9 : end], flags, length, events)
-            elif end > size:
+            if end > size:
                 break
-            else:
-                self._frame(kind, flags, stream_id, data[at + 9 : end], events)
+            self._frame(word & 0xFF, flags, stream_id & WIDEST, data[at + 9 : end], events)
             at = end
         if at < size:
             self._rest = data[at:]
         return events
 
-    def _more_data(self, data: bytes, at: int, size: int, events: list[Event]) -> int:
-        end = min(size, at + self._data_left)
-        self._data_left -= end - at
-        stream_id, flags = self._data_of
-        self._take(stream_id, data[at:end], flags if not self._data_left else flags & ~_END_STREAM, end - at, events)
-        return end
-
     def _frame(self, kind: int, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
-        if kind == _HEADERS:
-            self._on_headers(flags, stream_id, payload, events)
-        elif kind == _DATA:
-            self._take(stream_id, _unpadded(payload, flags), flags, len(payload), events)
-        elif kind == _WINDOW_UPDATE:
-            self._on_window_update(stream_id, payload)
-        elif stream_id and kind in _WITHOUT_STREAM:
-            raise ProtocolFailure(_PROTOCOL_ERROR, f"frame of kind {kind} on stream {stream_id}")
-        elif kind == _PING:
-            if len(payload) != _PING_BYTES:
-                raise ProtocolFailure(_FRAME_SIZE_ERROR, f"PING of {len(payload)} bytes")
-            if not flags & _ACK:
-                self._out.append(frame(_PING, _ACK, 0, payload))
-        elif kind == _SETTINGS:
+        if self._block is not None and kind != CONTINUATION:
+            raise ProtocolFailure(PROTOCOL_ERROR, "a header block was interrupted")
+        if not self.settled:
+            if kind != SETTINGS or flags & ACK:
+                raise ProtocolFailure(PROTOCOL_ERROR, f"the first frame is of kind {kind}, not SETTINGS")
+            self.settled = True
+        try:
+            if kind == DATA and stream_id:
+                self._on_data(flags, stream_id, payload, events)
+                return
+            check(kind, stream_id, len(payload))
+            if kind == HEADERS:
+                self._on_headers(flags, stream_id, payload, events)
+            elif kind == WINDOW_UPDATE:
+                self._on_window_update(stream_id, payload)
+            elif kind == CONTINUATION:
+                self._on_continuation(flags, stream_id, payload, events)
+            else:
+                self._on_other(kind, flags, stream_id, payload, events)
+        except StreamFailure as failure:
+            self._reset(stream_id, failure.code, events)
+
+    def _on_other(self, kind: int, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
+        self._spend(COSTS.get(kind, UNKNOWN_COST), kind)
+        if kind == PING:
+            if not flags & ACK:
+                self._sender.say(frame(PING, ACK, 0, payload))
+        elif kind == SETTINGS:
             self._on_settings(flags, payload)
-        elif kind == _RST_STREAM:
-            if len(payload) != _WORD.size:
-                raise ProtocolFailure(_FRAME_SIZE_ERROR, f"RST_STREAM of {len(payload)} bytes")
-            self._blocked.pop(stream_id, None)
-            if self._streams.pop(stream_id, None) is not None:
+        elif kind == RST_STREAM:
+            self._require_known(stream_id, kind)
+            self._drop(stream_id)
+            self._abandoned.pop(stream_id, None)
+            if self._sender.drop(stream_id):
                 events.append(Cancelled(stream_id))
-        elif kind == _CONTINUATION:
-            self._on_continuation(flags, stream_id, payload, events)
-        elif kind == _PUSH_PROMISE:
-            raise ProtocolFailure(_PROTOCOL_ERROR, "a client pushes nothing")
-        # PRIORITY and GOAWAY ask for nothing; frames of unknown kind are to be passed over
+        # PRIORITY and GOAWAY ask for nothing
+
+    def _spend(self, cost: int, kind: int) -> None:
+        self._allowance -= cost
+        if self._allowance < 0:
+            earned = (self._now - self._earned_at) * CALM_RATE + self._sender.data_frames - self._earned_by
+            self._allowance = min(CALM, self._allowance + max(earned, 0.0))
+            self._earned_at, self._earned_by = self._now, self._sender.data_frames
+            if self._allowance < 0:
+                raise ProtocolFailure(ENHANCE_YOUR_CALM, f"too many frames that bring nothing; the last is of kind {kind}")
+
+    def _require_known(self, stream_id: int, kind: int) -> None:
+        """Refuse a frame on a stream that nobody has opened."""
+        if not stream_id % 2 or (stream_id > self._last_id and not self._leaving):
+            raise ProtocolFailure(PROTOCOL_ERROR, f"frame of kind {kind} on stream {stream_id}, which was never opened")
+
+    # Header blocks.
 
     def _on_headers(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
-        block = _unpadded(payload, flags)
-        if flags & _PRIORITIZED:
+        block = unpadded(payload, flags)
+        if flags & PRIORITIZED:
             if len(block) < 5:
-                raise ProtocolFailure(_FRAME_SIZE_ERROR, "HEADERS without the priority that they announce")
+                raise ProtocolFailure(FRAME_SIZE_ERROR, "HEADERS without the priority that they announce")
             block = block[5:]
-        if len(block) > MAX_BLOCK:
-            raise ProtocolFailure(_ENHANCE_YOUR_CALM, f"header block of more than {MAX_BLOCK} bytes")
-        if flags & _END_HEADERS:
+        if flags & END_HEADERS:
             self._on_block(stream_id, flags, block, events)
         else:
-            self._block = (stream_id, flags, bytearray(block))
+            self._block, self._continued = (stream_id, flags, bytearray(block)), 0
 
     def _on_continuation(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
         if self._block is None or self._block[0] != stream_id:
-            raise ProtocolFailure(_PROTOCOL_ERROR, "CONTINUATION continues nothing")
+            raise ProtocolFailure(PROTOCOL_ERROR, "CONTINUATION continues nothing")
         _, first_flags, block = self._block
         block += payload
-        if len(block) > MAX_BLOCK:
-            raise ProtocolFailure(_ENHANCE_YOUR_CALM, f"header block of more than {MAX_BLOCK} bytes")
-        if flags & _END_HEADERS:
+        self._continued += 1
+        if len(block) > MAX_BLOCK or self._continued > _MAX_CONTINUATIONS:
+            raise ProtocolFailure(
+                ENHANCE_YOUR_CALM, f"header block of more than {MAX_BLOCK} bytes or {_MAX_CONTINUATIONS} CONTINUATION frames"
+            )
+        if flags & END_HEADERS:
             self._block = None
             self._on_block(stream_id, first_flags, bytes(block), events)
 
     def _on_block(self, stream_id: int, flags: int, block: bytes, events: list[Event]) -> None:
+        if not stream_id % 2:
+            raise ProtocolFailure(PROTOCOL_ERROR, f"stream id {stream_id}")
         try:
-            headers = self._reader.read(block)
+            read = self._reader.read(block)
         except BadBlock as error:
-            raise ProtocolFailure(_COMPRESSION_ERROR, f"header block cannot be read: {error}") from error
-        stream = self._streams.get(stream_id)
-        if stream is None:
-            if not stream_id % 2:
-                raise ProtocolFailure(_PROTOCOL_ERROR, f"stream id {stream_id}")
-            if stream_id <= self._last_id or self._leaving:
-                return  # trailers of a call that is over, or a call after goaway
-            self._last_id = stream_id
-            if len(self._streams) >= _MAX_STREAMS:
-                self._out.append(frame(_RST_STREAM, 0, stream_id, _WORD.pack(_REFUSED_STREAM)))
-                return
-            stream = self._streams[stream_id] = _Stream(headers, self._stream_window)
-        if flags & _END_STREAM:
-            self._complete(stream_id, stream, events)
+            raise ProtocolFailure(COMPRESSION_ERROR, f"header block cannot be read: {error}") from error
+        if stream_id > self._last_id:
+            if not self._leaving:
+                self._on_request(stream_id, flags, read, len(block), events)
+        elif stream_id in self._requests:
+            self._on_trailers(stream_id, flags, read, events)
+        elif stream_id in self._abandoned:
+            if flags & END_STREAM:
+                del self._abandoned[stream_id]
+        elif stream_id in self._sender:
+            raise StreamFailure(STREAM_CLOSED, "HEADERS after the request's end")
+        else:
+            raise ProtocolFailure(PROTOCOL_ERROR, f"stream {stream_id} opened after stream {self._last_id}")
 
-    def _take(self, stream_id: int, part: bytes, flags: int, counted: int, events: list[Event]) -> None:
-        self._taken += counted
-        if self._taken >= _REFILL:
-            self._out.append(frame(_WINDOW_UPDATE, 0, 0, _WORD.pack(self._taken)))
-            self._taken = 0
-        stream = self._streams.get(stream_id)
-        if stream is None:
-            if not stream_id % 2 or (stream_id > self._last_id and not self._leaving):
-                raise ProtocolFailure(_PROTOCOL_ERROR, f"DATA on stream {stream_id}, which was never opened")
+    def _on_request(self, stream_id: int, flags: int, read: Block, size: int, events: list[Event]) -> None:
+        self._last_id = stream_id
+        if len(self._sender) >= MAX_STREAMS:
+            self._give_up(stream_id, ended=bool(flags & END_STREAM))
+            raise StreamFailure(REFUSED_STREAM, "too many streams")
+        if read.fault:
+            self._give_up(stream_id, ended=bool(flags & END_STREAM))
+            raise StreamFailure(PROTOCOL_ERROR, read.fault)
+        self._sender.open(stream_id)
+        request = _Request(read.fields)
+        if flags & END_STREAM:
+            self._complete(stream_id, request, events)
             return
-        if stream.complete:
+        self._requests[stream_id] = request
+        if size > _SMALL_PART:
+            self._count(request, size)
+
+    def _on_trailers(self, stream_id: int, flags: int, read: Block, events: list[Event]) -> None:
+        fault = trailers_fault(read.fields) if flags & END_STREAM else "trailers that do not end the request"
+        if fault:
+            raise StreamFailure(PROTOCOL_ERROR, fault)
+        self._complete(stream_id, self._requests[stream_id], events)
+
+    # Bodies.
+
+    def _on_data(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
+        size = len(payload)
+        self._room -= size
+        if self._room < 0:
+            raise ProtocolFailure(FLOW_CONTROL_ERROR, f"{-self._room} bytes more than the connection's window")
+        if self._room < _WINDOW // 2:
+            self._sender.say(word_frame(WINDOW_UPDATE, 0, _WINDOW - self._room))
+            self._room = _WINDOW
+        part = unpadded(payload, flags) if flags & PADDED else payload
+        request = self._requests.get(stream_id)
+        if request is None:
+            self._on_data_of_none(flags, stream_id)
             return
+        request.room -= size
+        if request.room < 0:
+            raise StreamFailure(FLOW_CONTROL_ERROR, "more than the stream's window")
+        if len(part) < size:
+            # padding is not kept
+            request.room += size - len(part)
+            self._sender.say(word_frame(WINDOW_UPDATE, stream_id, size - len(part)))
         if part:
-            stream.size += len(part)
-            stream.parts.append(part)
-            if stream.size > self._max_request:
-                self._throw_away(stream_id, stream, events)
+            request.add(part)
+            if self._is_too_much(stream_id, request, flags, events):
                 return
-        if flags & _END_STREAM:
-            self._complete(stream_id, stream, events)
+        elif not flags & END_STREAM:
+            self._spend(1, DATA)
+        if flags & END_STREAM:
+            self._complete(stream_id, request, events)
+        else:
+            self._make_room(stream_id, request, len(part))
 
-    def _throw_away(self, stream_id: int, stream: _Stream, events: list[Event]) -> None:
-        """Nothing more is taken of a body that is too large; nor need it end."""
-        stream.complete = True
-        beginning = b"".join(stream.parts[:_BEGINNING])[:_BEGINNING]
-        stream.parts = []
-        events.append(Call(stream_id, stream.headers, beginning, True))
+    def _on_data_of_none(self, flags: int, stream_id: int) -> None:
+        """DATA that belongs to no request: late, or wrong."""
+        self._require_known(stream_id, DATA)
+        if stream_id in self._abandoned:
+            if flags & END_STREAM:
+                del self._abandoned[stream_id]
+        elif not (self._leaving and stream_id > self._last_id):
+            raise StreamFailure(STREAM_CLOSED, "DATA after the request's end")
 
-    def _complete(self, stream_id: int, stream: _Stream, events: list[Event]) -> None:
-        if stream.complete:
-            return
-        stream.complete = True
-        body = stream.parts[0] if len(stream.parts) == 1 else b"".join(stream.parts)
-        stream.parts = []
-        events.append(Call(stream_id, stream.headers, body))
+    def _is_too_much(self, stream_id: int, request: _Request, flags: int, events: list[Event]) -> bool:
+        """Hand out a request that is too large, or longer than it says, before it ends: nothing more is taken of it."""
+        if not request.whole and request.size >= _BEGINNING:
+            request.whole = _BEGINNING + announced(request.beginning())
+        too_large = max(request.size, request.whole) > self._max_request
+        if not too_large and not 0 < request.whole < request.size:
+            return False
+        self._drop(stream_id)
+        self._give_up(stream_id, ended=bool(flags & END_STREAM))
+        events.append(Call(stream_id, request.headers, request.beginning() if too_large else request.body(), too_large))
+        return True
+
+    def _make_room(self, stream_id: int, request: _Request, came: int) -> None:
+        """Count what came through the first window; ask for what that does not admit."""
+        fresh = min(came, DEFAULT_WINDOW - (request.size - came))
+        if fresh > 0:
+            self._count(request, fresh)
+        missing = request.whole - request.size - request.room
+        if missing > 0 and not request.missing:
+            request.missing = missing
+            if self.share.ask(stream_id, missing):
+                self._open(stream_id, request)
+            else:
+                request.waits = True
+                request.be_patient(GRANT_PATIENCE)
+
+    def _granted(self, stream_id: int) -> None:
+        self._open(stream_id, self._requests[stream_id])
+        self._wake()
+
+    def _open(self, stream_id: int, request: _Request) -> None:
+        request.waits = False
+        request.room += request.missing
+        request.be_patient(PATIENCE + request.missing / SLOWEST)
+        self._sender.say(word_frame(WINDOW_UPDATE, stream_id, request.missing))
+
+    def _count(self, request: _Request, size: int) -> None:
+        request.counted += size
+        self.share.count(size)
+
+    def _drop(self, stream_id: int) -> None:
+        """A request is complete, or given up: what it holds is free."""
+        request = self._requests.pop(stream_id, None)
+        if request is not None and (request.counted or request.missing):
+            self.share.release(stream_id, request.counted, asked=bool(request.missing))
+
+    def _complete(self, stream_id: int, request: _Request, events: list[Event]) -> None:
+        length = request.headers.get(b"content-length")
+        if length is not None and int(length) != request.size:
+            raise StreamFailure(PROTOCOL_ERROR, f"{request.size} bytes where content-length says {length.decode()}")
+        self._drop(stream_id)
+        events.append(Call(stream_id, request.headers, request.body() if request.parts else b""))
+
+    def _give_up(self, stream_id: int, *, ended: bool) -> None:
+        """Remember that the rest of a request is to be passed over."""
+        if not ended:
+            self._abandoned[stream_id] = None
+            if len(self._abandoned) > _MAX_ABANDONED:
+                del self._abandoned[next(iter(self._abandoned))]
+
+    def _reset(self, stream_id: int, code: int, events: list[Event]) -> None:
+        self._spend(COSTS[RST_STREAM], RST_STREAM)
+        self._sender.say(word_frame(RST_STREAM, stream_id, code))
+        if stream_id in self._requests:
+            self._drop(stream_id)
+            self._give_up(stream_id, ended=False)
+        if self._sender.drop(stream_id):
+            events.append(Cancelled(stream_id))
+
+    def excuse(self) -> None:
+        """We did not listen: nobody's time has begun."""
+        for request in self._requests.values():
+            request.since = -1.0
+
+    def expire(self, now: float) -> None:
+        """Refuse what should have been complete, or granted, by ``now``."""
+        for stream_id, request in list(self._requests.items()):
+            if request.since < 0:
+                request.since = now
+            elif now - request.since > request.patience:
+                self._drop(stream_id)
+                self._give_up(stream_id, ended=False)
+                if request.waits:
+                    text = f"no memory for a request of {request.whole} bytes within {request.patience:g} s: other large ones are under way"
+                    self.refuse(stream_id, UNAVAILABLE, text)
+                else:
+                    text = f"the request is not complete after {request.patience:g} s: {request.size} bytes came"
+                    self.refuse(stream_id, DEADLINE_EXCEEDED, text)
+
+    # Settings and windows.
 
     def _on_settings(self, flags: int, payload: bytes) -> None:
-        if len(payload) % _SETTING.size:
-            raise ProtocolFailure(_FRAME_SIZE_ERROR, f"SETTINGS of {len(payload)} bytes")
-        if flags & _ACK:
+        if len(payload) % SETTING.size or (flags & ACK and payload):
+            raise ProtocolFailure(FRAME_SIZE_ERROR, f"SETTINGS of {len(payload)} bytes")
+        if flags & ACK:
             return
-        window = self._stream_window
-        for name, value in _SETTING.iter_unpack(payload):
-            if name == _SET_INITIAL_WINDOW:
-                if value > _WIDEST:
-                    raise ProtocolFailure(_FLOW_CONTROL_ERROR, f"initial window {value}")
+        window = None
+        for name, value in SETTING.iter_unpack(payload):
+            if name == SET_INITIAL_WINDOW:
+                if value > WIDEST:
+                    raise ProtocolFailure(FLOW_CONTROL_ERROR, f"initial window {value}")
                 window = value
-            elif name == _SET_MAX_FRAME:
-                if not _DEFAULT_MAX_FRAME <= value <= _LARGEST_MAX_FRAME:
-                    raise ProtocolFailure(_PROTOCOL_ERROR, f"largest frame {value}")
-                self._max_frame = value
-            elif name == _SET_TABLE and value < _DEFAULT_TABLE:
-                # our next header block has to say that we keep to it; to say that we use no table at all holds for ever
-                self._table_update = _NO_TABLE
-        change, self._stream_window = window - self._stream_window, window
-        for stream in self._streams.values():
-            stream.window += change
-        self._out.append(frame(_SETTINGS, _ACK, 0, b""))
-        if change > 0:
-            for stream_id, stream in list(self._streams.items()):
-                if stream.queue:
-                    self._drain(stream_id, stream)
+            elif name == SET_MAX_FRAME:
+                if not DEFAULT_MAX_FRAME <= value <= LARGEST_MAX_FRAME:
+                    raise ProtocolFailure(PROTOCOL_ERROR, f"largest frame {value}")
+                self._sender.max_frame = value
+            elif name == SET_PUSH and value > 1:
+                raise ProtocolFailure(PROTOCOL_ERROR, f"ENABLE_PUSH {value}")
+            elif name == SET_TABLE and value < DEFAULT_TABLE:
+                self._sender.use_no_table()
+        self._sender.say(frame(SETTINGS, ACK, 0, b""))
+        if window is not None:
+            self._sender.set_stream_window(window)
 
     def _on_window_update(self, stream_id: int, payload: bytes) -> None:
-        if len(payload) != _WORD.size:
-            raise ProtocolFailure(_FRAME_SIZE_ERROR, f"WINDOW_UPDATE of {len(payload)} bytes")
-        more = _WORD.unpack(payload)[0] & _WIDEST
-        if not stream_id:
-            self._window = _widened(self._window, more)
-            self._unblock()
-            return
-        stream = self._streams.get(stream_id)
-        if stream is not None:
-            stream.window = _widened(stream.window, more)
-            if stream.queue:
-                self._drain(stream_id, stream)
-
-    def answer(self, stream_id: int, message: bytes) -> None:
-        """The only answer of a call, and that it went well."""
-        stream = self._streams.get(stream_id)
-        if stream is None:
-            return
-        length = len(message) + 5
-        if length > min(stream.window, self._window, self._max_frame) or self._table_update:
-            self.send(stream_id, b"\x00" + _WORD.pack(len(message)) + message)
-            self.finish(stream_id, 0, "")
-            return
-        del self._streams[stream_id]
-        self._window -= length
-        number = _WORD.pack(stream_id)
-        head = _FRAME.pack(length << 8 | _DATA, 0, stream_id)
-        self._out.append(b"".join((_HEAD_START, number, HEAD, head, b"\x00", _WORD.pack(len(message)), message, _OK_START, number, _OK)))
+        more = WORD.unpack(payload)[0] & WIDEST
+        if stream_id:
+            self._require_known(stream_id, WINDOW_UPDATE)
+        if not more:
+            failure = StreamFailure if stream_id in self._sender else ProtocolFailure
+            raise failure(PROTOCOL_ERROR, "WINDOW_UPDATE of 0")
+        self._sender.widen(stream_id, more)
 
     def refuse(self, stream_id: int, status: int, text: str) -> None:
         """The call failed before anything was answered."""
-        stream = self._streams.pop(stream_id, None)
-        if stream is None:
-            return
-        self._out.append(frame(_HEADERS, _END_HEADERS | _END_STREAM, stream_id, self._headed(HEAD + _trailers(status, text))))
-        if stream.size > self._max_request:
+        if self._sender.refuse(stream_id, status, text) and stream_id in self._abandoned:
             # the rest of the body is not wanted
-            self._out.append(frame(_RST_STREAM, 0, stream_id, _WORD.pack(_NO_ERROR)))
+            self._sender.say(word_frame(RST_STREAM, stream_id, NO_ERROR))
 
-    def _headed(self, block: bytes) -> bytes:
-        update, self._table_update = self._table_update, b""
-        return update + block
-
-    def start(self, stream_id: int, metadata: Fields) -> None:
-        """Begin a stream of answers; ``send`` does it by itself, without metadata."""
-        stream = self._streams.get(stream_id)
-        if stream is not None and not stream.started:
-            stream.started = True
-            self._out.append(frame(_HEADERS, _END_HEADERS, stream_id, self._headed(HEAD + literal(metadata))))
-
-    def send(self, stream_id: int, data: bytes) -> None:
-        """More bytes of a stream of answers: framed messages, cut anywhere."""
-        stream = self._streams.get(stream_id)
-        if stream is None or not data:
-            return
-        if stream.queue is None:
-            self.start(stream_id, ())
-            stream.queue = deque()
-        stream.queue.append(memoryview(data))
-        stream.queued += len(data)
-        self._drain(stream_id, stream)
-
-    def finish(self, stream_id: int, status: int, text: str) -> None:
-        """End a stream of answers, once all of it is sent."""
-        stream = self._streams.get(stream_id)
-        if stream is not None:
-            trailers = _trailers(status, text)
-            stream.trailers = trailers if stream.started else HEAD + trailers
-            self._drain(stream_id, stream)
-
-    def queued(self, stream_id: int) -> int:
-        """Bytes of a stream that the peer's windows did not admit yet."""
-        stream = self._streams.get(stream_id)
-        return stream.queued if stream is not None else 0
-
-    def goaway(self, code: int = _NO_ERROR, text: str = "") -> None:
+    def goaway(self, code: int = NO_ERROR, text: str = "") -> None:
         """Say that no further call is taken."""
         self._leaving = True
-        self._out.append(frame(_GOAWAY, 0, 0, _WORD.pack(self._last_id) + _WORD.pack(code) + _cut(text)))
-
-    def _unblock(self) -> None:
-        for stream_id in list(self._blocked):
-            if self._window <= 0:
-                return
-            del self._blocked[stream_id]
-            self._drain(stream_id, self._streams[stream_id])
-
-    def _drain(self, stream_id: int, stream: _Stream) -> None:
-        queue = stream.queue
-        while queue:
-            room = min(stream.window, self._window, self._max_frame)
-            if room <= 0:
-                if stream.window > 0:
-                    self._blocked[stream_id] = None
-                return
-            chunk = queue[0]
-            if len(chunk) <= room:
-                queue.popleft()
-            else:
-                queue[0], chunk = chunk[room:], chunk[:room]
-            count = len(chunk)
-            stream.window -= count
-            self._window -= count
-            stream.queued -= count
-            self._out.append(_FRAME.pack(count << 8 | _DATA, 0, stream_id))
-            self._out.append(chunk)
-        self._blocked.pop(stream_id, None)
-        if stream.trailers is not None:
-            del self._streams[stream_id]
-            self._out.append(frame(_HEADERS, _END_HEADERS | _END_STREAM, stream_id, self._headed(stream.trailers)))
-
-
-def _unpadded(payload: bytes, flags: int) -> bytes:
-    if not flags & _PADDED:
-        return payload
-    if not payload or payload[0] >= len(payload):
-        raise ProtocolFailure(_PROTOCOL_ERROR, "padding longer than its frame")
-    return payload[1 : len(payload) - payload[0]]
-
-
-def _widened(window: int, more: int) -> int:
-    if window + more > _WIDEST:
-        raise ProtocolFailure(_FLOW_CONTROL_ERROR, f"a window of {window + more} bytes")
-    return window + more
-
-
-def _trailers(status: int, text: str) -> bytes:
-    if not status:
-        return _OK
-    return literal([(b"grpc-status", b"%d" % status), (b"grpc-message", percent(text))])
-
-
-def percent(text: str) -> bytes:
-    """A status text as ``grpc-message`` carries it; a very long one is cut."""
-    return b"".join(bytes((byte,)) if 0x20 <= byte <= 0x7E and byte != 0x25 else b"%%%02X" % byte for byte in _cut(text))
-
-
-def _cut(text: str) -> bytes:
-    encoded = text.encode(errors="replace")
-    if len(encoded) <= _MAX_TEXT:
-        return encoded
-    return encoded[:_MAX_TEXT].decode(errors="ignore").encode()
+        self._sender.say(frame(GOAWAY, 0, 0, WORD.pack(self._last_id) + WORD.pack(code) + cut(text)))

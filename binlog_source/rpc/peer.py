@@ -1,16 +1,18 @@
 """One connection: what its first bytes say it is, and its calls or requests from there on. Everything here happens on the loop's thread.
 
-Promises: a client that does not take its answers is not read either; one that says nothing for ``_FIRST_WORD`` seconds is closed; one that breaks
-HTTP/2 is told so and closed.
+Promises: a client that does not take its answers is not read either; one that does not finish its first words in ``FIRST_WORD`` seconds is
+closed; one that breaks HTTP/2 is told so and closed. While the front holds, calls that have come wait unread like all that is still in the
+socket, and nobody's time passes.
 """
 
 import asyncio
 import logging
-from http import HTTPStatus
+from collections import deque
 from typing import TYPE_CHECKING
 
-from binlog_source.rpc import http1, http2
+from binlog_source.rpc import http2
 from binlog_source.rpc.calls import BACKLOG_BYTES, Fields, StreamCall, Ticket
+from binlog_source.rpc.frames import ENHANCE_YOUR_CALM, ProtocolFailure
 from binlog_source.rpc.grpc_message import (
     INTERNAL,
     UNIMPLEMENTED,
@@ -19,6 +21,7 @@ from binlog_source.rpc.grpc_message import (
     message_of,
     too_large,
 )
+from binlog_source.rpc.http_peer import ENDLESS, HttpPeer, Turn
 
 if TYPE_CHECKING:
     from binlog_source.rpc.front import Front
@@ -27,8 +30,8 @@ _log = logging.getLogger(__name__)
 
 _DEAF_BYTES = 16 << 20
 """A peer is not read while more than this waits for it. Far above the backlog of a stream, whose client is slow but honest."""
-_FIRST_WORD = 10.0
-"""Seconds in which a client must begin to speak, as with a real Pump."""
+FIRST_WORD = 10.0
+"""Seconds in which a client must say what it speaks, HTTP/2's preface and SETTINGS included."""
 LINGER = 1.0
 """Seconds that last words may take to leave."""
 
@@ -39,11 +42,15 @@ class Peer(asyncio.Protocol):
     def __init__(self, front: "Front") -> None:
         self.front = front
         self._transport: asyncio.Transport | None = None
-        self._silence: asyncio.TimerHandle | None = None
+        self.address = ""
+        """The client's host; "" on a Unix socket."""
+        self._turn = Turn(FIRST_WORD)
+        self._since = 0.0  # when the turn was first seen
         self._head = b""
         self.connection: http2.Connection | None = None
         self._http: HttpPeer | None = None
         self.streams: dict[int, StreamCall] = {}
+        self._events: deque[http2.Event] = deque()
         self._paused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -51,34 +58,61 @@ class Peer(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         transport.set_write_buffer_limits(high=BACKLOG_BYTES)
+        name = transport.get_extra_info("peername")
+        self.address = str(name[0]) if isinstance(name, tuple) else ""
+        self._since = self.front.now()
         self.front.joined(self)
-        self._await_word()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: the connection is gone, and with it its calls."""
         self.front.left(self)
-        self._heard()
         self._give_up()
+        if self._http is not None:
+            self._http.share.close()
         self._transport = None
 
-    def _await_word(self) -> None:
-        self._silence = self.front.later(_FIRST_WORD, self._silent)
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of its requests that are not complete."""
+        if self.connection is not None:
+            return self.connection.share.held
+        return self._http.share.held if self._http is not None else 0
 
-    def _silent(self) -> None:
-        if self.front.held:
-            # it may well have spoken
-            self._await_word()
-        elif self._transport is not None:
+    def look(self, now: float, deaf: bool) -> None:
+        """Time has passed; ``deaf``: we did not listen meanwhile."""
+        deaf = deaf or self._is_deaf()
+        if self.connection is not None:
+            if deaf:
+                self.connection.excuse()
+            else:
+                self.connection.expire(now)
+                self.flush()
+        turn = self._awaited()
+        if turn != self._turn or deaf:
+            self._turn, self._since = turn, now
+        elif now - self._since > turn.seconds and self._transport is not None:
             self._transport.abort()
 
-    def _heard(self) -> None:
-        if self._silence is not None:
-            self._silence.cancel()
-            self._silence = None
+    def _awaited(self) -> Turn:
+        if self._http is not None:
+            return self._http.turn
+        return Turn(FIRST_WORD if self.connection is None or not self.connection.settled else ENDLESS)
+
+    def evict(self) -> None:
+        """The server's memory for unfinished requests is used up, mostly by this client."""
+        if self.connection is not None:
+            text = f"{self.held_bytes} bytes of unfinished requests are more than the server has room for"
+            self._fail(self.connection, ProtocolFailure(ENHANCE_YOUR_CALM, text))
+        elif self._http is not None and self._transport is not None:
+            self._http.share.close()
+            self._transport.abort()
 
     def _give_up(self) -> None:
         """Nobody waits for the answers any more."""
-        self.connection = None
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+        self._events.clear()
         for call in self.streams.values():
             call.cancel()
         self.streams.clear()
@@ -91,6 +125,7 @@ class Peer(asyncio.Protocol):
             self._http.received(data)
         else:
             self._sniff(self._head + data)
+        self.front.relieve_memory()
 
     def eof_received(self) -> bool:
         """Whether to keep the connection: who has said all there is to say may still wait for HTTP's answer."""
@@ -100,9 +135,8 @@ class Peer(asyncio.Protocol):
         self._head = head
         if len(head) < 3:
             return
-        self._heard()
         if head.startswith(b"PRI"):
-            self.connection = http2.Connection(self.front.methods.max_request + 5)
+            self.connection = http2.Connection(self.front.methods.max_request + 5, self.front.budget, self.flush)
             self._h2_received(self.connection, head)
         elif self._transport is not None:
             self._http = HttpPeer(self.front, self._transport)
@@ -110,18 +144,33 @@ class Peer(asyncio.Protocol):
 
     def _h2_received(self, connection: http2.Connection, data: bytes) -> None:
         try:
-            for event in connection.receive(data):
-                if isinstance(event, http2.Call):
-                    self._called(connection, event)
-                else:
-                    self._cancelled(event.stream_id)
-        except http2.ProtocolFailure as failure:
-            _log.warning("a client is cut off: %s", failure)
-            connection.goaway(failure.code, str(failure))
-            self.flush()
-            self._give_up()
-            self.close()
+            self._events.extend(connection.receive(data, self.front.now()))
+        except ProtocolFailure as failure:
+            self._fail(connection, failure)
             return
+        self._act()
+
+    def _fail(self, connection: http2.Connection, failure: ProtocolFailure) -> None:
+        """Tell the client what it did, and close."""
+        _log.warning("the client %s is cut off: %s", self.address or "on the Unix socket", failure)
+        connection.goaway(failure.code, str(failure))
+        self.flush()
+        self._give_up()
+        self.close()
+
+    def go_on(self) -> None:
+        """The front holds no more: do what has waited."""
+        if self._events:
+            self._act()
+
+    def _act(self) -> None:
+        """Do what the client said, unless the front holds: then it waits here."""
+        while self._events and not self.front.held and self.connection is not None:
+            event = self._events.popleft()
+            if isinstance(event, http2.Call):
+                self._called(self.connection, event)
+            else:
+                self._cancelled(event.stream_id)
         self.flush()
         self._relieve()
         if self._paused:
@@ -141,7 +190,7 @@ class Peer(asyncio.Protocol):
                 raise Refusal(UNIMPLEMENTED, f"unknown method {path.decode(errors='replace')}")
             message = message_of(call.body, call.headers, methods.max_request)
             stream = StreamCall(self, stream_id, message, call.headers)
-            self.front.run_stream(methods.stream[path], stream)
+            self.front.run_stream(methods.stream[path], stream, self.address)
             self.streams[stream_id] = stream
         except Exception as error:  # the call's last resort: the others on this connection must not fall with it
             refusal = refusal_of(error)
@@ -204,10 +253,14 @@ class Peer(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if self.front.held or (self._paused and transport.get_write_buffer_size() > _DEAF_BYTES):
+        if self.front.held or self._is_deaf():
             transport.pause_reading()
         else:
             transport.resume_reading()
+
+    def _is_deaf(self) -> bool:
+        """Whether this client lets its answers pile up."""
+        return self._paused and self._transport is not None and self._transport.get_write_buffer_size() > _DEAF_BYTES
 
     @property
     def busy(self) -> bool:
@@ -238,51 +291,3 @@ def refusal_of(error: Exception) -> Refusal:
         return error.with_traceback(None)
     _log.error("a call failed", exc_info=error)
     return Refusal(INTERNAL, f"{type(error).__name__}: {error}")
-
-
-class HttpPeer:
-    """One connection that speaks HTTP/1: one request at a time."""
-
-    def __init__(self, front: "Front", transport: asyncio.Transport) -> None:
-        self._front = front
-        self._transport = transport
-        self._buffer = b""
-        self._ended = False
-        self.answering = False
-        """Whether a request is under way."""
-
-    def received(self, data: bytes) -> None:
-        """More bytes, or room for more answers."""
-        self._buffer += data
-        self._next()
-        if len(self._buffer) > http1.MAX_REQUEST:
-            _log.warning("a client is cut off: it asks on and on and does not wait for the answers")
-            self._transport.abort()
-
-    def ended(self) -> bool:
-        """The client says no more: whether it still waits for an answer."""
-        self._ended = True
-        return self.answering
-
-    def _next(self) -> None:
-        if self.answering or self._transport.is_closing() or self._transport.get_write_buffer_size() > BACKLOG_BYTES:
-            return
-        try:
-            found = http1.split(self._buffer)
-        except http1.BadRequest as error:
-            self._transport.write(http1.encode(http1.Answer(HTTPStatus.BAD_REQUEST, str(error).encode()), False))
-            self._transport.close()
-            return
-        if found is not None:
-            request, self._buffer = found
-            self.answering = True
-            self._front.run_http(request, self._answered)
-
-    def _answered(self, request: http1.Request, answer: http1.Answer) -> None:
-        self.answering = False
-        if not self._transport.is_closing():
-            self._transport.write(http1.encode(answer, request.keep_alive, bodiless=request.method == "HEAD"))
-            if request.keep_alive:
-                self._next()
-            if not request.keep_alive or (self._ended and not self.answering):
-                self._transport.close()

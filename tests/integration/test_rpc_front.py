@@ -1,5 +1,6 @@
 """The front with real clients: grpcio's, HTTP's, and bare sockets that misbehave."""
 
+import contextlib
 import gc
 import http.client
 import logging
@@ -14,13 +15,15 @@ import grpc
 import pytest
 
 from binlog_source.rpc import front as front_module
+from binlog_source.rpc import http2 as http2_module
+from binlog_source.rpc import http_peer as http_peer_module
 from binlog_source.rpc import peer as peer_module
 from binlog_source.rpc.calls import Methods
+from binlog_source.rpc.frames import PREFACE, frame
 from binlog_source.rpc.front import Front
 from binlog_source.rpc.grpc_message import UNKNOWN, Refusal, message_of
 from binlog_source.rpc.header_block import literal
 from binlog_source.rpc.http1 import Answer
-from binlog_source.rpc.http2 import PREFACE, frame
 from schemas.errors import ConfigError
 
 pytestmark = pytest.mark.grpc
@@ -31,14 +34,17 @@ PATIENCE = 20
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
 BACKLOG = 2 * MIB
 WINDOW = 65_535
-DATA, HEADERS, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 4, 6, 7, 8
+READ = 256 << 10
+"""Bytes that asyncio reads at once: by so much a bound may be passed."""
+DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
+REFUSED_STREAM = 7
 END_STREAM, END_HEADERS = 0x1, 0x4
 
 
 class Server:
     """A front whose handlers tell what they see."""
 
-    def __init__(self, max_request=1 << 62, socket_path=""):
+    def __init__(self, max_request=1 << 62, socket_path="", **limits):
         self.front = Front("Test").bind("127.0.0.1:0", socket_path)
         self.address = f"127.0.0.1:{self.front.port}"
         self.messages = queue.Queue()
@@ -50,7 +56,7 @@ class Server:
         self.go_on = threading.Event()
         unary = {b"/t/Write": self.write, b"/t/Hold": self.hold, b"/t/Refuse": self.refuse, b"/t/Fail": self.fail}
         stream = {b"/t/Down": self.down, b"/t/Wait": self.wait, b"/t/RefuseLate": self.refuse_late, b"/t/FailLate": self.fail}
-        self.front.serve(Methods(unary, stream | {b"/t/RefuseAtOnce": self.refuse}, self.http, max_request))
+        self.front.serve(Methods(unary, stream | {b"/t/RefuseAtOnce": self.refuse}, self.http, max_request, **limits))
 
     def write(self, data, ticket):
         self.messages.put(data)
@@ -131,16 +137,20 @@ def streaming(channel, method):
     return channel.unary_stream(f"/t/{method}")
 
 
+def block_of(method, *fields):
+    return literal([(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/t/" + method), *fields])
+
+
 class Raw:
     """A client of bare frames, which reads when it is told to."""
 
-    def __init__(self, server, initial_window=None):
-        self.socket = socket.create_connection(("127.0.0.1", server.front.port), PATIENCE)
+    def __init__(self, server, initial_window=None, source="127.0.0.1"):
+        self.socket = socket.create_connection(("127.0.0.1", server.front.port), PATIENCE, (source, 0))
         pairs = [] if initial_window is None else [(4, initial_window)]
         self.socket.sendall(PREFACE + frame(SETTINGS, 0, 0, b"".join(struct.pack(">HI", *pair) for pair in pairs)))
 
     def call(self, stream_id, method, message, *fields):
-        block = literal([(b":path", b"/t/" + method), *fields])
+        block = block_of(method, *fields)
         body = struct.pack(">BI", 0, len(message)) + message
         self.socket.sendall(frame(HEADERS, END_HEADERS, stream_id, block) + frame(DATA, END_STREAM, stream_id, body))
 
@@ -174,6 +184,14 @@ class Raw:
         """As when the process dies: no goodbye."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.socket.close()
+
+
+def iter_until(client, kind):
+    """Frames up to the first of a kind."""
+    for found in client.frames():
+        yield found
+        if found[0] == kind:
+            return
 
 
 def until(done):
@@ -347,7 +365,7 @@ def test_a_killed_client_leaves_nothing_behind(server):
         client.call(1, b"Wait", b"x")
         client.call(3, b"Hold", b"y")
         client.call(5, b"Down", b"100000 1000")
-        client.socket.sendall(frame(HEADERS, END_HEADERS, 7, literal([(b":path", b"/t/Write")])) + frame(DATA, 0, 7, b"half"))
+        client.socket.sendall(frame(HEADERS, END_HEADERS, 7, block_of(b"Write")) + frame(DATA, 0, 7, b"\0\0\0\0\x08half"))
         until(lambda number=number: server.tickets.qsize() == number + 1)
     until(lambda: server.calls.qsize() == 6)
     for client in clients:
@@ -385,6 +403,7 @@ def test_a_client_that_does_not_read_holds_its_handler_back(server):
 
 def test_a_client_that_asks_and_does_not_listen_is_not_read(server, monkeypatch):
     monkeypatch.setattr(peer_module, "_DEAF_BYTES", BACKLOG + MIB)
+    monkeypatch.setattr(http2_module, "CALM", 1 << 40)
     client = Raw(server)
     pings = frame(PING, 0, 0, b"are you?") * 10_000
     said = 0
@@ -403,29 +422,163 @@ def test_a_client_that_asks_and_does_not_listen_is_not_read(server, monkeypatch)
     client.socket.close()
 
 
-def test_too_many_streams_at_once(server, channel, monkeypatch):
-    monkeypatch.setattr(front_module, "_STREAM_THREADS", 2)
-    calls = [streaming(channel, "Wait")(b"x") for _ in range(2)]
-    for call in calls:
-        next(call)
-    with pytest.raises(grpc.RpcError, match="more than 2 streams at the same time"):
-        next(streaming(channel, "Wait")(b"x"))
-    calls[0].cancel()
-    server.ended.get(timeout=PATIENCE)
-    until(lambda: len(server.front._handlers) == 1)
-    assert next(streaming(channel, "Wait")(b"x")) == b"here"
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        ({"max_streams": 2}, "Test: more than 2 streams at the same time"),
+        ({"max_streams_per_peer": 2}, "Test: more than 2 streams from 127.0.0.1 at the same time"),
+    ],
+)
+def test_too_many_streams_at_once(limits, said):
+    server = Server(**limits)
+    try:
+        with grpc.insecure_channel(server.address, options=UNLIMITED) as channel:
+            calls = [streaming(channel, "Wait")(b"x") for _ in range(2)]
+            for call in calls:
+                next(call)
+            with pytest.raises(grpc.RpcError) as error:
+                next(streaming(channel, "Wait")(b"x"))
+            assert (error.value.code(), error.value.details()) == (grpc.StatusCode.RESOURCE_EXHAUSTED, said)
+            calls[0].cancel()
+            server.ended.get(timeout=PATIENCE)
+            until(lambda: len(server.front._handlers) == 1)
+            assert next(streaming(channel, "Wait")(b"x")) == b"here"
+    finally:
+        server.front.stop(0)
 
 
-def test_rapid_resets(server):
+def test_one_address_does_not_lock_the_others_out():
+    server = Server(max_streams_per_peer=3)
+    try:
+        greedy, other = Raw(server), Raw(server, source="127.0.0.2")
+        for stream_id in range(1, 21, 2):
+            greedy.call(stream_id, b"Wait", b"x")
+        other.call(1, b"Wait", b"x")
+        until(lambda: server.calls.qsize() == 4)
+        assert server.front._streams_of == {"127.0.0.1": 3, "127.0.0.2": 1}
+        greedy.kill()
+        other.kill()
+        until(lambda: not server.front._streams_of)
+    finally:
+        server.front.stop(0)
+
+
+def test_rapid_resets(server, channel):
     client = Raw(server)
-    reset = b"".join(
-        frame(HEADERS, END_HEADERS | END_STREAM, n, literal([(b":path", b"/t/Wait")])) + frame(3, 0, n, b"\0\0\0\x08")
-        for n in range(1, 20_001, 2)
-    )
-    client.socket.sendall(reset)
-    client.call(20_001, b"Write", b"still there?")
-    assert client.body(20_001) == b"\0" * 5
+    block = block_of(b"Wait")
+    with pytest.raises(ConnectionError):
+        for n in range(1, 100_001, 2):
+            client.socket.sendall(frame(HEADERS, END_HEADERS | END_STREAM, n, block) + frame(RST_STREAM, 0, n, b"\0\0\0\x08"))
     until(lambda: not server.front._handlers)
+    assert unary(channel, "Write")(b"others go on") == b""
+    client.socket.close()
+
+
+# Requests that do not become complete.
+
+
+def unfinished(client, stream_id, size, come, method=b"Write"):
+    """Send ``come`` bytes of a request that says that it has ``size``, as far as its first window goes."""
+    client.socket.sendall(frame(HEADERS, END_HEADERS, stream_id, block_of(method)))
+    data = (struct.pack(">BI", 0, size) + b"x" * come)[:WINDOW]
+    client.socket.sendall(b"".join(frame(DATA, 0, stream_id, data[at : at + 16_000]) for at in range(0, len(data), 16_000)))
+
+
+def test_unfinished_requests_are_bounded_for_a_connection(server, channel):
+    client = Raw(server)
+    for stream_id in range(1, 2001, 2):
+        unfinished(client, stream_id, 60_000, 59_990)
+    *_, last = iter_until(client, RST_STREAM)
+    assert last[3] == struct.pack(">I", REFUSED_STREAM)
+    until(lambda: server.front.budget.held > 512 * 59_990)
+    assert server.front.budget.held <= 512 * (WINDOW + 5)
+    assert unary(channel, "Write")(b"others go on") == b""
+    client.kill()
+    until(lambda: server.front.budget.held == 0)
+
+
+def test_the_client_that_holds_the_most_makes_room():
+    server = Server(max_unfinished=8 * MIB)
+    try:
+        modest, greedy = Raw(server), Raw(server)
+        unfinished(modest, 1, 50_000, 40_000)
+        until(lambda: server.front.budget.held > 40_000)
+        with pytest.raises(ConnectionError):
+            for stream_id in range(1, 2001, 2):
+                unfinished(greedy, stream_id, 60_000, 59_990)
+                assert server.front.budget.held <= 8 * MIB + READ
+            greedy.socket.recv(1)
+        until(lambda: server.front.budget.held < 50_000)
+        modest.socket.sendall(frame(DATA, END_STREAM, 1, b"x" * 10_000))
+        assert modest.body(1) == b"\0" * 5
+        assert server.messages.get_nowait() == b"x" * 50_000
+        modest.socket.close()
+        greedy.socket.close()
+    finally:
+        server.front.stop(0)
+
+
+def test_large_requests_come_in_turn_and_all_of_them():
+    server = Server(max_unfinished=16 * MIB)
+    most = 0
+    try:
+        with (
+            grpc.insecure_channel(server.address, options=UNLIMITED) as one,
+            grpc.insecure_channel(server.address, options=UNLIMITED) as two,
+        ):
+            body = b"y" * (3 * MIB)
+            calls = [unary(channel, "Write").future(body) for _ in range(10) for channel in (one, two)]
+            calls += [unary(one, "Write").future(b"z" * (40 * MIB)) for _ in range(3)]
+            while not all(call.done() for call in calls):
+                most = max(most, server.front.budget.held)
+                time.sleep(0.001)
+            assert [call.result(PATIENCE) for call in calls] == [b""] * 23
+        assert 0 < most <= 16 * MIB
+        assert sorted(map(len, [server.messages.get_nowait() for _ in range(23)])) == [3 * MIB] * 20 + [40 * MIB] * 3
+        until(lambda: server.front.budget.held == 0 and not server.front.budget.waiting)
+    finally:
+        server.front.stop(0)
+
+
+def test_who_announces_much_and_sends_nothing_is_refused_and_the_next_goes_on(server, channel, monkeypatch):
+    monkeypatch.setattr(front_module, "LOOK", 0.05)
+    monkeypatch.setattr(http2_module, "PATIENCE", 0.3)
+    monkeypatch.setattr(http2_module, "SLOWEST", 1 << 40)
+    client = Raw(server)
+    for stream_id in (1, 3):
+        unfinished(client, stream_id, 200 * MIB, WINDOW)
+    until(lambda: server.front.budget.waiting)
+    assert unary(channel, "Write")(b"w" * (100 * MIB), timeout=PATIENCE) == b""
+    refusal = next(f for f in client.frames() if f[0] == HEADERS and f[2] == 1)
+    assert b"the request is not complete after" in refusal[3]
+    until(lambda: server.front.budget.held == 0)
+    client.socket.close()
+
+
+def test_while_it_holds_nobodys_time_passes(server, monkeypatch):
+    monkeypatch.setattr(front_module, "LOOK", 0.02)
+    monkeypatch.setattr(http2_module, "PATIENCE", 0.3)
+    client = Raw(server)
+    unfinished(client, 1, 1000, 500)
+    until(lambda: server.front.budget.held)
+    server.front.call(server.front.hold, True)
+    client.socket.sendall(frame(DATA, END_STREAM, 1, b"x" * 500))
+    time.sleep(1)
+    server.front.call(server.front.hold, False)
+    assert client.body(1) == b"\0" * 5
+    client.socket.close()
+
+
+def test_calls_that_came_in_one_piece_wait_while_it_holds(server):
+    """A little that becomes much, as gzip's does, must not pass by the bound on what waits for the disk."""
+    server.front.methods.unary[b"/t/Full"] = lambda data, ticket: (server.messages.put(data), server.front.hold(True))
+    client = Raw(server)
+    body = b"\0\0\0\0\x01x"
+    calls = b"".join(frame(HEADERS, END_HEADERS, n, block_of(b"Full")) + frame(DATA, END_STREAM, n, body) for n in (1, 3, 5))
+    client.socket.sendall(calls)
+    for seen in (1, 2, 3):
+        until(lambda seen=seen: server.messages.qsize() == seen and server.front.held)
+        server.front.call(server.front.hold, False)
     client.socket.close()
 
 
@@ -443,11 +596,45 @@ def test_a_client_that_breaks_the_protocol_is_told_and_cut_off(server, channel, 
     client.socket.close()
 
 
-def test_a_client_that_says_nothing_is_dropped(server, monkeypatch):
-    monkeypatch.setattr(peer_module, "_FIRST_WORD", 0.1)
+@pytest.mark.parametrize("said", [b"", b"PR", PREFACE[:20], PREFACE, PREFACE + frame(SETTINGS, 0, 0, b"123456")[:-1]])
+def test_a_client_that_does_not_finish_its_first_words_is_dropped(server, monkeypatch, said):
+    monkeypatch.setattr(front_module, "LOOK", 0.05)
+    monkeypatch.setattr(peer_module, "FIRST_WORD", 0.1)
     with socket.create_connection(("127.0.0.1", server.front.port), PATIENCE) as silent:
-        silent.sendall(b"PR")
-        assert silent.recv(1) == b""
+        silent.sendall(said)
+        with contextlib.suppress(ConnectionResetError):
+            while silent.recv(MIB):
+                pass
+    until(lambda: not server.front._peers)
+
+
+@pytest.mark.parametrize("said", [b"GET /slow HTTP/1.1\r\nHost", b"PUT / HTTP/1.1\r\nHost: p\r\nContent-Length: 9\r\n\r\nbod"])
+def test_an_http_request_that_does_not_become_complete_is_dropped(server, monkeypatch, said):
+    monkeypatch.setattr(front_module, "LOOK", 0.05)
+    monkeypatch.setattr(http_peer_module, "REQUEST_SECONDS", 0.3)
+    with socket.create_connection(("127.0.0.1", server.front.port), PATIENCE) as slow, contextlib.suppress(ConnectionError):
+        for byte in said:
+            slow.sendall(bytes((byte,)))
+        while slow.recv(MIB):
+            pass
+    until(lambda: not server.front._peers and server.front.budget.held == 0)
+
+
+def test_an_idle_http_connection_is_closed_and_a_busy_one_is_not(server, monkeypatch):
+    monkeypatch.setattr(front_module, "LOOK", 0.05)
+    client = http.client.HTTPConnection("127.0.0.1", server.front.port, PATIENCE)
+    for _ in range(3):
+        client.request("GET", "/a")
+        client.getresponse().read()
+    monkeypatch.setattr(http_peer_module, "IDLE_SECONDS", 0.3)
+    address = client.sock.getsockname()
+    client.request("GET", "/slow")
+    time.sleep(1)
+    server.go_on.set()
+    client.getresponse().read()
+    assert client.sock.getsockname() == address
+    assert client.sock.recv(1) == b""
+    client.close()
 
 
 def test_dead_machines_are_noticed(server):
@@ -644,24 +831,31 @@ def http_bytes(server, data, half_close=False):
 
 
 def test_pipelined_requests_are_answered_in_order(server):
-    asked = b"".join(b"GET /%d HTTP/1.1\r\n\r\n" % n for n in range(50)) + b"GET /last HTTP/1.0\r\n\r\n"
+    asked = b"".join(b"GET /%d HTTP/1.1\r\nHost: p\r\n\r\n" % n for n in range(50)) + b"GET /last HTTP/1.0\r\n\r\n"
     said = http_bytes(server, asked)
     assert [part.split(b" ")[0] for part in said.split(b"\r\n\r\nGET /")[1:]] == [*(b"%d" % n for n in range(50)), b"last"]
 
 
 def test_who_stops_talking_still_gets_an_answer(server):
-    assert http_bytes(server, b"GET /a HTTP/1.1\r\n\r\nGET /b HTTP/1.1\r\n\r\n", half_close=True).count(b"HTTP/1.1 200 OK") == 2
+    assert (
+        http_bytes(server, b"GET /a HTTP/1.1\r\nHost: p\r\n\r\nGET /b HTTP/1.1\r\nHost: p\r\n\r\n", half_close=True).count(
+            b"HTTP/1.1 200 OK"
+        )
+        == 2
+    )
     assert http_bytes(server, b"GET /a HT", half_close=True) == b""
 
 
-@pytest.mark.parametrize("data", [b"hello\r\n\r\n", b"PUT / HTTP/1.1\r\nContent-Length: \xb2\r\n\r\n", b"GET //[ HTTP/1.1\r\n\r\n"])
+@pytest.mark.parametrize(
+    "data", [b"hello\r\n\r\n", b"PUT / HTTP/1.1\r\nHost: p\r\nContent-Length: \xb2\r\n\r\n", b"GET //[ HTTP/1.1\r\nHost: p\r\n\r\n"]
+)
 def test_a_bad_request_is_answered_and_the_connection_closed(server, data):
     assert http_bytes(server, data).startswith(b"HTTP/1.1 400 Bad Request\r\n")
 
 
 def test_pipelined_requests_do_not_pile_up(server):
     with socket.create_connection(("127.0.0.1", server.front.port), PATIENCE) as client:
-        client.sendall(b"GET /large HTTP/1.1\r\n\r\n" * 1000)
+        client.sendall(b"GET /large HTTP/1.1\r\nHost: p\r\n\r\n" * 1000)
         until(lambda: server.requests.qsize() >= 2)
         time.sleep(0.2)
         assert server.requests.qsize() < 20
@@ -673,9 +867,9 @@ def test_pipelined_requests_do_not_pile_up(server):
 
 def test_an_endless_talker_is_cut_off(server):
     with socket.create_connection(("127.0.0.1", server.front.port), PATIENCE) as client, pytest.raises(ConnectionError):
-        client.sendall(b"GET /slow HTTP/1.1\r\n\r\n")
+        client.sendall(b"GET /slow HTTP/1.1\r\nHost: p\r\n\r\n")
         while True:
-            client.sendall(b"GET /more HTTP/1.1\r\n\r\n" * 1000)
+            client.sendall(b"GET /more HTTP/1.1\r\nHost: p\r\n\r\n" * 1000)
 
 
 def test_stop_lets_an_http_answer_finish(server):

@@ -5,12 +5,15 @@ import struct
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from binlog_source.rpc.frames import PREFACE, ProtocolFailure, frame
 from binlog_source.rpc.header_block import literal
-from binlog_source.rpc.http2 import PREFACE, Call, Cancelled, Connection, ProtocolFailure, frame
+from binlog_source.rpc.http2 import Call, Cancelled, Connection
 
 DATA, HEADERS, RST_STREAM, SETTINGS, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 8, 9
 END_STREAM, END_HEADERS, PADDED = 0x1, 0x4, 0x8
 INITIAL_WINDOW, WINDOW = 0x4, 65_535
+USUAL = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/t/Write")]
+SETTLED = PREFACE + frame(SETTINGS, 0, 0, b"")
 
 
 @st.composite
@@ -20,7 +23,8 @@ def uploads(draw):
     for number in range(draw(st.integers(1, 5))):
         stream_id = 2 * number + 1
         parts = draw(st.lists(st.binary(max_size=40), min_size=1, max_size=5))
-        block = literal([(b"number", b"%d" % number)])
+        parts[0] = struct.pack(">BI", 0, sum(map(len, parts))) + parts[0]
+        block = literal([*USUAL, (b"number", b"%d" % number)])
         cut = draw(st.integers(0, len(block)))
         plan = [frame(HEADERS, 0, stream_id, block[:cut]) + frame(CONTINUATION, END_HEADERS, stream_id, block[cut:])]
         for part in parts:
@@ -41,7 +45,7 @@ def uploads(draw):
 @given(uploads(), st.lists(st.integers(0, 600), max_size=8))
 def test_each_call_gets_its_own_body(upload, cuts):
     data, meant = upload
-    data = PREFACE + frame(SETTINGS, 0, 0, b"") + data
+    data = SETTLED + data
     connection = Connection()
     places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     events = [event for a, b in zip(places, places[1:], strict=False) for event in connection.receive(data[a:b])]
@@ -107,7 +111,7 @@ MOVES = st.one_of(
 def test_answers_arrive_whole_and_within_their_windows(window, moves):
     client, connection = Client(STREAMS, WINDOW), Connection()
     connection.receive(PREFACE + client.settle(window))
-    connection.receive(b"".join(frame(HEADERS, END_HEADERS | END_STREAM, stream_id, literal([(b"a", b"b")])) for stream_id in STREAMS))
+    connection.receive(b"".join(frame(HEADERS, END_HEADERS | END_STREAM, stream_id, literal(USUAL)) for stream_id in STREAMS))
     said = {stream_id: b"" for stream_id in STREAMS}
     for number, (move, stream_id, size) in enumerate(moves):
         if move == "send":
@@ -134,7 +138,7 @@ PAYLOADS = st.one_of(
     st.sampled_from(
         [b"", b"\0\0\0\x05", struct.pack(">HI", INITIAL_WINDOW, 3), struct.pack(">HI", INITIAL_WINDOW, 90_000), struct.pack(">HI", 1, 0)]
     ),
-    st.sampled_from([literal([(b"a", b"b")]), b"\x82", b"\x40\x01a\x01b", b"\xbe", b"\x02\0\0"]),
+    st.sampled_from([literal(USUAL), literal([(b"a", b"b")]), b"\x82", b"\x40\x01a\x01b", b"\xbe", b"\x02\0\0"]),
 )
 FRAMES = st.builds(
     frame, st.integers(0, 10), st.sampled_from([0, 1, 4, 5, 8, 9, 12, 13, 0x25, 0x2D]), st.sampled_from([0, 1, 3, 5, 7, 2]), PAYLOADS
@@ -145,7 +149,7 @@ FRAMES = st.builds(
 @given(st.lists(st.tuples(FRAMES, st.integers(0, 3)), max_size=30))
 def test_whatever_a_peer_sends_is_an_event_or_a_protocol_failure(steps):
     connection = Connection(max_request=50)
-    connection.receive(PREFACE)
+    connection.receive(SETTLED)
     for data, reaction in steps:
         try:
             events = connection.receive(data)

@@ -4,41 +4,61 @@ from http import HTTPStatus
 
 import pytest
 
-from binlog_source.rpc.http1 import MAX_REQUEST, Answer, BadRequest, Request, encode, json_answer, split
+from binlog_source.rpc.http1 import MAX_REQUEST, Answer, BadRequest, Dialogue, Request, json_answer
 
 GET = b"GET /status?verbose=1 HTTP/1.1\r\nHost: pump:8250\r\n\r\n"
-PUT = b"PUT /state/a%20b/pause HTTP/1.1\r\nContent-Length: 4\r\n\r\nbody"
+PUT = b"PUT /state/a%20b/pause HTTP/1.1\r\nHost: p\r\nContent-Length: 4\r\n\r\nbody"
+CHUNKED = b"PUT /c HTTP/1.1\r\nHost: p\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nbod\r\n1\r\ny\r\n0\r\n\r\n"
+MEANT = {
+    GET: Request("GET", "/status"),
+    PUT: Request("PUT", "/state/a b/pause", b"body"),
+    CHUNKED: Request("PUT", "/c", b"body"),
+}
+OK = Answer(body=b"fine")
+
+
+def asked(data):
+    dialogue = Dialogue()
+    dialogue.take(data)
+    return dialogue, dialogue.request()
 
 
 def test_requests_one_after_the_other():
-    first, rest = split(GET + PUT + b"GET")
-    assert first == Request("GET", "/status")
-    second, rest = split(rest)
-    assert second == Request("PUT", "/state/a b/pause", b"body")
-    assert rest == b"GET" and split(rest) is None
+    dialogue, first = asked(GET + PUT + b"GET")
+    assert first == MEANT[GET] and dialogue.waiting == len(PUT) + 3
+    assert dialogue.request() is None, "not before it is answered"
+    dialogue.answer(OK, bodiless=False)
+    assert dialogue.request() == MEANT[PUT] and dialogue.open
+    dialogue.answer(OK, bodiless=False)
+    assert dialogue.request() is None and not dialogue.idle
 
 
-@pytest.mark.parametrize("whole", [GET, PUT])
+@pytest.mark.parametrize("whole", MEANT)
 def test_a_request_is_found_once_it_is_complete(whole):
-    assert [split(whole[:cut]) for cut in range(len(whole))] == [None] * len(whole)
-    found, rest = split(whole)
-    assert found.method.encode() == whole[:3] and rest == b""
+    dialogue = Dialogue()
+    assert dialogue.idle
+    for at in range(len(whole) - 1):
+        dialogue.take(whole[at : at + 1])
+        assert dialogue.request() is None and not dialogue.idle
+    dialogue.take(whole[-1:])
+    assert dialogue.request() == MEANT[whole] and dialogue.waiting == 0
 
 
 @pytest.mark.parametrize(
     ("version", "said", "kept"),
     [
-        ("1.1", "", True),
+        ("1.1", "C: d", True),
         ("1.1", "Connection: close", False),
         ("1.1", "connection:  Close , TE", False),
-        ("1.1", "Connection: Upgrade, HTTP2-Settings", True),
-        ("1.0", "", False),
-        ("1.0", "Connection: Keep-Alive", True),
+        ("1.1", "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c", True),
+        ("1.0", "C: d", False),
     ],
 )
 def test_whether_the_connection_stays_open(version, said, kept):
-    found, _ = split(f"GET / HTTP/{version}\r\nA: b\r\n{said}\r\n\r\n".encode())
-    assert found.keep_alive is kept
+    dialogue, found = asked(f"GET / HTTP/{version}\r\nHost: p\r\n{said}\r\n\r\n".encode())
+    assert found == Request("GET", "/")
+    assert (b"Connection: close" not in dialogue.answer(OK, bodiless=False)) is kept
+    assert dialogue.open is kept
 
 
 @pytest.mark.parametrize(
@@ -46,7 +66,7 @@ def test_whether_the_connection_stays_open(version, said, kept):
     [("/", "/"), ("http://pump:8250/status", "/status"), ("/a%2Fb%C3%BC?x#y", "/a/bü"), ("/%ff", "/\ufffd"), ("*", "*")],
 )
 def test_paths(path, meant):
-    found, _ = split(f"GET {path} HTTP/1.1\r\n\r\n".encode())
+    _, found = asked(f"GET {path} HTTP/1.1\r\nHost: p\r\n\r\n".encode())
     assert found.path == meant
 
 
@@ -54,41 +74,61 @@ def test_paths(path, meant):
     "data",
     [
         b"hello\r\n\r\n",
-        b"\r\n\r\n",
         b"GET /\r\n\r\n",
-        b"GET / HTTP/2.0\r\n\r\n",
-        b"GET  / HTTP/1.1\r\n\r\n",
-        b"GET //[ HTTP/1.1\r\n\r\n",
-        b"PUT / HTTP/1.1\r\nContent-Length: x\r\n\r\n",
-        b"PUT / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
-        b"PUT / HTTP/1.1\r\nContent-Length: \xb2\r\n\r\n",
-        b"PUT / HTTP/1.1\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n",
-        b"PUT / HTTP/1.1\r\nContent-Length: 1048577\r\n\r\n",
-        b"PUT / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        b"GET / HTTP/2.0\r\nHost: p\r\n\r\n",
+        b"GET  / HTTP/1.1\r\nHost: p\r\n\r\n",
+        b"GET //[ HTTP/1.1\r\nHost: p\r\n\r\n",
+        b"CONNECT pump:80 HTTP/1.1\r\nHost: p\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: p\r\nName : value\r\n\r\n",
+        b"PUT / HTTP/1.1\r\nHost: p\r\nContent-Length: x\r\n\r\n",
+        b"PUT / HTTP/1.1\r\nHost: p\r\nContent-Length: -1\r\n\r\n",
+        b"PUT / HTTP/1.1\r\nHost: p\r\nContent-Length: \xb2\r\n\r\n",
+        b"PUT / HTTP/1.1\r\nHost: p\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"PUT / HTTP/1.1\r\nHost: p\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n",
+        b"PUT / HTTP/1.1\r\nHost: p\r\nContent-Length: 1048577\r\n\r\n" + b"x" * 1048577,
+        b"PUT / HTTP/1.1\r\nHost: p\r\nTransfer-Encoding: gzip\r\n\r\n",
+        b"PUT / HTTP/1.1\r\nHost: p\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n",
         b"GET / HTTP/1.1\r\nX: " + b"y" * 65536,
-        b"GET / HTTP/1.1\r\nX: " + b"y" * 65536 + b"\r\n\r\n",
         bytes(range(256)) + b"\r\n\r\n",
     ],
 )
 def test_bad_requests(data):
-    with pytest.raises(BadRequest):
-        split(data)
+    dialogue = Dialogue()
+    dialogue.take(data)
+    with pytest.raises(BadRequest) as bad:
+        dialogue.request()
+    said = dialogue.refuse(bad.value)
+    assert said.startswith(f"HTTP/1.1 {bad.value.status.value} ".encode()) and b"\r\nConnection: close\r\n" in said
+    assert 400 <= bad.value.status < 600
 
 
 def test_the_largest_request():
-    head = b"PUT / HTTP/1.1\r\nContent-Length: 1048576\r\nX: "
-    whole = head + b"x" * (65536 - len(head)) + b"\r\n\r\n" + b"y" * 1048576
-    assert len(whole) == MAX_REQUEST
-    found, rest = split(whole)
-    assert len(found.body) == 1048576 and rest == b""
+    head = b"PUT / HTTP/1.1\r\nHost: p\r\nContent-Length: 1048576\r\n\r\n"
+    dialogue, found = asked(head + b"y" * 1048576)
+    assert len(found.body) == 1048576 and dialogue.waiting == 0
+    assert len(head) + 1048576 <= MAX_REQUEST
+
+
+def test_who_asks_whether_to_send_its_body_is_told_to():
+    dialogue, found = asked(PUT.replace(b"Host: p", b"Host: p\r\nExpect: 100-continue").removesuffix(b"body"))
+    assert found is None
+    assert dialogue.expectation().startswith(b"HTTP/1.1 100 ") and dialogue.expectation() == b""
+    dialogue.take(b"body")
+    assert dialogue.request() == MEANT[PUT]
 
 
 def test_answers():
     answer = Answer(HTTPStatus.NOT_FOUND, b"404 page not found\n")
     head = b"HTTP/1.1 404 Not Found\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: 19\r\n"
-    assert encode(answer, True) == head + b"\r\n404 page not found\n"
-    assert encode(answer, False) == head + b"Connection: close\r\n\r\n404 page not found\n"
-    assert encode(answer, True, bodiless=True) == head + b"\r\n"
+    for asks, bodiless, said in (
+        (GET, False, head + b"\r\n404 page not found\n"),
+        (GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"), False, head + b"Connection: close\r\n\r\n404 page not found\n"),
+        (GET.replace(b"GET", b"HEAD"), True, head + b"\r\n"),
+    ):
+        dialogue, _ = asked(asks)
+        assert dialogue.answer(answer, bodiless=bodiless) == said
 
 
 def test_json_as_go_writes_it():

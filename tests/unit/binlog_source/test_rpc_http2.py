@@ -6,15 +6,17 @@ from typing import NamedTuple
 import pytest
 
 from binlog_source.rpc import http2
+from binlog_source.rpc.frames import PREFACE, ProtocolFailure, frame
 from binlog_source.rpc.header_block import HeaderReader, literal
-from binlog_source.rpc.http2 import HEAD, PREFACE, Call, Cancelled, Connection, ProtocolFailure, frame, percent
+from binlog_source.rpc.http2 import Call, Cancelled, Connection
+from binlog_source.rpc.sender import HEAD, percent
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
 END_STREAM, ACK, END_HEADERS, PADDED, PRIORITIZED = 0x1, 0x1, 0x4, 0x8, 0x20
-TABLE, INITIAL_WINDOW, MAX_FRAME = 0x1, 0x4, 0x5
-PROTOCOL_ERROR, FLOW_CONTROL_ERROR, FRAME_SIZE_ERROR, REFUSED_STREAM, COMPRESSION_ERROR, ENHANCE_YOUR_CALM = 0x1, 0x3, 0x6, 0x7, 0x9, 0xB
+TABLE, MAX_STREAMS, INITIAL_WINDOW, MAX_FRAME = 0x1, 0x3, 0x4, 0x5
+PROTOCOL_ERROR, REFUSED_STREAM = 0x1, 0x7
 WINDOW = 65_535
-FIELDS = {b":method": b"POST", b":path": b"/binlog.Pump/WriteBinlog"}
+FIELDS = {b":method": b"POST", b":scheme": b"http", b":path": b"/binlog.Pump/WriteBinlog"}
 BLOCK = literal(FIELDS.items())
 
 
@@ -57,6 +59,11 @@ def opened(*pairs, max_request=1 << 20):
     return connection
 
 
+def message(body, length=None):
+    """A body as gRPC has it, or the beginning of one of ``length`` bytes."""
+    return b"\0" + word(len(body) if length is None else length) + body
+
+
 def request(stream_id, body=b""):
     return frame(HEADERS, END_HEADERS, stream_id, BLOCK) + frame(DATA, END_STREAM, stream_id, body)
 
@@ -74,10 +81,10 @@ EVERYTHING = (
     + frame(HEADERS, 0, 1, BLOCK[:7])
     + frame(CONTINUATION, 0, 1, BLOCK[7:20])
     + frame(CONTINUATION, END_HEADERS, 1, BLOCK[20:])
-    + frame(DATA, 0, 1, b"first")
+    + frame(DATA, 0, 1, message(b"first", 14))
     + frame(PING, 0, 0, b"12345678")
     + frame(HEADERS, END_HEADERS | PADDED | PRIORITIZED, 3, b"\x04" + b"\x00\x00\x00\x01\x10" + BLOCK + b"\0" * 4)
-    + frame(DATA, PADDED, 3, b"\x03" + b"third" + b"\0" * 3)
+    + frame(DATA, PADDED, 3, b"\x03" + message(b"third", 6) + b"\0" * 3)
     + frame(DATA, END_STREAM | PADDED, 3, b"\x00" + b"!")
     + frame(PRIORITY, 0, 5, b"\0" * 5)
     + frame(0xBE, 0xFF, 77, b"a frame of a kind that nobody knows")
@@ -89,7 +96,7 @@ EVERYTHING = (
     + frame(HEADERS, END_HEADERS | END_STREAM, 7, BLOCK)
     + frame(GOAWAY, 0, 0, word(0) + word(0) + b"bye")
 )
-MEANT = [Call(3, FIELDS, b"third!"), Call(1, FIELDS, b"first and last"), Cancelled(5), Call(7, FIELDS, b"")]
+MEANT = [Call(3, FIELDS, message(b"third!")), Call(1, FIELDS, message(b"first and last")), Cancelled(5), Call(7, FIELDS, b"")]
 
 
 def test_frames_mean_the_same_wherever_they_are_cut():
@@ -112,8 +119,8 @@ def test_the_servers_first_words():
     connection = Connection()
     first, second = sent(connection)
     limits = dict(struct.iter_unpack(">HI", first.payload))
-    assert first.kind == SETTINGS and limits[INITIAL_WINDOW] == (1 << 31) - 1 and limits[MAX_FRAME] == 1 << 20
-    assert second == (WINDOW_UPDATE, 0, 0, word((1 << 31) - 1 - WINDOW))
+    assert first.kind == SETTINGS and limits[MAX_FRAME] == 1 << 16 and INITIAL_WINDOW not in limits
+    assert second == (WINDOW_UPDATE, 0, 0, word(limits[MAX_STREAMS] * WINDOW - WINDOW))
 
 
 def test_settings_and_pings_are_acknowledged():
@@ -125,21 +132,37 @@ def test_settings_and_pings_are_acknowledged():
 def test_the_reserved_bit_of_a_stream_id_says_nothing():
     connection = opened()
     reserved = 1 << 31
-    data = frame(HEADERS, END_HEADERS, reserved | 1, BLOCK) + frame(DATA, END_STREAM, reserved | 1, b"body")
-    assert connection.receive(data) == [Call(1, FIELDS, b"body")]
+    data = frame(HEADERS, END_HEADERS, reserved | 1, BLOCK) + frame(DATA, END_STREAM, reserved | 1, message(b"body"))
+    assert connection.receive(data) == [Call(1, FIELDS, message(b"body"))]
 
 
-def test_the_connections_window_is_refilled_long_before_it_is_used_up(monkeypatch):
-    monkeypatch.setattr(http2, "_REFILL", 1000)
+def test_the_connections_window_is_refilled_long_before_it_is_used_up():
     connection = opened()
-    connection.receive(frame(HEADERS, END_HEADERS, 1, BLOCK) + frame(DATA, PADDED, 1, b"\x09" + b"x" * 990 + b"\0" * 9))
-    assert sent(connection) == [(WINDOW_UPDATE, 0, 0, word(1000))]
+    total = 512 * WINDOW
+    taken = 0
+    for stream_id in range(1, 2000, 2):
+        connection.receive(request(stream_id, message(b"x" * 59_995)))
+        connection.answer(stream_id, b"")
+        taken += 60_000
+        updates = [f for f in sent(connection) if f.kind == WINDOW_UPDATE]
+        assert bool(updates) == (taken > total // 2)
+        if updates:
+            assert updates == [(WINDOW_UPDATE, 0, 0, word(taken))]
+            taken = 0
+
+
+def test_padding_is_not_kept():
+    connection = opened()
+    connection.receive(frame(HEADERS, END_HEADERS, 1, BLOCK) + frame(DATA, PADDED, 1, b"\x09" + message(b"x" * 985, 2000) + b"\0" * 9))
+    assert sent(connection) == [(WINDOW_UPDATE, 0, 1, word(10))] and connection.share.held == 990
 
 
 def test_what_comes_for_a_call_that_is_over_is_passed_over():
     connection = opened()
-    connection.receive(frame(HEADERS, END_HEADERS, 1, BLOCK) + frame(RST_STREAM, 0, 1, word(8)))
-    late = frame(DATA, 0, 1, b"late") + widen(1, 5) + frame(RST_STREAM, 0, 1, word(8)) + frame(HEADERS, END_HEADERS | END_STREAM, 1, BLOCK)
+    connection.receive(frame(HEADERS, END_HEADERS, 1, BLOCK))
+    connection.refuse(1, 2, "no")
+    connection.output()
+    late = widen(1, 5) + frame(RST_STREAM, 0, 1, word(8))
     assert connection.receive(late) == []
     assert not connection.busy
     connection.answer(1, b"")
@@ -151,9 +174,8 @@ def test_what_comes_for_a_call_that_is_over_is_passed_over():
 
 def test_trailers_of_a_request_end_it():
     connection = opened()
-    assert connection.receive(frame(HEADERS, END_HEADERS, 1, BLOCK) + frame(DATA, 0, 1, b"body")) == []
-    assert connection.receive(frame(HEADERS, END_HEADERS | END_STREAM, 1, literal([(b"x", b"y")]))) == [Call(1, FIELDS, b"body")]
-    assert connection.receive(frame(DATA, END_STREAM, 1, b"more")) == []
+    assert connection.receive(frame(HEADERS, END_HEADERS, 1, BLOCK) + frame(DATA, 0, 1, message(b"body"))) == []
+    assert connection.receive(frame(HEADERS, END_HEADERS | END_STREAM, 1, literal([(b"x", b"y")]))) == [Call(1, FIELDS, message(b"body"))]
 
 
 # Bounds.
@@ -168,7 +190,9 @@ def test_a_body_that_is_too_large_is_refused_before_it_ends(cut):
     connection.refuse(1, 8, "too large")
     headers, reset = sent(connection)
     assert headers.flags == END_STREAM | END_HEADERS and reset == (RST_STREAM, 0, 1, word(0))
-    assert connection.receive(frame(DATA, END_STREAM, 1, b"the rest") + request(3, b"y" * 100)) == [Call(3, FIELDS, b"y" * 100)]
+    assert connection.receive(frame(DATA, END_STREAM, 1, b"the rest") + request(3, message(b"y" * 95))) == [
+        Call(3, FIELDS, message(b"y" * 95))
+    ]
 
 
 def test_no_body_waits_for_more_than_a_streams_window():
@@ -177,7 +201,7 @@ def test_no_body_waits_for_more_than_a_streams_window():
 
 def test_calls_beyond_the_bound_are_to_be_made_again():
     connection = opened()
-    count = 4096
+    count = 512
     connection.receive(b"".join(frame(HEADERS, END_HEADERS, 2 * n + 1, BLOCK) for n in range(count)))
     assert sent(connection) == []
     over = 2 * count + 1
@@ -185,49 +209,6 @@ def test_calls_beyond_the_bound_are_to_be_made_again():
     assert sent(connection) == [(RST_STREAM, 0, over, word(REFUSED_STREAM))]
     connection.receive(frame(RST_STREAM, 0, 1, word(8)))
     assert connection.receive(request(over + 2, b"x")) == [Call(over + 2, FIELDS, b"x")]
-
-
-HUGE_BLOCK = literal([(b"x", b"y" * 70_000)])
-
-
-@pytest.mark.parametrize(
-    ("code", "data"),
-    [
-        (PROTOCOL_ERROR, frame(PUSH_PROMISE, END_HEADERS, 1, word(2) + BLOCK)),
-        (PROTOCOL_ERROR, frame(HEADERS, END_HEADERS, 0, BLOCK)),
-        (PROTOCOL_ERROR, frame(HEADERS, END_HEADERS, 2, BLOCK)),
-        (PROTOCOL_ERROR, frame(HEADERS, 0, 1, BLOCK) + frame(PING, 0, 0, b"\0" * 8)),
-        (PROTOCOL_ERROR, frame(HEADERS, 0, 1, BLOCK) + frame(DATA, 0, 1, b"x")),
-        (PROTOCOL_ERROR, frame(HEADERS, 0, 1, BLOCK) + frame(CONTINUATION, END_HEADERS, 3, b"")),
-        (PROTOCOL_ERROR, frame(CONTINUATION, END_HEADERS, 1, b"")),
-        (PROTOCOL_ERROR, frame(HEADERS, END_HEADERS | PADDED, 1, b"")),
-        (PROTOCOL_ERROR, frame(HEADERS, END_HEADERS, 1, BLOCK) + frame(DATA, PADDED, 1, b"\x05" + b"x" * 4)),
-        (PROTOCOL_ERROR, frame(DATA, 0, 0, b"x")),
-        (PROTOCOL_ERROR, frame(DATA, 0, 1, b"x")),
-        (PROTOCOL_ERROR, frame(DATA, END_STREAM, 2, b"x")),
-        (PROTOCOL_ERROR, frame(PING, 0, 1, b"\0" * 8)),
-        (PROTOCOL_ERROR, frame(SETTINGS, 0, 1, b"")),
-        (PROTOCOL_ERROR, settings((MAX_FRAME, 16_383))),
-        (PROTOCOL_ERROR, settings((MAX_FRAME, 1 << 24))),
-        (FLOW_CONTROL_ERROR, settings((INITIAL_WINDOW, 1 << 31))),
-        (FLOW_CONTROL_ERROR, widen(0, (1 << 31) - WINDOW)),
-        (FLOW_CONTROL_ERROR, frame(HEADERS, END_HEADERS, 1, BLOCK) + widen(1, (1 << 31) - WINDOW)),
-        (FRAME_SIZE_ERROR, frame(HEADERS, END_HEADERS | PRIORITIZED, 1, b"1234")),
-        (FRAME_SIZE_ERROR, frame(PING, 0, 0, b"1234567")),
-        (FRAME_SIZE_ERROR, frame(SETTINGS, 0, 0, b"12345")),
-        (FRAME_SIZE_ERROR, frame(RST_STREAM, 0, 1, b"123")),
-        (FRAME_SIZE_ERROR, frame(WINDOW_UPDATE, 0, 0, b"12345")),
-        (FRAME_SIZE_ERROR, struct.pack(">IBI", ((1 << 20) + 1) << 8 | DATA, 0, 1)),
-        (COMPRESSION_ERROR, frame(HEADERS, END_HEADERS, 1, b"\x80")),
-        (COMPRESSION_ERROR, frame(HEADERS, END_HEADERS, 1, b"\x40\x05ab")),
-        (ENHANCE_YOUR_CALM, frame(HEADERS, END_HEADERS, 1, HUGE_BLOCK)),
-        (ENHANCE_YOUR_CALM, frame(HEADERS, 0, 1, HUGE_BLOCK[:9000]) + frame(CONTINUATION, 0, 1, HUGE_BLOCK) * 2),
-    ],
-)
-def test_a_broken_protocol_ends_the_connection(code, data):
-    with pytest.raises(ProtocolFailure) as failure:
-        opened().receive(data)
-    assert failure.value.code == code
 
 
 @pytest.mark.parametrize("data", [b"PRI * HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", PREFACE[:-1] + b"x"])
@@ -244,7 +225,7 @@ def test_after_goaway_calls_under_way_go_on_and_new_ones_are_passed_over():
     assert bye.kind == GOAWAY and bye.payload[:8] == word(5) + word(PROTOCOL_ERROR) and bye.payload[8:].decode().startswith("why üü")
     assert len(bye.payload) < 16_384
     assert connection.receive(request(7, b"new")) == []
-    assert connection.receive(frame(DATA, END_STREAM, 5, b"old")) == [Call(5, FIELDS, b"old")]
+    assert connection.receive(frame(DATA, END_STREAM, 5, message(b"old"))) == [Call(5, FIELDS, message(b"old"))]
     connection.answer(5, b"")
     assert len(sent(connection)) == 3 and not connection.busy
 
@@ -254,20 +235,21 @@ def test_after_goaway_calls_under_way_go_on_and_new_ones_are_passed_over():
 
 def test_header_blocks_that_use_the_table():
     connection = opened()
-    indexed = b"\x40\x04name\x05first"
-    again = b"\xbe"
+    indexed = BLOCK + b"\x40\x04name\x05first"
+    again = BLOCK + b"\xbe"
     calls = []
-    for stream_id, block in enumerate((indexed, again, again, b"\x40\x04name\x06second", again, b"\xbf"), 1):
+    for stream_id, block in enumerate((indexed, again, again, BLOCK + b"\x40\x04name\x06second", again, BLOCK + b"\xbf"), 1):
         calls += connection.receive(frame(HEADERS, END_HEADERS | END_STREAM, 2 * stream_id + 1, block))
     assert [call.headers[b"name"] for call in calls] == [b"first", b"first", b"first", b"second", b"second", b"first"]
 
 
 def test_header_blocks_of_ignored_calls_still_change_the_table():
     connection = opened()
-    connection.receive(frame(HEADERS, END_HEADERS | END_STREAM, 3, BLOCK))
+    connection.receive(frame(HEADERS, END_HEADERS, 1, BLOCK))
+    connection.refuse(1, 2, "no")
     connection.receive(frame(HEADERS, END_HEADERS | END_STREAM, 1, b"\x40\x04name\x05value"))
-    (call,) = connection.receive(frame(HEADERS, END_HEADERS | END_STREAM, 5, b"\xbe"))
-    assert call.headers == {b"name": b"value"}
+    (call,) = connection.receive(frame(HEADERS, END_HEADERS | END_STREAM, 5, BLOCK + b"\xbe"))
+    assert call.headers == {**FIELDS, b"name": b"value"}
 
 
 # What goes out.
@@ -282,7 +264,7 @@ def test_an_answer_is_head_message_and_trailers():
         (DATA, 0, 1, b"\x00\x00\x00\x00\x03abc"),
         (HEADERS, END_HEADERS | END_STREAM, 1, literal([(b"grpc-status", b"0")])),
     ]
-    assert HeaderReader().read(HEAD) == {b":status": b"200", b"content-type": b"application/grpc"}
+    assert HeaderReader().read(HEAD).fields == {b":status": b"200", b"content-type": b"application/grpc"}
     assert not connection.busy
 
 
@@ -305,7 +287,7 @@ def test_a_refusal_is_one_header_block():
     connection.refuse(1, 2, "50% für\n")
     (refusal,) = sent(connection)
     assert (refusal.kind, refusal.flags) == (HEADERS, END_HEADERS | END_STREAM)
-    fields = HeaderReader().read(refusal.payload)
+    fields = HeaderReader().read(refusal.payload).fields
     assert fields[b":status"] == b"200" and fields[b"grpc-status"] == b"2" and fields[b"grpc-message"] == b"50%25 f%C3%BCr%0A"
 
 
@@ -315,7 +297,7 @@ def test_a_stream_that_ends_before_it_began_has_a_head_too(status):
     connection.receive(request(1))
     connection.finish(1, status, "no")
     (only,) = sent(connection)
-    fields = HeaderReader().read(only.payload)
+    fields = HeaderReader().read(only.payload).fields
     assert only.flags == END_HEADERS | END_STREAM
     assert (fields[b":status"], fields[b"content-type"], fields[b"grpc-status"]) == (b"200", b"application/grpc", b"%d" % status)
 
@@ -329,7 +311,7 @@ def test_a_stream_of_answers():
     connection.send(1, b"two")
     connection.finish(1, 0, "")
     head, first, second, end = sent(connection)
-    assert HeaderReader().read(head.payload)[b"x-key"] == b"value" and not head.flags & END_STREAM
+    assert HeaderReader().read(head.payload).fields[b"x-key"] == b"value" and not head.flags & END_STREAM
     assert (first.payload, second.payload) == (b"one", b"two")
     assert end == (HEADERS, END_HEADERS | END_STREAM, 1, literal([(b"grpc-status", b"0")]))
 

@@ -1,0 +1,68 @@
+"""What the fields of a request must be (RFC 9113, sections 8.2 and 8.3): names, values, pseudo-header fields.
+
+Promises: pure. A fault is a text that ends its stream; "" is none.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+
+METHOD, SCHEME, PATH, AUTHORITY = b":method", b":scheme", b":path", b":authority"
+_PSEUDO = frozenset((METHOD, SCHEME, PATH, AUTHORITY))
+_REQUIRED = (METHOD, SCHEME, PATH)
+_OF_A_CONNECTION = frozenset((b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"))
+_NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+").fullmatch
+_UNFIT = re.compile(rb"[\0\r\n]|\A[ \t]|[ \t]\Z").search
+_DIGITS = re.compile(rb"[0-9]{1,18}").fullmatch
+
+
+def request_fault(fields: Sequence[tuple[bytes, bytes]]) -> str:
+    """What is wrong with a request's fields, in their order."""
+    pseudo: dict[bytes, bytes] = {}
+    regular = False
+    for name, value in fields:
+        if name[:1] == b":":
+            if regular:
+                return f"pseudo-header field {name!r} after a regular field"
+            if name in pseudo or name not in _PSEUDO:
+                return f"pseudo-header field {name!r} {'twice' if name in pseudo else 'in a request'}"
+            pseudo[name] = value
+            if _UNFIT(value):
+                return f"field {name!r} with the value {value[:50]!r}"
+        else:
+            regular = True
+            fault = _regular_fault(name, value)
+            if fault:
+                return fault
+    return _pseudo_fault(pseudo)
+
+
+def _regular_fault(name: bytes, value: bytes) -> str:
+    if _NAME(name) is None:
+        return f"field name {name[:50]!r}"
+    if _UNFIT(value):
+        return f"field {name!r} with the value {value[:50]!r}"
+    if name in _OF_A_CONNECTION or (name == b"te" and value != b"trailers"):
+        return f"field {name!r}, which is HTTP/1's"
+    if name == b"content-length" and _DIGITS(value) is None:
+        return f"content-length {value[:50]!r}"
+    return ""
+
+
+def _pseudo_fault(pseudo: Mapping[bytes, bytes]) -> str:
+    if pseudo.get(METHOD) == b"CONNECT":
+        return "" if AUTHORITY in pseudo and SCHEME not in pseudo and PATH not in pseudo else "CONNECT with other than an :authority"
+    for name in _REQUIRED:
+        if not pseudo.get(name):
+            return f"pseudo-header field {name!r} is missing"
+    return ""
+
+
+def trailers_fault(fields: Mapping[bytes, bytes]) -> str:
+    """What is wrong with the fields after a body."""
+    for name, value in fields.items():
+        if name[:1] == b":":
+            return f"pseudo-header field {name!r} in trailers"
+        fault = _regular_fault(name, value)
+        if fault:
+            return fault
+    return ""

@@ -1,0 +1,229 @@
+"""What leaves an HTTP/2 connection: gRPC answers, cut into frames that the client's flow-control windows admit (RFC 9113, section 5.2).
+
+Promises: pure. What the windows do not admit waits; ``queued`` says how much. Answers use no dynamic header table, so what they look like
+depends on nothing that was said before. A call that is over is passed over.
+"""
+
+from collections import deque
+
+from binlog_source.rpc.frames import (
+    DATA,
+    DEFAULT_MAX_FRAME,
+    DEFAULT_WINDOW,
+    END_HEADERS,
+    END_STREAM,
+    FLOW_CONTROL_ERROR,
+    FRAME,
+    HEADERS,
+    WIDEST,
+    WORD,
+    ProtocolFailure,
+    StreamFailure,
+    frame,
+)
+from binlog_source.rpc.header_block import Fields, literal
+
+_MAX_TEXT = 2048
+"""Bytes of a status text: C-core refuses header lists above 8 KiB, and percent-encoding may triple it."""
+_STATUS_200 = b"\x88"
+_NO_TABLE = b"\x20"
+HEAD = _STATUS_200 + literal([(b"content-type", b"application/grpc")])
+"""The first header block of a gRPC answer."""
+_OK = literal([(b"grpc-status", b"0")])
+_HEAD_START = FRAME.pack(len(HEAD) << 8 | HEADERS, END_HEADERS, 0)[:5]
+_OK_START = FRAME.pack(len(_OK) << 8 | HEADERS, END_HEADERS | END_STREAM, 0)[:5]
+
+
+class _Answering:
+    """One call, from its first header to the end of its answer."""
+
+    __slots__ = ("queue", "queued", "started", "trailers", "window")
+
+    def __init__(self, window: int) -> None:
+        self.window = window
+        self.started = False
+        self.queue: deque[memoryview] | None = None
+        self.queued = 0
+        self.trailers: bytes | None = None
+
+
+class Sender:
+    """The calls of one connection that are not answered to the end, and the client's windows."""
+
+    def __init__(self) -> None:
+        self._streams: dict[int, _Answering] = {}
+        self._window = DEFAULT_WINDOW
+        self._stream_window = DEFAULT_WINDOW
+        self.max_frame = DEFAULT_MAX_FRAME
+        self._table_update = b""
+        self._blocked: dict[int, None] = {}  # streams that wait for the connection's window, in turn
+        self._out: list[bytes | memoryview] = []
+        self.data_frames = 0
+        """DATA frames sent so far."""
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def __contains__(self, stream_id: int) -> bool:
+        return stream_id in self._streams
+
+    def output(self) -> list[bytes | memoryview]:
+        """The bytes to send now; they are forgotten here."""
+        out, self._out = self._out, []
+        return out
+
+    def say(self, data: bytes) -> None:
+        """A whole frame that no window holds back."""
+        self._out.append(data)
+
+    def open(self, stream_id: int) -> None:
+        """A call has begun."""
+        self._streams[stream_id] = _Answering(self._stream_window)
+
+    def drop(self, stream_id: int) -> bool:
+        """Nothing more is sent for a call; whether it was open."""
+        self._blocked.pop(stream_id, None)
+        return self._streams.pop(stream_id, None) is not None
+
+    def use_no_table(self) -> None:
+        """Say so in the next header block; it holds for ever."""
+        self._table_update = _NO_TABLE
+
+    def set_stream_window(self, window: int) -> None:
+        """The client's initial window of a stream is another, also for those that are open."""
+        change, self._stream_window = window - self._stream_window, window
+        for stream in self._streams.values():
+            if stream.window + change > WIDEST:
+                raise ProtocolFailure(FLOW_CONTROL_ERROR, f"a window of {stream.window + change} bytes")
+            stream.window += change
+        if change > 0:
+            for stream_id, stream in list(self._streams.items()):
+                if stream.queue:
+                    self._drain(stream_id, stream)
+
+    def widen(self, stream_id: int, more: int) -> None:
+        """The client takes ``more`` bytes; stream 0: on all streams together."""
+        if not stream_id:
+            if self._window + more > WIDEST:
+                raise ProtocolFailure(FLOW_CONTROL_ERROR, f"a window of {self._window + more} bytes")
+            self._window += more
+            self._unblock()
+            return
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            if stream.window + more > WIDEST:
+                raise StreamFailure(FLOW_CONTROL_ERROR, f"a window of {stream.window + more} bytes")
+            stream.window += more
+            if stream.queue:
+                self._drain(stream_id, stream)
+
+    def answer(self, stream_id: int, message: bytes) -> None:
+        """The only answer of a call, and that it went well."""
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            return
+        length = len(message) + 5
+        if length > min(stream.window, self._window, self.max_frame) or self._table_update:
+            self.send(stream_id, b"\x00" + WORD.pack(len(message)) + message)
+            self.finish(stream_id, 0, "")
+            return
+        del self._streams[stream_id]
+        self._window -= length
+        self.data_frames += 1
+        number = WORD.pack(stream_id)
+        head = FRAME.pack(length << 8 | DATA, 0, stream_id)
+        self._out.append(b"".join((_HEAD_START, number, HEAD, head, b"\x00", WORD.pack(len(message)), message, _OK_START, number, _OK)))
+
+    def refuse(self, stream_id: int, status: int, text: str) -> bool:
+        """The call failed before anything was answered; whether it was open."""
+        if self._streams.pop(stream_id, None) is None:
+            return False
+        self._out.append(frame(HEADERS, END_HEADERS | END_STREAM, stream_id, self._headed(HEAD + _trailers(status, text))))
+        return True
+
+    def _headed(self, block: bytes) -> bytes:
+        update, self._table_update = self._table_update, b""
+        return update + block
+
+    def start(self, stream_id: int, metadata: Fields) -> None:
+        """Begin a stream of answers; ``send`` does it by itself, without metadata."""
+        stream = self._streams.get(stream_id)
+        if stream is not None and not stream.started:
+            stream.started = True
+            self._out.append(frame(HEADERS, END_HEADERS, stream_id, self._headed(HEAD + literal(metadata))))
+
+    def send(self, stream_id: int, data: bytes) -> None:
+        """More bytes of a stream of answers: framed messages, cut anywhere."""
+        stream = self._streams.get(stream_id)
+        if stream is None or not data:
+            return
+        if stream.queue is None:
+            self.start(stream_id, ())
+            stream.queue = deque()
+        stream.queue.append(memoryview(data))
+        stream.queued += len(data)
+        self._drain(stream_id, stream)
+
+    def finish(self, stream_id: int, status: int, text: str) -> None:
+        """End a stream of answers, once all of it is sent."""
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            trailers = _trailers(status, text)
+            stream.trailers = trailers if stream.started else HEAD + trailers
+            self._drain(stream_id, stream)
+
+    def queued(self, stream_id: int) -> int:
+        """Bytes of a stream that the client's windows did not admit yet."""
+        stream = self._streams.get(stream_id)
+        return stream.queued if stream is not None else 0
+
+    def _unblock(self) -> None:
+        for stream_id in list(self._blocked):
+            if self._window <= 0:
+                return
+            del self._blocked[stream_id]
+            self._drain(stream_id, self._streams[stream_id])
+
+    def _drain(self, stream_id: int, stream: _Answering) -> None:
+        queue = stream.queue
+        while queue:
+            room = min(stream.window, self._window, self.max_frame)
+            if room <= 0:
+                if stream.window > 0:
+                    self._blocked[stream_id] = None
+                return
+            chunk = queue[0]
+            if len(chunk) <= room:
+                queue.popleft()
+            else:
+                queue[0], chunk = chunk[room:], chunk[:room]
+            count = len(chunk)
+            stream.window -= count
+            self._window -= count
+            stream.queued -= count
+            self.data_frames += 1
+            self._out.append(FRAME.pack(count << 8 | DATA, 0, stream_id))
+            self._out.append(chunk)
+        self._blocked.pop(stream_id, None)
+        if stream.trailers is not None:
+            del self._streams[stream_id]
+            self._out.append(frame(HEADERS, END_HEADERS | END_STREAM, stream_id, self._headed(stream.trailers)))
+
+
+def _trailers(status: int, text: str) -> bytes:
+    if not status:
+        return _OK
+    return literal([(b"grpc-status", b"%d" % status), (b"grpc-message", percent(text))])
+
+
+def percent(text: str) -> bytes:
+    """A status text as ``grpc-message`` carries it; a very long one is cut."""
+    return b"".join(bytes((byte,)) if 0x20 <= byte <= 0x7E and byte != 0x25 else b"%%%02X" % byte for byte in cut(text))
+
+
+def cut(text: str) -> bytes:
+    """A text of bounded length, cut between characters."""
+    encoded = text.encode(errors="replace")
+    if len(encoded) <= _MAX_TEXT:
+        return encoded
+    return encoded[:_MAX_TEXT].decode(errors="ignore").encode()
