@@ -81,7 +81,7 @@ demo: ## see it work for a minute
 	./spark-submit.sh demo
 
 .PHONY: torture
-torture: setup ## the whole kill test: every fault point, random kill -9, kills of the target
+torture: setup ## the whole kill test: every fault point, random kill -9, kills of the target; broken sessions against the Pump's front
 	$(PYTEST) -s tests/torture
 
 .PHONY: looks

@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import pytest
 
-from binlog_source.rpc import http2
 from binlog_source.rpc.frames import PREFACE, ProtocolFailure, frame
 from binlog_source.rpc.header_block import HeaderReader, literal
 from binlog_source.rpc.http2 import Call, Cancelled, Connection

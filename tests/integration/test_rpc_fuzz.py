@@ -1,0 +1,11 @@
+"""Broken sessions against the front: 20 seconds of them, in another place each time. ``make torture`` takes ten minutes."""
+
+import pytest
+
+from tests.front_fuzz import fire
+
+pytestmark = pytest.mark.grpc
+
+
+def test_the_front_outlives_whatever_clients_send():
+    fire(20)
