@@ -3,42 +3,61 @@
 A tail tells a Pump's log as steps (``Step``): a position, the promises T that hold there, and the bytes since the step
 before. ``plan_raw`` and ``plan_sorted`` choose an end offset so that
 
-- R, the end's resolved_ts, is the minimum of the promises over all Pumps and never above ``ceiling``;
-- the batch holds at most ``max_bytes`` by the steps' sizes, but always at least one step;
+- R, the end's resolved_ts, is at most the minimum of the promises over all Pumps, and never above ``ceiling``;
+- the batch reads at most ``max_bytes`` by the steps' sizes, but always at least one step;
+- it releases what lies in at most so many bytes of log, but something always: R is cut to a step's largest ts;
 - ``start`` itself comes back when there is nothing to gain.
 
-Raw reads log positions and releases by R, so a Pump may be read far ahead of R. Sorted reads by commit_ts up to R alone.
+Raw reads log positions and releases by R, so a Pump may be read far ahead of R. What is read and not released waits in the pairing state.
+Once that reaches ``max_pending`` only those are read on whose own promise is what stops R: nothing else can move it, so the stream
+never locks up, and an outcome is reached however much lies before it. And every Pump may be read as far beyond R as an orphan needs
+to come of age. All is known from the offset and the Pumps: a restart plans the same. Sorted reads by commit_ts up to R alone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from binlog_source.offset import BinlogOffset, Position, PumpMark
-from schemas.events import Delivery
+from schemas.events import Delivery, tso
+
+_FOREVER = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of a Pump's log: where it ends, what is promised there, how many bytes it holds."""
+    """One step of a Pump's log: where it ends, what is promised there, how many bytes it holds. ``max_ts``: the largest ts of a fake or Commit before it."""
 
     position: Position
     raw_promise: int
     sorted_promise: int
     size: int
+    max_ts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TailView:
     """What is known of one Pump beyond the start offset.
 
-    ``origin``: where reading its log begins (raw). ``promise``: a T known to hold at ``origin``.
+    ``origin``: where reading its log begins (raw). ``promise``: a T known to hold at ``origin``. ``max_ts``: as in ``Step``, there.
     ``steps``: ascending, all past the origin. ``joined``: the start offset does not name this Pump.
+    ``waiting``: raw; the steps before the origin that hold something not yet released.
     """
 
     origin: Position
     promise: int
     steps: Sequence[Step]
     joined: bool = False
+    max_ts: int = 0
+    waiting: Sequence[Step] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The bounds of a raw batch. Bytes; None = no bound. ``ahead_ms``: how far beyond R each Pump may be read whatever waits."""
+
+    max_bytes: int | None = None
+    max_pending: int | None = None
+    ahead_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,66 +80,106 @@ def holder(views: Mapping[str, TailView], delivery: Delivery) -> Holder:
     return Holder(pump, promise)
 
 
-def plan_raw(start: BinlogOffset, views: Mapping[str, TailView], max_bytes: int | None, ceiling: int | None) -> BinlogOffset:
-    """The end offset of a raw batch: positions as far as the bytes allow, R as far as the promises there."""
-    ends = {pump: view.origin for pump, view in views.items()}
-    promises = {pump: view.promise for pump, view in views.items()}
-    for pump, step in _admit(_by_promise(views), max_bytes):
-        ends[pump] = step.position
-        promises[pump] = max(promises[pump], step.raw_promise)
-    reached = _capped(min(promises.values()), ceiling)
-    reached = max(reached, start.resolved_ts)
-    moved = any(ends[pump] != view.origin for pump, view in views.items())
+def plan_raw(start: BinlogOffset, views: Mapping[str, TailView], limits: Limits, ceiling: int | None) -> BinlogOffset:
+    """The end offset of a raw batch: positions as far as the bytes allow, R as far as the promises there and the bytes allow."""
+    reading = _Reading(start, views, limits)
+    reading.admit()
+    goal = _capped(min(reading.promises.values()), ceiling)
+    reached = _cut(start.resolved_ts, goal, reading.spans, limits.max_bytes)
+    moved = any(reading.ends[pump] != view.origin for pump, view in views.items())
     if reached == start.resolved_ts and not moved:
         return start
-    marks = {pump: PumpMark(ends[pump], view.origin if view.joined else None) for pump, view in views.items()}
-    return BinlogOffset(start.delivery, reached, start.floor, marks)
+    marks = {pump: PumpMark(reading.ends[pump], view.origin if view.joined else None) for pump, view in views.items()}
+    clock_ts = max(start.clock, min(reading.clocks.values()))
+    return BinlogOffset(start.delivery, reached, start.floor, marks, clock_ts)
 
 
 def plan_sorted(start: BinlogOffset, views: Mapping[str, TailView], max_bytes: int | None, ceiling: int | None) -> BinlogOffset:
     """The end offset of a sorted batch: the highest R whose span holds at most ``max_bytes``."""
     goal = min(newest_promise(view, Delivery.SORTED) for view in views.values())
-    spans = [(s.sorted_promise, s.size) for v in views.values() for s in v.steps if s.sorted_promise > start.resolved_ts]
-    reached, used = start.resolved_ts, 0
-    for promise, size in sorted(spans):
-        used += size
-        if max_bytes is not None and used > max_bytes and reached > start.resolved_ts:
-            break
-        reached = min(promise, goal)
-    else:
-        reached = max(reached, goal)
-    reached = _capped(reached, ceiling)
+    spans = [(s.sorted_promise, s.size) for v in views.values() for s in v.steps]
+    reached = _cut(start.resolved_ts, _capped(goal, ceiling), spans, max_bytes)
     if reached <= start.resolved_ts:
         return start
     marks = {pump: PumpMark(Position(0, reached)) for pump in views}
     return BinlogOffset(start.delivery, reached, start.floor, marks)
 
 
-def pending_bytes(views: Mapping[str, TailView]) -> int:
+def unread_bytes(views: Mapping[str, TailView]) -> int:
     """Bytes of log that the steps know and no batch has taken yet."""
     return sum(step.size for view in views.values() for step in view.steps)
 
 
-def _by_promise(views: Mapping[str, TailView]) -> list[tuple[str, Step]]:
-    """All steps, so that what R needs first comes first; each Pump's own order is kept."""
+def pending_bytes(views: Mapping[str, TailView]) -> int:
+    """Bytes of log that were read and hold something that is not released: an upper bound of what waits in the pairing state."""
+    return sum(step.size for view in views.values() for step in view.waiting)
+
+
+class _Reading:
+    """How far the next raw batch reads: where each Pump's log ends in it, and what is promised and seen there."""
+
+    def __init__(self, start: BinlogOffset, views: Mapping[str, TailView], limits: Limits) -> None:
+        self.ends = {pump: view.origin for pump, view in views.items()}
+        self.promises = {pump: view.promise for pump, view in views.items()}
+        self.clocks = {pump: max(view.max_ts, view.promise) for pump, view in views.items()}
+        self.spans = [(step.max_ts, step.size) for view in views.values() for step in view.waiting]
+        self._views, self._limits = views, limits
+        self._pending = pending_bytes(views)
+        self._near = start.resolved_ts + tso(limits.ahead_ms)
+        # Where a promise beyond it would not bring R on: what is read already is as much as one batch may release.
+        self._within_reach = _cut(start.resolved_ts, _FOREVER, self.spans, limits.max_bytes)
+
+    def admit(self) -> None:
+        """Take steps, those first that R needs first, as far as the limits allow."""
+        used, most = 0, self._limits.max_bytes
+        stopped = set()
+        for before, pump, step in _by_promise(self._views):
+            if pump in stopped or not self._allowed(before, pump):
+                stopped.add(pump)
+                continue
+            if most is not None and used and used + step.size > most:
+                return
+            used += step.size
+            self._take(pump, step)
+
+    def _allowed(self, promise: int, pump: str) -> bool:
+        """Whether the Pump, whose read log promises ``promise``, may be read on: there is room, R waits for it, or it is just ahead of R."""
+        most = self._limits.max_pending
+        stops_r = promise <= min(self._within_reach, min(self.promises.values()))
+        return most is None or self._pending < most or stops_r or self.clocks[pump] < self._near
+
+    def _take(self, pump: str, step: Step) -> None:
+        self.ends[pump] = step.position
+        self.promises[pump] = max(self.promises[pump], step.raw_promise)
+        self.clocks[pump] = max(self.clocks[pump], step.max_ts, step.raw_promise)
+        self.spans.append((step.max_ts, step.size))
+        self._pending += step.size
+
+
+def _by_promise(views: Mapping[str, TailView]) -> list[tuple[int, str, Step]]:
+    """All steps, each with the promise before it, so that what R needs first comes first; each Pump's own order is kept."""
     keyed: list[tuple[int, str, int, Step]] = []
     for pump, view in views.items():
         highest = view.promise
         for place, step in enumerate(view.steps):
             keyed.append((highest, pump, place, step))
             highest = max(highest, step.raw_promise)
-    return [(pump, step) for _, pump, _, step in sorted(keyed, key=lambda entry: entry[:3])]
+    return [(before, pump, step) for before, pump, _, step in sorted(keyed, key=lambda entry: entry[:3])]
 
 
-def _admit(steps: Sequence[tuple[str, Step]], max_bytes: int | None) -> Sequence[tuple[str, Step]]:
-    if max_bytes is None:
-        return steps
-    used = 0
-    for count, (_, step) in enumerate(steps):
-        used += step.size
-        if used > max_bytes and count > 0:
-            return steps[:count]
-    return steps
+def _cut(floor: int, goal: int, spans: Iterable[tuple[int, int]], max_bytes: int | None) -> int:
+    """The highest R up to ``goal`` so that the ``spans`` (largest ts, bytes) above ``floor`` hold at most ``max_bytes``; one always fits."""
+    if max_bytes is None or goal <= floor:
+        return max(floor, goal)
+    reached, used = floor, 0
+    for ts, size in sorted(span for span in spans if span[0] > floor):
+        used += size
+        if used > max_bytes and reached > floor:
+            return reached
+        reached = min(ts, goal)
+        if reached == goal:
+            break
+    return goal
 
 
 def _capped(resolved: int, ceiling: int | None) -> int:

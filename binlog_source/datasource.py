@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -23,10 +24,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from binlog_source.admission import TailView, holder, pending_bytes, plan_raw, plan_sorted
+from binlog_source.admission import Limits, TailView, holder, pending_bytes, plan_raw, plan_sorted, unread_bytes
 from binlog_source.client import Endpoint, offers_raw, purge_text, read_raw, read_sorted, refuse_damage
 from binlog_source.damage import Damage
-from binlog_source.framing import Records, in_pieces, joined, loss, packed_rows, punctuation, raw_rows, sorted_rows
+from binlog_source.framing import Records, clock_row, in_pieces, joined, loss, packed_rows, punctuation, raw_rows, sorted_rows
 from binlog_source.offset import BinlogOffset, Position, from_json, require_advance
 from binlog_source.options import StreamOptions, source_of, stream_options_of
 from binlog_source.roster import Roster, roster_of
@@ -42,6 +43,8 @@ _WAIT_SECONDS = 0.2
 _HELD_SECONDS = 1.0
 """After this long without progress of R a raw batch is made all the same, so that pairing may look after orphans."""
 _QUIET_SECONDS = 0.5
+_AHEAD_MS = 1000
+"""How much further than an orphan's age each Pump may be read beyond R: timers fire when the watermark has passed them."""
 _FLUSH_ROWS, _FLUSH_BYTES = 10_000, 4 * 1024 * 1024
 
 _log = logging.getLogger(__name__)
@@ -59,6 +62,8 @@ class BinlogPartition(InputPartition):
     end: Position
     buckets: int
     """Buckets that get a control row each; 0 = none from this partition."""
+    clock_ts: int = 0
+    """The ts that the query's watermark learns from this partition; 0 = none."""
 
 
 class BinlogDataSource(DataSource):
@@ -158,7 +163,7 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Where the Pumps are, and which one holds R: shown in the query's progress."""
+        """Where the Pumps are, which one holds R, what is not read and what waits for R (``pending_bytes``): shown in the query's progress."""
         return self._reported
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[BinlogPartition]:
@@ -253,8 +258,10 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             views = tails.views(before)
         if views is None:
             return before
-        plan = plan_raw if before.delivery is Delivery.RAW else plan_sorted
-        return plan(before, views, max_bytes, self._ceiling)
+        if before.delivery is Delivery.SORTED:
+            return plan_sorted(before, views, max_bytes, self._ceiling)
+        ahead_ms = int(self._extra.orphan_ask_after * 1000) + _AHEAD_MS
+        return plan_raw(before, views, Limits(max_bytes, self._config.max_pending_bytes, ahead_ms), self._ceiling)
 
     def _worthwhile(self, tails: Tails, before: BinlogOffset, max_bytes: int | None) -> bool:
         views = tails.views(before)
@@ -265,10 +272,14 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return True
         if before.delivery is Delivery.SORTED:
             return False
-        if max_bytes is not None and pending_bytes(views) >= max_bytes:
+        if max_bytes is not None and unread_bytes(views) >= max_bytes and not self._full(views):
             return True
         orphan = bool(views[held_at.pump].steps)
         return orphan and time.monotonic() - self._advanced_at >= _HELD_SECONDS
+
+    def _full(self, views: Mapping[str, TailView]) -> bool:
+        """Whether as much waits in the pairing state as may."""
+        return pending_bytes(views) >= self._config.max_pending_bytes
 
     def _report(self, tails: Tails, before: BinlogOffset) -> None:
         with tails.changed:
@@ -277,14 +288,16 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not views:
             self._reported = before.to_json() | {"unreachable": unreachable}
             return
-        held_at = holder(views, before.delivery)
+        raw, held_at = before.delivery is Delivery.RAW, holder(views, before.delivery)
         newest = {pump: _newest(view).to_json() for pump, view in views.items()}
         self._reported = {
             "pumps": newest,
             "resolved_ts": held_at.promise,
             "resolved": as_time(held_at.promise),
             "held_by": held_at.pump,
+            "unread_bytes": unread_bytes(views),
             "pending_bytes": pending_bytes(views),
+            "holding": "pending bytes" if raw and self._full(views) else "",
             "unreachable": unreachable,
         }
 
@@ -338,22 +351,26 @@ def _sorted_partitions(endpoints: Mapping[str, Endpoint], after_ts: int, upto_ts
 def _raw_partitions(
     endpoints: Mapping[str, Endpoint], before: BinlogOffset, after: BinlogOffset, after_ts: int, buckets: int
 ) -> list[BinlogPartition]:
-    """One partition per Pump whose position moved, and one at least, for the control rows."""
+    """One partition per Pump whose position moved, and one at least, for the control rows; the first one tells the time."""
     made = []
     for pump in endpoints:
         mark = after.pumps[pump]
         earlier = before.pumps.get(pump)
         begin = earlier.position if earlier is not None else mark.since or mark.position
         made.append(BinlogPartition(endpoints[pump], Delivery.RAW, after_ts, after.resolved_ts, begin, mark.position, buckets))
-    moved = [partition for partition in made if partition.begin < partition.end]
-    return moved or made[:1]
+    moved = [partition for partition in made if partition.begin < partition.end] or made[:1]
+    moved[0] = replace(moved[0], clock_ts=after.clock)
+    return moved
 
 
 def _read(partition: InputPartition, config: SourceConfig, extra: StreamOptions) -> Iterator[pa.RecordBatch]:
     """A partition's rows, then its control rows, in the form asked for."""
     assert isinstance(partition, BinlogPartition)
     rows = _rows(partition, config, extra)
-    return packed_rows(rows) if extra.packed else rows
+    if not extra.packed:
+        return rows
+    clock = [clock_row(partition.clock_ts)] if partition.clock_ts else []
+    return chain(packed_rows(rows), clock)
 
 
 def _rows(part: BinlogPartition, config: SourceConfig, extra: StreamOptions) -> Iterator[pa.RecordBatch]:
@@ -381,21 +398,19 @@ def _rows(part: BinlogPartition, config: SourceConfig, extra: StreamOptions) -> 
             _log.warning("Pump %s is looked for where it was: %s", pump, error)
             return endpoint
 
-    clock_ts = 0
     if part.delivery is Delivery.RAW:
         runs = read_raw(part.endpoint, part.begin, part.end, part.after_ts, extra.patience, on_purged, find, on_damage)
     else:
         runs = read_sorted(part.endpoint, part.after_ts, part.upto_ts, extra.patience, on_purged, find, on_damage)
     for records in _gathered(runs):
         faults.point("source-read")
-        clock_ts = max(clock_ts, int(records.commit_ts.max(initial=0)))
         if part.delivery is Delivery.RAW:
             yield raw_rows(records, pump, config.pairing_buckets)
         else:
             yield from (sorted_rows(run, pump) for run in in_pieces(records))
     yield from lost
     if part.buckets:
-        yield punctuation(pump, part.after_ts, part.upto_ts, range(part.buckets), clock_ts)
+        yield punctuation(pump, part.after_ts, part.upto_ts, range(part.buckets), part.clock_ts)
 
 
 def _gathered(runs: Iterator[Records]) -> Iterator[Records]:

@@ -256,11 +256,21 @@ def _by_bucket(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
         table, bucket = table.take(pa.array(order)), bucket[order]
     starts = np.flatnonzero(np.diff(bucket, prepend=-1))
     values = [packed(table.slice(a, b - a)) for a, b in zip(starts, [*starts[1:], len(bucket)], strict=True)]
-    return pa.RecordBatch.from_arrays([pa.array(bucket[starts], pa.int32()), pa.array(values, pa.binary())], schema=PACKED)
+    return _packed_batch(bucket[starts], values, [None] * len(values))
+
+
+def clock_row(clock_ts: int) -> pa.RecordBatch:
+    """The row of ``stages.PACKED`` that tells the watermark the time, and nothing else: Spark may take it for late and drop it."""
+    return _packed_batch([0], [packed(RAW.empty_table())], [(clock_ts >> TSO_LOGICAL_BITS) * 1000])
+
+
+def _packed_batch(buckets: Any, values: list[bytes], times: Sequence[int | None]) -> pa.RecordBatch:
+    columns = [pa.array(buckets, pa.int32()), pa.array(values, pa.binary()), pa.array(times, PACKED.field("event_time").type)]
+    return pa.RecordBatch.from_arrays(columns, schema=PACKED)
 
 
 def punctuation(pump: str, after_ts: int, upto_ts: int, bucket_ids: Iterable[int], clock_ts: int = 0) -> pa.RecordBatch:
-    """The control rows of a batch (after_ts, upto_ts], one per bucket; ``clock_ts``: largest ts read, 0 = none."""
+    """The control rows of a batch (after_ts, upto_ts], one per bucket; ``clock_ts``: the watermark's source, 0 = none."""
     ids = list(bucket_ids)
     count = len(ids)
     clock = (clock_ts >> TSO_LOGICAL_BITS) * 1000 if clock_ts else None

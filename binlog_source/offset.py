@@ -1,14 +1,17 @@
 """The source's offset: how far the stream is, small, frozen, versioned, never backwards. Pure.
 
-JSON form (sorted keys, format version 1)::
+JSON form (sorted keys, format version 2)::
 
-    {"delivery": "raw", "floor": F, "pumps": {ID: {"offset": o, "suffix": s[, "since": {"offset": o, "suffix": s}]}}, "resolved_ts": R, "version": 1}
+    {"clock_ts": C, "delivery": "raw", "floor": F, "pumps": {ID: {"offset": o, "suffix": s[, "since": {"offset": o, "suffix": s}]}},
+     "resolved_ts": R, "version": 2}
 
 ``resolved_ts``  all transactions with ``commit_ts <= R`` are released by the batch that ends here.
 ``floor``        where the stream began: transactions with ``commit_ts <= F`` never belong to it. Part of every offset because
                  Spark keeps only end offsets, and "now" must mean the same after a crash in the first batch.
 ``pumps``        *raw*: the log position just after the last record read. ``since`` stands in the first offset that names a
                  Pump and is where reading its log begins. *sorted*: ``suffix`` 0, ``offset`` = R; the ids fix who is read.
+``clock_ts``     *raw*: no Pump has been read less far than to a fake or Commit of this ts: the source of the query's watermark. *sorted*: 0.
+                 Version 1 has no such field, and is read for sorted delivery alone: the pairing state of its time is no longer known.
 
 Promises: ``from_json`` refuses everything that ``to_json`` cannot have written, with a ``ConfigError`` that says what to do.
 """
@@ -20,7 +23,9 @@ from typing import Any
 from schemas.errors import ConfigError
 from schemas.events import Delivery
 
-VERSION = 1
+VERSION = 2
+_SORTED_VERSION = 1
+"""What sorted offsets may be of, too."""
 _MAX_INT64 = (1 << 63) - 1
 
 
@@ -52,6 +57,13 @@ class BinlogOffset:
     resolved_ts: int
     floor: int
     pumps: Mapping[str, PumpMark]
+    clock_ts: int = 0
+    """Of no sense where it is below ``resolved_ts``: see ``clock``."""
+
+    @property
+    def clock(self) -> int:
+        """``clock_ts``, but never below R."""
+        return max(self.clock_ts, self.resolved_ts)
 
     @property
     def initial(self) -> bool:
@@ -66,7 +78,14 @@ class BinlogOffset:
             pumps[pump] = mark.position.to_json()
             if mark.since is not None:
                 pumps[pump] = {"offset": mark.position.offset, "since": mark.since.to_json(), "suffix": mark.position.suffix}
-        return {"delivery": str(self.delivery), "floor": self.floor, "pumps": pumps, "resolved_ts": self.resolved_ts, "version": VERSION}
+        return {
+            "clock_ts": self.clock_ts,
+            "delivery": str(self.delivery),
+            "floor": self.floor,
+            "pumps": pumps,
+            "resolved_ts": self.resolved_ts,
+            "version": VERSION,
+        }
 
 
 def from_json(value: object) -> BinlogOffset:
@@ -77,17 +96,20 @@ def from_json(value: object) -> BinlogOffset:
     """
     fields = _object(value, "the offset")
     version = fields.get("version")
-    if version != VERSION or isinstance(version, bool):
+    old = version == _SORTED_VERSION and fields.get("delivery") == Delivery.SORTED
+    if not (version == VERSION or old) or isinstance(version, bool):
         raise _refused(f"its version is {version!r}, known is {VERSION}")
-    if set(fields) != {"delivery", "floor", "pumps", "resolved_ts", "version"}:
+    wanted = {"delivery", "floor", "pumps", "resolved_ts", "version"}
+    if set(fields) != (wanted if old else wanted | {"clock_ts"}):
         raise _refused(f"its fields are {sorted(map(str, fields))}")
     if fields["delivery"] not in tuple(map(str, Delivery)):
         raise _refused(f"its delivery is {fields['delivery']!r}")
     resolved, floor = _count(fields["resolved_ts"], "resolved_ts"), _count(fields["floor"], "floor")
     if resolved < floor:
         raise _refused(f"its resolved_ts {resolved} lies before its floor {floor}")
+    clock = 0 if old else _count(fields["clock_ts"], "clock_ts")
     marks = {pump: _mark(pump, mark) for pump, mark in _object(fields["pumps"], "pumps").items()}
-    return BinlogOffset(Delivery(fields["delivery"]), resolved, floor, marks)
+    return BinlogOffset(Delivery(fields["delivery"]), resolved, floor, marks, clock)
 
 
 def require_advance(start: BinlogOffset, end: BinlogOffset) -> None:
@@ -105,6 +127,8 @@ def require_advance(start: BinlogOffset, end: BinlogOffset) -> None:
         raise _refused(f"its floor moved from {start.floor} to {end.floor}")
     if end.resolved_ts < (end.floor if start.initial else start.resolved_ts):
         raise _refused(f"its resolved_ts goes back from {start.resolved_ts} to {end.resolved_ts}")
+    if end.clock < start.clock and not start.initial:
+        raise _refused(f"its clock_ts goes back from {start.clock} to {end.clock}")
     for pump, mark in end.pumps.items():
         before = start.pumps.get(pump)
         origin = before.position if before is not None else mark.since

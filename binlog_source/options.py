@@ -18,6 +18,7 @@ _CONFIG_NAMES = {
     "startingCommitTs": "starting_commit_ts",
     "endingCommitTs": "ending_commit_ts",
     "maxBytesPerTrigger": "max_bytes_per_trigger",
+    "maxPendingBytes": "max_pending_bytes",
     "failOnDataLoss": "fail_on_data_loss",
     "pairingBuckets": "pairing_buckets",
 }
@@ -33,13 +34,16 @@ class StreamOptions:
     """Seconds a read goes on without an answer from a Pump before it fails. Option ``pumpPatience``."""
     packed: bool = False
     """Rows are ``stages.PACKED`` instead of ``stages.RAW``: what the Drainer's own stream reads."""
+    orphan_ask_after: float = 1.0
+    """``PairConfig.orphan_ask_after``: so far beyond R every Pump may be read, whatever waits, or no orphan would come of age. Seconds."""
 
 
 def options_of(config: SourceConfig, extra: StreamOptions | None = None) -> dict[str, str]:
     """The options that stand for ``config``."""
     extra = extra or StreamOptions()
     options = {name: _text(getattr(config, attribute)) for name, attribute in _CONFIG_NAMES.items()}
-    return options | {"stopFile": extra.stop_file, "pumpPatience": str(extra.patience), "packed": _text(extra.packed)}
+    own = {"stopFile": extra.stop_file, "pumpPatience": extra.patience, "packed": extra.packed, "orphanAskAfter": extra.orphan_ask_after}
+    return options | {name: _text(value) for name, value in own.items()}
 
 
 def source_of(options: Mapping[str, str]) -> SourceConfig:
@@ -49,7 +53,7 @@ def source_of(options: Mapping[str, str]) -> SourceConfig:
         ConfigError: an option is unknown, missing or has no sense.
     """
     given = {name.lower(): value for name, value in options.items()}
-    known = {name.lower() for name in (*_CONFIG_NAMES, "stopFile", "pumpPatience", "packed", "path")}
+    known = {name.lower() for name in (*_CONFIG_NAMES, "stopFile", "pumpPatience", "packed", "orphanAskAfter", "path")}
     if unknown := sorted(set(given) - known):
         raise ConfigError(f"format tidb_binlog has no option {', '.join(unknown)}; it has {', '.join(sorted(_CONFIG_NAMES))}")
     defaults = {f.name: f.default for f in fields(SourceConfig) if f.default is not MISSING}
@@ -74,6 +78,7 @@ def stream_options_of(options: Mapping[str, str]) -> StreamOptions:
         given.get("stopfile", ""),
         _value("pumpPatience", given.get("pumppatience", "60.0"), float),
         _value("packed", given.get("packed", "false"), bool),
+        _value("orphanAskAfter", given.get("orphanaskafter", "1.0"), float),
     )
 
 

@@ -1,11 +1,11 @@
-"""One bucket's batch: packed records and kept state in, packed transactions and new state out. The shell around ``pairing.step``.
+"""One bucket's batch: packed records and kept state in, packed transactions and new state out. The shell around ``pairing``.
 
-Promises: nothing of Spark here. Orphans are looked after, and Pumps told, before the new state is given back.
+Promises: nothing of Spark here. ``look`` has told Pumps, and asked about orphans, before it gives the new state back.
 """
 
 import logging
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -13,56 +13,89 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from binlog_source.client import Endpoint
-from binlog_source.pairing import RECORD, Span, StepResult, empty_state, pack, step, unpack
+from binlog_source.pair_state import NOTHING, Chunks, Index, pack, put_away, take_up, unpack
+from binlog_source.pairing import RECORD, RELEASED, Span, StepResult, look_after, step
 from binlog_source.resolver import outcomes_of, tell
 from binlog_source.roster import roster_of
 from conf.model import PairConfig, SourceConfig
 from schemas.errors import ProtocolViolation
-from schemas.events import Op, as_time
+from schemas.events import Op, as_time, physical_ms
 from schemas.packed import VALUE_BYTES, packed, unpacked
 from schemas.stages import RAW, TRANSACTION
+
+_AT_ONCE = 1
+"""A time that every watermark has passed."""
+_SECOND = 1000
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """What a batch made of a bucket. ``state`` is None when nothing waits."""
+    """What a batch or a timer made of a bucket."""
 
     state: bytes | None
-    transactions: tuple[bytes, ...]
+    """``pair_state.pack`` of the index; None when nothing is kept."""
+    timer_ms: int
+    """When to look after the bucket, by the watermark; 0 = no timer is to be set beyond those that are."""
+    transactions: tuple[bytes, ...] = ()
     """Values of ``stages.TRANSACTIONS``, of some megabytes each."""
 
 
-def pair_bucket(bucket: int, rows: Iterable[bytes], stored: bytes | None, source: SourceConfig, pair: PairConfig) -> Paired:
-    """Pair the values ``rows`` (``stages.PACKED``) of one bucket, of which at least one holds a control row.
+def pair_bucket(
+    bucket: int, rows: Iterable[bytes], stored: bytes | None, chunks: Chunks, clock_ms: int, source: SourceConfig, pair: PairConfig
+) -> Paired:
+    """Pair the values ``rows`` (``stages.PACKED``) of one bucket, of which at least one holds a control row. ``clock_ms``: the watermark.
 
     Raises:
         ProtocolViolation: no control row, or a Commit whose Prewrite no Pump has.
     """
     table = unpacked(map(pa.scalar, rows), RAW)
     controls = table.filter(pc.greater_equal(table.column("tp"), int(Op.RESOLVED)))
-    span, clock_ms = _punctuation(controls, bucket)
+    span = _punctuation(controls, bucket)
     records = table.filter(pc.less(table.column("tp"), int(Op.RESOLVED))).select(RECORD.names).cast(RECORD)
-    result = step(unpack(stored) if stored is not None else empty_state(), records, span, clock_ms, int(pair.orphan_ask_after * 1000))
-    _look_after(result, source, pair)
+    before = unpack(stored) if stored is not None else NOTHING
+    hand = take_up(before, chunks, records, span)
+    result = step(hand.records, records, span)
     out = [result.released, *_losses(result, span, source)]
     if bucket == 0:
         out.append(_passed_on(controls, span))
-    return Paired(None if result.state.empty else pack(result.state), tuple(_cut(pa.concat_tables(out))))
+    after = put_away(before, hand, result.kept, chunks)
+    wake_ms = _wake(before.wake_ms, result, clock_ms, int(pair.orphan_ask_after * 1000))
+    timer_ms = wake_ms if wake_ms != before.wake_ms else 0
+    return Paired(_packed_index(after, wake_ms), timer_ms, tuple(_cut(pa.concat_tables(out))))
+
+
+def look(stored: bytes | None, clock_ms: int, source: SourceConfig, pair: PairConfig) -> Paired:
+    """A timer has fired: ask about the orphans of a bucket, and tell Pumps what they wait for."""
+    if stored is None:
+        return Paired(None, 0)
+    index = unpack(stored)
+    wanting = look_after(index.records, clock_ms, int(pair.orphan_ask_after * 1000))
+    settles = wanting.settles + (outcomes_of(wanting.orphans, pair, source) if wanting.orphans else ())
+    if settles:
+        tell(settles, _endpoints(source))
+    return Paired(_packed_index(index, wanting.again_ms), wanting.again_ms)
+
+
+def _packed_index(index: Index, wake_ms: int) -> bytes | None:
+    index = replace(index, wake_ms=wake_ms)
+    return None if index.empty else pack(index)
+
+
+def _wake(set_for: int, result: StepResult, clock_ms: int, ask_after_ms: int) -> int:
+    """When to look after the bucket, given that a timer is set for ``set_for`` (0 = none): never later than that."""
+    wanted = physical_ms(result.oldest_alone) + ask_after_ms if result.oldest_alone else 0
+    if result.unsettled or 0 < wanted <= clock_ms:
+        wanted = clock_ms + _SECOND if set_for else _AT_ONCE
+    return min(filter(None, (set_for, wanted)), default=0)
 
 
 def _cut(transactions: pa.Table) -> Iterator[bytes]:
     """Values of about ``VALUE_BYTES``: what R held back for long comes out of a bucket all at once."""
     rows = max(1, transactions.num_rows * VALUE_BYTES // max(transactions.nbytes, 1))
     for start in range(0, transactions.num_rows, rows):
-        yield packed(transactions.slice(start, rows))
-
-
-def _look_after(result: StepResult, source: SourceConfig, pair: PairConfig) -> None:
-    settles = result.settles + (outcomes_of(result.orphans, pair, source) if result.orphans else ())
-    if settles:
-        tell(settles, _endpoints(source))
+        yield packed(transactions.slice(start, rows).cast(TRANSACTION))
 
 
 def _losses(result: StepResult, span: Span, source: SourceConfig) -> list[pa.Table]:
@@ -77,26 +110,24 @@ def _losses(result: StepResult, span: Span, source: SourceConfig) -> list[pa.Tab
             raise ProtocolViolation(text + "; look for its Prewrite in the Pumps' logs, or set failOnDataLoss=false to go on without it")
         _log.warning("%s; going on without it because failOnDataLoss=false", text)
         rows.append({"tp": int(Op.LOST), "start_ts": start_ts, "commit_ts": commit_ts, "payload": text.encode()})
-    return [pa.Table.from_pylist(rows, schema=TRANSACTION)] if rows else []
+    return [pa.Table.from_pylist(rows, schema=RELEASED)] if rows else []
 
 
-def _punctuation(controls: pa.Table, bucket: int) -> tuple[Span, int]:
-    """The batch's span and the newest physical time that any Pump's rows showed."""
+def _punctuation(controls: pa.Table, bucket: int) -> Span:
+    """The batch's span."""
     resolved = controls.filter(pc.equal(controls.column("tp"), int(Op.RESOLVED)))
     if not resolved.num_rows:
         raise ProtocolViolation(
             f"bucket {bucket} got no control row in this batch: pairingBuckets must not change under one checkpoint directory"
         )
-    span = Span(resolved.column("start_ts")[0].as_py(), resolved.column("commit_ts")[0].as_py())
-    newest = pc.max(resolved.column("event_time")).cast(pa.int64()).as_py()
-    return span, (newest or 0) // 1000
+    return Span(resolved.column("start_ts")[0].as_py(), resolved.column("commit_ts")[0].as_py())
 
 
 def _passed_on(controls: pa.Table, span: Span) -> pa.Table:
     """Bucket 0's control rows for the steps behind: one punctuation, and what was lost."""
-    lost = controls.filter(pc.equal(controls.column("tp"), int(Op.LOST))).select(TRANSACTION.names).cast(TRANSACTION)
+    lost = controls.filter(pc.equal(controls.column("tp"), int(Op.LOST))).select(RELEASED.names).cast(RELEASED)
     row = {"tp": int(Op.RESOLVED), "start_ts": span.after_ts, "commit_ts": span.upto_ts, "payload": None}
-    return pa.concat_tables([lost, pa.Table.from_pylist([row], schema=TRANSACTION)])
+    return pa.concat_tables([lost, pa.Table.from_pylist([row], schema=RELEASED)])
 
 
 @lru_cache(maxsize=8)

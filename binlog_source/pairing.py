@@ -1,26 +1,30 @@
 """Pairing: bare Prewrites, Commits and Rollbacks become complete transactions. Pure, columnar.
 
 One call of ``step`` is one micro-batch of one bucket. A transaction is known by its start_ts. What is kept between batches
-is a table of records (``PairState.records``); a batch adds its own, and every transaction is judged by what is there of it:
+is a table of records (``KEPT``; ``pair_state`` says where it lies); a batch adds its own, and every transaction is judged by what is there of it:
 
     P  a Prewrite is there (one copy per Pump it came from)     C  a Commit is there, at commit_ts c     R  a Rollback is there
 
 ``TRANSITIONS`` says what becomes of it, by what is there and where c lies against the batch's span (after, upto]:
 
 - RELEASE  the transaction is complete and due: it goes out, its payload the Prewrite's with the Commit merged in.
-- WAIT     something is still to come: kept. A Prewrite alone that is old enough is an orphan: the resolver may be asked.
+- WAIT     something is still to come: kept. A Prewrite alone that is old enough is an orphan: the resolver may be asked (``look_after``).
 - FORGET   nothing more can come of it: released before, rolled back, or older than where the stream began.
 - MISSING  the span is complete and the Prewrite never came: a Pump broke its promise.
 
 A Prewrite that came twice, from two Pumps (a retry elsewhere), goes out once. The Pump without the outcome waits for it and
-holds its promise T below start_ts for ever, so it has to be told: ``settle`` lists (Pump, start_ts, commit_ts or 0). A
+holds its promise T below start_ts for ever, so it has to be told: ``look_after`` lists (Pump, start_ts, commit_ts or 0). A
 transaction stays known until each Pump that has its Prewrite has an outcome too. Any order of the records, any cut into
 batches and any duplication gives the same released transactions in the same batch spans.
+
+A transaction may be judged in pieces. What has a Prewrite with its payload, an outcome, and no Pump left to tell, is *closed*: nothing
+is asked of it before R reaches its ``due``, so it may lie elsewhere until then. All that is not closed, and all that is due, is in hand.
+Pieces of one transaction have one commit_ts, so they are due together, and it goes out once.
 """
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,8 +32,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from schemas.errors import Corruption, ProtocolViolation
-from schemas.events import BinlogType, as_time, physical_ms
+from schemas.errors import ProtocolViolation
+from schemas.events import TSO_LOGICAL_BITS, BinlogType, as_time, physical_ms
 from schemas.stages import TRANSACTION
 
 RECORD = pa.schema(
@@ -38,10 +42,20 @@ RECORD = pa.schema(
         pa.field("tp", pa.int32(), nullable=False),
         pa.field("start_ts", pa.int64(), nullable=False),
         pa.field("commit_ts", pa.int64(), nullable=False),
-        pa.field("payload", pa.binary()),
+        pa.field("payload", pa.large_binary()),
     ]
 )
 """One record of the log. ``payload`` is null where another copy of the Prewrite has it, or it is no longer needed."""
+
+KEPT = RECORD.append(pa.field("due", pa.int64(), nullable=False)).append(pa.field("stash", pa.int64(), nullable=False))
+"""A record between two batches. ``due``: R at which a closed transaction is wanted again, 0 = it is not closed.
+``stash``: 0, or the number of the chunk that holds the payload; then ``payload`` is the Prewrite without its rows (``pair_state``)."""
+
+RELEASED = TRANSACTION.set(TRANSACTION.get_field_index("payload"), pa.field("payload", pa.large_binary()))
+"""``stages.TRANSACTION``, of any size."""
+
+
+_AGAIN_MS = 1000
 
 
 class Fate(enum.IntEnum):
@@ -110,20 +124,6 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class PairState:
-    """What a bucket keeps between batches. ``clock_ms``: newest physical time seen. ``asked_ms``: when orphans were last looked after."""
-
-    records: pa.Table
-    clock_ms: int = 0
-    asked_ms: int = 0
-
-    @property
-    def empty(self) -> bool:
-        """True when nothing is waiting, so that nothing needs to be stored."""
-        return bool(self.records.num_rows == 0)
-
-
-@dataclass(frozen=True, slots=True)
 class Settle:
     """An outcome that a Pump has not been told: it must be written to its log. ``commit_ts`` 0 = rolled back."""
 
@@ -144,40 +144,64 @@ class Orphan:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What one step gives: the new state, due transactions by commit_ts, and what is left to look after."""
+    """What one step gives: the records to keep, due transactions by commit_ts, and what is left to look after."""
 
-    state: PairState
+    kept: pa.Table
+    """Schema ``KEPT``."""
     released: pa.Table
-    """Schema ``stages.TRANSACTION``; no punctuation in it."""
-    settles: tuple[Settle, ...] = ()
-    orphans: tuple[Orphan, ...] = ()
+    """Schema ``RELEASED``; no punctuation in it."""
     missing: tuple[tuple[int, int], ...] = ()
     """(start_ts, commit_ts) of due Commits whose Prewrite never came."""
+    oldest_alone: int = 0
+    """The lowest start_ts of a Prewrite without any outcome; 0 = there is none."""
+    unsettled: bool = False
+    """Whether an outcome is known here that a Pump has not been told."""
 
 
-def empty_state() -> PairState:
-    """The state of a bucket that has seen nothing."""
-    return PairState(RECORD.empty_table())
+@dataclass(frozen=True, slots=True)
+class Wanting:
+    """What there is to look after, and when to look again (ms of the stream's clock, 0 = not for what is there now)."""
+
+    settles: tuple[Settle, ...]
+    orphans: tuple[Orphan, ...]
+    again_ms: int
 
 
-def step(state: PairState, records: pa.Table, span: Span, clock_ms: int = 0, ask_after_ms: int = 1000) -> StepResult:
-    """One batch of one bucket: ``records`` (schema ``RECORD``, any order) arrive, and ``span`` is due.
+def step(known: pa.Table, records: pa.Table, span: Span) -> StepResult:
+    """One batch of one bucket: ``records`` (schema ``RECORD``, any order) come to what is in hand (``KEPT``), and ``span`` is due.
 
     Raises:
         ProtocolViolation: one start_ts has two different commit_ts.
     """
-    table = pa.concat_tables([state.records, records]).combine_chunks()
-    state = PairState(table, max(state.clock_ms, clock_ms, physical_ms(span.upto_ts)), state.asked_ms)
+    table = pa.concat_tables([known, fresh(records)]).combine_chunks()
     if table.num_rows == 0:
-        return StepResult(state, TRANSACTION.empty_table())
+        return StepResult(table, RELEASED.empty_table())
     view = _Judged(table, span)
-    kept = PairState(view.kept(), state.clock_ms, state.asked_ms)
-    look_after = state.clock_ms - state.asked_ms >= 1000
-    settles = view.settles() if look_after else ()
-    orphans = view.orphans(state.clock_ms, ask_after_ms) if look_after else ()
+    alone = view.groups[view.waiting_alone]
+    return StepResult(view.kept(), view.released(), view.missing(), int(alone.min()) if len(alone) else 0, bool(view.unsettled_rows.any()))
+
+
+def fresh(records: pa.Table) -> pa.Table:
+    """``records`` (``RECORD``) as ``KEPT``: not closed, payloads here."""
+    nothing = pa.array(np.zeros(records.num_rows, np.int64))
+    return records.append_column(KEPT.field("due"), nothing).append_column(KEPT.field("stash"), nothing)
+
+
+def look_after(known: pa.Table, clock_ms: int, ask_after_ms: int) -> Wanting:
+    """What ``known`` (schema ``KEPT``) wants when the stream's clock, the watermark, shows ``clock_ms``.
+
+    What is named once is named again every second, until a Pump's log tells the outcome.
+    """
+    if known.num_rows == 0:
+        return Wanting((), (), 0)
+    view = _Judged(known.combine_chunks(), Span(0, 0))
+    settles, orphans = view.settles(), view.orphans(clock_ms, ask_after_ms)
+    starts_ms = view.groups[view.waiting_alone] >> TSO_LOGICAL_BITS
+    young = starts_ms[clock_ms - starts_ms < ask_after_ms]
+    moments = [int(young.min()) + ask_after_ms] if len(young) else []
     if settles or orphans:
-        kept = replace(kept, asked_ms=state.clock_ms)
-    return StepResult(kept, view.released(), settles, orphans, view.missing())
+        moments.append(clock_ms + _AGAIN_MS)
+    return Wanting(settles, orphans, min(moments, default=0))
 
 
 class _Judged:
@@ -211,6 +235,8 @@ class _Judged:
         unsettled_groups = self._any(self.unsettled_rows)
         self.kept_groups = (fates == Fate.WAIT) | unsettled_groups
         self.payload_needed = fates == Fate.WAIT
+        closed = self.payload_needed & has_prewrite & has_outcome & ~unsettled_groups
+        self.dues = np.where(closed, np.where(self.commits > 0, self.commits, self.groups), 0)
 
     def _any(self, rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
         found: NDArray[np.bool_] = np.zeros(len(self.groups), np.bool_)
@@ -255,7 +281,7 @@ class _Judged:
         """The due transactions, by commit_ts."""
         rows = self._first_prewrites(self.released_groups)
         if not len(rows):
-            return TRANSACTION.empty_table()
+            return RELEASED.empty_table()
         commits = self.commits[self.of[rows]]
         order = np.lexsort((self.groups[self.of[rows]], commits))
         rows, commits = rows[order], commits[order]
@@ -267,19 +293,22 @@ class _Judged:
             "first_seq": pa.nulls(len(rows), pa.int32()),
             "payload": merged_payloads(payload, commits),
         }
-        return pa.table(columns, schema=TRANSACTION)
+        return pa.table(columns, schema=RELEASED)
 
     def kept(self) -> pa.Table:
         """The records that stay: of waiting transactions, and of those that some Pump has not been told of."""
         if not self.kept_groups.any():
-            return RECORD.empty_table()
+            return KEPT.empty_table()
         rows = np.flatnonzero(self.kept_groups[self.of])
         carriers = self._first_prewrites(self.kept_groups & self.payload_needed)
         carries = np.zeros(self.table.num_rows, np.bool_)
         carries[carriers] = True
         table = self.table.take(pa.array(rows))
-        payload = pc.if_else(pa.array(carries[rows]), table.column("payload"), pa.scalar(None, pa.binary()))
-        table = table.set_column(RECORD.get_field_index("payload"), RECORD.field("payload"), payload)
+        payload = pc.if_else(pa.array(carries[rows]), table.column("payload"), pa.scalar(None, pa.large_binary()))
+        stash = np.where(carries[rows], _numbers(table, "stash"), 0)
+        columns = {"payload": payload, "due": pa.array(self.dues[self.of[rows]]), "stash": pa.array(stash)}
+        for name, values in columns.items():
+            table = table.set_column(KEPT.get_field_index(name), KEPT.field(name), values)
         return _distinct(table)
 
     def settles(self) -> tuple[Settle, ...]:
@@ -291,7 +320,7 @@ class _Judged:
 
     def orphans(self, clock_ms: int, ask_after_ms: int) -> tuple[Orphan, ...]:
         """Prewrites without any outcome that are old enough, one entry per Pump that has a copy."""
-        old = self.waiting_alone & (clock_ms - (self.groups >> 18) >= ask_after_ms)
+        old = self.waiting_alone & (clock_ms - (self.groups >> TSO_LOGICAL_BITS) >= ask_after_ms)
         carriers = {int(self.of[row]): row for row in self._first_prewrites(old)}
         found = {}
         for row in np.flatnonzero(self.is_prewrite & old[self.of]).tolist():
@@ -344,40 +373,6 @@ def merged_payloads(prewrites: pa.ChunkedArray, commit_ts: NDArray[np.int64]) ->
     tail[:, :3] = _TAIL_HEAD
     tail[:, 3:] = groups | np.where(place < lengths[:, None] - 1, 0x80, 0).astype(np.uint64)
     flat = tail[np.arange(13)[None, :] < lengths[:, None] + 3]
-    offsets = np.concatenate(([0], np.cumsum(lengths + 3))).astype(np.int32)
-    tails = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(flat)])
-    return pc.binary_join_element_wise(prewrites, tails, pa.scalar(b"", pa.binary()))
-
-
-_STATE_VERSION = b"1"
-
-
-def pack(state: PairState) -> bytes:
-    """The state as bytes: an Arrow stream, the two times in its schema's metadata."""
-    metadata = {b"version": _STATE_VERSION, b"clock_ms": b"%d" % state.clock_ms, b"asked_ms": b"%d" % state.asked_ms}
-    table = state.records.replace_schema_metadata(metadata)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue())
-
-
-def unpack(blob: bytes) -> PairState:
-    """The inverse of ``pack``.
-
-    Raises:
-        Corruption: the bytes are no state of this version.
-    """
-    try:
-        with pa.ipc.open_stream(blob) as reader:
-            table = reader.read_all()
-        metadata = table.schema.metadata or {}
-        if metadata.get(b"version") != _STATE_VERSION:
-            raise Corruption(
-                f"the pairing state in Spark's checkpoint has version {metadata.get(b'version')!r}, known is {_STATE_VERSION!r}"
-            )
-        return PairState(table.replace_schema_metadata(None).cast(RECORD), int(metadata[b"clock_ms"]), int(metadata[b"asked_ms"]))
-    except (pa.ArrowInvalid, OSError, KeyError, ValueError) as error:
-        raise Corruption(
-            f"the pairing state in Spark's checkpoint does not parse ({error}); delete Spark's checkpoint directory, the target knows where to resume"
-        ) from error
+    offsets = np.concatenate(([0], np.cumsum(lengths + 3))).astype(np.int64)
+    tails = pa.Array.from_buffers(pa.large_binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(flat)])
+    return pc.binary_join_element_wise(prewrites, tails, pa.scalar(b"", pa.large_binary()))

@@ -5,7 +5,7 @@
     transactions_between(spark, source, from_ts, to_ts)  # a batch frame of (from_ts, to_ts], always sorted delivery
 
 Promises: *sorted* has no stateful operator. *raw* pairs in ``transformWithStateInPandas`` on the session's state store (RocksDB
-it must be) with as many state partitions as ``spark.sql.shuffle.partitions``.
+it must be) with as many state partitions as ``spark.sql.shuffle.partitions``; its time is the watermark on ``stages.PACKED``'s event_time.
 """
 
 from dataclasses import replace
@@ -29,12 +29,13 @@ def transactions(
     """The stream of complete transactions, with one punctuation row (``tp`` RESOLVED) per batch."""
     _register(spark)
     settled = replace(source, delivery=str(delivery))
-    blocks = replace(extra or StreamOptions(), packed=True)
+    blocks = replace(extra or StreamOptions(), packed=True, orphan_ask_after=pair.orphan_ask_after)
     rows = spark.readStream.format(BinlogDataSource.name()).options(**options_of(settled, blocks)).load()
     if delivery is Delivery.SORTED:
         return rows.select(F.col("rows").alias("transactions"))
-    return rows.groupBy("bucket").transformWithStateInPandas(
-        statefulProcessor=PairProcessor(settled, pair), outputStructType=ddl_of(TRANSACTIONS), outputMode="append", timeMode="none"
+    timed = rows.withWatermark("event_time", "0 seconds")
+    return timed.groupBy("bucket").transformWithStateInPandas(
+        statefulProcessor=PairProcessor(settled, pair), outputStructType=ddl_of(TRANSACTIONS), outputMode="append", timeMode="EventTime"
     )
 
 

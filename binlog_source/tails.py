@@ -5,6 +5,7 @@ A real Pump knows no tip and answers sorted; then its tail reads commit_ts and l
 
 Promises: a Pump that cannot be reached is tried for ever and holds R (``status`` says so); a Pump that breaks the protocol
 leaves a ``fault`` that ``views`` raises. Memory is a few dozen bytes per step; small steps nobody has used yet are joined.
+Steps that are read stay known until R has passed what they hold; after a restart the tip, which begins there, tells them again.
 """
 
 import logging
@@ -12,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import grpc
 
@@ -33,6 +35,7 @@ from binlog_source.framing import Records, parse
 from binlog_source.offset import BinlogOffset, Position
 from schemas.errors import BinlogPurged, ConfigError, ProtocolViolation, PumpUnavailable, ReplicationError
 from schemas.events import Delivery
+from schemas.proto import binlog_pb2
 
 _JOIN_BELOW = 64 * 1024
 _FIRST_PAUSE, _LAST_PAUSE = 0.1, 2.0
@@ -58,6 +61,7 @@ class Tail:
         self._end = _NOWHERE
         self._promised = from_ts
         self._taken = Step(_NOWHERE, 0, from_ts, 0)
+        self._waiting: deque[Step] = deque()
         self._steps: deque[Step] = deque()
         self._stopped = False
         self._pull: Pull | None = None
@@ -85,17 +89,39 @@ class Tail:
                 f"Pump {self.endpoint.pump} at {self.endpoint.address} offers no raw delivery, which this stream uses: "
                 "use Pumps of this project, or set delivery=sorted with a new checkpoint directory"
             )
-        origin = self._base if mark is None or not raw else mark.position
-        self._drop_taken(origin if raw else None, start.resolved_ts)
+        if not raw:
+            self._pass_over(start.resolved_ts)
+            return TailView(self._base, max(self._taken.sorted_promise, start.resolved_ts), tuple(self._steps), joined=mark is None)
+        origin = self._base if mark is None else mark.position
+        self._take(origin)
+        self._release(start.resolved_ts)
         taken = self._taken
-        promise = max(taken.raw_promise, start.resolved_ts) if raw else max(taken.sorted_promise, start.resolved_ts)
-        return TailView(origin, promise, tuple(self._steps), joined=mark is None)
+        promise = max(taken.raw_promise, start.resolved_ts)
+        return TailView(origin, promise, tuple(self._steps), mark is None, taken.max_ts, tuple(self._waiting))
 
-    def _drop_taken(self, origin: Position | None, resolved_ts: int) -> None:
-        steps = self._steps
-        while steps and (steps[0].position <= origin if origin is not None else steps[0].sorted_promise <= resolved_ts):
-            step = steps.popleft()
-            self._taken = Step(step.position, max(step.raw_promise, self._taken.raw_promise), step.sorted_promise, 0)
+    def _pass_over(self, resolved_ts: int) -> None:
+        """Sorted: the steps up to R are done with."""
+        while self._steps and self._steps[0].sorted_promise <= resolved_ts:
+            self._taken = self._steps.popleft()
+
+    def _take(self, origin: Position) -> None:
+        """Raw: the steps up to ``origin`` are read."""
+        while self._steps and self._steps[0].position <= origin:
+            step = self._steps.popleft()
+            self._taken = replace(step, raw_promise=max(step.raw_promise, self._taken.raw_promise), size=0)
+            self._waiting.append(step)
+        if self._steps and self._taken.position < origin:
+            # A tip that began anew cuts the log elsewhere: of the step that the stream stopped in, part is read.
+            size = min(_between(self._taken.position, origin), self._steps[0].size)
+            self._waiting.append(replace(self._steps[0], position=origin, size=size))
+            self._steps[0] = replace(self._steps[0], size=self._steps[0].size - size)
+            self._taken = replace(self._taken, position=origin)
+
+    def _release(self, resolved_ts: int) -> None:
+        """Raw: forget what was read and holds nothing above R, and no Prewrite that waits for its outcome (the sorted promise tells)."""
+        waiting = self._waiting
+        while waiting and waiting[0].max_ts <= resolved_ts and waiting[0].max_ts < self._taken.sorted_promise:
+            waiting.popleft()
 
     def _run(self) -> None:
         pause = _FIRST_PAUSE
@@ -184,16 +210,17 @@ class Tail:
         for i in range(len(records)):
             position = Position(int(records.suffixes[i]), int(records.offsets[i]))
             raw_promise, sorted_promise = int(records.start_ts[i]), int(records.commit_ts[i])
+            max_ts = _max_ts(records.payloads[i]) or max(raw_promise, sorted_promise)
             if self._base is None:
                 self._base = self._end = position
+                self._taken = replace(self._taken, position=position)
             elif position > self._end:
-                same_file = position.suffix == self._end.suffix
-                size = position.offset - self._end.offset if same_file else position.offset
+                size = _between(self._end, position)
                 self._end = position
-                self._add(Step(position, raw_promise, sorted_promise, size))
+                self._add(Step(position, raw_promise, sorted_promise, size, max_ts))
             elif position == self._end and not self._steps:
                 # Nothing lies behind the base: the promises there are all there is to learn.
-                self._taken = Step(position, max(raw_promise, self._taken.raw_promise), sorted_promise, 0)
+                self._taken = Step(position, max(raw_promise, self._taken.raw_promise), sorted_promise, 0, max_ts)
             self._promised = max(self._promised, sorted_promise)
 
     def _learn_sorted(self, records: Records) -> None:
@@ -213,8 +240,18 @@ class Tail:
             last = self._steps[-1]
             if last.size + step.size < self._join_below:
                 self._steps.pop()
-                step = Step(step.position, max(last.raw_promise, step.raw_promise), step.sorted_promise, last.size + step.size)
+                step = replace(step, raw_promise=max(last.raw_promise, step.raw_promise), size=last.size + step.size)
         self._steps.append(step)
+
+
+def _between(begin: Position, end: Position) -> int:
+    """Bytes of log from ``begin`` to ``end``, of which a new file hides those at the end of the old one."""
+    return end.offset - begin.offset if begin.suffix == end.suffix else end.offset
+
+
+def _max_ts(payload: bytes) -> int:
+    """The ts of the fake in a tip message; 0 when a Pump sends none."""
+    return int(binlog_pb2.Binlog.FromString(payload).commit_ts) if payload else 0
 
 
 class Tails:

@@ -30,15 +30,18 @@ class SourceConfig:
     ending_commit_ts: int = 0
     """Stop after this TSO (inclusive); 0 = never."""
     max_bytes_per_trigger: int = 256 * 1024 * 1024
-    """Binlog bytes a batch may hold; one transaction is always admitted. Bytes."""
+    """Binlog bytes a batch may read, and about as many it may release; one transaction is always admitted. Bytes."""
     fail_on_data_loss: bool = True
     """False: a purged span is a warning and a row in Delta instead of an error."""
     pairing_buckets: int = 8
     """Buckets of start_ts that the pairing state is keyed by; fixed for the life of a checkpoint."""
+    max_pending_bytes: int = 1024 * 1024 * 1024
+    """Raw delivery: binlog bytes that may wait in the pairing state for a Pump that holds resolved_ts back, all buckets and Pumps together. Bytes."""
 
     def __post_init__(self) -> None:
         _require(self.delivery in ("", "sorted", "raw"), f"source.delivery must be sorted, raw or empty, not {self.delivery!r}")
         _require(self.max_bytes_per_trigger > 0, "source.max-bytes-per-trigger must be above 0")
+        _require(self.max_pending_bytes > 0, "source.max-pending-bytes must be above 0")
         _require(1 <= self.pairing_buckets <= 4096, "source.pairing-buckets must be 1 to 4096")
 
 

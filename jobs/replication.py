@@ -39,6 +39,7 @@ _log = logging.getLogger(__name__)
 
 _KEPT = "tidb-binlog.json"
 """File beside Spark's checkpoint that keeps what a query must not change: its delivery and its buckets."""
+_KEPT_VERSION = 2
 _RATE_SECONDS = 5.0
 _SHOWN_FINDINGS = 20
 """Of them progress and summary show the last; the Delta table has all."""
@@ -227,7 +228,8 @@ class Replication:
         newest = last["sources"][0]["latestOffset"] if last and last["sources"] else None
         reported = json.loads(newest) if isinstance(newest, str) else None  # "null" before the source has anything to report
         held_by = reported.get("held_by", "") if isinstance(reported, dict) else ""
-        return f"Pump {held_by}" if held_by else ""
+        full = isinstance(reported, dict) and reported.get("holding")
+        return f"{full}, for Pump {held_by}" if full else f"Pump {held_by}" if held_by else ""
 
     def _take_report(self, report: BatchReport) -> None:
         words = tuple(in_words(f, self._config.apply.log_row_data) for f in report.findings[-_SHOWN_FINDINGS:])
@@ -281,6 +283,11 @@ class Replication:
         if not kept.exists():
             return resolve_delivery(config.source)
         made_with = json.loads(kept.read_text())
+        if made_with["version"] != _KEPT_VERSION and made_with["delivery"] == Delivery.RAW:
+            raise ConfigError(
+                f"the checkpoint {config.checkpoint_dir} was made by a version that kept the pairing state in another form: "
+                "delete the directory (the target knows where to resume)"
+            )
         if config.source.delivery not in ("", made_with["delivery"]):
             raise ConfigError(
                 f"the checkpoint {config.checkpoint_dir} was made with delivery {made_with['delivery']}, the setting source.delivery says "
@@ -302,7 +309,7 @@ class Replication:
         fresh.replace(directory / _KEPT)
 
     def _kept(self) -> dict[str, object]:
-        return {"version": 1, "delivery": self._config.source.delivery, "pairing_buckets": self._config.source.pairing_buckets}
+        return {"version": _KEPT_VERSION, "delivery": self._config.source.delivery, "pairing_buckets": self._config.source.pairing_buckets}
 
     @staticmethod
     def _unwrapped(failure: StreamingQueryException) -> Exception:

@@ -7,7 +7,7 @@ Promises: no pyspark here; ``ddl_of`` gives Spark the same schema as text.
                  Prewrite, Commit and Rollback in log order. Both have control rows, the punctuation: ``tp = RESOLVED``,
                  ``start_ts`` = resolved_ts of the batch's start offset (exclusive), ``commit_ts`` = resolved_ts of its end
                  offset (inclusive; equal to start_ts in a raw batch that releases nothing), no payload. In sorted
-                 delivery one row per batch, in raw one per bucket from every partition, ``event_time`` = newest ts read.
+                 delivery one row per batch, in raw one per bucket from every partition.
 ``PACKED``       RAW with the source's option ``packed``: rows of one bucket, some megabytes of them as one value (``schemas.packed``).
 ``TRANSACTION``  what pairing emits, and what RAW of sorted delivery is cut down to: complete transactions and punctuation.
 ``TRANSACTIONS`` many of them as one value: what goes from the source or pairing to the sink.
@@ -28,9 +28,18 @@ RAW = pa.schema(
         pa.field("payload", pa.binary()),
     ]
 )
-"""``first_seq``: of a huge binlog's piece the ``seq`` of its first row event (``schemas.pieces``), null for a whole one. ``bucket``: pairing bucket of start_ts. ``event_time``: physical part of fake and commit timestamps, null on Prewrites."""
+"""``first_seq``: of a huge binlog's piece the ``seq`` of its first row event (``schemas.pieces``), null for a whole one. ``bucket``: pairing bucket of start_ts.
+``event_time``: physical part of commit timestamps, null on Prewrites; of control rows that of the batch's clock, or null."""
 
-PACKED = pa.schema([pa.field("bucket", pa.int32(), nullable=False), pa.field("rows", pa.binary(), nullable=False)])
+PACKED = pa.schema(
+    [
+        pa.field("bucket", pa.int32(), nullable=False),
+        pa.field("rows", pa.binary(), nullable=False),
+        pa.field("event_time", pa.timestamp("us", tz="UTC")),
+    ]
+)
+"""``event_time`` stands on one row per raw batch, which has no rows in it: the time up to which every Pump has shown a fake or Commit. The
+watermark is its maximum, so a silent Pump holds it. Null on all others: a row that must not be lost can never be late."""
 
 TRANSACTION = pa.schema(
     [

@@ -59,7 +59,9 @@ def promise(ts: int, at: Pointer) -> bytes:
     return message(fake(ts).payload, number, number, pos_field(at))
 
 
-def tip(at: Pointer, raw_promise: int, sorted_promise: int) -> bytes:
-    """One step of the tip delivery: position, T and maxCommitTS there; no payload."""
-    entity = pos_field(at) + _meta_field(varint(raw_promise), varint(sorted_promise))
+def tip(at: Pointer, raw_promise: int, sorted_promise: int, max_ts: int | None = None) -> bytes:
+    """One step of the tip delivery: position, T and maxCommitTS there; as payload the fake of ``max_ts``, the largest ts so far."""
+    payload = b"" if max_ts is None else fake(max_ts).payload
+    content = b"\x12" + varint(len(payload)) + payload if payload else b""
+    entity = pos_field(at) + content + _meta_field(varint(raw_promise), varint(sorted_promise))
     return b"\x0a" + varint(len(entity)) + entity

@@ -229,7 +229,7 @@ class PumpService:
             news = False
             while at < state.at and not stop():
                 for step in self.store.steps_past(at, _SCAN_LIMIT):
-                    steps.append(messages.tip(step.at, step.raw_promise, step.sorted_promise))
+                    steps.append(messages.tip(step.at, step.raw_promise, step.sorted_promise, step.max_ts))
                     at = step.at
                 yield steps
                 news, steps = True, []

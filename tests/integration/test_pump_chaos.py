@@ -4,6 +4,7 @@ The source's reader runs here without Spark, batch by batch while it all happens
 is missing. Afterwards every Pump is read from the beginning, as a drainer that starts anew would. ``TIDB_BINLOG_TORTURE_SEED`` names another run.
 """
 
+import datetime
 import os
 import random
 import threading
@@ -25,7 +26,7 @@ from binlog_source.client import Endpoint, read_sorted
 from binlog_source.datasource import BinlogStreamReader
 from binlog_source.offset import from_json
 from binlog_source.options import StreamOptions, options_of
-from binlog_source.pair_bucket import pair_bucket
+from binlog_source.pair_bucket import look, pair_bucket
 from binlog_source.pump_client.client import PumpClient
 from binlog_source.pump_client.protocol import Sent, unheard
 from binlog_source.pump_client.settings import PumpClientSettings
@@ -40,6 +41,7 @@ from schemas.events import BinlogType, Delivery
 from schemas.packed import unpacked
 from schemas.proto import binlog_pb2
 from schemas.stages import TRANSACTION
+from tests.fakes.chunks import MemoryChunks
 from tests.pump_herd import Herd, Kind, draw
 
 pytestmark = [pytest.mark.grpc, pytest.mark.spark]
@@ -69,6 +71,9 @@ class Follower:
         self._pair = PairConfig(resolver=url)
         self._reader = BinlogStreamReader(options_of(self._source, StreamOptions(packed=True)))
         self._waiting: dict[int, bytes | None] = {}
+        self._chunks: defaultdict[int, MemoryChunks] = defaultdict(MemoryChunks)
+        self._timers: defaultdict[int, set[int]] = defaultdict(set)
+        self._watermark_ms = 0
         """What pairing keeps of each bucket."""
         self._stopped = threading.Event()
         self._cistern = Cistern(RegistryClient(url), "drainer", "127.0.0.1:0", "", lambda: self.resolved_ts)
@@ -116,17 +121,26 @@ class Follower:
     def _transactions(self, at: dict[str, Any], end: dict[str, Any]) -> pa.Table:
         """What the batch from ``at`` to ``end`` releases."""
         buckets = defaultdict(list)
+        times: list[datetime.datetime | None] = []
         for partition in self._reader.partitions(at, end):
             for batch in self._reader.read(partition):
                 for row in batch.to_pylist():
                     buckets[row["bucket"]].append(row["rows"])
+                    times.append(row["event_time"])
         if self._source.delivery == Delivery.SORTED:
             return unpacked(map(pa.scalar, chain(*buckets.values())), TRANSACTION)
         released: list[bytes] = []
         for bucket, values in buckets.items():
-            paired = pair_bucket(bucket, values, self._waiting.get(bucket), self._source, self._pair)
-            self._waiting[bucket] = paired.state
+            chunks = self._chunks[bucket]
+            paired = pair_bucket(bucket, values, self._waiting.get(bucket), chunks, self._watermark_ms, self._source, self._pair)
             released += paired.transactions
+            self._timers[bucket] |= {paired.timer_ms} - {0}
+            while fired := {timer for timer in self._timers[bucket] if timer < self._watermark_ms}:
+                paired = look(paired.state, self._watermark_ms, self._source, self._pair)
+                self._timers[bucket] = self._timers[bucket] - fired | {paired.timer_ms} - {0}
+            self._waiting[bucket] = paired.state
+        shown = [int(time.timestamp() * 1000) for time in times if time is not None]
+        self._watermark_ms = max(self._watermark_ms, *shown)
         return unpacked(map(pa.scalar, released), TRANSACTION)
 
     def _take(self, row: dict[str, Any]) -> None:

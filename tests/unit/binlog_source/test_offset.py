@@ -11,7 +11,7 @@ from binlog_source.offset import BinlogOffset, Position, PumpMark, from_json, re
 from schemas.errors import ConfigError
 from schemas.events import Delivery
 
-RAW = BinlogOffset(Delivery.RAW, 50, 10, {"a": PumpMark(Position(1, 7)), "b": PumpMark(Position(0, 3), Position(0, 1))})
+RAW = BinlogOffset(Delivery.RAW, 50, 10, {"a": PumpMark(Position(1, 7)), "b": PumpMark(Position(0, 3), Position(0, 1))}, 55)
 COUNT = st.integers(0, (1 << 63) - 1)
 POSITION = st.builds(Position, COUNT, COUNT)
 MARKS = st.dictionaries(st.text(min_size=1), st.builds(PumpMark, POSITION, st.none() | POSITION))
@@ -19,7 +19,12 @@ MARKS = st.dictionaries(st.text(min_size=1), st.builds(PumpMark, POSITION, st.no
 
 def offsets() -> st.SearchStrategy[BinlogOffset]:
     return st.builds(
-        lambda delivery, a, b, marks: BinlogOffset(delivery, max(a, b), min(a, b), marks), st.sampled_from(Delivery), COUNT, COUNT, MARKS
+        lambda delivery, a, b, marks, clock: BinlogOffset(delivery, max(a, b), min(a, b), marks, clock),
+        st.sampled_from(Delivery),
+        COUNT,
+        COUNT,
+        MARKS,
+        COUNT,
     )
 
 
@@ -30,8 +35,8 @@ def test_round_trip(offset: BinlogOffset) -> None:
 
 def test_form_is_frozen() -> None:
     assert json.dumps(RAW.to_json()) == (
-        '{"delivery": "raw", "floor": 10, "pumps": {"a": {"offset": 7, "suffix": 1}, '
-        '"b": {"offset": 3, "since": {"offset": 1, "suffix": 0}, "suffix": 0}}, "resolved_ts": 50, "version": 1}'
+        '{"clock_ts": 55, "delivery": "raw", "floor": 10, "pumps": {"a": {"offset": 7, "suffix": 1}, '
+        '"b": {"offset": 3, "since": {"offset": 1, "suffix": 0}, "suffix": 0}}, "resolved_ts": 50, "version": 2}'
     )
 
 
@@ -47,7 +52,12 @@ HOSTILE = [
     7,
     {},
     {"version": 1},
-    RAW.to_json() | {"version": 2},
+    RAW.to_json() | {"version": 3},
+    RAW.to_json() | {"version": 1},
+    {name: value for name, value in RAW.to_json().items() if name != "clock_ts"},
+    {name: value for name, value in RAW.to_json().items() if name != "clock_ts"} | {"version": 1},
+    RAW.to_json() | {"clock_ts": None},
+    RAW.to_json() | {"clock_ts": -1},
     RAW.to_json() | {"version": True},
     RAW.to_json() | {"version": "1"},
     RAW.to_json() | {"more": 1},
@@ -98,6 +108,7 @@ def test_damaged_fields_are_refused_or_an_offset(damage: dict[str, object]) -> N
 BACKWARDS = [
     (dataclasses.replace(RAW, resolved_ts=49), "resolved_ts goes back from 50 to 49"),
     (dataclasses.replace(RAW, floor=11), "floor"),
+    (dataclasses.replace(RAW, clock_ts=54), "clock_ts goes back from 55 to 54"),
     (dataclasses.replace(RAW, pumps={"a": PumpMark(Position(1, 6))}), "Pump a goes back"),
     (dataclasses.replace(RAW, pumps={"a": PumpMark(Position(0, 99))}), "Pump a goes back"),
     (dataclasses.replace(RAW, pumps={"c": PumpMark(Position(0, 1), Position(0, 2))}), "Pump c goes back"),
@@ -109,6 +120,17 @@ BACKWARDS = [
 def test_never_backwards(end: BinlogOffset, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         require_advance(RAW, end)
+
+
+def test_a_sorted_offset_of_version_1_is_read() -> None:
+    """Its stream keeps no state but the offset."""
+    new = BinlogOffset(Delivery.SORTED, 50, 10, {"a": PumpMark(Position(0, 50))})
+    old = {name: value for name, value in new.to_json().items() if name != "clock_ts"} | {"version": 1}
+    assert from_json(old) == new
+
+
+def test_the_clock_is_never_below_r() -> None:
+    assert (RAW.clock, dataclasses.replace(RAW, resolved_ts=60).clock) == (55, 60)
 
 
 def test_forwards_joining_and_leaving_are_fine() -> None:

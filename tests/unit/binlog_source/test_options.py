@@ -6,7 +6,7 @@ from binlog_source.options import StreamOptions, options_of, source_of, stream_o
 from conf.model import SourceConfig
 from schemas.errors import ConfigError
 
-FULL = SourceConfig("a:1,b:2", 7, "raw", 5, 9, 1024, False, 16)
+FULL = SourceConfig("a:1,b:2", 7, "raw", 5, 9, 1024, False, 16, 4096)
 
 
 @pytest.mark.parametrize("config", [FULL, SourceConfig("http://r:1")])
@@ -15,7 +15,7 @@ def test_round_trip(config: SourceConfig) -> None:
 
 
 def test_stream_options_round_trip_and_names_ignore_case() -> None:
-    extra = StreamOptions("/tmp/stop", 2.5, packed=True)
+    extra = StreamOptions("/tmp/stop", 2.5, packed=True, orphan_ask_after=4.5)
     options = {name.upper(): value for name, value in options_of(FULL, extra).items()}
     assert source_of(options) == FULL and stream_options_of(options) == extra
 
@@ -29,6 +29,7 @@ def test_stream_options_round_trip_and_names_ignore_case() -> None:
         ({"pumps": "a:1", "failOnDataLoss": "no"}, "failOnDataLoss"),
         ({"pumps": "a:1", "delivery": "tip"}, "delivery"),
         ({"pumps": "a:1", "maxBytesPerTrigger": "0"}, "max-bytes-per-trigger"),
+        ({"pumps": "a:1", "maxPendingBytes": "0"}, "max-pending-bytes"),
     ],
 )
 def test_what_has_no_sense_is_named(options: dict[str, str], words: str) -> None:

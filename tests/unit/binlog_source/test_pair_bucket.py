@@ -6,13 +6,14 @@ import pyarrow as pa
 import pytest
 
 from binlog_source.framing import loss, packed_rows, punctuation
-from binlog_source.pair_bucket import Paired, pair_bucket
+from binlog_source.pair_bucket import Paired, look, pair_bucket
 from conf.model import PairConfig, SourceConfig
 from schemas.errors import ProtocolViolation
-from schemas.events import BinlogType, Op
+from schemas.events import BinlogType, Op, tso
 from schemas.packed import unpacked
 from schemas.proto import binlog_pb2
 from schemas.stages import RAW, TRANSACTION
+from tests.fakes.chunks import MemoryChunks
 
 SOURCE = SourceConfig("p:1")
 
@@ -34,11 +35,19 @@ def commit(start_ts: int, commit_ts: int) -> dict[str, object]:
     return record(BinlogType.COMMIT, start_ts, commit_ts)
 
 
-def run(bucket: int, *records: dict[str, object], span: tuple[int, int] = (0, 100), stored: bytes | None = None, **more: bool) -> Paired:
+def run(
+    bucket: int,
+    *records: dict[str, object],
+    span: tuple[int, int] = (0, 100),
+    stored: bytes | None = None,
+    chunks: MemoryChunks | None = None,
+    clock_ms: int = 0,
+    **more: bool,
+) -> Paired:
     batches = [pa.RecordBatch.from_pylist(list(records), schema=RAW), punctuation("p", *span, [0])]
     values = [value.as_py() for batch in packed_rows(batches) for value in batch.column("rows")]
     source = SourceConfig("p:1", **more) if more else SOURCE  # type: ignore[arg-type]
-    return pair_bucket(bucket, values, stored, source, PairConfig())
+    return pair_bucket(bucket, values, stored, chunks or MemoryChunks(), clock_ms, source, PairConfig())
 
 
 def rows(paired: Paired) -> list[tuple[int, int, int]]:
@@ -55,7 +64,39 @@ def test_a_pair_over_two_batches() -> None:
     first = run(1, prewrite(5), span=(0, 4))
     assert first.state is not None and first.transactions == ()
     second = run(1, commit(5, 8), span=(4, 100), stored=first.state)
-    assert (second.state, rows(second)) == (None, [(BinlogType.COMMIT, 5, 8)])
+    assert rows(second) == [(BinlogType.COMMIT, 5, 8)]
+    assert second.state is not None, "the timer that is set is remembered until it fires"
+    assert look(second.state, 1000, SOURCE, PairConfig()) == Paired(None, 0)
+
+
+def test_timers() -> None:
+    first = run(1, prewrite(tso(5000)), span=(0, 4), clock_ms=4000)
+    assert first.timer_ms == 6000
+    again = run(1, prewrite(tso(5500)), span=(4, 4), stored=first.state, clock_ms=5000)
+    assert again.timer_ms == 0, "one is set, and earlier"
+    earlier = run(1, prewrite(tso(4500)), span=(4, 4), stored=again.state, clock_ms=5000)
+    assert earlier.timer_ms == 5500
+    fired = look(earlier.state, 5501, SOURCE, PairConfig())
+    assert fired.timer_ms == 6000, "the next one comes of age; the orphan of now is asked about in a second again"
+    old = run(1, prewrite(tso(1000)), span=(0, 4), clock_ms=9000)
+    assert 0 < old.timer_ms < 9000, "at once"
+
+
+def test_a_bucket_that_keeps_nothing_needs_no_timer() -> None:
+    assert look(None, 5000, SOURCE, PairConfig()) == Paired(None, 0)
+
+
+def test_what_waits_long_lies_in_chunks_and_comes_out_whole() -> None:
+    chunks = MemoryChunks()
+    big = [item for ts in range(10, 20) for item in (prewrite(ts, os.urandom(1 << 18)), commit(ts, ts + 50))]
+    first = run(1, *big, span=(0, 5), chunks=chunks)
+    assert first.state is not None and len(first.state) < 10_000
+    assert len(chunks.values) >= 2
+    still = run(1, span=(5, 5), stored=first.state, chunks=chunks)
+    assert still.state == first.state and chunks.read == 0
+    done = run(1, span=(5, 100), stored=first.state, chunks=chunks)
+    assert done.state is None and not chunks.values
+    assert sorted(rows(done)) == [(BinlogType.COMMIT, ts, ts + 50) for ts in range(10, 20)]
 
 
 def test_only_bucket_0_passes_the_punctuation_on() -> None:
@@ -66,7 +107,7 @@ def test_only_bucket_0_passes_the_punctuation_on() -> None:
 def test_what_a_pump_lost_is_passed_on_once() -> None:
     batches = [loss("p", 3, 7, "gone"), punctuation("p", 0, 100, [0])]
     values = [value.as_py() for batch in packed_rows(batches) for value in batch.column("rows")]
-    assert rows(pair_bucket(0, values, None, SOURCE, PairConfig())) == [(Op.LOST, 3, 7), (Op.RESOLVED, 0, 100)]
+    assert rows(pair_bucket(0, values, None, MemoryChunks(), 0, SOURCE, PairConfig())) == [(Op.LOST, 3, 7), (Op.RESOLVED, 0, 100)]
 
 
 def test_a_commit_without_its_prewrite() -> None:
@@ -79,7 +120,7 @@ def test_a_bucket_without_a_control_row_is_refused() -> None:
     batches = [pa.RecordBatch.from_pylist([prewrite(5)], schema=RAW)]
     values = [value.as_py() for batch in packed_rows(batches) for value in batch.column("rows")]
     with pytest.raises(ProtocolViolation, match="no control row"):
-        pair_bucket(1, values, None, SOURCE, PairConfig())
+        pair_bucket(1, values, None, MemoryChunks(), 0, SOURCE, PairConfig())
 
 
 def test_a_big_release_is_cut() -> None:

@@ -1,0 +1,35 @@
+"""``pair_state.Chunks`` in memory: what was put, and what each call cost."""
+
+from dataclasses import dataclass, field
+
+from binlog_source.pair_state import Chunk
+
+
+@dataclass
+class MemoryChunks:
+    """A dict of chunks. A chunk is put once, and neither read nor removed when it is not there."""
+
+    values: dict[int, bytes] = field(default_factory=dict)
+    read: int = 0
+    """Bytes."""
+    written: int = 0
+
+    def get(self, chunk: Chunk) -> bytes:
+        """The value that was put."""
+        assert len(self.values[chunk.number]) == chunk.stored
+        self.read += chunk.stored
+        return self.values[chunk.number]
+
+    def put(self, chunk: Chunk, value: bytes) -> None:
+        """Keep a new chunk."""
+        assert chunk.number not in self.values
+        self.written += len(value)
+        self.values[chunk.number] = value
+
+    def remove(self, chunk: Chunk) -> None:
+        """Forget a chunk."""
+        del self.values[chunk.number]
+
+    def copy(self) -> "MemoryChunks":
+        """As it is now."""
+        return MemoryChunks(dict(self.values))
