@@ -293,7 +293,7 @@ def _lengths(table: pa.Table) -> NDArray[np.int64]:
 
 
 def _size(table: pa.Table) -> int:
-    return int(_lengths(table).sum()) + _ROW_BYTES * table.num_rows
+    return int(_lengths(table).sum() + _ROW_BYTES * table.num_rows)
 
 
 def pack(index: Index) -> bytes:

@@ -107,7 +107,7 @@ def test_what_waits_bounds_what_is_read_ahead_of_r() -> None:
 
 
 def test_the_pump_that_stops_r_is_read_whatever_waits() -> None:
-    """b is back: its log, of whatever length, is what brings R on."""
+    """B is back: its log, of whatever length, is what brings R on."""
     a = read_ahead(300, 13, (400, 14), waiting=((100, 11), (100, 12), (100, 13)))
     back = {"a": a, "b": view(0, 10, (5000, 10), (9000, 12))}
     end = plan_raw(raw_start(a=300, b=0), back, Limits(None, 250), None)

@@ -1,0 +1,113 @@
+"""One of three Pumps is dead while the others are written to: what waits is bounded, also over a restart, and all of it comes out in bounded steps."""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from binlog_source.pump.process import PumpProcess
+from conf.model import SourceConfig
+from schemas.events import Op, tso
+from schemas.proto import binlog_pb2
+from tests.integration.test_source_spark import CLUSTER, config_of, end, fake, rows_of, run, send, until
+
+pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+MIB = 1 << 20
+ALL, PENDING, BATCH = 96 * MIB, 24 * MIB, 8 * MIB
+VALUE, STEP = 128 << 10, 256 << 10
+
+
+@dataclass
+class Released:
+    """What came out: start_ts by commit_ts, and the bytes of each batch."""
+
+    found: dict[int, bytes] = field(default_factory=dict)
+    resolved: int = 0
+    sizes: list[int] = field(default_factory=list)
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        rows = rows_of(frame)
+        self.sizes.append(sum(len(row["payload"] or b"") for row in rows))
+        for row in rows:
+            if row["tp"] == Op.RESOLVED:
+                self.resolved = max(self.resolved, row["commit_ts"])
+            else:
+                value = binlog_pb2.Binlog.FromString(row["payload"]).prewrite_value
+                assert self.found.setdefault(row["commit_ts"], value[:16]) == value[:16]
+
+
+def reported(query: StreamingQuery) -> dict[str, Any]:
+    """What the source says of itself in the query's progress."""
+    progress = query.lastProgress
+    found = json.loads(progress.sources[0].latestOffset or "null") if progress is not None else None
+    return found or {}
+
+
+def is_full(query: StreamingQuery) -> bool:
+    return bool(reported(query).get("holding"))
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[list[PumpProcess]]:
+    made = [PumpProcess(replace(config_of(tmp_path, number), step_bytes=STEP)) for number in (1, 2, 3)]
+    for pump in made:
+        pump.start()
+    yield made
+    for pump in made:
+        pump.stop()
+
+
+def transaction(ms: int) -> tuple[bytes, bytes, bytes]:
+    """The Prewrite and the Commit, and how its value begins."""
+    value = os.urandom(VALUE)
+    written = binlog_pb2.Binlog(tp=binlog_pb2.Prewrite, start_ts=tso(ms), prewrite_key=b"k", prewrite_value=value)
+    done = binlog_pb2.Binlog(tp=binlog_pb2.Commit, start_ts=tso(ms), commit_ts=tso(ms, 1))
+    return written.SerializeToString(), done.SerializeToString(), value[:16]
+
+
+def test_a_dead_pump_bounds_what_the_others_are_read_ahead(spark: SparkSession, tmp_path: Path, three: list[PumpProcess]) -> None:
+    pumps = ",".join(pump.address for pump in three)
+    source = SourceConfig(pumps, CLUSTER, "raw", 0, max_bytes_per_trigger=BATCH, max_pending_bytes=PENDING)
+    taken, wanted = Released(), {}
+    for pump in three:
+        send(pump, fake(tso(1000)))
+    query = run(spark, source, taken, tmp_path)
+    until(query, lambda: taken.resolved >= tso(1000))
+    three[2].kill()
+    for number in range(ALL // VALUE):
+        ms = 2000 + 20 * number
+        *records, head = transaction(ms)
+        send(three[number % 2], *records)
+        wanted[tso(ms, 1)] = head
+    last = 2000 + 20 * (ALL // VALUE)
+    for pump in three[:2]:
+        send(pump, fake(tso(last)))
+    until(query, lambda: is_full(query))
+    full = reported(query)
+    assert PENDING <= full["pending_bytes"] <= PENDING + 2 * STEP + 2 * VALUE
+    assert full["held_by"] == three[2].address and full["unread_bytes"] > ALL / 2
+    batches = len(taken.sizes)
+    time.sleep(3)
+    assert len(taken.sizes) == batches, "nothing more is read, and nothing turns in vain"
+    end(query, tmp_path / "stop")
+
+    three[2].start()
+    query = run(spark, source, taken, tmp_path)  # the third Pump is there, and says nothing new
+    until(query, lambda: three[2].address in reported(query).get("pumps", {}))
+    assert sum(taken.sizes) == 0 and PENDING - STEP <= reported(query)["pending_bytes"] <= PENDING + 3 * STEP + 2 * VALUE
+
+    send(three[2], fake(tso(last)))
+    until(query, lambda: taken.resolved >= tso(last))
+    end(query, tmp_path / "stop")
+    assert taken.found == wanted
+    assert max(taken.sizes) <= BATCH + 3 * (STEP + 2 * VALUE)
+    assert reported(query)["pending_bytes"] <= 3 * (STEP + VALUE)
+    assert query.lastProgress is not None and query.lastProgress.stateOperators[0].numRowsTotal <= 40

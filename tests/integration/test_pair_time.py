@@ -1,0 +1,80 @@
+"""The watermark of the pairing query: a silent Pump holds it, a fake moves it, no row is ever late for it, and timers find orphans by it."""
+
+import datetime
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from binlog_source.pump.server import EmbeddedPump
+from jobs.session import PROJECT
+from schemas.events import tso
+from tests.integration.test_source_spark import Taken, commit, config_of, end, fake, prewrite, run, send, source_of_pumps, until
+
+pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+
+@pytest.fixture
+def pumps(tmp_path: Path) -> Iterator[list[EmbeddedPump]]:
+    made = [EmbeddedPump(config_of(tmp_path, number)).start() for number in (1, 2)]
+    yield made
+    for pump in made:
+        pump.stop()
+
+
+def watermark_ms(query: StreamingQuery) -> int:
+    """As the query's progress shows it."""
+    progress = query.lastProgress
+    text = progress.eventTime.get("watermark") if progress is not None else None
+    return int(datetime.datetime.fromisoformat(text).timestamp() * 1000) if text else 0
+
+
+def test_a_silent_pump_holds_the_watermark_and_a_fake_moves_it(spark: SparkSession, tmp_path: Path, pumps: list[EmbeddedPump]) -> None:
+    log = Path(os.environ.get("TIDB_BINLOG_LOG", PROJECT / "var" / "log" / "spark.log"))
+    begun = log.stat().st_size if log.exists() else 0
+    taken = Taken()
+    for pump in pumps:
+        send(pump, fake(tso(1000)))
+    source = source_of_pumps(pumps, delivery="raw", max_bytes_per_trigger=100)  # so much unread is a batch
+    query = run(spark, source, taken, tmp_path)
+    until(query, lambda: taken.resolved >= tso(1000))
+    for ms in range(2000, 6000, 500):  # the second Pump is silent
+        send(pumps[0], prewrite(tso(ms)), commit(tso(ms), tso(ms + 1)), prewrite(tso(ms + 400)), fake(tso(ms + 300)))
+        count = len(taken.batches)
+        until(query, lambda count=count: len(taken.batches) > count)  # type: ignore[misc]
+    assert watermark_ms(query) <= 1000 and taken.resolved == tso(1000)
+    send(pumps[0], *(commit(tso(ms + 400), tso(ms + 450)) for ms in range(2000, 6000, 500)))
+    send(pumps[1], fake(tso(4700)))
+    until(query, lambda: taken.resolved >= tso(4700))
+    send(pumps[1], fake(tso(4800)))  # what a batch shows, the next one knows
+    until(query, lambda: watermark_ms(query) == 4700)
+    end(query, tmp_path / "stop")
+    assert sorted(taken.payloads) == [tso(ms + more) for ms in range(2000, 4500, 500) for more in (1, 450)] + [tso(4501)]
+    with log.open("rb") as lines:
+        lines.seek(begun)
+        assert b"doesn't contain a value" not in lines.read()
+
+
+def test_no_row_is_late_however_far_the_watermark_is(spark: SparkSession, tmp_path: Path, pumps: list[EmbeddedPump]) -> None:
+    """A Prewrite holds R at 2 s while both Pumps go on to 9 s. Its Commit of 2 s comes then, and must be seen."""
+    taken = Taken()
+    for pump in pumps:
+        send(pump, fake(tso(1000)))
+    send(pumps[0], prewrite(tso(2000)))
+    query = run(spark, source_of_pumps(pumps, delivery="raw"), taken, tmp_path)
+    at = 3000
+    while watermark_ms(query) < 9000:
+        at += 500
+        for pump in pumps:
+            send(pump, fake(tso(at)))
+        time.sleep(0.5)
+        assert query.exception() is None
+    assert taken.resolved == tso(2000) - 1
+    send(pumps[0], commit(tso(2000), tso(2001)))
+    until(query, lambda: taken.resolved >= tso(9000))
+    end(query, tmp_path / "stop")
+    assert sorted(taken.payloads) == [tso(2001)]
