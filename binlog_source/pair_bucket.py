@@ -1,6 +1,6 @@
 """One bucket's batch: packed records and kept state in, packed transactions and new state out. The shell around ``pairing``.
 
-Promises: nothing of Spark here. ``look`` has told Pumps, and asked about orphans, before it gives the new state back.
+Promises: nothing of Spark here. Pumps are told, and orphans asked about, before the new state is given back.
 """
 
 import logging
@@ -61,6 +61,8 @@ def pair_bucket(
     if bucket == 0:
         out.append(_passed_on(controls, span))
     after = put_away(before, hand, result.kept, chunks)
+    if result.unsettled:
+        _tell_news(before, after, source)
     wake_ms = _wake(before.wake_ms, result, clock_ms, int(pair.orphan_ask_after * 1000))
     timer_ms = wake_ms if wake_ms != before.wake_ms else 0
     return Paired(_packed_index(after, wake_ms), timer_ms, tuple(_cut(pa.concat_tables(out))))
@@ -86,9 +88,18 @@ def _packed_index(index: Index, wake_ms: int) -> bytes | None:
 def _wake(set_for: int, result: StepResult, clock_ms: int, ask_after_ms: int) -> int:
     """When to look after the bucket, given that a timer is set for ``set_for`` (0 = none): never later than that."""
     wanted = physical_ms(result.oldest_alone) + ask_after_ms if result.oldest_alone else 0
-    if result.unsettled or 0 < wanted <= clock_ms:
+    if 0 < wanted <= clock_ms:
         wanted = clock_ms + _SECOND if set_for else _AT_ONCE
-    return min(filter(None, (set_for, wanted)), default=0)
+    again = clock_ms + _SECOND if result.unsettled else 0
+    return min(filter(None, (set_for, wanted, again)), default=0)
+
+
+def _tell_news(before: Index, after: Index, source: SourceConfig) -> None:
+    """Outcomes that this batch brought are told at once: a Pump that waits for one may hold the watermark. A timer tells them again."""
+    known = set(look_after(before.records, 0, 0).settles)
+    news = [settle for settle in look_after(after.records, 0, 0).settles if settle not in known]
+    if news:
+        tell(news, _endpoints(source))
 
 
 def _cut(transactions: pa.Table) -> Iterator[bytes]:

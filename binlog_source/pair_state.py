@@ -30,14 +30,15 @@ from binlog_source.pairing import KEPT, Span
 from schemas.errors import Corruption
 from schemas.events import BinlogType
 from schemas.packed import packed, unpacked
+from schemas.wire import fields
 
 INDEX_BYTES = 256 << 10
 CHUNK_BYTES = 1 << 20
 _ROW_BYTES = 64
 """What a record costs beside its payload, about."""
 _VERSION = b"2"
-_VALUE_KEY = 0x2A
-"""Key of ``Binlog.prewrite_value``: field 5, bytes."""
+_PREWRITE_VALUE = 5
+"""Field ``Binlog.prewrite_value``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,30 +239,13 @@ def _cut(table: pa.Table) -> Iterable[pa.Table]:
         begin = end
 
 
-def without_rows(payload: bytes) -> bytes:
+def without_rows(payload: bytes | pa.Buffer) -> bytes:
     """A Prewrite without its ``prewrite_value``: what the resolver asks by, and little else. What does not parse stays as it is."""
-    view, kept, at = memoryview(payload), bytearray(), 0
+    view = memoryview(payload).cast("B")
     try:
-        while at < len(view):
-            begin, key = at, view[at]
-            number, at = _varint(view, at + 1)
-            if key & 7 == 2:
-                at += number
-            elif key & 7:
-                return payload
-            if key != _VALUE_KEY:
-                kept += view[begin:at]
-    except IndexError:
-        return payload
-    return bytes(kept)
-
-
-def _varint(view: memoryview, at: int) -> tuple[int, int]:
-    number = shift = 0
-    while view[at] & 0x80:
-        number |= (view[at] & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-    return number | view[at] << shift, at + 1
+        return b"".join(view[f.begin : f.end] for f in fields(view, 0, len(view)) if f.number != _PREWRITE_VALUE)
+    except Corruption:
+        return bytes(view)
 
 
 def _bared(table: pa.Table, rows: NDArray[np.bool_]) -> pa.ChunkedArray:
@@ -269,7 +253,7 @@ def _bared(table: pa.Table, rows: NDArray[np.bool_]) -> pa.ChunkedArray:
     payload = table.column("payload")
     if not rows.any():
         return payload
-    bare = [without_rows(payload[row].as_py()) if chosen else None for row, chosen in enumerate(rows.tolist())]
+    bare = [without_rows(payload[row].as_buffer()) if chosen else None for row, chosen in enumerate(rows.tolist())]
     return pc.if_else(pa.array(rows), pa.chunked_array([pa.array(bare, pa.large_binary())]), payload)
 
 

@@ -109,13 +109,19 @@ class Tail:
         while self._steps and self._steps[0].position <= origin:
             step = self._steps.popleft()
             self._taken = replace(step, raw_promise=max(step.raw_promise, self._taken.raw_promise), size=0)
-            self._waiting.append(step)
+            self._wait(step)
         if self._steps and self._taken.position < origin:
             # A tip that began anew cuts the log elsewhere: of the step that the stream stopped in, part is read.
             size = min(_between(self._taken.position, origin), self._steps[0].size)
-            self._waiting.append(replace(self._steps[0], position=origin, size=size))
+            self._wait(replace(self._steps[0], position=origin, size=size))
             self._steps[0] = replace(self._steps[0], size=self._steps[0].size - size)
             self._taken = replace(self._taken, position=origin)
+
+    def _wait(self, step: Step) -> None:
+        """One more step is read; small ones are joined, for they may come every second while R stands still."""
+        if self._waiting and self._waiting[-1].size + step.size < self._join_below:
+            step = replace(step, size=self._waiting.pop().size + step.size)
+        self._waiting.append(step)
 
     def _release(self, resolved_ts: int) -> None:
         """Raw: forget what was read and holds nothing above R, and no Prewrite that waits for its outcome (the sorted promise tells)."""

@@ -290,12 +290,18 @@ class EmbeddedPump:
             time.sleep(_SAFE_POLL)
 
     def _all_complete(self, service: PumpService) -> int:
-        """Write a fake binlog and wait until nothing in the log is incomplete; the largest commit_ts in it."""
-        ts = self._timestamp()
+        """Write a fake binlog and wait until nothing in the log is incomplete; the largest commit_ts in it.
+
+        More fakes follow while a Prewrite waits: a Drainer asks about it when it has come of age by what every Pump shows.
+        """
+        ts, again_at = self._timestamp(), time.monotonic() + _SAFE_POLL
         service.store.write([fake(ts)])
         state = service.store.state
         while state.max_ts < ts or state.low != state.at:
             state = service.store.wait_past(state, _SAFE_POLL)
+            if time.monotonic() >= again_at:
+                service.store.write([fake(self._timestamp())])
+                again_at = time.monotonic() + _SAFE_POLL
         return state.max_ts
 
 

@@ -95,9 +95,12 @@ def message(tp: int, start_ts: int, commit_ts: int, suffix: int = 0, offset: int
     return response.SerializeToString()
 
 
-def tip(offset: int, raw_promise: int, sorted_promise: int, suffix: int = 0) -> bytes:
-    """One tip message."""
+def tip(offset: int, raw_promise: int, sorted_promise: int, suffix: int = 0, max_ts: int = 0) -> bytes:
+    """One tip message; ``max_ts`` 0: that of a Pump that does not tell it."""
     response = pump_pb2.PullBinlogResp()
+    if max_ts:
+        fake = binlog_pb2.Binlog(tp=binlog_pb2.Rollback, start_ts=max_ts, commit_ts=max_ts)
+        response.entity.payload = fake.SerializeToString()
     response.entity.meta.startTs, response.entity.meta.commitTs = raw_promise, sorted_promise
     response.entity.pos.suffix, response.entity.pos.offset = suffix, offset
     return response.SerializeToString()

@@ -140,7 +140,7 @@ class Follower:
                 self._timers[bucket] = self._timers[bucket] - fired | {paired.timer_ms} - {0}
             self._waiting[bucket] = paired.state
         shown = [int(time.timestamp() * 1000) for time in times if time is not None]
-        self._watermark_ms = max(self._watermark_ms, *shown)
+        self._watermark_ms = max([self._watermark_ms, *shown])
         return unpacked(map(pa.scalar, released), TRANSACTION)
 
     def _take(self, row: dict[str, Any]) -> None:

@@ -30,7 +30,7 @@ from schemas.stages import RAW, TRANSACTION
 pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 CLUSTER = 7
-WAIT = 120.0
+WAIT = 400.0
 
 
 def prewrite(start_ts: int, key: bytes = b"k") -> bytes:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from binlog_source.admission import plan_raw, plan_sorted
+from binlog_source.admission import Limits, TailView, pending_bytes, plan_raw, plan_sorted
 from binlog_source.client import Endpoint
 from binlog_source.offset import BinlogOffset, Position, PumpMark
 from binlog_source.tails import Tails
@@ -45,8 +45,10 @@ def follow(tails: Tails, **pumps: ScriptedPump) -> None:
 
 def resolved(tails: Tails, start: BinlogOffset) -> int:
     views = tails.views(start)
-    plan = plan_raw if start.delivery is Delivery.RAW else plan_sorted
-    return 0 if views is None else plan(start, views, None, None).resolved_ts
+    if views is None:
+        return 0
+    planned = plan_raw(start, views, Limits(), None) if start.delivery is Delivery.RAW else plan_sorted(start, views, None, None)
+    return planned.resolved_ts
 
 
 def test_a_tip_gives_positions_and_promises(tails: Tails) -> None:
@@ -56,7 +58,7 @@ def test_a_tip_gives_positions_and_promises(tails: Tails) -> None:
         assert tails.wait(lambda: resolved(tails, RAW_10) == 25, 5)
         views = tails.views(RAW_10)
         assert views is not None
-        assert plan_raw(RAW_10, views, None, None).pumps == {"p": PumpMark(Position(0, 300_000), Position(0, 100))}
+        assert plan_raw(RAW_10, views, Limits(), None).pumps == {"p": PumpMark(Position(0, 300_000), Position(0, 100))}
         assert resolved(tails, SORTED_10) == 22
         script.over.set()
 
@@ -67,6 +69,40 @@ def test_after_a_restart_the_promise_at_the_old_position_is_known(tails: Tails) 
     with ScriptedPump(script, TIP) as pump:
         follow(tails, p=pump)
         assert tails.wait(lambda: resolved(tails, start) == 15, 5)
+        script.over.set()
+
+
+def view_of(tails: Tails, offset: int, resolved_ts: int) -> TailView:
+    views = tails.views(BinlogOffset(Delivery.RAW, resolved_ts, 1, {"p": PumpMark(Position(0, offset))}))
+    assert views is not None
+    return views["p"]
+
+
+def test_what_is_read_waits_until_r_has_passed_it(tails: Tails) -> None:
+    """A Prewrite waits in the second step, so the raw promise stays at 20 and the sorted one at 21."""
+    script = Held(tip(0, 10, 10), *(tip(100_000 * n, min(10 * n + 10, 20), min(10 * n + 10, 21), max_ts=10 * n + 10) for n in range(1, 5)))
+    with ScriptedPump(script, TIP) as pump:
+        follow(tails, p=pump)
+        assert tails.wait(lambda: tails.views(RAW_10) is not None and len(view_of(tails, 0, 10).steps) == 4, 5)
+        read = view_of(tails, 300_000, 10)
+        assert [step.max_ts for step in read.waiting] == [20, 30, 40] and pending_bytes({"p": read}) == 300_000
+        assert (read.promise, read.max_ts, len(read.steps)) == (20, 40, 1)
+        assert [step.max_ts for step in view_of(tails, 300_000, 20).waiting] == [30, 40], "the Prewrite lies past 21"
+        assert [step.max_ts for step in view_of(tails, 400_000, 45).waiting] == [30, 40, 50], "and is not released"
+        script.over.set()
+
+
+def test_after_a_restart_what_waits_is_known_again(tails: Tails) -> None:
+    """The tip begins at the base of R, and cuts the log elsewhere than the stream did."""
+    script = Held(tip(100_000, 10, 10), tip(300_000, 25, 25, max_ts=25), tip(400_000, 35, 35, max_ts=35))
+    with ScriptedPump(script, TIP) as pump:
+        follow(tails, p=pump)
+        assert tails.wait(lambda: tails.views(RAW_10) is not None and len(view_of(tails, 100_000, 10).steps) == 2, 5)
+        read = view_of(tails, 250_000, 10)
+        assert pending_bytes({"p": read}) == 150_000
+        assert [step.size for step in read.steps] == [50_000, 100_000]
+        assert view_of(tails, 250_000, 10) == read
+        assert pending_bytes({"p": view_of(tails, 400_000, 34)}) == 100_000
         script.over.set()
 
 

@@ -12,6 +12,7 @@ from binlog_source.pump.storage.pointer import BEGINNING, Pointer
 from binlog_source.pump.storage.record import Kind, fake
 from binlog_source.pump.storage.sorter import NOTHING, Sorter, Step
 from binlog_source.pump.storage.store import Store, StoreSettings
+from schemas.proto import binlog_pb2
 from tests.faults.store_model import Model, commit, drained, prewrite, pulled, raw, rollback
 
 MEMORY = Path("/dev/shm")
@@ -163,6 +164,7 @@ class StoreMachine(RuleBasedStateMachine):
         if steps:
             assert position(steps[-1]) == state.at
             assert (steps[-1].meta.startTs, steps[-1].meta.commitTs) == (state.raw_promise, state.sorted_promise)
+            assert binlog_pb2.Binlog.FromString(steps[-1].payload).commit_ts == state.max_ts
         else:
             assert start == state.at
 

@@ -91,6 +91,8 @@ def test_messages_are_protobuf(at):
     assert (entity.payload, entity.meta.startTs, entity.meta.commitTs) == (payload, TS, TS + 1)
     tip = pump_pb2.PullBinlogResp.FromString(messages.tip(at, 5, 0)).entity
     assert (tip.pos.suffix, tip.pos.offset, tip.payload, tip.meta.startTs, tip.meta.commitTs) == (at.file_id, at.offset, b"", 5, 0)
+    told = binlog_pb2.Binlog.FromString(pump_pb2.PullBinlogResp.FromString(messages.tip(at, 5, 0, TS)).entity.payload)
+    assert (told.tp, told.start_ts, told.commit_ts) == (binlog_pb2.Rollback, TS, TS)
 
 
 def test_messages_in_a_row_are_a_batch():

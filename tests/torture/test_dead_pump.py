@@ -1,0 +1,115 @@
+"""One of three Pumps is dead for 4 GiB of the others' binlogs: the drainer waits within 3 GiB of JVM and Python, and then nothing differs.
+
+``DEAD_MB`` (4096) is how much is written meanwhile, for a look at another amount.
+"""
+
+import hashlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from binlog_source.pump.process import PumpProcess
+from binlog_source.pump_client.client import PumpClient
+from binlog_source.pump_client.settings import PumpClientSettings
+from binlog_source.upstream.cluster import Upstream
+from binlog_source.upstream.schema import Column, Table
+from jobs.mariadb import PrivateMariaDB
+from tests.torture.arena import ROOT, Drainer
+from tests.torture.test_huge import CLUSTER, LIMIT_MIB, peak_mib, pump_config
+
+pytestmark = [pytest.mark.torture, pytest.mark.slow, pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql]
+
+MEGABYTES = int(os.environ.get("DEAD_MB", "4096"))
+PENDING_MIB = MEGABYTES // 4
+KEYS, VALUE = 64, 512 << 10
+QUICK = PumpClientSettings(write_timeout=5.0, prewrite_pause=0.02, outcome_pause=0.1, probe_interval=0.5)
+TABLE = Table("t", (Column("id", "bigint", not_null=True), Column("doc", "mediumblob")), ("id",))
+WAIT = 1800.0
+
+
+def command_for(pumps: str, target: PrivateMariaDB, work_dir: Path) -> list[str]:
+    to = target.target()
+    flags = {
+        "source.pumps": pumps,
+        "source.cluster-id": CLUSTER,
+        "source.delivery": "raw",
+        "source.starting-commit-ts": 0,
+        "source.max-pending-bytes": PENDING_MIB << 20,
+        "syncer.to.port": to.port,
+        "syncer.to.socket": to.socket,
+        "syncer.to.user": to.user,
+        "ddl-history": work_dir / "history.json",
+        "checkpoint-dir": work_dir / "spark",
+        "delta-dir": work_dir / "delta",
+    }
+    return [sys.executable, "-m", "jobs.launch", "drainer", *(f"--{name}={value}" for name, value in flags.items())]
+
+
+def until(drainer: Drainer, done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT
+    while not done():
+        assert drainer.running, drainer.output()[-3000:]
+        assert time.monotonic() < deadline, drainer.output()[-3000:]
+        time.sleep(0.5)
+
+
+def test_four_gigabytes_while_a_pump_is_dead(fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> None:
+    pumps = [PumpProcess(pump_config(tmp_path, number)) for number in (1, 2, 3)]
+    with pumps[0] as one, pumps[1] as two, pumps[2] as three:
+        addresses = [pump.address for pump in (one, two, three)]
+        with Upstream(PumpClient.fixed(addresses, CLUSTER, QUICK)) as upstream:
+            upstream.ddl.create_database("d")
+            upstream.ddl.create_table("d", TABLE)
+            (tmp_path / "history.json").write_text(json.dumps(upstream.jobs()))
+            handles = []
+            for number in range(KEYS):
+                txn = upstream.begin()
+                handles.append(txn.insert("d.t", {"id": number, "doc": os.urandom(VALUE)}))
+                txn.commit()
+            to = fresh_mariadb.target()
+            environ = {k: v for k, v in os.environ.items() if not k.startswith("TIDB_BINLOG")}
+            environ |= {
+                "PYTHONPATH": str(ROOT),
+                "TIDB_BINLOG_LOG": str(tmp_path / "job.log"),
+                "TIDB_BINLOG__SYNCER__TO__PASSWORD": to.password,
+            }
+            command = command_for(",".join(addresses), fresh_mariadb, tmp_path)
+            with Drainer(command, environ, tmp_path / "out.txt") as drainer, peak_mib(drainer.pid) as peak:
+                until(drainer, lambda: count(fresh_mariadb) == KEYS)
+                three.kill()
+                for number in range((MEGABYTES << 20) // (2 * VALUE)):  # an update holds the old row too
+                    txn = upstream.begin()
+                    txn.update("d.t", handles[number % KEYS], {"doc": os.urandom(VALUE)})
+                    txn.commit()
+                upstream.flush()
+                until(drainer, lambda: "pending bytes" in drainer.output()[-2000:])
+                waited = peak[0]
+                three.start()
+                last = upstream.begin()
+                last.insert("d.t", {"id": KEYS, "doc": b"last"})
+                last.commit()
+                upstream.flush()
+                until(drainer, lambda: count(fresh_mariadb) == KEYS + 1)
+            wanted = {row["id"]: hashlib.md5(row["doc"]).hexdigest() for row in upstream.rows("d.t").values()}
+    with closing(fresh_mariadb.connect()) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT id, MD5(doc) FROM d.t")
+        assert dict(cursor.fetchall()) == wanted
+    print(f"{MEGABYTES} MB beside a dead Pump: {waited:,.0f} MiB while waiting, {peak[0]:,.0f} MiB at most")
+    assert peak[0] < LIMIT_MIB
+
+
+def count(target: PrivateMariaDB) -> int:
+    """Rows of the table; -1 when it is not there."""
+    with closing(target.connect()) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = 'd' AND table_name = 't'")
+        if cursor.fetchone() == (0,):
+            return -1
+        cursor.execute("SELECT COUNT(*) FROM d.t")
+        (found,) = cursor.fetchone()
+        return int(found)
