@@ -216,7 +216,7 @@ class Tail:
         for i in range(len(records)):
             position = Position(int(records.suffixes[i]), int(records.offsets[i]))
             raw_promise, sorted_promise = int(records.start_ts[i]), int(records.commit_ts[i])
-            max_ts = _max_ts(records.payloads[i]) or max(raw_promise, sorted_promise)
+            max_ts = _max_ts(bytes(records.payloads[i])) or max(raw_promise, sorted_promise)
             if self._base is None:
                 self._base = self._end = position
                 self._taken = replace(self._taken, position=position)
