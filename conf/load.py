@@ -22,6 +22,8 @@ from conf.model import DrainerConfig, PumpConfig
 C = typing.TypeVar("C")
 
 ENVIRONMENT_PREFIX = "TIDB_BINLOG__"
+PASSWORD = "syncer.to.password"
+"""The one setting whose value is never shown."""
 
 _TABLES = {"source": "source", "pair": "pair", "target": "syncer.to", "apply": "syncer"}
 """TOML table of each nested settings type, by its field in ``DrainerConfig``."""
@@ -54,7 +56,26 @@ def load_drainer(
     file: Path | None = None, environ: Mapping[str, str] | None = None, flags: Mapping[str, object] | None = None
 ) -> DrainerConfig:
     """The drainer's settings. ``flags``: by path, as text or already of the right type. ``environ`` None: the process's own."""
-    return _load(DrainerConfig, file, environ, flags)
+    return _with_password(_load(DrainerConfig, file, environ, flags))
+
+
+def _with_password(config: DrainerConfig) -> DrainerConfig:
+    """The password from the file that is named for it."""
+    target = config.target
+    if not target.password_file:
+        return config
+    if target.password:
+        raise ValueError("syncer.to.password and syncer.to.password-file are both set: which of the two is the password?")
+    try:
+        password = Path(target.password_file).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        # not the decoder's own error: that holds the content
+        raise ValueError(f"cannot read syncer.to.password-file {target.password_file}: {why}") from None
+    password = password.removesuffix("\n").removesuffix("\r")
+    if not password:
+        raise ValueError(f"syncer.to.password-file {target.password_file} is empty")
+    return dataclasses.replace(config, target=dataclasses.replace(target, password=password))
 
 
 def load_pump(file: Path | None = None, environ: Mapping[str, str] | None = None, flags: Mapping[str, object] | None = None) -> PumpConfig:
@@ -130,7 +151,8 @@ def _typed(setting: Setting, value: object, origin: str, *, text: bool) -> objec
     try:
         return _read_text(setting.kind, value) if text and isinstance(value, str) else _read_toml(setting.kind, value)
     except (TypeError, ValueError):
-        raise ValueError(f"{origin}: {value!r} is not {_KIND_NAMES[setting.kind]}") from None
+        shown = "what stands there" if setting.path == PASSWORD else repr(value)
+        raise ValueError(f"{origin}: {shown} is not {_KIND_NAMES[setting.kind]}") from None
 
 
 def _read_text(kind: object, text: str) -> object:

@@ -65,6 +65,9 @@ class TargetConfig:
     port: int = 3306
     user: str = "root"
     password: str = field(default="", repr=False)
+    """Better in ``TIDB_BINLOG__SYNCER__TO__PASSWORD`` or in ``password_file`` than in a flag: `ps` shows flags."""
+    password_file: str = ""
+    """File whose content is the password; a line feed at its end does not count."""
     socket: str = ""
     """Unix socket; wins over host and port."""
     read_timeout: float = 60.0

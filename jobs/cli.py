@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from urllib.parse import unquote, urlsplit
 
-from conf.load import load_drainer, load_pump, settings_of
+from conf.load import ENVIRONMENT_PREFIX, PASSWORD, load_drainer, load_pump, settings_of
 from conf.model import DrainerConfig, PumpConfig, TargetConfig
 from schemas.errors import ConfigError, ReplicationError
 
@@ -104,8 +104,11 @@ def add_settings(to: argparse.ArgumentParser, model: type[DrainerConfig] | type[
 
 def drainer_config(arguments: argparse.Namespace) -> DrainerConfig:
     """The drainer's settings from the parsed command line, the environment and the file it names."""
+    flags = _flags(arguments)
+    if flags.get(PASSWORD):
+        _warn_of_password(f"--{PASSWORD}")
     try:
-        return load_drainer(arguments.config, flags=_flags(arguments))
+        return load_drainer(arguments.config, flags=flags)
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
@@ -119,15 +122,30 @@ def pump_config(arguments: argparse.Namespace) -> PumpConfig:
 
 
 def target_of(url: str) -> TargetConfig:
-    """``mysql://user:password@host:port`` as a target; user, password and port may be left out, escapes are as in any URL."""
+    """``mysql://user:password@host:port`` as a target; user, password and port may be left out, escapes are as in any URL.
+
+    A password that is left out is the environment's.
+    """
     parts = urlsplit(url)
     try:
         port = parts.port or 3306
-    except ValueError as error:
-        raise ConfigError(f"target {_without_password(url)!r}: {error}") from error
+    except ValueError:
+        # the error's own words may hold what follows a slash that was not escaped in the password
+        text = "its port is not a number up to 65535 (in a password, / and @ are written %2F and %40)"
+        raise ConfigError(f"target {_without_password(url)!r}: {text}") from None
     if parts.scheme not in ("mysql", "mariadb") or not parts.hostname or parts.path.strip("/"):
         raise ConfigError(f"target {_without_password(url)!r} is not of the form mysql://user:password@host:port")
-    return TargetConfig(host=parts.hostname, port=port, user=unquote(parts.username or "root"), password=unquote(parts.password or ""))
+    if parts.password:
+        _warn_of_password("--to")
+    password = unquote(parts.password or "") or os.environ.get(_PASSWORD_VARIABLE, "")
+    return TargetConfig(host=parts.hostname, port=port, user=unquote(parts.username or "root"), password=password)
+
+
+_PASSWORD_VARIABLE = ENVIRONMENT_PREFIX + PASSWORD.upper().replace(".", "__").replace("-", "_")
+
+
+def _warn_of_password(flag: str) -> None:
+    _tell(f"warning: whoever may run `ps` here reads the password in {flag}: better put it in {_PASSWORD_VARIABLE} or {PASSWORD}-file")
 
 
 def stop_on_signals() -> threading.Event:
@@ -174,4 +192,5 @@ def _first_line(text: str) -> str:
 
 
 def _without_password(url: str) -> str:
-    return re.sub(r"(//[^:/@]*):[^@]*@", r"\1:***@", url)
+    # up to the last @: a password whose own @ was not escaped is hidden as a whole
+    return re.sub(r"(//[^:/@]*):.*@", r"\1:***@", url, flags=re.DOTALL)

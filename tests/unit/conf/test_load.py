@@ -102,3 +102,30 @@ def test_a_wrong_variable_or_flag_is_refused_by_name() -> None:
 def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot read the settings file .*absent.toml: No such file"):
         load_drainer(tmp_path / "absent.toml", {})
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+def test_a_password_from_a_file(tmp_path: Path, end: str) -> None:
+    file = tmp_path / "password"
+    file.write_bytes(f" s3cret \n x{end}".encode())
+    config = load_drainer(environ={"TIDB_BINLOG__SYNCER__TO__PASSWORD_FILE": str(file)})
+    assert config.target.password == " s3cret \n x"
+    assert "s3cret" not in repr(config)
+
+
+def test_a_password_that_cannot_be_had_is_refused_and_not_shown(tmp_path: Path) -> None:
+    empty, odd, toml = tmp_path / "empty", tmp_path / "odd", tmp_path / "d.toml"
+    empty.write_text("\n")
+    odd.write_bytes(b"s3cret\xff")
+    toml.write_text("[syncer.to]\npassword = 53237\n")
+    for flags, file, words in (
+        ({"syncer.to.password-file": str(tmp_path / "none")}, None, "cannot read syncer.to.password-file .*none: No such file"),
+        ({"syncer.to.password-file": str(empty)}, None, "empty is empty"),
+        ({"syncer.to.password-file": str(odd)}, None, "odd: it is not UTF-8"),
+        ({"syncer.to.password-file": str(odd), "syncer.to.password": "s3cret"}, None, "are both set"),
+        ({}, toml, "syncer.to.password: what stands there is not a text"),
+    ):
+        with pytest.raises(ValueError, match=words) as refused:
+            load_drainer(file, {}, flags)
+        assert "s3cret" not in str(refused.value) and "53237" not in str(refused.value)
+        assert refused.value.__cause__ is None or "s3cret" not in repr(refused.value.__cause__)

@@ -1,6 +1,7 @@
 """Command lines: settings as flags, errors in one message, exit codes, target URLs."""
 
 import logging
+import pickle
 import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -153,3 +154,34 @@ def test_signals_ask_for_a_stop() -> None:
     assert stop.is_set()
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
+
+
+def test_a_password_in_a_flag_is_warned_of_and_not_shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    parser = cli.parser("drainer", "")
+    cli.add_settings(parser, DrainerConfig)
+    assert cli.drainer_config(parser.parse_args(["--syncer.to.password", "s3cret"])).target.password == "s3cret"
+    assert cli.target_of("mysql://u:s3cret@h").password == "s3cret"
+    first, second = capsys.readouterr().err.splitlines()
+    assert "--syncer.to.password" in first and "--to" in second and "ps" in first
+    assert "s3cret" not in first + second
+    monkeypatch.setenv("TIDB_BINLOG__SYNCER__TO__PASSWORD", "s3cret")
+    assert cli.drainer_config(parser.parse_args([])).target.password == "s3cret"
+    assert cli.target_of("mysql://u@h").password == "s3cret"
+    assert capsys.readouterr().err == ""
+
+
+def test_a_password_does_not_come_with_the_settings_text() -> None:
+    target = TargetConfig(password="s3cret")
+    config = DrainerConfig(target=target)
+    for text in (repr(target), str(config), f"{config}", repr([config]), repr(pickle.loads(pickle.dumps(config)))):
+        assert "s3cret" not in text
+
+
+@pytest.mark.parametrize(
+    "url", ["mysql://u:s3c@ret/@h/db", "mysql://u:s3cret@h/db", "postgres://:s3cret@h", "mysql://u:s3c/ret@h:x", "mysql://u:s3c\nret@h/d"]
+)
+def test_a_target_that_is_refused_does_not_show_its_password(url: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        cli.target_of(url)
+    assert not any(part in str(refused.value) for part in ("s3c", "ret"))
+    assert refused.value.__cause__ is None
