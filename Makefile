@@ -100,6 +100,10 @@ bench-lag: setup ## lag of a row beside 500 transactions a second, both deliveri
 bench-ddl: setup ## a backlog of 300 ADD COLUMNs with rows between them, beside the target's own rate (BENCH_ARGS=)
 	$(VENV)/python -m benchmarks.bench_ddl $(BENCH_ARGS)
 
+.PHONY: bench-history
+bench-history: setup-dev ## a DDL history of 100,000 jobs: starts, a further job, memory (BENCH_ARGS=jobs)
+	$(VENV)/python -m benchmarks.bench_history $(BENCH_ARGS)
+
 .PHONY: bench-decode
 bench-decode: setup-dev ## rows to Arrow beside the protobuf parse of the same bytes
 	$(VENV)/python -m benchmarks.bench_decode $(BENCH_ARGS)

@@ -30,7 +30,7 @@ from binlog_source.damage import Damage
 from binlog_source.framing import Records, clock_row, in_pieces, joined, loss, packed_rows, punctuation, raw_rows, sorted_rows
 from binlog_source.offset import BinlogOffset, Position, from_json, require_advance
 from binlog_source.options import StreamOptions, source_of, stream_options_of
-from binlog_source.roster import Roster, roster_of
+from binlog_source.roster import Roster, patiently, roster_of
 from binlog_source.tails import Tails
 from conf import faults
 from conf.model import SourceConfig
@@ -125,7 +125,7 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The stream's floor: startingCommitTs, or now."""
         floor = self._config.starting_commit_ts
         if floor < 0:
-            floor = self._known_roster().now()
+            floor = patiently(self._known_roster().now, self._extra.patience)
         return BinlogOffset(resolve_delivery(self._config, self._extra.patience), floor, floor, {}).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -174,15 +174,16 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._require_delivery(after)
         require_advance(before, after)
         after_ts = after.floor if before.initial else before.resolved_ts
-        roster = self._known_roster()
-        known = roster.pumps()
+        roster, patience = self._known_roster(), self._extra.patience
+        known = patiently(roster.pumps, patience)
         missing = sorted(set(after.pumps) - set(known))
         if missing:
             raise ConfigError(
                 f"the batch (ts {after_ts}, {after.resolved_ts}] reads Pump {', '.join(missing)}, which option pumps or the registry "
                 "no longer names; name it again until the batch is done, or delete Spark's checkpoint directory"
             )
-        endpoints = _endpoints(roster, {pump: known[pump] for pump in self._owners(roster, after, after_ts)})
+        owners = patiently(lambda: self._owners(roster, after, after_ts), patience)
+        endpoints = patiently(lambda: _endpoints(roster, {pump: known[pump] for pump in owners}), patience)
         if after.delivery is Delivery.SORTED:
             return _sorted_partitions(endpoints, after_ts, after.resolved_ts)
         return _raw_partitions(endpoints, before, after, after_ts, self._config.pairing_buckets)

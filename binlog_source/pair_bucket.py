@@ -4,7 +4,7 @@ Promises: nothing of Spark here. Pumps are told, and orphans asked about, before
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 
 from binlog_source.client import Endpoint
 from binlog_source.pair_state import NOTHING, Chunks, Index, pack, put_away, take_up, unpack
-from binlog_source.pairing import RECORD, RELEASED, Span, StepResult, look_after, step
+from binlog_source.pairing import RECORD, RELEASED, Settle, Span, StepResult, look_after, step
 from binlog_source.resolver import outcomes_of, tell
 from binlog_source.roster import roster_of
 from conf.model import PairConfig, SourceConfig
-from schemas.errors import ProtocolViolation
+from schemas.errors import ProtocolViolation, PumpUnavailable
 from schemas.events import Op, as_time, physical_ms
 from schemas.packed import VALUE_BYTES, packed, unpacked
 from schemas.stages import RAW, TRANSACTION
@@ -76,7 +76,7 @@ def look(stored: bytes | None, clock_ms: int, source: SourceConfig, pair: PairCo
     wanting = look_after(index.records, clock_ms, int(pair.orphan_ask_after * 1000))
     settles = wanting.settles + (outcomes_of(wanting.orphans, pair, source) if wanting.orphans else ())
     if settles:
-        tell(settles, _endpoints(source))
+        _tell(settles, source)
     return Paired(_packed_index(index, wanting.again_ms), wanting.again_ms)
 
 
@@ -99,7 +99,15 @@ def _tell_news(before: Index, after: Index, source: SourceConfig) -> None:
     known = set(look_after(before.records, 0, 0).settles)
     news = [settle for settle in look_after(after.records, 0, 0).settles if settle not in known]
     if news:
-        tell(news, _endpoints(source))
+        _tell(news, source)
+
+
+def _tell(settles: Sequence[Settle], source: SourceConfig) -> None:
+    """Tell the Pumps; what cannot be told now, because the registry is away, is told when orphans are looked after again."""
+    try:
+        tell(settles, _endpoints(source))
+    except PumpUnavailable as error:
+        _log.warning("%d outcomes wait to be told to their Pumps: %s", len(settles), error)
 
 
 def _cut(transactions: pa.Table) -> Iterator[bytes]:

@@ -6,15 +6,38 @@ Promises: ``pumps()`` asks anew each time; a Pump that the registry calls offlin
 ``resolved_ts``, is not in it. A paused or unreachable Pump is: it may own binlogs that nobody has read.
 """
 
+import logging
 import time
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Protocol, TypeVar
 
 from binlog_source.registry import PUMPS, NodeStatus
 from binlog_source.upstream.registries import open_registry
 from conf.model import SourceConfig
 from schemas.errors import ConfigError, PumpUnavailable
 from schemas.events import tso
+
+A = TypeVar("A")
+_FIRST_PAUSE, _LAST_PAUSE = 0.1, 2.0
+_log = logging.getLogger(__name__)
+
+
+def patiently(ask: Callable[[], A], patience: float) -> A:
+    """What ``ask`` gives, asked again while the registry does not answer, for ``patience`` seconds.
+
+    Raises:
+        PumpUnavailable: it did not answer for so long.
+    """
+    deadline, pause = time.monotonic() + patience, _FIRST_PAUSE
+    while True:
+        try:
+            return ask()
+        except PumpUnavailable as error:
+            if time.monotonic() >= deadline:
+                raise
+            _log.warning("the registry is waited for: %s", error)
+        time.sleep(pause)
+        pause = min(pause * 2, _LAST_PAUSE)
 
 
 class Roster(Protocol):

@@ -54,7 +54,7 @@ class PairConfig:
     orphan_timeout: float = 600.0
     """Age from which absence upstream settles it as rolled back. Seconds."""
     resolver: str = ""
-    """Status port of TiDB or of the embedded upstream, ``http://host:port``; empty = none."""
+    """Status ports of TiDB or of the embedded upstream, ``http://host:port,http://host:port``; empty = none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class DrainerConfig:
     target: TargetConfig = field(default_factory=TargetConfig)
     apply: ApplyConfig = field(default_factory=ApplyConfig)
     ddl_history: str = ""
-    """``http://host:port`` of a status port that serves ``/ddl/history``, or a recorded ``.json[.gz]`` file."""
+    """``http://host:port,http://host:port`` of status ports that serve ``/ddl/history``, or a recorded ``.json[.gz]`` file."""
     checkpoint_dir: str = "var/drainer/spark"
     """Spark's checkpoint directory."""
     delta_dir: str = "var/drainer/delta"

@@ -26,13 +26,14 @@ from binlog_source.stream import resolve_delivery, transactions, transactions_be
 from binlog_source.upstream.registries import open_registry
 from conf.model import DrainerConfig
 from jobs.cli import replication_error_in
-from jobs.report import Progress
+from jobs.report import Progress, held_by
 from schemas.errors import ConfigError, ReplicationError
 from schemas.events import Delivery, physical_ms
 from schemas.findings import in_words
 from sinks.apply import BatchApplier, BatchReport
 from sinks.delta_checkpoint import CheckpointRow, DeltaCheckpoint, latest
 from sinks.delta_findings import DeltaFindings
+from sinks.history_cache import HistoryCache
 from sinks.history_feed import HistoryFeed
 
 _log = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ class Replication:
         self._config = dataclasses.replace(config, source=source)
         if not config.ddl_history:
             raise ConfigError("ddl-history is not set: name TiDB's status port (http://host:10080) or a recorded history file")
-        self._feed = HistoryFeed(config.ddl_history)
+        self._feed = HistoryFeed(config.ddl_history, _history_cache(config.checkpoint_dir, cluster_id))
         self._applier = BatchApplier(spark, self._config, cluster_id, self._feed, self._take_report)
         self._query: StreamingQuery | None = None
         self._delta: DeltaCheckpoint | None = None
@@ -222,14 +223,13 @@ class Replication:
 
     def _holding(self) -> str:
         stage = self._applier.stage
-        if stage != "wait":
+        if stage not in ("wait", "start"):
             return stage
         last = self._query.lastProgress if self._query is not None else None
         newest = last["sources"][0]["latestOffset"] if last and last["sources"] else None
         reported = json.loads(newest) if isinstance(newest, str) else None  # "null" before the source has anything to report
-        held_by = reported.get("held_by", "") if isinstance(reported, dict) else ""
-        full = isinstance(reported, dict) and reported.get("holding")
-        return f"{full}, for Pump {held_by}" if full else f"Pump {held_by}" if held_by else ""
+        held = held_by(reported) if isinstance(reported, dict) else ""
+        return held or (stage if stage == "start" else "")
 
     def _take_report(self, report: BatchReport) -> None:
         words = tuple(in_words(f, self._config.apply.log_row_data) for f in report.findings[-_SHOWN_FINDINGS:])
@@ -315,3 +315,9 @@ class Replication:
     def _unwrapped(failure: StreamingQueryException) -> Exception:
         text = replication_error_in(str(failure))
         return ReplicationError(text) if text else failure
+
+
+def _history_cache(checkpoint_dir: str, cluster_id: int) -> HistoryCache | None:
+    """Beside the checkpoint, where that is a local directory."""
+    local = checkpoint_dir.removeprefix("file://")
+    return None if "://" in local else HistoryCache(Path(local + ".history"), cluster_id)

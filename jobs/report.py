@@ -8,10 +8,10 @@ import json
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from types import TracebackType
-from typing import Self, TextIO
+from typing import Any, Self, TextIO
 
 from schemas.events import as_time
 
@@ -38,6 +38,23 @@ class Progress:
     """What was not as the binlogs say it must be: rows, values, DDLs in part, lost binlogs."""
     newest_findings: tuple[str, ...] = ()
     """The last of them in words."""
+
+
+def held_by(reported: Mapping[str, Any]) -> str:
+    """Who keeps resolved_ts from moving and since when, by what the source reports of its Pumps; empty when it names nobody.
+
+    ``reported``: ``{"held_by": Pump, "resolved": time, ...}``, or before the Pumps have answered ``{"unreachable": {Pump: why}, "resolved_ts": R}`` or
+    ``{"registry": why, "resolved_ts": R}``.
+    """
+    since = reported.get("resolved") or (as_time(reported["resolved_ts"]) if reported.get("resolved_ts") else "")
+    suffix = f" since {since}" if since else ""
+    if reported.get("held_by"):
+        why = (reported.get("unreachable") or {}).get(reported["held_by"], "")
+        stage = f"{reported['holding']}, for " if reported.get("holding") else ""
+        return f"{stage}Pump {reported['held_by']}{suffix}{f' ({why})' if why else ''}"
+    if unreachable := reported.get("unreachable"):
+        return f"Pump {', '.join(f'{pump} ({why})' for pump, why in sorted(unreachable.items()))}{suffix}"
+    return f"the registry ({reported['registry']}){suffix}" if reported.get("registry") else ""
 
 
 def render_line(progress: Progress, width: int = 0) -> str:

@@ -64,6 +64,11 @@ class SchemaHistory:
     schemas: Mapping[int, tuple[tuple[SchemaVersion, DbInfo | None], ...]] = field(default_factory=dict, repr=False)
     touched: Mapping[int, tuple[int, ...]] = field(default_factory=dict, repr=False)
     """Table ids that a job (by id) changed."""
+    passed_over: tuple[Job, ...] = field(default=(), repr=False)
+    """The jobs with a version and without effect, ascending by version."""
+    _fold: Fold | None = field(default=None, repr=False, compare=False)
+    """Where folding can go on, while nobody else has gone on from there."""
+    _folded: int = field(default=0, repr=False, compare=False)
 
     @classmethod
     def of(cls, jobs: Iterable[Job]) -> Self:
@@ -73,11 +78,27 @@ class SchemaHistory:
             known = by_id.get(job.id)
             if known is None or job.effective or not known.effective:
                 by_id[job.id] = job
-        fold = Fold()
-        ordered = tuple(sorted((j for j in by_id.values() if j.effective), key=lambda j: j.version))
-        for job in ordered:
+        return cls()._with(by_id, list(by_id.values()), Fold())
+
+    def _with(self, by_id: Mapping[int, Job], new: Iterable[Job], fold: Fold) -> Self:
+        """``new`` jobs, all of them later than what is there, folded in."""
+        effective = sorted((j for j in new if j.effective), key=lambda j: j.version)
+        passed = sorted((j for j in new if j.version > 0 and not j.effective), key=lambda j: j.version)
+        for job in effective:
             fold.apply(job)
-        return cls(by_id, ordered, fold.tracks(), fold.schemas(), fold.touched())
+        passed_over = tuple(sorted((*self.passed_over, *passed), key=lambda j: j.version)) if passed else self.passed_over
+        ordered = (*self.ordered, *effective)
+        return type(self)(by_id, ordered, fold.tracks(), fold.schemas(), fold.touched(), passed_over, fold, fold.count)
+
+    def __getstate__(self) -> tuple[object, ...]:
+        """Without what only the one who folds on needs."""
+        return (self.jobs, self.ordered, self.tracks, self.schemas, self.touched, self.passed_over)
+
+    def __setstate__(self, state: tuple[object, ...]) -> None:
+        """The inverse."""
+        names = ("jobs", "ordered", "tracks", "schemas", "touched", "passed_over")
+        for name, value in (*zip(names, state, strict=True), ("_fold", None), ("_folded", 0)):
+            object.__setattr__(self, name, value)
 
     def __len__(self) -> int:
         """Number of jobs."""
@@ -89,8 +110,14 @@ class SchemaHistory:
 
     def merged(self, jobs: Iterable[Job]) -> "SchemaHistory":
         """Fold ``jobs`` in too; the same object when none of them is new."""
-        new = [j for j in jobs if self.jobs.get(j.id) != j]
-        return SchemaHistory.of([*self.jobs.values(), *new]) if new else self
+        new = list({j.id: j for j in jobs if self.jobs.get(j.id) != j}.values())
+        if not new:
+            return self
+        fold = self._fold
+        later = all(j.id not in self.jobs and (not j.effective or j.version > self.newest_version) for j in new)
+        if fold is not None and fold.count == self._folded and later:
+            return self._with({**self.jobs, **{j.id: j for j in new}}, new, fold)
+        return SchemaHistory.of([*self.jobs.values(), *new])
 
     def only(self, table_ids: Iterable[int]) -> "SchemaHistory":
         """The tracks of these tables and nothing else: small enough to ship to executors."""
@@ -106,6 +133,11 @@ class SchemaHistory:
         """The jobs with effect and ``after < version <= upto``, ascending."""
         begin = bisect_right(self.ordered, after, key=lambda j: j.version)
         return self.ordered[begin : bisect_right(self.ordered, upto, key=lambda j: j.version)]
+
+    def passed_between(self, after: int, upto: int) -> tuple[Job, ...]:
+        """The jobs without effect and ``after < version <= upto``, ascending."""
+        begin = bisect_right(self.passed_over, after, key=lambda j: j.version)
+        return self.passed_over[begin : bisect_right(self.passed_over, upto, key=lambda j: j.version)]
 
     def version_at(self, commit_ts: int) -> SchemaVersion:
         """The newest version that was surely visible at ``commit_ts``, judged by the jobs' FinishedTS.

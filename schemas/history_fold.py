@@ -1,6 +1,7 @@
 """The fold behind ``schemas.history``: one job after the other onto what is known so far.
 
-Promises: pure. Expects jobs with effect only, ascending by version.
+Promises: pure. Expects jobs with effect only, ascending by version. Goes on where it was: a further job costs what it changes, and a copy of what
+stands by table id.
 """
 
 import dataclasses
@@ -59,15 +60,24 @@ class Fold:
 
     def __init__(self) -> None:
         """Nothing is known yet but the database ``mysql``."""
+        self._tracks: dict[int, Track] = {}
         self._tables: dict[int, _Growing] = {}
         self._schemas: dict[int, list[tuple[SchemaVersion, DbInfo | None]]] = {1: [(SchemaVersion(0), _INITIAL)]}
         self._homes: dict[int, int] = {}
+        self._residents: dict[int, set[int]] = {}
+        self._views: dict[tuple[str, str], set[int]] = {}
         self._fell_with: dict[int, list[int]] = {}
         self._touched: dict[int, set[int]] = {}
+        self._settled: dict[int, tuple[int, ...]] = {}
+        self.count = 0
+        """How many jobs were folded."""
 
     def tracks(self) -> dict[int, Track]:
         """What came out, by table id."""
-        return {i: Track(tuple(g.entries), tuple(v for v, _ in g.jobs), tuple(j for _, j in g.jobs)) for i, g in self._tables.items()}
+        grown = {i: Track(tuple(g.entries), tuple(v for v, _ in g.jobs), tuple(j for _, j in g.jobs)) for i, g in self._tables.items()}
+        self._tracks = self._tracks | grown
+        self._tables.clear()
+        return self._tracks
 
     def schemas(self) -> dict[int, tuple[tuple[SchemaVersion, DbInfo | None], ...]]:
         """What came out, by schema id."""
@@ -75,10 +85,13 @@ class Fold:
 
     def touched(self) -> dict[int, tuple[int, ...]]:
         """The table ids that each job changed, by job id."""
-        return {job_id: tuple(sorted(ids)) for job_id, ids in self._touched.items()}
+        self._settled = self._settled | {job_id: tuple(sorted(ids)) for job_id, ids in self._touched.items()}
+        self._touched.clear()
+        return self._settled
 
     def apply(self, job: Job) -> None:
         """Fold one effective job."""
+        self.count += 1
         kind = job.type
         if kind in (JobType.CREATE_SCHEMA, JobType.SCHEMA_CHARSET) and job.db_info:
             self._put_schema(job, job.db_info)
@@ -102,7 +115,24 @@ class Fold:
 
     def _live(self, table_id: int) -> TableSnapshot | None:
         growing = self._tables.get(table_id)
-        return growing.live if growing else None
+        if growing is not None:
+            return growing.live
+        track = self._tracks.get(table_id)
+        last = track.entries[-1] if track is not None and track.entries else None
+        return last if isinstance(last, TableSnapshot) else None
+
+    def _growing(self, table_id: int) -> _Growing:
+        growing = self._tables.get(table_id)
+        if growing is None:
+            track = self._tracks.get(table_id)
+            growing = _Growing(list(track.entries), list(zip(track.versions, track.job_ids, strict=True))) if track else _Growing()
+            self._tables[table_id] = growing
+        return growing
+
+    def _move_in(self, table_id: int, schema_id: int) -> None:
+        self._residents.get(self._homes.get(table_id, 0), set()).discard(table_id)
+        self._homes[table_id] = schema_id
+        self._residents.setdefault(schema_id, set()).add(table_id)
 
     def _schema_name(self, job: Job) -> str:
         entries = self._schemas.get(job.schema_id)
@@ -124,19 +154,22 @@ class Fold:
 
     def _drop_replaced(self, job: Job, schema: str, view: TableInfo) -> None:
         """CREATE OR REPLACE VIEW gives the view a new id and drops the old one without a word."""
-        for table_id, growing in self._tables.items():
-            live = growing.live
-            if live and table_id != view.id and (live.schema, live.name.lower()) == (schema, view.name.lower()):
+        named = (schema, view.name.lower())
+        for table_id in sorted(self._views.get(named, ())):
+            live = self._live(table_id)
+            if live and table_id != view.id and (live.schema, live.name.lower()) == named:
                 self._drop(job, table_id)
 
     def _put(self, job: Job, info: TableInfo, schema: str, *, home: bool = True) -> None:
         if home:
-            self._homes[info.id] = job.schema_id
+            self._move_in(info.id, job.schema_id)
+        if info.is_view:
+            self._views.setdefault((schema, info.name.lower()), set()).add(info.id)
         self._push(info.id, TableSnapshot(job.version, schema, info.name, info), job)
 
     def _push(self, table_id: int, entry: TableSnapshot | Dropped, job: Job) -> None:
         """One job leaves one entry: a three-way swap touches one id twice."""
-        growing = self._tables.setdefault(table_id, _Growing())
+        growing = self._growing(table_id)
         if growing.entries and growing.entries[-1].version == entry.version:
             growing.entries.pop()
         growing.entries.append(entry)
@@ -145,15 +178,14 @@ class Fold:
         self._touched.setdefault(job.id, set()).add(table_id)
 
     def _drop(self, job: Job, table_id: int) -> None:
-        growing = self._tables.get(table_id)
-        if growing is not None and growing.live is not None:
+        if self._live(table_id) is not None:
             self._push(table_id, Dropped(job.version), job)
 
     def _drop_schema(self, job: Job) -> None:
         entries = self._schemas.setdefault(job.schema_id, [])
         if entries and entries[-1][1] is not None:
             entries.append((job.version, None))
-        fallen = [i for i, home in self._homes.items() if home == job.schema_id and self._live(i)]
+        fallen = sorted(i for i in self._residents.get(job.schema_id, ()) if self._live(i))
         self._fell_with[job.schema_id] = fallen
         for table_id in fallen:
             self._drop(job, table_id)
@@ -165,7 +197,7 @@ class Fold:
         if info is not None:
             self._put_schema(job, info)
         for table_id in self._fell_with.pop(job.schema_id, ()):
-            growing = self._tables[table_id]
+            growing = self._growing(table_id)
             last = next(e for e in reversed(growing.entries) if isinstance(e, TableSnapshot))
             self._push(table_id, TableSnapshot(job.version, last.schema, last.name, last.info), job)
 
@@ -191,7 +223,7 @@ class Fold:
             else:
                 schema = old.schema if old else session
             self._put(job, info, schema, home=False)
-            self._homes[info.id] = self._schema_id(schema, job)
+            self._move_in(info.id, self._schema_id(schema, job))
 
     def _true_name(self, schema: str) -> str:
         """The database's name in the case it was made with."""
@@ -218,4 +250,4 @@ class Fold:
         home = self._homes.get(job.table_id, job.schema_id)
         self._drop(job, job.table_id)
         self._put(job, dataclasses.replace(plain.info, id=new_id), plain.schema)
-        self._homes[new_id] = home
+        self._move_in(new_id, home)

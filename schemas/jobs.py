@@ -128,7 +128,6 @@ class Job:
     table_name: str
     query: str
     """The user's own text; what a target executes is the binlog's ``ddl_query``."""
-    raw_args: Any
     version: SchemaVersion
     """The schema version at which the result became visible; 0 = it never did."""
     db_info: DbInfo | None
@@ -160,7 +159,6 @@ class Job:
             schema_name=json.get("schema_name") or "",
             table_name=json.get("table_name") or "",
             query=json.get("query") or "",
-            raw_args=json.get("raw_args"),
             version=SchemaVersion(binlog.get("SchemaVersion") or 0),
             db_info=DbInfo.from_json(db_info) if db_info else None,
             table_info=TableInfo.from_json(table_info) if table_info else None,
@@ -193,9 +191,19 @@ class JobReader:
         """The jobs of one ``/ddl/history`` answer, in its order."""
         return [self._shared(Job.from_json(json)) for json in history]
 
+    def know(self, jobs: Iterable[Job]) -> None:
+        """Take the columns and indexes of jobs that were read before into the pool."""
+        keep = self._pool.setdefault
+        for info in (info for job in jobs for info in (job.table_info, *job.multiple_table_infos) if info is not None):
+            for part in (*info.columns, *info.indexes):
+                keep(part, part)
+
     def _shared(self, job: Job) -> Job:
+        keep = self._pool.setdefault
         return dataclasses.replace(
             job,
+            schema_name=keep(job.schema_name, job.schema_name),
+            table_name=keep(job.table_name, job.table_name),
             table_info=self._table(job.table_info) if job.table_info else None,
             multiple_table_infos=tuple(self._table(t) for t in job.multiple_table_infos),
         )

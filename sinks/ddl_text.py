@@ -321,6 +321,6 @@ _LEFT_OUT = {
 
 def silent_losses(history: SchemaHistory, after: int, upto: int) -> tuple[str, ...]:
     """What jobs without a statement for the target asked for with ``after < version <= upto``: CACHE has not even a binlog."""
-    jobs = sorted((j for j in history.jobs.values() if after < j.version <= upto and j.type in _LEFT_OUT), key=lambda j: j.version)
+    jobs = (j for j in history.passed_between(after, upto) if j.type in _LEFT_OUT)
     texts = (f"{'.'.join(filter(None, (j.schema_name, j.table_name)))}: {_LEFT_OUT[JobType(j.type)]}" for j in jobs)
     return tuple(dict.fromkeys(texts))

@@ -1,36 +1,49 @@
 """Reads the DDL history: over HTTP from a status port (``GET /ddl/history``), or from a recorded ``.json`` or ``.json.gz`` file.
 
-Promises: everything is read once; after that only what is new (pages of ``?limit=N&start_job_id=S``, newest first). A job shows up
-there shortly after its binlog commits, so ``wait_for_job`` polls. Failures are ``HistoryUnavailable`` with the address and what to do.
+Promises: everything is read once, in pages (``?limit=N&start_job_id=S``, newest first), and kept in a cache where one is given; after that only
+what is new. A cache that does not fit what the status port says is thrown away, with a warning. A job shows up there shortly after its binlog
+commits, so ``wait_for_job`` polls. Several addresses may be given: each question goes to the one that answered last, then to the others.
+Failures are ``HistoryUnavailable`` with the addresses and what to do.
 """
 
+import contextlib
+import gc
 import gzip
 import json
+import logging
 import time
 import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from schemas.errors import HistoryUnavailable
 from schemas.history import Job, JobReader, SchemaHistory
+from sinks.history_cache import HistoryCache
 
-_PAGE = 256
+_FIRST_PAGE, _PAGE = 8, 256
 _OVERLAP = 256
 """Job ids that are read again at each refresh: a job with a lower id may finish after one with a higher id."""
 _REQUEST_TIMEOUT = 10.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
+_CACHE_AGAIN = 512
+"""So many jobs more than the cache holds are worth writing it again, at the next start."""
+_log = logging.getLogger(__name__)
 
 
 class HistoryFeed:
     """The DDL history behind one address."""
 
-    def __init__(self, url: str) -> None:
-        """``url``: ``http://host:port`` of a status port, or the path of a recorded history."""
-        self._url = url.rstrip("/") if url.startswith(("http://", "https://")) else ""
+    def __init__(self, url: str, cache: HistoryCache | None = None) -> None:
+        """``url``: ``http://host:port,http://host:port`` of status ports of one cluster, or the path of a recorded history."""
+        over_http = url.startswith(("http://", "https://"))
+        self._urls = [part.strip().rstrip("/") for part in url.split(",") if part.strip()] if over_http else []
         self._path = Path(url)
+        self._cache = cache
+        self._highest = 0
+        """The highest job id that was seen."""
         self._reader = JobReader()
         self._history: SchemaHistory | None = None
         self._stamp: tuple[int, int] = (0, 0)
@@ -38,7 +51,7 @@ class HistoryFeed:
     @property
     def is_recorded(self) -> bool:
         """True for a file: what it lacks will not come."""
-        return not self._url
+        return not self._urls
 
     def snapshot(self) -> SchemaHistory:
         """What is known so far; the first call reads everything."""
@@ -46,13 +59,12 @@ class HistoryFeed:
 
     def refresh(self) -> SchemaHistory:
         """Ask for what is new."""
-        if not self._url:
+        if not self._urls:
             return self._reread_file()
         if self._history is None:
-            self._history = SchemaHistory.of(self._reader.read(self._get("")))
+            self._history = self._read_all()
             return self._history
-        newest = max(self._history.jobs, default=0)
-        return self._fetch_down_to(newest - _OVERLAP)
+        return self._fetch_down_to(self._highest - _OVERLAP, _PAGE)
 
     def wait_for_job(self, job_id: int, timeout: float, stop: Callable[[], bool] = lambda: False) -> Job:
         """The job ``job_id``, polled for until it is there.
@@ -83,31 +95,80 @@ class HistoryFeed:
 
     @property
     def _where(self) -> str:
-        return self._url or str(self._path)
+        return ",".join(self._urls) or str(self._path)
+
+    def _read_all(self) -> SchemaHistory:
+        """From the cache what fits, the rest from the status port."""
+        with _no_collection():
+            cached = self._cache.load() if self._cache is not None else []
+        fits = bool(cached) and self._fits(cached)
+        known = {job.id: job for job in cached} if fits else {}
+        self._reader.know(known.values())
+        with _no_collection():
+            new = list(self._pages(max(known, default=0) - _OVERLAP, _PAGE, known))
+            history = SchemaHistory.of((known | {job.id: job for job in new}).values())
+        self._highest = max(history.jobs, default=0)
+        if self._cache is not None and (len(new) > _CACHE_AGAIN or (cached and not fits)):
+            self._cache.store(sorted(history.jobs.values(), key=lambda job: job.id))
+        return history
+
+    def _fits(self, cached: list[Job]) -> bool:
+        """Whether the history still holds what was cached of it: its oldest and its newest jobs, as they were."""
+        for start in (cached[0].id, cached[-1].id):
+            page = {job.id: job for job in self._reader.read(self._get(f"?start_job_id={start}&limit={_FIRST_PAGE}"))}
+            lowest = min(page, default=start)
+            if any(page.get(job.id) != job for job in cached if lowest <= job.id <= start) or start not in page:
+                _log.warning("the cached DDL history is not that of %s as it is now: it is read anew", self._where)
+                return False
+        return True
 
     def _look_for(self, job_id: int) -> Job | None:
         """Down to the newest job known as well, or a hole would stay between the pages and it."""
-        if not self._url:
+        if not self._urls:
             return self._reread_file().job(job_id)
-        newest = max(self.snapshot().jobs, default=0)
-        return self._fetch_down_to(min(job_id, newest)).job(job_id)
+        self.snapshot()
+        return self._fetch_down_to(min(job_id, self._highest), _FIRST_PAGE).job(job_id)
 
-    def _fetch_down_to(self, job_id: int) -> SchemaHistory:
-        """Read pages, newest first, until one reaches ``job_id``."""
-        found: list[Job] = []
-        query = f"?limit={_PAGE}"
-        while True:
-            page = self._reader.read(self._get(query))
-            found.extend(page)
-            lowest = min((j.id for j in page), default=0)
-            if len(page) < _PAGE or lowest <= max(job_id, 1):
-                break
-            query = f"?start_job_id={lowest - 1}&limit={_PAGE}"
-        self._history = self.snapshot().merged(found)
+    def _fetch_down_to(self, job_id: int, page: int) -> SchemaHistory:
+        """Read what is new, until a page reaches ``job_id``."""
+        history = self.snapshot()
+        found = sorted(self._pages(job_id, page, history.jobs), key=lambda job: job.id)
+        self._history = history.merged(found)
+        self._highest = max(self._highest, found[-1].id if found else 0)
         return self._history
 
+    def _pages(self, job_id: int, limit: int, known: Mapping[int, Job]) -> Iterator[Job]:
+        """The jobs that are not ``known``, newest first, in pages from ``limit`` on that grow, until one reaches ``job_id``."""
+        query, before = f"?limit={limit}", 1 << 62
+        while True:
+            page = self._get(query)
+            ids = [int(job["id"]) for job in page]
+            if ids and max(ids) >= before:
+                raise HistoryUnavailable(f"{self._where}/ddl/history knows no start_job_id: a TiDB of version 5.4 or later is needed")
+            # a finished job does not change
+            yield from self._reader.read(job for job, i in zip(page, ids, strict=True) if i not in known or not _same(known[i], job))
+            before = min(ids, default=0)
+            if len(page) < limit or before <= max(job_id, 1):
+                return
+            limit = min(limit * 4, _PAGE)
+            query = f"?start_job_id={before - 1}&limit={limit}"
+
     def _get(self, query: str) -> list[dict[str, Any]]:
-        url = f"{self._url}/ddl/history{query}"
+        """The answer of the first address that gives one; that one is asked first from then on."""
+        failures = []
+        for url in tuple(self._urls):
+            try:
+                answer = self._get_from(url, query)
+            except HistoryUnavailable as error:
+                failures.append(str(error))
+                continue
+            self._urls.remove(url)
+            self._urls.insert(0, url)
+            return answer
+        raise HistoryUnavailable(" ".join(failures))
+
+    def _get_from(self, address: str, query: str) -> list[dict[str, Any]]:
+        url = f"{address}/ddl/history{query}"
         try:
             with urllib.request.urlopen(url, timeout=_REQUEST_TIMEOUT) as answer:
                 return _jobs(json.load(answer), url)
@@ -130,6 +191,27 @@ class HistoryFeed:
         except (OSError, EOFError, zlib.error, json.JSONDecodeError, UnicodeDecodeError) as error:
             raise HistoryUnavailable(f"the recorded DDL history {self._path} cannot be read: {error}") from error
         return self._history
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Millions of small values are made here that stay for good: to look through them for cycles, again and again, costs more than to make them."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def _same(known: Job, job: Mapping[str, Any]) -> bool:
+    """Whether a job in JSON is one that was read before."""
+    binlog = job.get("binlog") or {}
+    return (known.version, known.state, known.finished_ts) == (
+        binlog.get("SchemaVersion") or 0,
+        job.get("state"),
+        binlog.get("FinishedTS") or 0,
+    )
 
 
 def _jobs(parsed: Any, where: str) -> list[dict[str, Any]]:

@@ -1,8 +1,11 @@
 """The feed over real HTTP and real files."""
 
 import gzip
+import hashlib
 import json
+import pickle
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -11,8 +14,12 @@ from urllib.parse import parse_qs, urlparse
 
 import pytest
 
+from conf.model import ApplyConfig
 from schemas.errors import HistoryUnavailable
+from schemas.history import SchemaHistory
+from sinks.history_cache import HistoryCache
 from sinks.history_feed import HistoryFeed
+from sinks.history_wait import _poll
 from tests.ddl_jobs import database, job, table
 
 
@@ -23,6 +30,7 @@ class Status:
         self.jobs: list[dict[str, Any]] = []
         self.requests: list[str] = []
         self.broken = False
+        self.old = False
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -49,6 +57,8 @@ class Status:
         if self.broken:
             return 500, b"tikv is away"
         found = sorted(self.jobs, key=lambda j: j["id"])
+        if self.old:
+            params.pop("start_job_id", None)
         if "limit" in params:
             found = [j for j in reversed(found) if j["id"] <= params.get("start_job_id", 1 << 60)][: params["limit"]]
         return 200, json.dumps(found or None).encode()
@@ -77,7 +87,7 @@ def test_everything_once_then_only_what_is_new(status: Status) -> None:
     status.jobs = many(1300)
     assert feed.wait_for_job(1200, 5).id == 1200
     assert len(feed.snapshot()) == 1300
-    assert status.requests[0] == "/ddl/history" and all("limit=" in r for r in status.requests[1:])
+    assert all("limit=" in r for r in status.requests), "never everything at once"
 
 
 def test_a_job_that_finished_late_is_found_behind_newer_ones(status: Status) -> None:
@@ -101,6 +111,142 @@ def test_a_history_that_lags_is_polled(status: Status) -> None:
         return False
 
     assert feed.wait_for_job(4, 30, meanwhile).id == 4
+
+
+def test_a_further_job_costs_a_small_page(status: Status) -> None:
+    status.jobs = many(3000)
+    feed = HistoryFeed(status.url)
+    before = feed.snapshot()
+    status.requests.clear()
+    status.jobs = many(3001)
+    assert feed.wait_for_job(3001, 5).id == 3001
+    assert status.requests == ["/ddl/history?limit=8"]
+    assert feed.snapshot() == SchemaHistory.of(feed.snapshot().jobs.values()), "folding on gives what folding anew does"
+    assert before.job(3001) is None and 13_001 not in before.tracks, "a snapshot stays as it was"
+
+
+def cached(status: Status, tmp_path: Path, cluster_id: int = 7) -> HistoryFeed:
+    return HistoryFeed(status.url, HistoryCache(tmp_path / "history", cluster_id))
+
+
+def test_the_cache_saves_reading_everything_again(status: Status, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    status.jobs = many(3000)
+    whole = cached(status, tmp_path).snapshot()
+    status.requests.clear()
+    again = cached(status, tmp_path)
+    assert again.snapshot() == whole and len(status.requests) <= 4 and caplog.text == ""
+    status.jobs = many(3100)
+    assert cached(status, tmp_path).snapshot() == HistoryFeed(status.url).snapshot()
+    assert again.wait_for_job(3050, 5).id == 3050
+
+
+@pytest.mark.parametrize("change", ["oldest", "newest", "restored", "another"])
+def test_a_cache_of_another_history_is_not_used(status: Status, tmp_path: Path, change: str, caplog: pytest.LogCaptureFixture) -> None:
+    status.jobs = many(1000)
+    cached(status, tmp_path).snapshot()
+    match change:
+        case "oldest":
+            status.jobs[0]["query"] = "create database other"
+        case "newest":
+            status.jobs[-1]["query"] = "create table other"
+        case "restored":
+            status.jobs = status.jobs[:900]
+        case "another":
+            status.jobs = [job(i, 3, table(i, f"other{i}")) for i in range(1, 1001)]
+    assert cached(status, tmp_path).snapshot() == HistoryFeed(status.url).snapshot()
+    assert "it is read anew" in caplog.text
+    caplog.clear()
+    assert cached(status, tmp_path).snapshot() == HistoryFeed(status.url).snapshot()
+    assert caplog.text == "", "the cache was replaced"
+
+
+@pytest.mark.parametrize("harm", ["cluster", "torn", "flipped", "empty", "shape", "foreign"])
+def test_a_cache_that_cannot_be_trusted_is_not_used(
+    status: Status, tmp_path: Path, harm: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status.jobs = many(1000)
+    whole = cached(status, tmp_path).snapshot()
+    file = tmp_path / "history" / "history.cache"
+    data = file.read_bytes()
+    cluster = 7
+    match harm:
+        case "cluster":
+            cluster = 8
+        case "torn":
+            file.write_bytes(data[:-100])
+        case "flipped":
+            file.write_bytes(data[:-100] + bytes([data[-100] ^ 1]) + data[-99:])
+        case "empty":
+            file.write_bytes(b"")
+        case "shape":
+            file.write_bytes(data.replace(b'"finished_ts"', b'"ended_ts"', 1))
+        case "foreign":
+            body = pickle.dumps([Path("/")])
+            said = json.loads(data.partition(b"\n")[0]) | {"jobs": 1, "sha256": hashlib.sha256(body).hexdigest()}
+            file.write_bytes(json.dumps(said).encode() + b"\n" + body)
+    assert cached(status, tmp_path, cluster).snapshot() == whole
+    assert "is not used" in caplog.text
+
+
+def test_a_disk_that_refuses_costs_the_cache_only(status: Status, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    status.jobs = many(1000)
+    (tmp_path / "history").write_text("a file, and no directory")
+    assert len(cached(status, tmp_path).snapshot()) == 1000
+    assert "is not cached" in caplog.text
+
+
+def test_an_old_tidb_without_pages_is_named(status: Status) -> None:
+    status.jobs, status.old = many(1000), True
+    with pytest.raises(HistoryUnavailable, match="knows no start_job_id"):
+        HistoryFeed(status.url).snapshot()
+
+
+def test_another_status_port_is_asked_when_one_is_away(status: Status) -> None:
+    status.jobs = many(3)
+    feed = HistoryFeed(f"http://127.0.0.1:1, {status.url}")
+    assert len(feed.snapshot()) == 3
+    status.broken = True
+    with pytest.raises(HistoryUnavailable, match=r"500: tikv is away.*http://127.0.0.1:1/ddl/history.* cannot be read"):
+        feed.refresh()
+
+
+def test_a_status_port_that_restarts_while_a_job_is_awaited_is_waited_out(status: Status) -> None:
+    status.jobs = many(3)
+    feed = HistoryFeed(status.url)
+    feed.snapshot()
+    status.broken = True
+    asked = len(status.requests)
+
+    def meanwhile() -> bool:
+        if len(status.requests) > asked + 2:
+            status.broken, status.jobs = False, many(4)
+        return False
+
+    assert feed.wait_for_job(4, 30, meanwhile).id == 4
+
+
+def test_a_status_port_that_restarts_while_a_version_is_awaited_is_waited_out(status: Status) -> None:
+    status.jobs = many(3)
+    feed = HistoryFeed(status.url)
+    feed.snapshot()
+    status.broken = True
+    asked = len(status.requests)
+
+    def enough(history: SchemaHistory) -> bool:
+        return history.newest_version >= 4
+
+    def back() -> None:
+        while len(status.requests) < asked + 3:
+            time.sleep(0.01)
+        status.broken, status.jobs = False, many(4)
+
+    helper = threading.Thread(target=back)
+    helper.start()
+    assert _poll(feed, enough, ApplyConfig(history_lag=0.05, history_timeout=30))
+    helper.join()
+    status.broken = True
+    with pytest.raises(HistoryUnavailable, match="tikv is away"):
+        _poll(feed, lambda history: False, ApplyConfig(history_lag=0.05, history_timeout=0.2))
 
 
 def test_a_job_that_never_comes_is_named(status: Status) -> None:

@@ -4,7 +4,9 @@ import io
 import json
 import threading
 
-from jobs.report import Progress, Reporter, render_json, render_line, render_summary
+import pytest
+
+from jobs.report import Progress, Reporter, held_by, render_json, render_line, render_summary
 from schemas.events import tso
 
 TS = tso(1_790_000_000_123)
@@ -87,3 +89,19 @@ def test_an_error_ends_the_line_without_a_summary() -> None:
     except KeyError:
         pass
     assert "transactions" not in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("reported", "said"),
+    [
+        ({"held_by": "p1", "resolved": "2026-11-20 12:00:00.000", "unreachable": {}}, "Pump p1 since 2026-11-20 12:00:00.000"),
+        ({"held_by": "p1", "resolved": "2026", "unreachable": {"p1": "refused"}}, "Pump p1 since 2026 (refused)"),
+        ({"held_by": "p1", "resolved": "2026", "holding": "pending bytes"}, "pending bytes, for Pump p1 since 2026"),
+        ({"unreachable": {"p2": "refused"}, "resolved_ts": 262144000}, "Pump p2 (refused) since 1970-01-01 00:00:01.000"),
+        ({"unreachable": {"p2": "not reached yet"}, "resolved_ts": 0}, "Pump p2 (not reached yet)"),
+        ({"registry": "PD is away", "resolved_ts": 262144000}, "the registry (PD is away) since 1970-01-01 00:00:01.000"),
+        ({"unreachable": {}, "resolved_ts": 5}, ""),
+    ],
+)
+def test_who_holds_is_named_with_since_when(reported: dict[str, object], said: str) -> None:
+    assert held_by(reported) == said
