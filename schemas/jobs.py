@@ -135,6 +135,10 @@ class Job:
     multiple_table_infos: tuple[TableInfo, ...]
     finished_ts: int
     """TSO taken after the DDL binlog's commit_ts (golden cases: 20 to 400 ms after)."""
+    start_ts: int = 0
+    """TSO from before the job's first state; 0 = unknown."""
+    sub_jobs: tuple[int, ...] = ()
+    """The types of a multi-schema change's parts."""
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> Self:
@@ -164,6 +168,8 @@ class Job:
             table_info=TableInfo.from_json(table_info) if table_info else None,
             multiple_table_infos=tuple(TableInfo.from_json(t) for t in binlog.get("MultipleTableInfos") or ()),
             finished_ts=binlog.get("FinishedTS") or 0,
+            start_ts=json.get("real_start_ts") or json.get("start_ts") or 0,
+            sub_jobs=tuple(part["type"] for part in (json.get("multi_schema_info") or {}).get("sub_jobs") or ()),
         )
 
     @property

@@ -8,6 +8,7 @@ Promises: pure. The steps, in order, cover (from_ts, to_ts] without a gap, and a
   rolled back or came to nothing, types that no target can hold, and jobs already applied.
 * A row whose schema_version includes a job of its table whose binlog was not read yet has that job, and the unread jobs it builds on,
   executed before the first such row (``early``); the job's own binlog is then a no-op. ``AppliedJobs`` carries that on.
+* So has a job that its table's rows need although their schema_version is lower (``sinks.early``).
 * The tables of a RowsStep are those of the target then: per table the newer of the version of the DDL binlogs read and of its early jobs.
 """
 
@@ -20,6 +21,7 @@ from schemas.events import SchemaVersion
 from schemas.history import Job, JobType, SchemaHistory, TableAt
 from schemas.jobs import DELETE_ONLY, SCHEMA_JOBS
 from schemas.tableinfo import ColumnInfo
+from sinks.early import needed_early
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,9 +226,19 @@ class _Planner:
         after = self._history.table_at(table.table_id, following[0].version) if following else table
         return after.info.public_columns() if after else table.info.public_columns()
 
+    def _next_job(self, touch: Touch) -> tuple[Job, ...]:
+        """The table's first job beyond the rows' version, if they need it all the same."""
+        after_version = max(touch.schema_version, self._applied.version_of(touch.table_id, self._history))
+        job = next(iter(self._history.jobs_of_table(touch.table_id, after_version, self._history.newest_version)), None)
+        before = self._history.table_at(touch.table_id, job.version - 1) if job else None
+        after = self._history.table_at(touch.table_id, job.version) if job else None
+        if job is None or before is None or after is None:
+            return ()
+        return (job,) if needed_early(job, before, after, touch.schema_version, touch.last_commit_ts) else ()
+
     def _unread_jobs(self, touch: Touch) -> tuple[Job, ...]:
         of_table = self._history.jobs_of_table(touch.table_id, self._applied.version, touch.schema_version)
-        needed = [j for j in of_table if j not in self._applied]
+        needed = [j for j in (*of_table, *self._next_job(touch)) if j not in self._applied]
         if not needed:
             return ()
         unread = self._history.jobs_between(self._applied.version, needed[-1].version)

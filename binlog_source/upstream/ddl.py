@@ -1,19 +1,20 @@
 """DDL jobs of the embedded upstream: what they change, the binlogs they write, what the history says of them.
 
-Promises: a job changes the tables at once and is then *emitted*: its binlogs go through the Pumps like any transaction. ``emit=False`` leaves
-that to the caller, so that rows of the new version can precede the binlog. The history shows a job ``history_lag`` seconds after.
+Promises: a job changes the tables, an ALTER state by state (``online``), and is *emitted*: its binlogs go through the Pumps like any transaction.
+``emit=False`` leaves that to the caller, so that rows of the new version can precede the binlog. The history shows a job ``history_lag`` seconds after.
 """
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from binlog_source.upstream import schema
+from binlog_source.upstream import online, schema
+from binlog_source.upstream.online import Change, Step
 from binlog_source.upstream.schema import Column, Json, Table
 from binlog_source.upstream.tablestore import LiveTable
 from schemas.ddl_tokens import quote_name
-from schemas.jobs import DELETE_ONLY, STATE_SYNCED, JobType
+from schemas.jobs import STATE_SYNCED, JobType
 from schemas.proto import binlog_pb2
 from schemas.tableinfo import PUBLIC
 
@@ -24,20 +25,64 @@ STATE_ROLLBACK_DONE = 3
 STATE_CANCELLED = 5
 
 
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One schema version of a job."""
+
+    apply: Callable[[], Json]
+    """Prepares the rows and gives the table's next info."""
+    live: LiveTable
+    binlog: int | None
+    """Schema state of the binlog that is written with it."""
+    changes: tuple[int, ...]
+    """Which of the statement's changes take a step."""
+
+
 @dataclass(slots=True)
 class Ddl:
-    """One job and the binlogs it has still to write, by schema state."""
+    """One job, the schema states it has still to go through, and the binlogs it has still to write."""
 
     upstream: "Upstream"
     job: Json
     text: str
     """``ddl_query`` of its binlogs."""
     states: list[int]
+    """Schema states of the binlogs that are due."""
+    stages: list[Stage] = field(default_factory=list)
+    """Schema versions to come."""
+    versions: list[int] = field(default_factory=list)
+    """Schema versions so far, one for each state."""
 
     @property
     def version(self) -> int:
-        """The schema version at which the result is visible; 0 = the job failed."""
+        """The schema version at which the result is visible; 0 = the job failed, or is not done."""
         return int(self.job["binlog"]["SchemaVersion"])
+
+    @property
+    def done(self) -> bool:
+        """Every state is behind it."""
+        return not self.stages
+
+    def advance(self, *, emit: bool = True) -> int:
+        """Go to the next schema state; its version. The history shows the job after the last one."""
+        stage = self.stages.pop(0)
+        with self.upstream.lock:
+            store = self.upstream.store
+            store.alter(stage.live, stage.apply(), version := store.new_version())
+            self.versions.append(version)
+            for place, number in enumerate(stage.changes if "multi_schema_info" in self.job else ()):
+                self.job["multi_schema_info"]["sub_jobs"][number]["schema_version"] = 0 if place else version
+            if self.done:
+                self.job["binlog"] |= {"SchemaVersion": version, "TableInfo": stage.live.info, "FinishedTS": self.upstream.oracle.next()}
+        if stage.binlog is not None:
+            self.states.append(stage.binlog)
+            self.job["schema_state"] = stage.binlog
+        if emit:
+            self.emit()
+        if self.done:
+            with self.upstream.lock:
+                self.upstream.history.add(self.job)
+        return version
 
     def emit(self) -> "Ddl":
         """Write the binlogs that are left."""
@@ -65,6 +110,34 @@ class Ddl:
             upstream.mvcc.commit(binlog.prewrite_key, binlog.start_ts, binlog.commit_ts)
             upstream.pumps.commit(binlog.start_ts, binlog.SerializeToString())
         return binlog.commit_ts
+
+
+def _stages(live: LiveTable, changes: Sequence[Change]) -> list[Stage]:
+    """The states of a job: what can be rolled back, change by change; what cannot, at once; the rest."""
+
+    def stage(steps: Sequence[tuple[int, Step]], binlog: int | None, backfill: bool = False) -> Stage:
+        def apply() -> Json:
+            info = live.info
+            for number, step in steps:
+                conversion = changes[number].convert
+                if backfill and conversion is not None:
+                    live.backfill(_id_of(info, conversion.temporary))
+                info = step(info)
+                if conversion is not None and not backfill:
+                    live.conversions[_id_of(info, conversion.temporary)] = (_id_of(info, conversion.column), conversion.of)
+            return info
+
+        return Stage(apply, live, binlog, tuple(number for number, _ in steps))
+
+    steps = [stage([(n, step)], None) for n, change in enumerate(changes) for step in change.prepare]
+    steps.append(stage([(n, change.switch) for n, change in enumerate(changes)], None, backfill=True))
+    steps += [stage([(n, step)], None) for n, change in enumerate(changes) for step in change.finish]
+    binlogs = changes[0].binlog_states if len(changes) == 1 else {len(steps) - 1: 0}
+    return [replace(s, binlog=binlogs.get(number)) for number, s in enumerate(steps)]
+
+
+def _id_of(info: Json, name: str) -> int:
+    return next(int(c["id"]) for c in info["cols"] if c["name"]["O"] == name)
 
 
 class History:
@@ -146,47 +219,33 @@ class DdlRunner:
 
     def add_column(self, qualified: str, column: Column, *, emit: bool = True) -> Ddl:
         """ALTER TABLE … ADD COLUMN, as the last one."""
-
-        def change(live: LiveTable) -> Json:
-            columns = live.info["cols"]
-            fresh = schema.column_json(column, live.info["max_col_id"] + 1, len(columns), added=True)
-            return schema.with_columns(live.info, [*columns, fresh])
-
-        return self._alter(qualified, JobType.ADD_COLUMN, f"ADD COLUMN {column.text()}", change, emit)
+        return self.alter(qualified, online.add_column(column), emit=emit)
 
     def modify_column(self, qualified: str, column: Column, *, convert: Callable[[Any], Any] | None = None, emit: bool = True) -> Ddl:
         """ALTER TABLE … MODIFY COLUMN. With ``convert`` the data change and the column gets a new id, else only its type changes."""
-
-        def change(live: LiveTable) -> Json:
-            columns = list(live.info["cols"])
-            place = next(i for i, old in enumerate(columns) if old["name"]["O"] == column.name)
-            old_id = columns[place]["id"]
-            new_id = old_id if convert is None else live.info["max_col_id"] + 1
-            fresh = schema.column_json(column, new_id, place)
-            fresh["origin_default"] = columns[place]["origin_default"]
-            fresh["type"]["Flag"] |= columns[place]["type"]["Flag"] & 2
-            columns[place] = fresh
-            if convert is not None:
-                self._store.convert(live, old_id, new_id, convert)
-            return schema.with_columns(live.info, columns)
-
-        return self._alter(qualified, JobType.MODIFY_COLUMN, f"MODIFY COLUMN {column.text()}", change, emit)
+        return self.alter(qualified, online.modify_column(column, convert), emit=emit)
 
     def drop_column(self, qualified: str, name: str, *, emit: bool = True) -> Ddl:
-        """ALTER TABLE … DROP COLUMN: two schema versions and two binlogs, the first with schema state delete-only."""
+        """ALTER TABLE … DROP COLUMN: two binlogs, the first with schema state delete-only."""
+        return self.alter(qualified, online.drop_column(name), emit=emit)
 
-        def hide(live: LiveTable) -> Json:
-            kept = [c for c in live.info["cols"] if c["name"]["O"] != name]
-            gone = [{**c, "state": DELETE_ONLY} for c in live.info["cols"] if c["name"]["O"] == name]
-            return schema.with_columns(live.info, kept + gone)
+    def alter(self, qualified: str, *changes: Change, emit: bool = True) -> Ddl:
+        """ALTER TABLE; several changes are one multi-schema change."""
+        ddl = self.start(qualified, *changes)
+        while not ddl.done:
+            ddl.advance(emit=emit)
+        return ddl
 
-        def drop(live: LiveTable) -> Json:
-            return schema.with_columns(live.info, [c for c in live.info["cols"] if c["name"]["O"] != name])
-
+    def start(self, qualified: str, *changes: Change) -> Ddl:
+        """The same, to be taken from state to state with ``Ddl.advance``."""
         with self._upstream.lock:
             live = self._store.table(qualified)
-            self._store.alter(live, hide(live), self._store.new_version())
-        return self._alter(qualified, JobType.DROP_COLUMN, f"DROP COLUMN {quote_name(name)}", drop, emit, states=[DELETE_ONLY, 0])
+            type_ = changes[0].type if len(changes) == 1 else JobType.MULTI_SCHEMA_CHANGE
+            text = f"ALTER TABLE {quote_name(live.name)} {', '.join(c.text for c in changes)};"
+            job = self._job(type_, live.db, 0, text, live)
+            if len(changes) > 1:
+                job["multi_schema_info"] = {"sub_jobs": [{"type": int(c.type), "schema_version": 0} for c in changes], "revertible": False}
+        return Ddl(self._upstream, job, text, [], _stages(live, changes))
 
     def failed(self, qualified: str, type_: int, query: str, *, state: int = STATE_ROLLBACK_DONE, emit: bool = True) -> Ddl:
         """A job that changed nothing (rolled back or cancelled): schema version 0, but with a binlog."""
@@ -195,19 +254,8 @@ class DdlRunner:
             job = self._job(type_, live.db, 0, query, live) | {"state": state}
         return self._finish(job, query, emit, state=0)
 
-    def _alter(
-        self, qualified: str, type_: int, clause: str, change: Callable[[LiveTable], Json], emit: bool, states: list[int] | None = None
-    ) -> Ddl:
-        with self._upstream.lock:
-            live = self._store.table(qualified)
-            version = self._store.new_version()
-            self._store.alter(live, change(live), version)
-            text = f"ALTER TABLE {quote_name(live.name)} {clause};"
-            job = self._job(type_, live.db, version, text, live)
-        return self._finish(job, text, emit, states=states)
-
-    def _finish(self, job: Json, text: str, emit: bool, *, state: int = PUBLIC, states: list[int] | None = None) -> Ddl:
-        ddl = Ddl(self._upstream, job, text, states or [state])
+    def _finish(self, job: Json, text: str, emit: bool, *, state: int = PUBLIC) -> Ddl:
+        ddl = Ddl(self._upstream, job, text, [state])
         job["schema_state"] = ddl.states[-1]
         if emit:
             ddl.emit()
@@ -228,6 +276,7 @@ class DdlRunner:
             "err_count": 0,
             "row_count": 0,
             "raw_args": None,
+            "start_ts": self._upstream.oracle.next(),
             "schema_state": PUBLIC,
             "query": query,
             "binlog": {

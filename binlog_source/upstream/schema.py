@@ -19,8 +19,10 @@ Json = dict[str, Any]
 
 CHARSET = "utf8mb4"
 COLLATION = "utf8mb4_bin"
-DELETE_ONLY = 1
-"""State of a column that no row is written with any more."""
+DELETE_ONLY, WRITE_ONLY, WRITE_REORG, DELETE_REORG = 1, 2, 3, 4
+"""Schema states of columns and indexes on their way to ``PUBLIC`` or back."""
+WRITABLE = frozenset({PUBLIC, WRITE_ONLY, WRITE_REORG})
+"""States of the columns that an INSERT writes."""
 
 _TYPE = re.compile(r"(?P<name>[a-z]+)(?:\((?P<args>.*)\))?(?P<unsigned> unsigned)?\Z")
 _FLEN = {
@@ -75,12 +77,15 @@ class Column:
     """``bigint unsigned``, ``varchar(20)``, ``decimal(10,2)``, ``datetime(3)``, ``enum('a','b')``…"""
     not_null: bool = False
     default: str | int | float | None = None
+    collate: str = ""
+    """Collation of a text; empty = the table's."""
 
     def text(self) -> str:
         """The column definition in TiDB's restored form."""
         kind = re.sub(r"^[a-z]+", lambda m: m[0].upper(), self.kind).replace(" unsigned", " UNSIGNED")
         default = "" if self.default is None else f" DEFAULT {_literal(self.default)}"
-        return f"{quote_name(self.name)} {kind}{' NOT NULL' if self.not_null else ''}{default}"
+        collate = f" COLLATE {self.collate}" if self.collate else ""
+        return f"{quote_name(self.name)} {kind}{collate}{' NOT NULL' if self.not_null else ''}{default}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,7 @@ class Table:
     clustered: bool = True
     """False: the handle is ``_tidb_rowid`` though there is a primary key."""
     unique: tuple[tuple[str, ...], ...] = ()
+    """Unique keys; a column is ``c``, or ``c(3)`` for a prefix."""
 
     def text(self) -> str:
         """The CREATE TABLE in TiDB's restored form."""
@@ -101,7 +107,7 @@ class Table:
             parts.append(
                 f"PRIMARY KEY({_names(self.primary_key)}) /*T![clustered_index] {'CLUSTERED' if self.clustered else 'NONCLUSTERED'} */"
             )
-        parts += [f"UNIQUE `u{number}`({_names(columns)})" for number, columns in enumerate(self.unique, 1)]
+        parts += [f"UNIQUE `u{number}`({', '.join(map(part_text, columns))})" for number, columns in enumerate(self.unique, 1)]
         return f"CREATE TABLE {quote_name(self.name)} ({','.join(parts)});"
 
 
@@ -126,7 +132,7 @@ def table_json(table: Table, table_id: int) -> Json:
         "charset": CHARSET,
         "collate": COLLATION,
         "cols": columns,
-        "index_info": [_index_json(i, *key, by_name) for i, key in enumerate(keys, 1)] or None,
+        "index_info": [index_json(i, n, c, by_name, primary=p) for i, (n, c, p) in enumerate(keys, 1)] or None,
         "state": PUBLIC,
         "pk_is_handle": pk_is_handle,
         "is_common_handle": bool(table.primary_key) and table.clustered and not integer_key,
@@ -181,25 +187,42 @@ def _type_json(column: Column) -> Json:
         "Flen": flen,
         "Decimal": scale,
         "Charset": CHARSET if textual else "binary",
-        "Collate": COLLATION if textual else "binary",
+        "Collate": (column.collate or COLLATION) if textual else "binary",
         "Elems": [word.replace("''", "'") for word in words] or None,
         "ElemsIsBinaryLit": None,
         "Array": False,
     }
 
 
-def _index_json(index_id: int, name: str, columns: Sequence[str], primary: bool, by_name: dict[str, Json]) -> Json:
+def index_json(
+    index_id: int, name: str, columns: Sequence[str], by_name: dict[str, Json], *, unique: bool = True, primary: bool = False
+) -> Json:
+    """One element of ``index_info``, public."""
+    parts = [(match["name"], int(match["length"] or WHOLE_COLUMN)) for match in map(_part, columns)]
     return {
         "id": index_id,
         "idx_name": name_json(name),
-        "idx_cols": [{"name": name_json(c), "offset": by_name[c]["offset"], "length": WHOLE_COLUMN} for c in columns],
-        "is_unique": True,
+        "idx_cols": [{"name": name_json(c), "offset": by_name[c]["offset"], "length": length} for c, length in parts],
+        "is_unique": unique,
         "is_primary": primary,
         "state": PUBLIC,
         "comment": "",
         "is_invisible": False,
         "mv_index": False,
     }
+
+
+def part_text(part: str) -> str:
+    """A column of an index, or a prefix of one, as SQL."""
+    match = _part(part)
+    return quote_name(match["name"]) + (f"({match['length']})" if match["length"] else "")
+
+
+def _part(part: str) -> re.Match[str]:
+    match = re.fullmatch(r"(?P<name>[^(]+)(?:\((?P<length>\d+)\))?", part)
+    if match is None:
+        raise ConfigError(f"{part!r} is neither a column nor a prefix like c(3)")
+    return match
 
 
 def with_columns(info: Json, columns: Sequence[Json]) -> Json:

@@ -33,6 +33,8 @@ class LiveTable:
     """Ascending (schema version, table info)."""
     rows: dict[Handle, Row] = field(default_factory=dict)
     next_rowid: int = 1
+    conversions: dict[int, tuple[int, Callable[[Any], Any]]] = field(default_factory=dict)
+    """Columns that a MODIFY COLUMN fills: id -> the id they are made of, and how."""
 
     @property
     def name(self) -> str:
@@ -52,6 +54,21 @@ class LiveTable:
         for _, info in self.versions:
             full |= {column.id: schema.origin_of(column) for column in info.columns if column.id not in full}
         return full | dict(row)
+
+    def converted(self, info: TableInfo, row: Row) -> dict[int, Any]:
+        """``row`` with what a MODIFY COLUMN under way makes of it, as a session that knows ``info`` writes it."""
+        making = {
+            c.id: self.conversions[c.id]
+            for c in info.columns
+            if c.id in self.conversions and c.state in (schema.WRITE_ONLY, schema.WRITE_REORG)
+        }
+        return {**row, **{new: convert(row[old]) for new, (old, convert) in making.items()}}
+
+    def backfill(self, column_id: int) -> None:
+        """Fill a column that a MODIFY COLUMN makes, in every row."""
+        old, convert = self.conversions[column_id]
+        for handle, row in self.rows.items():
+            self.rows[handle] = {**row, column_id: convert(self.completed(row)[old])}
 
     def new_handle(self, info: TableInfo, row: Row) -> Handle:
         """The handle of a row that is inserted."""
@@ -102,11 +119,6 @@ class TableStore:
         """Give a table its next info."""
         table.info = info
         table.versions.append((version, schema.parsed(info)))
-
-    def convert(self, table: LiveTable, old: int, new: int, convert: Callable[[Any], Any]) -> None:
-        """Fill column id ``new`` from column id ``old`` in every row."""
-        for handle, row in table.rows.items():
-            table.rows[handle] = {**row, new: convert(table.completed(row)[old])}
 
     def lock_row(self, table_id: int, handle: Handle, start_ts: int) -> None:
         """Reserve a row for a transaction."""

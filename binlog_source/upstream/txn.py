@@ -39,7 +39,8 @@ class Txn:
         with self._upstream.lock:
             live, info = self._table(table)
             given = {column_of(info, name).id: value for name, value in values.items()}
-            row = {c.id: schema.default_of(c) for c in info.columns if c.state != schema.DELETE_ONLY and not c.generated} | given
+            writable = [c for c in info.columns if c.state in schema.WRITABLE and not c.generated]
+            row = live.converted(info, {c.id: schema.default_of(c) if c.public else schema.origin_of(c) for c in writable} | given)
             handle = live.new_handle(info, row)
             self._insert(live, info, handle, row)
             return handle
@@ -49,7 +50,7 @@ class Txn:
         with self._upstream.lock:
             live, info = self._table(table)
             old = self._row(live, handle)
-            new = {**old, **{column_of(info, name).id: value for name, value in values.items()}}
+            new = live.converted(info, {**old, **{column_of(info, name).id: value for name, value in values.items()}})
             keyed = info.pk_is_handle or info.is_common_handle
             new_handle = live.new_handle(info, new) if keyed else handle
             if new_handle != handle:

@@ -2,11 +2,9 @@
 
 import random
 from collections import Counter
-from dataclasses import dataclass, field
 
 import pytest
 
-from binlog_source.pump_client.protocol import Sent, unheard
 from binlog_source.upstream.cluster import Upstream
 from binlog_source.upstream.schema import Column, Table, parsed, table_json
 from binlog_source.upstream.values import EVERY_TYPE, comparable, form_of, value_for
@@ -14,33 +12,7 @@ from binlog_source.upstream.workload import DdlMix, Lane, WorkloadConfig, create
 from schemas.codec.rowwriter import encode_value
 from schemas.proto import binlog_pb2
 from schemas.tableinfo import ColumnType
-
-
-@dataclass
-class Written:
-    """Takes binlogs in a Pump's place."""
-
-    payloads: list[bytes] = field(default_factory=list)
-
-    cluster_id: int = 7
-
-    def prewrite(self, start_ts: int, payload: bytes, sent: Sent = unheard) -> None:
-        self.payloads.append(payload)
-
-    def outcome(self, start_ts: int, payload: bytes) -> None:
-        self.payloads.append(payload)
-
-    def duplicate(self, start_ts: int, payload: bytes) -> bool:
-        return False
-
-    def forget(self, start_ts: int) -> None:
-        pass
-
-    def flush(self, timeout: float = 30.0) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
+from tests.fakes.written import Written
 
 
 def run(seed: int, rounds: int = 50, lanes: int = 3) -> tuple[Upstream, Written, list[Lane], DdlMix]:

@@ -1,0 +1,46 @@
+"""A Pump client that keeps what it is given: an upstream without Pumps."""
+
+from dataclasses import dataclass, field
+
+from binlog_source.pump_client.protocol import Sent, unheard
+from schemas.proto import binlog_pb2
+
+
+@dataclass
+class Written:
+    """Takes binlogs in a Pump's place."""
+
+    payloads: list[bytes] = field(default_factory=list)
+
+    cluster_id: int = 7
+
+    def prewrite(self, start_ts: int, payload: bytes, sent: Sent = unheard) -> None:
+        self.payloads.append(payload)
+
+    def outcome(self, start_ts: int, payload: bytes) -> None:
+        self.payloads.append(payload)
+
+    def duplicate(self, start_ts: int, payload: bytes) -> bool:
+        return False
+
+    def forget(self, start_ts: int) -> None:
+        pass
+
+    def flush(self, timeout: float = 30.0) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def commits(self) -> list[binlog_pb2.Binlog]:
+        """Complete Commits by commit_ts, as sorted delivery gives them."""
+        records = [binlog_pb2.Binlog.FromString(p) for p in self.payloads]
+        prewrites = {r.start_ts: r for r in records if r.tp == binlog_pb2.Prewrite}
+        found = []
+        for record in records:
+            if record.tp == binlog_pb2.Commit:
+                whole = binlog_pb2.Binlog()
+                whole.CopyFrom(prewrites[record.start_ts])
+                whole.tp, whole.commit_ts = record.tp, record.commit_ts
+                found.append(whole)
+        return sorted(found, key=lambda b: b.commit_ts)

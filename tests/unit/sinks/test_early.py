@@ -1,0 +1,70 @@
+"""Jobs that rows of a lower schema version need."""
+
+import pytest
+
+from binlog_source.upstream import online
+from binlog_source.upstream.cluster import Upstream
+from binlog_source.upstream.online import Change
+from binlog_source.upstream.schema import Column, Table
+from schemas.history import JobReader, SchemaHistory
+from sinks.early import needed_early
+from sinks.segments import AppliedJobs, DdlStep, RowsStep, Touch, plan_steps
+from tests.fakes.written import Written
+
+ADD = online.add_column(Column("d", "int"))
+WIDER = online.modify_column(Column("a", "varchar(9)"), str)
+
+
+def altered(*changes: Change) -> tuple[SchemaHistory, int, list[int]]:
+    """The history, the table's id, and the schema version of each state that it went through."""
+    upstream = Upstream(Written())
+    upstream.ddl.create_database("d")
+    upstream.ddl.create_table("d", Table("t", (Column("a", "int"), Column("b", "int"), Column("c", "int")), unique=(("b",),)))
+    ddl = upstream.ddl.alter("d.t", *changes)
+    return SchemaHistory.of(JobReader().read(upstream.jobs())), upstream.store.table("d.t").id, ddl.versions
+
+
+@pytest.mark.parametrize(
+    ("changes", "first"),
+    [
+        ((ADD,), 3),
+        ((WIDER,), 3),
+        ((online.drop_column("c"),), 3),
+        ((online.drop_column("b"),), 0),
+        ((online.drop_index("u1"),), 0),
+        ((ADD, WIDER), 6),
+        ((ADD, online.drop_column("c")), 3),
+        ((online.drop_column("c"), WIDER), 3),
+        ((online.drop_column("b"), online.drop_index("u1"), WIDER), 3),
+    ],
+    ids=lambda value: " and ".join(c.text for c in value) if isinstance(value, tuple) else None,
+)
+def test_the_first_state_whose_rows_need_the_job(changes: tuple[Change, ...], first: int) -> None:
+    history, table_id, versions = altered(*changes)
+    job = history.ordered[-1]
+    assert job.version == versions[-1]
+    before, after = history.table_at(table_id, job.version - 1), history.table_at(table_id, job.version)
+    assert before is not None
+    assert after is not None
+    needed = [needed_early(job, before, after, v, 0) for v in (before.version, *versions)]
+    assert needed == [False] + [place >= first for place in range(len(versions))]
+
+
+def test_where_other_tables_change_meanwhile_the_time_tells() -> None:
+    history, table_id, _ = altered(ADD, online.drop_column("c"))
+    job = history.ordered[-1]
+    before, after = history.table_at(table_id, job.version - 1), history.table_at(table_id, job.version)
+    assert before is not None
+    assert after is not None
+    early = before.version + 1
+    assert [needed_early(job, before, after, early, ts) for ts in (0, job.start_ts, job.start_ts + 1)] == [False, False, True]
+
+
+def test_the_job_is_done_before_such_a_row_and_its_binlog_does_nothing_more() -> None:
+    history, table_id, versions = altered(ADD, online.drop_column("c"))
+    job = history.ordered[-1]
+    touches = [Touch(table_id, versions[0], 10, 1, 10), Touch(table_id, versions[3], 20, 1, 20)]
+    steps = plan_steps((5, 30), (), touches, history, AppliedJobs(history.ordered[-2].version))
+    assert [type(s) for s in steps] == [RowsStep, DdlStep, RowsStep]
+    assert isinstance(steps[1], DdlStep)
+    assert (steps[1].job.id, steps[1].early, steps[1].commit_ts) == (job.id, True, 19)
