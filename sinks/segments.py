@@ -20,7 +20,6 @@ from schemas.errors import HistoryUnavailable
 from schemas.events import SchemaVersion
 from schemas.history import Job, JobType, SchemaHistory, TableAt
 from schemas.jobs import DELETE_ONLY, SCHEMA_JOBS
-from schemas.tableinfo import ColumnInfo
 from sinks.early import needed_early
 
 
@@ -213,18 +212,18 @@ class _Planner:
         table = self._applied.table(table_id, self._history)
         if table is None:
             return None
-        ahead = max(t.schema_version for t in self._rows if t.table_id == table_id) > self._history.newest_version
-        left = self._next_columns(table)
+        following = self._history.jobs_of_table(table_id, table.version, self._history.newest_version)
+        if not following:
+            # The rows may come from states of a job that the history does not show yet.
+            newest = max(t.schema_version for t in self._rows if t.table_id == table_id)
+            return replace(table, dropping=table.dropping or newest > table.version)
+        # A multi-schema change has no delete-only binlog, and a restart forgets one.
+        after = self._history.table_at(table_id, following[0].version)
+        left = after.info.public_columns() if after else table.info.public_columns()
         ids, names = {c.id for c in left}, {c.name for c in left}
         gone = [c for c in table.info.public_columns() if c.id not in ids]
         leaving = frozenset(c.id for c in gone if c.name not in names)
-        return replace(table, dropping=table.dropping or ahead or bool(gone), leaving=leaving)
-
-    def _next_columns(self, table: TableAt) -> tuple[ColumnInfo, ...]:
-        """The columns after the table's next job: a multi-schema change has no delete-only binlog, and a restart forgets one."""
-        following = self._history.jobs_of_table(table.table_id, table.version, self._history.newest_version)
-        after = self._history.table_at(table.table_id, following[0].version) if following else table
-        return after.info.public_columns() if after else table.info.public_columns()
+        return replace(table, dropping=table.dropping or bool(gone), leaving=leaving)
 
     def _next_job(self, touch: Touch) -> tuple[Job, ...]:
         """The table's first job beyond the rows' version, if they need it all the same."""

@@ -25,6 +25,7 @@ from schemas.explode import explode
 from schemas.history import JobReader, SchemaHistory
 from schemas.proto import binlog_pb2
 from schemas.stages import ROW_EVENT, TRANSACTION
+from schemas.tableinfo import ColumnType
 from sinks.batch import merge, rows_between, summarise
 from sinks.plan import Phase, PlanLimits, plan_rows
 from sinks.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, plan_steps
@@ -149,10 +150,14 @@ class Writers:
             if alike and column.name == "d":
                 # rows that differ in nothing but a column that some sessions do not know yet: no binlog says which of them goes
                 continue
-            if alike and not column.not_null:
-                row[column.name] = None if column.name in keyed else 1
+            number = 1 if alike and not column.not_null else n
+            if alike and column.name in keyed and not column.not_null:
+                row[column.name] = None
+            elif column.tp in (ColumnType.INT, ColumnType.BIGINT):
+                row[column.name] = number
             else:
-                row[column.name] = n if column.tp in (3, 8) else f"{n:03d}x" if column.charset != "binary" else b"%03dx" % n
+                text = str(number) if column.name == "c" else f"{number:03d}x"
+                row[column.name] = text.encode() if column.charset == "binary" else text
         return row
 
 
