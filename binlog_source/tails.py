@@ -79,7 +79,7 @@ class Tail:
             pull.cancel()
 
     def view(self, start: BinlogOffset) -> TailView | None:
-        """The steps past ``start``; None while the Pump has not answered. Call with the condition held."""
+        """The steps past ``start``; None while the Pump has not told its log up to there. Call with the condition held."""
         mark = start.pumps.get(self.endpoint.pump)
         if self._base is None:
             return None
@@ -93,6 +93,9 @@ class Tail:
             self._pass_over(start.resolved_ts)
             return TailView(self._base, max(self._taken.sorted_promise, start.resolved_ts), tuple(self._steps), joined=mark is None)
         origin = self._base if mark is None else mark.position
+        if self._end < origin:
+            # A new tail tells the log from R on: how much of it waits is known when it has come to where the stream is.
+            return None
         self._take(origin)
         self._release(start.resolved_ts)
         taken = self._taken

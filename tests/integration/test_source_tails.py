@@ -106,6 +106,29 @@ def test_after_a_restart_what_waits_is_known_again(tails: Tails) -> None:
         script.over.set()
 
 
+def test_a_tail_that_has_not_come_to_where_the_stream_is_says_nothing(tails: Tails) -> None:
+    """Or less would seem to wait than does, and more would be read."""
+    start = BinlogOffset(Delivery.RAW, 10, 1, {"p": PumpMark(Position(0, 400_000))})
+    slow = threading.Event()
+
+    def script(asked: Asked) -> Iterator[bytes]:
+        yield tip(100_000, 10, 10)
+        yield tip(200_000, 10, 25, max_ts=25)
+        slow.wait(10)
+        yield tip(400_000, 10, 35, max_ts=35)
+        over.wait(10)
+
+    over = threading.Event()
+    with ScriptedPump(script, TIP) as pump:
+        follow(tails, p=pump)
+        assert not tails.wait(lambda: tails.views(start) is not None, 0.5)
+        assert not tails.unreachable()
+        slow.set()
+        assert tails.wait(lambda: tails.views(start) is not None, 5)
+        assert pending_bytes(tails.views(start) or {}) == 300_000
+        over.set()
+
+
 def test_a_real_pump_is_followed_by_commit_ts_alone(tails: Tails) -> None:
     script = Held(message(1, 11, 12), message(2, 20, 20))
     with ScriptedPump(script) as pump:
