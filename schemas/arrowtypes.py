@@ -114,14 +114,15 @@ def missing_value(column: ColumnInfo, at_row: TableInfo | None) -> Value:
     if column.tp == ColumnType.BIT and known.origin_default_bit is not None:
         return int.from_bytes(known.origin_default_bit, "big")
     if known.origin_default is None:
-        return _zero(column) if known.not_null else None
+        return zero_value(column) if known.not_null else None
     try:
         return _from_json(column, known.origin_default)
     except (ValueError, ArithmeticError) as error:
         raise Corruption(f"the origin default {known.origin_default!r} of column {column.name} (id {column.id}) does not fit it") from error
 
 
-def _zero(column: ColumnInfo) -> Value:
+def zero_value(column: ColumnInfo) -> Value:
+    """What TiDB takes for a column that may not be NULL and has no value."""
     kind = kind_of(column)
     match kind:
         case Kind.INT | Kind.UINT | Kind.NUMBER:

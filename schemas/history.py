@@ -17,7 +17,17 @@ from schemas.history_fold import Dropped, Fold, TableSnapshot, Track
 from schemas.jobs import UNSUPPORTED, DbInfo, Job, JobReader, JobType
 from schemas.tableinfo import TableInfo
 
-__all__ = ["UNSUPPORTED", "DbInfo", "Job", "JobReader", "JobType", "SchemaHistory", "TableAt", "TableSnapshot"]
+__all__ = ["UNSUPPORTED", "DbInfo", "FrozenAs", "Job", "JobReader", "JobType", "SchemaHistory", "TableAt", "TableSnapshot"]
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenAs:
+    """How rows are written to a table that stayed behind the upstream, because a DDL of it was refused."""
+
+    since_job: int
+    """The first job that the target was not given."""
+    narrow: frozenset[int]
+    """Ids of the columns that may be NULL upstream and not on the target: a NULL becomes the type's zero value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +46,8 @@ class TableAt:
     """A column of ``info`` may be on its way out: rows may lack it already."""
     leaving: frozenset[int] = frozenset()
     """Ids of the columns that the table's next DDL takes away, as far as the history knows it."""
+    frozen: FrozenAs | None = None
+    """Not None: ``info`` is what both sides have, under the target's names."""
 
     def default_info(self, row_version: int) -> TableInfo | None:
         """The info whose defaults complete a row of this version: the first snapshot not older than the row (rows.md 8, ``pinfo``)."""

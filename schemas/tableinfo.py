@@ -95,6 +95,8 @@ class ColumnInfo:
     hidden: bool
     state: int
     comment: str
+    version: int = 2
+    """Of this description: below 1 the default of a TIMESTAMP is in the time zone of the TiDB server, from 1 on in UTC."""
 
     @property
     def unsigned(self) -> bool:
@@ -159,6 +161,7 @@ class ColumnInfo:
             hidden=bool(json.get("hidden")),
             state=json["state"],
             comment=json.get("comment") or "",
+            version=json.get("version") or 0,
         )
 
 

@@ -44,9 +44,10 @@ from sinks.batch import (
     without,
 )
 from sinks.checked import Effects, checked
-from sinks.ddl_apply import DdlOutcome, apply_ddl, ensure_ddl_table, load_applied
+from sinks.ddl_apply import DdlOutcome, apply_ddl, ensure_ddl_table, load_applied, load_refused
 from sinks.ddl_text import silent_losses
 from sinks.dialect import Flavour
+from sinks.frozen import RefusedJobs, fitted
 from sinks.history_feed import HistoryFeed
 from sinks.history_wait import complete_history
 from sinks.lease import Holder, Lease
@@ -120,6 +121,7 @@ class BatchApplier:
         self._limits = PlanLimits()
         self._flavour = Flavour.MARIADB
         self._applied = AppliedJobs(0)
+        self._refused: RefusedJobs = frozenset()
         self._shipped: tuple[SchemaHistory, Broadcast[SchemaHistory]] | None = None
         self._waited_for: set[int] = set()
         self._lease: Lease | None = None
@@ -156,6 +158,7 @@ class BatchApplier:
         version = found.schema_version or history.version_at(self.commit_ts)
         with self._connect() as session:
             self._applied = load_applied(session, self._apply, self._cluster_id, version)
+            self._refused = load_refused(session, self._apply, self._cluster_id)
         if not found.commit_ts:
             self._transact(self._save_first)
         return replace(found, commit_ts=self.commit_ts, schema_version=version)
@@ -364,6 +367,7 @@ class BatchApplier:
         complete_history(self._feed, job_ids, touches, self._waited_for, self._apply)
 
     def _apply_atomic(self, rows: pa.Table, step: RowsStep, tally: _Tally) -> None:
+        step = self._fitted(step, tally, rows)
         self.stage = "plan"
         with tally.timed("plan"):
             plan = self._plan(rows, step) if rows.num_rows else Plan()
@@ -373,6 +377,14 @@ class BatchApplier:
         faults.point("after-downstream-commit")
         self.commit_ts, self._applied = step.upto_ts, step.applied
         tally.rows_written += plan.counts.deleted + plan.counts.written
+
+    def _fitted(self, step: RowsStep, tally: _Tally, rows: pa.Table | None = None) -> RowsStep:
+        """``step`` with its frozen tables as the target has them; rows that have nowhere to go are told of, and counted where they are here."""
+        step, stranded = fitted(step, self._feed.snapshot(), self._refused)
+        for lost in stranded:
+            here = -1 if rows is None else int(pc.sum(pc.equal(rows.column("table_id"), lost.table_id)).as_py() or 0)
+            tally.findings.append(Finding(FindingKind.DDL, lost.why, lost.table, step.upto_ts, wanted=here, found=0 if here >= 0 else -1))
+        return step
 
     def _plan(self, rows: pa.Table, step: RowsStep) -> Plan:
         return plan_rows(without(rows, "table_id", step.gone), step.tables, self._limits, flavour=self._flavour, route=self._route)
@@ -415,6 +427,7 @@ class BatchApplier:
 
     def _apply_in_parts(self, events: DataFrame, step: RowsStep, parts: int, tally: _Tally) -> None:
         schema, cluster_id = self._apply.checkpoint_schema, self._cluster_id
+        step = self._fitted(step, tally)
 
         def begin(session: Session) -> None:
             if self._next_is(session, step):
@@ -448,8 +461,10 @@ class BatchApplier:
     def _apply_ddl(self, step: DdlStep, tally: _Tally) -> None:
         self.stage = "ddl"
         with tally.timed("ddl"):
-            losses = self._retried_ddl(step).losses
-            tally.findings += [Finding(FindingKind.DDL, words, commit_ts=step.commit_ts) for words in losses]
+            outcome = self._retried_ddl(step)
+        tally.findings += [Finding(FindingKind.DDL, words, commit_ts=step.commit_ts) for words in outcome.losses]
+        if outcome.freezes:
+            self._refused |= {step.job.id}
         self.commit_ts, self._applied = step.commit_ts, step.applied
         tally.ddls += 1
 
@@ -457,7 +472,9 @@ class BatchApplier:
         """A lost connection is opened again; what the server did of the DDL before is found out by ``apply_ddl``."""
 
         def work(session: Session) -> DdlOutcome:
-            return apply_ddl(session, step, self._feed.snapshot(), self._apply, self._held, partial(self._save_ddl, session, step))
+            return apply_ddl(
+                session, step, self._feed.snapshot(), self._apply, self._held, partial(self._save_ddl, session, step), self._refused
+            )
 
         return run_retried(self._connect, work, self._apply.retries)
 

@@ -23,6 +23,7 @@ from sinks.ddl_clauses import (
     visibility,
     words,
 )
+from sinks.ddl_defaults import definition_at, table_name
 from sinks.dialect import Flavour
 
 _SILENT = frozenset(
@@ -42,11 +43,7 @@ _NAMED = {
 
 def edit_alter(tokens: Tokens, old: TableAt | None, info: TableInfo | None, dialect: Dialect, losses: Losses) -> str:
     """The whole statement for the target."""
-    at = next(i for i, t in enumerate(tokens) if t.word == "TABLE")
-    start = next_solid(tokens, at + 1)
-    end = start + 1
-    while end < len(tokens) and (tokens[end].text == "." or tokens[end - 1].text == "."):
-        end += 1
+    start, end = table_name(tokens)
     absent = _absent_indexes(old.info) if old and dialect.flavour is Flavour.MARIADB else frozenset()
     specs = []
     for spec in split_commas(tokens[end:]):
@@ -89,17 +86,9 @@ def _charset_spec(convert: bool, info: TableInfo | None, dialect: Dialect) -> st
 
 def _definition_spec(spec: Tokens, info: TableInfo | None, dialect: Dialect, losses: Losses) -> str:
     """ADD, MODIFY and CHANGE: the words up to the definition stay, the definition is edited."""
-    verb = spec[0].word
-    at = next_solid(spec, 1)
-    if spec[at].word == "COLUMN":
-        at = next_solid(spec, at + 1)
-    elif verb == "ADD" and (is_index(spec[at:]) or spec[at].word == "PARTITION"):
-        return _add_other(spec, at, dialect, losses)
-    if spec[at].word == "IF":
-        while spec[at].word in ("IF", "NOT", "EXISTS"):
-            at = next_solid(spec, at + 1)
-    if verb == "CHANGE":
-        at = next_solid(spec, at + 1)
+    at = definition_at(spec)
+    if not at:
+        return _add_other(spec, next_solid(spec, 1), dialect, losses)
     head, body = text_of(spec[:at]), spec[at:]
     if body and body[0].text == "(":
         return head + _many(body, info, dialect, losses)

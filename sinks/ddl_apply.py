@@ -27,11 +27,13 @@ from schemas.errors import ApplyError, DdlRefused, RetryableApplyError
 from schemas.history import JobType, SchemaHistory
 from sinks.charsets import Charset
 from sinks.ddl_clauses import Dialect
-from sinks.ddl_derive import derive
+from sinks.ddl_derive import derive, null_fills
 from sinks.ddl_inspect import Picture, Target, column_names, is_empty, take_picture
 from sinks.ddl_judge import DROPS, EarlierTry, Judge, shows
 from sinks.ddl_text import Rewritten, Subject, rewrite, subject_of
+from sinks.ddl_wanted import lacks
 from sinks.dialect import Flavour
+from sinks.frozen import RefusedJobs
 from sinks.lease import Lease, check, lock_name
 from sinks.lease_guard import DDL, alone
 from sinks.route import Route
@@ -65,6 +67,11 @@ class DdlOutcome:
     sql: str
     losses: tuple[str, ...] = ()
 
+    @property
+    def freezes(self) -> bool:
+        """The target goes without it, so its tables stay as they are."""
+        return self.state in (SKIPPED, QUARANTINED)
+
 
 def ensure_ddl_table(session: Target, config: ApplyConfig) -> None:
     """Make the marker table when it is missing."""
@@ -90,6 +97,14 @@ def load_applied(session: Target, config: ApplyConfig, cluster_id: int, version:
     return AppliedJobs(version, frozenset(int(job_id) for (job_id,) in rows))
 
 
+def load_refused(session: Target, config: ApplyConfig, cluster_id: int) -> RefusedJobs:
+    """The jobs that the policy passed over: their tables are frozen (``sinks.frozen``). A row set to ``done`` by hand thaws its table."""
+    rows = session.query(
+        f"SELECT job_id FROM {_table(config)} WHERE cluster_id = %s AND state IN (%s, %s)", [cluster_id, SKIPPED, QUARANTINED]
+    )
+    return frozenset(int(job_id) for (job_id,) in rows)
+
+
 def load_losses(session: Target, config: ApplyConfig, cluster_id: int) -> tuple[str, ...]:
     """Everything that this cluster's DDLs had to leave out so far, for the summary."""
     rows = session.query(
@@ -106,6 +121,7 @@ def apply_ddl(
     config: ApplyConfig,
     lease: Lease,
     on_done: Callable[[Target], None],
+    refused: RefusedJobs = frozenset(),
 ) -> DdlOutcome:
     """Bring ``step`` to an end on the target, whatever a crashed predecessor has done of it.
 
@@ -116,6 +132,7 @@ def apply_ddl(
         config: policy, filters and marker table.
         lease: proved before each thing that is written or executed; it says whose DDL this is.
         on_done: writes the checkpoint; runs in the transaction that marks the DDL done, before its commit.
+        refused: jobs that the target was never given: their tables are frozen.
 
     Raises:
         DdlRefused: the target refuses every form and the policy is ``stop``.
@@ -123,7 +140,7 @@ def apply_ddl(
         RetryableApplyError: the connection was lost; call again with a new session.
         ApplyError: after a crash nobody can tell whether the statement ran.
     """
-    return _Run(session, step, history, config, lease, on_done).run()
+    return _Run(session, step, history, config, lease, on_done, refused).run()
 
 
 class _Run:
@@ -135,13 +152,14 @@ class _Run:
         config: ApplyConfig,
         lease: Lease,
         on_done: Callable[[Target], None],
+        refused: RefusedJobs,
     ) -> None:
         self._session = session
         self._step = step
         self._config = config
         self._lease = lease
         self._on_done = on_done
-        self._subject = subject_of(step, history)
+        self._subject = subject_of(step, history, refused)
         self._dialect = dialect_of(session, config)
         self._tries: list[dict[str, str]] = []
         """Refusals of earlier calls, and of this one."""
@@ -150,9 +168,19 @@ class _Run:
         if not _kept(self._subject, self._config):
             return self._finish(DdlOutcome(DONE, "filtered", ""))
         if self._step.commit_ts in self._config.ignore_txn_commit_ts:
-            return self._finish(DdlOutcome(SKIPPED, "ignored", self._step.query))
+            return self._finish(self._ignored())
         with self._alone():
             return self._run_locked()
+
+    def _ignored(self) -> DdlOutcome:
+        """A person says to pass over it: either it was done by hand, or the table stays as it is from here on."""
+        lacking = [lack for lack in lacks(self._session, self._subject) or () if lack.kind != "type"]
+        if not lacking:
+            return DdlOutcome(DONE, "ignored", self._step.query)
+        return DdlOutcome(SKIPPED, "ignored", self._step.query, (self._frozen_words(SKIPPED, self._step.query),))
+
+    def _frozen_words(self, state: str, sql: str) -> str:
+        return f"{self._subject.label}: DDL {state} at commit_ts {self._step.commit_ts}, the target's table stays as it is since: {sql}"
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -182,7 +210,8 @@ class _Run:
         now = self._picture()
         earlier = self._earlier()
         if earlier is not None and Judge(self._session, self._step, self._subject, _table(self._config)).has_run(earlier, now):
-            return self._finish(DdlOutcome(DONE, "found", self._step.query, text.losses))
+            losses = self._declare(text.then or next((d.then for d in derive(self._subject, self._dialect)), ""))
+            return self._finish(DdlOutcome(DONE, "found", self._step.query, (*text.losses, *losses)))
         if earlier is None or earlier.refused:
             self._write_intent(text.sql, now)
         faults.point("after-ddl-intent")
@@ -211,19 +240,50 @@ class _Run:
             return self._derived(text.sql, "a batch of CREATE TABLE has no text of its own")
         if not text.sql:
             return DdlOutcome(DONE, "nothing", "", text.losses)
+        filled = self._fill_nulls()
         try:
             self._send(text.sql)
         except RetryableApplyError:
             raise
         except ApplyError as error:
             self._note_try("text", text.sql, error)
-            if self._already_so(error):
+            if text.may_fail or self._already_so(error):
                 _log.warning("DDL at commit_ts %d needs nothing on the target, which says: %s", self._step.commit_ts, error)
                 return DdlOutcome(DONE, "nothing", text.sql, text.losses)
             if not self._picture().same_as(now):
                 raise
             return self._derived(text.sql, str(error))
-        return DdlOutcome(DONE, "text", text.sql, text.losses)
+        return DdlOutcome(DONE, "text", text.sql, (*text.losses, *filled, *self._declare(text.then)))
+
+    def _fill_nulls(self) -> tuple[str, ...]:
+        losses = []
+        for column, sql in null_fills(self._subject, self._dialect):
+            try:
+                rows = self._session.execute(sql)
+            except RetryableApplyError:
+                raise
+            except ApplyError as error:
+                self._note_try("fill", sql, error)
+                continue
+            if rows:
+                losses.append(
+                    f"{self._subject.label}: {rows} rows held NULL in {column} where the upstream has none; they were filled: {sql}"
+                )
+        return tuple(losses)
+
+    def _declare(self, sql: str) -> tuple[str, ...]:
+        """The declared defaults of added columns. The rows are right without them, so a refusal is a loss and no reason to stop."""
+        if not sql:
+            return ()
+        faults.point("after-ddl-fill")
+        try:
+            self._send(sql)
+        except RetryableApplyError:
+            raise
+        except ApplyError as error:
+            self._note_try("default", sql, error)
+            return (f"{self._subject.label}: declared default left out: {sql}",)
+        return ()
 
     def _send(self, sql: str) -> None:
         if self._subject.schema and self._subject.job.type not in (JobType.CREATE_SCHEMA, JobType.DROP_SCHEMA):
@@ -257,7 +317,7 @@ class _Run:
         for statement in statements:
             try:
                 self._send(statement.sql)
-                losses.extend(statement.losses)
+                losses += (*statement.losses, *self._declare(statement.then))
             except RetryableApplyError:
                 raise
             except ApplyError as error:
@@ -280,7 +340,7 @@ class _Run:
             raise DdlRefused(text)
         _log.warning("%s (policy %s)", text, config.ddl_policy)
         state = SKIPPED if config.ddl_policy == "skip" else QUARANTINED
-        return DdlOutcome(state, "policy", sql, (f"{self._subject.label}: DDL {state}: {sql}",))
+        return DdlOutcome(state, "policy", sql, (self._frozen_words(state, sql),))
 
     def _ended(self) -> DdlOutcome | None:
         """What an earlier call made of this very step, when the answer to its commit was lost."""

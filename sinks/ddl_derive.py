@@ -5,34 +5,19 @@ in the infos, so a derived CREATE TABLE makes a plain table and says so in its l
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from schemas.ddl_tokens import quote_name, quote_string, significant
-from schemas.history import Job, JobType
-from schemas.tableinfo import PUBLIC, WHOLE_COLUMN, ColumnFlag, ColumnInfo, ColumnType, IndexInfo, TableInfo
-from sinks.ddl_clauses import Dialect, Losses, charset_text, is_text_or_words, quoted
+from schemas.ddl_tokens import quote_name, quote_string
+from schemas.history import JobType
+from schemas.tableinfo import PUBLIC, ColumnInfo, ColumnType, IndexInfo, TableInfo
+from sinks.ddl_clauses import Dialect, Losses, quoted
+from sinks.ddl_columns import column_definition, index_definition
+from sinks.ddl_defaults import declare, fills_otherwise, origin_literal
+from sinks.ddl_pairs import pair_columns, visible
 from sinks.ddl_text import Rewritten, Subject
-from sinks.dialect import Flavour
 
-_ZEROFILL = 1 << 6
-
-_NUMBERS = {
-    ColumnType.TINYINT: "TINYINT",
-    ColumnType.SMALLINT: "SMALLINT",
-    ColumnType.MEDIUMINT: "MEDIUMINT",
-    ColumnType.INT: "INT",
-    ColumnType.BIGINT: "BIGINT",
-    ColumnType.FLOAT: "FLOAT",
-    ColumnType.DOUBLE: "DOUBLE",
-    ColumnType.DECIMAL: "DECIMAL",
-}
-_TIMES = {ColumnType.TIMESTAMP: "TIMESTAMP", ColumnType.DATETIME: "DATETIME", ColumnType.TIME: "TIME"}
-_LOBS = {
-    ColumnType.TINYBLOB: ("TINYTEXT", "TINYBLOB"),
-    ColumnType.BLOB: ("TEXT", "BLOB"),
-    ColumnType.MEDIUMBLOB: ("MEDIUMTEXT", "MEDIUMBLOB"),
-    ColumnType.LONGBLOB: ("LONGTEXT", "LONGBLOB"),
-}
-_PLAIN = {ColumnType.DATE: "DATE", ColumnType.NEWDATE: "DATE", ColumnType.YEAR: "YEAR", ColumnType.JSON: "JSON"}
+_CHANGE_THEMSELVES = frozenset({ColumnType.TIMESTAMP, ColumnType.DATETIME})
+"""ON UPDATE CURRENT_TIMESTAMP, which some servers add unasked."""
 
 _DERIVABLE = frozenset(
     {
@@ -62,15 +47,20 @@ def derive(subject: Subject, dialect: Dialect) -> tuple[Rewritten, ...]:
         return tuple(create_table(t.schema, t.info, dialect) for t in subject.after)
     if job.type == JobType.CREATE_TABLE and job.table_info is not None:
         return (create_table(subject.schema, job.table_info, dialect),)
-    if job.type not in _DERIVABLE or subject.old is None or job.table_info is None:
+    old, new = subject.old, subject.new
+    if job.type not in _DERIVABLE or old is None or new is None:
         return ()
-    clauses = alter_clauses(subject, subject.old.info, job.table_info, dialect)
+    clauses = alter_clauses(subject, old.info, new.info, dialect)
     if not clauses:
         return ()
-    losses = Losses(f"{subject.old.schema}.{subject.old.name}")
-    for name in sorted(set(job.table_info.foreign_keys) - set(subject.old.info.foreign_keys)):
-        losses.add(f"foreign key {name} left out")
-    return (Rewritten(f"ALTER TABLE {quoted(subject.old.schema, subject.old.name)} {', '.join(clauses)}", tuple(losses.texts)),)
+    name = quoted(old.schema, old.name)
+    losses = Losses(f"{old.schema}.{old.name}")
+    for key in sorted(set(new.info.foreign_keys) - set(old.info.foreign_keys)):
+        losses.add(f"foreign key {key} left out")
+    pairs = pair_columns(job, subject.query, old.info, new.info) or {}
+    added = [c for c in visible(new.info) if c.name.lower() not in pairs and fills_otherwise(c, dialect.flavour)]
+    then = declare(name, added, new.info, dialect)
+    return (Rewritten(f"ALTER TABLE {name} {', '.join(clauses)}", tuple(losses.texts), then),)
 
 
 def create_table(schema: str, info: TableInfo, dialect: Dialect) -> Rewritten:
@@ -80,7 +70,7 @@ def create_table(schema: str, info: TableInfo, dialect: Dialect) -> Rewritten:
         losses.add("partitions left out")
     for name in info.foreign_keys:
         losses.add(f"foreign key {name} left out")
-    parts = [column_definition(c, info, dialect, explicit=False) for c in _visible(info)]
+    parts = [column_definition(c, info, dialect, explicit=False) for c in visible(info)]
     if info.handle_columns() and info.pk_is_handle:
         parts.append("PRIMARY KEY (" + ", ".join(quote_name(c.name) for c in info.handle_columns()) + ")")
     for index in info.indexes:
@@ -96,9 +86,30 @@ def create_table(schema: str, info: TableInfo, dialect: Dialect) -> Rewritten:
     return Rewritten(f"CREATE TABLE {quoted(schema, info.name)} ({', '.join(parts)}) {options}", tuple(losses.texts))
 
 
+def null_fills(subject: Subject, dialect: Dialect) -> tuple[tuple[str, str], ...]:
+    """(column, statement) for each column that becomes NOT NULL: NULLs, of which TiDB has none, get TiDB's value and not the target's own time."""
+    if subject.old is None or subject.new is None:
+        return ()
+    info = subject.new.info
+    name = quoted(subject.old.schema, subject.old.name)
+    # A column that is assigned does not change by itself with the update.
+    still = "".join(
+        f", {n} = {n}" for c in visible(subject.old.info) if c.tp in _CHANGE_THEMSELVES and not c.generated for n in (quote_name(c.name),)
+    )
+    found = []
+    for column_name, was in (pair_columns(subject.job, subject.query, subject.old.info, info) or {}).items():
+        column = next(c for c in visible(info) if c.name.lower() == column_name)
+        if column.not_null and not was.not_null and not was.generated:
+            value = origin_literal(replace(was, flag=column.flag), dialect.flavour)
+            own = quote_name(was.name)
+            others = still.replace(f", {own} = {own}", "")
+            found.append((was.name, f"UPDATE {name} SET {own} = {value}{others} WHERE {own} IS NULL"))
+    return tuple(found)
+
+
 def alter_clauses(subject: Subject, old: TableInfo, new: TableInfo, dialect: Dialect) -> list[str]:
     """The difference between two infos as ALTER TABLE clauses; empty when a column may have been changed under a new name and id."""
-    was = {c.name.lower(): c for c in _visible(old)}
+    was = {c.name.lower(): c for c in visible(old)}
     pairs = pair_columns(subject.job, subject.query, old, new)
     if pairs is None:
         return []
@@ -116,126 +127,24 @@ def alter_clauses(subject: Subject, old: TableInfo, new: TableInfo, dialect: Dia
     return clauses
 
 
-def column_definition(column: ColumnInfo, info: TableInfo, dialect: Dialect, *, explicit: bool) -> str:
-    """Name, type, charset, default and the rest of one column."""
-    parts = [quote_name(column.name), column_type(column)]
-    own = dialect.charset(column.charset, column.collate)
-    if is_text_or_words(column) and (explicit or own != dialect.charset(info.charset, info.collate)):
-        parts.append(charset_text(own))
-    if column.generated:
-        parts.append(f"GENERATED ALWAYS AS ({column.generated_expr}) {'STORED' if column.generated_stored else 'VIRTUAL'}")
-    parts.append("NOT NULL" if column.not_null else "NULL")
-    if dialect.flavour is Flavour.MARIADB and column.generated:
-        parts.pop()  # MariaDB takes no nullability on a generated column
-    default = default_clause(column)
-    if default and not column.generated:
-        parts.append(default)
-    if column.flag & ColumnFlag.AUTO_INCREMENT:
-        parts.append("AUTO_INCREMENT")
-    if column.flag & ColumnFlag.ON_UPDATE_NOW:
-        parts.append("ON UPDATE CURRENT_TIMESTAMP" + (f"({column.decimal})" if column.decimal > 0 else ""))
-    if column.comment:
-        parts.append(f"COMMENT {quote_string(column.comment)}")
-    return " ".join(parts)
-
-
-def column_type(column: ColumnInfo) -> str:
-    """The type with its measures."""
-    tp, length = column.tp, column.flen
-    if tp in _NUMBERS:
-        return _number_type(column)
-    if tp in _TIMES:
-        return _TIMES[ColumnType(tp)] + (f"({column.decimal})" if column.decimal > 0 else "")
-    if tp in _LOBS:
-        return _LOBS[ColumnType(tp)][column.is_binary]
-    if tp in (ColumnType.ENUM, ColumnType.SET):
-        return f"{'ENUM' if tp == ColumnType.ENUM else 'SET'}({','.join(quote_string(e) for e in column.elems)})"
-    if tp == ColumnType.BIT:
-        return f"BIT({max(length, 1)})"
-    if tp in (ColumnType.VARCHAR, ColumnType.VAR_STRING):
-        return f"{'VARBINARY' if column.is_binary else 'VARCHAR'}({length})"
-    if tp == ColumnType.STRING:
-        return f"{'BINARY' if column.is_binary else 'CHAR'}({length if length >= 0 else 1})"
-    return _PLAIN[ColumnType(tp)]
-
-
-def _number_type(column: ColumnInfo) -> str:
-    name = _NUMBERS[ColumnType(column.tp)]
-    if column.tp == ColumnType.DECIMAL:
-        name += f"({column.flen},{max(column.decimal, 0)})"
-    elif column.tp in (ColumnType.FLOAT, ColumnType.DOUBLE):
-        name += f"({column.flen},{column.decimal})" if column.decimal >= 0 and column.flen >= 0 else ""
-    elif column.flag & _ZEROFILL or (column.tp == ColumnType.TINYINT and column.flen == 1):
-        name += f"({column.flen})"
-    return name + (" UNSIGNED" if column.unsigned else "") + (" ZEROFILL" if column.flag & _ZEROFILL else "")
-
-
-def default_clause(column: ColumnInfo) -> str:
-    """``DEFAULT x``; empty when the column has none."""
-    if column.default_bit is not None:
-        return f"DEFAULT b'{int.from_bytes(column.default_bit, 'big'):b}'"
-    if column.default is None:
-        return ""
-    text = str(column.default)
-    if column.default_is_expr:
-        return f"DEFAULT ({text})"
-    if column.tp in (ColumnType.TIMESTAMP, ColumnType.DATETIME) and text.upper().startswith("CURRENT_TIMESTAMP"):
-        return "DEFAULT CURRENT_TIMESTAMP" + (f"({column.decimal})" if column.decimal > 0 else "")
-    return f"DEFAULT {quote_string(text)}"
-
-
-def index_definition(index: IndexInfo, dialect: Dialect) -> str:
-    """One key as CREATE TABLE and ALTER TABLE ADD take it."""
-    columns = ", ".join(quote_name(c.name) + (f"({c.length})" if c.length != WHOLE_COLUMN else "") for c in index.columns)
-    comment = f" COMMENT {quote_string(index.comment)}" if index.comment else ""
-    if index.primary:
-        return f"PRIMARY KEY ({columns}){comment}"
-    hidden = (" IGNORED" if dialect.flavour is Flavour.MARIADB else " INVISIBLE") if index.invisible else ""
-    return f"{'UNIQUE ' if index.unique else ''}KEY {quote_name(index.name)} ({columns}){comment}{hidden}"
-
-
-def _visible(info: TableInfo) -> list[ColumnInfo]:
-    return [c for c in info.columns if c.public and not c.hidden]
-
-
 def _over_expression(info: TableInfo, index: IndexInfo) -> bool:
     return any(c.hidden for c in info.index_columns(index))
 
 
-def pair_columns(job: Job, query: str, old: TableInfo, new: TableInfo) -> dict[str, ColumnInfo] | None:
-    """Which old column each new one (by lower-case name) continues: by id, else by name. None when that is not certain."""
-    by_id = {c.id: c for c in _visible(old)}
-    by_name = {c.name.lower(): c for c in _visible(old)}
-    pairs = {c.name.lower(): by_id[c.id] for c in _visible(new) if c.id in by_id}
-    taken = {c.id for c in pairs.values()}
-    for column in _visible(new):
-        same = by_name.get(column.name.lower())
-        if column.name.lower() not in pairs and same is not None and same.id not in taken:
-            pairs[column.name.lower()] = same
-            taken.add(same.id)
-    added = [c for c in _visible(new) if c.name.lower() not in pairs]
-    lost = [c for c in _visible(old) if c.id not in taken]
-    if added and lost:
-        if job.type == JobType.MODIFY_COLUMN and len(added) == len(lost) == 1:
-            pairs[added[0].name.lower()] = lost[0]
-        elif any(t.word == "CHANGE" for t in significant(query)):
-            return None
-    return pairs
-
-
 def _column_clauses(old: TableInfo, new: TableInfo, pairs: dict[str, ColumnInfo], dialect: Dialect) -> list[str]:
     clauses = []
-    order = [c.name.lower() for c in _visible(old)]
+    order = [c.name.lower() for c in visible(old)]
     expected = [c for c in order if any(p.name.lower() == c for p in pairs.values())]
     position = "FIRST"
-    for column in _visible(new):
+    for column in visible(new):
         was = pairs.get(column.name.lower())
         text = column_definition(column, new, dialect, explicit=True)
         moved = was is not None and (not expected or expected[0] != was.name.lower())
         if was is not None and was.name.lower() in expected:
             expected.remove(was.name.lower())
         if was is None:
-            clauses.append(f"ADD COLUMN {text} {position}")
+            filled = origin_literal(column, dialect.flavour) if fills_otherwise(column, dialect.flavour) else None
+            clauses.append(f"ADD COLUMN {column_definition(column, new, dialect, explicit=True, default=filled)} {position}")
         elif was.name != column.name:
             clauses.append(f"CHANGE COLUMN {quote_name(was.name)} {text}" + (f" {position}" if moved else ""))
         elif moved or column_definition(was, old, dialect, explicit=True) != text:

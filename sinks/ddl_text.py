@@ -1,7 +1,7 @@
 """TiDB's DDL text made acceptable to the target: feature syntax removed or translated, charsets written out, names made certain.
 
 Promises: pure; an edit of the tokens, no parser: what is not recognised stays as it is, and the target decides. An empty text means there
-is nothing to execute. ``losses`` names in short texts what the target cannot hold. For a TiDB target only placement is taken out.
+is nothing to execute. ``losses`` names in short texts what the target cannot hold. For a TiDB target see ``sinks.ddl_tidb``.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from schemas.ddl_tokens import Kind, QualifiedName, Token, quote_name, rename_pairs, text_of, tokenize
 from schemas.history import Job, JobType, SchemaHistory, TableAt
-from schemas.tableinfo import TableInfo
+from schemas.tableinfo import ColumnInfo, TableInfo
 from sinks.ddl_alter import edit_alter
 from sinks.ddl_clauses import (
     Dialect,
@@ -26,7 +26,10 @@ from sinks.ddl_clauses import (
     table_options,
     words,
 )
+from sinks.ddl_defaults import declare, settle_defaults
+from sinks.ddl_tidb import is_tiflash_replica, tidb_tokens
 from sinks.dialect import Flavour
+from sinks.frozen import RefusedJobs, on_target
 from sinks.segments import AppliedJobs, DdlStep
 
 
@@ -61,6 +64,12 @@ class Subject:
         by_id = {t.table_id: t for t in self.before}
         return by_id.get(wanted) or by_id.get(self.job.table_id)
 
+    @property
+    def new(self) -> TableAt | None:
+        """The job's own table as it will be on the target."""
+        wanted = self.job.table_info.id if self.job.table_info else self.job.table_id
+        return next((t for t in self.after if t.table_id == wanted), None)
+
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
@@ -68,14 +77,20 @@ class Rewritten:
 
     sql: str
     losses: tuple[str, ...] = field(default=())
+    then: str = ""
+    """A second statement of the same DDL, which does no harm when it runs again: the declared defaults of columns that ``sql`` adds."""
+    may_fail: bool = False
+    """Whatever the target says to it is passed over."""
 
 
-def subject_of(step: DdlStep, history: SchemaHistory) -> Subject:
-    """Look up in the history what ``step`` is about."""
+def subject_of(step: DdlStep, history: SchemaHistory, refused: RefusedJobs = frozenset()) -> Subject:
+    """Look up in the history what ``step`` is about; tables that ``refused`` jobs have frozen are as the target has them."""
     job = step.job
     ids = history.tables_of_job(job)
-    before = tuple(t for i in ids if (t := step.before.table(i, history)) is not None)
-    after = tuple(t for i in ids if (t := history.table_at(i, job.version)) is not None)
+    found = [t for i in ids if (t := step.before.table(i, history)) is not None]
+    before = tuple(t for f in found if (t := on_target(history, refused, f, f.version)) is not None)
+    coming = [t for i in ids if (t := history.table_at(i, job.version)) is not None]
+    after = tuple(t for f in coming if (t := on_target(history, refused, f, job.version)) is not None)
     return Subject(job, step.query, _schema_of(job, history, step.before), _name_of(job, before), before, after)
 
 
@@ -96,13 +111,25 @@ def rewrite(subject: Subject, dialect: Dialect, *, restored: bool) -> Rewritten:
     """The statement for the target. ``restored``: the text comes from TiDB's own parser, not from a user."""
     losses = Losses(subject.label)
     if dialect.flavour is Flavour.TIDB:
-        return Rewritten(_for_tidb(subject, restored))
+        tokens = tidb_tokens(subject.query, restored=restored)
+        settled, added = _settled(_settle_strings(tokens, restored), subject, dialect)
+        return Rewritten(text_of(settled).strip(), (), _then(subject, added, dialect), is_tiflash_replica(tokens))
     certain = _certain(subject, dialect)
     if certain is not None:
         return Rewritten(certain)
-    tokens = without_features(tokenize(subject.query, backslash_escapes=not restored), losses)
-    sql = _by_kind(subject, _settle_strings(tokens, restored), dialect, losses)
-    return Rewritten(sql, tuple(losses.texts))
+    tokens = _without_end(without_features(tokenize(subject.query, backslash_escapes=not restored), losses))
+    settled, added = _settled(_settle_strings(tokens, restored), subject, dialect)
+    return Rewritten(_by_kind(subject, settled, dialect, losses), tuple(losses.texts), _then(subject, added, dialect))
+
+
+def _settled(tokens: Tokens, subject: Subject, dialect: Dialect) -> tuple[Tokens, tuple[ColumnInfo, ...]]:
+    return settle_defaults(tokens, subject.info, subject.old.info if subject.old else None, dialect.flavour)
+
+
+def _then(subject: Subject, added: Sequence[ColumnInfo], dialect: Dialect) -> str:
+    if not added or subject.old is None or subject.info is None:
+        return ""
+    return declare(quoted(subject.old.schema, subject.old.name), added, subject.info, dialect)
 
 
 def _certain(subject: Subject, dialect: Dialect) -> str | None:
@@ -110,7 +137,7 @@ def _certain(subject: Subject, dialect: Dialect) -> str | None:
     job = subject.job
     found = dialect.charset(job.db_info.charset, job.db_info.collate) if job.db_info else dialect.charset("", "")
     database = f"{quote_name(subject.schema)} CHARACTER SET = {found.charset} COLLATE = {found.collate}"
-    name = quoted(subject.schema, subject.name)
+    name = quoted(subject.old.schema, subject.old.name) if subject.old else quoted(subject.schema, subject.name)
     match job.type:
         case JobType.CREATE_SCHEMA:
             return f"CREATE DATABASE {database}"
@@ -169,21 +196,6 @@ def _rename(subject: Subject) -> str | None:
     return "RENAME TABLE " + ", ".join(f"{full(a)} TO {full(b)}" for a, b in pairs)
 
 
-def _for_tidb(subject: Subject, restored: bool) -> str:
-    """TiDB takes its own text; placement rules belong to the upstream's stores."""
-    tokens = tokenize(subject.query, backslash_escapes=not restored)
-    kept: list[Token] = []
-    skipping = False
-    for token in tokens:
-        if token.kind is Kind.FEATURE_OPEN and "placement" in token.text:
-            skipping = True
-        elif skipping:
-            skipping = token.kind is not Kind.FEATURE_CLOSE
-        else:
-            kept.append(token)
-    return text_of(_settle_strings(kept, restored)).strip().rstrip(";").strip()
-
-
 def _settle_strings(tokens: Sequence[Token], restored: bool) -> Tokens:
     """Strings for our session's sql_mode: restored text has bare backslashes; and ``_UTF8MB4`` is what the connection says anyway."""
     out: Tokens = []
@@ -230,7 +242,6 @@ def _note_feature(inside: Tokens, losses: Losses) -> None:
 
 
 def _by_kind(subject: Subject, tokens: Tokens, dialect: Dialect, losses: Losses) -> str:
-    tokens = _without_end(tokens)
     spoken = words(tokens)
     if not spoken:
         return ""

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from schemas.ddl_tokens import Kind, text_of, tokenize
 from schemas.history import TableAt
 from schemas.tableinfo import PUBLIC, WHOLE_COLUMN, ColumnInfo, ColumnType, IndexInfo, TableInfo
-from sinks.ddl_derive import column_type, pair_columns
+from sinks.ddl_columns import column_type
 from sinks.ddl_inspect import Target, column_names
+from sinks.ddl_pairs import pair_columns, visible
 from sinks.ddl_text import Subject
 
 _WIDTH = re.compile(r"\b((?:tiny|small|medium|big)?int|year)\(\d+\)")
@@ -85,19 +86,15 @@ def _name_lacks(kind: str, label: str, was: Iterable[str], now: Iterable[str], t
         yield Lack(f"{label}: {kind} {name} still there", kind) if name in found else None
 
 
-def _visible(info: TableInfo) -> list[ColumnInfo]:
-    return [c for c in info.columns if c.public and not c.hidden]
-
-
 def _column_lacks(
     session: Target, subject: Subject, old: TableInfo | None, after: TableAt, there: tuple[str, ...]
 ) -> Iterator[Lack | None]:
     label = f"{after.schema}.{after.name}"
-    wanted = tuple(c.name for c in _visible(after.info))
-    if old is None or [(c.id, c.name) for c in _visible(old)] != [(c.id, c.name) for c in _visible(after.info)]:
+    wanted = tuple(c.name for c in visible(after.info))
+    if old is None or [(c.id, c.name) for c in visible(old)] != [(c.id, c.name) for c in visible(after.info)]:
         yield None if there == wanted else Lack(f"{label}: columns {list(there)} instead of {list(wanted)}", "column")
     pairs = pair_columns(subject.job, subject.query, old, after.info) or {} if old else {}
-    changed = [c for c in _visible(after.info) if _differs(pairs.get(c.name.lower()), c)]
+    changed = [c for c in visible(after.info) if _differs(pairs.get(c.name.lower()), c)]
     if not changed:
         return
     types = _types(session, after)

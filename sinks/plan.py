@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas import columns as decode
+from schemas.arrowtypes import zero_value
 from schemas.errors import SchemaMismatch
 from schemas.events import Op
 from schemas.history import TableAt
@@ -269,7 +270,8 @@ class TableBuilder:
 
     def _shape(self, head: bytes, effect: Effect, columns: Sequence[ColumnInfo], key: Sequence[ColumnInfo] = ()) -> Statement:
         unique = self.info.unique_keys()
-        key = key or (unique[0] if unique else ())
+        # A frozen table may have keys of its own: a row in the way is then told of by its columns, and pushed out.
+        key = key or (unique[0] if unique else columns if self.table.frozen else ())
         table = table_name(self.table.schema, self.table.name)
         origin = Origin(table, int(self.table.version), tuple(c.name for c in columns), tuple(c.name for c in key))
         return Statement(head, 0, Phase.DELETE if effect is Effect.REMOVES else Phase.WRITE, effect, origin)
@@ -331,7 +333,14 @@ class TableBuilder:
         return [(likeness_condition(column), former, source.old_rows(writer, old.events).images)]
 
     def _cells(self, images: pa.RecordBatch, columns: Sequence[ColumnInfo]) -> list[Cells]:
-        return [literals(values, form_of(c, values.type)) for c in columns for values in (images.column(c.name),)]
+        return [literals(values, form_of(c, values.type)) for c in columns for values in (self._taken(c, images.column(c.name)),)]
+
+    def _taken(self, column: ColumnInfo, values: pa.Array) -> pa.Array:
+        """NULLs that a frozen table does not take as its zero value."""
+        frozen = self.table.frozen
+        if frozen is None or column.id not in frozen.narrow or not values.null_count:
+            return values
+        return pc.fill_null(values, pa.scalar(zero_value(column), values.type))
 
     def _zero_enums(self, images: pa.RecordBatch) -> list[tuple[str, Mask]]:
         enums = [c.name for c in self.columns if c.tp == ColumnType.ENUM]

@@ -62,7 +62,8 @@ RETRYABLE = frozenset(
 )
 """Error numbers of refusals that may pass."""
 
-_UNKNOWN_VARIABLE = ER.UNKNOWN_SYSTEM_VARIABLE
+_NOT_OURS_TO_SET = frozenset({ER.UNKNOWN_SYSTEM_VARIABLE, 1227, 1238})
+"""There is no such variable, we may not set it, or nobody may."""
 _HEAD = 200
 """Characters of a statement that an error shows."""
 _SEARCHED = 100_000
@@ -88,6 +89,7 @@ _IF_KNOWN = (
     ("range_optimizer_max_mem_size", "0"),  # MySQL: the same
     ("max_error_count", "65535"),  # every warning of a statement is kept until it is read
     ("tidb_constraint_check_in_place", "1"),  # TiDB: a duplicate is refused by its INSERT, not at the commit
+    ("explicit_defaults_for_timestamp", "1"),  # a TIMESTAMP without a word about NULL may be NULL, as in TiDB
     ("allow_auto_random_explicit_insert", "1"),  # the rest: TiDB, as the Drainer sets them
     ("tidb_txn_mode", "'optimistic'"),
     ("tidb_placement_mode", "'ignore'"),
@@ -291,7 +293,7 @@ def _prepare(session: Session, target: TargetConfig, apply: ApplyConfig) -> None
         try:
             session.execute(f"SET SESSION {name} = {value}")
         except ApplyError as error:
-            if error.errno != _UNKNOWN_VARIABLE:
+            if error.errno not in _NOT_OURS_TO_SET:
                 raise
     for name, value in target.params:
         bare = value.lstrip("-").replace(".", "", 1).isdigit()

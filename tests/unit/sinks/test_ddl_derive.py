@@ -6,7 +6,8 @@ import pytest
 
 from schemas.tableinfo import ColumnInfo, TableInfo
 from sinks.ddl_clauses import Dialect
-from sinks.ddl_derive import column_definition, create_table, derive
+from sinks.ddl_columns import column_definition
+from sinks.ddl_derive import create_table, derive
 from sinks.ddl_text import subject_of
 from sinks.dialect import Flavour
 from sinks.segments import AppliedJobs, DdlStep

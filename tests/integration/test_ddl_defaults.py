@@ -1,0 +1,284 @@
+"""What the rows that are there hold after ADD COLUMN, and what the column's default is then, on a real MariaDB."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from conf import faults
+from conf.model import ApplyConfig
+from jobs.mariadb import PrivateMariaDB
+from schemas.history import SchemaHistory
+from sinks.ddl_apply import DdlOutcome, apply_ddl, ensure_ddl_table
+from sinks.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
+from sinks.session import Session, connect
+from tests.ddl_jobs import INT, VARCHAR, column, database, history, job, table
+from tests.leases import held
+
+pytestmark = pytest.mark.mysql
+
+CONFIG = ApplyConfig(drainer="defaults", checkpoint_schema="defaults_marks")
+NOT_NULL = 1
+ID = column(1, "id", {**INT, "Flag": 4099})
+
+
+def kind(
+    tp: int, flag: int = 0, flen: int = -1, decimal: int = 0, charset: str = "binary", elems: list[str] | None = None
+) -> dict[str, Any]:
+    collate = "binary" if charset == "binary" else f"{charset}_bin"
+    return {"Tp": tp, "Flag": flag, "Flen": flen, "Decimal": decimal, "Charset": charset, "Collate": collate, "Elems": elems}
+
+
+TIMESTAMP, DATETIME = kind(7, 128, 19), kind(12, 128, 19)
+TEXT = {**VARCHAR, "Flen": 40}
+
+
+class Died(BaseException):
+    """Stands for SIGKILL: nothing catches it."""
+
+
+@pytest.fixture(params=["1", "0"], ids=["explicit", "implicit"])
+def session(request: pytest.FixtureRequest, mariadb: PrivateMariaDB) -> Iterator[Session]:
+    """With and without ``explicit_defaults_for_timestamp``, which is set behind the session's own back."""
+    target = dataclasses.replace(mariadb.target(), params=(("explicit_defaults_for_timestamp", request.param),))
+    with connect(target, CONFIG) as session:
+        ensure_ddl_table(session, CONFIG)
+        yield session
+        session.rollback()
+        for name in ("d", "defaults_marks"):
+            session.execute(f"DROP DATABASE IF EXISTS {name}")
+
+
+def steps_of(h: SchemaHistory, texts: dict[int, str]) -> list[DdlStep]:
+    events = [DdlEvent(j.id * 10, j.id, texts.get(j.id, j.query), 5) for j in h.ordered]
+    return [s for s in plan_steps((0, 10_000), events, (), h, AppliedJobs(0)) if isinstance(s, DdlStep)]
+
+
+def apply(session: Session, step: DdlStep, h: SchemaHistory) -> DdlOutcome:
+    return apply_ddl(session, step, h, CONFIG, held(session, schema=CONFIG.checkpoint_schema), lambda _: None)
+
+
+def to_alter(session: Session, added: list[dict[str, Any]], text: str, kind_of_job: int = 5) -> tuple[SchemaHistory, DdlStep]:
+    """A table of two rows, and the step that adds columns to it."""
+    h = history(
+        database(1),
+        job(2, 3, table(10, "t", [ID])),
+        job(3, kind_of_job, table(10, "t", [ID, *added])),
+    )
+    steps = steps_of(h, {2: "CREATE TABLE `t` (`id` INT PRIMARY KEY);", 3: text})
+    for step in steps[:2]:
+        apply(session, step, h)
+    session.execute("INSERT INTO d.t VALUES (1), (2)")
+    session.commit()
+    return h, steps[2]
+
+
+def cells(session: Session, name: str = "c") -> set[Any]:
+    return {value for (value,) in session.query(f"SELECT CAST({name} AS CHAR) FROM d.t")}
+
+
+def declared(session: Session, name: str = "c") -> tuple[str | None, str, str]:
+    """The default, whether NULL may be, and what comes with an update."""
+    rows = session.query(
+        "SELECT column_default, is_nullable, extra FROM information_schema.columns WHERE table_schema = 'd' AND column_name = %s", [name]
+    )
+    return rows[0][0], rows[0][1], rows[0][2]
+
+
+CASES = {
+    "timestamp now": (
+        "TIMESTAMP DEFAULT CURRENT_TIMESTAMP()",
+        (TIMESTAMP, {"default": "CURRENT_TIMESTAMP", "origin_default": "2021-05-06 07:08:09"}),
+        "2021-05-06 07:08:09",
+        ("current_timestamp()", "YES", ""),
+    ),
+    "timestamp(3) now on update": (
+        "TIMESTAMP(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3)",
+        (kind(7, 8192 | 129, 23, 3), {"default": "CURRENT_TIMESTAMP", "origin_default": "2021-05-06 07:08:09"}),
+        "2021-05-06 07:08:09.000",
+        ("current_timestamp(3)", "NO", "on update current_timestamp(3)"),
+    ),
+    "datetime now": (
+        "DATETIME DEFAULT CURRENT_TIMESTAMP()",
+        (DATETIME, {"default": "CURRENT_TIMESTAMP", "origin_default": "2021-05-06 15:08:09"}),
+        "2021-05-06 15:08:09",
+        ("current_timestamp()", "YES", ""),
+    ),
+    "timestamp literal of another zone": (
+        "TIMESTAMP DEFAULT _UTF8MB4'2020-01-01 00:00:00'",
+        (TIMESTAMP, {"default": "2019-12-31 16:00:00", "origin_default": "2019-12-31 16:00:00", "version": 2}),
+        "2019-12-31 16:00:00",
+        ("'2019-12-31 16:00:00'", "YES", ""),
+    ),
+    "timestamp without a word": ("TIMESTAMP", (TIMESTAMP, {}), None, ("NULL", "YES", "")),
+    "timestamp not null": (
+        "TIMESTAMP NOT NULL",
+        (kind(7, 129, 19), {"origin_default": "0000-00-00 00:00:00"}),
+        "0000-00-00 00:00:00",
+        ("'0000-00-00 00:00:00'", "NO", ""),
+    ),
+    "datetime zero": (
+        "DATETIME NOT NULL DEFAULT '0000-00-00 00:00:00'",
+        (kind(12, 129, 19), {"default": "0000-00-00 00:00:00", "origin_default": "0000-00-00 00:00:00"}),
+        "0000-00-00 00:00:00",
+        ("'0000-00-00 00:00:00'", "NO", ""),
+    ),
+    "uuid": (
+        "VARCHAR(40) DEFAULT (UUID()) COMMENT 'x, y'",
+        (TEXT, {"default": "uuid()", "default_is_expr": True, "origin_default": "as upstream has it"}),
+        "as upstream has it",
+        ("uuid()", "YES", ""),
+    ),
+    "rand": (
+        "DOUBLE NOT NULL DEFAULT (RAND())",
+        (kind(5, 1, 22, -1), {"default": "rand()", "default_is_expr": True, "origin_default": "0.5"}),
+        "0.5",
+        ("rand()", "NO", ""),
+    ),
+    "date_format": (
+        "VARCHAR(40) DEFAULT (DATE_FORMAT(NOW(), '%Y-%m-%d'))",
+        (TEXT, {"default": "date_format(now(), '%Y-%m-%d')", "default_is_expr": True, "origin_default": "2021-05-06"}),
+        "2021-05-06",
+        ("date_format(current_timestamp(),'%Y-%m-%d')", "YES", ""),
+    ),
+    "another origin": ("INT DEFAULT 5", (INT, {"default": "5", "origin_default": "3"}), "3", ("5", "YES", "")),
+    "no origin": ("INT DEFAULT 5", (INT, {"default": "5", "origin_default": None}), None, ("5", "YES", "")),
+    "bit": (
+        "BIT(9) DEFAULT b'100000001'",
+        (kind(16, 32, 9), {"default_bit": "AQE=", "origin_default_bit": "AQM=", "default": "\x01\x01", "origin_default": "\x01\x03"}),
+        None,
+        ("b'100000001'", "YES", ""),
+    ),
+    "enum": (
+        "ENUM('a','b') NOT NULL",
+        (kind(247, 1, charset="utf8mb4", elems=["a", "b"]), {"origin_default": "b"}),
+        "b",
+        (None, "NO", ""),
+    ),
+    "set": (
+        "SET('a','b') DEFAULT 'a'",
+        (kind(248, 0, charset="utf8mb4", elems=["a", "b"]), {"default": "a", "origin_default": "a,b"}),
+        "a,b",
+        ("'a'", "YES", ""),
+    ),
+    "decimal": (
+        "DECIMAL(6,2) DEFAULT 1.5",
+        (kind(246, 0, 6, 2), {"default": "1.50", "origin_default": "2.50"}),
+        "2.50",
+        ("1.50", "YES", ""),
+    ),
+    "json": ("JSON NOT NULL", (kind(245, 1), {"origin_default": "null"}), "null", (None, "NO", "")),
+    "text": ("TEXT NOT NULL", (kind(252, 1, 65535, 0, "utf8mb4"), {"origin_default": ""}), "", (None, "NO", "")),
+    "quotes": (
+        "VARCHAR(20) DEFAULT 'it''s \\\\ x'",
+        (VARCHAR, {"default": "it's \\ x", "origin_default": "it's \\ y"}),
+        "it's \\ y",
+        ("'it''s \\\\ x'", "YES", ""),
+    ),
+}
+
+
+@pytest.mark.parametrize("how", ["text", "derived"])
+@pytest.mark.parametrize("case", CASES)
+def test_rows_hold_what_the_upstream_says(session: Session, case: str, how: str) -> None:
+    definition, (kind_of, more), value, default = CASES[case]
+    text = f"ALTER TABLE `t` ADD COLUMN `c` {definition} FIRST;" if how == "text" else "GARBLED"
+    h, step = to_alter(session, [column(2, "c", kind_of, **more)], text)
+    outcome = apply(session, step, h)
+    assert (outcome.how, outcome.losses) == (how, ())
+    if case == "bit":
+        assert session.query("SELECT DISTINCT HEX(c) FROM d.t") == [("103",)]
+    else:
+        assert cells(session) == {value}
+    assert declared(session) == default
+
+
+def test_binary_zeros(session: Session) -> None:
+    wanted = column(2, "c", kind(254, 1, 4), origin_default="\x00\x00\x00\x00")
+    h, step = to_alter(session, [wanted], "ALTER TABLE `t` ADD COLUMN `c` BINARY(4) NOT NULL;")
+    apply(session, step, h)
+    assert session.query("SELECT DISTINCT HEX(c) FROM d.t") == [("00000000",)]
+
+
+def test_several_columns_of_one_statement(session: Session) -> None:
+    now = {"default": "CURRENT_TIMESTAMP", "origin_default": "2021-05-06 07:08:09"}
+    added = [column(2, "a", TIMESTAMP, **now), column(3, "b"), column(4, "e", DATETIME, **now)]
+    text = "ALTER TABLE `t` ADD COLUMN (`a` TIMESTAMP DEFAULT CURRENT_TIMESTAMP, `b` INT, KEY(`b`)), ADD COLUMN `e` DATETIME DEFAULT NOW() AFTER `b`;"
+    h, step = to_alter(session, added, text, 61)
+    assert apply(session, step, h).how == "text"
+    assert session.query("SELECT DISTINCT CAST(a AS CHAR), b, CAST(e AS CHAR) FROM d.t") == [
+        ("2021-05-06 07:08:09", None, "2021-05-06 07:08:09")
+    ]
+    assert (declared(session, "a")[0], declared(session, "e")[0]) == ("current_timestamp()", "current_timestamp()")
+
+
+@pytest.mark.parametrize("point", ["after-ddl-intent", "after-ddl-fill", "after-ddl", "before-ddl-done"])
+@pytest.mark.parametrize("text", ["ALTER TABLE `t` ADD COLUMN `c` TIMESTAMP DEFAULT CURRENT_TIMESTAMP;", "GARBLED"])
+def test_a_crash_between_the_halves(session: Session, point: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = {"default": "CURRENT_TIMESTAMP", "origin_default": "2021-05-06 07:08:09"}
+    h, step = to_alter(session, [column(2, "c", TIMESTAMP, **now)], text)
+
+    def die(name: str) -> None:
+        if name == point:
+            raise Died
+
+    with monkeypatch.context() as patch, pytest.raises(Died):
+        patch.setattr(faults, "point", die)
+        apply(session, step, h)
+    session.rollback()
+    assert apply(session, step, h).state == "done"
+    assert cells(session) == {"2021-05-06 07:08:09"}
+    assert declared(session) == ("current_timestamp()", "YES", "")
+
+
+def test_a_timestamp_of_a_new_table_may_be_null(session: Session) -> None:
+    wanted = table(10, "t", [ID, column(2, "c", TIMESTAMP), column(3, "n", TIMESTAMP, default="2019-12-31 16:00:00", version=2)])
+    later = table(10, "t", [ID, column(2, "c", TIMESTAMP), column(3, "n", TIMESTAMP, default="2018-12-31 16:00:00", version=2)])
+    h = history(database(1), job(2, 3, wanted), job(3, 15, later))
+    texts = {
+        2: "CREATE TABLE `t` (`id` INT PRIMARY KEY, `c` TIMESTAMP, `n` TIMESTAMP DEFAULT '2020-01-01 00:00:00' COMMENT 'a');",
+        3: "ALTER TABLE `t` ALTER COLUMN `n` SET DEFAULT '2019-01-01 00:00:00';",
+    }
+    steps = steps_of(h, texts)
+    for step in steps[:2]:
+        apply(session, step, h)
+    session.execute("INSERT INTO d.t (id, c) VALUES (1, NULL)")
+    session.commit()
+    assert cells(session) == {None}
+    assert declared(session, "n") == ("'2019-12-31 16:00:00'", "YES", "")
+    apply(session, steps[2], h)
+    assert declared(session, "n") == ("'2018-12-31 16:00:00'", "YES", "")
+
+
+def test_modify_of_a_timestamp_keeps_its_nulls(session: Session) -> None:
+    before, after = column(2, "c", TIMESTAMP), column(2, "c", kind(7, 128, 23, 3))
+    h = history(database(1), job(2, 3, table(10, "t", [ID, before])), job(3, 12, table(10, "t", [ID, after])))
+    texts = {
+        2: "CREATE TABLE `t` (`id` INT PRIMARY KEY, `c` TIMESTAMP NULL DEFAULT NULL);",
+        3: "ALTER TABLE `t` MODIFY COLUMN `c` TIMESTAMP(3);",
+    }
+    *others, modify = steps_of(h, texts)
+    for step in others:
+        apply(session, step, h)
+    session.execute("INSERT INTO d.t VALUES (1, NULL)")
+    session.commit()
+    apply(session, modify, h)
+    assert cells(session) == {None}
+
+
+def test_a_null_that_may_not_be_is_filled_and_told(session: Session) -> None:
+    before, after = column(2, "c", TIMESTAMP, origin_default="2021-05-06 07:08:09"), column(2, "c", kind(7, 129, 19))
+    kept = column(3, "k", kind(7, 129 | 8192, 19), default="CURRENT_TIMESTAMP")
+    h = history(database(1), job(2, 3, table(10, "t", [ID, before, kept])), job(3, 12, table(10, "t", [ID, after, kept])))
+    create = "CREATE TABLE `t` (`id` INT PRIMARY KEY, `c` TIMESTAMP NULL, `k` TIMESTAMP NOT NULL DEFAULT NOW() ON UPDATE NOW());"
+    texts = {2: create, 3: "ALTER TABLE `t` MODIFY COLUMN `c` TIMESTAMP NOT NULL;"}
+    *others, modify = steps_of(h, texts)
+    for step in others:
+        apply(session, step, h)
+    session.execute("INSERT INTO d.t VALUES (1, NULL, '2001-01-01 00:00:00')")
+    session.commit()
+    losses = apply(session, modify, h).losses
+    assert cells(session) == {"2021-05-06 07:08:09"}
+    assert cells(session, "k") == {"2001-01-01 00:00:00"}
+    assert losses[0].startswith("d.t: 1 rows held NULL in c where the upstream has none")

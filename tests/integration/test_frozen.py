@@ -1,0 +1,379 @@
+"""Tables that a refused DDL has frozen: the stream goes on, with the rows in the columns that both sides have. A real server refuses."""
+
+import dataclasses
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from conf.model import ApplyConfig
+from jobs.mariadb import PrivateMariaDB
+from schemas.codec.rowwriter import encode_delete, encode_insert, encode_update
+from schemas.events import Op
+from schemas.findings import Finding, FindingKind
+from schemas.history import SchemaHistory
+from schemas.stages import ROW_EVENT
+from sinks.checked import checked
+from sinks.ddl_apply import DdlOutcome, apply_ddl, ensure_ddl_table, load_losses, load_refused
+from sinks.ddl_inspect import column_names
+from sinks.frozen import RefusedJobs, Stranded, fitted
+from sinks.plan import PlanLimits, plan_rows
+from sinks.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, plan_steps
+from sinks.session import Session, connect
+from tests.ddl_jobs import INT, VARCHAR, column, database, history, index, job, table
+from tests.leases import held
+
+pytestmark = pytest.mark.mysql
+
+CONFIG = ApplyConfig(drainer="frozen", checkpoint_schema="frozen_marks", ddl_policy="quarantine")
+NOT_NULL = {**INT, "Flag": 1}
+ID = column(1, "id", {**INT, "Flag": 4099})
+CREATE = "CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` INT);"
+ENUM = {**VARCHAR, "Tp": 247}
+
+
+class Stream:
+    """A Drainer without Spark: DDLs and rows of one history, in the order that the test says."""
+
+    def __init__(self, session: Session, poor: Session, texts: dict[int, str], *jobs: dict[str, Any]) -> None:
+        self.session, self.poor = session, poor
+        self.history: SchemaHistory = history(database(1), *jobs)
+        events = [DdlEvent(j.id * 10, j.id, texts.get(j.id, j.query), 5) for j in self.history.ordered]
+        steps = plan_steps((0, 1_000_000), events, (), self.history, AppliedJobs(0))
+        self.steps = {s.job.id: s for s in steps if isinstance(s, DdlStep)}
+        self.refused: RefusedJobs = frozenset()
+        self.version = 0
+        self.findings: list[Finding] = []
+        """What the target did that no binlog foretells."""
+
+    def ddl(self, job_id: int, session: Session | None = None) -> DdlOutcome:
+        lease = held(self.session, schema=CONFIG.checkpoint_schema)
+        self.session.commit()
+        outcome = apply_ddl(session or self.session, self.steps[job_id], self.history, CONFIG, lease, lambda _: None, self.refused)
+        self.refused |= {job_id} if outcome.freezes else set()
+        assert self.refused == load_refused(self.session, CONFIG, 1)
+        self.session.commit()
+        self.version = job_id
+        return outcome
+
+    def refuse(self, job_id: int) -> DdlOutcome:
+        """The DDL, over a connection that may not ALTER or CREATE."""
+        outcome = self.ddl(job_id, self.poor)
+        assert (outcome.state, outcome.how) == ("quarantined", "policy")
+        return outcome
+
+    def rows(self, *changes: tuple[Any, Any], table_id: int = 10) -> tuple[Stranded, ...]:
+        """(old, new) rows by column id, as this version of the upstream writes them."""
+        found = self.history.table_at(table_id, self.version)
+        assert found is not None
+        events = []
+        for number, (old, new) in enumerate(changes):
+            if old is None:
+                op, row = Op.INSERT, encode_insert(found.info, new, new[1])
+            elif new is None:
+                op, row = Op.DELETE, encode_delete(found.info, old, old[1])
+            else:
+                op, row = Op.UPDATE, encode_update(found.info, old, new, old[1])
+            events.append({"commit_ts": number, "seq": 0, "op": int(op), "table_id": table_id, "schema_version": self.version, "row": row})
+        step, stranded = fitted(RowsStep(0, 1, len(changes), {table_id: found}), self.history, self.refused)
+        if table_id not in step.gone:
+            plan = plan_rows(pa.Table.from_pylist(events, schema=ROW_EVENT), step.tables, PlanLimits())
+            self.session.begin()
+            _, found_wrong = checked(self.session, CONFIG, lambda effects: effects.run((*plan.deletes, *plan.writes)))
+            self.session.commit()
+            self.findings += found_wrong
+        return stranded
+
+    def all(self, name: str = "t") -> list[tuple[Any, ...]]:
+        found = self.session.query(f"SELECT * FROM d.{name} ORDER BY 1")
+        self.session.commit()
+        return found
+
+
+@pytest.fixture(params=["lax", "strict"])
+def sessions(request: pytest.FixtureRequest, mariadb: PrivateMariaDB) -> Iterator[tuple[Session, Session]]:
+    """A session that may do all, and one that may only write rows. Strict: a column without a default must be named."""
+    mode = CONFIG.sql_mode + (",STRICT_ALL_TABLES" if request.param == "strict" else "")
+    config = dataclasses.replace(CONFIG, sql_mode=mode)
+    with connect(mariadb.target(), config) as session:
+        for host in ("'%'", "localhost"):
+            session.execute(f"CREATE OR REPLACE USER rows_only@{host} IDENTIFIED BY 'x'")
+            session.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON d.* TO rows_only@{host}")
+            session.execute(f"GRANT ALL ON frozen_marks.* TO rows_only@{host}")
+        ensure_ddl_table(session, CONFIG)
+        with connect(dataclasses.replace(mariadb.target(), user="rows_only", password="x"), config) as poor:
+            yield session, poor
+        session.rollback()
+        for name in ("d", "frozen_marks"):
+            session.execute(f"DROP DATABASE IF EXISTS {name}")
+
+
+def stream_of(sessions: tuple[Session, Session], texts: dict[int, str], *jobs: dict[str, Any]) -> Stream:
+    stream = Stream(*sessions, {2: CREATE, **texts}, *jobs)
+    stream.ddl(1)
+    return stream
+
+
+def t(columns: Sequence[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    return table(10, "t", [ID, *columns], **more)
+
+
+V = column(2, "v")
+
+
+def test_an_added_column_stays_away_and_a_later_one_comes(sessions: tuple[Session, Session]) -> None:
+    a, b = column(3, "a"), column(4, "b")
+    texts = {3: "ALTER TABLE `t` ADD COLUMN `a` INT;", 4: "ALTER TABLE `t` ADD COLUMN `b` INT AFTER `a`;"}
+    stream = stream_of(sessions, texts, job(2, 3, t([V])), job(3, 5, t([V, a])), job(4, 5, t([V, a, b])))
+    stream.ddl(2)
+    stream.rows((None, {1: 1, 2: 10}))
+    words = "d.t: DDL quarantined at commit_ts 30, the target's table stays as it is since: ALTER TABLE `t` ADD COLUMN `a` INT"
+    assert stream.refuse(3).losses == (words,)
+    assert load_losses(stream.session, CONFIG, 1) == (words,)
+    assert stream.rows((None, {1: 2, 2: 20, 3: 7}), ({1: 1, 2: 10, 3: None}, {1: 1, 2: 11, 3: 8})) == ()
+    assert stream.all() == [(1, 11), (2, 20)]
+    assert stream.ddl(4).how == "derived"  # the text says AFTER `a`, which the target has not
+    stream.rows(({1: 2, 2: 20, 3: 7, 4: None}, {1: 2, 2: 21, 3: 7, 4: 5}), ({1: 1, 2: 11, 3: 8, 4: None}, None))
+    assert column_names(stream.session, "d", "t") == ("id", "v", "b")
+    assert stream.all() == [(2, 21, 5)]
+
+
+def test_a_dropped_column_that_stays_gets_its_default_or_zero(sessions: tuple[Session, Session]) -> None:
+    more = [column(3, "n", NOT_NULL), column(4, "x", {**VARCHAR, "Flag": 1}), column(5, "f", NOT_NULL, default="7")]
+    create = "CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` INT, `n` INT NOT NULL, `x` VARCHAR(20) NOT NULL, `f` INT NOT NULL DEFAULT 7);"
+    drop = "ALTER TABLE `t` DROP COLUMN `n`, DROP COLUMN `x`, DROP COLUMN `f`;"
+    stream = stream_of(sessions, {2: create, 3: drop}, job(2, 3, t([V, *more])), job(3, 61, t([V])))
+    stream.ddl(2)
+    stream.rows((None, {1: 1, 2: 10, 3: 3, 4: "x", 5: 5}))
+    stream.refuse(3)
+    stream.rows((None, {1: 2, 2: 20}), ({1: 1, 2: 10}, {1: 1, 2: 11}))
+    assert stream.all() == [(1, 11, 0, "", 5), (2, 20, 0, "", 7)]
+    stream.rows(({1: 1, 2: 11}, None))
+    assert [r[0] for r in stream.all()] == [2]
+
+
+def test_a_renamed_column_is_written_under_its_former_name(sessions: tuple[Session, Session]) -> None:
+    texts = {3: "ALTER TABLE `t` RENAME COLUMN `v` TO `w`;", 4: "ALTER TABLE `t` DROP COLUMN `w`;"}
+    stream = stream_of(sessions, texts, job(2, 3, t([V])), job(3, 12, t([column(2, "w")])), job(4, 6, t([])))
+    stream.ddl(2)
+    stream.refuse(3)
+    stream.rows((None, {1: 1, 2: 10}))
+    assert stream.all() == [(1, 10)]
+    assert stream.ddl(4).how == "derived"
+    assert column_names(stream.session, "d", "t") == ("id",)
+
+
+def test_a_modified_column_has_a_new_id_and_the_same_name(sessions: tuple[Session, Session]) -> None:
+    wide = column(7, "v", {**VARCHAR, "Flen": 30})
+    stream = stream_of(sessions, {3: "ALTER TABLE `t` MODIFY COLUMN `v` VARCHAR(30);"}, job(2, 3, t([V])), job(3, 12, t([wide])))
+    stream.ddl(2)
+    stream.refuse(3)
+    stream.rows((None, {1: 1, 7: "12"}))
+    assert stream.all() == [(1, 12)]
+
+
+def test_words_of_an_enum_that_moved_are_not_mixed_up(sessions: tuple[Session, Session]) -> None:
+    before, after = column(2, "v", {**ENUM, "Elems": ["a", "b"]}), column(7, "v", {**ENUM, "Elems": ["b", "a"]})
+    create = "CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` ENUM('a','b'));"
+    texts = {2: create, 3: "ALTER TABLE `t` MODIFY COLUMN `v` ENUM('b','a');"}
+    stream = stream_of(sessions, texts, job(2, 3, t([before])), job(3, 12, t([after])))
+    stream.ddl(2)
+    stream.refuse(3)
+    stream.rows((None, {1: 1, 7: 1}))
+    assert stream.all() == [(1, None)]
+
+
+def test_a_null_where_the_target_takes_none(sessions: tuple[Session, Session]) -> None:
+    create = "CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` INT NOT NULL);"
+    texts = {2: create, 3: "ALTER TABLE `t` MODIFY COLUMN `v` INT NULL;"}
+    stream = stream_of(sessions, texts, job(2, 3, t([column(2, "v", NOT_NULL)])), job(3, 12, t([V])))
+    stream.ddl(2)
+    stream.refuse(3)
+    stream.rows((None, {1: 1, 2: None}))
+    assert stream.all() == [(1, 0)]
+    stream.rows(({1: 1, 2: None}, None))
+    assert stream.all() == []
+
+
+U = index(1, "u", ("v", 1), unique=True)
+
+
+def test_a_key_that_only_the_upstream_has_finds_no_row(sessions: tuple[Session, Session]) -> None:
+    keyless = {"pk_is_handle": False}
+    columns = [column(1, "id"), V]
+    before, after = table(10, "t", columns, **keyless), table(10, "t", columns, index_info=[U], **keyless)
+    texts = {2: "CREATE TABLE `t` (`id` INT, `v` INT);", 3: "ALTER TABLE `t` ADD UNIQUE `u`(`v`);"}
+    stream = stream_of(sessions, texts, job(2, 3, before), job(3, 7, after))
+    stream.ddl(2)
+    stream.refuse(3)
+    stream.rows((None, {1: 1, 2: 5}), (None, {1: 2, 2: 6}))
+    stream.rows(({1: 1, 2: 5}, {1: 1, 2: 7}))
+    assert stream.all() == [(1, 7), (2, 6)]
+    assert stream.findings == []
+
+
+def test_a_key_that_only_the_target_has_ends_no_stream(sessions: tuple[Session, Session]) -> None:
+    create = "CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` INT, UNIQUE `u`(`v`));"
+    texts = {2: create, 3: "ALTER TABLE `t` DROP INDEX `u`;"}
+    stream = stream_of(sessions, texts, job(2, 3, t([V], index_info=[U])), job(3, 8, t([V])))
+    stream.ddl(2)
+    stream.refuse(3)
+    stream.rows((None, {1: 1, 2: 5}), (None, {1: 2, 2: 5}))
+    assert stream.all() == [(2, 5)]
+    assert [f.kind for f in stream.findings] == [FindingKind.ROWS]
+
+
+def test_rows_that_would_push_each_other_out_go_nowhere(sessions: tuple[Session, Session]) -> None:
+    create = "CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` INT NOT NULL, UNIQUE `u`(`v`));"
+    texts = {2: create, 3: "ALTER TABLE `t` DROP COLUMN `v`;"}
+    stream = stream_of(sessions, texts, job(2, 3, t([column(2, "v", NOT_NULL)], index_info=[U])), job(3, 6, t([])))
+    stream.ddl(2)
+    stream.rows((None, {1: 1, 2: 5}))
+    stream.refuse(3)
+    (stranded,) = stream.rows((None, {1: 2}), (None, {1: 3}))
+    assert (
+        stranded.why
+        == "d.t: key u is on columns that the upstream has not, since the drop column of job 3 was refused; its rows have nowhere to go"
+    )
+    assert stream.all() == [(1, 5)]
+
+
+def test_a_renamed_table_goes_on_under_its_former_name(sessions: tuple[Session, Session]) -> None:
+    columns = [ID, V]
+    jobs = (
+        job(2, 3, table(10, "t", columns)),
+        job(3, 14, table(10, "s", columns), table_name="t"),
+        job(4, 5, table(10, "s", [*columns, column(3, "a")])),
+        job(5, 11, table(11, "s", [*columns, column(3, "a")]), table_id=10),
+        job(6, 4, table_id=11, table_name="s"),
+    )
+    texts = {
+        3: "RENAME TABLE `t` TO `s`;",
+        4: "ALTER TABLE `s` ADD COLUMN `a` INT;",
+        5: "TRUNCATE TABLE `s`;",
+        6: "DROP TABLE `s`;",
+    }
+    stream = stream_of(sessions, texts, *jobs)
+    stream.ddl(2)
+    stream.refuse(3)
+    stream.rows((None, {1: 1, 2: 10}))
+    assert stream.ddl(4).how == "derived"
+    stream.rows((None, {1: 2, 2: 20, 3: 3}))
+    assert stream.all() == [(1, 10, None), (2, 20, 3)]
+    stream.ddl(5)
+    stream.rows((None, {1: 3, 2: 30, 3: 3}), table_id=11)
+    assert stream.all() == [(3, 30, 3)]
+    stream.ddl(6)
+    assert not column_names(stream.session, "d", "t")
+
+
+def test_rows_of_a_table_that_was_not_made_have_nowhere_to_go(sessions: tuple[Session, Session]) -> None:
+    texts = {3: "ALTER TABLE `t` ADD COLUMN `a` INT;", 4: "DROP TABLE `t`;", 5: CREATE}
+    jobs = (
+        job(2, 3, t([V])),
+        job(3, 5, t([V, column(3, "a")])),
+        job(4, 4, table_id=10, table_name="t"),
+        job(5, 3, table(12, "t", [ID, V])),
+    )
+    stream = stream_of(sessions, texts, *jobs)
+    stream.refuse(2)
+    (stranded,) = stream.rows((None, {1: 1, 2: 10}))
+    assert stranded.why == "d.t: not on the target since the create table of job 2 was refused; its rows have nowhere to go"
+    stream.refuse(3)
+    assert len(stream.rows((None, {1: 1, 2: 10, 3: 1}))) == 1
+    assert stream.ddl(4).state == "done"
+    stream.ddl(5)
+    assert stream.rows((None, {1: 1, 2: 10}), table_id=12) == ()
+    assert stream.all() == [(1, 10)]
+
+
+def test_an_ignored_ddl_freezes_only_what_nobody_did_by_hand(sessions: tuple[Session, Session], monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = {3: "ALTER TABLE `t` ADD COLUMN `a` INT;", 4: "ALTER TABLE `t` ADD COLUMN `b` INT;"}
+    a, b = column(3, "a"), column(4, "b")
+    stream = stream_of(sessions, texts, job(2, 3, t([V])), job(3, 5, t([V, a])), job(4, 5, t([V, a, b])))
+    stream.ddl(2)
+    monkeypatch.setattr("tests.integration.test_frozen.CONFIG", dataclasses.replace(CONFIG, ignore_txn_commit_ts=(30, 40)))
+    stream.session.execute("ALTER TABLE d.t ADD COLUMN a BIGINT")
+    assert (stream.ddl(3).state, stream.ddl(4).state) == ("done", "skipped")
+    stream.rows((None, {1: 1, 2: 2, 3: 3, 4: 4}))
+    assert stream.all() == [(1, 2, 3)]
+
+
+class Upstream:
+    """Random DDLs on one table, and what its rows hold."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.columns: list[dict[str, Any]] = [V]
+        self.rows: dict[int, dict[int, Any]] = {}
+        self.next_id = 3
+
+    def change(self) -> tuple[int, str]:
+        """(job type, text) of one random DDL."""
+        kind = self.rng.choice(["add", "add", "drop", "rename", "modify"])
+        at = self.rng.randrange(len(self.columns)) if self.columns else 0
+        self.next_id += 1
+        if kind == "add" or not self.columns:
+            kind_of = self.rng.choice([INT, NOT_NULL])
+            origin = "0" if kind_of is NOT_NULL else None
+            self.columns.insert(at, column(self.next_id, f"c{self.next_id}", kind_of, origin_default=origin))
+            for row in self.rows.values():
+                row[self.next_id] = 0 if origin else None
+            after = f"AFTER `{self.columns[at - 1]['name']['O']}`" if at else "AFTER `id`"
+            return 5, f"ADD COLUMN `c{self.next_id}` INT {'NOT NULL' if origin else ''} {after}"
+        chosen = self.columns[at]
+        name = chosen["name"]["O"]
+        if kind == "drop":
+            self.columns.pop(at)
+            for row in self.rows.values():
+                row.pop(chosen["id"])
+            return 6, f"DROP COLUMN `{name}`"
+        if kind == "rename":
+            self.columns[at] = {**chosen, "name": {"O": f"r{self.next_id}"}}
+            return 12, f"RENAME COLUMN `{name}` TO `r{self.next_id}`"
+        self.columns[at] = {**chosen, "id": self.next_id, "type": {**chosen["type"], "Tp": 8, "Flen": 20}}
+        for row in self.rows.values():
+            row[self.next_id] = row.pop(chosen["id"])
+        return 12, f"MODIFY COLUMN `{name}` BIGINT {'NOT NULL' if chosen['type']['Flag'] & 1 else 'NULL'}"
+
+    def write(self) -> list[tuple[Any, Any]]:
+        found: list[tuple[Any, Any]] = []
+        for _ in range(self.rng.randrange(4)):
+            key = self.rng.randrange(1, 9)
+            new = {1: key} | {c["id"]: self.rng.randrange(9) for c in self.columns}
+            old = self.rows.pop(key, None)
+            if old is not None and self.rng.random() < 0.4:
+                found.append((dict(old), None))
+                continue
+            self.rows[key] = new
+            found.append((dict(old) if old else None, dict(new)))
+        return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_ddls_some_of_them_refused(sessions: tuple[Session, Session], seed: int) -> None:
+    """Whatever is refused, the stream lives, every key is there, and what both sides name alike since the last write is alike."""
+    upstream = Upstream(seed)
+    jobs, texts, writes, refused = [job(2, 3, t([V]))], {}, {2: upstream.write()}, set()
+    for number in range(3, 24):
+        kind, text = upstream.change()
+        jobs.append(job(number, kind, t(list(upstream.columns))))
+        texts[number] = f"ALTER TABLE `t` {text};"
+        writes[number] = upstream.write()
+        refused |= {number} if upstream.rng.random() < 0.3 else set()
+    stream = stream_of(sessions, texts, *jobs)
+    for number in range(2, 24):
+        outcome = stream.ddl(number, sessions[1] if number in refused else None)
+        assert outcome.freezes or number not in refused
+        assert stream.rows(*writes[number]) == ()
+    # Every row is written once more, as it is.
+    stream.rows(*((dict(row), dict(row)) for row in upstream.rows.values()))
+    names = column_names(stream.session, "d", "t")
+    found = {row[0]: dict(zip(names, row, strict=True)) for row in stream.all()}
+    assert found.keys() == upstream.rows.keys()
+    both = [c for c in upstream.columns if c["name"]["O"] in names]
+    assert both or not upstream.columns or len(refused) > 3
+    for key, row in upstream.rows.items():
+        assert {c["name"]["O"]: row[c["id"]] for c in both} == {c["name"]["O"]: found[key][c["name"]["O"]] for c in both}
