@@ -3,7 +3,8 @@
 #
 # The first start sets everything up (jobs/setup.py); later ones only compare two files. Options that spark-submit knows
 # (--master, --conf, --name, --driver-memory, ...) go to it wherever they stand, all others to the job; `--` ends the sorting.
-# `pump` and `ctl` need no Spark and start Python at once. Spark's log and every trace go to var/log/JOB.log.
+# The job is this process, and Spark's JVM its child (jobs/jvm.py); `pump` and `ctl` need no Spark.
+# Logs go to var/log/JOB.log (the job and every trace) and var/log/JOB.spark.log.
 set -euo pipefail
 export LC_ALL=C.UTF-8
 
@@ -47,20 +48,6 @@ find_python() {
     command -v python3 && return
   fi
   die "Python 3.11 or later is needed: install it (Debian: apt-get install python3 python3-venv) or name it with PYTHON=/path/to/python3"
-}
-
-# Spark's stderr: on the console until the job itself has taken that over (jobs/launch.py makes the file), then in the log.
-sift_errors() {
-  local line
-  trap '' INT
-  while IFS= read -r line; do
-    if [[ -e $TIDB_BINLOG_RUNS ]]; then
-      printf '%s\n' "$line" >>"$TIDB_BINLOG_LOG"
-    elif [[ $line != 'WARNING: Using incubator modules'* ]]; then
-      printf '%s\n' "$line" >&2
-    fi
-  done
-  rm -f "$TIDB_BINLOG_RUNS"
 }
 
 same() { [[ -f $2 && "$(<"$1")" == "$(<"$2")" ]]; }
@@ -110,6 +97,7 @@ while (($#)); do
       ;;
   esac
   case $option in
+    --deploy-mode) [[ $value == client ]] || die "the job is Spark's driver and stays where it is started: --deploy-mode $value is not possible" ;;
     --master) master=$value ;;
     --jars) jars=$value ;;
     --py-files) py_files=$value ;;
@@ -164,10 +152,10 @@ fi
 master=${master:-${MASTER:-local[*]}}
 # Python workers give memory back after a big batch.
 export ARROW_DEFAULT_MEMORY_POOL=${ARROW_DEFAULT_MEMORY_POOL:-system} MALLOC_ARENA_MAX=${MALLOC_ARENA_MAX:-2}
-export SPARK_HOME PYSPARK_DRIVER_PYTHON=$venv/bin/python
+export SPARK_HOME
 SPARK_HOME=$(echo "$venv"/lib/python3*/site-packages/pyspark)
 delta_jars=$(printf ',%s' "$venv"/spark-jars/*.jar)
-jvm="-Dlog4j2.configurationFile=file:$root/conf/log4j2.properties -Dtidb.binlog.log=$TIDB_BINLOG_LOG -Xlog:disable -Xlog:all=error:stderr"
+jvm="-Dlog4j2.configurationFile=file:$root/conf/log4j2.properties -Xlog:disable -Xlog:all=error:stderr"
 [[ ! -f $venv/spark-jars/spark.jsa ]] || jvm+=" -XX:SharedArchiveFile=$venv/spark-jars/spark.jsa"
 if [[ $master == local* && $master != local-cluster* ]]; then
   # Driver and executors are one JVM and see this checkout: nothing to copy, nothing to ship.
@@ -190,14 +178,7 @@ fi
 [[ -z $py_files ]] || spark_args+=(--py-files "$py_files")
 
 export SPARK_SUBMIT_OPTS="$jvm${SPARK_SUBMIT_OPTS:+ $SPARK_SUBMIT_OPTS}"
-# Ctrl-C is for the job, which stops between two batches; Spark's JVM, its parent, would die under it.
-trap '' INT
-# Spark gives the job a pipe for its output; jobs/launch.py takes the real one from here. Files are appended to, because
-# two processes write; and the JVM's remark about its own vector module is of no use to anybody.
-[[ ! -f /proc/$$/fd/1 ]] || exec >>"/proc/$$/fd/1"
-[[ ! -f /proc/$$/fd/2 ]] || exec 2>>"/proc/$$/fd/2"
-# What the JVM and Spark's Python workers print once the job runs is for the log.
-export TIDB_BINLOG_CONSOLE=$$ TIDB_BINLOG_RUNS=$TIDB_BINLOG_LOG.$$.runs
-exec 3>&1 4>&2 2> >(sift_errors 3>&- 4>&-)
-exec "$SPARK_HOME/bin/spark-submit" --master "$master" --name "tidb-binlog $job" ${spark_args[@]+"${spark_args[@]}"} \
-  "$root/jobs/launch.py" "$job" ${job_args[@]+"${job_args[@]}"}
+# Strings hash alike in driver and workers, as spark-submit has it.
+export PYTHONHASHSEED=0
+exec "$venv/bin/python" -m jobs.launch --master "$master" --name "tidb-binlog $job" --conf spark.python.daemon.module=jobs.workers --conf spark.ui.showConsoleProgress=false \
+  ${spark_args[@]+"${spark_args[@]}"} -- "$job" ${job_args[@]+"${job_args[@]}"}

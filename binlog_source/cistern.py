@@ -21,6 +21,8 @@ from schemas.errors import ConfigError, ReplicationError
 
 HEARTBEAT = 2.0
 """Seconds between two registrations."""
+LEAVE_SECONDS = 3.0
+"""How long ``stop`` waits for the registry."""
 _log = logging.getLogger(__name__)
 
 
@@ -58,12 +60,19 @@ class Cistern:
         return self
 
     def stop(self) -> None:
-        """Register as paused and stop serving."""
+        """Register as paused and stop serving. A registry that hangs is waited for only so long."""
         self._stopped.set()
-        self._heart.join()
-        self._register(NodeState.PAUSED)
+        leave = threading.Thread(target=self._leave, name=f"Drainer {self._node_id} leaves", daemon=True)
+        leave.start()
+        leave.join(LEAVE_SECONDS)
+        if leave.is_alive():
+            _log.warning("Drainer %s could not be registered as paused within %g s", self._node_id, LEAVE_SECONDS)
         self._front.stop(1.0)
         self._registry.close()
+
+    def _leave(self) -> None:
+        self._heart.join()
+        self._register(NodeState.PAUSED)
 
     def _beat(self) -> None:
         while not self._stopped.wait(HEARTBEAT):

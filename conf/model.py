@@ -15,6 +15,13 @@ def _require(condition: bool, message: str) -> None:
         raise ValueError(message)
 
 
+LOG_LEVELS = ("debug", "info", "warn", "error")
+
+
+def _require_log_level(level: str) -> None:
+    _require(level in LOG_LEVELS, f"log-level: {level!r} is not debug, info, warn or error")
+
+
 @dataclass(frozen=True, slots=True)
 class SourceConfig:
     """Where binlogs come from. TOML table ``[source]``; also the options of ``format("tidb_binlog")``."""
@@ -100,7 +107,9 @@ class ApplyConfig:
     upstream_collation: str = "utf8mb4_bin"
     """What TiDB means where a DDL names no charset or collation."""
     retries: int = 60
-    """How often a transaction is tried again after an error that may pass (deadlock, lost connection, restart)."""
+    """How often a transaction is tried again, at least, after an error that may pass (deadlock, lost connection, restart, read-only)."""
+    retry_seconds: float = 3600.0
+    """How long it is tried again, at least. Seconds."""
     history_timeout: float = 300.0
     """Seconds that a DDL binlog waits for its job to appear in the DDL history."""
     history_lag: float = 5.0
@@ -143,6 +152,11 @@ class DrainerConfig:
     """host:port that Pumps notify this Drainer at, port 0 = any free one; only with a registry (a real Drainer: 8249)."""
     advertise_addr: str = ""
     """host:port that is registered; empty = addr."""
+    log_level: str = "info"
+    """``debug``, ``info``, ``warn`` or ``error``: what goes to the log file; Spark's own log is one step quieter."""
+
+    def __post_init__(self) -> None:
+        _require_log_level(self.log_level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +220,11 @@ class PumpConfig:
     """Seconds between two recoveries."""
     slow_chaser_recovery_timeout: float = 1.0
     """Seconds that writers may be kept out by a recovery."""
+    log_level: str = "info"
+    """``debug``, ``info``, ``warn`` or ``error``: what goes to the log file."""
 
     def __post_init__(self) -> None:
+        _require_log_level(self.log_level)
         for name, parse in (("gc", days_or_duration), ("stop_write_at_available_space", size_of)):
             try:
                 parse(getattr(self, name))

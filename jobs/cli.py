@@ -1,27 +1,25 @@
-"""The pieces that every job's command line is made of: settings as flags, clear errors, exit codes, stop signals.
+"""The pieces that every job's command line is made of: settings as flags, clear errors, exit codes.
 
 Promises: an operator sees one message that says what happened, where and what to do; Python and Java traces go to the log file.
 
 Exit codes: 0 done; 1 the replication failed or a comparison found a difference; 2 a setting or option is wrong;
-70 a defect of this program; 130 stopped by Ctrl-C.
+70 a defect of this program; 130 ended at once, by a second signal.
 """
 
 import argparse
 import logging
 import os
 import re
-import signal
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import FrameType
 from urllib.parse import unquote, urlsplit
 
 from conf.load import ENVIRONMENT_PREFIX, PASSWORD, load_drainer, load_pump, settings_of
 from conf.model import DrainerConfig, PumpConfig, TargetConfig
-from schemas.errors import ConfigError, ReplicationError
+from jobs.logs import log_file, log_to_file, set_level
+from schemas.errors import ConfigError, ReplicationError, Stopped
 
 EXIT_FAILED = 1
 EXIT_CONFIG = 2
@@ -33,11 +31,12 @@ _FLAG = "setting "
 
 def run_job(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None) -> int:
     """Run ``main(argv)`` and turn whatever it raises into one message on stderr, a trace in the log file and an exit code."""
-    # spark-submit.sh has the JVM ignore Ctrl-C, and the child inherits that: the job alone decides how to end.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    _log_to_file(log_file())
+    log_to_file()
     try:
         return main(sys.argv[1:] if argv is None else argv)
+    except Stopped as stopped:
+        logging.info("%s", stopped)
+        return 0
     except KeyboardInterrupt:
         _tell("stopped")
         return EXIT_INTERRUPTED
@@ -63,11 +62,6 @@ def run_job(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = N
             return EXIT_CONFIG
         _tell(f"internal error: {type(error).__name__}: {_first_line(str(error))}\n(the trace is in {log_file()})")
         return EXIT_DEFECT
-
-
-def log_file() -> Path:
-    """Where traces and Spark's own log go; ``spark-submit.sh`` names it."""
-    return Path(os.environ.get("TIDB_BINLOG_LOG", "var/log/spark.log"))
 
 
 def replication_error_in(trace: str) -> str | None:
@@ -108,17 +102,21 @@ def drainer_config(arguments: argparse.Namespace) -> DrainerConfig:
     if flags.get(PASSWORD):
         _warn_of_password(f"--{PASSWORD}")
     try:
-        return load_drainer(arguments.config, flags=flags)
+        config = load_drainer(arguments.config, flags=flags)
     except ValueError as error:
         raise ConfigError(str(error)) from error
+    set_level(config.log_level)
+    return config
 
 
 def pump_config(arguments: argparse.Namespace) -> PumpConfig:
     """A Pump's settings, likewise."""
     try:
-        return load_pump(arguments.config, flags=_flags(arguments))
+        config = load_pump(arguments.config, flags=_flags(arguments))
     except ValueError as error:
         raise ConfigError(str(error)) from error
+    set_level(config.log_level)
+    return config
 
 
 def target_of(url: str) -> TargetConfig:
@@ -148,20 +146,6 @@ def _warn_of_password(flag: str) -> None:
     _tell(f"warning: whoever may run `ps` here reads the password in {flag}: better put it in {_PASSWORD_VARIABLE} or {PASSWORD}-file")
 
 
-def stop_on_signals() -> threading.Event:
-    """An event that Ctrl-C and SIGTERM set instead of ending the process; a second Ctrl-C ends it at once."""
-    stop = threading.Event()
-
-    def request(number: int, frame: FrameType | None) -> None:
-        if stop.is_set() and number == signal.SIGINT:
-            signal.default_int_handler(number, frame)
-        stop.set()
-
-    signal.signal(signal.SIGINT, request)
-    signal.signal(signal.SIGTERM, request)
-    return stop
-
-
 def _flags(arguments: argparse.Namespace) -> dict[str, object]:
     return {name.removeprefix(_FLAG): value for name, value in vars(arguments).items() if name.startswith(_FLAG)}
 
@@ -170,16 +154,6 @@ def _names(root: type[Exception]) -> Iterator[str]:
     yield root.__name__
     for child in root.__subclasses__():
         yield from _names(child)
-
-
-def _log_to_file(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    to_file = logging.FileHandler(path, delay=True)
-    to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logging.getLogger().addHandler(to_file)
-    logging.getLogger().setLevel(logging.INFO)
-    # Py4J logs every closed connection of a JVM that is going down.
-    logging.getLogger("py4j").setLevel(logging.ERROR)
 
 
 def _tell(text: str) -> None:

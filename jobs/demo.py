@@ -20,13 +20,15 @@ from binlog_source.upstream.registry_client import RegistryClient
 from binlog_source.upstream.workload import ARCHIVE, DATABASE, PROBE, WorkloadConfig
 from binlog_source.upstream.workload_process import Status, WorkloadProcess
 from conf.model import DrainerConfig, PumpConfig, TargetConfig
-from jobs.cli import EXIT_FAILED, add_settings, drainer_config, log_file, parser, stop_on_signals, target_of
+from jobs.cli import EXIT_FAILED, add_settings, drainer_config, parser, target_of
 from jobs.compare import TableOutcome, compare
 from jobs.lag import ProbeWatch, lags, percentile
+from jobs.logs import log_file
 from jobs.mariadb import PrivateMariaDB
 from jobs.replication import Replication
 from jobs.report import Reporter
 from jobs.session import build_session
+from jobs.signals import stop_on_signals
 from schemas.errors import ConfigError, ReplicationError
 from sinks.session import connect
 

@@ -8,20 +8,23 @@ import sys
 from collections.abc import Sequence
 
 from conf.model import DrainerConfig
-from jobs.cli import add_settings, drainer_config, parser, stop_on_signals
+from jobs.cli import add_settings, drainer_config, parser
 from jobs.replication import Replication
 from jobs.report import Reporter
 from jobs.session import build_session
+from jobs.signals import stop_on_signals
 
 
 def main(argv: Sequence[str]) -> int:
     """Replicate until Ctrl-C, SIGTERM or ``source.ending-commit-ts``."""
+    stop = stop_on_signals()
     arguments = parser("drainer", "Replicate TiDB's binlogs to a MySQL-protocol server.")
     add_settings(arguments, DrainerConfig)
     config = drainer_config(arguments.parse_args(argv))
-    stop = stop_on_signals()
     spark = build_session("tidb-binlog drainer")
-    with Replication(spark, config) as replication, Reporter(replication.progress, sys.stdout) as reporter:
+    replication = Replication(spark, config, stop)
+    # The stream ends first, so that the summary counts its last batch.
+    with Reporter(replication.progress, sys.stdout) as reporter, replication:
         if replication.wait(stop, config.source.ending_commit_ts):
             reporter.say(f"reached source.ending-commit-ts {config.source.ending_commit_ts}")
     return 0

@@ -1,35 +1,42 @@
-"""What ``spark-submit`` is given to run: ``launch.py JOB [options]`` calls ``main`` of the module ``jobs.JOB``.
+"""What ``spark-submit.sh`` runs: ``launch.py [SPARK OPTIONS --] JOB [options]`` calls ``main`` of the module ``jobs.JOB``.
 
-Promises: the job's code is imported as a module and never is ``__main__``, so whatever it sends to executors is sent by name.
-Its stdout and stderr are those of ``spark-submit.sh``: Spark would give a pipe for both and copy it to stdout, so that nobody
-could tell a terminal from a file or an error from output.
+Promises: the job's code is imported as a module and never is ``__main__``, so whatever it sends to executors is sent by name. The job is the process that
+was started; a job of Spark has the JVM as its child (``jobs/jvm.py``), which starts while the job's modules are imported and is gone when the job ends.
 """
 
-import io
-import os
 import sys
+from collections.abc import Sequence
 from importlib import import_module
-from pathlib import Path
 
+from jobs import jvm
 from jobs.cli import run_job
+from jobs.signals import REQUEST, stop_on_signals
+
+UNTIL_STOPPED = frozenset({"demo", "drainer", "pump", "rehearse"})
+"""Jobs that look for a request to stop, from their first moment on."""
 
 
-def take_console(pid: str) -> None:
-    """Make the descriptors 3 and 4 that process ``pid`` keeps for us our stdout and stderr."""
-    for number, stream in ((1, sys.stdout), (2, sys.stderr)):
-        try:
-            console = os.open(f"/proc/{pid}/fd/{number + 2}", os.O_WRONLY | os.O_APPEND)
-        except OSError:
-            continue  # a socket, or no /proc: Spark's pipe will do
-        os.dup2(console, number)
-        os.close(console)
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(line_buffering=True)
+def main(argv: Sequence[str]) -> int:
+    """Run a job; its exit code."""
+    spark, job, options = split(argv)
+    if job in UNTIL_STOPPED:
+        stop_on_signals()
+    child = jvm.launch(spark) if spark else None
+    try:
+        if child is not None:
+            REQUEST.at_once(child.kill)
+        return run_job(lambda given: import_module(f"jobs.{job}").main(given), options)
+    finally:
+        if child is not None:
+            child.end()
+
+
+def split(argv: Sequence[str]) -> tuple[list[str], str, list[str]]:
+    """Spark's options, the job, the job's options. Spark's come first, begin with a dash and end with ``--``."""
+    given = list(argv)
+    end = given.index("--") if given[0].startswith("-") else -1
+    return given[: max(end, 0)], given[end + 1], given[end + 2 :]
 
 
 if __name__ == "__main__":
-    if pid := os.environ.pop("TIDB_BINLOG_CONSOLE", ""):
-        take_console(pid)
-    if runs := os.environ.pop("TIDB_BINLOG_RUNS", ""):
-        Path(runs).touch()
-    sys.exit(run_job(import_module(f"jobs.{sys.argv[1]}").main, sys.argv[2:]))
+    sys.exit(main(sys.argv[1:]))

@@ -20,7 +20,8 @@ from binlog_source.pump.server import EmbeddedPump
 from binlog_source.pump.storage.record import parse
 from binlog_source.pump.storage.store import Store, StoreSettings
 from conf.model import PumpConfig
-from jobs.cli import EXIT_FAILED, add_settings, parser, pump_config, run_job, stop_on_signals
+from jobs.cli import EXIT_FAILED, add_settings, parser, pump_config, run_job
+from jobs.signals import stop_on_signals
 from schemas.errors import ConfigError, PumpUnavailable
 
 

@@ -20,11 +20,12 @@ from binlog_source.upstream.oracle import Oracle
 from binlog_source.upstream.rehearsal import RecordedCase, feed, load, schedule
 from binlog_source.upstream.service import UpstreamService
 from conf.model import DrainerConfig, PumpConfig, SourceConfig, TargetConfig
-from jobs.cli import EXIT_FAILED, add_settings, drainer_config, parser, stop_on_signals, target_of
+from jobs.cli import EXIT_FAILED, add_settings, drainer_config, parser, target_of
 from jobs.mariadb import PrivateMariaDB
 from jobs.replication import Replication
 from jobs.report import Reporter
 from jobs.session import build_session
+from jobs.signals import stop_on_signals
 from schemas.ddl_tokens import quote_name
 from schemas.errors import ConfigError, ReplicationError
 from schemas.events import tso

@@ -5,9 +5,12 @@ resume: Spark's checkpoint directory knows; without it the target's own checkpoi
 Whatever is read twice on the way is passed over, because the target's row is the truth.
 """
 
+import contextlib
 import dataclasses
 import json
 import logging
+import shutil
+import tempfile
 import threading
 import time
 from collections import deque
@@ -15,7 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from pyspark.errors import StreamingQueryException
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -26,8 +30,9 @@ from binlog_source.stream import resolve_delivery, transactions, transactions_be
 from binlog_source.upstream.registries import open_registry
 from conf.model import DrainerConfig
 from jobs.cli import replication_error_in
+from jobs.places import Place, local_path
 from jobs.report import Progress, held_by
-from schemas.errors import ConfigError, ReplicationError
+from schemas.errors import ConfigError, ReplicationError, Stopped
 from schemas.events import Delivery, physical_ms
 from schemas.findings import in_words
 from sinks.apply import BatchApplier, BatchReport
@@ -44,6 +49,12 @@ _KEPT_VERSION = 2
 _RATE_SECONDS = 5.0
 _SHOWN_FINDINGS = 20
 """Of them progress and summary show the last; the Delta table has all."""
+GRACE_SECONDS = 4.0
+"""How long a batch may go on after the stream was asked to stop."""
+DELTA_SECONDS = 8.0
+"""How long the background writer may then take for what is left."""
+_STOP = "stop"
+"""The file by which the source, in a process of its own on this machine, is told to give no further batch."""
 _LOOK_SECONDS = 0.25
 """How often Spark is asked whether the query still runs: each question wakes the JVM."""
 
@@ -56,9 +67,11 @@ def findings_dir(config: DrainerConfig) -> str:
 class Replication:
     """One Drainer's stream."""
 
-    def __init__(self, spark: SparkSession, config: DrainerConfig) -> None:
-        """Nothing is touched before ``start``."""
+    def __init__(self, spark: SparkSession, config: DrainerConfig, stop: threading.Event | None = None) -> None:
+        """Nothing is touched before ``start``. ``stop``, once set, ends whatever this waits for, at last a batch that takes longer than ``GRACE_SECONDS``."""
         self._spark = spark
+        self._stop = stop or threading.Event()
+        self._place = Place(spark, config.checkpoint_dir)
         self._roster = roster_of(config.source)
         cluster_id = config.source.cluster_id or self._roster.cluster_id()
         source = dataclasses.replace(config.source, cluster_id=cluster_id, delivery=str(self._delivery(config)))
@@ -66,17 +79,18 @@ class Replication:
         if not config.ddl_history:
             raise ConfigError("ddl-history is not set: name TiDB's status port (http://host:10080) or a recorded history file")
         self._feed = HistoryFeed(config.ddl_history, _history_cache(config.checkpoint_dir, cluster_id))
-        self._applier = BatchApplier(spark, self._config, cluster_id, self._feed, self._take_report)
+        self._applier = BatchApplier(spark, self._config, cluster_id, self._feed, self._take_report, self._pause)
         self._query: StreamingQuery | None = None
         self._delta: DeltaCheckpoint | None = None
         self._cistern: Cistern | None = None
-        self._stop_file = Path(config.checkpoint_dir + ".stop")
+        self._scratch: Path | None = None
         self._waiting: deque[BatchReport] = deque()
         self._totals = Progress()
         self._recent: deque[tuple[float, int]] = deque(maxlen=64)
         self._lock = threading.Lock()
         self._looked_at = 0.0
         self._ended = False
+        self._reported_ts = 0
         self.started_at = 0.0
         """``time.monotonic`` just before the query was started."""
         self.reports: deque[BatchReport] = deque(maxlen=1000)
@@ -100,17 +114,27 @@ class Replication:
         return Delivery(self._config.source.delivery)
 
     def start(self) -> Self:
-        """Clean up after a crash, decide where to resume, start the query."""
+        """Clean up after a crash, decide where to resume, start the query. What was begun is ended again where that fails."""
+        try:
+            self._start()
+        except BaseException:
+            self._close_after_error()
+            raise
+        return self
+
+    def _start(self) -> None:
         config = self._config
+        self._heed()
         found = self._applier.open(self._initial_ts)
         if found.unfinished is not None:
             span = found.unfinished
             self._applier.replay(span, transactions_between(self._spark, config.source, span.from_ts, span.to_ts))
-        self._stop_file.unlink(missing_ok=True)
+        self._heed()
         self._keep()
         self._join_cluster()
         source = dataclasses.replace(config.source, starting_commit_ts=self._applier.commit_ts)
-        frame = transactions(self._spark, source, config.pair, self.delivery, StreamOptions(stop_file=str(self._stop_file)))
+        self._scratch = Path(tempfile.mkdtemp(prefix="tbs-stop-"))
+        frame = transactions(self._spark, source, config.pair, self.delivery, StreamOptions(stop_file=str(self._scratch / _STOP)))
         self.started_at = time.monotonic()
         self._query = (
             frame.writeStream.queryName("tidb_binlog")
@@ -124,18 +148,18 @@ class Replication:
             self._spark, config.delta_dir, app_id, findings=DeltaFindings(self._spark, findings_dir(config), app_id)
         )
         self._delta.fill_up(found.commit_ts, found.schema_version, found.consistent)
+        self._reported_ts = max(self._reported_ts, found.commit_ts)
         while self._waiting:
             self._record(self._waiting.popleft())
-        return self
 
     def reached(self, commit_ts: int) -> bool:
-        """Whether the target holds everything up to ``commit_ts``. Raises what ended the stream, noticed within ``_LOOK_SECONDS``; made to be polled."""
+        """Whether the target holds everything up to ``commit_ts``, and the batch that brought it is counted in ``progress``. Raises what ended the stream, noticed within ``_LOOK_SECONDS``; made to be polled."""
         now = time.monotonic()
         if now - self._looked_at >= _LOOK_SECONDS:
             self.check()
             self._ended = not self.query.isActive
             self._looked_at = now
-        return self.commit_ts >= commit_ts
+        return self._reported_ts >= commit_ts
 
     def check(self) -> None:
         """Raise the error that ended the stream, as itself; also that another Drainer has taken the lease, which an idle stream would not meet."""
@@ -158,18 +182,46 @@ class Replication:
         return False
 
     def close(self) -> None:
-        """End between two batches; the query must not be stopped in the middle of one."""
-        if self._query is not None and self._query.isActive:
-            self._stop_file.touch()
-            self._settle(self._query)
-            self._query.stop()
-        self._applier.close()
-        self._stop_file.unlink(missing_ok=True)
-        if self._delta is not None:
-            self._delta.close()
-        if self._cistern is not None:
-            self._cistern.stop()
-            self._cistern = None
+        """End between two batches; safe to call twice. Once ``stop`` is set, a batch that goes on for ``GRACE_SECONDS`` is left: the next start finishes it."""
+        with contextlib.ExitStack() as then:
+            if self._cistern is not None:
+                then.callback(self._cistern.stop)
+                self._cistern = None
+            if self._scratch is not None:
+                then.callback(shutil.rmtree, self._scratch, ignore_errors=True)
+            then.callback(self._applier.close)
+            if self._delta is not None:
+                self._delta.hurry()
+                then.callback(self._close_delta, self._delta)
+            if self._query is not None and self._settle(self._query):
+                # Spark takes its time; Delta is written meanwhile.
+                ending = threading.Thread(target=self._end, args=[self._query], name="ending the query", daemon=True)
+                ending.start()
+                then.callback(ending.join)
+
+    def _close_delta(self, delta: DeltaCheckpoint) -> None:
+        if not self._stop.is_set():
+            delta.close()
+            return
+        try:
+            delta.close(DELTA_SECONDS)
+        except ReplicationError as error:
+            _log.warning("stopped with rows missing in Delta; the next start fills it up from the target: %s", error)
+
+    def _end(self, query: StreamingQuery) -> None:
+        try:
+            query.stop()
+        except (PySparkException, Py4JError, OSError) as error:
+            _log.warning("the query could not be ended in order: %s", error)
+
+    def _heed(self) -> None:
+        if self._stop.is_set():
+            raise Stopped("stopped before the stream was started")
+
+    def _pause(self, seconds: float) -> None:
+        """Between two tries of a statement."""
+        if self._stop.wait(seconds):
+            raise Stopped("stopped while the target was waited for; the next start goes on from its checkpoint")
 
     def progress(self) -> Progress:
         """Where the stream stands; quick, called from the reporter's thread."""
@@ -196,11 +248,15 @@ class Replication:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Close it; what already went wrong is not hidden by what goes wrong then."""
+        if error is None:
+            self.close()
+        else:
+            self._close_after_error()
+
+    def _close_after_error(self) -> None:
         try:
             self.close()
         except ReplicationError:
-            if error is None:
-                raise
             _log.exception("the stream that failed could not be closed in order")
 
     def _join_cluster(self) -> None:
@@ -210,22 +266,41 @@ class Replication:
             registry = open_registry(config.source.pumps)
             self._cistern = Cistern(registry, config.apply.drainer, config.addr, config.advertise_addr, lambda: self.commit_ts).start()
 
-    def _settle(self, query: StreamingQuery) -> None:
-        """Wait until no batch is running: the source gives none any more once it sees the stop file."""
-        quiet = 0
-        while query.isActive and quiet < 3:
-            status = query.status
-            asking = status["message"].startswith("Getting offsets")
-            # "start": no batch has come yet, and none may come any more.
-            busy = self._applier.stage not in ("start", "wait") or (status["isTriggerActive"] and not asking)
-            quiet = 0 if busy else quiet + 1
-            time.sleep(0.1)
+    def _settle(self, query: StreamingQuery) -> bool:
+        """Wait until no batch is running: the source gives none any more once it sees the stop file. False: one is left as it is, or Spark is gone."""
+        if self._scratch is not None:
+            (self._scratch / _STOP).touch()
+        quiet, asked_at = 0, 0.0
+        try:
+            while query.isActive and quiet < 3:
+                if self._stop.is_set():
+                    asked_at = asked_at or time.monotonic()
+                if asked_at and time.monotonic() - asked_at > GRACE_SECONDS:
+                    _log.warning(
+                        "the batch under way takes longer than %.0f s and is left as it is: the next start finishes it", GRACE_SECONDS
+                    )
+                    self._spark.sparkContext.cancelAllJobs()
+                    return False
+                quiet = 0 if self._busy(query) else quiet + 1
+                time.sleep(0.1)
+        except (PySparkException, Py4JError, OSError) as error:
+            _log.warning("nobody knows whether the query still runs: %s", error)
+            return False
+        return True
+
+    def _busy(self, query: StreamingQuery) -> bool:
+        status = query.status
+        asking = status["message"].startswith("Getting offsets")
+        # "start": no batch has come yet, and none may come any more.
+        return self._applier.stage not in ("start", "wait") or (status["isTriggerActive"] and not asking)
 
     def _holding(self) -> str:
+        if self._applier.waited is not None:
+            return str(self._applier.waited)
         stage = self._applier.stage
         if stage not in ("wait", "start"):
             return stage
-        last = self._query.lastProgress if self._query is not None else None
+        last = query.lastProgress if (query := self._query) is not None else None
         newest = last["sources"][0]["latestOffset"] if last and last["sources"] else None
         reported = json.loads(newest) if isinstance(newest, str) else None  # "null" before the source has anything to report
         held = held_by(reported) if isinstance(reported, dict) else ""
@@ -245,6 +320,7 @@ class Replication:
             )
             self._recent.append((time.monotonic(), report.row_events))
         self.reports.append(report)
+        self._reported_ts = report.to_ts
         if self._delta is None:
             self._waiting.append(report)
         else:
@@ -279,10 +355,10 @@ class Replication:
 
     def _delivery(self, config: DrainerConfig) -> Delivery:
         """The delivery that the checkpoint keeps, else the one asked for or possible."""
-        kept = Path(config.checkpoint_dir) / _KEPT
-        if not kept.exists():
+        kept = self._place.read(_KEPT)
+        if kept is None:
             return resolve_delivery(config.source)
-        made_with = json.loads(kept.read_text())
+        made_with = json.loads(kept)
         if made_with["version"] != _KEPT_VERSION and made_with["delivery"] == Delivery.RAW:
             raise ConfigError(
                 f"the checkpoint {config.checkpoint_dir} was made by a version that kept the pairing state in another form: "
@@ -302,11 +378,7 @@ class Replication:
 
     def _keep(self) -> None:
         """Write down what must not change; at once or not at all, because a start may be killed too."""
-        directory = Path(self._config.checkpoint_dir)
-        directory.mkdir(parents=True, exist_ok=True)
-        fresh = directory / (_KEPT + ".new")
-        fresh.write_text(json.dumps(self._kept()))
-        fresh.replace(directory / _KEPT)
+        self._place.write(_KEPT, json.dumps(self._kept()))
 
     def _kept(self) -> dict[str, object]:
         return {"version": _KEPT_VERSION, "delivery": self._config.source.delivery, "pairing_buckets": self._config.source.pairing_buckets}
@@ -319,5 +391,5 @@ class Replication:
 
 def _history_cache(checkpoint_dir: str, cluster_id: int) -> HistoryCache | None:
     """Beside the checkpoint, where that is a local directory."""
-    local = checkpoint_dir.removeprefix("file://")
-    return None if "://" in local else HistoryCache(Path(local + ".history"), cluster_id)
+    local = local_path(checkpoint_dir)
+    return HistoryCache(local.with_name(local.name + ".history"), cluster_id) if local is not None else None

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any, Self, TextIO
 
+from schemas.errors import Stopped
 from schemas.events import as_time
 
 _RENEW = "\r\x1b[K"
@@ -143,8 +144,8 @@ class Reporter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Stop the line; without an error, print the summary unless ``finish`` did."""
-        if kind is None:
+        """Stop the line; without an error, print the summary unless ``finish`` did. To be asked to stop is none."""
+        if kind is None or issubclass(kind, Stopped):
             self.finish()
         elif not self._stop.is_set():
             self._close()

@@ -16,6 +16,9 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from conf.model import SourceConfig
+from jobs import jvm
+from jobs.logs import spark_level, spark_log_file
+from jobs.signals import REQUEST, take_back
 
 PROJECT = Path(__file__).resolve().parent.parent
 JARS = Path(sys.prefix) / "spark-jars"
@@ -30,7 +33,7 @@ FRUGAL = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"}
 
 def build_session(app_name: str, *, master: str | None = None, delta: bool = True, extra: Mapping[str, str] | None = None) -> SparkSession:
     """The process's session, made if there is none. ``master`` None: spark-submit's, else all local cores."""
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    submitted = jvm.connect(REQUEST.asked.is_set)
     if submitted:
         SparkContext._ensure_initialized()
     conf = SparkConf(loadDefaults=submitted)
@@ -46,6 +49,10 @@ def build_session(app_name: str, *, master: str | None = None, delta: bool = Tru
     conf.setAll(list((extra or {}).items()))
     _quiet_console()
     session: SparkSession = SparkSession.builder.appName(app_name).config(conf=conf).getOrCreate()
+    take_back()  # PySpark has put its own handler of Ctrl-C there
+    _expect_the_jvm_to_end(session.sparkContext)
+    if submitted:
+        session.sparkContext.setLogLevel(spark_level())
     return session
 
 
@@ -63,6 +70,8 @@ def session_settings(cores: int | None, *, delta: bool = True) -> dict[str, str]
         # A Python worker holds one Arrow batch at a time, and begins when the first is there.
         "spark.sql.execution.arrow.maxBytesPerBatch": "4m",
         "spark.locality.wait": "0s",
+        # Seconds that a stream may take to end once it is told to; the default waits for ever.
+        "spark.sql.streaming.stopTimeout": "5s",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
@@ -118,10 +127,16 @@ def _quiet_console() -> None:
         PySparkLogger.getLogger(name).handlers[:] = [logging.NullHandler()]
 
 
+def _expect_the_jvm_to_end(context: SparkContext) -> None:
+    """PySpark's server for accumulators prints a trace on stderr when the JVM, which ends before the job does, closes its connection."""
+    server = context._accumulatorServer
+    if server is not None:
+        server.handle_error = lambda request, client_address: logging.debug("the JVM has closed %s", client_address)  # type: ignore[method-assign]
+
+
 def _launch_settings(master: str, *, delta: bool) -> dict[str, str]:
     """What only counts when this process starts the JVM itself; spark-submit.sh gives the same on its command line."""
-    log_file = Path(os.environ.get("TIDB_BINLOG_LOG", PROJECT / "var" / "log" / "spark.log"))
-    settings = {"spark.driver.extraJavaOptions": jvm_options(log_file, local=local_cores(master) is not None)}
+    settings = {"spark.driver.extraJavaOptions": jvm_options(spark_log_file(), local=local_cores(master) is not None)}
     jars = sorted(str(jar) for jar in JARS.glob("*.jar")) if delta else []
     if jars and local_cores(master) is not None:
         settings["spark.driver.extraClassPath"] = ":".join(jars)

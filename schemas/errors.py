@@ -9,6 +9,7 @@
     ├── PumpUnavailable              a Pump cannot be reached or answers errors: retry may help
     ├── HistoryUnavailable           the DDL history lacks a job that a binlog names
     ├── SchemaMismatch               a row or a job does not fit the schema history
+    ├── Stopped                      somebody asked the job to end while it waited: no fault at all
     └── ApplyError                   the target refused something
         ├── RetryableApplyError      deadlock, lost connection, restart: the same again may work
         ├── DdlRefused               the target refused a DDL in every form we know
@@ -56,17 +57,22 @@ class SchemaMismatch(ReplicationError):
     """A row or a DDL job does not fit the schema history."""
 
 
+class Stopped(ReplicationError):
+    """The job was asked to end while it waited for something."""
+
+
 class ApplyError(ReplicationError):
     """The target refused something; ``errno`` is the server's or client library's error number, 0 when there is none.
 
     ``words`` are the server's own: they may hold row data, which the message does not unless ``log-row-data`` is set.
     """
 
-    def __init__(self, message: str, errno: int = 0, words: str = "") -> None:
-        """Keep number and words beside the message, also through pickling."""
+    def __init__(self, message: str, errno: int = 0, words: str = "", where: str = "") -> None:
+        """Keep number, words and the server's name beside the message, also through pickling."""
         super().__init__(message)
         self.errno = errno
         self.words = words
+        self.where = where
 
 
 class RetryableApplyError(ApplyError):

@@ -52,6 +52,7 @@ from sinks.history_feed import HistoryFeed
 from sinks.history_wait import complete_history
 from sinks.lease import Holder, Lease
 from sinks.lease_guard import LAYOUT, LeaseGuard, alone
+from sinks.patience import Patience, Waited
 from sinks.plan import Plan, PlanLimits, plan_rows
 from sinks.route import Route
 from sinks.segments import AppliedJobs, DdlStep, RowsStep, Touch, plan_steps
@@ -108,9 +109,15 @@ class BatchApplier:
     """The sink of the stream; one instance per query, called by one thread at a time."""
 
     def __init__(
-        self, spark: SparkSession, config: DrainerConfig, cluster_id: int, feed: HistoryFeed, report: Callable[[BatchReport], None]
+        self,
+        spark: SparkSession,
+        config: DrainerConfig,
+        cluster_id: int,
+        feed: HistoryFeed,
+        report: Callable[[BatchReport], None],
+        pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        """``report`` is called after each batch, in the batch's path: it must not block."""
+        """``report`` is called after each batch, in the batch's path: it must not block. ``pause`` waits between two tries and may raise to end them."""
         self._spark = spark
         self._config = config
         self._apply: ApplyConfig = config.apply
@@ -133,6 +140,9 @@ class BatchApplier:
         """The error that ended the stream, as it was before Spark wrapped it."""
         self.stage = "start"
         """What the applier is doing now, in a word."""
+        self.waited: Waited | None = None
+        """What is wrong with the target while an error that may pass is waited out."""
+        self._patience = Patience(config.apply.retries, config.apply.retry_seconds, pause, self._wait_for)
 
     def open(self, initial_ts: Callable[[str], int]) -> progress.Progress:
         """Take the lease, make the tables and load where the target stands.
@@ -144,21 +154,15 @@ class BatchApplier:
             LeaseHeld: another Drainer, alive, writes for this cluster.
         """
         schema = self._apply.checkpoint_schema
-        with self._connect() as session:
-            self._flavour = session.flavour
-            # The packet has a header too, and the server may count in its own charset.
-            self._limits = replace(self._limits, max_bytes=min(self._limits.max_bytes, session.max_allowed_packet * 3 // 4))
-            self._cluster_id = self._cluster_id or progress.only_cluster(session, schema)
+        run_retried(self._connect, self._get_to_know, self._patience)
         holder = Holder(self._apply.drainer)
-        self._guard = LeaseGuard(self._connect, self._cluster_id, schema, holder, self._apply.lease_timeout, self._apply.retries)
+        self._guard = LeaseGuard(self._connect, self._cluster_id, schema, holder, self._apply.lease_timeout, self._patience)
         self._lease = self._guard.take()
         history = self._feed.snapshot()
-        found = run_retried(self._connect, partial(self._stand, history), self._apply.retries)
+        found = run_retried(self._connect, partial(self._stand, history), self._patience)
         self.commit_ts = found.commit_ts or initial_ts(self._lease.target)
         version = found.schema_version or history.version_at(self.commit_ts)
-        with self._connect() as session:
-            self._applied = load_applied(session, self._apply, self._cluster_id, version)
-            self._refused = load_refused(session, self._apply, self._cluster_id)
+        self._applied, self._refused = run_retried(self._connect, partial(self._done_and_refused, version), self._patience)
         if not found.commit_ts:
             self._transact(self._save_first)
         return replace(found, commit_ts=self.commit_ts, schema_version=version)
@@ -177,6 +181,16 @@ class BatchApplier:
     def lost(self) -> LeaseLost | None:
         """Why nothing may be written any more, also when no batch has met it yet."""
         return self._guard.lost if self._guard is not None else None
+
+    def _get_to_know(self, session: Session) -> None:
+        self._flavour = session.flavour
+        # The packet has a header too, and the server may count in its own charset.
+        self._limits = replace(self._limits, max_bytes=min(self._limits.max_bytes, session.max_allowed_packet * 3 // 4))
+        self._cluster_id = self._cluster_id or progress.only_cluster(session, self._apply.checkpoint_schema)
+
+    def _done_and_refused(self, version: int, session: Session) -> tuple[AppliedJobs, RefusedJobs]:
+        cluster_id = self._cluster_id
+        return load_applied(session, self._apply, cluster_id, version), load_refused(session, self._apply, cluster_id)
 
     def _stand(self, history: SchemaHistory, session: Session) -> progress.Progress:
         schema = self._apply.checkpoint_schema
@@ -395,7 +409,7 @@ class BatchApplier:
         def work(session: Session) -> tuple[Finding, ...]:
             return checked(session, self._apply, lambda effects: self._write_rows(session, effects, plan, step))[1]
 
-        return run_transaction(self._connect, work, self._apply.retries)
+        return run_transaction(self._connect, work, self._patience)
 
     def _write_rows(self, session: Session, effects: Effects, plan: Plan, step: RowsStep) -> None:
         schema, cluster_id = self._apply.checkpoint_schema, self._cluster_id
@@ -476,7 +490,7 @@ class BatchApplier:
                 session, step, self._feed.snapshot(), self._apply, self._held, partial(self._save_ddl, session, step), self._refused
             )
 
-        return run_retried(self._connect, work, self._apply.retries)
+        return run_retried(self._connect, work, self._patience)
 
     def _save_ddl(self, session: Session, step: DdlStep, _: object) -> None:
         self._standing(session, self.commit_ts, step.commit_ts)
@@ -502,13 +516,16 @@ class BatchApplier:
             lease.check(session, self._held)
             work(session)
 
-        run_transaction(self._connect, fenced, self._apply.retries)
+        run_transaction(self._connect, fenced, self._patience)
 
     @property
     def _held(self) -> Lease:
         if self._lease is None:
             raise ApplyError("the lease is not taken: call open() first")
         return self._lease
+
+    def _wait_for(self, waited: Waited | None) -> None:
+        self.waited = waited
 
     def _ship(self, history: SchemaHistory) -> Broadcast[SchemaHistory]:
         """``history`` for the executors, sent once as long as it is the same."""

@@ -8,6 +8,7 @@ The table tells people what happened and, when Spark's checkpoint directory is l
 
 import datetime
 import logging
+import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -184,6 +185,12 @@ class DeltaCheckpoint:
         note = "taken from the target's checkpoint: the batches up to here were applied but not recorded"
         self.record(CheckpointRow(FILLED_UP, 0, commit_ts, schema_version, consistent, notes=(note,)))
 
+    def hurry(self) -> None:
+        """Have what is there written now instead of with the next batches."""
+        with self._news:
+            self._hurry = True
+            self._news.notify_all()
+
     def flush(self, timeout: float = 60.0) -> None:
         """Wait until everything recorded before is in the table.
 
@@ -355,9 +362,12 @@ SETTINGS = {
 }
 
 
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+
+
 def is_table(spark: SparkSession, path: str) -> bool:
     """Whether a Delta table is there."""
-    if "://" not in path:
+    if not _URI.match(path):
         # Without the detour over the JVM: this stands in the way of every start.
         return any((Path(path) / "_delta_log").glob("*.json"))
     from delta.tables import DeltaTable as Delta

@@ -21,6 +21,7 @@ from schemas.errors import ApplyError, LeaseHeld, LeaseLost, RetryableApplyError
 from sinks import lease
 from sinks.ddl_inspect import Target
 from sinks.lease import Holder, Lease
+from sinks.patience import Patience
 from sinks.session import Session, retried
 
 _log = logging.getLogger(__name__)
@@ -36,6 +37,7 @@ _SLICE = 5
 _BEATS = 5
 """Uses of the guard's connection within one timeout."""
 _MOMENT = 0.2
+_CLOSE_SECONDS = 3.0
 
 
 @contextmanager
@@ -58,7 +60,9 @@ def alone(session: Target, name: str) -> Iterator[None]:
 class LeaseGuard:
     """Takes the lease and keeps it until ``close``; one per life of a Drainer."""
 
-    def __init__(self, connect: Callable[[], Session], cluster_id: int, schema: str, holder: Holder, timeout: float, retries: int) -> None:
+    def __init__(
+        self, connect: Callable[[], Session], cluster_id: int, schema: str, holder: Holder, timeout: float, patience: Patience
+    ) -> None:
         """Nothing is touched before ``take``.
 
         Args:
@@ -67,14 +71,14 @@ class LeaseGuard:
             schema: database of the lease's table.
             holder: who asks.
             timeout: seconds, ``syncer.lease-timeout``.
-            retries: how often the taking is tried again after an error that may pass.
+            patience: how long the taking is tried again after an error that may pass; its ``pause`` may end the waiting for another Drainer too.
         """
         self._connect = connect
         self._cluster_id = cluster_id
         self._schema = schema
         self._holder = holder
         self._timeout = timeout
-        self._retries = retries
+        self._patience = patience
         self._name = lease.lock_name(GUARD, schema, cluster_id)
         self._session: Session | None = None
         self._closing = threading.Event()
@@ -88,16 +92,16 @@ class LeaseGuard:
         Raises:
             LeaseHeld: a living Drainer has it.
         """
-        taken = retried(self._try_take, self._retries)
+        taken = retried(self._try_take, self._patience)
         self._thread = threading.Thread(target=self._run, args=(taken,), name="lease", daemon=True)
         self._thread.start()
         return taken
 
     def close(self) -> None:
-        """Give the lease back; safe to call twice, and without ``take``."""
+        """Give the lease back; safe to call twice, and without ``take``. Where the target does not answer, the lease ends with this process's connection."""
         self._closing.set()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(_CLOSE_SECONDS)
             self._thread = None
 
     def _try_take(self) -> Lease:
@@ -125,6 +129,7 @@ class LeaseGuard:
         until = time.monotonic() + patience
         waited = False
         while not _got(session, self._name, 1):
+            self._patience.pause(0.0)
             row = lease.look(session, self._cluster_id, self._schema)
             words = row.words if row is not None else "a Drainer that is just starting"
             if time.monotonic() > until:
@@ -140,7 +145,7 @@ class LeaseGuard:
         """Where the server was restarted after the lease was taken, a living holder may be about to come back for its lock."""
         while (wait := self._absent_for(session)) > 0:
             session.query("SELECT RELEASE_LOCK(%s)", [self._name])
-            time.sleep(min(wait, _MOMENT))
+            self._patience.pause(min(wait, _MOMENT))
             self._wait_for_guard(session)
 
     def _absent_for(self, session: Session) -> float:

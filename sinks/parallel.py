@@ -38,6 +38,7 @@ from sinks.checked import Effects, checked
 from sinks.dialect import Flavour
 from sinks.fold import ends_of, part_numbers
 from sinks.lease import Lease
+from sinks.patience import Patience
 from sinks.plan import PlanLimits, plan_rows, row_identities
 from sinks.route import Route
 from sinks.session import Session, connect, run_transaction
@@ -302,6 +303,6 @@ def _write_part(to: PartTarget, part: int, phase: Phase, statements: Iterable[St
     def work(session: Session) -> Written:
         return Written(*checked(session, to.apply, partial(write_once, session)))
 
-    done = run_transaction(lambda: connect(to.target, to.apply), work, to.apply.retries)
+    done = run_transaction(lambda: connect(to.target, to.apply), work, Patience(to.apply.retries, to.apply.retry_seconds))
     faults.point(f"after-part-{phase.value}")
     return done

@@ -5,6 +5,7 @@ the error number, the statement's beginning and the server's words, without valu
 retried behind the caller's back except by ``run_transaction``.
 """
 
+import itertools
 import logging
 import math
 import socket
@@ -23,44 +24,11 @@ from schemas.errors import ApplyError, ConfigError, RetryableApplyError
 from schemas.redaction import statement_head, without_values
 from sinks.dialect import Flavour, flavour_of
 from sinks.effects import Answer, Warned
+from sinks.patience import FEW, LONGEST_PAUSE, Patience, Waited, passing, what_is_wrong
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-RETRYABLE = frozenset(
-    {
-        0,  # pymysql: the connection is closed on our side
-        CR.CR_CONNECTION_ERROR,
-        CR.CR_CONN_HOST_ERROR,
-        CR.CR_SERVER_GONE_ERROR,
-        CR.CR_SERVER_LOST,
-        CR.CR_SERVER_LOST_EXTENDED,
-        ER.CHECKREAD,
-        ER.CON_COUNT_ERROR,
-        ER.SERVER_SHUTDOWN,
-        ER.NET_READ_ERROR,
-        ER.NET_READ_INTERRUPTED,
-        ER.NET_ERROR_ON_WRITE,
-        ER.NET_WRITE_INTERRUPTED,
-        ER.ERROR_DURING_COMMIT,
-        ER.LOCK_WAIT_TIMEOUT,
-        ER.LOCK_DEADLOCK,
-        ER.QUERY_INTERRUPTED,
-        1927,  # MariaDB: connection was killed
-        4031,  # MySQL: the connection was silent for wait_timeout
-        8002,  # TiDB: write conflict of SELECT FOR UPDATE
-        8022,  # TiDB: commit failed, may be retried
-        8028,  # TiDB: schema changed during the transaction
-        9001,  # TiDB: PD timeout
-        9002,  # TiDB: TiKV timeout
-        9003,  # TiDB: TiKV busy
-        9004,  # TiDB: lock conflict
-        9005,  # TiDB: region unavailable
-        9007,  # TiDB: write conflict
-    }
-)
-"""Error numbers of refusals that may pass."""
 
 _NOT_OURS_TO_SET = frozenset({ER.UNKNOWN_SYSTEM_VARIABLE, 1227, 1238})
 """There is no such variable, we may not set it, or nobody may."""
@@ -166,7 +134,7 @@ class Session:
             yield
         except pymysql.err.MySQLError as error:
             show = self._log_row_data
-            refused = _as_apply_error(error, f"target {self._where} refused {_head(sql, show)!r}", show)
+            refused = _as_apply_error(error, self._where, f"target {self._where} refused {_head(sql, show)!r}", show)
             # The driver's own error has the words in it, and traces are logged.
             raise refused from (error if show else None)
 
@@ -188,7 +156,7 @@ def connect(target: TargetConfig, apply: ApplyConfig) -> Session:
     try:
         connection = _open(target)
     except (pymysql.err.MySQLError, OSError) as error:
-        raise _as_apply_error(error, f"cannot connect to the target {where} as {target.user!r}", show=True) from error
+        raise _as_apply_error(error, where, f"cannot connect to the target {where} as {target.user!r}", show=True) from error
     session = Session(connection, where, log_row_data=apply.log_row_data)
     try:
         _prepare(session, target, apply)
@@ -198,12 +166,7 @@ def connect(target: TargetConfig, apply: ApplyConfig) -> Session:
     return session
 
 
-def run_transaction(
-    session_factory: Callable[[], Session],
-    work: Callable[[Session], T],
-    retries: int = 10,
-    pause: Callable[[float], None] = time.sleep,
-) -> T:
+def run_transaction(session_factory: Callable[[], Session], work: Callable[[Session], T], patience: Patience = FEW) -> T:
     """Run ``work`` in a transaction of a fresh session and commit; on an error that may pass, all of it again.
 
     A commit whose answer is lost may have happened, so ``work`` looks for its own marker first and does nothing when it finds it.
@@ -211,8 +174,7 @@ def run_transaction(
     Args:
         session_factory: opens a session.
         work: what is done between BEGIN and COMMIT.
-        retries: how often it is tried again; the last error then leaves.
-        pause: waits that many seconds; tests pass their own.
+        patience: how often and how long it is tried again; the last error then leaves.
     """
 
     def transaction(session: Session) -> T:
@@ -221,35 +183,36 @@ def run_transaction(
         session.commit()
         return result
 
-    return run_retried(session_factory, transaction, retries, pause)
+    return run_retried(session_factory, transaction, patience)
 
 
-def run_retried(
-    session_factory: Callable[[], Session],
-    work: Callable[[Session], T],
-    retries: int,
-    pause: Callable[[float], None] = time.sleep,
-) -> T:
+def run_retried(session_factory: Callable[[], Session], work: Callable[[Session], T], patience: Patience) -> T:
     """Run ``work`` with a fresh session, and with another one after an error that may pass; the last error leaves."""
 
     def once() -> T:
         with session_factory() as session:
             return work(session)
 
-    return retried(once, retries, pause)
+    return retried(once, patience)
 
 
-def retried(work: Callable[[], T], retries: int, pause: Callable[[float], None] = time.sleep) -> T:
+def retried(work: Callable[[], T], patience: Patience) -> T:
     """Call ``work``, and again after an error that may pass; the last error leaves."""
-    for attempt in range(retries + 1):
+    begun, began_at = time.monotonic(), time.time()
+    for attempt in itertools.count():
         try:
-            return work()
+            result = work()
         except RetryableApplyError as error:
-            if attempt == retries:
+            if patience.gives_up(attempt, time.monotonic() - begun):
                 raise
-            wait = min(0.05 * 2**attempt, 5.0)
-            _log.warning("work on the target failed, attempt %d of %d, again in %.2f s: %s", attempt + 1, retries + 1, wait, error)
-            pause(wait)
+            wait = min(0.05 * 2 ** min(attempt, 10), LONGEST_PAUSE)
+            _log.warning("work on the target failed, try %d, again in %.2f s: %s", attempt + 1, wait, error)
+            patience.tell(Waited(what_is_wrong(error), began_at))
+            patience.pause(wait)
+        else:
+            if attempt:
+                patience.tell(None)
+            return result
     raise AssertionError("the loop above returns or raises")
 
 
@@ -317,13 +280,13 @@ def _relax_isolation(session: Session) -> None:
         session.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
 
 
-def _as_apply_error(error: pymysql.err.MySQLError | OSError, what: str, show: bool) -> ApplyError:
+def _as_apply_error(error: pymysql.err.MySQLError | OSError, where: str, what: str, show: bool) -> ApplyError:
     if isinstance(error, OSError):
-        return RetryableApplyError(f"{what}: {error}", CR.CR_CONNECTION_ERROR)
+        return RetryableApplyError(f"{what}: {error}", CR.CR_CONNECTION_ERROR, where=where)
     errno = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     words = error.args[1] if len(error.args) > 1 and error.args[1] else str(error) or "the connection is closed"
-    kind = RetryableApplyError if errno in RETRYABLE else ApplyError
-    return kind(f"{what}: error {errno}, {words if show else without_values(str(words))}", errno, str(words))
+    kind = RetryableApplyError if passing(errno, str(words)) else ApplyError
+    return kind(f"{what}: error {errno}, {words if show else without_values(str(words))}", errno, str(words), where)
 
 
 def _info_of(result: Any) -> str:

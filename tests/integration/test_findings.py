@@ -13,6 +13,7 @@ from schemas.findings import Finding, FindingKind
 from schemas.history import TableAt
 from schemas.tableinfo import ColumnType
 from sinks.checked import CLOSER_ROWS, checked
+from sinks.patience import Patience
 from sinks.plan import PlanLimits, plan_rows
 from sinks.session import Session, connect, run_transaction
 from tests.unit.sinks.samples import INT_PK, TABLE_ID, Events, column, index, table, text
@@ -50,7 +51,7 @@ def apply(target: TargetConfig, events: Events, at: TableAt = PAIR, config: Appl
     def work(session: Session) -> tuple[Finding, ...]:
         return checked(session, config, lambda effects: [effects.run(plan.deletes), effects.run(plan.writes)])[1]
 
-    return run_transaction(lambda: connect(target, config), work, retries=0)
+    return run_transaction(lambda: connect(target, config), work, Patience(retries=0))
 
 
 def facts(findings: tuple[Finding, ...]) -> list[tuple[str, str, int, int, int]]:

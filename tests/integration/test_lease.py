@@ -21,6 +21,7 @@ from sinks.ddl_apply import apply_ddl, ensure_ddl_table, load_applied
 from sinks.lease import Holder, Lease
 from sinks.lease_guard import DDL, GUARD, LeaseGuard, alone
 from sinks.parallel import PartTarget
+from sinks.patience import Patience
 from sinks.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
 from sinks.session import Session, connect, run_retried
 from sinks.statements import Effect, Origin, Phase, Statement
@@ -57,7 +58,9 @@ def guards(mariadb: PrivateMariaDB) -> Iterator[Callable[[str], LeaseGuard]]:
     made: list[LeaseGuard] = []
 
     def make(name: str) -> LeaseGuard:
-        made.append(LeaseGuard(lambda: connect(mariadb.target(), CONFIG), 1, SCHEMA, Holder(name), CONFIG.lease_timeout, CONFIG.retries))
+        made.append(
+            LeaseGuard(lambda: connect(mariadb.target(), CONFIG), 1, SCHEMA, Holder(name), CONFIG.lease_timeout, Patience(CONFIG.retries))
+        )
         return made[-1]
 
     yield make
@@ -302,7 +305,7 @@ def test_a_process_stopped_between_its_look_and_its_ddl(
     monkeypatch.setattr(faults, "point", stopped)
     with pytest.raises(LeaseLost, match="drainer 'two'"):
         run_retried(
-            lambda: connect(mariadb.target(), CONFIG), lambda s: apply_ddl(s, truncate, HISTORY, CONFIG, first, lambda _: None), retries=5
+            lambda: connect(mariadb.target(), CONFIG), lambda s: apply_ddl(s, truncate, HISTORY, CONFIG, first, lambda _: None), Patience(5)
         )
     assert session.query("SELECT id FROM leased.t") == [(1,)]
 

@@ -12,9 +12,12 @@ from jobs.mariadb import PrivateMariaDB
 from schemas.errors import ApplyError, ConfigError, RetryableApplyError
 from sinks.dialect import Flavour
 from sinks.literals import Form, join_cells, literals
+from sinks.patience import Patience
 from sinks.session import Session, connect, run_transaction
 
 pytestmark = pytest.mark.mysql
+
+QUICK = Patience(pause=lambda _: None)
 
 
 @pytest.fixture
@@ -113,7 +116,7 @@ def test_killed_connection_is_retryable_and_run_again(target: TargetConfig) -> N
         session.query("SELECT 1")
         return "done"
 
-    assert run_transaction(lambda: connect(target, ApplyConfig()), work, pause=lambda _: None) == "done"
+    assert run_transaction(lambda: connect(target, ApplyConfig()), work, QUICK) == "done"
     with connect(target, ApplyConfig()) as session:
         assert session.query("SELECT * FROM h_session.t") == [(5, "try 2")]
 
@@ -125,7 +128,7 @@ def test_retries_end(target: TargetConfig) -> None:
         raise RetryableApplyError("again", 1213)
 
     with pytest.raises(RetryableApplyError):
-        run_transaction(lambda: connect(target, ApplyConfig()), work, retries=3, pause=pauses.append)
+        run_transaction(lambda: connect(target, ApplyConfig()), work, Patience(retries=3, pause=pauses.append))
     assert pauses == [0.05, 0.1, 0.2]
 
 
@@ -146,7 +149,7 @@ def test_deadlock_victim_is_run_again(target: TargetConfig) -> None:
                 both_hold_one.wait()
             session.execute("UPDATE h_session.t SET v = concat(v, 'x') WHERE id = %s", [second])
 
-        run_transaction(lambda: connect(target, ApplyConfig()), work, pause=lambda _: None)
+        run_transaction(lambda: connect(target, ApplyConfig()), work, QUICK)
         attempts.extend(mine)
 
     threads = [threading.Thread(target=crosswise, args=pair) for pair in ((1, 2), (2, 1))]

@@ -2,15 +2,14 @@
 
 import logging
 import pickle
-import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from conf.model import DrainerConfig, PumpConfig, TargetConfig
-from jobs import cli
-from schemas.errors import ApplyError, ConfigError, DdlRefused
+from jobs import cli, logs
+from schemas.errors import ApplyError, ConfigError, DdlRefused, Stopped
 
 WORKER_TRACE = """\
 pyspark.errors.exceptions.captured.StreamingQueryException: [STREAM_FAILED] Query [id = 1] terminated with exception:
@@ -34,18 +33,16 @@ Driver stacktrace:
 
 @pytest.fixture(autouse=True)
 def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A log file of the test's own; handlers of signals and logs as they were."""
+    """A log file of the test's own; log handlers as they were."""
     monkeypatch.setenv("TIDB_BINLOG_LOG", str(tmp_path / "log" / "job.log"))
     root, handlers = logging.getLogger(), logging.getLogger().handlers[:]
-    level, on_int, on_term = root.level, signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    level = root.level
     root.handlers[:] = []
     yield
     for handler in root.handlers:
         handler.close()
     root.handlers[:] = handlers
     root.setLevel(level)
-    signal.signal(signal.SIGINT, on_int)
-    signal.signal(signal.SIGTERM, on_term)
 
 
 def raising(error: BaseException) -> int:
@@ -72,11 +69,28 @@ def test_an_error_is_one_message(error: BaseException, code: int, words: str, ca
     assert capsys.readouterr().err == words
 
 
+def test_to_be_stopped_is_no_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    assert raising(Stopped("while the target was waited for")) == 0
+    assert capsys.readouterr().err == ""
+    assert "while the target was waited for" in logs.log_file().read_text()
+
+
+def test_the_log_level_is_a_setting() -> None:
+    parser = cli.parser("drainer", "")
+    cli.add_settings(parser, DrainerConfig)
+    cli.drainer_config(parser.parse_args(["--log-level", "debug"]))
+    assert (logging.getLogger().level, logs.spark_level()) == (logging.DEBUG, "INFO")
+    cli.drainer_config(parser.parse_args([]))
+    assert (logging.getLogger().level, logs.spark_level()) == (logging.INFO, "WARN")
+    with pytest.raises(ConfigError, match="log-level: 'loud' is not"):
+        cli.drainer_config(parser.parse_args(["--log-level", "loud"]))
+
+
 def test_the_trace_goes_to_the_log(capsys: pytest.CaptureFixture[str]) -> None:
     assert raising(ZeroDivisionError("by zero")) == 70
     assert "Traceback" not in (shown := capsys.readouterr().err)
     assert shown.startswith("internal error: ZeroDivisionError: by zero\n(the trace is in ")
-    assert "Traceback" in cli.log_file().read_text()
+    assert "Traceback" in logs.log_file().read_text()
 
 
 def test_a_package_that_the_executors_lack_is_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,14 +160,6 @@ def test_a_wrong_target_is_refused_without_its_password(url: str) -> None:
     with pytest.raises(ConfigError) as refused:
         cli.target_of(url)
     assert "secret" not in str(refused.value)
-
-
-def test_signals_ask_for_a_stop() -> None:
-    stop = cli.stop_on_signals()
-    signal.raise_signal(signal.SIGTERM)
-    assert stop.is_set()
-    with pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGINT)
 
 
 def test_a_password_in_a_flag_is_warned_of_and_not_shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

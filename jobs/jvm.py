@@ -1,0 +1,125 @@
+"""Spark's JVM as a child of the job, started beside the job's imports: what ``spark-submit`` does, with the job in front.
+
+Promises: the job alone hears signals. The JVM ignores those that ask a job to end, whoever sends them, so that a stream can be ended between two
+batches; it ends when its stdin closes, so never later than the job. What it and Spark's Python workers print goes to the job's log; where it
+does not start, to the error.
+"""
+
+import contextlib
+import logging
+import os
+import struct
+import subprocess
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from jobs.logs import spark_log_file
+from schemas.errors import ConfigError, Stopped
+
+_log = logging.getLogger("spark")
+
+END_SECONDS = 8.0
+"""How long Spark may take to put its things away."""
+_POLL_SECONDS = 0.02
+_IGNORING = ("/bin/sh", "-c", "trap '' INT TERM HUP; exec \"$@\"", "sh")
+"""What is ignored stays so over exec, and a JVM leaves alone what it finds ignored."""
+_NO_NEWS = "WARNING: Using incubator modules"
+"""The JVM's remark about its own vector module."""
+
+
+class Jvm:
+    """``spark-submit ARGUMENTS pyspark-shell``, waiting for PySpark."""
+
+    def __init__(self, spark_home: str, arguments: Sequence[str]) -> None:
+        """Start it; nothing is waited for."""
+        self._place = tempfile.TemporaryDirectory(prefix="tbs-jvm-")
+        self._connection = Path(self._place.name) / "connection"
+        environ = os.environ | {
+            "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._connection),
+            "SPARK_CONNECT_MODE": "0",
+            "SPARK_SUBMIT_OPTS": f"-Dtidb.binlog.log={spark_log_file()} {os.environ.get('SPARK_SUBMIT_OPTS', '')}",
+        }
+        command = [*_IGNORING, f"{spark_home}/bin/spark-submit", *arguments, "pyspark-shell"]
+        self._process = subprocess.Popen(
+            command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        )
+        self._printed: deque[str] = deque(maxlen=50)
+        self._reader = threading.Thread(target=self._read, name="spark-output", daemon=True)
+        self._reader.start()
+
+    def connect(self, asked: Callable[[], bool] = lambda: False) -> bool:
+        """Wait for it and tell PySpark, by the environment, where it is. False: ``asked`` said to stop meanwhile.
+
+        Raises:
+            ConfigError: it ended instead; with what it printed.
+        """
+        if "PYSPARK_GATEWAY_PORT" in os.environ:
+            return True
+        while not self._connection.exists():
+            if asked():
+                return False
+            if self._process.poll() is not None:
+                self._reader.join(1.0)
+                raise ConfigError(f"Spark did not start (exit code {self._process.returncode}):\n" + "\n".join(self._printed))
+            time.sleep(_POLL_SECONDS)
+        port, length = struct.unpack(">ii", (content := self._connection.read_bytes())[:8])
+        os.environ["PYSPARK_GATEWAY_PORT"] = str(port)
+        os.environ["PYSPARK_GATEWAY_SECRET"] = content[8 : 8 + length].decode()
+        self._place.cleanup()
+        return True
+
+    def end(self) -> None:
+        """Let it put its things away, and wait until it is gone; safe to call twice."""
+        with contextlib.suppress(OSError):
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+        try:
+            self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            _log.warning("Spark's JVM did not end within %.0f s and is killed", END_SECONDS)
+            self.kill()
+            self._process.wait()
+        self._reader.join(1.0)
+        if self._process.stdout is not None and not self._reader.is_alive():
+            self._process.stdout.close()
+        self._place.cleanup()
+
+    def kill(self) -> None:
+        """``kill -9``; Spark's Python workers find their input closed and end."""
+        self._process.kill()
+
+    def _read(self) -> None:
+        """A worker that outlives the JVM for a moment holds the pipe open, hence a thread that nobody waits long for."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if (text := line.rstrip()) and not text.startswith(_NO_NEWS):
+                self._printed.append(text)
+                _log.info("%s", text)
+
+
+_current: Jvm | None = None
+
+
+def launch(arguments: Sequence[str]) -> Jvm:
+    """The JVM of this process."""
+    global _current
+    _current = Jvm(os.environ["SPARK_HOME"], arguments)
+    return _current
+
+
+def connect(asked: Callable[[], bool]) -> bool:
+    """Whether a JVM is there for PySpark: ours, once it answers, or one that Spark itself started us from.
+
+    Raises:
+        ConfigError: ours did not start.
+        Stopped: ``asked`` said so.
+    """
+    if _current is None:
+        return "PYSPARK_GATEWAY_PORT" in os.environ
+    if not _current.connect(asked):
+        raise Stopped("stopped before Spark was there")
+    return True

@@ -1,0 +1,68 @@
+"""Small files beside Spark's checkpoint, wherever that lies: ``var/spark``, ``file:///…``, ``s3a://…``, ``hdfs://…``, ``dbfs:/…``. [spark]
+
+Promises: a path means here what it means to Spark, because Spark's own file manager for checkpoints reads and writes it. A file is replaced as a whole,
+and at once wherever the file system can do that.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from py4j.java_gateway import JavaObject
+from pyspark.sql import SparkSession
+
+_SCHEME = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(//(?=/))?")
+
+
+def local_path(uri: str) -> Path | None:
+    """``uri`` as a path of this machine, where it says that it is one: a plain path, ``file:/…`` or ``file:///…``."""
+    found = _SCHEME.match(uri)
+    if found is None:
+        return Path(uri)
+    return Path(uri[found.end() :]) if found["scheme"].lower() == "file" else None
+
+
+class Place:
+    """A directory, as ``checkpointLocation`` names it."""
+
+    def __init__(self, spark: SparkSession, uri: str) -> None:
+        """Nothing is touched or made."""
+        self.uri = uri
+        jvm: Any = spark._jvm
+        # Not the session's own: the file manager that is quick for a local checkpoint cannot replace a file.
+        conf = spark.sparkContext._jsc.hadoopConfiguration()
+        self._path = jvm.org.apache.hadoop.fs.Path
+        self._bytes_of = jvm.org.apache.commons.io.IOUtils.toByteArray
+        self._root = self._path(uri)
+        self._files = jvm.org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager.create(self._root, conf)
+
+    def read(self, name: str) -> str | None:
+        """The text of the file ``name``; None where there is none."""
+        path = self._at(name)
+        if not self._files.exists(path):
+            return None
+        stream = self._files.open(path)
+        try:
+            return bytes(self._bytes_of(stream)).decode()
+        finally:
+            stream.close()
+
+    def write(self, name: str, text: str) -> None:
+        """Make the file ``name``, or replace it; the directory is made where it is missing."""
+        if self.read(name) == text:
+            return
+        self._files.mkdirs(self._root)
+        self._create(name, text)
+        if self.read(name) != text:
+            # A file system that renames onto nothing that is there, and says so only in Spark's log.
+            self._files.delete(self._at(name))
+            self._create(name, text)
+
+    def _create(self, name: str, text: str) -> None:
+        stream = self._files.createAtomic(self._at(name), True)
+        stream.write(text.encode())
+        stream.close()
+
+    def _at(self, name: str) -> JavaObject:
+        found: JavaObject = self._path(self._root, name)
+        return found

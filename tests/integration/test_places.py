@@ -1,0 +1,53 @@
+"""Files beside a checkpoint, by path and by URI, on the local file system and on another that Hadoop knows."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from jobs.places import Place
+from sinks.delta_checkpoint import CheckpointRow, DeltaCheckpoint, latest
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(params=["plain", "relative", "file:", "file://", "viewfs://"])
+def uri(request, tmp_path, spark):
+    """Ways to name ``tmp_path / "at"``. ``viewfs`` is a file system of another scheme, which Python could only take for a folder's name."""
+    path = f"{tmp_path}/at"
+    if request.param == "relative":
+        return os.path.relpath(path)
+    if request.param == "viewfs://":
+        conf = spark.sparkContext._jsc.hadoopConfiguration()
+        conf.set("fs.viewfs.impl", "org.apache.hadoop.fs.viewfs.ViewFileSystem")
+        conf.set("fs.AbstractFileSystem.viewfs.impl", "org.apache.hadoop.fs.viewfs.ViewFs")
+        conf.set("fs.viewfs.mounttable.elsewhere.link./data", f"file://{tmp_path}")
+        return "viewfs://elsewhere/data/at"
+    return {"plain": path, "file:": f"file:{path}", "file://": f"file://{path}"}[request.param]
+
+
+def test_a_file_is_kept_and_replaced(spark, uri, tmp_path):
+    place = Place(spark, uri)
+    assert place.read("x.json") is None
+    assert not (tmp_path / "at").exists(), "to look makes nothing"
+    place.write("x.json", "one")
+    place.write("x.json", "zwei ü")
+    assert Place(spark, uri).read("x.json") == "zwei ü"
+    assert (tmp_path / "at" / "x.json").read_text() == "zwei ü"
+    assert [entry.name for entry in (tmp_path / "at").iterdir() if not entry.name.startswith(".")] == ["x.json"]
+    assert not list(Path().glob("*:*")), "no folder that is named like a URI"
+
+
+def test_a_file_of_an_earlier_version_is_read(spark, tmp_path):
+    (tmp_path / "x.json").write_text("{}")
+    assert Place(spark, str(tmp_path)).read("x.json") == "{}"
+
+
+def test_the_delta_table_is_found_by_any_name(spark, uri):
+    assert latest(spark, uri) is None
+    writer = DeltaCheckpoint(spark, uri, "query")
+    writer.record(CheckpointRow(0, 1, 2))
+    writer.close()
+    found = latest(spark, uri)
+    assert found is not None and found.resolved_ts == 2
+    assert not list(Path().glob("*:*")), "no folder that is named like a URI"

@@ -1,0 +1,112 @@
+"""A target that turns read-only, is killed or refuses us, on a real MariaDB: what passes is waited out and said, what cannot is said at once."""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from conf.model import ApplyConfig, TargetConfig
+from jobs.mariadb import PrivateMariaDB
+from schemas.errors import ApplyError, RetryableApplyError
+from sinks.patience import Patience, Waited
+from sinks.session import Session, connect, run_retried, run_transaction
+
+pytestmark = pytest.mark.mysql
+
+
+class Told(list[str]):
+    """What was waited for, and ``then``, once, at the first wait: the trouble ends only after it was noticed."""
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        self._then = [then]
+
+    def __call__(self, waited: Waited | None) -> None:
+        self.append(str(waited).partition(" since ")[0])
+        while self._then:
+            self._then.pop()()
+
+
+@pytest.fixture
+def plain(fresh_mariadb: PrivateMariaDB) -> Iterator[TargetConfig]:
+    """An account that ``read_only`` stops: it may write everywhere and is no administrator."""
+    with contextlib.closing(fresh_mariadb.connect()) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE USER plain@localhost IDENTIFIED BY 'pw'")
+        cursor.execute("GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX ON h_away.* TO plain@localhost")
+        cursor.execute("CREATE DATABASE h_away")
+        cursor.execute("CREATE TABLE h_away.t (id INT PRIMARY KEY)")
+    yield replace(fresh_mariadb.target(), user="plain", password="pw")
+
+
+def admin(server: PrivateMariaDB, sql: str) -> None:
+    with contextlib.closing(server.connect()) as connection, connection.cursor() as cursor:
+        cursor.execute(sql)
+
+
+def rows(server: PrivateMariaDB) -> list[int]:
+    with contextlib.closing(server.connect()) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT id FROM h_away.t ORDER BY id")
+        return [row[0] for row in cursor.fetchall()]
+
+
+def insert(session: Session) -> None:
+    session.execute("REPLACE INTO h_away.t VALUES (1)")
+
+
+def add_column(session: Session) -> None:
+    session.execute("ALTER TABLE h_away.t ADD COLUMN IF NOT EXISTS c INT")
+
+
+@pytest.mark.parametrize("work", [insert, add_column])
+def test_read_only_is_waited_out(fresh_mariadb: PrivateMariaDB, plain: TargetConfig, work: Callable[[Session], None]) -> None:
+    admin(fresh_mariadb, "SET GLOBAL read_only = 1")
+    told = Told(lambda: admin(fresh_mariadb, "SET GLOBAL read_only = 0"))
+    patience = Patience(retries=0, seconds=60.0, tell=told)
+    run = run_transaction if work is insert else run_retried
+    run(lambda: connect(plain, ApplyConfig()), work, patience)
+    assert (told[0], told[-1]) == (f"target {plain.socket}: read-only", "None")
+    assert rows(fresh_mariadb) == ([1] if work is insert else [])
+
+
+def test_a_killed_server_is_waited_for_until_it_is_back(fresh_mariadb: PrivateMariaDB, plain: TargetConfig) -> None:
+    with contextlib.ExitStack() as stack:
+        told = Told(lambda: stack.callback(in_background(fresh_mariadb.restart).join))
+        fresh_mariadb.kill()
+        run_transaction(lambda: connect(plain, ApplyConfig()), insert, Patience(retries=0, seconds=60.0, tell=told))
+    assert (told[0], told[-1]) == (f"target {plain.socket}: not reachable", "None")
+    assert rows(fresh_mariadb) == [1]
+
+
+def in_background(work: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def test_a_wait_ends(fresh_mariadb: PrivateMariaDB, plain: TargetConfig) -> None:
+    admin(fresh_mariadb, "SET GLOBAL read_only = 1")
+    with pytest.raises(RetryableApplyError, match="1290"):
+        run_transaction(lambda: connect(plain, ApplyConfig()), insert, Patience(retries=2, pause=lambda seconds: None))
+
+
+@pytest.mark.parametrize(
+    ("changed", "sql", "errno"),
+    [
+        ({"password": "wrong"}, "SELECT 1", 1045),
+        ({"user": "nobody"}, "SELECT 1", 1045),
+        ({}, "INSERT INTO h_away_not.t VALUES (1)", 1142),
+        ({}, "CREATE DATABASE h_away_not", 1044),
+        ({"user": "root", "password": ""}, "INSERT INTO h_away_not.t VALUES (1)", 1146),
+        ({"user": "root", "password": ""}, "USE h_away_not", 1049),
+    ],
+)
+def test_what_cannot_pass_is_said_at_once(plain: TargetConfig, changed: dict[str, str], sql: str, errno: int) -> None:
+    def never(seconds: float) -> None:
+        raise AssertionError("nothing is waited for")
+
+    with pytest.raises(ApplyError) as refused:
+        run_transaction(
+            lambda: connect(replace(plain, **changed), ApplyConfig()), lambda session: session.execute(sql), Patience(pause=never)
+        )
+    assert (refused.value.errno, type(refused.value)) == (errno, ApplyError)

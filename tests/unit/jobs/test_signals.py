@@ -1,0 +1,68 @@
+"""Signals in real processes: the first asks, the second ends."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+JOB = """\
+import signal, sys, threading, time
+from jobs.signals import REQUEST, stop_on_signals, take_back
+
+stop = stop_on_signals()
+signal.signal(signal.SIGINT, lambda *_: sys.exit("PySpark's own handler"))
+take_back()
+REQUEST.at_once(lambda: print("the JVM is killed", flush=True))
+print("ready", flush=True)
+try:
+    stop.wait()
+    print("asked", flush=True)
+    threading.Event().wait(float(sys.argv[1]))
+except KeyboardInterrupt:
+    print("unwinding", flush=True)
+    threading.Event().wait(float(sys.argv[2]))
+    sys.exit(130)
+"""
+
+
+def run(*numbers: signal.Signals, works: float = 0.0, unwinds: float = 0.0) -> tuple[int, list[str]]:
+    """Send ``numbers``, each once the one before was heard; the exit code and what was printed."""
+    command = [sys.executable, "-c", JOB, str(works), str(unwinds)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as job:
+        assert job.stdout is not None
+        printed = [job.stdout.readline().strip()]
+        for number in numbers:
+            job.send_signal(number)
+            printed.append(job.stdout.readline().strip())
+        printed += [line.strip() for line in job.stdout]
+        return job.wait(60), printed
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_first_signal_is_a_request(number: signal.Signals) -> None:
+    assert run(number) == (0, ["ready", "asked"])
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [(signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGINT), (signal.SIGTERM, signal.SIGINT)]
+)
+def test_the_second_takes_down_what_was_begun(first: signal.Signals, second: signal.Signals) -> None:
+    assert run(first, second, works=600) == (130, ["ready", "asked", "the JVM is killed", "unwinding"])
+
+
+def test_a_job_that_does_not_come_down_is_ended() -> None:
+    assert run(signal.SIGTERM, signal.SIGTERM, works=600, unwinds=600) == (143, ["ready", "asked", "the JVM is killed", "unwinding"])
+
+
+def test_what_the_caller_ignores_stays_ignored() -> None:
+    command = ["/bin/sh", "-c", "trap '' HUP; exec \"$@\"", "sh", sys.executable, "-c", JOB, "0", "0"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as job:
+        assert job.stdout is not None
+        assert job.stdout.readline() == "ready\n"
+        job.send_signal(signal.SIGHUP)
+        job.send_signal(signal.SIGTERM)
+        assert (job.stdout.readline(), job.wait(60)) == ("asked\n", 0)
