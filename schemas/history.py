@@ -15,6 +15,7 @@ from typing import Self
 from schemas.events import SchemaVersion
 from schemas.history_fold import Dropped, Fold, TableSnapshot, Track
 from schemas.jobs import UNSUPPORTED, DbInfo, Job, JobReader, JobType
+from schemas.layered import Layered
 from schemas.tableinfo import TableInfo
 
 __all__ = ["UNSUPPORTED", "DbInfo", "FrozenAs", "Job", "JobReader", "JobType", "SchemaHistory", "TableAt", "TableSnapshot"]
@@ -128,7 +129,8 @@ class SchemaHistory:
         fold = self._fold
         later = all(j.id not in self.jobs and (not j.effective or j.version > self.newest_version) for j in new)
         if fold is not None and fold.count == self._folded and later:
-            return self._with({**self.jobs, **{j.id: j for j in new}}, new, fold)
+            known: Layered[int, Job] = self.jobs if isinstance(self.jobs, Layered) else Layered(self.jobs)
+            return self._with(known.with_more({j.id: j for j in new}), new, fold)
         return SchemaHistory.of([*self.jobs.values(), *new])
 
     def only(self, table_ids: Iterable[int]) -> "SchemaHistory":

@@ -1,15 +1,16 @@
 """The fold behind ``schemas.history``: one job after the other onto what is known so far.
 
-Promises: pure. Expects jobs with effect only, ascending by version. Goes on where it was: a further job costs what it changes, and a copy of what
-stands by table id.
+Promises: pure. Expects jobs with effect only, ascending by version. Goes on where it was: a further job costs what it changes.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from schemas.ddl_tokens import rename_pairs
 from schemas.events import SchemaVersion
 from schemas.jobs import DbInfo, Job, JobType
+from schemas.layered import Layered
 from schemas.tableinfo import TableInfo
 
 
@@ -60,7 +61,7 @@ class Fold:
 
     def __init__(self) -> None:
         """Nothing is known yet but the database ``mysql``."""
-        self._tracks: dict[int, Track] = {}
+        self._tracks: Layered[int, Track] = Layered({})
         self._tables: dict[int, _Growing] = {}
         self._schemas: dict[int, list[tuple[SchemaVersion, DbInfo | None]]] = {1: [(SchemaVersion(0), _INITIAL)]}
         self._homes: dict[int, int] = {}
@@ -68,14 +69,14 @@ class Fold:
         self._views: dict[tuple[str, str], set[int]] = {}
         self._fell_with: dict[int, list[int]] = {}
         self._touched: dict[int, set[int]] = {}
-        self._settled: dict[int, tuple[int, ...]] = {}
+        self._settled: Layered[int, tuple[int, ...]] = Layered({})
         self.count = 0
         """How many jobs were folded."""
 
-    def tracks(self) -> dict[int, Track]:
+    def tracks(self) -> Mapping[int, Track]:
         """What came out, by table id."""
         grown = {i: Track(tuple(g.entries), tuple(v for v, _ in g.jobs), tuple(j for _, j in g.jobs)) for i, g in self._tables.items()}
-        self._tracks = self._tracks | grown
+        self._tracks = self._tracks.with_more(grown)
         self._tables.clear()
         return self._tracks
 
@@ -83,9 +84,9 @@ class Fold:
         """What came out, by schema id."""
         return {i: tuple(entries) for i, entries in self._schemas.items()}
 
-    def touched(self) -> dict[int, tuple[int, ...]]:
+    def touched(self) -> Mapping[int, tuple[int, ...]]:
         """The table ids that each job changed, by job id."""
-        self._settled = self._settled | {job_id: tuple(sorted(ids)) for job_id, ids in self._touched.items()}
+        self._settled = self._settled.with_more({job_id: tuple(sorted(ids)) for job_id, ids in self._touched.items()})
         self._touched.clear()
         return self._settled
 
