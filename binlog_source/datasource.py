@@ -405,10 +405,8 @@ def _rows(part: BinlogPartition, config: SourceConfig, extra: StreamOptions) -> 
         runs = read_sorted(part.endpoint, part.after_ts, part.upto_ts, extra.patience, on_purged, find, on_damage)
     for records in _gathered(runs):
         faults.point("source-read")
-        if part.delivery is Delivery.RAW:
-            yield raw_rows(records, pump, config.pairing_buckets)
-        else:
-            yield from (sorted_rows(run, pump) for run in in_pieces(records))
+        for run in in_pieces(records):
+            yield raw_rows(run, pump, config.pairing_buckets) if part.delivery is Delivery.RAW else sorted_rows(run, pump)
     yield from lost
     if part.buckets:
         yield punctuation(pump, part.after_ts, part.upto_ts, range(part.buckets), part.clock_ts)

@@ -4,22 +4,23 @@ Promises: nothing of Spark here. Pumps are told, and orphans asked about, before
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from binlog_source.client import Endpoint
-from binlog_source.pair_state import NOTHING, Chunks, Index, pack, put_away, take_up, unpack
-from binlog_source.pairing import RECORD, RELEASED, Settle, Span, StepResult, look_after, step
+from binlog_source.pair_state import NOTHING, Bodies, Chunks, Index, pack, put_away, take_up, unpack, without_rows
+from binlog_source.pairing import RECORD, RELEASED, Settle, Span, StepResult, look_after, merged_payloads, step
 from binlog_source.resolver import outcomes_of, tell
 from binlog_source.roster import roster_of
 from conf.model import PairConfig, SourceConfig
 from schemas.errors import ProtocolViolation, PumpUnavailable
-from schemas.events import Op, as_time, physical_ms
+from schemas.events import BinlogType, Op, as_time, physical_ms
 from schemas.packed import VALUE_BYTES, packed, unpacked
 from schemas.stages import RAW, TRANSACTION
 
@@ -28,6 +29,15 @@ _AT_ONCE = 1
 _SECOND = 1000
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Huge:
+    """A transaction in pieces that is due."""
+
+    start_ts: int
+    commit_ts: int
+    first_seqs: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,32 +50,113 @@ class Paired:
     """When to look after the bucket, by the watermark; 0 = no timer is to be set beyond those that are."""
     transactions: tuple[bytes, ...] = ()
     """Values of ``stages.TRANSACTIONS``, of some megabytes each."""
+    huge: tuple[Huge, ...] = ()
+    """Transactions that go out as well, by ``pieces_of``."""
 
 
 def pair_bucket(
-    bucket: int, rows: Iterable[bytes], stored: bytes | None, chunks: Chunks, clock_ms: int, source: SourceConfig, pair: PairConfig
+    bucket: int,
+    rows: Iterable[bytes],
+    stored: bytes | None,
+    chunks: Chunks,
+    bodies: Bodies,
+    clock_ms: int,
+    source: SourceConfig,
+    pair: PairConfig,
 ) -> Paired:
     """Pair the values ``rows`` (``stages.PACKED``) of one bucket, of which at least one holds a control row. ``clock_ms``: the watermark.
 
     Raises:
         ProtocolViolation: no control row, or a Commit whose Prewrite no Pump has.
     """
-    table = unpacked(map(pa.scalar, rows), RAW)
+    table, arrived = _gathered(rows, bodies)
     controls = table.filter(pc.greater_equal(table.column("tp"), int(Op.RESOLVED)))
     span = _punctuation(controls, bucket)
     records = table.filter(pc.less(table.column("tp"), int(Op.RESOLVED))).select(RECORD.names).cast(RECORD)
     before = unpack(stored) if stored is not None else NOTHING
+    before = replace(before, bodies=_merged(before.bodies, arrived))
     hand = take_up(before, chunks, records, span)
     result = step(hand.records, records, span)
-    out = [result.released, *_losses(result, span, source)]
+    released, huge = _apart(result.released, before.bodies)
+    out = [released, *_losses(result, span, source)]
     if bucket == 0:
         out.append(_passed_on(controls, span))
-    after = put_away(before, hand, result.kept, chunks)
+    after = _without_bodies(put_away(before, hand, result.kept, chunks), hand.records, records, result.kept, huge, bodies)
     if result.unsettled:
         _tell_news(before, after, source)
     wake_ms = _wake(before.wake_ms, result, clock_ms, int(pair.orphan_ask_after * 1000))
     timer_ms = wake_ms if wake_ms != before.wake_ms else 0
-    return Paired(_packed_index(after, wake_ms), timer_ms, tuple(_cut(pa.concat_tables(out))))
+    return Paired(_packed_index(after, wake_ms), timer_ms, tuple(_cut(pa.concat_tables(out))), huge)
+
+
+def pieces_of(huge: Iterable[Huge], bodies: Bodies) -> Iterator[bytes]:
+    """Values of ``stages.TRANSACTIONS``, a piece each; a body is gone once it was read."""
+    for found in huge:
+        for first_seq in found.first_seqs:
+            payload = pa.chunked_array([pa.array([bodies.get(found.start_ts, first_seq)], pa.large_binary())])
+            columns = {
+                "tp": [int(BinlogType.COMMIT)],
+                "start_ts": [found.start_ts],
+                "commit_ts": [found.commit_ts],
+                "first_seq": [first_seq],
+                "payload": merged_payloads(payload, np.array([found.commit_ts], np.int64)),
+            }
+            yield packed(pa.table(columns, schema=RELEASED).cast(TRANSACTION))
+            bodies.remove(found.start_ts, first_seq)
+
+
+def _gathered(values: Iterable[bytes], bodies: Bodies) -> tuple[pa.Table, dict[int, tuple[int, ...]]]:
+    """The rows of ``values``; and which pieces came among them, that are bodies now: of those there is one row, a Prewrite without its rows."""
+    tables = [RAW.empty_table()]
+    arrived: dict[int, tuple[int, ...]] = {}
+    for value in values:
+        table = unpacked([pa.scalar(value)], RAW)
+        is_piece = table.column("first_seq").is_valid()
+        if pc.any(is_piece).as_py():
+            tables.append(_stubs(table.filter(is_piece), bodies, arrived))
+            table = table.filter(pc.invert(is_piece))
+        tables.append(table)
+    return pa.concat_tables(tables), arrived
+
+
+def _stubs(pieces: pa.Table, bodies: Bodies, arrived: dict[int, tuple[int, ...]]) -> pa.Table:
+    stubs = []
+    for row in pieces.to_pylist():
+        start_ts, first_seq = row["start_ts"], row["first_seq"]
+        bodies.put(start_ts, first_seq, row["payload"])
+        arrived[start_ts] = tuple(sorted({*arrived.get(start_ts, ()), first_seq}))
+        if first_seq == 0:
+            stubs.append(row | {"payload": without_rows(row["payload"]), "first_seq": None})
+    return pa.Table.from_pylist(stubs, schema=RAW)
+
+
+def _merged(known: Mapping[int, tuple[int, ...]], arrived: Mapping[int, tuple[int, ...]]) -> Mapping[int, tuple[int, ...]]:
+    """What bodies there are, with those that have come; a copy of a Prewrite has the same pieces."""
+    return {**known, **{ts: tuple(sorted({*known.get(ts, ()), *seqs})) for ts, seqs in arrived.items()}} if arrived else known
+
+
+def _apart(released: pa.Table, bodies: Mapping[int, tuple[int, ...]]) -> tuple[pa.Table, tuple[Huge, ...]]:
+    """What is due, without the transactions in pieces; and those."""
+    if not bodies or not released.num_rows:
+        return released, ()
+    starts = released.column("start_ts").to_pylist()
+    in_pieces = pa.array([ts in bodies for ts in starts])
+    commits = released.column("commit_ts").to_pylist()
+    huge = tuple(Huge(ts, commit_ts, bodies[ts]) for ts, commit_ts in zip(starts, commits, strict=True) if ts in bodies)
+    return released.filter(pc.invert(in_pieces)), huge
+
+
+def _without_bodies(index: Index, known: pa.Table, records: pa.Table, kept: pa.Table, huge: Sequence[Huge], bodies: Bodies) -> Index:
+    """``index`` without the bodies that nobody will ask for: their transaction was judged, and its payload is kept no more."""
+    if not index.bodies:
+        return index
+    judged = {*known.column("start_ts").to_pylist(), *records.column("start_ts").to_pylist()} & set(index.bodies)
+    needed = set(kept.filter(kept.column("payload").is_valid()).column("start_ts").to_pylist())
+    gone = judged - needed
+    for start_ts in gone - {found.start_ts for found in huge}:
+        for first_seq in index.bodies[start_ts]:
+            bodies.remove(start_ts, first_seq)
+    return replace(index, bodies={ts: seqs for ts, seqs in index.bodies.items() if ts not in gone})
 
 
 def look(stored: bytes | None, clock_ms: int, source: SourceConfig, pair: PairConfig) -> Paired:

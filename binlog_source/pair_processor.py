@@ -1,6 +1,6 @@
 """Pairing as a Spark operator: one bucket's batch in, complete transactions out. Spark shell around ``pair_bucket``.
 
-The state of a bucket is a value, ``pair_state.pack`` of its index (absent when nothing is kept), and a map of its chunks. Each batch
+The state of a bucket is a value, ``pair_state.pack`` of its index (absent when nothing is kept), a map of its chunks and one of the pieces of huge Prewrites. Each batch
 brings each bucket at least one control row, so each bucket is called once per batch, with its pieces in no promised order.
 
 Time is the query's watermark (``stages.PACKED``, event_time). What has to be looked after when nothing more comes of it, orphans and Pumps
@@ -9,6 +9,7 @@ rows. Releases do not wait for it: they follow the punctuation, which comes a ba
 """
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessor, StatefulProcessorHandle, TimerValues, ValueState
@@ -37,6 +38,7 @@ class PairProcessor(StatefulProcessor):
         """Open the state."""
         self._handle = handle
         self._index: ValueState = handle.getValueState("index", "value BINARY")
+        self._bodies = StoredBodies(handle.getMapState("bodies", "start_ts BIGINT, first_seq INT", "value BINARY"))
         self._chunks = StoredChunks(handle.getMapState("chunks", "number BIGINT, piece INT", "value BINARY"))
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: TimerValues) -> "Iterator[pd.DataFrame]":
@@ -44,14 +46,14 @@ class PairProcessor(StatefulProcessor):
         # Not at module level: Spark also loads this in a process of its own, for whose end the query's start waits.
         import pandas as pd
 
-        from binlog_source.pair_bucket import pair_bucket
+        from binlog_source.pair_bucket import pair_bucket, pieces_of
 
         stored, clock_ms = self._stored(), timerValues.getCurrentWatermarkInMs()
         values = (value for piece in rows for value in piece["rows"])
-        paired = pair_bucket(key[0], values, stored, self._chunks, clock_ms, self._source, self._pair)
+        paired = pair_bucket(key[0], values, stored, self._chunks, self._bodies, clock_ms, self._source, self._pair)
         self._keep(stored, paired)
         faults.point("pair-state")
-        for value in paired.transactions:
+        for value in chain(paired.transactions, pieces_of(paired.huge, self._bodies)):
             yield pd.DataFrame({"transactions": [value]})
 
     def handleExpiredTimer(self, key: Any, timerValues: TimerValues, expiredTimerInfo: "ExpiredTimerInfo") -> "Iterator[pd.DataFrame]":
@@ -75,6 +77,33 @@ class PairProcessor(StatefulProcessor):
             self._index.update((paired.state,))
         if paired.timer_ms:
             self._handle.registerTimer(paired.timer_ms)
+
+
+class StoredBodies:
+    """``pair_state.Bodies`` in Spark's state store."""
+
+    def __init__(self, values: MapState) -> None:
+        self._values = values
+
+    def get(self, start_ts: int, first_seq: int) -> bytes:
+        """The payload of a piece that was put."""
+        from schemas.errors import Corruption
+
+        found = self._values.getValue((start_ts, first_seq))
+        if found is None:
+            raise Corruption(
+                f"the pairing state in Spark's checkpoint lacks the piece from row change {first_seq} on of the transaction of start_ts {start_ts}; "
+                "delete Spark's checkpoint directory, the target knows where to resume"
+            )
+        return bytes(found[0])
+
+    def put(self, start_ts: int, first_seq: int, payload: bytes) -> None:
+        """Keep a piece."""
+        self._values.updateValue((start_ts, first_seq), (payload,))
+
+    def remove(self, start_ts: int, first_seq: int) -> None:
+        """Forget a piece."""
+        self._values.removeKey((start_ts, first_seq))
 
 
 class StoredChunks:

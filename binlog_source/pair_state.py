@@ -9,16 +9,19 @@ What is more goes into *chunks* of about ``CHUNK_BYTES``, written once and read 
 - a *stash* holds the payloads of open Prewrites, whose records in the index name it (``stash``). It is read when their outcomes come, and
   removed when nothing names it, or when most of it is no longer named: then the rest moves on, which the part that left has paid for.
 
+A Prewrite too big for one value (``schemas.pieces``) is one small record here, without its rows. Its pieces are *bodies*, put where they are when they
+come and read one by one when it is released; the index knows which there are.
+
 A Prewrite that comes without an outcome may be a copy of a transaction that is closed already: the due chunks that could hold it are
 looked through, once, and the outcome found there is kept beside it.
 
 Form of the index (format version 2): an Arrow stream of the records; in its schema's metadata ``version``, ``next`` (the number of the next
-chunk), ``wake_ms`` and ``chunks`` (JSON). A chunk: ``schemas.packed`` of records.
+chunk), ``wake_ms``, ``chunks`` and ``bodies`` (JSON). A chunk: ``schemas.packed`` of records.
 """
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -68,11 +71,26 @@ class Index:
     chunks: tuple[Chunk, ...] = ()
     next_number: int = 1
     wake_ms: int = 0
+    bodies: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    """start_ts of each Prewrite in pieces, and the ``first_seq`` of each piece, ascending."""
 
     @property
     def empty(self) -> bool:
         """Whether nothing is kept, so that nothing needs to be stored."""
-        return not self.records.num_rows and not self.chunks and not self.wake_ms
+        return not (self.records.num_rows or self.chunks or self.wake_ms or self.bodies)
+
+
+class Bodies(Protocol):
+    """Where the pieces of huge Prewrites lie. A piece that is put again is the same."""
+
+    def get(self, start_ts: int, first_seq: int) -> bytes:
+        """The payload of a piece that was put."""
+
+    def put(self, start_ts: int, first_seq: int, payload: bytes) -> None:
+        """Keep a piece."""
+
+    def remove(self, start_ts: int, first_seq: int) -> None:
+        """Forget a piece."""
 
 
 class Chunks(Protocol):
@@ -139,7 +157,7 @@ def put_away(index: Index, hand: Hand, kept: pa.Table, chunks: Chunks) -> Index:
         kept = kept.filter(pc.invert(closed))
         if _size(kept) > INDEX_BYTES:
             kept = writer.stash(kept)
-    return Index(kept.combine_chunks(), tuple(lines.values()), writer.number, index.wake_ms)
+    return replace(index, records=kept.combine_chunks(), chunks=tuple(lines.values()), next_number=writer.number)
 
 
 def _named(kept: pa.Table, hand: Hand, lines: dict[int, Chunk], chunks: Chunks) -> pa.Table:
@@ -283,7 +301,9 @@ def _size(table: pa.Table) -> int:
 def pack(index: Index) -> bytes:
     """The index as bytes."""
     chunks = json.dumps([astuple(chunk) for chunk in index.chunks], separators=(",", ":")).encode()
-    metadata = {b"version": _VERSION, b"next": b"%d" % index.next_number, b"wake_ms": b"%d" % index.wake_ms, b"chunks": chunks}
+    bodies = json.dumps(list(index.bodies.items()), separators=(",", ":")).encode()
+    numbers = {b"next": b"%d" % index.next_number, b"wake_ms": b"%d" % index.wake_ms}
+    metadata = {b"version": _VERSION, b"chunks": chunks, b"bodies": bodies, **numbers}
     return packed(index.records.replace_schema_metadata(metadata))
 
 
@@ -303,7 +323,9 @@ def unpack(blob: bytes) -> Index:
                 "delete Spark's checkpoint directory, the target knows where to resume"
             )
         chunks = tuple(Chunk(*line) for line in json.loads(metadata[b"chunks"]))
-        return Index(table.replace_schema_metadata(None).cast(KEPT), chunks, int(metadata[b"next"]), int(metadata[b"wake_ms"]))
+        bodies = {start_ts: tuple(first_seqs) for start_ts, first_seqs in json.loads(metadata[b"bodies"])}
+        records = table.replace_schema_metadata(None).cast(KEPT)
+        return Index(records, chunks, int(metadata[b"next"]), int(metadata[b"wake_ms"]), bodies)
     except (pa.ArrowInvalid, OSError, KeyError, ValueError, TypeError) as error:
         raise Corruption(
             f"the pairing state in Spark's checkpoint does not parse ({error}); delete Spark's checkpoint directory, the target knows where to resume"

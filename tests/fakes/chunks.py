@@ -6,6 +6,25 @@ from binlog_source.pair_state import Chunk
 
 
 @dataclass
+class MemoryBodies:
+    """``pair_state.Bodies`` in memory."""
+
+    values: dict[tuple[int, int], bytes] = field(default_factory=dict)
+
+    def get(self, start_ts: int, first_seq: int) -> bytes:
+        """The payload that was put."""
+        return self.values[start_ts, first_seq]
+
+    def put(self, start_ts: int, first_seq: int, payload: bytes) -> None:
+        """Keep a piece."""
+        assert self.values.setdefault((start_ts, first_seq), payload) == payload
+
+    def remove(self, start_ts: int, first_seq: int) -> None:
+        """Forget a piece."""
+        del self.values[start_ts, first_seq]
+
+
+@dataclass
 class MemoryChunks:
     """A dict of chunks. A chunk is put once, and neither read nor removed when it is not there."""
 

@@ -6,14 +6,15 @@ import pyarrow as pa
 import pytest
 
 from binlog_source.framing import loss, packed_rows, punctuation
-from binlog_source.pair_bucket import Paired, look, pair_bucket
+from binlog_source.pair_bucket import Paired, look, pair_bucket, pieces_of
 from conf.model import PairConfig, SourceConfig
 from schemas.errors import ProtocolViolation
 from schemas.events import BinlogType, Op, tso
 from schemas.packed import unpacked
+from schemas.pieces import pieces
 from schemas.proto import binlog_pb2
 from schemas.stages import RAW, TRANSACTION
-from tests.fakes.chunks import MemoryChunks
+from tests.fakes.chunks import MemoryBodies, MemoryChunks
 
 SOURCE = SourceConfig("p:1")
 
@@ -41,13 +42,14 @@ def run(
     span: tuple[int, int] = (0, 100),
     stored: bytes | None = None,
     chunks: MemoryChunks | None = None,
+    bodies: MemoryBodies | None = None,
     clock_ms: int = 0,
     **more: bool,
 ) -> Paired:
     batches = [pa.RecordBatch.from_pylist(list(records), schema=RAW), punctuation("p", *span, [0])]
     values = [value.as_py() for batch in packed_rows(batches) for value in batch.column("rows")]
     source = SourceConfig("p:1", **more) if more else SOURCE  # type: ignore[arg-type]
-    return pair_bucket(bucket, values, stored, chunks or MemoryChunks(), clock_ms, source, PairConfig())
+    return pair_bucket(bucket, values, stored, chunks or MemoryChunks(), bodies or MemoryBodies(), clock_ms, source, PairConfig())
 
 
 def rows(paired: Paired) -> list[tuple[int, int, int]]:
@@ -107,7 +109,10 @@ def test_only_bucket_0_passes_the_punctuation_on() -> None:
 def test_what_a_pump_lost_is_passed_on_once() -> None:
     batches = [loss("p", 3, 7, "gone"), punctuation("p", 0, 100, [0])]
     values = [value.as_py() for batch in packed_rows(batches) for value in batch.column("rows")]
-    assert rows(pair_bucket(0, values, None, MemoryChunks(), 0, SOURCE, PairConfig())) == [(Op.LOST, 3, 7), (Op.RESOLVED, 0, 100)]
+    assert rows(pair_bucket(0, values, None, MemoryChunks(), MemoryBodies(), 0, SOURCE, PairConfig())) == [
+        (Op.LOST, 3, 7),
+        (Op.RESOLVED, 0, 100),
+    ]
 
 
 def test_a_commit_without_its_prewrite() -> None:
@@ -120,7 +125,7 @@ def test_a_bucket_without_a_control_row_is_refused() -> None:
     batches = [pa.RecordBatch.from_pylist([prewrite(5)], schema=RAW)]
     values = [value.as_py() for batch in packed_rows(batches) for value in batch.column("rows")]
     with pytest.raises(ProtocolViolation, match="no control row"):
-        pair_bucket(1, values, None, MemoryChunks(), 0, SOURCE, PairConfig())
+        pair_bucket(1, values, None, MemoryChunks(), MemoryBodies(), 0, SOURCE, PairConfig())
 
 
 def test_a_big_release_is_cut() -> None:
@@ -128,3 +133,61 @@ def test_a_big_release_is_cut() -> None:
     paired = run(1, *big)
     assert len(paired.transactions) > 2 and max(map(len, paired.transactions)) < 6 << 20
     assert sorted(rows(paired)) == [(BinlogType.COMMIT, ts, ts + 50) for ts in range(10, 22)]
+
+
+class TestHuge:
+    """A Prewrite in pieces, which lie beside the index until it is due."""
+
+    ROWS = tuple(b"%03d" % n * 30 for n in range(40))
+
+    def setup_method(self) -> None:
+        """A bucket of its own."""
+        self.chunks, self.bodies = MemoryChunks(), MemoryBodies()
+
+    def prewrite(self, start_ts: int) -> list[dict[str, object]]:
+        value = binlog_pb2.PrewriteValue(schema_version=3)
+        value.mutations.add(table_id=9, inserted_rows=self.ROWS, sequence=[0] * len(self.ROWS))
+        binlog = binlog_pb2.Binlog(tp=binlog_pb2.Prewrite, start_ts=start_ts, prewrite_key=b"key", prewrite_value=value.SerializeToString())
+        found = pieces(binlog.SerializeToString(), 1000)
+        return [prewrite(start_ts) | {"first_seq": piece.first_seq, "payload": bytes(piece.payload)} for piece in found]
+
+    def run(self, stored: bytes | None, span: tuple[int, int], *records: dict[str, object]) -> Paired:
+        return run(1, *records, span=span, stored=stored, chunks=self.chunks, bodies=self.bodies)
+
+    def rows_out(self, paired: Paired) -> list[bytes]:
+        out = unpacked(map(pa.scalar, pieces_of(paired.huge, self.bodies)), TRANSACTION).to_pylist()
+        rows: list[bytes] = []
+        for row in out:
+            binlog = binlog_pb2.Binlog.FromString(row["payload"])
+            assert (row["tp"], row["first_seq"]) == (BinlogType.COMMIT, len(rows))
+            assert (binlog.tp, binlog.commit_ts) == (binlog_pb2.Commit, row["commit_ts"])
+            (mutation,) = binlog_pb2.PrewriteValue.FromString(binlog.prewrite_value).mutations
+            rows += mutation.inserted_rows
+        return rows
+
+    def test_in_one_batch(self) -> None:
+        paired = self.run(None, (0, 100), *self.prewrite(5), commit(5, 8), prewrite(6), commit(6, 9))
+        assert rows(paired) == [(BinlogType.COMMIT, 6, 9)]
+        assert self.rows_out(paired) == list(self.ROWS)
+        assert paired.state is None and self.bodies.values == {}
+
+    def test_over_batches_with_a_copy_on_another_pump(self) -> None:
+        first = self.run(None, (0, 4), *self.prewrite(5))
+        assert first.state is not None and len(first.state) < 2000 and len(self.bodies.values) > 3
+        copy = [row | {"pump": "q"} for row in self.prewrite(5)]
+        second = self.run(first.state, (4, 4), *copy, commit(5, 8) | {"pump": "p"}, commit(5, 8) | {"pump": "q"})
+        assert second.huge == ()
+        third = self.run(second.state, (4, 100))
+        assert self.rows_out(third) == list(self.ROWS)
+        assert self.bodies.values == {}
+
+    def test_what_is_rolled_back_leaves_nothing(self) -> None:
+        first = self.run(None, (0, 4), *self.prewrite(5))
+        second = self.run(first.state, (4, 100), record(BinlogType.ROLLBACK, 5))
+        assert (second.huge, self.bodies.values) == ((), {})
+
+    def test_one_that_comes_again_after_its_release_leaves_nothing(self) -> None:
+        first = self.run(None, (0, 100), *self.prewrite(5), commit(5, 8))
+        assert self.rows_out(first) == list(self.ROWS)
+        again = self.run(first.state, (100, 200), *self.prewrite(5), commit(5, 8))
+        assert (again.huge, self.bodies.values) == ((), {})
