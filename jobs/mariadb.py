@@ -1,11 +1,15 @@
 """A private MariaDB server: the target of demo, rehearse, tests and benchmarks, on a random loopback port.
 
 Promises: no server, datadir or account of the machine is touched. Everything a server owns lies in its datadir and in one
-short-named directory for its socket. Durability is as Debian ships it: the log is flushed at every commit.
+short-named directory for its socket, both closed to everybody else. It never runs as root: where root starts it, it is the system user of
+Debian's package. Its account ``ACCOUNT`` has a random password, on the socket as on TCP, and may not touch the machine's files; MariaDB's own
+root is reached by that system user only. Durability is as Debian ships it: the log is flushed at every commit.
 The server dies with the thread that started it (where ``setpriv`` exists), with ``stop``, or at the end of the ``with`` block.
 """
 
 import os
+import pwd
+import secrets
 import shutil
 import signal
 import socket
@@ -16,7 +20,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import pymysql
 from pymysql.connections import Connection
@@ -27,6 +31,11 @@ from schemas.errors import ConfigError
 START_TIMEOUT = 60.0
 """Seconds a server may take to answer; crash recovery is part of it."""
 STOP_TIMEOUT = 60.0
+
+ACCOUNT = "tidb_binlog"
+"""Who the product connects as: every right on every database, but not FILE."""
+_SYSTEM_USERS = ("mysql", "nobody")
+"""Who a server is that root starts: the first of them that the machine has."""
 
 DEBIAN_DEFAULTS = {
     "character-set-server": "utf8mb4",
@@ -45,6 +54,8 @@ class PrivateMariaDB:
 
     def __init__(self, data_dir: Path | str | None = None, options: Mapping[str, str] | None = None, port: int = 0) -> None:
         """Describe the server; ``start`` (or ``with``) runs it. ``port`` 0 takes a free one and keeps it over restarts."""
+        self._user = _system_user()
+        self._password = secrets.token_urlsafe(24)
         self._run_dir = Path(tempfile.mkdtemp(prefix="tbs-db-"))
         self._data_dir = Path(data_dir).resolve() if data_dir is not None else self._run_dir / "data"
         self._options = {**DEBIAN_DEFAULTS, **(options or {})}
@@ -71,6 +82,7 @@ class PrivateMariaDB:
 
     def start(self) -> Self:
         """Install the datadir if it is new, start the server and wait until it answers."""
+        self._make_places()
         if not (self._data_dir / "mysql").is_dir():
             self._install()
         self.port = self.port or _free_port()
@@ -103,11 +115,11 @@ class PrivateMariaDB:
 
     def target(self) -> TargetConfig:
         """The settings that reach this server over its Unix socket."""
-        return TargetConfig(host="127.0.0.1", port=self.port, user="root", password="", socket=str(self.socket))
+        return TargetConfig(host="127.0.0.1", port=self.port, user=ACCOUNT, password=self._password, socket=str(self.socket))
 
     def connect(self) -> "Connection[pymysql.cursors.Cursor]":
         """A plain autocommit connection beside the stream: for checks and workloads."""
-        return pymysql.connect(unix_socket=str(self.socket), user="root", charset="utf8mb4", autocommit=True)
+        return pymysql.connect(unix_socket=str(self.socket), user=ACCOUNT, password=self._password, charset="utf8mb4", autocommit=True)
 
     def __enter__(self) -> Self:
         """Start."""
@@ -117,17 +129,52 @@ class PrivateMariaDB:
         """Stop."""
         self.stop()
 
+    def _make_places(self) -> None:
+        """The directories, owned by the server's user and closed to others; and what it runs first."""
+        no_files = self._run_dir / "no-files"
+        self._data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        no_files.mkdir(mode=0o500, exist_ok=True)
+        accounts = f"'{ACCOUNT}'@'localhost'", f"'{ACCOUNT}'@'127.0.0.1'"
+        statements = [
+            "DELETE FROM mysql.global_priv WHERE User = ''",
+            "FLUSH PRIVILEGES",
+            *(f"CREATE OR REPLACE USER {account} IDENTIFIED BY '{self._password}'" for account in accounts),
+            *(f"GRANT ALL PRIVILEGES ON *.* TO {account} WITH GRANT OPTION" for account in accounts),
+            *(f"REVOKE FILE ON *.* FROM {account}" for account in accounts),
+        ]
+        first = self._run_dir / "first.sql"
+        first.touch(0o600)
+        first.write_text("".join(statement + ";\n" for statement in statements))
+        if self._user is not None:
+            for path in (self._run_dir, first, no_files, self._data_dir):
+                os.chown(path, self._user.pw_uid, self._user.pw_gid)
+            self._require_reach(self._user)
+
+    def _require_reach(self, user: pwd.struct_passwd) -> None:
+        for directory in self._data_dir.parents:
+            found = directory.stat()
+            bit = 0o100 if found.st_uid == user.pw_uid else 0o010 if found.st_gid == user.pw_gid else 0o001
+            if not found.st_mode & bit:
+                raise ConfigError(
+                    f"{directory} is closed to the system user {user.pw_name}, as whom MariaDB runs where root starts it: "
+                    f"put the data directory {self._data_dir} elsewhere, or start as another user than root"
+                )
+
+    def _as_user(self) -> dict[str, Any]:
+        """How ``subprocess`` starts a program as the server's user."""
+        if self._user is None:
+            return {"cwd": self._run_dir}
+        return {"cwd": self._run_dir, "user": self._user.pw_uid, "group": self._user.pw_gid, "extra_groups": ()}
+
     def _install(self) -> None:
-        self._data_dir.parent.mkdir(parents=True, exist_ok=True)
         command = [
             _binary("mariadb-install-db"),
             "--no-defaults",
             f"--datadir={self._data_dir}",
-            "--auth-root-authentication-method=normal",
+            "--auth-root-authentication-method=socket",
             "--skip-test-db",
-            *_as_user(),
         ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, **self._as_user())
         if done.returncode != 0:
             raise ConfigError(f"mariadb-install-db could not make {self._data_dir}: {(done.stderr or done.stdout).strip()[-1000:]}")
 
@@ -141,12 +188,14 @@ class PrivateMariaDB:
             f"--pid-file={self._run_dir / 'pid'}",
             "--bind-address=127.0.0.1",
             f"--port={self.port}",
+            f"--init-file={self._run_dir / 'first.sql'}",
+            f"--secure-file-priv={self._run_dir / 'no-files'}",
+            "--local-infile=0",
             *(f"--{name}={value}" for name, value in self._options.items()),
-            *_as_user(),
         ]
         with self.log_file.open("ab") as log:
             # A session of its own: Ctrl-C at the terminal is for the job, which then shuts the server down in order.
-            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, **self._as_user())
 
     def _wait_ready(self) -> None:
         assert self._process is not None
@@ -155,6 +204,7 @@ class PrivateMariaDB:
             try:
                 self._listens()
                 self.connect().close()
+                (self._run_dir / "first.sql").unlink()
                 return
             except (pymysql.err.OperationalError, OSError) as refused:
                 code = self._process.poll()
@@ -179,9 +229,16 @@ def _binary(name: str) -> str:
     return found
 
 
-def _as_user() -> tuple[str, ...]:
-    """MariaDB refuses root unless it is asked for by name."""
-    return ("--user=root",) if os.geteuid() == 0 else ()
+def _system_user() -> pwd.struct_passwd | None:
+    """Who the server is to be; None: who we are, because that is not root."""
+    if os.geteuid() != 0:
+        return None
+    for name in _SYSTEM_USERS:
+        try:
+            return pwd.getpwnam(name)
+        except KeyError:
+            continue
+    raise ConfigError(f"MariaDB is not started as root, and the machine has no user {' or '.join(_SYSTEM_USERS)}: start as another user")
 
 
 def _dies_with_parent() -> tuple[str, ...]:

@@ -42,6 +42,8 @@ def test_every_cell_runs_and_the_target_is_an_exact_copy(spark, fresh_mariadb, t
             "SOURCE__STARTING_COMMIT_TS": settings.source.starting_commit_ts,
             "PAIR__RESOLVER": settings.pair.resolver,
             "SYNCER__TO__SOCKET": settings.target.socket,
+            "SYNCER__TO__USER": settings.target.user,
+            "SYNCER__TO__PASSWORD": settings.target.password,
             "DDL_HISTORY": settings.ddl_history,
             "CHECKPOINT_DIR": settings.checkpoint_dir,
             "DELTA_DIR": settings.delta_dir,

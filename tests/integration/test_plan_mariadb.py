@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import random
 import struct
 import subprocess
@@ -139,8 +140,9 @@ def _jobs(case: Path) -> list[Any]:
 
 
 def compare(case: Path, server: PrivateMariaDB) -> str:
-    command = [sys.executable, str(GOLDEN / "compare.py"), str(case), "127.0.0.1", str(server.port)]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    to = server.target()
+    command = [sys.executable, str(GOLDEN / "compare.py"), str(case), to.host, str(to.port), to.user]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"MYSQL_PWD": to.password}).stdout
 
 
 @pytest.mark.parametrize("name", ["keys", "txn", "types"])

@@ -116,6 +116,7 @@ class Arena:
         """A new life of the drainer; ``die`` as ``conf.faults`` reads it."""
         self.lives += 1
         environ = {k: v for k, v in os.environ.items() if not k.startswith("TIDB_BINLOG")}
+        environ |= {"TIDB_BINLOG__SYNCER__TO__PASSWORD": self.target.target().password}
         environ |= {"PYTHONPATH": str(ROOT), "TIDB_BINLOG_LOG": str(self.work_dir / f"job-{self.lives}.log")}
         if die:
             environ |= {faults.DIE: die, faults.DIE_LOG: str(self.die_log)}
@@ -150,8 +151,10 @@ class Arena:
     def assert_equal(self) -> None:
         """The target is what the case says, and nothing is unfinished."""
         script = self.case.directory.parent / "compare.py"
-        command = [sys.executable, str(script), str(self.case.directory), "127.0.0.1", str(self.target.port)]
-        compared = subprocess.run(command, capture_output=True, text=True, check=False)
+        to = self.target.target()
+        command = [sys.executable, str(script), str(self.case.directory), to.host, str(to.port), to.user]
+        environ = os.environ | {"MYSQL_PWD": to.password}
+        compared = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
         assert compared.returncode == 0, compared.stdout + compared.stderr
         with contextlib.closing(self.target.connect()) as connection, connection.cursor() as cursor:
             cursor.execute("SELECT checkPoint FROM tidb_binlog.checkpoint")
@@ -193,6 +196,7 @@ class Arena:
             "source.pairing-buckets": source.pairing_buckets,
             "syncer.to.port": to.port,
             "syncer.to.socket": to.socket,
+            "syncer.to.user": to.user,
             "syncer.atomic-rows": apply.atomic_rows,
             "syncer.parts": apply.parts,
             "syncer.on-finding": apply.on_finding,
