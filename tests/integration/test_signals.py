@@ -115,6 +115,8 @@ class Scene:
 
     def drainer(self) -> Job:
         to = self.target.target()
+        secret = self.work_dir / "password"
+        secret.write_text(to.password)
         job = Job(
             self.work_dir,
             "drainer",
@@ -123,6 +125,8 @@ class Scene:
             f"--ddl-history={self.workload.url}",
             f"--resolver={self.workload.url}",
             f"--syncer.to.socket={to.socket}",
+            f"--syncer.to.user={to.user}",
+            f"--syncer.to.password-file={secret}",
             f"--checkpoint-dir={self.work_dir / 'spark'}",
             f"--delta-dir={self.work_dir / 'delta'}",
         )
