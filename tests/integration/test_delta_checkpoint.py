@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from schemas.events import tso
+from schemas.findings import Finding, FindingKind
 from sinks.delta_checkpoint import FILLED_UP, CheckpointRow, DeltaCheckpoint, latest
+from sinks.delta_findings import DeltaFindings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,3 +74,24 @@ def test_two_writers_of_one_query_lose_nothing(spark: "SparkSession", tmp_path: 
     one.record(row(2))
     one.close()
     assert ids(spark, path) == [("query", 0), ("query", 1), ("query", 2)]
+
+
+def test_findings_of_each_batch_once(spark: "SparkSession", tmp_path: Path) -> None:
+    """Over a restart of the query, a batch that Spark replays, and a span that is finished at start twice."""
+    path, beside = str(tmp_path / "checkpoint"), str(tmp_path / "checkpoint-findings")
+    missing = Finding(FindingKind.ROWS, "a row was not there", "`d`.`t`", tso(1001), "id='it''s'", 1, 0)
+    cut = Finding(FindingKind.VALUE, "warning 1366: Incorrect string value", "`d`.`t`", tso(1002))
+    with_two = dataclasses.replace(row(1), findings=(missing, cut))
+    finished = dataclasses.replace(row(0), batch_id=FILLED_UP, resolved_ts=tso(900), findings=(missing,))
+    for _ in range(2):
+        writer = DeltaCheckpoint(spark, path, "query-1", interval=3600, findings=DeltaFindings(spark, beside, "query-1"))
+        for each in (finished, row(0), with_two, row(2)):
+            writer.record(each)
+        writer.close()
+    found = spark.read.format("delta").load(beside).toArrow().to_pylist()
+    assert sorted((f["batch_id"], f["kind"], f["key"], f["wanted"], f["found"]) for f in found) == [
+        (FILLED_UP, "rows", "id='it''s'", 1, 0),
+        (1, "rows", "id='it''s'", 1, 0),
+        (1, "value", None, None, None),
+    ]
+    assert ids(spark, path) == [("query-1", FILLED_UP), ("query-1", 0), ("query-1", 1), ("query-1", 2)]
