@@ -1,24 +1,31 @@
 """Tables that a refused DDL has frozen: the stream goes on, with the rows in the columns that both sides have. A real server refuses."""
 
 import dataclasses
+import json
 import random
 from collections.abc import Iterator, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
-from conf.model import ApplyConfig
+from conf.model import ApplyConfig, DrainerConfig
 from jobs.mariadb import PrivateMariaDB
 from schemas.codec.rowwriter import encode_delete, encode_insert, encode_update
 from schemas.events import Op
 from schemas.findings import Finding, FindingKind
 from schemas.history import SchemaHistory
 from schemas.stages import ROW_EVENT
+from schemas.tableinfo import TableInfo
+from sinks.apply import BatchApplier, _Tally
+from sinks.batch import Controls
 from sinks.checked import checked
 from sinks.ddl_apply import DdlOutcome, apply_ddl, ensure_ddl_table, load_losses, load_refused
 from sinks.ddl_inspect import column_names
 from sinks.frozen import RefusedJobs, Stranded, fitted
+from sinks.history_feed import HistoryFeed
 from sinks.plan import PlanLimits, plan_rows
 from sinks.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, plan_steps
 from sinks.session import Session, connect
@@ -299,6 +306,55 @@ def test_an_ignored_ddl_freezes_only_what_nobody_did_by_hand(sessions: tuple[Ses
     assert (stream.ddl(3).state, stream.ddl(4).state) == ("done", "skipped")
     stream.rows((None, {1: 1, 2: 2, 3: 3, 4: 4}))
     assert stream.all() == [(1, 2, 3)]
+
+
+def batch(
+    applier: BatchApplier, span: tuple[int, int], ddls: Sequence[tuple[int, str]], rows: Sequence[tuple[int, int, TableInfo, Any]]
+) -> list[Finding]:
+    """One micro-batch of DDLs (job id, text; at ten times the id) and inserted rows (commit_ts, version, info, values), without Spark around it."""
+    events = [
+        {
+            "commit_ts": ts,
+            "seq": 0,
+            "op": int(Op.INSERT),
+            "table_id": 10,
+            "schema_version": version,
+            "row": encode_insert(info, row, row[1]),
+        }
+        for ts, version, info, row in rows
+    ]
+    tally = _Tally()
+    controls = Controls(*span, tuple(DdlEvent(number * 10, number, text, 5) for number, text in ddls))
+    applier._apply_events(pa.Table.from_pylist(events, schema=ROW_EVENT), controls, tally)
+    return list(tally.findings)
+
+
+def test_a_batch_goes_on_behind_a_refused_ddl_and_so_does_the_next_life(
+    sessions: tuple[Session, Session], mariadb: PrivateMariaDB, tmp_path: Path
+) -> None:
+    a, b = column(3, "a"), column(4, "b")
+    jobs = [database(1), job(2, 3, t([V])), job(3, 5, t([V, a])), job(4, 5, t([V, a, b]))]
+    (tmp_path / "history.json").write_text(json.dumps(jobs))
+    sessions[0].execute("CREATE DATABASE d")
+    sessions[0].execute("CREATE TABLE d.t (id INT PRIMARY KEY, v INT)")
+    target = dataclasses.replace(mariadb.target(), user="rows_only", password="x")
+    config = DrainerConfig(target=target, apply=CONFIG, ddl_history=str(tmp_path / "history.json"))
+    infos = [j.table_info for j in history(*jobs).ordered]
+    texts = {3: "ALTER TABLE `t` ADD COLUMN `a` INT;", 4: "ALTER TABLE `t` ADD COLUMN `b` INT;"}
+    found: list[Finding] = []
+    for number, ids in ((3, {1: 1, 2: 10, 3: 5}), (4, {1: 2, 2: 20, 3: 6, 4: 7})):
+        # Nothing of the batches below runs on Spark.
+        applier = BatchApplier(cast(SparkSession, None), config, 1, HistoryFeed(config.ddl_history), lambda _: None)
+        info = infos[number - 1]
+        assert info is not None
+        try:
+            applier.open(lambda _: 25)
+            found += batch(applier, (applier.commit_ts, number * 10 + 8), [(number, texts[number])], [(number * 10 + 5, number, info, ids)])
+        finally:
+            applier.close()
+    assert Stream(*sessions, {}, *jobs[1:]).all() == [(1, 10), (2, 20)]
+    assert [f.kind for f in found] == [FindingKind.DDL] * 2
+    assert "ADD COLUMN `a`" in found[0].words and "ADD COLUMN `b`" in found[1].words
 
 
 class Upstream:
