@@ -1,7 +1,7 @@
 """The whole stream as one object: source -> pair -> apply -> checkpoint, started, watched and stopped. [spark]
 
 Promises: ``start`` first brings the target to a clean point (an unfinished span is replayed exactly), then decides where to
-resume: Spark's checkpoint directory knows; without it the target's own checkpoint row; where that is gone too, Delta's newest row.
+resume (``jobs.resume``): the target's own checkpoint row is the truth, and Spark's checkpoint directory and Delta count only for the same target.
 Whatever is read twice on the way is passed over, because the target's row is the truth.
 """
 
@@ -32,11 +32,12 @@ from conf.model import DrainerConfig
 from jobs.cli import replication_error_in
 from jobs.places import Place, local_path
 from jobs.report import Progress, held_by
+from jobs.resume import DeltaPlace, Places, check_spark, first_ts
 from schemas.errors import ConfigError, ReplicationError, Stopped
 from schemas.events import Delivery, physical_ms
 from schemas.findings import in_words
 from sinks.apply import BatchApplier, BatchReport
-from sinks.delta_checkpoint import CheckpointRow, DeltaCheckpoint, latest
+from sinks.delta_checkpoint import CheckpointRow, DeltaCheckpoint, places
 from sinks.delta_findings import DeltaFindings
 from sinks.history_cache import HistoryCache
 from sinks.history_feed import HistoryFeed
@@ -44,7 +45,7 @@ from sinks.history_feed import HistoryFeed
 _log = logging.getLogger(__name__)
 
 _KEPT = "tidb-binlog.json"
-"""File beside Spark's checkpoint that keeps what a query must not change: its delivery and its buckets."""
+"""File beside Spark's checkpoint that keeps what a query must not change: its delivery, its buckets, its target."""
 _KEPT_VERSION = 2
 _RATE_SECONDS = 5.0
 _SHOWN_FINDINGS = 20
@@ -72,6 +73,8 @@ class Replication:
         self._spark = spark
         self._stop = stop or threading.Event()
         self._place = Place(spark, config.checkpoint_dir)
+        self._kept_for: str | None = None
+        """Identity of the target that Spark's checkpoint was made with; empty = kept by a release that knew none, None = there is no checkpoint."""
         self._roster = roster_of(config.source)
         cluster_id = config.source.cluster_id or self._roster.cluster_id()
         source = dataclasses.replace(config.source, cluster_id=cluster_id, delivery=str(self._delivery(config)))
@@ -125,7 +128,7 @@ class Replication:
     def _start(self) -> None:
         config = self._config
         self._heed()
-        found = self._applier.open(self._initial_ts)
+        found = self._applier.open(self._begin_at)
         if found.unfinished is not None:
             span = found.unfinished
             self._applier.replay(span, transactions_between(self._spark, config.source, span.from_ts, span.to_ts))
@@ -145,7 +148,7 @@ class Replication:
         )
         app_id = str(self._query.id)
         self._delta = DeltaCheckpoint(
-            self._spark, config.delta_dir, app_id, findings=DeltaFindings(self._spark, findings_dir(config), app_id)
+            self._spark, config.delta_dir, app_id, self._applier.target, findings=DeltaFindings(self._spark, findings_dir(config), app_id)
         )
         self._delta.fill_up(found.commit_ts, found.schema_version, found.consistent)
         self._reported_ts = max(self._reported_ts, found.commit_ts)
@@ -345,12 +348,21 @@ class Replication:
                 )
             )
 
-    def _initial_ts(self, target: str) -> int:
-        """Where a stream begins whose target knows nothing of it: where Delta says it was, or where the settings say."""
-        recorded = latest(self._spark, self._config.delta_dir)
-        if recorded is not None:
-            return recorded.resolved_ts
-        starting = self._config.source.starting_commit_ts
+    def _begin_at(self, target: str, commit_ts: int | None) -> int:
+        """Where the stream begins, given the target's identity and what its row says; refused where a person must decide."""
+        config = self._config
+        known = Places(
+            config.target.socket or f"{config.target.host}:{config.target.port}",
+            config.source.cluster_id,
+            config.apply.checkpoint_schema,
+            config.checkpoint_dir,
+            config.delta_dir,
+            config.source.starting_commit_ts,
+        )
+        check_spark(known, self._kept_for, target, commit_ts)
+        if commit_ts is not None:
+            return commit_ts
+        starting = first_ts(known, DeltaPlace(*places(self._spark, config.delta_dir, target)))
         return starting if starting >= 0 else self._roster.now()
 
     def _delivery(self, config: DrainerConfig) -> Delivery:
@@ -364,6 +376,7 @@ class Replication:
                 f"the checkpoint {config.checkpoint_dir} was made by a version that kept the pairing state in another form: "
                 "delete the directory (the target knows where to resume)"
             )
+        self._kept_for = made_with.get("target", "")
         if config.source.delivery not in ("", made_with["delivery"]):
             raise ConfigError(
                 f"the checkpoint {config.checkpoint_dir} was made with delivery {made_with['delivery']}, the setting source.delivery says "
@@ -381,7 +394,12 @@ class Replication:
         self._place.write(_KEPT, json.dumps(self._kept()))
 
     def _kept(self) -> dict[str, object]:
-        return {"version": _KEPT_VERSION, "delivery": self._config.source.delivery, "pairing_buckets": self._config.source.pairing_buckets}
+        return {
+            "version": _KEPT_VERSION,
+            "delivery": self._config.source.delivery,
+            "pairing_buckets": self._config.source.pairing_buckets,
+            "target": self._applier.target,
+        }
 
     @staticmethod
     def _unwrapped(failure: StreamingQueryException) -> Exception:

@@ -144,11 +144,12 @@ class BatchApplier:
         """What is wrong with the target while an error that may pass is waited out."""
         self._patience = Patience(config.apply.retries, config.apply.retry_seconds, pause, self._wait_for)
 
-    def open(self, initial_ts: Callable[[str], int]) -> progress.Progress:
+    def open(self, begin: Callable[[str, int | None], int]) -> progress.Progress:
         """Take the lease, make the tables and load where the target stands.
 
         Args:
-            initial_ts: is asked when the target knows nothing yet, with the target's identity; the answer is kept there.
+            begin: is given the target's identity and the commitTS of its checkpoint row (None = there is none) and says where the stream
+                begins; where there is no row, that is kept there.
 
         Raises:
             LeaseHeld: another Drainer, alive, writes for this cluster.
@@ -160,10 +161,10 @@ class BatchApplier:
         self._lease = self._guard.take()
         history = self._feed.snapshot()
         found = run_retried(self._connect, partial(self._stand, history), self._patience)
-        self.commit_ts = found.commit_ts or initial_ts(self._lease.target)
+        self.commit_ts = begin(self._lease.target, found.commit_ts if found.known else None)
         version = found.schema_version or history.version_at(self.commit_ts)
         self._applied, self._refused = run_retried(self._connect, partial(self._done_and_refused, version), self._patience)
-        if not found.commit_ts:
+        if not found.known:
             self._transact(self._save_first)
         return replace(found, commit_ts=self.commit_ts, schema_version=version)
 
@@ -365,8 +366,9 @@ class BatchApplier:
         if controls.from_ts > self.commit_ts:
             raise ApplyError(
                 f"the stream goes on after {controls.from_ts} ({as_time(controls.from_ts)}), but the target's checkpoint says {self.commit_ts} "
-                f"({as_time(self.commit_ts)}): what lies between would be lost. Was the target restored from a backup? "
-                "Delete Spark's checkpoint directory (checkpoint-dir) to read again from the target's checkpoint"
+                f"({as_time(self.commit_ts)}): what lies between would be lost. Was the target restored from a backup, its checkpoint row with it? "
+                f"Then delete Spark's checkpoint directory {self._config.checkpoint_dir}: the stream reads again from the target's row, as long as the Pumps "
+                "still hold binlogs of that time; if they do not, take a newer backup. If only the row was changed, put it back"
             )
         if controls.to_ts <= self.commit_ts:
             return None

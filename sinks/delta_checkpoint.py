@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from conf import faults
@@ -49,6 +49,7 @@ SCHEMA = pa.schema(
         pa.field("timings", pa.map_(pa.string(), pa.float64())),
         pa.field("notes", pa.list_(pa.string())),
         pa.field("recorded_at", pa.timestamp("us", tz="UTC")),
+        pa.field("target", pa.string()),
     ]
 )
 """The table's columns."""
@@ -92,7 +93,9 @@ class Newest:
     batch_id: int = -1
     """Newest batch of this query."""
     resolved_ts: int = 0
-    """Newest resolved_ts of any query."""
+    """What the newest row of this target says, of any query; lower than rows before it where the target was restored."""
+    recorded_at: datetime.datetime | None = None
+    """When that row was recorded; None = there is none."""
 
 
 class CheckpointTable(Protocol):
@@ -120,6 +123,7 @@ class DeltaCheckpoint:
         spark: SparkSession | None,
         path: str,
         app_id: str,
+        target: str,
         *,
         interval: float = 10.0,
         retry_after: float = 5.0,
@@ -132,6 +136,7 @@ class DeltaCheckpoint:
             spark: the session whose JVM writes.
             path: directory or URI of the table; made with the first commit.
             app_id: the streaming query's id.
+            target: identity of the target that the rows speak of.
             interval: seconds between two commits.
             retry_after: seconds after which a failed commit is tried again.
             table: stands in for Delta in tests.
@@ -142,6 +147,7 @@ class DeltaCheckpoint:
         self._findings = findings
         self._spark = spark
         self._app_id = app_id
+        self._target = target
         self._interval = interval
         self._retry_after = retry_after
         self._news = threading.Condition()
@@ -246,7 +252,7 @@ class DeltaCheckpoint:
             if self._findings is not None:
                 self._findings.append(rows)
             if self._table is None:
-                self._table = DeltaTable(self._spark, self._path, self._app_id)
+                self._table = DeltaTable(self._spark, self._path, self._app_id, self._target)
             if self._newest is None:
                 self._newest = self._table.newest()
             new = missing_rows(rows, self._newest)
@@ -255,7 +261,7 @@ class DeltaCheckpoint:
                 self._table.append(new)
                 faults.point("after-delta")
                 batch_id = max(self._newest.batch_id, *(r.batch_id for r in new))
-                self._newest = Newest(batch_id, max(self._newest.resolved_ts, *(r.resolved_ts for r in new)))
+                self._newest = Newest(batch_id, new[-1].resolved_ts, new[-1].recorded_at)
         except (PySparkException, Py4JError, OSError) as error:
             # Nobody knows whether the commit happened, or whether another writer got in between: look again before the next try.
             self._newest = None
@@ -270,36 +276,62 @@ def missing_rows(rows: Sequence[CheckpointRow], newest: Newest) -> list[Checkpoi
     found: list[CheckpointRow] = []
     batch_id, resolved_ts = newest.batch_id, newest.resolved_ts
     for row in rows:
-        if row.resolved_ts > resolved_ts if row.batch_id == FILLED_UP else row.batch_id > batch_id:
+        if _says_more(row, resolved_ts, newest) if row.batch_id == FILLED_UP else row.batch_id > batch_id:
             found.append(row)
-            batch_id, resolved_ts = max(batch_id, row.batch_id), max(resolved_ts, row.resolved_ts)
+            batch_id, resolved_ts = max(batch_id, row.batch_id), row.resolved_ts
     return found
 
 
+def _says_more(filled_up: CheckpointRow, resolved_ts: int, newest: Newest) -> bool:
+    """Whether the target is not where the table has it: ahead, or behind after it was restored; and the row is not one of an append whose answer was lost."""
+    return filled_up.resolved_ts != resolved_ts and (newest.recorded_at is None or filled_up.recorded_at > newest.recorded_at)
+
+
 def latest(spark: SparkSession, path: str) -> CheckpointRow | None:
-    """The row with the highest resolved_ts; None when there is no table or no row."""
+    """The row that was recorded last; None when there is no table or no row."""
     if not is_table(spark, path):
         return None
-    found = spark.read.format("delta").load(path).orderBy(F.desc("resolved_ts"), F.desc("recorded_at")).limit(1).toArrow().to_pylist()
+    found = _rows(spark, path).orderBy(F.desc("recorded_at"), F.desc("resolved_ts")).limit(1).toArrow().to_pylist()
     if not found:
         return None
     row: dict[str, Any] = found[0]
-    for name in ("app_id", "resolved_at"):
+    for name in ("app_id", "resolved_at", "target"):
         del row[name]
     maps = {name: dict(row.pop(name) or ()) for name in ("ts_map", "timings")}
     return CheckpointRow(**row | maps | {"notes": tuple(row["notes"] or ())})
 
 
+def places(spark: SparkSession, path: str, target: str) -> tuple[int | None, int | None]:
+    """The resolved_ts of the row that was recorded last for ``target``, and for any other or no named one; None = there is none."""
+    if not is_table(spark, path):
+        return None, None
+    mine = F.coalesce(F.col("target") == target, F.lit(False))
+    row = _rows(spark, path).agg(_last_resolved(mine), _last_resolved(~mine)).toArrow().to_pylist()[0]
+    of_target, of_others = row.values()
+    return of_target, of_others
+
+
+def _rows(spark: SparkSession, path: str) -> DataFrame:
+    """The table, with ``target`` null where a release that kept no identity made it."""
+    rows = spark.read.format("delta").load(path)
+    return rows if "target" in rows.columns else rows.withColumn("target", F.lit(None).cast("string"))
+
+
+def _last_resolved(which: Column) -> Column:
+    return F.max_by(F.when(which, F.col("resolved_ts")), F.when(which, F.struct("recorded_at", "resolved_ts")))
+
+
 class DeltaTable:
     """The real ``CheckpointTable``."""
 
-    def __init__(self, spark: SparkSession | None, path: str, app_id: str) -> None:
+    def __init__(self, spark: SparkSession | None, path: str, app_id: str, target: str) -> None:
         """A session of its own, so that its settings disturb nobody."""
         if spark is None:
             raise ReplicationError("a Delta checkpoint needs a Spark session")
         self._spark = spark.newSession()
         self._path = path
         self._app_id = app_id
+        self._target = target
         for name, value in SETTINGS.items():
             self._spark.conf.set(name, value)
 
@@ -308,20 +340,23 @@ class DeltaTable:
         if not is_table(self._spark, self._path):
             return Newest()
         mine = F.when(F.col("app_id") == self._app_id, F.col("batch_id"))
-        row = self._spark.read.format("delta").load(self._path).agg(F.max(mine), F.max("resolved_ts")).toArrow().to_pylist()[0]
-        batch_id, resolved_ts = row.values()
-        return Newest(-1 if batch_id is None else batch_id, resolved_ts or 0)
+        of_target = F.col("target") == self._target
+        last_at = F.max(F.when(of_target, F.col("recorded_at")))
+        row = _rows(self._spark, self._path).agg(F.max(mine), _last_resolved(of_target), last_at).toArrow().to_pylist()[0]
+        batch_id, resolved_ts, recorded_at = row.values()
+        return Newest(-1 if batch_id is None else batch_id, resolved_ts or 0, recorded_at)
 
     def append(self, rows: Sequence[CheckpointRow]) -> None:
         """One commit of one file."""
         version = max(r.batch_id for r in rows)
-        writer = self._spark.createDataFrame(as_table(rows, self._app_id)).coalesce(1).write.format("delta").mode("append")
+        writer = self._spark.createDataFrame(as_table(rows, self._app_id, self._target)).coalesce(1).write.format("delta").mode("append")
+        writer = writer.option("mergeSchema", "true")  # tables of a release that kept no identity
         if version >= 0:
             writer = writer.option("txnAppId", self._app_id).option("txnVersion", str(version))
         writer.save(self._path)
 
 
-def as_table(rows: Sequence[CheckpointRow], app_id: str) -> pa.Table:
+def as_table(rows: Sequence[CheckpointRow], app_id: str, target: str) -> pa.Table:
     """Rows as Arrow, in ``SCHEMA``."""
     return pa.Table.from_pylist(
         [
@@ -341,6 +376,7 @@ def as_table(rows: Sequence[CheckpointRow], app_id: str) -> pa.Table:
                 "timings": list(r.timings.items()),
                 "notes": list(r.notes),
                 "recorded_at": r.recorded_at,
+                "target": target,
             }
             for r in rows
         ],

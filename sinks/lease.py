@@ -147,10 +147,11 @@ def _compare(row: LeaseRow | None, lease: Lease) -> None:
             f"the lease of {ours}, because {lease.schema}.spark_lease has gone back or is empty. The target was restored or rebuilt under the stream: "
             "start the Drainer again"
         )
-    if not row.life:
+    if row.epoch == lease.epoch and not row.life:
         raise LeaseLost(f"the lease of {ours}; it was given back when the stream was closed")
+    since = "" if row.life else ", and given back since"
     raise LeaseLost(
-        f"the lease of {ours}; it was taken, as epoch {row.epoch}, by {row.words}. One Drainer writes for a cluster: if this is the one to go on, "
+        f"the lease of {ours}; it was taken, as epoch {row.epoch}, by {row.words}{since}. One Drainer writes for a cluster: if this is the one to go on, "
         "stop that one and start this one again"
     )
 

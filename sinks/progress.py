@@ -51,10 +51,12 @@ class Progress:
     """Where the target stands."""
 
     commit_ts: int
-    """Everything up to here, inclusive, is in the target; 0 = nothing is known."""
+    """Everything up to here, inclusive, is in the target."""
     consistent: bool
     schema_version: int
     unfinished: UnfinishedSpan | None
+    known: bool = True
+    """Whether the target has a checkpoint row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +91,14 @@ def load(session: Session, cluster_id: int, schema: str = CHECKPOINT_SCHEMA) -> 
     Raises:
         ApplyError: the row is not JSON, or more than one span is unfinished.
     """
-    checkpoint = _load_checkpoint(session, cluster_id, schema)
+    recorded = _load_checkpoint(session, cluster_id, schema)
+    checkpoint = recorded or Checkpoint(0, True, 0)
     return Progress(
         checkpoint.commit_ts,
         checkpoint.consistent,
         checkpoint.schema_version,
         _load_unfinished(session, cluster_id, checkpoint.commit_ts, schema),
+        recorded is not None,
     )
 
 
@@ -203,10 +207,10 @@ def _mark(session: Session, cluster_id: int, from_ts: int, to_ts: int, part: int
     session.execute(sql, [cluster_id, from_ts, to_ts, part, parts, str(phase)])
 
 
-def _load_checkpoint(session: Session, cluster_id: int, schema: str) -> Checkpoint:
+def _load_checkpoint(session: Session, cluster_id: int, schema: str) -> Checkpoint | None:
     rows = session.query(f"SELECT checkPoint FROM {_checkpoint(schema)} WHERE clusterID = %s", [cluster_id])
     if not rows:
-        return Checkpoint(0, True, 0)
+        return None
     try:
         return Checkpoint.from_json(rows[0][0])
     except (ValueError, TypeError, AttributeError) as error:

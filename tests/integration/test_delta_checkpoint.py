@@ -8,13 +8,15 @@ import pytest
 
 from schemas.events import tso
 from schemas.findings import Finding, FindingKind
-from sinks.delta_checkpoint import FILLED_UP, CheckpointRow, DeltaCheckpoint, latest
+from sinks.delta_checkpoint import FILLED_UP, CheckpointRow, DeltaCheckpoint, latest, places
 from sinks.delta_findings import DeltaFindings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
+
+TARGET = "target-1"
 
 
 def row(batch_id: int) -> CheckpointRow:
@@ -29,7 +31,7 @@ def ids(spark: "SparkSession", path: str) -> list[tuple[str, int]]:
 def test_the_table_over_restarts(spark: "SparkSession", tmp_path: Path) -> None:
     path = str(tmp_path / "checkpoint")
     assert latest(spark, path) is None
-    first = DeltaCheckpoint(spark, path, "query-1", interval=3600)
+    first = DeltaCheckpoint(spark, path, "query-1", TARGET, interval=3600)
     for i in range(3):
         first.record(row(i))
     first.flush()
@@ -40,7 +42,7 @@ def test_the_table_over_restarts(spark: "SparkSession", tmp_path: Path) -> None:
     assert len(commits) == 2, "three batches shared a commit"
 
     # The same query again: Spark replays a batch, and the target is ahead of what the table knows.
-    second = DeltaCheckpoint(spark, path, "query-1", interval=3600)
+    second = DeltaCheckpoint(spark, path, "query-1", TARGET, interval=3600)
     second.fill_up(tso(1003), 48)
     second.record(row(3))
     second.record(row(4))
@@ -48,7 +50,7 @@ def test_the_table_over_restarts(spark: "SparkSession", tmp_path: Path) -> None:
     assert ids(spark, path) == [("query-1", i) for i in range(5)]
 
     # A new checkpoint directory: another query whose batches begin at 0.
-    third = DeltaCheckpoint(spark, path, "query-2", interval=3600)
+    third = DeltaCheckpoint(spark, path, "query-2", TARGET, interval=3600)
     third.fill_up(tso(2000), 50)
     third.close()
     newest = latest(spark, path)
@@ -65,7 +67,7 @@ def row_without_clock(spark: "SparkSession", path: str, batch_id: int) -> Checkp
 
 def test_two_writers_of_one_query_lose_nothing(spark: "SparkSession", tmp_path: Path) -> None:
     path = str(tmp_path / "checkpoint")
-    one, two = (DeltaCheckpoint(spark, path, "query", interval=3600) for _ in range(2))
+    one, two = (DeltaCheckpoint(spark, path, "query", TARGET, interval=3600) for _ in range(2))
     one.record(row(0))
     one.flush()
     two.record(row(0))
@@ -84,7 +86,7 @@ def test_findings_of_each_batch_once(spark: "SparkSession", tmp_path: Path) -> N
     with_two = dataclasses.replace(row(1), findings=(missing, cut))
     finished = dataclasses.replace(row(0), batch_id=FILLED_UP, resolved_ts=tso(900), findings=(missing,))
     for _ in range(2):
-        writer = DeltaCheckpoint(spark, path, "query-1", interval=3600, findings=DeltaFindings(spark, beside, "query-1"))
+        writer = DeltaCheckpoint(spark, path, "query-1", TARGET, interval=3600, findings=DeltaFindings(spark, beside, "query-1"))
         for each in (finished, row(0), with_two, row(2)):
             writer.record(each)
         writer.close()
@@ -95,3 +97,30 @@ def test_findings_of_each_batch_once(spark: "SparkSession", tmp_path: Path) -> N
         (1, "value", None, None, None),
     ]
     assert ids(spark, path) == [("query-1", FILLED_UP), ("query-1", 0), ("query-1", 1), ("query-1", 2)]
+
+
+def test_a_target_that_was_restored_is_where_its_own_row_says(spark: "SparkSession", tmp_path: Path) -> None:
+    path = str(tmp_path / "checkpoint")
+    assert places(spark, path, TARGET) == (None, None)
+    for app_id, commit_ts in (("query-1", tso(5000)), ("query-2", tso(3000))):
+        writer = DeltaCheckpoint(spark, path, app_id, TARGET, interval=3600)
+        writer.fill_up(commit_ts, 48)
+        writer.close()
+        assert places(spark, path, TARGET) == (commit_ts, None)
+    assert places(spark, path, "target-2") == (None, tso(3000))
+
+
+def test_rows_of_a_release_that_kept_no_identity_are_nobodys(spark: "SparkSession", tmp_path: Path) -> None:
+    path = str(tmp_path / "checkpoint")
+    writer = DeltaCheckpoint(spark, path, "query-1", TARGET, interval=3600)
+    writer.record(row(0))
+    writer.close()
+    former = str(tmp_path / "former")
+    spark.read.format("delta").load(path).drop("target").write.format("delta").save(former)
+    assert places(spark, former, TARGET) == (None, tso(1000))
+    adopted = DeltaCheckpoint(spark, former, "query-1", TARGET, interval=3600)
+    adopted.fill_up(tso(1000), 48)
+    adopted.close()
+    assert places(spark, former, TARGET) == (tso(1000), tso(1000))
+    newest = latest(spark, former)
+    assert newest is not None and newest.batch_id == FILLED_UP

@@ -348,7 +348,7 @@ def test_a_batch_goes_on_behind_a_refused_ddl_and_so_does_the_next_life(
         info = infos[number - 1]
         assert info is not None
         try:
-            applier.open(lambda _: 25)
+            applier.open(lambda _, commit_ts: 25 if commit_ts is None else commit_ts)
             found += batch(applier, (applier.commit_ts, number * 10 + 8), [(number, texts[number])], [(number * 10 + 5, number, info, ids)])
         finally:
             applier.close()

@@ -182,9 +182,10 @@ HOLD = """
     from conf.model import ApplyConfig, TargetConfig
     from sinks.lease import Holder, check
     from sinks.lease_guard import LeaseGuard
+    from sinks.patience import Patience
     from sinks.session import connect
     target, apply = TargetConfig(socket=sys.argv[1]), ApplyConfig(checkpoint_schema=sys.argv[2], lease_timeout=1.0)
-    guard = LeaseGuard(lambda: connect(target, apply), 1, sys.argv[2], Holder("process"), 1.0, 5)
+    guard = LeaseGuard(lambda: connect(target, apply), 1, sys.argv[2], Holder("process"), 1.0, Patience(5))
     held = guard.take()
     session = connect(target, apply)
     session.begin()
@@ -214,7 +215,7 @@ def test_a_killed_process_leaves_the_lease_at_once(
     holder.kill()
     holder.wait()
     patient = ApplyConfig(checkpoint_schema=SCHEMA, lease_timeout=600.0)
-    guard = LeaseGuard(lambda: connect(mariadb.target(), patient), 1, SCHEMA, Holder("next"), 600.0, 5)
+    guard = LeaseGuard(lambda: connect(mariadb.target(), patient), 1, SCHEMA, Holder("next"), 600.0, Patience(5))
     assert guard.take().epoch == 2
     guard.close()
 
@@ -235,7 +236,7 @@ def test_a_holder_comes_back_after_the_server_restarted(fresh_mariadb: PrivateMa
     config = ApplyConfig(checkpoint_schema=SCHEMA, lease_timeout=8.0)
 
     def guard(name: str) -> LeaseGuard:
-        return LeaseGuard(lambda: connect(fresh_mariadb.target(), config), 1, SCHEMA, Holder(name), 8.0, 60)
+        return LeaseGuard(lambda: connect(fresh_mariadb.target(), config), 1, SCHEMA, Holder(name), 8.0, Patience(60))
 
     first = guard("one")
     held = first.take()

@@ -45,7 +45,7 @@ def test_a_file_of_an_earlier_version_is_read(spark, tmp_path):
 
 def test_the_delta_table_is_found_by_any_name(spark, uri):
     assert latest(spark, uri) is None
-    writer = DeltaCheckpoint(spark, uri, "query")
+    writer = DeltaCheckpoint(spark, uri, "query", "target")
     writer.record(CheckpointRow(0, 1, 2))
     writer.close()
     found = latest(spark, uri)

@@ -35,7 +35,9 @@ def save(session: Session, ts: int, consistent: bool, cluster_id: int = CLUSTER)
 
 
 def test_an_empty_target(session: Session) -> None:
-    assert load(session) == Progress(0, True, 0, None)
+    assert load(session) == Progress(0, True, 0, None, known=False)
+    save(session, 0, True)
+    assert load(session) == Progress(0, True, 48, None)
 
 
 def test_checkpoint_row_is_the_drainers(session: Session) -> None:

@@ -112,15 +112,15 @@ class Arena:
             delta_dir=str(self.delta_dir),
         )
 
-    def drainer(self, die: str = "") -> "Drainer":
-        """A new life of the drainer; ``die`` as ``conf.faults`` reads it."""
+    def drainer(self, die: str = "", flags: Sequence[str] = ()) -> "Drainer":
+        """A new life of the drainer; ``die`` as ``conf.faults`` reads it, ``flags`` in addition or instead."""
         self.lives += 1
         environ = {k: v for k, v in os.environ.items() if not k.startswith("TIDB_BINLOG")}
         environ |= {"TIDB_BINLOG__SYNCER__TO__PASSWORD": self.target.target().password}
         environ |= {"PYTHONPATH": str(ROOT), "TIDB_BINLOG_LOG": str(self.work_dir / f"job-{self.lives}.log")}
         if die:
             environ |= {faults.DIE: die, faults.DIE_LOG: str(self.die_log)}
-        return Drainer(self._command(), environ, self.work_dir / f"out-{self.lives}.txt")
+        return Drainer([*self._command(), *flags], environ, self.work_dir / f"out-{self.lives}.txt")
 
     def live_and_die(self, die: str, after_death: Callable[[int], None] = lambda deaths: None) -> int:
         """Start the drainer again whenever it was killed, until it ends by itself with everything replicated; returns the deaths."""
@@ -255,6 +255,10 @@ class Drainer:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it to the driver and its JVM."""
+        os.killpg(self._process.pid, number)
 
     def output(self) -> str:
         """The last of what it printed."""

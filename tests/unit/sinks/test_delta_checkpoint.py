@@ -19,7 +19,7 @@ class MemoryTable:
 
     def __init__(self, newest: Newest = EMPTY, failures: int = 0, commits_although_failing: bool = False) -> None:
         self.commits: list[list[int]] = []
-        self.resolved: list[int] = []
+        self.rows: list[CheckpointRow] = []
         self._start = newest
         self._failures = failures
         self._commits_although_failing = commits_although_failing
@@ -28,7 +28,8 @@ class MemoryTable:
 
     def newest(self) -> Newest:
         ids = [i for c in self.commits for i in c]
-        return Newest(max([self._start.batch_id, *ids]), max([self._start.resolved_ts, *self.resolved]))
+        last = self.rows[-1] if self.rows else self._start
+        return Newest(max([self._start.batch_id, *ids]), last.resolved_ts, last.recorded_at)
 
     def append(self, rows: Sequence[CheckpointRow]) -> None:
         self.gate.wait()
@@ -36,7 +37,7 @@ class MemoryTable:
         if failing and not self._commits_although_failing:
             raise OSError("the disk is full\nand more")
         self.commits.append([r.batch_id for r in rows])
-        self.resolved += [r.resolved_ts for r in rows]
+        self.rows += rows
         if failing:
             raise OSError("the answer was lost")
 
@@ -52,7 +53,7 @@ def table() -> MemoryTable:
 
 @pytest.fixture
 def writer(table: MemoryTable) -> Iterator[DeltaCheckpoint]:
-    writer = DeltaCheckpoint(None, "/delta", "app", interval=3600, retry_after=0, table=table)
+    writer = DeltaCheckpoint(None, "/delta", "app", "target", interval=3600, retry_after=0, table=table)
     yield writer
     writer.close()
 
@@ -82,7 +83,7 @@ def test_record_does_not_wait_for_a_write(writer: DeltaCheckpoint, table: Memory
 
 def test_a_failed_write_is_reported_and_not_lost() -> None:
     table = MemoryTable(failures=1)
-    writer = DeltaCheckpoint(None, "/delta", "app", interval=3600, retry_after=3600, table=table)
+    writer = DeltaCheckpoint(None, "/delta", "app", "target", interval=3600, retry_after=3600, table=table)
     writer.record(row(0))
     with pytest.raises(ReplicationError, match="the disk is full; they are kept"):
         writer.flush()
@@ -96,7 +97,7 @@ def test_a_failed_write_is_reported_and_not_lost() -> None:
 
 def test_a_commit_whose_answer_was_lost_is_not_written_twice() -> None:
     table = MemoryTable(failures=1, commits_although_failing=True)
-    writer = DeltaCheckpoint(None, "/delta", "app", interval=3600, retry_after=3600, table=table)
+    writer = DeltaCheckpoint(None, "/delta", "app", "target", interval=3600, retry_after=3600, table=table)
     writer.record(row(0))
     with pytest.raises(ReplicationError):
         writer.flush()
@@ -106,7 +107,7 @@ def test_a_commit_whose_answer_was_lost_is_not_written_twice() -> None:
 
 
 def test_close_that_cannot_write_says_so() -> None:
-    writer = DeltaCheckpoint(None, "/delta", "app", interval=3600, retry_after=3600, table=MemoryTable(failures=99))
+    writer = DeltaCheckpoint(None, "/delta", "app", "target", interval=3600, retry_after=3600, table=MemoryTable(failures=99))
     writer.record(row(0))
     with pytest.raises(ReplicationError, match="cannot write 1 rows"):
         writer.close()
@@ -127,6 +128,7 @@ def test_close_without_rows_ends_at_once(writer: DeltaCheckpoint, table: MemoryT
         ([row(FILLED_UP, 50), row(9, 60)], Newest(7, 40), [FILLED_UP, 9]),
         ([row(FILLED_UP, 40)], Newest(7, 40), []),
         ([row(0, 90)], Newest(-1, 80), [0]),
+        ([row(FILLED_UP, 30), row(8, 35)], Newest(7, 40), [FILLED_UP, 8]),
     ],
 )
 def test_each_batch_once(rows: list[CheckpointRow], newest: Newest, expected: list[int]) -> None:
@@ -140,13 +142,25 @@ def test_filled_up_from_the_target(writer: DeltaCheckpoint, table: MemoryTable) 
     assert table.commits == [[FILLED_UP, 0]]
 
 
+def test_a_filled_up_row_whose_answer_was_lost_is_not_written_twice() -> None:
+    table = MemoryTable(failures=1, commits_although_failing=True)
+    writer = DeltaCheckpoint(None, "/delta", "app", "target", interval=3600, retry_after=3600, table=table)
+    writer.fill_up(500, 7)
+    writer.record(row(0, 600))
+    with pytest.raises(ReplicationError):
+        writer.flush()
+    writer.close()
+    assert table.commits == [[FILLED_UP, 0]]
+
+
 def test_rows_as_arrow() -> None:
     made = CheckpointRow(5, 1, tso(1_700_000_000_123), 48, False, 10, 2, 1, 99, {"read": 0.5}, ("a loss",), {"primary-ts": 3})
-    found = as_table([made], "app")
+    found = as_table([made], "app", "target-1")
     assert found.schema == SCHEMA
     values = found.to_pylist()[0]
     assert values["resolved_at"].isoformat() == "2023-11-14T22:13:20.123000+00:00"
     assert (values["timings"], values["ts_map"], values["notes"]) == ([("read", 0.5)], [("primary-ts", 3)], ["a loss"])
+    assert values["target"] == "target-1"
 
 
 def test_findings_go_first_and_again_when_they_could_not_be_written(table: MemoryTable) -> None:
@@ -158,7 +172,7 @@ def test_findings_go_first_and_again_when_they_could_not_be_written(table: Memor
             if len(order) == 1:
                 raise OSError("no space")
 
-    writer = DeltaCheckpoint(None, "p", "app", interval=0.0, retry_after=0.0, table=table, findings=Findings())
+    writer = DeltaCheckpoint(None, "p", "app", "target", interval=0.0, retry_after=0.0, table=table, findings=Findings())
     writer.record(CheckpointRow(0, 1, 2, findings=(Finding(FindingKind.LOST, "gone"),)))
     with contextlib.suppress(ReplicationError):
         writer.flush()

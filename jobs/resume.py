@@ -1,0 +1,100 @@
+"""Where a stream goes on: the target's own checkpoint row first, and the places of Spark and Delta only for the same target. Pure.
+
+Promises: a target that was emptied, rebuilt or replaced is never taken for caught up, and a place that was kept for another target is never used
+in silence: where two readings are possible the start is refused, with both and what a person does for each. A checkpoint of a release that kept no
+identity goes on once, if the target has its row, and is this target's from then on.
+
+| target's row | Spark's checkpoint | Delta's rows | the stream |
+|---|---|---|---|
+| there | none, this target's, or without identity | any | goes on from the row |
+| there | another target's | any | refused |
+| missing | any | any | refused |
+| missing | none | this target's | goes on from Delta's newest row |
+| missing | none | only of others | from the settings where they name a ts, else refused |
+| missing | none | none | from the settings |
+"""
+
+import logging
+from dataclasses import dataclass
+
+from schemas.errors import ConfigError
+from schemas.events import as_time
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaPlace:
+    """What the Delta table knows."""
+
+    of_target: int | None = None
+    """Newest resolved_ts of this very target; None when there is no row of it."""
+    of_others: int | None = None
+    """The same of any other target, or of a release that kept no identity."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Everything that could say where to go on, by its own name in the settings."""
+
+    where: str
+    """The target, for people."""
+    cluster_id: int
+    checkpoint_schema: str
+    checkpoint_dir: str
+    delta_dir: str
+    starting_commit_ts: int
+    """The setting: -1 = now."""
+
+
+def check_spark(places: Places, kept_for: str | None, target: str, commit_ts: int | None) -> None:
+    """See that Spark's checkpoint may be used.
+
+    Args:
+        places: for the words.
+        kept_for: identity of the target that it was kept for; empty = by a release that kept none; None = there is no checkpoint.
+        target: identity of the target.
+        commit_ts: of its row; None = it has none.
+
+    Raises:
+        ConfigError: it is another target's, or the target has no row.
+    """
+    if kept_for is None:
+        return
+    if commit_ts is None:
+        raise ConfigError(
+            f"the target {places.where} has no checkpoint of cluster {places.cluster_id}, but Spark's checkpoint {places.checkpoint_dir} says that this stream "
+            f"has run: the target was rebuilt or emptied, its row was deleted, or syncer.to names another one. Choose: {_both(places, with_spark=True)}"
+        )
+    if kept_for not in ("", target):
+        raise ConfigError(
+            f"Spark's checkpoint {places.checkpoint_dir} was kept for another target than {places.where}, or for it before its database "
+            f"{places.checkpoint_schema} was rebuilt. If syncer.to is right, delete the directory {places.checkpoint_dir}: the stream then goes on from this "
+            f"target's own row, {commit_ts} ({as_time(commit_ts)})"
+        )
+
+
+def first_ts(places: Places, delta: DeltaPlace) -> int:
+    """Where the stream of a target without a row begins, when Spark has no checkpoint either; -1 = now.
+
+    Raises:
+        ConfigError: Delta's rows are of another target, and the settings don't say where to begin.
+    """
+    if delta.of_target is not None:
+        _log.warning("the target has no checkpoint row; Delta's newest row of this target, %d, is taken for it", delta.of_target)
+        return delta.of_target
+    if delta.of_others is not None and places.starting_commit_ts < 0:
+        raise ConfigError(
+            f"the target {places.where} has no checkpoint of cluster {places.cluster_id}, and the rows of the Delta table {places.delta_dir}, up to "
+            f"{delta.of_others} ({as_time(delta.of_others)}), are of another target or of this one before it was rebuilt. Choose: {_both(places, with_spark=False)}"
+        )
+    return places.starting_commit_ts
+
+
+def _both(places: Places, *, with_spark: bool) -> str:
+    spark = f"delete {places.checkpoint_dir} and " if with_spark else ""
+    row = f"""INSERT INTO {places.checkpoint_schema}.checkpoint VALUES ({places.cluster_id}, '{{"consistent":true,"commitTS":TS}}')"""
+    return (
+        f"(1) it is to be filled from the binlogs: {spark}set source.starting-commit-ts to where they are to be read from (0 = the beginning); "
+        f"(2) it already holds all data up to some TS, from a dump or a backup: {spark}tell it so, {row}"
+    )

@@ -1,0 +1,125 @@
+"""Targets that were rebuilt, restored or swapped under Spark's and Delta's checkpoints, with a real stream into a real MariaDB."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from binlog_source.upstream.rehearsal import load
+from jobs.mariadb import PrivateMariaDB
+from jobs.replication import Replication
+from schemas.errors import ApplyError, ConfigError, ReplicationError
+from tests.golden_case import GOLDEN
+from tests.torture.arena import Arena, Cut
+
+pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+FINE = Cut(step_bytes=200, max_bytes=1000)
+"""Many batches."""
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    return tmp_path / "target"
+
+
+@pytest.fixture
+def arena(data_dir: Path, tmp_path: Path) -> Iterator[Arena]:
+    with PrivateMariaDB(data_dir) as target, Arena(load(GOLDEN / "txn"), target, tmp_path / "arena", "sorted", FINE) as arena:
+        arena.write()
+        yield arena
+
+
+def run(spark: SparkSession, arena: Arena, batches: int = 1 << 30) -> None:
+    """To the end, or until that many batches are in."""
+    with Replication(spark, arena.settings()) as replication:
+        while len(replication.reports) < batches and not replication.reached(arena.case.end_ts):
+            replication.query.awaitTermination(0.02)
+
+
+def execute(arena: Arena, *statements: str) -> None:
+    with arena.target.connect() as connection, connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+        connection.commit()
+
+
+def swap(arena: Arena, data_dir: Path, other: Path) -> None:
+    """Bring the target's files to another state: a restore of everything, our tables with it."""
+    arena.target.kill()
+    shutil.rmtree(data_dir)
+    shutil.copytree(other, data_dir)
+    arena.target.restart()
+
+
+def test_a_target_that_was_rebuilt_is_not_taken_for_caught_up(spark: SparkSession, arena: Arena) -> None:
+    run(spark, arena)
+    execute(arena, *(f"DROP DATABASE {name}" for name in (*arena.case.databases, "tidb_binlog")))
+    with pytest.raises(
+        ConfigError,
+        match=r"no checkpoint of cluster .* was rebuilt or emptied.*\(1\).*delete .*spark and set source.starting-commit-ts.*\(2\)",
+    ):
+        run(spark, arena)
+    row = json.dumps({"consistent": True, "commitTS": arena.case.start_ts})
+    execute(arena, f"INSERT INTO tidb_binlog.checkpoint VALUES ({arena.case.cluster_id}, '{row}')")
+    with pytest.raises(ConfigError, match="kept for another target than .* delete the directory"):
+        run(spark, arena)
+    execute(arena, "DELETE FROM tidb_binlog.checkpoint")
+    arena.forget(delta=False)
+    run(spark, arena)
+    arena.assert_equal()
+
+
+def test_a_target_that_was_restored_reads_again_or_passes_over(spark: SparkSession, arena: Arena, data_dir: Path, tmp_path: Path) -> None:
+    run(spark, arena, batches=1)
+    arena.target.kill()
+    shutil.copytree(data_dir, tmp_path / "backup")
+    shutil.copytree(arena.spark_dir, tmp_path / "spark-of-then")
+    arena.target.restart()
+    run(spark, arena)
+    arena.assert_equal()
+
+    # Older than Spark's place: refused, and what the message says works.
+    swap(arena, data_dir, tmp_path / "backup")
+    with pytest.raises(
+        ReplicationError, match=f"would be lost. Was the target restored.* delete Spark's checkpoint directory {arena.spark_dir}"
+    ):
+        run(spark, arena)
+    arena.forget(delta=False)
+    run(spark, arena)
+    arena.assert_equal()
+
+    # Newer than Spark's place: what is read again is passed over.
+    arena.forget(delta=False)
+    shutil.copytree(tmp_path / "spark-of-then", arena.spark_dir)
+    run(spark, arena)
+    arena.assert_equal()
+
+
+def test_a_target_restored_under_the_stream_ends_it(spark: SparkSession, arena: Arena, data_dir: Path, tmp_path: Path) -> None:
+    run(spark, arena, batches=1)
+    arena.target.kill()
+    shutil.copytree(data_dir, tmp_path / "backup")
+    arena.target.restart()
+    with (
+        pytest.raises(ApplyError, match="writes nothing more.*restored or rebuilt under the stream"),
+        Replication(spark, arena.settings()) as replication,
+    ):
+        swap(arena, data_dir, tmp_path / "backup")
+        while True:
+            replication.check()
+            replication.query.awaitTermination(0.05)
+
+
+def test_a_checkpoint_of_a_release_that_kept_no_identity_goes_on(spark: SparkSession, arena: Arena) -> None:
+    run(spark, arena, batches=1)
+    kept = arena.spark_dir / "tidb-binlog.json"
+    known = json.loads(kept.read_text())
+    identity = known.pop("target")
+    kept.write_text(json.dumps(known))
+    run(spark, arena)
+    arena.assert_equal()
+    assert json.loads(kept.read_text())["target"] == identity

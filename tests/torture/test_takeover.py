@@ -1,0 +1,54 @@
+"""A drainer that is stopped (SIGSTOP) longer than its lease allows, another one under another name that takes over, and the first one's waking."""
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from binlog_source.upstream.rehearsal import load
+from jobs.cli import EXIT_FAILED
+from jobs.mariadb import PrivateMariaDB
+from tests.golden_case import GOLDEN
+from tests.torture.arena import Arena, Cut
+from tests.torture.test_kills import moved
+
+pytestmark = [pytest.mark.torture, pytest.mark.slow, pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql]
+
+LEASE = "--syncer.lease-timeout=3"
+CUTS = {"atomic": Cut(step_bytes=1000, max_bytes=8_000), "parts": Cut(step_bytes=1000, max_bytes=8_000, atomic_rows=1, parts=4)}
+"""``parts``: every batch is applied by the executors, whose Python processes SIGSTOP to the driver's group does not reach."""
+
+
+@pytest.mark.parametrize("way", CUTS)
+def test_a_stopped_drainer_is_succeeded_and_does_nothing_more(way: str, fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> None:
+    with Arena(load(GOLDEN / "bank"), fresh_mariadb, tmp_path, "sorted", CUTS[way]) as arena:
+        arena.write()
+        other = [LEASE, "--syncer.drainer=other", f"--checkpoint-dir={tmp_path / 'spark2'}", f"--delta-dir={tmp_path / 'delta2'}"]
+        with arena.drainer(flags=[LEASE, "--syncer.drainer=first"]) as first:
+            while not moved(arena, ""):
+                assert first.running, first.output()
+                time.sleep(0.02)
+            first.signal(signal.SIGSTOP)
+            with arena.drainer(flags=other) as second:
+                assert second.wait() == 0, second.output()
+            arena.assert_equal()
+            first.signal(signal.SIGCONT)
+            assert first.wait() == EXIT_FAILED, first.output()
+            assert "this Drainer writes nothing more; it was taken, as epoch 2, by drainer 'other'" in first.output()
+        arena.assert_equal()
+
+
+def test_a_second_drainer_is_refused_while_the_first_lives(fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> None:
+    with Arena(load(GOLDEN / "bank"), fresh_mariadb, tmp_path, "sorted", CUTS["atomic"]) as arena:
+        arena.write()
+        other = [LEASE, "--syncer.drainer=other", f"--checkpoint-dir={tmp_path / 'spark2'}", f"--delta-dir={tmp_path / 'delta2'}"]
+        endless = "--source.ending-commit-ts=0"
+        with arena.drainer(flags=[LEASE, "--syncer.drainer=first", endless]) as first:
+            while not moved(arena, ""):
+                assert first.running, first.output()
+                time.sleep(0.02)
+            with arena.drainer(flags=other) as second:
+                assert second.wait() == EXIT_FAILED, second.output()
+            assert "already has a living Drainer on this target: drainer 'first' on " in second.output()
+            assert first.running, first.output()
