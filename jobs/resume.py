@@ -95,6 +95,7 @@ def _both(places: Places, *, with_spark: bool) -> str:
     spark = f"delete {places.checkpoint_dir} and " if with_spark else ""
     row = f"""INSERT INTO {places.checkpoint_schema}.checkpoint VALUES ({places.cluster_id}, '{{"consistent":true,"commitTS":TS}}')"""
     return (
-        f"(1) it is to be filled from the binlogs: {spark}set source.starting-commit-ts to where they are to be read from (0 = the beginning); "
+        f"(1) it is empty and to be filled from the binlogs: see that {places.checkpoint_schema}.spark_ddl and spark_progress hold no rows of this cluster, "
+        f"{spark}set source.starting-commit-ts to where the binlogs are to be read from (0 = the beginning); "
         f"(2) it already holds all data up to some TS, from a dump or a backup: {spark}tell it so, {row}"
     )
