@@ -69,6 +69,11 @@ class PrivateMariaDB:
         return self._run_dir / "s"
 
     @property
+    def data_dir(self) -> Path:
+        """Everything that the server keeps."""
+        return self._data_dir
+
+    @property
     def log_file(self) -> Path:
         """What the server printed, over all its starts."""
         return self._data_dir.with_name(self._data_dir.name + ".log")

@@ -1,5 +1,7 @@
 """The lease on a real MariaDB: who may take it and when, and that nothing is written by a life that has lost it."""
 
+import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -178,14 +180,14 @@ def test_a_holder_notices_that_it_lost_without_writing(guards: Callable[[str], L
 
 
 HOLD = """
-    import sys, time
+    import json, os, sys, time
     from conf.model import ApplyConfig, TargetConfig
     from sinks.lease import Holder, check
     from sinks.lease_guard import LeaseGuard
     from sinks.patience import Patience
     from sinks.session import connect
-    target, apply = TargetConfig(socket=sys.argv[1]), ApplyConfig(checkpoint_schema=sys.argv[2], lease_timeout=1.0)
-    guard = LeaseGuard(lambda: connect(target, apply), 1, sys.argv[2], Holder("process"), 1.0, Patience(5))
+    target, apply = TargetConfig(**json.loads(os.environ["TARGET"])), ApplyConfig(checkpoint_schema=sys.argv[1], lease_timeout=1.0)
+    guard = LeaseGuard(lambda: connect(target, apply), 1, sys.argv[1], Holder("process"), 1.0, Patience(5))
     held = guard.take()
     session = connect(target, apply)
     session.begin()
@@ -202,8 +204,9 @@ HOLD = """
 def holder(mariadb: PrivateMariaDB, session: Session) -> Iterator["subprocess.Popen[str]"]:
     """Another process that has the lease and is in the middle of a transaction."""
     session.execute("CREATE TABLE leased.t (id INT PRIMARY KEY)")
-    command = [sys.executable, "-c", textwrap.dedent(HOLD), str(mariadb.socket), SCHEMA]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    command = [sys.executable, "-c", textwrap.dedent(HOLD), SCHEMA]
+    environ = os.environ | {"TARGET": json.dumps(dataclasses.asdict(mariadb.target()))}
+    with subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None and process.stdout.readline() == "holds\n"
         yield process
         process.kill()

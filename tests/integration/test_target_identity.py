@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,13 +23,8 @@ FINE = Cut(step_bytes=200, max_bytes=1000)
 
 
 @pytest.fixture
-def data_dir(tmp_path: Path) -> Path:
-    return tmp_path / "target"
-
-
-@pytest.fixture
-def arena(data_dir: Path, tmp_path: Path) -> Iterator[Arena]:
-    with PrivateMariaDB(data_dir) as target, Arena(load(GOLDEN / "txn"), target, tmp_path / "arena", "sorted", FINE) as arena:
+def arena(fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> Iterator[Arena]:
+    with Arena(load(GOLDEN / "txn"), fresh_mariadb, tmp_path / "arena", "sorted", FINE) as arena:
         arena.write()
         yield arena
 
@@ -47,11 +43,23 @@ def execute(arena: Arena, *statements: str) -> None:
         connection.commit()
 
 
-def swap(arena: Arena, data_dir: Path, other: Path) -> None:
-    """Bring the target's files to another state: a restore of everything, our tables with it."""
+def copy(source: Path, destination: Path) -> None:
+    """With their owner: a server that root starts is not root."""
+    subprocess.run(["cp", "-a", str(source), str(destination)], check=True)
+
+
+def back_up(arena: Arena, backup: Path) -> None:
+    """Everything, our tables with it."""
     arena.target.kill()
-    shutil.rmtree(data_dir)
-    shutil.copytree(other, data_dir)
+    copy(arena.target.data_dir, backup)
+    arena.target.restart()
+
+
+def restore(arena: Arena, backup: Path) -> None:
+    """Bring all of the target's files to that state."""
+    arena.target.kill()
+    shutil.rmtree(arena.target.data_dir)
+    copy(backup, arena.target.data_dir)
     arena.target.restart()
 
 
@@ -73,17 +81,15 @@ def test_a_target_that_was_rebuilt_is_not_taken_for_caught_up(spark: SparkSessio
     arena.assert_equal()
 
 
-def test_a_target_that_was_restored_reads_again_or_passes_over(spark: SparkSession, arena: Arena, data_dir: Path, tmp_path: Path) -> None:
+def test_a_target_that_was_restored_reads_again_or_passes_over(spark: SparkSession, arena: Arena, tmp_path: Path) -> None:
     run(spark, arena, batches=1)
-    arena.target.kill()
-    shutil.copytree(data_dir, tmp_path / "backup")
+    back_up(arena, tmp_path / "backup")
     shutil.copytree(arena.spark_dir, tmp_path / "spark-of-then")
-    arena.target.restart()
     run(spark, arena)
     arena.assert_equal()
 
     # Older than Spark's place: refused, and what the message says works.
-    swap(arena, data_dir, tmp_path / "backup")
+    restore(arena, tmp_path / "backup")
     with pytest.raises(
         ReplicationError, match=f"would be lost. Was the target restored.* delete Spark's checkpoint directory {arena.spark_dir}"
     ):
@@ -99,16 +105,14 @@ def test_a_target_that_was_restored_reads_again_or_passes_over(spark: SparkSessi
     arena.assert_equal()
 
 
-def test_a_target_restored_under_the_stream_ends_it(spark: SparkSession, arena: Arena, data_dir: Path, tmp_path: Path) -> None:
+def test_a_target_restored_under_the_stream_ends_it(spark: SparkSession, arena: Arena, tmp_path: Path) -> None:
     run(spark, arena, batches=1)
-    arena.target.kill()
-    shutil.copytree(data_dir, tmp_path / "backup")
-    arena.target.restart()
+    back_up(arena, tmp_path / "backup")
     with (
         pytest.raises(ApplyError, match="writes nothing more.*restored or rebuilt under the stream"),
         Replication(spark, arena.settings()) as replication,
     ):
-        swap(arena, data_dir, tmp_path / "backup")
+        restore(arena, tmp_path / "backup")
         while True:
             replication.check()
             replication.query.awaitTermination(0.05)
