@@ -47,6 +47,11 @@ class Place:
         finally:
             stream.close()
 
+    def names(self, directory: str) -> list[str]:
+        """The names of the files in ``directory``; none where there is no such directory."""
+        path = self._at(directory)
+        return [str(found.getPath().getName()) for found in self._files.list(path)] if self._files.exists(path) else []
+
     def write(self, name: str, text: str) -> None:
         """Make the file ``name``, or replace it; the directory is made where it is missing."""
         if self.read(name) == text:

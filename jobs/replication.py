@@ -32,7 +32,7 @@ from conf.model import DrainerConfig
 from jobs.cli import replication_error_in
 from jobs.places import Place, local_path
 from jobs.report import Progress, held_by
-from jobs.resume import DeltaPlace, Places, check_spark, first_ts
+from jobs.resume import DeltaPlace, Places, check_no_gap, check_spark, committed_ts, first_ts
 from schemas.errors import ConfigError, ReplicationError, Stopped
 from schemas.events import Delivery, physical_ms
 from schemas.findings import in_words
@@ -361,6 +361,8 @@ class Replication:
         )
         check_spark(known, self._kept_for, target, commit_ts)
         if commit_ts is not None:
+            spark_ts = committed_ts(self._place.names("commits"), lambda number: self._place.read(f"offsets/{number}"))
+            check_no_gap(known, spark_ts, commit_ts)
             return commit_ts
         starting = first_ts(known, DeltaPlace(*places(self._spark, config.delta_dir, target)))
         return starting if starting >= 0 else self._roster.now()

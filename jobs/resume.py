@@ -7,18 +7,22 @@ identity goes on once, if the target has its row, and is this target's from then
 | target's row | Spark's checkpoint | Delta's rows | the stream |
 |---|---|---|---|
 | there | none, this target's, or without identity | any | goes on from the row |
-| there | another target's | any | refused |
+| there | another target's, or farther than the row | any | refused |
 | missing | any | any | refused |
 | missing | none | this target's | goes on from Delta's newest row |
 | missing | none | only of others | from the settings where they name a ts, else refused |
 | missing | none | none | from the settings |
 """
 
+import json
 import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from schemas.errors import ConfigError
+from binlog_source.offset import from_json
+from schemas.errors import ApplyError, ConfigError
 from schemas.events import as_time
+from sinks.progress import words_of_a_gap
 
 _log = logging.getLogger(__name__)
 
@@ -72,6 +76,32 @@ def check_spark(places: Places, kept_for: str | None, target: str, commit_ts: in
             f"{places.checkpoint_schema} was rebuilt. If syncer.to is right, delete the directory {places.checkpoint_dir}: the stream then goes on from this "
             f"target's own row, {commit_ts} ({as_time(commit_ts)})"
         )
+
+
+def committed_ts(commits: Sequence[str], offset_of: Callable[[str], str | None]) -> int:
+    """The resolved_ts up to which Spark holds batches for done; 0 = there is none, or its checkpoint does not tell.
+
+    Args:
+        commits: names of the files in ``commits`` of Spark's checkpoint, a batch each.
+        offset_of: the text of the file of that name in ``offsets``: a version, metadata, and an offset of each source, a line each.
+    """
+    newest = max((int(name) for name in commits if name.isdigit()), default=-1)
+    text = offset_of(str(newest)) if newest >= 0 else None
+    last = (text or "").splitlines()[-1:]
+    try:
+        return from_json(json.loads(last[0])).resolved_ts if last else 0
+    except (ValueError, ConfigError):
+        return 0  # "-": nothing was read yet; an offset of another version is refused by the source itself
+
+
+def check_no_gap(places: Places, spark_ts: int, commit_ts: int) -> None:
+    """See that the target has all that Spark holds for done; a stream with nothing new to read would not notice.
+
+    Raises:
+        ApplyError: it has not.
+    """
+    if spark_ts > commit_ts:
+        raise ApplyError(words_of_a_gap(spark_ts, commit_ts, places.checkpoint_dir))
 
 
 def first_ts(places: Places, delta: DeltaPlace) -> int:

@@ -26,7 +26,6 @@ from pyspark.storagelevel import StorageLevel
 from conf import faults
 from conf.model import ApplyConfig, DrainerConfig
 from schemas.errors import ApplyError, LeaseLost, ReplicationError
-from schemas.events import as_time
 from schemas.findings import Finding, FindingKind, in_words
 from schemas.history import SchemaHistory
 from schemas.stages import ROW_EVENT
@@ -364,12 +363,7 @@ class BatchApplier:
             return None
         controls = controls_of(events)
         if controls.from_ts > self.commit_ts:
-            raise ApplyError(
-                f"the stream goes on after {controls.from_ts} ({as_time(controls.from_ts)}), but the target's checkpoint says {self.commit_ts} "
-                f"({as_time(self.commit_ts)}): what lies between would be lost. Was the target restored from a backup, its checkpoint row with it? "
-                f"Then delete Spark's checkpoint directory {self._config.checkpoint_dir}: the stream reads again from the target's row, as long as the Pumps "
-                "still hold binlogs of that time; if they do not, take a newer backup. If only the row was changed, put it back"
-            )
+            raise ApplyError(progress.words_of_a_gap(controls.from_ts, self.commit_ts, self._config.checkpoint_dir))
         if controls.to_ts <= self.commit_ts:
             return None
         return replace(controls, from_ts=self.commit_ts, ddls=tuple(d for d in controls.ddls if d.commit_ts > self.commit_ts))

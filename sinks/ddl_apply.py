@@ -214,10 +214,15 @@ class _Run:
             return self._finish(DdlOutcome(DONE, "found", self._step.query, (*text.losses, *losses)))
         if earlier is None or earlier.refused:
             self._write_intent(text.sql, now)
-        faults.point("after-ddl-intent")
+        self._point("after-ddl-intent")
         outcome = self._execute(text, now)
-        faults.point("after-ddl")
+        self._point("after-ddl")
         return self._finish(outcome)
+
+    def _point(self, name: str) -> None:
+        """A fault point, and the same of this kind of DDL alone: ``after-ddl`` and ``after-ddl-exchange-partition``."""
+        faults.point(name)
+        faults.point(f"{name}-{self._subject.job.type_name.replace(' ', '-')}")
 
     def _text(self) -> Rewritten:
         if self._subject.job.type in _UNDERIVABLE:
@@ -426,7 +431,7 @@ class _Run:
             ],
         )
         self._on_done(self._session)
-        faults.point("before-ddl-done")
+        self._point("before-ddl-done")
         self._session.commit()
         return outcome
 

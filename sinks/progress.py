@@ -15,6 +15,7 @@ from typing import Any
 
 from schemas.ddl_tokens import quote_name
 from schemas.errors import ApplyError
+from schemas.events import as_time
 from sinks.session import Session
 
 CHECKPOINT_SCHEMA = "tidb_binlog"
@@ -77,6 +78,16 @@ class Checkpoint:
         """Read a row, also one that a real Drainer wrote; keys that are missing count as zero, as the Drainer has it."""
         value: Any = json.loads(text)
         return cls(int(value.get("commitTS", 0)), bool(value.get("consistent", False)), int(value.get("schema-version", 0)))
+
+
+def words_of_a_gap(after_ts: int, commit_ts: int, checkpoint_dir: str) -> str:
+    """What is wrong when Spark's place lies beyond the target's row, and what to do."""
+    return (
+        f"the stream goes on after {after_ts} ({as_time(after_ts)}), but the target's checkpoint says {commit_ts} "
+        f"({as_time(commit_ts)}): what lies between would be lost. Was the target restored from a backup, its checkpoint row with it? "
+        f"Then delete Spark's checkpoint directory {checkpoint_dir}: the stream reads again from the target's row, as long as the Pumps "
+        "still hold binlogs of that time; if they do not, take a newer backup. If only the row was changed, put it back"
+    )
 
 
 def ensure_tables(session: Session, schema: str = CHECKPOINT_SCHEMA) -> None:

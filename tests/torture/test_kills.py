@@ -1,4 +1,4 @@
-"""Deaths at no named point: 40 times ``kill -9`` of the drainer at a random moment, five times of the target under it."""
+"""Deaths at no named point: ``kill -9`` of the drainer at random moments, over several cases, and of the target under it."""
 
 import random
 import time
@@ -10,13 +10,16 @@ from binlog_source.upstream.rehearsal import load
 from jobs.mariadb import PrivateMariaDB
 from tests.golden_case import GOLDEN
 from tests.torture.arena import Arena, Cut
+from tests.torture.keyless import keyless_case
 
 pytestmark = [pytest.mark.torture, pytest.mark.slow, pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql]
 
-KILLS = 20
-"""In each delivery."""
+KILLS = {"bank": 20, "keys": 8, "ddl": 12, "keyless": 8}
+"""In each delivery; the small cases end before more."""
 TARGET_KILLS = 5
 CUT = Cut(step_bytes=1000, max_bytes=8_000)
+FEW = Cut(step_bytes=150, max_bytes=450)
+"""Small cases last for some lives only when a batch takes little."""
 
 
 def commit_ts(target: PrivateMariaDB) -> str:
@@ -34,13 +37,15 @@ def moved(arena: Arena, since: str) -> bool:
     return commit_ts(arena.target) != since
 
 
+@pytest.mark.parametrize("name", list(KILLS))
 @pytest.mark.parametrize("delivery", ["sorted", "raw"])
-def test_the_drainer_is_killed_at_random(delivery: str, fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> None:
-    chance = random.Random(delivery)
-    with Arena(load(GOLDEN / "bank"), fresh_mariadb, tmp_path, delivery, CUT) as arena:
+def test_the_drainer_is_killed_at_random(delivery: str, name: str, fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> None:
+    chance = random.Random(delivery + name)
+    case = keyless_case(tmp_path / "case", 300) if name == "keyless" else load(GOLDEN / name)
+    with Arena(case, fresh_mariadb, tmp_path / "arena", delivery, CUT if name == "bank" else FEW) as arena:
         arena.write()
         killed = 0
-        while killed < KILLS:
+        while killed < KILLS[name]:
             before = commit_ts(fresh_mariadb)
             with arena.drainer() as drainer:
                 # Most lives get somewhere; some end while they start.
@@ -52,8 +57,8 @@ def test_the_drainer_is_killed_at_random(delivery: str, fresh_mariadb: PrivateMa
                     break
             killed += 1
         arena.live_and_die("")
-        print(f"bank {delivery}: killed {killed} times")
-        assert killed == KILLS
+        print(f"{name} {delivery}: killed {killed} times")
+        assert killed == KILLS[name]
         arena.assert_equal()
 
 

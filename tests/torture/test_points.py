@@ -126,6 +126,18 @@ def test_ddl(delivery: str, fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> No
         assert arena.most_transactions() <= 5
 
 
+MOVING = ("exchange-partition", "rename-table", "rename-tables", "truncate-table", "truncate-partition", "drop-partition")
+"""Kinds of DDL that hardly show in the structure, or lose rows when they run twice."""
+
+
+@pytest.mark.parametrize("delivery", ["sorted", "raw"])
+def test_ddls_that_move_or_drop_rows(delivery: str, fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> None:
+    """Before and after each of the first of every kind; the case has two tables that swap their names among them."""
+    with Arena(load(GOLDEN / "ddl"), fresh_mariadb, tmp_path, delivery, FEW) as arena:
+        torture(arena, tuple(f"{point}-{kind}" for kind in MOVING for point in DDL), (1,))
+        arena.assert_equal()
+
+
 @pytest.mark.parametrize("delivery", ["sorted", "raw"])
 def test_delta(delivery: str, fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> None:
     """The table is lost at every death, so each life has a row to commit: where the target stands."""

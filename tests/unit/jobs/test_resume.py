@@ -1,9 +1,13 @@
 """Where a stream goes on, for every combination of what the target, Spark and Delta know."""
 
+import json
+
 import pytest
 
-from jobs.resume import DeltaPlace, Places, check_spark, first_ts
-from schemas.errors import ConfigError
+from binlog_source.offset import BinlogOffset, Position, PumpMark
+from jobs.resume import DeltaPlace, Places, check_no_gap, check_spark, committed_ts, first_ts
+from schemas.errors import ApplyError, ConfigError
+from schemas.events import Delivery
 
 PLACES = Places("db:3306", 7, "tidb_binlog", "var/spark", "var/delta", -1)
 FROM_SETTINGS = Places("db:3306", 7, "tidb_binlog", "var/spark", "var/delta", 0)
@@ -44,3 +48,33 @@ def test_deltas_rows_of_others_never_count() -> None:
     ) as caught:
         first_ts(PLACES, DeltaPlace(of_others=90))
     assert "delete var/spark" not in str(caught.value)
+
+
+OFFSET = BinlogOffset(Delivery.SORTED, 50, 10, {"a": PumpMark(Position(0, 50))})
+
+
+@pytest.mark.parametrize(
+    ("commits", "last_line", "expected"),
+    [
+        (["0", "9", "10", ".10.crc"], json.dumps(OFFSET.to_json()), 50),
+        ([], json.dumps(OFFSET.to_json()), 0),
+        (["3"], "-", 0),
+        (["3"], json.dumps(OFFSET.to_json() | {"version": 99}), 0),
+    ],
+)
+def test_spark_tells_how_far_it_holds_batches_for_done(commits: list[str], last_line: str, expected: int) -> None:
+    asked = []
+
+    def offset_of(name: str) -> str:
+        asked.append(name)
+        return f"v1\n{{}}\n{last_line}"
+
+    assert committed_ts(commits, offset_of) == expected
+    assert asked == ([max((name for name in commits if name.isdigit()), key=int)] if commits else [])
+
+
+def test_a_target_that_lacks_what_spark_holds_for_done_is_refused_at_once() -> None:
+    check_no_gap(PLACES, 50, 50)
+    check_no_gap(PLACES, 0, 50)
+    with pytest.raises(ApplyError, match="would be lost.* delete Spark's checkpoint directory var/spark"):
+        check_no_gap(PLACES, 51, 50)
