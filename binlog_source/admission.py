@@ -4,7 +4,7 @@ A tail tells a Pump's log as steps (``Step``): a position, the promises T that h
 before. ``plan_raw`` and ``plan_sorted`` choose an end offset so that
 
 - R, the end's resolved_ts, is at most the minimum of the promises over all Pumps, and never above ``ceiling``;
-- the batch reads at most ``max_bytes`` by the steps' sizes, but always at least one step;
+- the batch reads at most ``max_bytes`` by the steps' sizes, but always at least one step, and a step that is bigger than that when it is its Pump's first;
 - it releases what lies in at most so many bytes of log, but something always: R is cut to a step's largest ts;
 - ``start`` itself comes back when there is nothing to gain.
 
@@ -132,13 +132,17 @@ class _Reading:
     def admit(self) -> None:
         """Take steps, those first that R needs first, as far as the limits allow."""
         used, most = 0, self._limits.max_bytes
-        stopped = set()
+        stopped: set[str] = set()
+        begun: set[str] = set()
         for before, pump, step in _by_promise(self._views):
             if pump in stopped or not self._allowed(before, pump):
                 stopped.add(pump)
                 continue
-            if most is not None and used and used + step.size > most:
+            # A huge one need not fit, or what trickles in elsewhere would keep it out for ever, and with it an outcome that R waits for.
+            fits = most is None or not used or used + step.size <= most or (step.size > most and pump not in begun)
+            if not fits:
                 return
+            begun.add(pump)
             used += step.size
             self._take(pump, step)
 

@@ -54,6 +54,13 @@ def test_bytes_are_bounded_but_one_step_is_always_taken() -> None:
     assert plan_sorted(raw_start(a=0), {"a": view(0, 10, *steps)}, 250, None).resolved_ts == 30
 
 
+def test_what_trickles_in_elsewhere_does_not_keep_a_huge_step_out() -> None:
+    """A huge Prewrite has a copy on the Pump that holds R; its outcome lies behind it on the other one, which is read only if it is let in."""
+    views = {"a": view(900, 10, (910, 10), (920, 10)), "b": view(0, 11, (900, 11), (910, 30))}
+    end = plan_raw(raw_start(a=900, b=0), views, Limits(100), None)
+    assert {p: m.position.offset for p, m in end.pumps.items()} == {"a": 920, "b": 900}
+
+
 def test_within_the_limit_the_pump_behind_is_read_first() -> None:
     views = {"a": view(0, 100, (100, 200), (200, 300)), "b": view(0, 10, (100, 20), (200, 150))}
     end = plan_raw(raw_start(a=0, b=0), views, Limits(200), None)
