@@ -16,6 +16,7 @@ import pytest
 
 from binlog_source.pump.process import PumpProcess
 from binlog_source.pump_client.client import PumpClient
+from binlog_source.pump_client.settings import PumpClientSettings
 from binlog_source.upstream.cluster import Upstream
 from binlog_source.upstream.schema import Column, Table
 from conf.model import PumpConfig
@@ -94,7 +95,7 @@ def peak_mib(pid: int) -> Iterator[list[float]]:
 def test_a_gigabyte_in_one_transaction(delivery: str, kind: str, fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> None:
     size = MEGABYTES * (1 << 20) // ROWS
     with PumpProcess(pump_config(tmp_path, 1)) as one, PumpProcess(pump_config(tmp_path, 2)) as two:
-        with Upstream(PumpClient.fixed([one.address, two.address], CLUSTER)) as upstream:
+        with Upstream(PumpClient.fixed([one.address, two.address], CLUSTER, PumpClientSettings(write_timeout=600))) as upstream:
             upstream.ddl.create_database("d")
             upstream.ddl.create_table("d", TABLES[kind])
             txn = upstream.begin()
