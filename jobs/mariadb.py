@@ -179,7 +179,9 @@ class PrivateMariaDB:
             "--auth-root-authentication-method=socket",
             "--skip-test-db",
         ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, **self._as_user())
+        # Its temporary tables have fixed names: two that are made at the same time must not meet in one directory.
+        environ = {**os.environ, "TMPDIR": str(self._run_dir)}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ, **self._as_user())
         if done.returncode != 0:
             raise ConfigError(f"mariadb-install-db could not make {self._data_dir}: {(done.stderr or done.stdout).strip()[-1000:]}")
 
@@ -189,6 +191,7 @@ class PrivateMariaDB:
             _binary("mariadbd"),
             "--no-defaults",
             f"--datadir={self._data_dir}",
+            f"--tmpdir={self._run_dir}",
             f"--socket={self.socket}",
             f"--pid-file={self._run_dir / 'pid'}",
             "--bind-address=127.0.0.1",
