@@ -106,8 +106,9 @@ def test_a_dead_pump_bounds_what_the_others_are_read_ahead(spark: SparkSession, 
 
     send(three[2], fake(tso(last)))
     until(query, lambda: taken.resolved >= tso(last))
+    # What Spark shows may be of the batch before.
+    until(query, lambda: reported(query)["pending_bytes"] <= 3 * (STEP + VALUE))
     end(query, tmp_path / "stop")
     assert taken.found == wanted
     assert max(taken.sizes) <= BATCH + 3 * (STEP + 2 * VALUE)
-    assert reported(query)["pending_bytes"] <= 3 * (STEP + VALUE)
     assert query.lastProgress is not None and query.lastProgress.stateOperators[0].numRowsTotal <= 40

@@ -1,7 +1,6 @@
 """The watermark of the pairing query: a silent Pump holds it, a fake moves it, no row is ever late for it, and timers find orphans by it."""
 
 import datetime
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from binlog_source.pump.server import EmbeddedPump
-from jobs.session import PROJECT
+from jobs.logs import spark_log_file
 from schemas.events import tso
 from tests.integration.test_source_spark import Taken, commit, config_of, end, fake, prewrite, run, send, source_of_pumps, until
 
@@ -34,7 +33,7 @@ def watermark_ms(query: StreamingQuery) -> int:
 
 
 def test_a_silent_pump_holds_the_watermark_and_a_fake_moves_it(spark: SparkSession, tmp_path: Path, pumps: list[EmbeddedPump]) -> None:
-    log = Path(os.environ.get("TIDB_BINLOG_LOG", PROJECT / "var" / "log" / "spark.log"))
+    log = spark_log_file()
     begun = log.stat().st_size if log.exists() else 0
     taken = Taken()
     for pump in pumps:
