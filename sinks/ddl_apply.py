@@ -34,6 +34,7 @@ from sinks.ddl_text import Rewritten, Subject, rewrite, subject_of
 from sinks.ddl_wanted import lacks
 from sinks.dialect import Flavour
 from sinks.frozen import RefusedJobs
+from sinks.frozen_ddl import Form
 from sinks.lease import Lease, check, lock_name
 from sinks.lease_guard import DDL, alone
 from sinks.route import Route
@@ -169,6 +170,9 @@ class _Run:
             return self._finish(DdlOutcome(DONE, "filtered", ""))
         if self._step.commit_ts in self._config.ignore_txn_commit_ts:
             return self._finish(self._ignored())
+        if self._subject.given.form is Form.NOTHING:
+            _log.info("DDL at commit_ts %d needs nothing on the target: %s", self._step.commit_ts, self._subject.given.why)
+            return self._finish(DdlOutcome(DONE, "nothing", ""))
         with self._alone():
             return self._run_locked()
 
@@ -241,6 +245,13 @@ class _Run:
             words = f"{job.type_name} cannot be replicated: it brings back rows that the target no longer has and that no binlog carries"
             self._note_try("policy", self._step.query, ApplyError(words))
             return self._by_policy(self._step.query, words)
+        given = self._subject.given
+        if given.form is Form.REFUSED:
+            self._note_try("frozen", self._step.query, ApplyError(given.why))
+            return self._by_policy(self._step.query, given.why)
+        if given.form is Form.INFOS:
+            self._fill_nulls()
+            return self._derived(self._step.query, given.why)
         if job.type == JobType.CREATE_TABLES:
             return self._derived(text.sql, "a batch of CREATE TABLE has no text of its own")
         if not text.sql:

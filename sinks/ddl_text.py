@@ -30,6 +30,7 @@ from sinks.ddl_defaults import declare, settle_defaults
 from sinks.ddl_tidb import is_tiflash_replica, tidb_tokens
 from sinks.dialect import Flavour
 from sinks.frozen import RefusedJobs, on_target
+from sinks.frozen_ddl import Form, Given, given
 from sinks.segments import AppliedJobs, DdlStep
 
 
@@ -46,6 +47,8 @@ class Subject:
     """The tables it changes, as they are; empty when it only makes new ones."""
     after: tuple[TableAt, ...]
     """The tables it changes, as they will be."""
+    given: Given = field(default=Given(Form.TEXT))
+    """What of it may be sent to a target that has frozen tables."""
 
     @property
     def label(self) -> str:
@@ -91,7 +94,15 @@ def subject_of(step: DdlStep, history: SchemaHistory, refused: RefusedJobs = fro
     before = tuple(t for f in found if (t := on_target(history, refused, f, f.version)) is not None)
     coming = [t for i in ids if (t := history.table_at(i, job.version)) is not None]
     after = tuple(t for f in coming if (t := on_target(history, refused, f, job.version)) is not None)
-    return Subject(job, step.query, _schema_of(job, history, step.before), _name_of(job, before), before, after)
+    return Subject(
+        job,
+        step.query,
+        _schema_of(job, history, step.before),
+        _name_of(job, before),
+        before,
+        after,
+        given(job, step.query, history, refused),
+    )
 
 
 def _schema_of(job: Job, history: SchemaHistory, before: AppliedJobs) -> str:

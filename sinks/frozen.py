@@ -130,6 +130,12 @@ def writable(table: TableAt, shape: Shape) -> TableAt | Stranded:
     return replace(table, schema=shape.schema, name=shape.name, info=info, dropping=True, leaving=leaving, frozen=frozen)
 
 
+def renamed_columns(upstream: TableInfo, shape: Shape) -> tuple[tuple[str, str], ...]:
+    """(the upstream's name, the target's) of the columns that both sides have under two names."""
+    pairs = _shared(upstream, shape.info) if shape.info else []
+    return tuple((c.name, t.name) for c, t in pairs if c.name.lower() != t.name.lower())
+
+
 def _public(info: TableInfo) -> list[ColumnInfo]:
     return [c for c in info.columns if c.public]
 

@@ -288,12 +288,127 @@ def test_rows_of_a_table_that_was_not_made_have_nowhere_to_go(sessions: tuple[Se
     stream.refuse(2)
     (stranded,) = stream.rows((None, {1: 1, 2: 10}))
     assert stranded.why == "d.t: not on the target since the create table of job 2 was refused; its rows have nowhere to go"
-    stream.refuse(3)
+    assert stream.ddl(3).how == "nothing"
     assert len(stream.rows((None, {1: 1, 2: 10, 3: 1}))) == 1
     assert stream.ddl(4).state == "done"
     stream.ddl(5)
     assert stream.rows((None, {1: 1, 2: 10}), table_id=12) == ()
     assert stream.all() == [(1, 10)]
+
+
+def test_a_ddl_whose_effect_is_there_freezes_nothing(sessions: tuple[Session, Session]) -> None:
+    """The server's refusal alone does not: nothing of the DDL is missing."""
+    wide = {**INT, "Tp": 8, "Flen": 20}
+    modify = "ALTER TABLE `t` MODIFY COLUMN `v` BIGINT;"
+    jobs = (job(2, 3, t([V])), job(3, 12, t([column(3, "v", wide)])), job(4, 12, t([column(4, "v", wide)])))
+    stream = stream_of(sessions, {3: modify, 4: modify}, *jobs)
+    stream.ddl(2)
+    stream.ddl(3)
+    outcome = stream.ddl(4, stream.poor)
+    assert (outcome.state, outcome.how, outcome.losses, stream.refused) == ("done", "nothing", (), frozenset())
+    stream.rows((None, {1: 1, 4: 1 << 40}))
+    assert stream.all() == [(1, 1 << 40)]
+
+
+def test_what_undoes_a_refused_ddl_needs_nothing(sessions: tuple[Session, Session]) -> None:
+    a = column(3, "a")
+    texts = {
+        3: "ALTER TABLE `t` ADD COLUMN `a` INT;",
+        4: "ALTER TABLE `t` RENAME COLUMN `a` TO `b`;",
+        5: "ALTER TABLE `t` DROP COLUMN `b`;",
+    }
+    texts |= {6: "RENAME TABLE `t` TO `s`;", 7: "RENAME TABLE `s` TO `t`;"}
+    columns = [ID, V]
+    jobs = [job(2, 3, t([V])), job(3, 5, t([V, a])), job(4, 12, t([V, {**a, "name": {"O": "b"}}])), job(5, 6, t([V]))]
+    jobs += [job(6, 14, table(10, "s", columns), table_name="t"), job(7, 14, t([V]), table_name="s")]
+    stream = stream_of(sessions, texts, *jobs)
+    stream.ddl(2)
+    for refused, later in ((3, (4, 5)), (6, (7,))):
+        stream.refuse(refused)
+        assert [stream.ddl(number).how for number in later] == ["nothing"] * len(later)
+    stream.rows((None, {1: 1, 2: 10}))
+    assert stream.all() == [(1, 10)]
+
+
+def test_a_name_that_means_another_column_on_the_target(sessions: tuple[Session, Session]) -> None:
+    """The upstream's ``v`` is not the target's, which holds what is ``w`` upstream."""
+    w, v = column(2, "w"), column(3, "v")
+    texts = {
+        3: "ALTER TABLE `t` RENAME COLUMN `v` TO `w`;",
+        4: "ALTER TABLE `t` ADD COLUMN `v` INT;",
+        5: "ALTER TABLE `t` DROP COLUMN `v`;",
+    }
+    stream = stream_of(sessions, texts, job(2, 3, t([V])), job(3, 12, t([w])), job(4, 5, t([w, v])), job(5, 6, t([w])))
+    stream.ddl(2)
+    stream.rows((None, {1: 1, 2: 10}))
+    stream.refuse(3)
+    assert stream.ddl(4).state == "quarantined"
+    stream.rows((None, {1: 2, 2: 20, 3: 3}))
+    assert stream.ddl(5).how == "nothing"
+    stream.rows(({1: 2, 2: 20}, {1: 2, 2: 21}))
+    assert stream.all() == [(1, 10), (2, 21)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [(4, "DROP TABLE `t`"), (11, "TRUNCATE TABLE `t`"), (5, "ALTER TABLE `t` ADD COLUMN `a` INT"), (14, "RENAME TABLE `t` TO `x`")],
+)
+def test_a_name_that_means_another_table_on_the_target(sessions: tuple[Session, Session], kind: int, text: str) -> None:
+    """The target's ``t`` is the upstream's ``s``: no DDL of the upstream's new ``t`` may reach it, not even one that makes it."""
+    columns = [ID, V]
+    last = {
+        4: job(5, 4, table_id=12, table_name="t"),
+        11: job(5, 11, table(13, "t", columns), table_id=12),
+        5: job(5, 5, table(12, "t", [*columns, column(3, "a")])),
+        14: job(5, 14, table(12, "x", columns), table_name="t"),
+    }
+    jobs = (job(2, 3, t([V])), job(3, 14, table(10, "s", columns), table_name="t"), job(4, 3, table(12, "t", columns)), last[kind])
+    stream = stream_of(sessions, {3: "RENAME TABLE `t` TO `s`;", 4: CREATE, 5: text}, *jobs)
+    stream.ddl(2)
+    stream.refuse(3)
+    outcome = stream.ddl(4)
+    assert outcome.state == "quarantined"
+    assert len(stream.rows((None, {1: 5, 2: 50}), table_id=12)) == 1
+    stream.rows((None, {1: 1, 2: 10}))
+    assert (stream.ddl(5).state, stream.all()) == ("done", [(1, 10)])
+    stream.rows(({1: 1, 2: 10}, {1: 1, 2: 11}))
+    assert stream.all() == [(1, 11)]
+
+
+def test_a_database_is_not_dropped_with_a_table_that_has_left_it(sessions: tuple[Session, Session]) -> None:
+    columns = [ID, V]
+    jobs = (
+        database(2, "e", 2000),
+        job(3, 3, t([V])),
+        job(4, 14, t([V]), schema_id=2000, schema_name="e", table_name="t"),
+        job(5, 2, None, table_id=0),
+        job(6, 5, table(10, "t", [*columns, column(3, "a")]), schema_id=2000, schema_name="e"),
+    )
+    texts = {3: CREATE, 4: "RENAME TABLE `d`.`t` TO `e`.`t`;", 5: "DROP DATABASE `d`;", 6: "ALTER TABLE `e`.`t` ADD COLUMN `a` INT;"}
+    stream = Stream(*sessions, texts, *jobs)
+    try:
+        for number in (1, 2, 3):
+            stream.ddl(number)
+        stream.refuse(4)
+        stream.rows((None, {1: 1, 2: 10}))
+        assert stream.ddl(5).state == "quarantined"
+        stream.rows((None, {1: 2, 2: 20}))
+        assert stream.ddl(6).how == "derived"
+        stream.rows((None, {1: 3, 2: 30, 3: 3}))
+        assert stream.all() == [(1, 10, None), (2, 20, None), (3, 30, 3)]
+    finally:
+        sessions[0].execute("DROP DATABASE IF EXISTS e")
+
+
+def test_a_table_made_like_a_frozen_one_is_as_upstream(sessions: tuple[Session, Session]) -> None:
+    columns = [ID, V, column(3, "a")]
+    texts = {3: "ALTER TABLE `t` ADD COLUMN `a` INT;", 4: "CREATE TABLE `n` LIKE `t`;"}
+    stream = stream_of(sessions, texts, job(2, 3, t([V])), job(3, 5, table(10, "t", columns)), job(4, 3, table(12, "n", columns)))
+    stream.ddl(2)
+    stream.refuse(3)
+    assert stream.ddl(4).how == "derived"
+    stream.rows((None, {1: 1, 2: 10, 3: 5}), table_id=12)
+    assert stream.all("n") == [(1, 10, 5)]
 
 
 def test_an_ignored_ddl_freezes_only_what_nobody_did_by_hand(sessions: tuple[Session, Session], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -422,7 +537,8 @@ def test_random_ddls_some_of_them_refused(sessions: tuple[Session, Session], see
     stream = stream_of(sessions, texts, *jobs)
     for number in range(2, 24):
         outcome = stream.ddl(number, sessions[1] if number in refused else None)
-        assert outcome.freezes or number not in refused
+        # What it makes may be there already, as of a MODIFY COLUMN to the type that the column has.
+        assert outcome.freezes or outcome.how == "nothing" or number not in refused
         assert stream.rows(*writes[number]) == ()
     # Every row is written once more, as it is.
     stream.rows(*((dict(row), dict(row)) for row in upstream.rows.values()))
