@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import pickle
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from conf import faults
 from conf.model import ApplyConfig, DrainerConfig
 from jobs.mariadb import PrivateMariaDB
 from schemas.codec.rowwriter import encode_delete, encode_insert, encode_update
@@ -19,16 +21,21 @@ from schemas.findings import Finding, FindingKind
 from schemas.history import SchemaHistory
 from schemas.stages import ROW_EVENT
 from schemas.tableinfo import TableInfo
+from sinks import progress
 from sinks.apply import BatchApplier, _Tally
 from sinks.batch import Controls
 from sinks.checked import checked
 from sinks.ddl_apply import DdlOutcome, apply_ddl, ensure_ddl_table, load_losses, load_refused
 from sinks.ddl_inspect import column_names
+from sinks.dialect import Flavour
 from sinks.frozen import RefusedJobs, Stranded, fitted
 from sinks.history_feed import HistoryFeed
+from sinks.parallel import PartPlan, PartTarget, _planned_part, _write_part, with_keys
 from sinks.plan import PlanLimits, plan_rows
+from sinks.route import EVERYTHING
 from sinks.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, plan_steps
 from sinks.session import Session, connect
+from sinks.statements import Phase
 from tests.ddl_jobs import INT, VARCHAR, column, database, history, index, job, table
 from tests.leases import held
 
@@ -75,6 +82,20 @@ class Stream:
         """(old, new) rows by column id, as this version of the upstream writes them."""
         found = self.history.table_at(table_id, self.version)
         assert found is not None
+        events = self.events(*changes, table_id=table_id)
+        step, stranded = fitted(RowsStep(0, 1, len(changes), {table_id: found}), self.history, self.refused)
+        if table_id not in step.gone:
+            plan = plan_rows(events, step.tables, PlanLimits())
+            self.session.begin()
+            _, found_wrong = checked(self.session, CONFIG, lambda effects: effects.run((*plan.deletes, *plan.writes)))
+            self.session.commit()
+            self.findings += found_wrong
+        return stranded
+
+    def events(self, *changes: tuple[Any, Any], table_id: int = 10) -> pa.Table:
+        """``ROW_EVENT`` rows of (old, new) by column id; a row without a clustered key has its ``id`` as handle."""
+        found = self.history.table_at(table_id, self.version)
+        assert found is not None
         events = []
         for number, (old, new) in enumerate(changes):
             if old is None:
@@ -84,14 +105,28 @@ class Stream:
             else:
                 op, row = Op.UPDATE, encode_update(found.info, old, new, old[1])
             events.append({"commit_ts": number, "seq": 0, "op": int(op), "table_id": table_id, "schema_version": self.version, "row": row})
-        step, stranded = fitted(RowsStep(0, 1, len(changes), {table_id: found}), self.history, self.refused)
-        if table_id not in step.gone:
-            plan = plan_rows(pa.Table.from_pylist(events, schema=ROW_EVENT), step.tables, PlanLimits())
-            self.session.begin()
-            _, found_wrong = checked(self.session, CONFIG, lambda effects: effects.run((*plan.deletes, *plan.writes)))
-            self.session.commit()
-            self.findings += found_wrong
-        return stranded
+        return pa.Table.from_pylist(events, schema=ROW_EVENT)
+
+    def parts(self, to: PartTarget, *changes: tuple[Any, Any]) -> int:
+        """The same on executors: planned and written in parts, each in a transaction of its own. How many parts had rows."""
+        found = self.history.table_at(10, self.version)
+        assert found is not None
+        step, stranded = fitted(RowsStep(to.from_ts, to.to_ts, -1, {10: found}), self.history, self.refused)
+        how = PartPlan((to.from_ts, to.to_ts), dict(step.tables), Flavour.MARIADB, EVERYTHING, PlanLimits(), frozenset(), step.gone)
+        sent: PartPlan = pickle.loads(pickle.dumps(how))
+        rows = sent.chosen(with_keys(self.events(*changes), self.history, to.parts))
+        numbers = rows.column("part").to_pylist()
+        planned = []
+        for part in set(numbers):
+            planned += [
+                r for b in _planned_part(part, rows.filter(pa.array([n == part for n in numbers])), sent, to) for r in b.to_pylist()
+            ]
+        for part in set(numbers):
+            mine = [r for r in planned if r["part"] == part and r["phase"] == Phase.WRITE.value]
+            done = _write_part(to, part, Phase.WRITE, [dataclasses.replace(pickle.loads(r["detail"]), sql=r["sql"]) for r in mine])
+            self.findings += done.findings
+        self.findings += [f for r in planned if r["phase"] == Phase.DELETE.value for f in pickle.loads(r["detail"])]
+        return len(set(numbers))
 
     def all(self, name: str = "t") -> list[tuple[Any, ...]]:
         found = self.session.query(f"SELECT * FROM d.{name} ORDER BY 1")
@@ -398,6 +433,26 @@ def test_a_database_is_not_dropped_with_a_table_that_has_left_it(sessions: tuple
     assert stream.all() == [(1, 10, None), (2, 20, None), (3, 30, 3)]
 
 
+def test_a_crash_behind_a_ddl_of_a_frozen_table(sessions: tuple[Session, Session], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next life finds its effect under the target's name and does not make it twice."""
+    jobs = (job(2, 3, t([V])), job(3, 14, table(10, "s", [ID, V]), table_name="t"), job(4, 5, table(10, "s", [ID, V, column(3, "a")])))
+    stream = stream_of(sessions, {3: "RENAME TABLE `t` TO `s`;", 4: "ALTER TABLE `s` ADD COLUMN `a` INT;"}, *jobs)
+    stream.ddl(2)
+    stream.refuse(3)
+
+    def crash(name: str) -> None:
+        if name == "after-ddl":
+            raise RuntimeError(name)
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="after-ddl"):
+        patch.setattr(faults, "point", crash)
+        stream.ddl(4)
+    assert column_names(stream.session, "d", "t") == ("id", "v", "a")
+    assert stream.ddl(4).how == "found"
+    stream.rows((None, {1: 1, 2: 10, 3: 5}))
+    assert stream.all() == [(1, 10, 5)]
+
+
 def test_a_table_made_like_a_frozen_one_is_as_upstream(sessions: tuple[Session, Session]) -> None:
     columns = [ID, V, column(3, "a")]
     texts = {3: "ALTER TABLE `t` ADD COLUMN `a` INT;", 4: "CREATE TABLE `n` LIKE `t`;"}
@@ -407,6 +462,39 @@ def test_a_table_made_like_a_frozen_one_is_as_upstream(sessions: tuple[Session, 
     assert stream.ddl(4).how == "derived"
     stream.rows((None, {1: 1, 2: 10, 3: 5}), table_id=12)
     assert stream.all("n") == [(1, 10, 5)]
+
+
+@pytest.mark.parametrize("clustered", [True, False])
+def test_executors_write_a_frozen_table_in_parts(sessions: tuple[Session, Session], mariadb: PrivateMariaDB, clustered: bool) -> None:
+    """Column ``n`` is gone upstream and NOT NULL on the target, ``a`` never came, ``v`` has another name; equal rows stay as many as they are."""
+    n, a, w = column(3, "n", NOT_NULL), column(4, "a"), column(2, "w")
+    key = "PRIMARY KEY" if clustered else ""
+    how = {"pk_is_handle": clustered}
+    texts = {2: f"CREATE TABLE `t` (`id` INT {key}, `v` INT, `n` INT NOT NULL);"}
+    texts |= {
+        3: "ALTER TABLE `t` DROP COLUMN `n`;",
+        4: "ALTER TABLE `t` ADD COLUMN `a` INT;",
+        5: "ALTER TABLE `t` RENAME COLUMN `v` TO `w`;",
+    }
+    jobs = (job(2, 3, t([V, n], **how)), job(3, 6, t([V], **how)), job(4, 5, t([V, a], **how)), job(5, 12, t([w, a], **how)))
+    stream = stream_of(sessions, texts, *jobs)
+    stream.ddl(2)
+    stream.rows((None, {1: 1, 2: 10, 3: 7}), (None, {1: 2, 2: 20, 3: 7}))
+    for number in (3, 4, 5):
+        stream.refuse(number)
+    progress.ensure_tables(stream.session, CONFIG.checkpoint_schema)
+    to = PartTarget(mariadb.target(), CONFIG, held(stream.session, schema=CONFIG.checkpoint_schema), -1, 99, 3)
+    stream.session.commit()
+    added = [(None, {1: i, 2: i, 4: i}) for i in range(3, 9)]
+    used = stream.parts(to, ({1: 1, 2: 10, 4: None}, {1: 1, 2: 11, 4: 5}), ({1: 2, 2: 20, 4: None}, None), *added)
+    assert used == 3 if clustered else used >= 1
+    # Without a key an update takes the row away and makes a new one, and what only the target has is lost.
+    first = [(1, 11, 7 if clustered else 0)]
+    assert stream.all() == first + [(i, i, 0) for i in range(3, 9)]
+    assert stream.findings == []
+    # The answer was lost and the parts run again: they are done.
+    stream.parts(to, *added)
+    assert len(stream.all()) == 7
 
 
 def test_an_ignored_ddl_freezes_only_what_nobody_did_by_hand(sessions: tuple[Session, Session], monkeypatch: pytest.MonkeyPatch) -> None:
