@@ -116,6 +116,10 @@ bench-plan: setup-dev ## row events to SQL statements
 bench-pump: setup-dev ## write and read rates of a Pump, beside the disk and a bare grpcio server (BENCH_ARGS=)
 	$(VENV)/python -m benchmarks.bench_pump $(BENCH_ARGS)
 
+.PHONY: soak
+soak: setup ## 200 transactions a second for SOAK_MINUTES (40): memory, files and tables at start and end, flat or not (SOAK_ARGS=)
+	$(VENV)/python -m benchmarks.soak --minutes $(or $(SOAK_MINUTES),40) $(SOAK_ARGS)
+
 .PHONY: wheel
 wheel: setup-dev ## build dist/tidb_binlog_spark-*.whl
 	$(VENV)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from benchmarks.processes import cpu_seconds
 from binlog_source.upstream.workload import PROBE, WorkloadConfig
 from conf.model import DrainerConfig, SourceConfig
 from jobs.demo import PUMPS, catch_up, settings_for, upstream
@@ -98,42 +99,6 @@ def _shares(replication: Replication, skip: int) -> Iterator[str]:
     rows = statistics.median([report.row_events for report in reports] or [0])
     yield f"{len(reports)} batches, {rows:.0f} row events each; ours: {ours}"
     yield f"Spark's: {_medians([progress.durationMs for progress in replication.query.recentProgress if progress.numInputRows])}"
-
-
-def cpu_seconds() -> dict[str, float]:
-    """CPU time so far of this process and its descendants, by what they are."""
-    parents, found = {}, {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended meanwhile
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            parents[int(entry.name)] = int(fields[1])
-            # its own and that of its children that have ended
-            found[int(entry.name)] = (words, sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK"))
-    seconds: dict[str, float] = {}
-    for pid, (words, used) in found.items():
-        if _descends(pid, os.getpid(), parents):
-            role = next((role for mark, role in _ROLES if mark in words), "other")
-            seconds[role] = seconds.get(role, 0.0) + used
-    return seconds
-
-
-_ROLES = (
-    ("workload_process", "workload"),
-    ("jobs.pump", "Pumps"),
-    ("mariadbd", "MariaDB"),
-    ("java", "JVM"),
-    ("source_runner", "source on the driver"),
-    ("state_driver", "pairing on the driver"),
-    ("pyspark.daemon", "Python workers"),
-    ("bench_lag", "driver"),
-)
-
-
-def _descends(pid: int, ancestor: int, parents: Mapping[int, int]) -> bool:
-    while pid in parents and pid != ancestor:
-        pid = parents[pid]
-    return pid == ancestor
 
 
 def _cores(before: Mapping[str, float], after: Mapping[str, float], seconds: float) -> str:

@@ -4,6 +4,7 @@ Promises: pure; a value that cannot work is refused in ``__post_init__`` with a 
 ``conf/drainer.toml`` and ``conf/pump.toml`` repeat the defaults with comments; a test keeps them equal.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from conf.sql_mode import refusals
@@ -20,6 +21,13 @@ LOG_LEVELS = ("debug", "info", "warn", "error")
 
 def _require_log_level(level: str) -> None:
     _require(level in LOG_LEVELS, f"log-level: {level!r} is not debug, info, warn or error")
+
+
+def _require_parsed(config: object, name: str, parse: Callable[[str], float]) -> None:
+    try:
+        parse(getattr(config, name))
+    except ValueError as error:
+        raise ValueError(f"{name.replace('_', '-')}: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +156,8 @@ class DrainerConfig:
     """Spark's checkpoint directory."""
     delta_dir: str = "var/drainer/delta"
     """Where the Delta table ``checkpoint`` lives."""
+    delta_retention: str = "7"
+    """How long files and log entries that the Delta tables no longer need are kept for late readers: days, or ``8h``, ``1h30m``."""
     addr: str = "127.0.0.1:0"
     """host:port that Pumps notify this Drainer at, port 0 = any free one; only with a registry (a real Drainer: 8249)."""
     advertise_addr: str = ""
@@ -157,6 +167,7 @@ class DrainerConfig:
 
     def __post_init__(self) -> None:
         _require_log_level(self.log_level)
+        _require_parsed(self, "delta_retention", days_or_duration)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,11 +236,8 @@ class PumpConfig:
 
     def __post_init__(self) -> None:
         _require_log_level(self.log_level)
-        for name, parse in (("gc", days_or_duration), ("stop_write_at_available_space", size_of)):
-            try:
-                parse(getattr(self, name))
-            except ValueError as error:
-                raise ValueError(f"{name.replace('_', '-')}: {error}") from None
+        _require_parsed(self, "gc", days_or_duration)
+        _require_parsed(self, "stop_write_at_available_space", size_of)
         _require(not (self.pd_urls and self.registry), "pd-urls and registry are both set: a Pump has one registry")
         _require("/" not in self.node_id, f"node-id {self.node_id!r} must not contain '/'")
         _require(not self.socket or self.socket.startswith("unix://"), f"socket {self.socket!r} is not of the form unix:///path")

@@ -29,6 +29,7 @@ from binlog_source.roster import roster_of
 from binlog_source.stream import resolve_delivery, transactions, transactions_between
 from binlog_source.upstream.registries import open_registry
 from conf.model import DrainerConfig
+from conf.units import days_or_duration
 from jobs.cli import replication_error_in
 from jobs.places import Place, local_path
 from jobs.report import Progress, held_by
@@ -39,6 +40,7 @@ from schemas.findings import in_words
 from sinks.apply import BatchApplier, BatchReport
 from sinks.delta_checkpoint import CheckpointRow, DeltaCheckpoint, places
 from sinks.delta_findings import DeltaFindings
+from sinks.delta_maintenance import Bounds, DeltaMaintenance
 from sinks.history_cache import HistoryCache
 from sinks.history_feed import HistoryFeed
 
@@ -147,8 +149,14 @@ class Replication:
             .start()
         )
         app_id = str(self._query.id)
+        beside = findings_dir(config)
         self._delta = DeltaCheckpoint(
-            self._spark, config.delta_dir, app_id, self._applier.target, findings=DeltaFindings(self._spark, findings_dir(config), app_id)
+            self._spark,
+            config.delta_dir,
+            app_id,
+            self._applier.target,
+            findings=DeltaFindings(self._spark, beside, app_id),
+            maintenance=DeltaMaintenance(self._spark, (config.delta_dir, beside), Bounds(days_or_duration(config.delta_retention))),
         )
         self._delta.fill_up(found.commit_ts, found.schema_version, found.consistent)
         self._reported_ts = max(self._reported_ts, found.commit_ts)

@@ -64,6 +64,16 @@ def session_settings(cores: int | None, *, delta: bool = True) -> dict[str, str]
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         "spark.sql.streaming.stateStore.providerClass": f"{_STREAMING}.state.RocksDBStateStoreProvider",
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        # Batches that Spark could go back to; it goes back one, and beyond that the target's own row says where to resume. The default, 100, is
+        # five times the files of offsets, commits and state. They are purged behind each batch, those of the state once a minute.
+        "spark.sql.streaming.minBatchesToRetain": "20",
+        # What Spark remembers for its pages of jobs that have ended: with the defaults (1000, 1000, 100000, 1000) memory grows for hours.
+        "spark.ui.retainedJobs": "100",
+        "spark.ui.retainedStages": "100",
+        "spark.ui.retainedTasks": "1000",
+        "spark.sql.ui.retainedExecutions": "100",
+        # Shuffle files of batches that are done go when the JVM collects their handles: at least so often.
+        "spark.cleaner.periodicGC.interval": "10min",
         # Plans are small and fixed: re-planning between stages only adds latency.
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",

@@ -115,6 +115,16 @@ class FindingsTable(Protocol):
         """Add what is not there yet of their findings."""
 
 
+class Maintenance(Protocol):
+    """What is done to the tables between two commits (``sinks.delta_maintenance``)."""
+
+    def look(self) -> None:
+        """A commit was made, and nothing waits for the next."""
+
+    def end(self) -> None:
+        """No more of it, at once; from any thread."""
+
+
 class DeltaCheckpoint:
     """The background writer."""
 
@@ -129,6 +139,7 @@ class DeltaCheckpoint:
         retry_after: float = 5.0,
         table: CheckpointTable | None = None,
         findings: FindingsTable | None = None,
+        maintenance: Maintenance | None = None,
     ) -> None:
         """Start the thread.
 
@@ -141,10 +152,12 @@ class DeltaCheckpoint:
             retry_after: seconds after which a failed commit is tried again.
             table: stands in for Delta in tests.
             findings: gets each batch's findings before its row is written.
+            maintenance: may take its time after a commit, while nobody waits.
         """
         self._path = path
         self._table = table
         self._findings = findings
+        self._maintenance = maintenance
         self._spark = spark
         self._app_id = app_id
         self._target = target
@@ -220,6 +233,8 @@ class DeltaCheckpoint:
         Raises:
             ReplicationError: rows could not be written. The next start fills the table up from the target.
         """
+        if self._maintenance is not None:
+            self._maintenance.end()
         try:
             self.flush(timeout)
         finally:
@@ -246,6 +261,9 @@ class DeltaCheckpoint:
                     del self._rows[: len(rows)]
                     self._oldest_at = time.monotonic() if self._rows else None
                 self._news.notify_all()
+                idle = failure is None and not self._hurry and not self._closing
+            if idle and self._maintenance is not None:
+                self._maintenance.look()
 
     def _write(self, rows: Sequence[CheckpointRow]) -> ReplicationError | None:
         try:
@@ -387,9 +405,8 @@ def as_table(rows: Sequence[CheckpointRow], app_id: str, target: str) -> pa.Tabl
 SETTINGS = {
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.databricks.delta.stats.collect": "false",
-    # A commit every few seconds is thousands of files a day: join them from time to time, here in the background.
-    "spark.databricks.delta.autoCompact.enabled": "true",
-    "spark.databricks.delta.autoCompact.minNumFiles": "200",
+    # Two files fewer a commit; a table of so few files needs none to be read quickly.
+    "spark.databricks.delta.writeChecksumFile.enabled": "false",
     # These three made a commit of a few rows a quarter cheaper; it runs beside the batches on the same cores.
     "spark.databricks.delta.properties.defaults.checkpointInterval": "100",
     "spark.databricks.delta.history.metricsEnabled": "false",

@@ -1,0 +1,154 @@
+"""Hours of running in short: ``python -m benchmarks.soak [--minutes 40] [--rate 200] [--delivery raw] [--retention 5m]``.
+
+A private MariaDB, two Pumps, the workload at ``--rate`` transactions a second with a DDL now and then, and the stream that ``drainer`` runs.
+Prints what it holds after a minute and at the end (memory, open files, threads, files and bytes of each directory, the target's own
+tables) beside bounds that no leak fits into, and compares every table. Exit code 0 only if all is flat and equal.
+"""
+
+import argparse
+import contextlib
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from benchmarks.processes import JVM, PYTHON, Holding, holdings
+from benchmarks.soak_bounds import MIB, Look, allowed, verdicts
+from binlog_source.upstream.workload import WorkloadConfig
+from binlog_source.upstream.workload_process import WorkloadProcess
+from conf.model import DrainerConfig, SourceConfig
+from conf.units import days_or_duration
+from jobs.compare import compare
+from jobs.demo import PUMPS, catch_up, settings_for, upstream
+from jobs.mariadb import PrivateMariaDB
+from jobs.replication import Replication, findings_dir
+from jobs.session import build_session
+from sinks.delta_maintenance import Bounds
+from sinks.session import connect
+
+WARM_SECONDS = 60.0
+_CLEAN_SECONDS = 5.0
+"""Spark removes what a collection has freed in a thread of its own."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run, look twice, judge."""
+    options = argparse.ArgumentParser(description="What the stream holds after a minute and at the end.", allow_abbrev=False)
+    options.add_argument("--minutes", type=float, default=40.0, help="how long it runs (default: 40)")
+    options.add_argument("--rate", type=float, default=200.0, help="transactions a second (default: 200)")
+    options.add_argument("--delivery", default="raw", choices=["sorted", "raw"])
+    options.add_argument("--retention", default="5m", help="delta-retention, short enough to see VACUUM (default: 5m)")
+    given = options.parse_args(argv)
+    load = WorkloadConfig(rate=given.rate, lanes=16, gather=0.02, ddl_every=3000)
+    with contextlib.ExitStack() as stack:
+        work_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="soak-", ignore_cleanup_errors=True)))
+        spark = build_session("tidb-binlog soak", extra={"spark.local.dir": str(work_dir / "local")})
+        stack.callback(spark.stop)
+        target = stack.enter_context(PrivateMariaDB()).target()
+        workload = stack.enter_context(upstream(work_dir, load))
+        config = DrainerConfig(source=SourceConfig(delivery=given.delivery), delta_retention=given.retention)
+        return _soak(spark, workload, settings_for(workload, config, target, work_dir), work_dir, given.minutes * 60)
+
+
+def _soak(spark: SparkSession, workload: WorkloadProcess, config: DrainerConfig, work_dir: Path, seconds: float) -> int:
+    with connect(config.target, config.apply) as session:
+        others = frozenset(str(row[0]) for row in session.query("SELECT schema_name FROM information_schema.schemata"))
+    opened = workload.open(PUMPS)
+    with Replication(spark, config) as replication:
+        catch_up(replication, opened.upto_ts)
+        workload.begin()
+        _watched(replication, workload, WARM_SECONDS)
+        start, begun = look(spark, config, work_dir), time.monotonic()
+        _watched(replication, workload, max(0.0, seconds - WARM_SECONDS))
+        end, passed = look(spark, config, work_dir), time.monotonic() - begun
+        written = workload.end()
+        catch_up(replication, written.upto_ts)
+        batches = replication.progress().batches
+        differing = differences(workload, config, others | {config.apply.checkpoint_schema})
+    judged = list(verdicts(start, end, allowed(passed, Bounds(days_or_duration(config.delta_retention)))))
+    print(
+        f"{written.transactions:,} transactions, {written.ddls:,} DDLs in {batches:,} batches; {passed / 60:.1f} minutes between the looks"
+    )
+    print(f"  {'':<42} {'start':>10} {'end':>10}")
+    for verdict in judged:
+        print(verdict)
+    flat = all(verdict.flat for verdict in judged)
+    print(f"{'FLAT' if flat else 'NOT FLAT'}; {'; '.join(differing) if differing else 'every table is equal'}")
+    return 0 if flat and not differing else 1
+
+
+def _watched(replication: Replication, workload: WorkloadProcess, seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        replication.check()
+        workload.status()
+        time.sleep(min(1.0, left))
+
+
+def look(spark: SparkSession, config: DrainerConfig, work_dir: Path) -> Look:
+    """What is held now, after a collection of the JVM's garbage."""
+    jvm = spark._jvm
+    assert jvm is not None
+    jvm.System.gc()
+    time.sleep(_CLEAN_SECONDS)
+    jvm.System.gc()
+    runtime = jvm.Runtime.getRuntime()
+    found: dict[str, float] = {"JVM heap after GC, MiB": (runtime.totalMemory() - runtime.freeMemory()) / MIB}
+    held = holdings()
+    python = sum((held.get(role, Holding()) for role in PYTHON), Holding())
+    for name, part in ((JVM, held[JVM]), ("Python", python)):
+        found |= {
+            f"{name} PSS, MiB": part.pss / MIB,
+            f"{name} RSS, MiB": part.rss / MIB,
+            f"{name} open": part.files,
+            f"{name} threads": part.threads,
+        }
+    delta, beside = Path(config.delta_dir), Path(findings_dir(config))
+    for name, root, skipped in (
+        ("checkpoint-dir", Path(config.checkpoint_dir), ""),
+        ("spark.local.dir", work_dir / "local", ""),
+        ("delta-dir data", delta, "_delta_log"),
+        ("delta-dir log", delta / "_delta_log", ""),
+        ("delta-dir findings", beside, "_delta_log"),
+    ):
+        files, size = extent(root, skipped)
+        found |= {f"{name} files": files, f"{name} MiB": size / MIB}
+    return found | tables(config)
+
+
+def extent(root: Path, skipped: str = "") -> tuple[int, int]:
+    """Files and bytes below ``root``; what goes meanwhile does not count."""
+    files = size = 0
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if name != skipped]
+        for name in names:
+            with contextlib.suppress(OSError):
+                size += os.stat(Path(folder) / name).st_size
+                files += 1
+    return files, size
+
+
+def tables(config: DrainerConfig) -> Look:
+    """Rows and bytes of the target's own tables."""
+    schema = config.apply.checkpoint_schema
+    found: dict[str, float] = {}
+    with connect(config.target, config.apply) as session:
+        listed = "SELECT table_name, data_length + index_length FROM information_schema.tables WHERE table_schema = %s ORDER BY 1"
+        for name, size in session.query(listed, [schema]):
+            ((rows,),) = session.query(f"SELECT COUNT(*) FROM `{schema}`.`{name}`")
+            found |= {f"{schema}.{name} rows": float(rows), f"{schema}.{name} MiB": float(size) / MIB}
+    return found
+
+
+def differences(workload: WorkloadProcess, config: DrainerConfig, others: frozenset[str]) -> list[str]:
+    """Tables that are not as upstream, in words."""
+    with connect(config.target, config.apply) as session:
+        return [f"{o.name} DIFFERS: {o.difference}" for o in compare(workload, session, others) if o.difference]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

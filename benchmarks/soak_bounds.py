@@ -1,0 +1,86 @@
+"""What a soak measures, and what counts as flat.
+
+Promises: pure. A bound is made of what the settings allow, or of what there was at the start and a slack that no leak of weeks fits into.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from sinks.delta_maintenance import Bounds
+
+MIB = 1 << 20
+COMMIT_SECONDS = 10.0
+"""Between two commits of the background writer."""
+
+Look = Mapping[str, float]
+"""What was measured at one moment: name -> value. Names end in their unit: ``MiB``, ``files``, ``rows``, ``threads``, ``open``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """What the end may show: ``times`` the start and ``more``."""
+
+    times: float
+    more: float
+
+    def most(self, start: float) -> float:
+        """The bound."""
+        return self.times * start + self.more
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One measure."""
+
+    name: str
+    start: float
+    end: float
+    most: float | None
+    """None: printed only."""
+
+    @property
+    def flat(self) -> bool:
+        """Whether the end is within the bound."""
+        return self.most is None or self.end <= self.most
+
+    def __str__(self) -> str:
+        """A line of the table."""
+        bound = "" if self.most is None else f"bound {self.most:>10,.1f}  {'flat' if self.flat else 'NOT FLAT'}"
+        return f"  {self.name:<42} {self.start:>10,.1f} {self.end:>10,.1f}  {bound}".rstrip()
+
+
+def allowed(seconds: float, maintenance: Bounds) -> Mapping[str, Allowed]:
+    """The bounds of a soak of ``seconds``, by the beginning of a measure's name; what has none is printed only."""
+    commits = seconds / COMMIT_SECONDS
+    # What OPTIMIZE has not joined yet, what it joined last, and what is made while that waits for VACUUM; a checksum beside each.
+    waiting = (maintenance.retention + maintenance.vacuum_every + maintenance.pause) / COMMIT_SECONDS
+    delta_files = 2 * (2 * maintenance.commits + waiting)
+    return {
+        "JVM heap after GC": Allowed(1.2, 48),
+        "JVM PSS": Allowed(1.25, 128),
+        "JVM open": Allowed(1.0, 100),
+        "JVM threads": Allowed(1.0, 50),
+        "Python PSS": Allowed(1.25, 96),
+        "Python open": Allowed(1.0, 50),
+        "Python threads": Allowed(1.0, 20),
+        # State is purged once a minute: at most two minutes of it, and the batches that are kept.
+        "checkpoint-dir files": Allowed(2.5, 300),
+        "checkpoint-dir MiB": Allowed(2.5, 64),
+        "spark.local.dir files": Allowed(2.0, 1000),
+        "spark.local.dir MiB": Allowed(2.0, 128),
+        "delta-dir data files": Allowed(0.0, delta_files),
+        "delta-dir findings files": Allowed(0.0, delta_files),
+        # Delta removes the log by whole days: within one it grows by two files a commit, and a few of each hundredth.
+        "delta-dir log files": Allowed(1.0, 2.2 * commits + 40),
+        "tidb_binlog.checkpoint rows": Allowed(1.0, 0),
+        "tidb_binlog.spark_lease rows": Allowed(1.0, 0),
+        "tidb_binlog.spark_progress rows": Allowed(1.0, 20),
+    }
+
+
+def verdicts(start: Look, end: Look, bounds: Mapping[str, Allowed]) -> Iterator[Verdict]:
+    """Each measure of either moment, judged."""
+    for name in dict.fromkeys((*start, *end)):
+        bound = next((bounds[key] for key in bounds if name.startswith(key)), None)
+        before = start.get(name, 0.0)
+        yield Verdict(name, before, end.get(name, 0.0), bound.most(before) if bound else None)

@@ -1,0 +1,109 @@
+"""Files stay bounded with a real Spark: the Delta tables are compacted and vacuumed, Spark purges its own directories."""
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from schemas.events import tso
+from schemas.findings import Finding, FindingKind
+from sinks.delta_checkpoint import CheckpointRow, DeltaCheckpoint, DeltaTable
+from sinks.delta_findings import DeltaFindings
+from sinks.delta_maintenance import Bounds, DeltaMaintenance
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+TARGET = "target-1"
+COMMITS = 24
+QUICK = Bounds(retention=1.0, commits=6, pause=0.0, settle=0.0)
+A_DAY = 86_400
+
+
+def row(batch_id: int) -> CheckpointRow:
+    finding = Finding(FindingKind.ROWS, "a row was not there", "`d`.`t`", tso(1000 + batch_id))
+    return CheckpointRow(batch_id, tso(999 + batch_id), tso(1000 + batch_id), findings=(finding,))
+
+
+def batches(spark: "SparkSession", path: str) -> list[int]:
+    return sorted(r.batch_id for r in spark.read.format("delta").load(path).select("batch_id").collect())
+
+
+def properties(spark: "SparkSession", path: str) -> dict[str, str]:
+    return {r.key: r.value for r in spark.sql(f"SHOW TBLPROPERTIES delta.`{path}`").collect()}
+
+
+def test_files_stay_bounded_and_every_batch_is_there_once(spark: "SparkSession", tmp_path: Path) -> None:
+    """Over a table that an earlier release made, a stream that reads it meanwhile, and a batch that is written again."""
+    path, beside = str(tmp_path / "delta"), str(tmp_path / "delta-findings")
+    DeltaTable(spark, path, "query", TARGET).append([row(0)])
+    spark.sql(f"ALTER TABLE delta.`{path}` UNSET TBLPROPERTIES IF EXISTS ('delta.checkpointInterval')")
+    reader = (
+        spark.readStream.format("delta")
+        .load(path)
+        .writeStream.format("memory")
+        .queryName("delta_reader")
+        .option("checkpointLocation", str(tmp_path / "reader"))
+        .start()
+    )
+    maintenance = DeltaMaintenance(spark, (path, beside, str(tmp_path / "never made")), QUICK)
+    findings = DeltaFindings(spark, beside, "query")
+    writer = DeltaCheckpoint(spark, path, "query", TARGET, interval=0.0, findings=findings, maintenance=maintenance)
+    for batch_id in range(1, COMMITS):
+        writer.record(row(batch_id))
+        writer.flush()
+    reader.processAllAvailable()
+    seen = sorted(r.batch_id for r in spark.sql("SELECT batch_id FROM delta_reader").collect())
+    reader.stop()
+    time.sleep(QUICK.retention + 0.1)
+    maintenance.look()
+    writer.close()
+    for each in (path, beside):
+        left = list(Path(each).glob("*.parquet"))
+        assert len(left) < COMMITS / 2, "OPTIMIZE has joined them and VACUUM removed what it joined"
+        assert properties(spark, each).items() >= QUICK.properties.items()
+    everything = list(range(COMMITS))
+    assert (batches(spark, path), batches(spark, beside), seen) == (everything, everything[1:], everything)
+    DeltaTable(spark, path, "query", TARGET).append([row(COMMITS - 1)])
+    assert batches(spark, path) == everything, "the table knows its txnVersion still"
+
+
+def test_the_log_is_cleaned_up(spark: "SparkSession", tmp_path: Path) -> None:
+    """By Delta, whenever it writes a checkpoint of the log: whole days that are older than the retention."""
+    path, log = str(tmp_path / "delta"), tmp_path / "delta" / "_delta_log"
+    table = DeltaTable(spark, path, "query", TARGET)
+    table.append([row(0)])
+    DeltaMaintenance(spark, (path,), QUICK).look()
+    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.checkpointInterval' = '5')")
+    for batch_id in range(1, 6):
+        table.append([row(batch_id)])
+    before = sorted(log.glob("*.json"))
+    for file in log.iterdir():
+        os.utime(file, (time.time() - 3 * A_DAY,) * 2)
+    for batch_id in range(6, 12):
+        table.append([row(batch_id)])
+    assert not before[0].exists()
+    assert len(list(log.glob("*.json"))) < len(before) + 6
+    assert not list(log.glob("*.crc")), "two files fewer a commit"
+    assert batches(spark, path) == list(range(12))
+
+
+def test_spark_keeps_few_batches(spark: "SparkSession", tmp_path: Path) -> None:
+    """Offsets and commits of a query with state; its state is purged by the same number, once a minute."""
+    counted = spark.readStream.format("rate").option("rowsPerSecond", 1000).load().groupBy("value").count()
+    query = (
+        counted.writeStream.outputMode("update")
+        .option("checkpointLocation", str(tmp_path))
+        .trigger(processingTime="0 seconds")
+        .foreachBatch(lambda frame, batch_id: None)
+        .start()
+    )
+    while query.isActive and (query.lastProgress is None or query.lastProgress["batchId"] < 45):
+        time.sleep(0.2)
+    query.stop()
+    for kept in ("offsets", "commits"):
+        assert len([file for file in (tmp_path / kept).iterdir() if file.name.isdigit()]) <= 25

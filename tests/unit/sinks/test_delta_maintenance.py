@@ -1,0 +1,106 @@
+"""When the Delta tables are compacted and vacuumed, and when the background writer has the time for it."""
+
+import math
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from sinks.delta_checkpoint import CheckpointRow, DeltaCheckpoint, Newest
+from sinks.delta_maintenance import Bounds, Operation, Since, due
+
+WEEK = Bounds(retention=7 * 86_400.0)
+BOTH = (Operation.OPTIMIZE, Operation.VACUUM)
+
+
+@pytest.mark.parametrize(
+    ("since", "expected"),
+    [
+        (Since(start=59, commits=1000), ()),
+        (Since(start=60), BOTH),
+        (Since(start=9000, optimize=300, vacuum=10, commits=100), (Operation.OPTIMIZE,)),
+        (Since(start=9000, optimize=299, vacuum=10, commits=5000), ()),
+        (Since(start=9000, optimize=5000, vacuum=10, commits=99), ()),
+        (Since(start=9000, optimize=10, vacuum=3600, commits=1), (Operation.VACUUM,)),
+        (Since(start=9000, optimize=10, vacuum=3599, commits=1), ()),
+        (Since(start=9000, optimize=900, vacuum=3600, commits=100), BOTH),
+        (Since(start=9000, optimize=900, vacuum=math.inf, commits=100), BOTH),
+    ],
+)
+def test_what_is_due(since: Since, expected: tuple[Operation, ...]) -> None:
+    assert due(since, WEEK) == expected
+
+
+@pytest.mark.parametrize(("retention", "every"), [(7 * 86_400.0, 3600.0), (3600.0, 900.0), (60.0, 300.0)])
+def test_a_short_retention_is_looked_after_more_often(retention: float, every: float) -> None:
+    assert Bounds(retention).vacuum_every == every
+
+
+def test_the_log_is_kept_as_long_as_the_files() -> None:
+    properties = Bounds(90.5).properties
+    assert properties["delta.deletedFileRetentionDuration"] == properties["delta.logRetentionDuration"] == "interval 91 seconds"
+
+
+class Table:
+    """Fails the first ``failures`` times; each append waits for ``gate``."""
+
+    def __init__(self, order: list[str], failures: int = 0) -> None:
+        self._order = order
+        self._failures = failures
+        self.begun = threading.Event()
+        self.gate = threading.Event()
+
+    def newest(self) -> Newest:
+        return Newest()
+
+    def append(self, rows: Sequence[CheckpointRow]) -> None:
+        self.begun.set()
+        self.gate.wait()
+        self._failures -= 1
+        if self._failures >= 0:
+            raise OSError("no space")
+        self._order.append("append")
+
+
+class Watched:
+    """Takes its time, until it is ended."""
+
+    def __init__(self, order: list[str]) -> None:
+        self._order = order
+        self.looked = threading.Event()
+        self.ended = threading.Event()
+
+    def look(self) -> None:
+        self._order.append("look")
+        self.looked.set()
+        self.ended.wait()
+
+    def end(self) -> None:
+        self.ended.set()
+
+
+def test_maintenance_follows_a_commit_and_does_not_hold_the_end_up() -> None:
+    order: list[str] = []
+    table, watched = Table(order, failures=1), Watched(order)
+    table.gate.set()
+    writer = DeltaCheckpoint(None, "p", "app", "target", interval=0.0, retry_after=0.0, table=table, maintenance=watched)
+    writer.record(CheckpointRow(0, 1, 2))
+    assert watched.looked.wait(60)
+    assert order == ["append", "look"], "not after the commit that failed"
+    writer.record(CheckpointRow(1, 2, 3))
+    writer.close()
+    assert (writer.pending, writer.failure) == (0, None)
+
+
+def test_no_maintenance_while_somebody_waits_for_the_next_commit() -> None:
+    order: list[str] = []
+    table, watched = Table(order), Watched(order)
+    writer = DeltaCheckpoint(None, "p", "app", "target", interval=0.0, retry_after=0.0, table=table, maintenance=watched)
+    writer.record(CheckpointRow(0, 1, 2))
+    assert table.begun.wait(60)
+    writer.record(CheckpointRow(1, 2, 3))
+    writer.hurry()
+    table.gate.set()
+    assert watched.looked.wait(60)
+    assert order == ["append", "append", "look"]
+    writer.close()
