@@ -1,4 +1,4 @@
-"""This process and its descendants, by what they are: CPU time, memory, open files and threads, from ``/proc``."""
+"""The job and its descendants, by what they are: CPU time, memory, open files and threads, from ``/proc``."""
 
 import contextlib
 import os

@@ -6,11 +6,10 @@ Promises: pure. A bound is made of what the settings allow, or of what there was
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from sinks.delta_checkpoint import COMMIT_SECONDS
 from sinks.delta_maintenance import Bounds
 
 MIB = 1 << 20
-COMMIT_SECONDS = 10.0
-"""Between two commits of the background writer."""
 
 Look = Mapping[str, float]
 """What was measured at one moment: name -> value. Names end in their unit: ``MiB``, ``files``, ``rows``, ``threads``, ``open``."""

@@ -29,6 +29,8 @@ from schemas.findings import Finding
 
 _log = logging.getLogger(__name__)
 
+COMMIT_SECONDS = 10.0
+"""Between two commits of the writer, which take the batches of that time together."""
 FILLED_UP = -1
 """``batch_id`` of a row that was taken from the target at start."""
 
@@ -135,7 +137,7 @@ class DeltaCheckpoint:
         app_id: str,
         target: str,
         *,
-        interval: float = 10.0,
+        interval: float = COMMIT_SECONDS,
         retry_after: float = 5.0,
         table: CheckpointTable | None = None,
         findings: FindingsTable | None = None,

@@ -150,7 +150,7 @@ class DeltaMaintenance:
         try:
             table = DeltaTable.forPath(spark, path)
             if operation is Operation.OPTIMIZE:
-                self._agree(spark, table, path)
+                self._agree(spark, table)
                 table.optimize().executeCompaction()
             else:
                 table.vacuum()
@@ -158,14 +158,15 @@ class DeltaMaintenance:
             for name in ("spark.jobGroup.id", "spark.job.description"):
                 spark.sparkContext.setLocalProperty(name, None)  # type: ignore[arg-type]
 
-    def _agree(self, spark: SparkSession, table: "DeltaTable", path: str) -> None:
+    def _agree(self, spark: SparkSession, table: "DeltaTable") -> None:
         """Table properties, where they are not as they must be: the setting was changed, or an earlier release made the table."""
-        there = table.detail().select("properties").toArrow().to_pylist()[0]["properties"]
+        # Not by the path as it was given: SQL takes a relative one for a table of that name.
+        there = table.detail().select("properties", "location").toArrow().to_pylist()[0]
         wanted = self._bounds.properties
-        if wanted.items() <= dict(there).items():
+        if wanted.items() <= dict(there["properties"]).items():
             return
         said = ", ".join(f"'{name}' = '{value}'" for name, value in wanted.items())
-        quoted = path.replace("`", "``")
+        quoted = there["location"].replace("`", "``")
         spark.sql(f"ALTER TABLE delta.`{quoted}` SET TBLPROPERTIES ({said})")
 
     def _session(self) -> SparkSession:

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 TARGET = "target-1"
-COMMITS = 24
-QUICK = Bounds(retention=1.0, commits=6, pause=0.0, settle=0.0)
+COMMITS = 8
+QUICK = Bounds(retention=1.0, commits=3, pause=0.0, settle=0.0)
+LONGEST = 600.0
+"""A commit may take so long on a loaded machine."""
 A_DAY = 86_400
 
 
@@ -40,6 +42,7 @@ def properties(spark: "SparkSession", path: str) -> dict[str, str]:
 def test_files_stay_bounded_and_every_batch_is_there_once(spark: "SparkSession", tmp_path: Path) -> None:
     """Over a table that an earlier release made, a stream that reads it meanwhile, and a batch that is written again."""
     path, beside = str(tmp_path / "delta"), str(tmp_path / "delta-findings")
+    relative = os.path.relpath(path)
     DeltaTable(spark, path, "query", TARGET).append([row(0)])
     spark.sql(f"ALTER TABLE delta.`{path}` UNSET TBLPROPERTIES IF EXISTS ('delta.checkpointInterval')")
     reader = (
@@ -50,18 +53,18 @@ def test_files_stay_bounded_and_every_batch_is_there_once(spark: "SparkSession",
         .option("checkpointLocation", str(tmp_path / "reader"))
         .start()
     )
-    maintenance = DeltaMaintenance(spark, (path, beside, str(tmp_path / "never made")), QUICK)
+    maintenance = DeltaMaintenance(spark, (relative, beside, str(tmp_path / "never made")), QUICK)
     findings = DeltaFindings(spark, beside, "query")
-    writer = DeltaCheckpoint(spark, path, "query", TARGET, interval=0.0, findings=findings, maintenance=maintenance)
+    writer = DeltaCheckpoint(spark, relative, "query", TARGET, interval=0.0, findings=findings, maintenance=maintenance)
     for batch_id in range(1, COMMITS):
         writer.record(row(batch_id))
-        writer.flush()
+        writer.flush(LONGEST)
     reader.processAllAvailable()
     seen = sorted(r.batch_id for r in spark.sql("SELECT batch_id FROM delta_reader").collect())
     reader.stop()
     time.sleep(QUICK.retention + 0.1)
     maintenance.look()
-    writer.close()
+    writer.close(LONGEST)
     for each in (path, beside):
         left = list(Path(each).glob("*.parquet"))
         assert len(left) < COMMITS / 2, "OPTIMIZE has joined them and VACUUM removed what it joined"
@@ -78,31 +81,32 @@ def test_the_log_is_cleaned_up(spark: "SparkSession", tmp_path: Path) -> None:
     table = DeltaTable(spark, path, "query", TARGET)
     table.append([row(0)])
     DeltaMaintenance(spark, (path,), QUICK).look()
-    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.checkpointInterval' = '5')")
-    for batch_id in range(1, 6):
+    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.checkpointInterval' = '3')")
+    for batch_id in range(1, 4):
         table.append([row(batch_id)])
     before = sorted(log.glob("*.json"))
     for file in log.iterdir():
         os.utime(file, (time.time() - 3 * A_DAY,) * 2)
-    for batch_id in range(6, 12):
+    for batch_id in range(4, 8):
         table.append([row(batch_id)])
     assert not before[0].exists()
-    assert len(list(log.glob("*.json"))) < len(before) + 6
+    assert len(list(log.glob("*.json"))) < len(before) + 4
     assert not list(log.glob("*.crc")), "two files fewer a commit"
-    assert batches(spark, path) == list(range(12))
+    assert batches(spark, path) == list(range(8))
 
 
 def test_spark_keeps_few_batches(spark: "SparkSession", tmp_path: Path) -> None:
-    """Offsets and commits of a query with state; its state is purged by the same number, once a minute."""
-    counted = spark.readStream.format("rate").option("rowsPerSecond", 1000).load().groupBy("value").count()
+    """Offsets and commits; state is purged by the same number, once a minute."""
     query = (
-        counted.writeStream.outputMode("update")
-        .option("checkpointLocation", str(tmp_path))
+        spark.readStream.format("rate")
+        .option("rowsPerSecond", 1000)
+        .load()
+        .writeStream.option("checkpointLocation", str(tmp_path))
         .trigger(processingTime="0 seconds")
         .foreachBatch(lambda frame, batch_id: None)
         .start()
     )
-    while query.isActive and (query.lastProgress is None or query.lastProgress["batchId"] < 45):
+    while query.isActive and (query.lastProgress is None or query.lastProgress["batchId"] < 35):
         time.sleep(0.2)
     query.stop()
     for kept in ("offsets", "commits"):
