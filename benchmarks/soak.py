@@ -46,6 +46,7 @@ def main(argv: Sequence[str]) -> int:
     load = WorkloadConfig(rate=given.rate, lanes=16, gather=0.02, ddl_every=3000)
     with contextlib.ExitStack() as stack:
         work_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="soak-", ignore_cleanup_errors=True)))
+        os.environ.pop("SPARK_LOCAL_DIRS", None)  # it would win over the setting
         spark = build_session("tidb-binlog soak", extra={"spark.local.dir": str(work_dir / "local")})
         stack.callback(spark.stop)
         target = stack.enter_context(PrivateMariaDB()).target()
