@@ -103,7 +103,8 @@ class DeltaMaintenance:
         self._last: dict[Operation, float] = {}
         self._commits = 0
         self._ended = threading.Event()
-        self._group = f"delta-maintenance-{uuid.uuid4()}"
+        self.group = f"delta-maintenance-{uuid.uuid4()}"
+        """Spark's job group of all that is done here."""
 
     def look(self) -> None:
         """Count a commit, and do what is due."""
@@ -126,7 +127,7 @@ class DeltaMaintenance:
         """Nothing more is done, and what runs is broken off; either is safe at any moment."""
         self._ended.set()
         try:
-            self._parent.sparkContext.cancelJobGroup(self._group)
+            self._parent.sparkContext.cancelJobGroup(self.group)
         except (PySparkException, Py4JError, OSError):
             _log.debug("Spark is gone", exc_info=True)
 
@@ -146,7 +147,7 @@ class DeltaMaintenance:
         spark = self._session()
         if not is_table(spark, path):
             return
-        spark.sparkContext.setJobGroup(self._group, f"{operation} {path}", interruptOnCancel=False)
+        spark.sparkContext.setJobGroup(self.group, f"{operation} {path}", interruptOnCancel=False)
         try:
             table = DeltaTable.forPath(spark, path)
             if operation is Operation.OPTIMIZE:
@@ -181,6 +182,8 @@ _SETTINGS = {
     # A file of this size is left alone: to join it with the newest again and again would write the whole table each time.
     "spark.databricks.delta.optimize.minFileSize": str(16 << 20),
     "spark.databricks.delta.optimize.maxFileSize": str(64 << 20),
+    # VACUUM lists the one directory of a table in so many tasks: 10,000 by default, half a minute of a small machine.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "1",
     # As tasks of Spark, which can be broken off.
     "spark.databricks.delta.vacuum.parallelDelete.enabled": "true",
 }

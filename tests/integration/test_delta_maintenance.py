@@ -39,6 +39,14 @@ def properties(spark: "SparkSession", path: str) -> dict[str, str]:
     return {r.key: r.value for r in spark.sql(f"SHOW TBLPROPERTIES delta.`{path}`").collect()}
 
 
+def most_tasks(spark: "SparkSession", group: str) -> int:
+    """Of a stage of a job group, among those that Spark remembers."""
+    tracker = spark.sparkContext.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+    stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
+    return max(stage.numTasks for stage in stages if stage is not None)
+
+
 def test_files_stay_bounded_and_every_batch_is_there_once(spark: "SparkSession", tmp_path: Path) -> None:
     """Over a table that an earlier release made, a stream that reads it meanwhile, and a batch that is written again."""
     path, beside = str(tmp_path / "delta"), str(tmp_path / "delta-findings")
@@ -74,6 +82,7 @@ def test_files_stay_bounded_and_every_batch_is_there_once(spark: "SparkSession",
         assert properties(spark, each).items() >= QUICK.properties.items()
     everything = list(range(COMMITS))
     assert (batches(spark, path), batches(spark, beside), seen) == (everything, everything[1:], everything)
+    assert most_tasks(spark, maintenance.group) <= 10, "it runs beside the batches, on the same cores"
     DeltaTable(spark, path, "query", TARGET).append([row(COMMITS - 1)])
     assert batches(spark, path) == everything, "the table knows its txnVersion still"
 
