@@ -23,7 +23,6 @@ COMMITS = 8
 QUICK = Bounds(retention=1.0, commits=1, pause=0.0, settle=0.0)
 LONGEST = 600.0
 """A commit may take so long on a loaded machine."""
-A_DAY = 86_400
 
 
 def row(batch_id: int) -> CheckpointRow:
@@ -85,26 +84,6 @@ def test_files_stay_bounded_and_every_batch_is_there_once(spark: "SparkSession",
     assert most_tasks(spark, maintenance.group) <= 10, "it runs beside the batches, on the same cores"
     DeltaTable(spark, path, "query", TARGET).append([row(COMMITS - 1)])
     assert batches(spark, path) == everything, "the table knows its txnVersion still"
-
-
-def test_the_log_is_cleaned_up(spark: "SparkSession", tmp_path: Path) -> None:
-    """By Delta, whenever it writes a checkpoint of the log: whole days that are older than the retention."""
-    path, log = str(tmp_path / "delta"), tmp_path / "delta" / "_delta_log"
-    table = DeltaTable(spark, path, "query", TARGET)
-    table.append([row(0)])
-    DeltaMaintenance(spark, (path,), QUICK).look()
-    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.checkpointInterval' = '3')")
-    for batch_id in range(1, 4):
-        table.append([row(batch_id)])
-    before = sorted(log.glob("*.json"))
-    for file in log.iterdir():
-        os.utime(file, (time.time() - 3 * A_DAY,) * 2)
-    for batch_id in range(4, 8):
-        table.append([row(batch_id)])
-    assert not before[0].exists()
-    assert len(list(log.glob("*.json"))) < len(before) + 4
-    assert not list(log.glob("*.crc")), "two files fewer a commit"
-    assert batches(spark, path) == list(range(8))
 
 
 def test_spark_keeps_few_batches(spark: "SparkSession", tmp_path: Path) -> None:
