@@ -31,11 +31,6 @@ class RowSpool:
         self._writer: pa.ipc.RecordBatchFileWriter | None = None
         self._map: pa.MemoryMappedFile | None = None
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all rows so far."""
-        return self._bytes
-
     def extend(self, tables: Iterable[pa.Table]) -> Self:
         """Add rows."""
         for table in tables:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from schemas.history import JobReader, SchemaHistory
+from sinks.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
 
 INT = {"Tp": 3, "Flag": 0, "Flen": 11, "Decimal": 0, "Charset": "binary", "Collate": "binary", "Elems": None}
 VARCHAR = {"Tp": 15, "Flag": 0, "Flen": 20, "Decimal": 0, "Charset": "utf8mb4", "Collate": "utf8mb4_bin", "Elems": None}
@@ -71,3 +72,9 @@ def database(job_id: int, name: str = "d", schema_id: int = 1000) -> dict[str, A
 def history(*jobs: dict[str, Any]) -> SchemaHistory:
     """The history of these jobs."""
     return SchemaHistory.of(JobReader().read(jobs))
+
+
+def steps_of(h: SchemaHistory, texts: dict[int, str]) -> list[DdlStep]:
+    """The steps of all DDLs of ``h``, each at ten times its job's id; ``texts``: TiDB's rewritten text where it is not the job's own."""
+    events = [DdlEvent(j.id * 10, j.id, texts.get(j.id, j.query), 5) for j in h.ordered]
+    return [s for s in plan_steps((0, 10_000), events, (), h, AppliedJobs(0)) if isinstance(s, DdlStep)]

@@ -11,9 +11,9 @@ from conf.model import ApplyConfig
 from jobs.mariadb import PrivateMariaDB
 from schemas.history import SchemaHistory
 from sinks.ddl_apply import DdlOutcome, apply_ddl, ensure_ddl_table
-from sinks.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
+from sinks.segments import DdlStep
 from sinks.session import Session, connect
-from tests.ddl_jobs import INT, VARCHAR, column, database, history, job, table
+from tests.ddl_jobs import INT, VARCHAR, column, database, history, job, steps_of, table
 from tests.leases import held
 
 pytestmark = pytest.mark.mysql
@@ -48,11 +48,6 @@ def session(request: pytest.FixtureRequest, mariadb: PrivateMariaDB) -> Iterator
         session.rollback()
         for name in ("d", "defaults_marks"):
             session.execute(f"DROP DATABASE IF EXISTS {name}")
-
-
-def steps_of(h: SchemaHistory, texts: dict[int, str]) -> list[DdlStep]:
-    events = [DdlEvent(j.id * 10, j.id, texts.get(j.id, j.query), 5) for j in h.ordered]
-    return [s for s in plan_steps((0, 10_000), events, (), h, AppliedJobs(0)) if isinstance(s, DdlStep)]
 
 
 def apply(session: Session, step: DdlStep, h: SchemaHistory) -> DdlOutcome:

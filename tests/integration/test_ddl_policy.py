@@ -19,9 +19,9 @@ from sinks.ddl_text import subject_of
 from sinks.dialect import Flavour
 from sinks.lease import lock_name
 from sinks.lease_guard import DDL
-from sinks.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
+from sinks.segments import AppliedJobs
 from sinks.session import Session, connect
-from tests.ddl_jobs import column, database, history, job, partitions, table
+from tests.ddl_jobs import column, database, history, job, partitions, steps_of, table
 from tests.golden_case import load_case
 from tests.integration.test_ddl_golden import Died, assert_columns, ddl_steps
 from tests.leases import held
@@ -40,11 +40,6 @@ def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
         session.rollback()
         for name in ("d", "e", "g_ddl", "tidb_binlog"):
             session.execute(f"DROP DATABASE IF EXISTS {name}")
-
-
-def steps_of(h: SchemaHistory, texts: dict[int, str]) -> list[DdlStep]:
-    events = [DdlEvent(j.id * 10, j.id, texts.get(j.id, j.query), 5) for j in h.ordered]
-    return [s for s in plan_steps((0, 10_000), events, (), h, AppliedJobs(0)) if isinstance(s, DdlStep)]
 
 
 def run(session: Session, h: SchemaHistory, texts: dict[int, str], config: ApplyConfig = CONFIG) -> list[DdlOutcome]:

@@ -13,9 +13,9 @@ from jobs.mariadb import PrivateMariaDB
 from schemas.errors import ApplyError, DdlRefused
 from schemas.history import SchemaHistory
 from sinks.ddl_apply import DdlOutcome, apply_ddl, ensure_ddl_table, load_applied
-from sinks.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
+from sinks.segments import AppliedJobs, DdlStep
 from sinks.session import Session, connect
-from tests.ddl_jobs import INT, column, database, history, index, job, table
+from tests.ddl_jobs import INT, column, database, history, index, job, steps_of, table
 from tests.leases import held
 
 pytestmark = pytest.mark.mysql
@@ -38,11 +38,6 @@ def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
         session.rollback()
         for name in ("d", "refused_marks"):
             session.execute(f"DROP DATABASE IF EXISTS {name}")
-
-
-def steps_of(h: SchemaHistory, texts: dict[int, str]) -> list[DdlStep]:
-    events = [DdlEvent(j.id * 10, j.id, texts.get(j.id, j.query), 5) for j in h.ordered]
-    return [s for s in plan_steps((0, 10_000), events, (), h, AppliedJobs(0)) if isinstance(s, DdlStep)]
 
 
 def apply(session: Session, step: DdlStep, h: SchemaHistory) -> DdlOutcome:

@@ -16,6 +16,7 @@ from binlog_source.upstream.cluster import Upstream
 from binlog_source.upstream.rehearsal import RecordedCase, load
 from binlog_source.upstream.schema import Column, Table
 from conf.model import PumpConfig
+from schemas.codec.number import encode_uvarint
 from tests.golden_case import GOLDEN
 
 CLUSTER_ID = 77
@@ -74,17 +75,8 @@ def _record(path: Path, address: str, start_ts: int, end_ts: int) -> None:
     found = bytearray()
     for records in read_sorted(Endpoint(address, address, CLUSTER_ID), start_ts, end_ts, 30.0, lambda ts: None):
         for payload in records.payloads:
-            found += _varint(len(payload)) + payload
+            found += encode_uvarint(len(payload)) + payload
     path.write_bytes(gzip.compress(bytes(found)))
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number >= 0x80:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
 
 
 def _cell(value: int | str) -> str:
