@@ -51,6 +51,7 @@ from sinks.history_feed import HistoryFeed
 from sinks.history_wait import complete_history
 from sinks.lease import Holder, Lease
 from sinks.lease_guard import LAYOUT, LeaseGuard, alone
+from sinks.password import ShippedTarget
 from sinks.patience import Patience, Waited
 from sinks.plan import Plan, PlanLimits, plan_rows
 from sinks.route import Route
@@ -129,6 +130,7 @@ class BatchApplier:
         self._applied = AppliedJobs(0)
         self._refused: RefusedJobs = frozenset()
         self._shipped: tuple[SchemaHistory, Broadcast[SchemaHistory]] | None = None
+        self._shipped_target: ShippedTarget | None = None
         self._waited_for: set[int] = set()
         self._lease: Lease | None = None
         self._guard: LeaseGuard | None = None
@@ -455,7 +457,7 @@ class BatchApplier:
         skipped = frozenset(self._apply.ignore_txn_commit_ts)
         span = (step.after_ts, step.upto_ts)
         how = parallel.PartPlan(span, dict(step.tables), self._flavour, self._route, self._limits, skipped, step.gone)
-        to = parallel.PartTarget(self._config.target, self._apply, self._held, step.after_ts, step.upto_ts, parts)
+        to = parallel.PartTarget(self._ship_target(), self._apply, self._held, step.after_ts, step.upto_ts, parts)
         with self._persisted(parallel.planned(events, how, to)) as plans:
             self.stage = "plan"
             with tally.timed("plan+delete"):
@@ -530,6 +532,12 @@ class BatchApplier:
                 self._shipped[1].unpersist()
             self._shipped = history, self._spark.sparkContext.broadcast(history)
         return self._shipped[1]
+
+    def _ship_target(self) -> ShippedTarget:
+        """The target for the executors, sent once."""
+        if self._shipped_target is None:
+            self._shipped_target = ShippedTarget.of(self._config.target, self._spark.sparkContext.broadcast)
+        return self._shipped_target
 
     @contextmanager
     def _persisted(self, frame: DataFrame) -> Iterator[DataFrame]:

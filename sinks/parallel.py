@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from conf import faults
-from conf.model import ApplyConfig, TargetConfig
+from conf.model import ApplyConfig
 from schemas.errors import SchemaMismatch
 from schemas.explode import explode
 from schemas.findings import Finding
@@ -38,6 +38,7 @@ from sinks.checked import Effects, checked
 from sinks.dialect import Flavour
 from sinks.fold import ends_of, part_numbers
 from sinks.lease import Lease
+from sinks.password import ShippedTarget
 from sinks.patience import Patience
 from sinks.plan import PlanLimits, plan_rows, row_identities
 from sinks.route import Route
@@ -85,7 +86,7 @@ class Written:
 class PartTarget:
     """What an executor needs to write a part: picklable."""
 
-    target: TargetConfig
+    target: ShippedTarget
     apply: ApplyConfig
     lease: Lease
     from_ts: int
@@ -303,6 +304,6 @@ def _write_part(to: PartTarget, part: int, phase: Phase, statements: Iterable[St
     def work(session: Session) -> Written:
         return Written(*checked(session, to.apply, partial(write_once, session)))
 
-    done = run_transaction(lambda: connect(to.target, to.apply), work, Patience(to.apply.retries, to.apply.retry_seconds))
+    done = run_transaction(lambda: connect(to.target.target(), to.apply), work, Patience(to.apply.retries, to.apply.retry_seconds))
     faults.point(f"after-part-{phase.value}")
     return done

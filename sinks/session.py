@@ -221,7 +221,7 @@ def _open(target: TargetConfig) -> "pymysql.connections.Connection[Any]":
         host=target.host,
         port=target.port,
         user=target.user,
-        password=target.password,
+        password=target.password.encode(),  # PyMySQL would take text as latin1, servers take UTF-8
         charset="utf8mb4",
         autocommit=False,
         read_timeout=target.read_timeout,

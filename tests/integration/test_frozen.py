@@ -31,12 +31,14 @@ from sinks.dialect import Flavour
 from sinks.frozen import RefusedJobs, Stranded, fitted
 from sinks.history_feed import HistoryFeed
 from sinks.parallel import PartPlan, PartTarget, _planned_part, _write_part, with_keys
+from sinks.password import ShippedTarget
 from sinks.plan import PlanLimits, plan_rows
 from sinks.route import EVERYTHING
 from sinks.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, plan_steps
 from sinks.session import Session, connect
 from sinks.statements import Phase
 from tests.ddl_jobs import INT, VARCHAR, column, database, history, index, job, table
+from tests.fakes.broadcast import Here
 from tests.leases import held
 
 pytestmark = pytest.mark.mysql
@@ -486,7 +488,7 @@ def test_executors_write_a_frozen_table_in_parts(sessions: tuple[Session, Sessio
         stream.refuse(number)
     progress.ensure_tables(stream.session, CONFIG.checkpoint_schema)
     lease = held(stream.session, schema=CONFIG.checkpoint_schema)
-    to = PartTarget(mariadb.target(), CONFIG, lease, 0, 99, 3)
+    to = PartTarget(ShippedTarget.of(mariadb.target(), Here), CONFIG, lease, 0, 99, 3)
     progress.begin_span(stream.session, lease.cluster_id, to.from_ts, to.to_ts, to.parts, CONFIG.checkpoint_schema)
     stream.session.commit()
     added = [(None, {1: i, 2: i, 4: i}) for i in range(3, 9)]

@@ -23,11 +23,13 @@ from sinks.ddl_apply import apply_ddl, ensure_ddl_table, load_applied
 from sinks.lease import Holder, Lease
 from sinks.lease_guard import DDL, GUARD, LeaseGuard, alone
 from sinks.parallel import PartTarget
+from sinks.password import ShippedTarget
 from sinks.patience import Patience
 from sinks.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
 from sinks.session import Session, connect, run_retried
 from sinks.statements import Effect, Origin, Phase, Statement
 from tests.ddl_jobs import database, history, job, table
+from tests.fakes.broadcast import Here
 from tests.leases import take_lease
 
 pytestmark = pytest.mark.mysql
@@ -320,7 +322,7 @@ THREE_ROWS = (
 
 
 def part_of(mariadb: PrivateMariaDB, held: Lease) -> PartTarget:
-    return PartTarget(mariadb.target(), CONFIG, held, 10, 20, 1)
+    return PartTarget(ShippedTarget.of(mariadb.target(), Here), CONFIG, held, 10, 20, 1)
 
 
 def test_a_part_of_a_former_life_loses(mariadb: PrivateMariaDB, session: Session) -> None:

@@ -56,6 +56,16 @@ def test_an_unknown_param_is_an_error(target: TargetConfig) -> None:
     assert caught.value.errno == 1193
 
 
+@pytest.mark.parametrize("password", ["plain", "pä\\'ss wörd", "пароль€"])
+def test_any_password(target: TargetConfig, password: str) -> None:
+    with connect(target, ApplyConfig()) as session:
+        session.execute("CREATE OR REPLACE USER h_session@localhost IDENTIFIED BY %s", [password])
+        session.commit()
+        with connect(replace(target, user="h_session", password=password), ApplyConfig()) as other:
+            assert other.query("SELECT CURRENT_USER()") == [("h_session@localhost",)]
+        session.execute("DROP USER h_session@localhost")
+
+
 def test_bytes_and_arguments(target: TargetConfig) -> None:
     with connect(target, ApplyConfig()) as session:
         session.begin()

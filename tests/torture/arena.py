@@ -183,10 +183,11 @@ class Arena:
             stop_write_at_available_space="",
         )
 
-    def _command(self) -> list[str]:
+    def flags(self) -> dict[str, object]:
+        """The drainer's settings by the names of its flags, without the password."""
         settings = self.settings()
         source, apply, to = settings.source, settings.apply, settings.target
-        flags = {
+        return {
             "source.pumps": source.pumps,
             "source.cluster-id": source.cluster_id,
             "source.delivery": source.delivery,
@@ -204,6 +205,9 @@ class Arena:
             "checkpoint-dir": settings.checkpoint_dir,
             "delta-dir": settings.delta_dir,
         }
+
+    def _command(self) -> list[str]:
+        flags = self.flags()
         return [sys.executable, "-m", "jobs.launch", "drainer", *(f"--{name}={value}" for name, value in flags.items())]
 
 

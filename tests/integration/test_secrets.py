@@ -1,0 +1,106 @@
+"""After a real run nothing that a person may read holds the target's password: logs, output, Spark's UI and event log, its checkpoint, its files, Delta's."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from binlog_source.upstream.rehearsal import load
+from jobs.mariadb import PrivateMariaDB
+from tests.golden_case import GOLDEN
+from tests.torture.arena import ROOT, Arena, Cut
+
+pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql]
+
+PAGES = ("jobs/", "stages/", "storage/", "environment/", "executors/", "SQL/", "StreamingQuery/")
+REST = ("environment", "executors", "jobs", "stages", "sql?details=true&planDescription=true&length=1000", "storage/rdd")
+
+
+def test_a_run_leaves_no_trace_of_the_password(fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> None:
+    """The password comes in a flag, the way that is told most of; batches go in parts, so executors log in too."""
+    password = fresh_mariadb.target().password
+    cut = Cut(step_bytes=300, max_bytes=2500, atomic_rows=1)
+    with Arena(load(GOLDEN / "txn"), fresh_mariadb, tmp_path / "run", "raw", cut) as arena:
+        arena.write()
+        with running(arena, tmp_path, password) as ui:
+            wait_for_parts(fresh_mariadb, arena.case.end_ts)
+            seen = dict(pages(ui))
+    files = [path for path in (tmp_path / "run").rglob("*") if path.is_file() and "target" not in path.parts]
+    assert any("eventlog" in path.parts and path.stat().st_size for path in files)
+    assert any("local" in path.parts for path in files), "Spark's own files, as a kill leaves them"
+    assert sum(len(text) for text in seen.values()) > 100_000
+    found = [name for name, text in seen.items() if password in text]
+    found += [str(path) for path in files if password.encode() in path.read_bytes()]
+    assert found == []
+
+
+def test_a_wrong_password_is_not_told(fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> None:
+    with Arena(load(GOLDEN / "txn"), fresh_mariadb, tmp_path, "sorted") as arena:
+        arena.write()
+        with arena.drainer(flags=["--syncer.to.password=hard-to-guess", "--log-level=debug"]) as drainer:
+            assert drainer.wait() == 1
+            assert "Access denied" in drainer.output() and "hard-to-guess" not in drainer.output()
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"hard-to-guess" in path.read_bytes()]
+
+
+@contextlib.contextmanager
+def running(arena: Arena, work_dir: Path, password: str) -> Iterator[str]:
+    """The drainer by its entry script, killed at the end so that it cleans nothing up; gives the address of its UI."""
+    run = arena.work_dir
+    (run / "eventlog").mkdir()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    spark = {
+        "spark.ui.enabled": "true",
+        "spark.ui.port": port,
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": f"file://{run / 'eventlog'}",
+        "spark.local.dir": run / "local",
+    }
+    conf = [word for name, value in spark.items() for word in ("--conf", f"{name}={value}")]
+    flags = arena.flags() | {"syncer.to.password": password, "source.ending-commit-ts": 0, "log-level": "debug"}
+    command = [str(ROOT / "spark-submit.sh"), *conf, "drainer", *(f"--{name}={value}" for name, value in flags.items())]
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("TIDB_BINLOG")} | {"TIDB_BINLOG_LOG": str(run / "job.log")}
+    with (run / "out.txt").open("wb") as out:
+        process = subprocess.Popen(command, env=environ, cwd=work_dir, stdout=out, stderr=out, start_new_session=True)
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def wait_for_parts(target: PrivateMariaDB, end_ts: int) -> None:
+    """Until everything is there; every batch of it went in parts."""
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline:
+        with contextlib.suppress(Exception), target.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT checkPoint FROM tidb_binlog.checkpoint")
+            if json.loads(cursor.fetchall()[0][0])["commitTS"] >= end_ts:
+                return
+        time.sleep(0.2)
+    raise AssertionError("the drainer did not get to the end")
+
+
+def pages(ui: str) -> Iterator[tuple[str, str]]:
+    """What the UI shows, as pages and by its REST interface."""
+    for page in PAGES:
+        yield page, fetched(f"{ui}/{page}")
+    (application,) = json.loads(fetched(f"{ui}/api/v1/applications"))
+    for name in REST:
+        yield name, fetched(f"{ui}/api/v1/applications/{application['id']}/{name}")
+
+
+def fetched(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        return str(answer.read().decode())
