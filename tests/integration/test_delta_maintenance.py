@@ -102,3 +102,25 @@ def test_spark_keeps_few_batches(spark: "SparkSession", tmp_path: Path) -> None:
     query.stop()
     for kept in ("offsets", "commits"):
         assert len([file for file in (tmp_path / kept).iterdir() if file.name.isdigit()]) <= 25
+
+
+def test_delta_removes_its_old_log_files(spark: "SparkSession", tmp_path: Path) -> None:
+    """By whole days, at a checkpoint that a later one follows: so the files are made old here, one after another, as days of running make them."""
+    path = str(tmp_path / "delta")
+    log = Path(path) / "_delta_log"
+    table = DeltaTable(spark, path, "query", TARGET)
+    table.append([row(0)])
+    DeltaMaintenance(spark, (path,), QUICK).look()
+    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.checkpointInterval' = '4')")
+    for batch_id in range(1, 10):
+        table.append([row(batch_id)])
+        if batch_id == 5:
+            long_ago = time.time() - 4 * 86_400
+            for age, file in enumerate(sorted(log.iterdir())):
+                os.utime(file, (long_ago + age, long_ago + age))
+    checkpoints = sorted(int(file.name.split(".")[0]) for file in log.glob("*.checkpoint.parquet"))
+    assert min(int(file.name.split(".")[0]) for file in log.glob("*.json")) == checkpoints[0] > 0
+    everything = list(range(10))
+    assert batches(spark, path) == everything
+    table.append([row(1)])
+    assert batches(spark, path) == everything, "the table knows its txnVersion still"
