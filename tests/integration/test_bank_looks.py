@@ -24,7 +24,7 @@ from tests.torture.bank_states import TOTAL, Change, bank_changes, states_at
 
 pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
-PACES = [float(pace) for pace in os.environ.get("TIDB_BINLOG_PACES", "0.2").split(",")]
+PACES = [float(pace) for pace in os.environ.get("TIDB_BINLOG_PACES", "0.02").split(",")]
 LOOKS, STATES = 1000, 30
 
 LOOK = (
