@@ -55,8 +55,8 @@ unit: setup-dev ## pure tests: no Spark, no server
 	$(PYTEST) tests/unit tests/test_layout.py
 
 .PHONY: property
-property: setup-dev ## property tests against simple models
-	$(PYTEST) tests/property
+property: setup-dev ## property tests against simple models, with new examples each time
+	TIDB_BINLOG_EXAMPLES=new $(PYTEST) tests/property tests/unit
 
 .PHONY: contract
 contract: setup-etcd ## one suite over both registries, PD's with a real etcd

@@ -1,14 +1,22 @@
 """Fixtures that more than one test package needs: real servers, each made once and only when asked for."""
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from jobs.mariadb import PrivateMariaDB
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+# The same examples in every run of `make test`, which decides over a change; `make property` draws new ones.
+settings.register_profile("same", derandomize=True, deadline=None)
+settings.register_profile("new", deadline=None)
+settings.load_profile(os.environ.get("TIDB_BINLOG_EXAMPLES", "same"))
 
 
 @pytest.fixture(scope="session")
