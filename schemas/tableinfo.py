@@ -304,6 +304,14 @@ class TableInfo:
                 keys.append(columns)
         return tuple(key for key in keys if key)
 
+    @property
+    def has_computed_key(self) -> bool:
+        """Whether some unique key is over a generated column, an expression's hidden one among them."""
+        return any(
+            (i.unique or i.primary) and i.state == PUBLIC and any(c.generated or c.hidden for c in self.index_columns(i))
+            for i in self.indexes
+        )
+
 
 def _bits(text: str | None) -> bytes | None:
     if text is None:

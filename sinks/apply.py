@@ -43,7 +43,7 @@ from sinks.batch import (
     without,
 )
 from sinks.checked import Effects, checked
-from sinks.ddl_apply import DdlOutcome, apply_ddl, ensure_ddl_table, load_applied, load_refused
+from sinks.ddl_apply import DdlOutcome, apply_ddl, ensure_ddl_table, forget_later, load_applied, load_refused
 from sinks.ddl_text import silent_losses
 from sinks.dialect import Flavour
 from sinks.frozen import RefusedJobs, fitted
@@ -55,7 +55,7 @@ from sinks.password import ShippedTarget
 from sinks.patience import Patience, Waited
 from sinks.plan import Plan, PlanLimits, plan_rows
 from sinks.route import Route
-from sinks.segments import AppliedJobs, DdlStep, RowsStep, Touch, plan_steps
+from sinks.segments import AppliedJobs, DdlStep, RowsStep, Touch, plan_steps, replay_steps
 from sinks.session import Session, connect, run_retried, run_transaction
 
 _log = logging.getLogger(__name__)
@@ -131,6 +131,8 @@ class BatchApplier:
         self._refused: RefusedJobs = frozenset()
         self._shipped: tuple[SchemaHistory, Broadcast[SchemaHistory]] | None = None
         self._shipped_target: ShippedTarget | None = None
+        self._in_a_span = False
+        """Parts of a span are in, others are not."""
         self._waited_for: set[int] = set()
         self._lease: Lease | None = None
         self._guard: LeaseGuard | None = None
@@ -163,6 +165,7 @@ class BatchApplier:
         history = self._feed.snapshot()
         found = run_retried(self._connect, partial(self._stand, history), self._patience)
         self.commit_ts = begin(self._lease.target, found.commit_ts if found.known else None)
+        self._transact(self._forget_beyond)
         version = found.schema_version or history.version_at(self.commit_ts)
         self._applied, self._refused = run_retried(self._connect, partial(self._done_and_refused, version), self._patience)
         if not found.known:
@@ -206,6 +209,20 @@ class BatchApplier:
         progress.lock_checkpoint(session, self._cluster_id, schema)
         return progress.load(session, self._cluster_id, schema)
 
+    def _forget_beyond(self, session: Session) -> None:
+        """What is recorded of DDLs and parts is written with the checkpoint; what is beyond it is of data that is not there any more."""
+        schema = self._apply.checkpoint_schema
+        progress.forget_other_spans(session, self._cluster_id, self.commit_ts, schema)
+        jobs = forget_later(session, self._apply, self._cluster_id, self.commit_ts)
+        if jobs:
+            _log.warning(
+                "%s.spark_ddl held DDL jobs %s as done, of a time after the checkpoint %d: the target's data was restored or its checkpoint set. They are "
+                "forgotten and executed again",
+                schema,
+                jobs,
+                self.commit_ts,
+            )
+
     def _save_first(self, session: Session) -> None:
         self._standing(session, 0, self.commit_ts)
         self._save(session, self.commit_ts, self._applied, consistent=True)
@@ -217,13 +234,12 @@ class BatchApplier:
         with self._persisted(parallel.keyed(transactions, self._ship(history), span.parts)) as events:
             found = self._summary(events, parallel.controls(events), Controls(span.from_ts, span.to_ts, ()))
             with self._all_keyed(events, transactions, found, history, span.parts) as keyed:
-                steps = plan_steps((span.from_ts, span.to_ts), (), found.touches, self._feed.snapshot(), self._applied)
-                rows = [s for s in steps if isinstance(s, RowsStep)]
-                if len(steps) != 1 or not rows:
-                    raise ApplyError(
-                        f"the unfinished span ({span.from_ts}, {span.to_ts}] was begun without a DDL in it, its replay finds {len(steps)} steps"
-                    )
-                self._apply_in_parts(keyed, rows[0], span.parts, tally)
+                ddls, rows = replay_steps((span.from_ts, span.to_ts), found.touches, self._feed.snapshot(), self._applied)
+                self._in_a_span = True
+                for ddl in ddls:
+                    self._apply_ddl(ddl, tally)
+                self._in_a_span = False
+                self._apply_in_parts(keyed, rows, span.parts, tally)
         self._send(-1, span.from_ts, tally)
 
     def __call__(self, transactions: DataFrame, batch_id: int) -> None:
@@ -492,7 +508,7 @@ class BatchApplier:
 
     def _save_ddl(self, session: Session, step: DdlStep, _: object) -> None:
         self._standing(session, self.commit_ts, step.commit_ts)
-        self._save(session, step.commit_ts, step.applied, consistent=True)
+        self._save(session, step.commit_ts, step.applied, consistent=not self._in_a_span)
 
     def _save(self, session: Session, commit_ts: int, applied: AppliedJobs, *, consistent: bool) -> None:
         progress.save_checkpoint(session, self._cluster_id, commit_ts, applied.version, consistent, self._apply.checkpoint_schema)

@@ -5,7 +5,8 @@ with the statements in doubt cut into rows, so that every finding, and every ref
 leaves as ``FindingError`` before anything is committed; with ``record`` the target gets the row all the same.
 """
 
-from collections.abc import Callable, Iterable
+import itertools
+from collections.abc import Callable, Container, Iterable
 from typing import TypeVar
 
 from conf.model import ApplyConfig
@@ -21,6 +22,11 @@ T = TypeVar("T")
 
 _DUPLICATE = 1062
 _PACKET_TOO_LARGE = 1153
+_NOT_COMPARABLE = 1267
+"""A text is compared with a column whose charset cannot hold it: no row there has it."""
+_ROUNDS = 8
+"""Tries in which statements are named one after the other; beyond them each is run row by row."""
+_ALL = range(1 << 62)
 CLOSER_ROWS = 10_000
 """Rows of a transaction that are run one by one to name those concerned; a doubt beyond them is named by its statement."""
 
@@ -28,7 +34,7 @@ CLOSER_ROWS = 10_000
 class Effects:
     """Runs the statements of one transaction and gathers what is found."""
 
-    def __init__(self, session: Session, apply: ApplyConfig, closer: frozenset[int] = frozenset()) -> None:
+    def __init__(self, session: Session, apply: ApplyConfig, closer: Container[int] = ()) -> None:
         """``closer``: the numbers of the statements to run row by row."""
         self._session = session
         self._apply = apply
@@ -57,8 +63,13 @@ class Effects:
             self._number += 1
         return rows
 
+    @property
+    def refused(self) -> bool:
+        """Whether a statement was refused as a whole: its rows are not in."""
+        return bool(self._refused)
+
     def to_look_at(self) -> frozenset[int]:
-        """The numbers of the statements that are to be run again row by row."""
+        """The numbers of the statements that are to be run again row by row, beyond those that were."""
         found, rows = set(self._refused), 0
         for number, size in self._doubted.items():
             rows += size
@@ -72,8 +83,6 @@ class Effects:
         except RetryableApplyError:
             raise
         except ApplyError:
-            if self._closer:
-                raise
             self._refused.add(self._number)
             return
         if findings:
@@ -86,6 +95,8 @@ class Effects:
         except RetryableApplyError:
             raise
         except ApplyError as error:
+            if error.errno == _NOT_COMPARABLE and statement.effect is Effect.REMOVES:
+                return (finding(statement, FindingKind.ROWS, f"the row cannot be looked for, so it was not there: {error.words}", 0),)
             if error.errno != _DUPLICATE or statement.effect is Effect.REMOVES or not statement.origin.key:
                 raise self._refusal(statement, error) from (error if self._apply.log_row_data else None)
             self._send(statement, statement.as_replace())
@@ -119,7 +130,7 @@ class Effects:
 
 
 def checked(session: Session, apply: ApplyConfig, write: Callable[[Effects], T]) -> tuple[T, tuple[Finding, ...]]:
-    """Have ``write`` done in the open transaction of ``session``, twice where something is in doubt; its result and what was found.
+    """Have ``write`` done in the open transaction of ``session``, again where something is in doubt; its result and what was found.
 
     Args:
         session: in a transaction that nothing was done in yet.
@@ -129,13 +140,17 @@ def checked(session: Session, apply: ApplyConfig, write: Callable[[Effects], T])
     Raises:
         FindingError: something was found, and ``on-finding`` is ``stop``; the transaction must not be committed.
     """
-    effects = Effects(session, apply)
-    result = write(effects)
-    if closer := effects.to_look_at():
+    closer: frozenset[int] = frozenset()
+    for number in itertools.count(1):
+        # What is written row by row may bring the rows of another statement in the way of a third: so until nothing new is refused.
+        effects = Effects(session, apply, closer if number < _ROUNDS else _ALL)
+        result = write(effects)
+        more = effects.to_look_at()
+        if not (effects.refused or (more and not closer)):
+            break
+        closer |= more
         session.rollback()
         session.begin()
-        effects = Effects(session, apply, closer)
-        result = write(effects)
     if effects.findings and apply.on_finding == "stop":
         raise FindingError(_stop_text(effects.findings, apply.log_row_data))
     return result, tuple(effects.findings)

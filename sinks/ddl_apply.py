@@ -98,6 +98,16 @@ def load_applied(session: Target, config: ApplyConfig, cluster_id: int, version:
     return AppliedJobs(version, frozenset(int(job_id) for (job_id,) in rows))
 
 
+def forget_later(session: Target, config: ApplyConfig, cluster_id: int, commit_ts: int) -> tuple[int, ...]:
+    """Forget jobs that were ended later than the target's checkpoint, in the caller's transaction; their ids. An intent is judged by what is there."""
+    which = f"FROM {_table(config)} WHERE cluster_id = %s AND commit_ts > %s AND state NOT IN (%s, %s)"
+    values = [cluster_id, commit_ts, INTENT, REFUSED]
+    jobs = tuple(int(job_id) for (job_id,) in session.query(f"SELECT job_id {which} ORDER BY commit_ts", values))
+    if jobs:
+        session.execute(f"DELETE {which}", values)
+    return jobs
+
+
 def load_refused(session: Target, config: ApplyConfig, cluster_id: int) -> RefusedJobs:
     """The jobs that the policy passed over: their tables are frozen (``sinks.frozen``). A row set to ``done`` by hand thaws its table."""
     rows = session.query(

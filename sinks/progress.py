@@ -192,10 +192,17 @@ def finish_span(session: Session, cluster_id: int, from_ts: int, to_ts: int, sch
     session.execute(f"DELETE FROM {_progress(schema)} WHERE cluster_id = %s AND to_ts <= %s", [cluster_id, to_ts])
 
 
+def forget_other_spans(session: Session, cluster_id: int, commit_ts: int, schema: str = CHECKPOINT_SCHEMA) -> None:
+    """Forget markers of spans that begin elsewhere than at the checkpoint: they are of data that was there before it was set."""
+    session.execute(
+        f"DELETE FROM {_progress(schema)} WHERE cluster_id = %s AND to_ts > %s AND from_ts <> %s", [cluster_id, commit_ts, commit_ts]
+    )
+
+
 def _create_statements(schema: str) -> tuple[str, ...]:
     return (
         f"CREATE DATABASE IF NOT EXISTS {quote_name(schema)}",
-        f"CREATE TABLE IF NOT EXISTS {_checkpoint(schema)} (clusterID bigint unsigned primary key, checkPoint MEDIUMTEXT)",
+        f"CREATE TABLE IF NOT EXISTS {_checkpoint(schema)} (clusterID bigint unsigned primary key, checkPoint MEDIUMTEXT) ENGINE=InnoDB",
         f"CREATE TABLE IF NOT EXISTS {_progress(schema)} ("
         "cluster_id bigint unsigned NOT NULL, "
         "from_ts bigint unsigned NOT NULL, to_ts bigint unsigned NOT NULL, part int NOT NULL, parts int NOT NULL, "
@@ -242,5 +249,7 @@ def _load_unfinished(session: Session, cluster_id: int, commit_ts: int, schema: 
             "before there was a lease. Compare the tables with the upstream, mend them, delete the markers of the spans that are not to be finished"
         )
     from_ts, to_ts, parts = spans[0]
+    if from_ts != commit_ts:
+        return None  # a span is begun with the checkpoint at its start: the data was restored, or the checkpoint set, since
     done = frozenset((part, str(phase)) for f, t, part, n, phase in rows if (f, t, n) == spans[0] and phase != Mark.SPAN)
     return UnfinishedSpan(from_ts, to_ts, parts, done)

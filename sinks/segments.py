@@ -150,6 +150,21 @@ def plan_steps(
     return planner.finish()
 
 
+def replay_steps(
+    span: tuple[int, int], touches: Sequence[Touch], history: SchemaHistory, applied: AppliedJobs
+) -> tuple[tuple[DdlStep, ...], RowsStep]:
+    """The rows of a span that was begun as one step, and what must be executed before all of them.
+
+    When it was begun every job that its rows need had been executed. A job that is needed all the same is one that the history did not show then.
+    """
+    planner = _Planner(span, history, applied)
+    for touch in sorted(touches, key=lambda t: t.first_commit_ts):
+        planner.read_begun_rows(touch)
+    *ddls, rows = planner.finish()
+    assert isinstance(rows, RowsStep)
+    return tuple(d for d in ddls if isinstance(d, DdlStep)), rows
+
+
 class _Planner:
     def __init__(self, span: tuple[int, int], history: SchemaHistory, applied: AppliedJobs) -> None:
         self._after, self._to = span
@@ -184,10 +199,17 @@ class _Planner:
             at = max(touch.first_commit_ts - 1, self._after)
             self._close_rows(at)
             self._after = at
-        for job in early:
+        self._execute_early(early)
+        self._rows.append(touch)
+
+    def read_begun_rows(self, touch: Touch) -> None:
+        self._execute_early(self._unread_jobs(touch))
+        self._rows.append(touch)
+
+    def _execute_early(self, jobs: Iterable[Job]) -> None:
+        for job in jobs:
             before, self._applied = self._applied, self._applied.with_early(job)
             self._steps.append(DdlStep(self._after, job, job.query, True, before, self._applied))
-        self._rows.append(touch)
 
     def finish(self) -> tuple[RowsStep | DdlStep, ...]:
         if self._after < self._to or not self._steps:

@@ -32,6 +32,8 @@ T = TypeVar("T")
 
 _NOT_OURS_TO_SET = frozenset({ER.UNKNOWN_SYSTEM_VARIABLE, 1227, 1238})
 """There is no such variable, we may not set it, or nobody may."""
+_MOST_TIMES = 64
+"""An hour, where the settings say a minute."""
 _HEAD = 200
 """Characters of a statement that an error shows."""
 _SEARCHED = 100_000
@@ -57,6 +59,7 @@ _IF_KNOWN = (
     ("range_optimizer_max_mem_size", "0"),  # MySQL: the same
     ("max_error_count", "65535"),  # every warning of a statement is kept until it is read
     ("tidb_constraint_check_in_place", "1"),  # TiDB: a duplicate is refused by its INSERT, not at the commit
+    ("default_storage_engine", "InnoDB"),  # statements name no engine, and a table without transactions would keep half of one
     ("explicit_defaults_for_timestamp", "1"),  # a TIMESTAMP without a word about NULL may be NULL, as in TiDB
     ("allow_auto_random_explicit_insert", "1"),  # the rest: TiDB, as the Drainer sets them
     ("tidb_txn_mode", "'optimistic'"),
@@ -114,6 +117,11 @@ class Session:
     def rollback(self) -> None:
         """Undo it."""
         self.execute("ROLLBACK")
+
+    def wait_longer(self, times: int) -> None:
+        """Let each statement take ``times`` as long as the settings say."""
+        connection: Any = self._connection
+        connection._read_timeout *= times
 
     def close(self) -> None:
         """Drop the connection, and with it whatever was not committed; safe to call twice."""
@@ -187,11 +195,22 @@ def run_transaction(session_factory: Callable[[], Session], work: Callable[[Sess
 
 
 def run_retried(session_factory: Callable[[], Session], work: Callable[[Session], T], patience: Patience) -> T:
-    """Run ``work`` with a fresh session, and with another one after an error that may pass; the last error leaves."""
+    """Run ``work`` with a fresh session, and with another one after an error that may pass; the last error leaves.
+
+    A statement that got no answer in time has twice the time in the next try: the same again might never end.
+    """
+    times = 1
 
     def once() -> T:
+        nonlocal times
         with session_factory() as session:
-            return work(session)
+            if times > 1:
+                session.wait_longer(times)
+            try:
+                return work(session)
+            except RetryableApplyError as error:
+                times = min(times * 2, _MOST_TIMES) if _timed_out(error.errno, error.words) else times
+                raise
 
     return retried(once, patience)
 
@@ -246,7 +265,7 @@ def _prepare(session: Session, target: TargetConfig, apply: ApplyConfig) -> None
     session.execute("SET NAMES utf8mb4")
     # A process that was stopped holds locks for as long as its connections live: the server ends them when they are silent.
     values = [",".join(filter(None, (apply.sql_mode, ALWAYS))), math.ceil(apply.lease_timeout)]
-    session.execute("SET SESSION time_zone = '+00:00', foreign_key_checks = 0, sql_mode = %s, wait_timeout = %s", values)
+    session.execute("SET SESSION time_zone = '+00:00', foreign_key_checks = 0, unique_checks = 1, sql_mode = %s, wait_timeout = %s", values)
     version, packet, sql_mode = session.query("SELECT VERSION(), @@max_allowed_packet, @@SESSION.sql_mode")[0]
     _check_sql_mode(str(sql_mode), apply)
     session.flavour = flavour_of(str(version))
@@ -286,7 +305,15 @@ def _as_apply_error(error: pymysql.err.MySQLError | OSError, where: str, what: s
     errno = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     words = error.args[1] if len(error.args) > 1 and error.args[1] else str(error) or "the connection is closed"
     kind = RetryableApplyError if passing(errno, str(words)) else ApplyError
-    return kind(f"{what}: error {errno}, {words if show else without_values(str(words))}", errno, str(words), where)
+    hint = (
+        "; a statement may take as long as syncer.to.read-timeout says, twice that in the next try" if _timed_out(errno, str(words)) else ""
+    )
+    return kind(f"{what}: error {errno}, {words if show else without_values(str(words))}{hint}", errno, str(words), where)
+
+
+def _timed_out(errno: int, words: str) -> bool:
+    """Whether the server gave no answer within the read timeout; the driver's words end so."""
+    return errno == CR.CR_SERVER_LOST and "timed out" in words
 
 
 def _info_of(result: Any) -> str:

@@ -11,7 +11,7 @@ from jobs.mariadb import PrivateMariaDB
 from schemas.errors import ApplyError, FindingError
 from schemas.findings import Finding, FindingKind
 from schemas.history import TableAt
-from schemas.tableinfo import ColumnType
+from schemas.tableinfo import ColumnFlag, ColumnType
 from sinks.checked import CLOSER_ROWS, checked
 from sinks.patience import Patience
 from sinks.plan import PlanLimits, plan_rows
@@ -24,6 +24,7 @@ RECORD = ApplyConfig(log_row_data=True)
 STOP = ApplyConfig(on_finding="stop")
 PAIR = table([column("id", flag=INT_PK), column("u"), text("v")], [index("uu", ("u", -1))], handle="int")
 KEYLESS = table([column("a"), text("b")])
+LIMITS = PlanLimits()
 PAIR_SQL = "CREATE TABLE d.t (id bigint primary key, u bigint, v {type}, UNIQUE KEY uu (u)) ENGINE=InnoDB"
 
 
@@ -44,9 +45,11 @@ def sql(target: TargetConfig, *statements: str) -> list[tuple[object, ...]]:
         return session.query(statements[-1])
 
 
-def apply(target: TargetConfig, events: Events, at: TableAt = PAIR, config: ApplyConfig = RECORD) -> tuple[Finding, ...]:
+def apply(
+    target: TargetConfig, events: Events, at: TableAt = PAIR, config: ApplyConfig = RECORD, limits: PlanLimits = LIMITS
+) -> tuple[Finding, ...]:
     """One transaction as the driver and the executors run it; the transactions seen say how often it was run."""
-    plan = plan_rows(events.table(), {TABLE_ID: at}, PlanLimits())
+    plan = plan_rows(events.table(), {TABLE_ID: at}, limits)
 
     def work(session: Session) -> tuple[Finding, ...]:
         return checked(session, config, lambda effects: [effects.run(plan.deletes), effects.run(plan.writes)])[1]
@@ -199,3 +202,63 @@ def test_an_error_that_may_pass_is_no_finding(target: TargetConfig) -> None:
         with pytest.raises(ApplyError) as caught:
             apply(short, Events(PAIR).update((1, 1, "a"), (1, 1, "b")).update((1, 1, "b"), (1, 1, "c")))
     assert caught.value.errno == 1205
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 2000])
+def test_rows_of_several_statements_that_meet_each_other_are_found(target: TargetConfig, most: int) -> None:
+    """The target has a key that the upstream has no more; what one statement writes row by row is in the way of the next."""
+    sql(
+        target,
+        "CREATE TABLE d.t (id bigint primary key, v bigint, UNIQUE KEY u (v)) ENGINE=InnoDB",
+        "INSERT INTO d.t VALUES (1,10)",
+        "SELECT 1",
+    )
+    at = table([column("id", flag=INT_PK), column("v")], handle="int")
+    events = Events(at).update((1, 10), (1, 50))
+    for i, v in enumerate((50, 51, 51, 52, 52, 53, 54, 54)):
+        events.insert(100 + i, v)
+    findings = apply(target, events, at, limits=PlanLimits(max_rows=most))
+    assert {f.kind for f in findings} == {FindingKind.ROWS}
+    assert sql(target, "SELECT v, MAX(id) FROM d.t GROUP BY v ORDER BY v") == [(50, 100), (51, 102), (52, 104), (53, 105), (54, 107)]
+
+
+@pytest.mark.parametrize("unique", [True, False])
+def test_a_row_that_the_target_could_not_hold_can_be_removed_again(target: TargetConfig, unique: bool) -> None:
+    key = "UNIQUE KEY u (v)" if unique else "KEY u (v)"
+    sql(target, f"CREATE TABLE d.t (v varchar(100) CHARACTER SET latin1 NOT NULL, a bigint, {key}) ENGINE=InnoDB", "SELECT 1")
+    at = table([text("v", int(ColumnFlag.NOT_NULL)), column("a")], [index("u", ("v", -1), unique=unique)])
+    assert len(apply(target, Events(at).insert("日本", 1, rowid=1).insert("ok", 2, rowid=2), at)) == 1
+    (found,) = apply(target, Events(at, 2000).delete("日本", 1, rowid=1).delete("ok", 2, rowid=2), at)
+    assert (found.kind, found.found, found.commit_ts) == (FindingKind.ROWS, 0, 2001)
+    assert sql(target, "SELECT v FROM d.t") == [("??",)]
+
+
+@pytest.mark.parametrize("key", ["", ", UNIQUE KEY u (v)", ", KEY u (v)"])
+def test_the_last_of_64_members_of_a_set(target: TargetConfig, key: str) -> None:
+    members = tuple(f"m{i}" for i in range(64))
+    sql(target, f"CREATE TABLE d.t (v SET{members} NOT NULL, a bigint{key}) ENGINE=InnoDB", "SELECT 1")
+    v = dataclasses.replace(column("v", ColumnType.SET, int(ColumnFlag.NOT_NULL), 20, 0, "utf8mb4"), elems=members)
+    at = table([v, column("a")], [index("u", ("v", -1), unique="UNIQUE" in key)] if key else [])
+    last, first_and_last, first = 1 << 63, (1 << 63) + 1, 1
+    events = Events(at).insert(last, 1, rowid=1).insert(first_and_last, 2, rowid=2).insert(first, 3, rowid=3)
+    assert apply(target, events, at, STOP) == ()
+    events = (
+        Events(at, 2000).update((last, 1), (last, 9), rowid=1).delete(first_and_last, 2, rowid=2).update((first, 3), (last + 2, 3), rowid=3)
+    )
+    assert apply(target, events, at, STOP) == ()
+    assert sql(target, "SELECT v, a FROM d.t ORDER BY a") == [("m1,m63", 3), ("m63", 9)]
+
+
+def test_values_of_a_generated_key_change_places(target: TargetConfig) -> None:
+    """No image holds them."""
+    sql(
+        target,
+        "CREATE TABLE d.t (id bigint primary key, a bigint, g bigint AS (a % 10) STORED, UNIQUE KEY u (g)) ENGINE=InnoDB",
+        "INSERT INTO d.t (id, a) VALUES (1,1),(2,2),(3,3)",
+        "SELECT 1",
+    )
+    g = dataclasses.replace(column("g"), generated_expr="`a` % 10", generated_stored=True)
+    at = table([column("id", flag=INT_PK), column("a"), g], [index("u", ("g", -1))], handle="int")
+    events = Events(at).update((1, 1, 1), (1, 4, 4)).update((2, 2, 2), (2, 1, 1)).update((1, 4, 4), (1, 2, 2)).update((3, 3, 3), (3, 13, 3))
+    assert apply(target, events, at, STOP) == ()
+    assert sql(target, "SELECT * FROM d.t ORDER BY id") == [(1, 2, 2), (2, 1, 1), (3, 13, 3)]

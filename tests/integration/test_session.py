@@ -10,6 +10,7 @@ import pytest
 from conf.model import ApplyConfig, TargetConfig
 from jobs.mariadb import PrivateMariaDB
 from schemas.errors import ApplyError, ConfigError, RetryableApplyError
+from sinks import progress
 from sinks.dialect import Flavour
 from sinks.literals import Form, join_cells, literals
 from sinks.patience import Patience
@@ -64,6 +65,36 @@ def test_any_password(target: TargetConfig, password: str) -> None:
         with connect(replace(target, user="h_session", password=password), ApplyConfig()) as other:
             assert other.query("SELECT CURRENT_USER()") == [("h_session@localhost",)]
         session.execute("DROP USER h_session@localhost")
+
+
+@pytest.mark.parametrize("engine", ["MyISAM", "Aria"])
+def test_tables_have_transactions_whatever_the_servers_default(target: TargetConfig, engine: str) -> None:
+    with connect(target, ApplyConfig()) as session:
+        ((before,),) = session.query("SELECT @@GLOBAL.default_storage_engine")
+        session.execute(f"SET GLOBAL default_storage_engine = {engine}, GLOBAL unique_checks = 0")
+        try:
+            with connect(target, ApplyConfig()) as other:
+                assert other.query("SELECT @@default_storage_engine, @@unique_checks") == [("InnoDB", 1)]
+                progress.ensure_tables(other, "h_session")
+                engines = other.query("SELECT DISTINCT engine FROM information_schema.tables WHERE table_schema = 'h_session'")
+                assert engines == [("InnoDB",)]
+        finally:
+            session.execute(f"SET GLOBAL default_storage_engine = {before}, GLOBAL unique_checks = 1")
+
+
+def test_a_statement_that_takes_long_has_longer_in_the_next_try(target: TargetConfig) -> None:
+    tries = []
+
+    def work(session: Session) -> int:
+        tries.append(1)
+        return int(session.query("SELECT SLEEP(2.5)")[0][0])
+
+    waited = []
+    patience = Patience(retries=3, pause=lambda _: None, tell=waited.append)
+    assert run_transaction(lambda: connect(replace(target, read_timeout=1.0), ApplyConfig()), work, patience) == 0
+    assert len(tries) == 3
+    with pytest.raises(RetryableApplyError, match="may take as long as syncer.to.read-timeout says"):
+        run_transaction(lambda: connect(replace(target, read_timeout=1.0), ApplyConfig()), work, Patience(retries=0))
 
 
 def test_bytes_and_arguments(target: TargetConfig) -> None:

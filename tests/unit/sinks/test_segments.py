@@ -4,8 +4,8 @@ import pytest
 
 from schemas.errors import HistoryUnavailable
 from schemas.history import SchemaHistory
-from sinks.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, Touch, plan_steps
-from tests.ddl_jobs import column, database, history, job, table
+from sinks.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, Touch, plan_steps, replay_steps
+from tests.ddl_jobs import INT, column, database, history, index, job, table
 from tests.golden_case import load_case
 
 WIDE = [column(1, "id"), column(2, "a")]
@@ -155,6 +155,20 @@ def test_three_hundred_ddls_share_a_batch() -> None:
     steps = plan_steps((0, 9999), events, touches, history(*made, *jobs), AppliedJobs(50))
     assert [type(s) for s in steps] == [DdlStep, RowsStep] * 300
     assert all(s.row_events == 1 and len(s.tables) == 1 for s in steps if isinstance(s, RowsStep))
+
+
+def test_a_begun_span_is_one_step_whatever_the_history_shows_since() -> None:
+    """Its rows were written when nobody checked the unique key any more; the job of that was not shown yet when the span was begun."""
+    pk, v = column(1, "id", {**INT, "Flag": 4099}), column(2, "v")
+    create = job(2, 3, table(10, "t", [pk, v], index_info=[index(1, "u", ("v", 1), unique=True)]))
+    drop = job(9, 8, table(10, "t", [pk, v]), version=9, start_ts=70)
+    other = job(3, 3, table(20, "u"))
+    touches = [Touch(20, 3, 60, 5, 80), Touch(10, 7, 100, 5000, 110)]
+    ddls, rows = replay_steps((50, 200), touches, history(database(1), create, other), AppliedJobs(3))
+    assert (ddls, outline((rows,))) == ((), [(50, 200, 5005)])
+    ddls, rows = replay_steps((50, 200), touches, history(database(1), create, other, drop), AppliedJobs(3))
+    assert outline((*ddls, rows)) == [("early", 50, 9), (50, 200, 5005)]
+    assert rows.tables[10].info.indexes == () and rows.applied == ddls[0].applied == AppliedJobs(3, frozenset({9}))
 
 
 def test_golden_ddl() -> None:
