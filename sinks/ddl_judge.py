@@ -70,7 +70,7 @@ class Judge:
             return self._gone(now)
         if kind in _MOVES:
             return self._moved(earlier, now)
-        if earlier.picture.same_as(now) or (kind in _MAKES and earlier.was_refused_before):
+        if earlier.picture.same_as(now) or (kind in _MAKES and (earlier.was_refused_before or self._stood(earlier.picture))):
             return False
         if kind in _EMPTIES:
             return self._emptied()
@@ -90,6 +90,10 @@ class Judge:
         ):
             return False
         return not any(t.create for t in now.objects.values())
+
+    def _stood(self, before: Picture) -> bool:
+        """Something was there under a name that the job makes, so that it must be looked at whatever else came."""
+        return any(before.holds(t.schema, t.name) for t in self._subject.after)
 
     def _emptied(self) -> bool:
         old, after = self._subject.old, self._subject.info
