@@ -63,6 +63,15 @@ class ColumnFlag(IntFlag):
     ON_UPDATE_NOW = 1 << 13
 
 
+class PartitionType(IntEnum):
+    """``type`` of a table's partitions."""
+
+    RANGE = 1
+    HASH = 2
+    LIST = 3
+    KEY = 4
+
+
 # Plain numbers: flags of an enum are ten times as slow to test, and these are tested for every value.
 _NOT_NULL, _PRI_KEY, _UNSIGNED = int(ColumnFlag.NOT_NULL), int(ColumnFlag.PRI_KEY), int(ColumnFlag.UNSIGNED)
 
@@ -208,6 +217,20 @@ class PartitionDef:
 
     id: int
     name: str
+    less_than: tuple[str, ...] = ()
+    """The boundary of RANGE, a value per column: a number where the text had an expression, a quoted literal or MAXVALUE."""
+    in_values: tuple[tuple[str, ...], ...] = ()
+    """The values of LIST, likewise."""
+
+    @classmethod
+    def from_json(cls, json: Mapping[str, Any]) -> Self:
+        """Read one element of ``partition.definitions``."""
+        return cls(
+            id=json["id"],
+            name=json["name"]["O"],
+            less_than=tuple(json.get("less_than") or ()),
+            in_values=tuple(tuple(values) for values in json.get("in_values") or ()),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +254,8 @@ class TableInfo:
     comment: str
     foreign_keys: tuple[str, ...] = ()
     """Their names."""
+    partition_type: int = 0
+    """How rows are spread over ``partitions``, as ``PartitionType``; 0 = not at all."""
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> Self:
@@ -254,12 +279,13 @@ class TableInfo:
             indexes=tuple(IndexInfo.from_json(i) for i in json["index_info"] or ()),
             pk_is_handle=json["pk_is_handle"],
             is_common_handle=json["is_common_handle"],
-            partitions=tuple(PartitionDef(p["id"], p["name"]["O"]) for p in partition.get("definitions") or ()),
+            partitions=tuple(PartitionDef.from_json(p) for p in partition.get("definitions") or ()),
             is_view=json.get("view") is not None,
             is_sequence=json.get("sequence") is not None,
             temp_table_type=json.get("temp_table_type") or 0,
             comment=json.get("comment") or "",
             foreign_keys=tuple(k["fk_name"]["O"] for k in json.get("fk_info") or ()),
+            partition_type=partition.get("type") or 0,
         )
 
     def public_columns(self) -> tuple[ColumnInfo, ...]:

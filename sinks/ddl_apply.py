@@ -24,14 +24,17 @@ from conf import faults
 from conf.model import ApplyConfig
 from schemas.ddl_tokens import quote_name
 from schemas.errors import ApplyError, DdlRefused, RetryableApplyError
-from schemas.history import JobType, SchemaHistory
+from schemas.history import JobType, SchemaHistory, TableAt
 from sinks.charsets import Charset
 from sinks.ddl_clauses import Dialect
+from sinks.ddl_clock import Clock, clock_of, in_zone
 from sinks.ddl_derive import derive, null_fills
-from sinks.ddl_inspect import Picture, Target, column_names, is_empty, take_picture
+from sinks.ddl_inspect import Picture, Target, column_names, is_empty, partition_method, take_picture
 from sinks.ddl_judge import DROPS, EarlierTry, Judge, shows
+from sinks.ddl_pairs import visible
+from sinks.ddl_spread import holds_other_rows, on_single_partitions
 from sinks.ddl_text import Rewritten, Subject, rewrite, subject_of
-from sinks.ddl_wanted import lacks
+from sinks.ddl_wanted import lacks, unlike
 from sinks.dialect import Flavour
 from sinks.frozen import RefusedJobs
 from sinks.frozen_ddl import Form
@@ -172,13 +175,17 @@ class _Run:
         self._on_done = on_done
         self._subject = subject_of(step, history, refused)
         self._dialect = dialect_of(session, config)
+        self._clock = Clock(self._subject)
+        """Of the statements; the subject itself is what the target is compared with."""
+        self._unfinished: Picture | None = None
+        """The target before a try that has no known end: what is there now and was not then is that try's."""
         self._tries: list[dict[str, str]] = []
         """Refusals of earlier calls, and of this one."""
 
     def run(self) -> DdlOutcome:
         if not _kept(self._subject, self._config):
             return self._finish(DdlOutcome(DONE, "filtered", ""))
-        if self._step.commit_ts in self._config.ignore_txn_commit_ts:
+        if self._step.skip_ts in self._config.ignore_txn_commit_ts:
             return self._finish(self._ignored())
         if self._subject.given.form is Form.NOTHING:
             _log.info("DDL at commit_ts %d needs nothing on the target: %s", self._step.commit_ts, self._subject.given.why)
@@ -188,7 +195,7 @@ class _Run:
 
     def _ignored(self) -> DdlOutcome:
         """A person says to pass over it: either it was done by hand, or the table stays as it is from here on."""
-        lacking = [lack for lack in lacks(self._session, self._subject) or () if lack.kind != "type"]
+        lacking = [lack for lack in lacks(self._session, self._subject, self._dialect) or () if lack.kind != "type"]
         if not lacking:
             return DdlOutcome(DONE, "ignored", self._step.query)
         return DdlOutcome(SKIPPED, "ignored", self._step.query, (self._frozen_words(SKIPPED, self._step.query),))
@@ -220,16 +227,21 @@ class _Run:
         ended = self._ended()
         if ended is not None:
             return ended
+        scattered = self._scattered()
+        self._clock = clock_of(self._session, self._subject, self._text().sql)
         text = self._text()
         now = self._picture()
         earlier = self._earlier()
-        if earlier is not None and Judge(self._session, self._step, self._subject, _table(self._config)).has_run(earlier, now):
-            losses = self._declare(text.then or next((d.then for d in derive(self._subject, self._dialect)), ""))
+        judge = Judge(self._session, self._step, self._subject, self._dialect, _table(self._config))
+        if earlier is not None and not scattered and judge.has_run(earlier, now):
+            losses = self._declare(text.then or next((d.then for d in derive(self._clock.subject, self._dialect)), ""))
             return self._finish(DdlOutcome(DONE, "found", self._step.query, (*text.losses, *losses)))
         if earlier is None or earlier.refused:
             self._write_intent(text.sql, now)
+        else:
+            self._unfinished = earlier.picture
         self._point("after-ddl-intent")
-        outcome = self._execute(text, now)
+        outcome = self._pass_by("partition", text.sql, scattered) if scattered else self._execute(text, now)
         self._point("after-ddl")
         return self._finish(outcome)
 
@@ -242,7 +254,14 @@ class _Run:
         if self._subject.job.type in _UNDERIVABLE:
             return Rewritten("")
         restored = not self._step.early and self._step.query != self._subject.job.query
-        return rewrite(self._subject, self._dialect, restored=restored)
+        return rewrite(self._clock.subject, self._dialect, restored=restored)
+
+    def _scattered(self) -> str:
+        """Why the partitions that the job empties or swaps hold other rows on the target; empty when they hold the same, or it does neither."""
+        old = self._subject.old
+        if old is None or self._dialect.flavour is Flavour.TIDB or not on_single_partitions(self._subject):
+            return ""
+        return holds_other_rows(self._subject, partition_method(self._session, old.schema, old.name))
 
     def _picture(self) -> Picture:
         subject = self._subject
@@ -253,12 +272,12 @@ class _Run:
         job = self._subject.job
         if job.type in _UNDERIVABLE:
             words = f"{job.type_name} cannot be replicated: it brings back rows that the target no longer has and that no binlog carries"
-            self._note_try("policy", self._step.query, ApplyError(words))
-            return self._by_policy(self._step.query, words)
+            return self._pass_by("policy", self._step.query, words)
+        if self._clock.why_not:
+            return self._pass_by("time zone", text.sql, self._clock.why_not)
         given = self._subject.given
         if given.form is Form.REFUSED:
-            self._note_try("frozen", self._step.query, ApplyError(given.why))
-            return self._by_policy(self._step.query, given.why)
+            return self._pass_by("frozen", self._step.query, given.why)
         if given.form is Form.INFOS:
             self._fill_nulls()
             return self._derived(self._step.query, given.why)
@@ -276,6 +295,8 @@ class _Run:
             if text.may_fail or self._already_so(error):
                 _log.warning("DDL at commit_ts %d needs nothing on the target, which says: %s", self._step.commit_ts, error)
                 return DdlOutcome(DONE, "nothing", text.sql, text.losses)
+            if job.type == JobType.CREATE_TABLE and error.errno == _EXISTS_TABLE and self._subject.new is not None:
+                return self._by_policy(text.sql, f"{error}; {self._in_the_way(self._subject.new)}")
             if not self._picture().same_as(now):
                 raise
             return self._derived(text.sql, str(error))
@@ -283,9 +304,10 @@ class _Run:
 
     def _fill_nulls(self) -> tuple[str, ...]:
         losses = []
-        for column, sql in null_fills(self._subject, self._dialect):
+        for column, sql in null_fills(self._clock.subject, self._dialect):
             try:
-                rows = self._session.execute(sql)
+                with in_zone(self._session, self._clock.zone):
+                    rows = self._session.execute(sql)
             except RetryableApplyError:
                 raise
             except ApplyError as error:
@@ -314,7 +336,8 @@ class _Run:
     def _send(self, sql: str) -> None:
         if self._subject.schema and self._subject.job.type not in (JobType.CREATE_SCHEMA, JobType.DROP_SCHEMA):
             self._use()
-        self._session.execute(sql)
+        with in_zone(self._session, self._clock.zone):
+            self._session.execute(sql)
 
     def _use(self) -> None:
         try:
@@ -331,16 +354,26 @@ class _Run:
             return error.errno in _GONE
         if job.type == JobType.CREATE_SCHEMA:
             return error.errno == _EXISTS_DATABASE
-        if job.type == JobType.CREATE_TABLE and error.errno == _EXISTS_TABLE and job.table_info is not None:
-            wanted = tuple(c.name for c in job.table_info.public_columns() if not c.hidden)
-            there = column_names(self._session, subject.schema, subject.name)
-            return there == wanted and is_empty(self._session, subject.schema, subject.name)
-        return shows(self._session, subject)
+        if job.type == JobType.CREATE_TABLE and error.errno == _EXISTS_TABLE and subject.new is not None:
+            return not self._in_the_way(subject.new)
+        return shows(self._session, subject, self._dialect)
+
+    def _in_the_way(self, table: TableAt) -> str:
+        """Why the table that stands under this name is not the one to be made; empty when it is: it is equal to it and empty."""
+        made_here = self._unfinished is not None and not self._unfinished.holds(table.schema, table.name)
+        if not made_here:
+            differing = unlike(self._session, self._subject, self._dialect, table)
+            if differing:
+                return f"the table that is there is another one: {'; '.join(lack.words for lack in differing)}"
+        elif column_names(self._session, table.schema, table.name) != tuple(c.name for c in visible(table.info)):
+            return "the table that is there has other columns"
+        return "" if is_empty(self._session, table.schema, table.name) else "the table that is there is not empty"
 
     def _derived(self, refused: str, words: str) -> DdlOutcome:
-        statements = derive(self._subject, self._dialect)
+        statements = derive(self._clock.subject, self._dialect)
+        many = self._subject.job.type == JobType.CREATE_TABLES
         losses: list[str] = []
-        for statement in statements:
+        for number, statement in enumerate(statements):
             try:
                 self._send(statement.sql)
                 losses += (*statement.losses, *self._declare(statement.then))
@@ -348,18 +381,27 @@ class _Run:
                 raise
             except ApplyError as error:
                 self._note_try("derived", statement.sql, error)
-                if self._subject.job.type == JobType.CREATE_TABLES and error.errno == _EXISTS_TABLE:
-                    continue  # a crash between two of them
-                return self._by_policy(refused or statement.sql, f"{words}; derived statement refused too: {error}")
+                said = str(error)
+                if many and error.errno == _EXISTS_TABLE:
+                    why = self._in_the_way(self._subject.after[number])
+                    if not why:
+                        continue  # a crash between two of them
+                    said = f"{error}; {why}"
+                return self._by_policy(refused or statement.sql, f"{words}; derived statement refused too: {said}")
         if not statements:
             return self._by_policy(refused, words)
         return DdlOutcome(DONE, "derived", "; ".join(s.sql for s in statements), tuple(losses))
+
+    def _pass_by(self, step: str, sql: str, words: str) -> DdlOutcome:
+        """Nothing is sent, and why is kept."""
+        self._note_try(step, sql, ApplyError(words))
+        return self._by_policy(sql, words)
 
     def _by_policy(self, sql: str, words: str) -> DdlOutcome:
         step, config = self._step, self._config
         text = (
             f"DDL of job {step.job.id} on {self._subject.label} at commit_ts {step.commit_ts} refused: {sql!r}: {words}. "
-            f"Mend the target, or skip it with syncer.ignore-txn-commit-ts = [{step.commit_ts}], or set syncer.ddl-policy to skip or quarantine."
+            f"Mend the target, or skip it with syncer.ignore-txn-commit-ts = [{step.skip_ts}], or set syncer.ddl-policy to skip or quarantine."
         )
         if config.ddl_policy == "stop":
             self._write_refused()

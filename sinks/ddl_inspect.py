@@ -80,6 +80,11 @@ class Picture:
         objects = {name: TablePicture(t["create"], t["ids"]) for name, t in parsed["objects"].items()}
         return cls(objects, parsed["ids_known"])
 
+    def holds(self, schema: str, table: str) -> bool:
+        """The table was there, or was not looked for."""
+        found = self.objects.get(f"{schema}.{table}")
+        return found is None or bool(found.create)
+
     def same_as(self, other: "Picture") -> bool:
         """Nothing shows between the two; ids are compared only where both know them."""
         if self.objects.keys() != other.objects.keys():
@@ -110,6 +115,16 @@ def column_names(session: Target, schema: str, table: str) -> tuple[str, ...]:
         [schema, table],
     )
     return tuple(str(name) for (name,) in rows)
+
+
+def partition_method(session: Target, schema: str, table: str) -> str:
+    """How the target spreads the table's rows (``KEY``, ``LINEAR HASH``, ``RANGE COLUMNS``); empty when it has no partitions."""
+    rows = session.query(
+        "SELECT DISTINCT partition_method FROM information_schema.partitions "
+        "WHERE table_schema = %s AND table_name = %s AND partition_method IS NOT NULL",
+        [schema, table],
+    )
+    return str(rows[0][0]) if rows else ""
 
 
 def is_empty(session: Target, schema: str, table: str, partition: str = "") -> bool:
