@@ -80,6 +80,8 @@ def session_settings(cores: int | None, *, delta: bool = True) -> dict[str, str]
         # A Python worker holds one Arrow batch at a time, and begins when the first is there.
         "spark.sql.execution.arrow.maxBytesPerBatch": "4m",
         "spark.locality.wait": "0s",
+        # What is persisted is values of megabytes, and Java's serializer keeps the last hundred of them alive by default.
+        "spark.serializer.objectStreamReset": "1",
         # Seconds that a stream may take to end once it is told to; the default waits for ever.
         "spark.sql.streaming.stopTimeout": "5s",
         "spark.ui.enabled": "false",

@@ -557,7 +557,7 @@ class BatchApplier:
 
     @contextmanager
     def _persisted(self, frame: DataFrame) -> Iterator[DataFrame]:
-        frame.persist(StorageLevel.MEMORY_AND_DISK)
+        frame.persist(StorageLevel.DISK_ONLY)
         try:
             yield frame
         finally:

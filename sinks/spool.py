@@ -13,7 +13,7 @@ from typing import Generic, Self, TypeVar
 
 import pyarrow as pa
 
-IN_MEMORY = 64 << 20
+IN_MEMORY = 32 << 20
 """Bytes that are kept in memory."""
 
 T = TypeVar("T")

@@ -76,10 +76,14 @@ def pss_mib(pid: int) -> float:
 def peak_mib(pid: int) -> Iterator[list[float]]:
     """The largest sum over a tree of processes, sampled; the list's only element."""
     peak, ended = [0.0], threading.Event()
+    parts: dict[int, float] = {}
 
     def sample() -> None:
+        nonlocal parts
         while not ended.wait(0.1):
-            peak[0] = max(peak[0], sum(map(pss_mib, tree(pid))))
+            now = {each: pss_mib(each) for each in tree(pid)}
+            if sum(now.values()) > peak[0]:
+                peak[0], parts = sum(now.values()), now
 
     thread = threading.Thread(target=sample, daemon=True)
     thread.start()
@@ -88,6 +92,7 @@ def peak_mib(pid: int) -> Iterator[list[float]]:
     finally:
         ended.set()
         thread.join()
+        print(f"at the peak: {' + '.join(f'{mib:,.0f}' for mib in sorted(parts.values(), reverse=True))} MiB")
 
 
 @pytest.mark.parametrize("kind", list(TABLES))
