@@ -85,3 +85,17 @@ def test_a_finding_for_people_holds_no_row_data() -> None:
     assert in_words(found, show_row_data=False) == (
         "value `d`.`t`, key …: 2 warnings, warning 1366: Incorrect string value: '…' for column 'v' at row 1"
     )
+
+
+@pytest.mark.parametrize(
+    ("of", "answer", "words"),
+    [
+        (REMOVES, Answer(0), "2 of the rows that the binlogs remove were not in the target"),
+        (REMOVES, Answer(5), "3 rows more were touched than the binlogs know of"),
+        (CHANGES, Answer(5, info(3, 2)), "1 of the rows that the binlogs change were not in the target and were added"),
+        (ADDS, Answer(2, info(3, 0)), "a row that the binlogs add was not added"),
+    ],
+)
+def test_what_is_said_of_rows(of: Statement, answer: Answer, words: str) -> None:
+    (found,) = judge(of, answer)
+    assert (found.kind, found.words) == (FindingKind.ROWS, words)

@@ -76,6 +76,35 @@ def test_the_delete_only_twin_marks_the_table_until_the_drop() -> None:
     assert steps[-1].applied == AppliedJobs(12)
 
 
+def test_the_twin_of_a_job_that_the_target_has_marks_nothing() -> None:
+    (step,) = plan_steps((0, 100), [ddl(10, 12, state=1)], [Touch(10, 12, 60, 1, 60)], some(), AppliedJobs(12))
+    assert isinstance(step, RowsStep) and not step.tables[10].dropping and step.applied == AppliedJobs(12)
+
+
+def test_tables_that_lose_columns_at_the_same_time() -> None:
+    both = AppliedJobs(11).with_dropping(10).with_dropping(20)
+    assert both.dropping == {10, 20}
+    assert both.with_binlog(some().job(12), some()).dropping == {20}
+
+
+@pytest.mark.parametrize(("newest", "dropping"), [(7, False), (8, True)])
+def test_rows_of_a_version_that_the_history_does_not_show_may_lack_columns(newest: int, dropping: bool) -> None:
+    h = history(database(1), job(2, 3, table(10, "t")), job(7, 5, table(10, "t", WIDE)))
+    (step,) = plan_steps((0, 100), [], [Touch(10, newest, 20, 1, 30)], h, AppliedJobs(7))
+    assert isinstance(step, RowsStep) and step.tables[10].dropping == dropping
+
+
+def test_a_column_that_another_of_its_name_replaces_does_not_leave() -> None:
+    """MODIFY COLUMN with new data: the column's id changes, and the rows keep a value under its name."""
+    h = history(
+        database(1),
+        job(2, 3, table(10, "t", [column(1, "id"), column(2, "a"), column(3, "b")])),
+        job(9, 12, table(10, "t", [column(1, "id"), column(4, "a")])),
+    )
+    (step,) = plan_steps((0, 100), [], [Touch(10, 5, 20, 1, 30)], h, AppliedJobs(2))
+    assert isinstance(step, RowsStep) and step.tables[10].dropping and step.tables[10].leaving == {3}
+
+
 def test_a_table_about_to_lose_a_column_is_dropping_also_after_a_restart() -> None:
     (step,) = plan_steps((0, 100), [], [Touch(10, 9, 20, 5, 30)], some(), AppliedJobs(11))
     assert isinstance(step, RowsStep) and step.tables[10].dropping
