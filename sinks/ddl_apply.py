@@ -178,7 +178,7 @@ class _Run:
 
     def _ignored(self) -> DdlOutcome:
         """A person says to pass over it: either it was done by hand, or the table stays as it is from here on."""
-        lacking = [lack for lack in lacks(self._session, self._subject) or () if lack.kind != "type"]
+        lacking = [lack for lack in lacks(self._session, self._subject, self._dialect) or () if lack.kind != "type"]
         if not lacking:
             return DdlOutcome(DONE, "ignored", self._step.query)
         return DdlOutcome(SKIPPED, "ignored", self._step.query, (self._frozen_words(SKIPPED, self._step.query),))
@@ -213,7 +213,9 @@ class _Run:
         text = self._text()
         now = self._picture()
         earlier = self._earlier()
-        if earlier is not None and Judge(self._session, self._step, self._subject, _table(self._config)).has_run(earlier, now):
+        if earlier is not None and Judge(self._session, self._step, self._subject, self._dialect, _table(self._config)).has_run(
+            earlier, now
+        ):
             losses = self._declare(text.then or next((d.then for d in derive(self._subject, self._dialect)), ""))
             return self._finish(DdlOutcome(DONE, "found", self._step.query, (*text.losses, *losses)))
         if earlier is None or earlier.refused:
@@ -325,7 +327,7 @@ class _Run:
             wanted = tuple(c.name for c in job.table_info.public_columns() if not c.hidden)
             there = column_names(self._session, subject.schema, subject.name)
             return there == wanted and is_empty(self._session, subject.schema, subject.name)
-        return shows(self._session, subject)
+        return shows(self._session, subject, self._dialect)
 
     def _derived(self, refused: str, words: str) -> DdlOutcome:
         statements = derive(self._subject, self._dialect)

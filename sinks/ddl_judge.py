@@ -2,16 +2,19 @@
 
 Promises: reads only. A DROP ran when nothing is left. RENAME and EXCHANGE, whose effect may not show in a structure, are told by the
 server's table ids, and left to a person where those do not tell. Of everything else the target must show what the job makes
-(``sinks.ddl_wanted``): that the target looks other than before is never enough.
+(``sinks.ddl_wanted``), and where it changes what cannot be compared, the target's own description of that column must have changed: that the
+target looks other than before in anything else is never enough.
 """
 
 from dataclasses import dataclass
 
+from schemas.ddl_tokens import quote_name
 from schemas.errors import ApplyError
 from schemas.history import JobType
+from sinks.ddl_clauses import Dialect
 from sinks.ddl_inspect import Picture, Target, is_empty, take_picture
 from sinks.ddl_text import Subject
-from sinks.ddl_wanted import lacks
+from sinks.ddl_wanted import lacks, unseen
 from sinks.segments import DdlStep
 
 DROPS = frozenset({JobType.DROP_SCHEMA, JobType.DROP_TABLE, JobType.DROP_VIEW, JobType.DROP_SEQUENCE})
@@ -39,20 +42,21 @@ class EarlierTry:
     """The target before the last try."""
 
 
-def shows(session: Target, subject: Subject) -> bool:
-    """The target refuses a statement because it has all that the job makes already."""
+def shows(session: Target, subject: Subject, dialect: Dialect) -> bool:
+    """The target has all that the job makes already, whatever it refuses the statement for."""
     kind = subject.job.type
-    return kind not in DROPS | _MOVES | _EMPTIES | _MAKES and lacks(session, subject) == ()
+    return kind not in DROPS | _MOVES | _EMPTIES | _MAKES and not unseen(subject) and lacks(session, subject, dialect) == ()
 
 
 class Judge:
     """One DDL's judge."""
 
-    def __init__(self, session: Target, step: DdlStep, subject: Subject, marks: str) -> None:
+    def __init__(self, session: Target, step: DdlStep, subject: Subject, dialect: Dialect, marks: str) -> None:
         """``marks``: the table of the rows, for messages."""
         self._session = session
         self._step = step
         self._subject = subject
+        self._dialect = dialect
         self._marks = marks
 
     def has_run(self, earlier: EarlierTry, now: Picture) -> bool:
@@ -70,7 +74,9 @@ class Judge:
             return False
         if kind in _EMPTIES:
             return self._emptied()
-        lacking = lacks(self._session, self._subject)
+        if any(_line(earlier.picture, u.table, u.before) == _line(now, u.table, u.after) != "" for u in unseen(self._subject)):
+            return False  # a statement that sets a default or an expression again does no harm
+        lacking = lacks(self._session, self._subject, self._dialect)
         if lacking is None:
             # A person who was told of a refusal may have changed anything, and running this again does no harm.
             return not earlier.was_refused_before
@@ -109,7 +115,7 @@ class Judge:
                 return True
             if self._subject.job.type == JobType.EXCHANGE_PARTITION and self._exchanged(before, now):
                 return True
-        elif self._shows(before) and not lacks(self._session, self._subject):
+        elif self._shows(before) and not lacks(self._session, self._subject, self._dialect):
             return True
         raise self._undecided("the target changed, but not as this DDL changes it")
 
@@ -139,6 +145,13 @@ class Judge:
             f"an earlier try of the DDL of job {step.job.id} on {self._subject.label} at commit_ts {step.commit_ts} ({step.query}) has no known end: {why}; "
             f"or look whether it ran, and if so skip it with syncer.ignore-txn-commit-ts = [{step.commit_ts}], if not delete its row from {self._marks}."
         )
+
+
+def _line(picture: Picture, table: str, column: str) -> str:
+    """The server's own line of a column in SHOW CREATE TABLE."""
+    found = picture.objects.get(table)
+    head = f"  {quote_name(column)} ".lower()
+    return next((line for line in found.create.splitlines() if line.lower().startswith(head)), "") if found else ""
 
 
 def _ids(picture: Picture, name: str) -> dict[str, int]:

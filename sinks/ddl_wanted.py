@@ -1,25 +1,21 @@
 """What a job changes, looked for on the target: is it there? [db]
 
-Promises: reads only. Compares the target with the table infos in what the job changes and nothing else: names, types and order of columns,
-keys, partitions, foreign keys, the names of tables. So what somebody else has altered beside it is neither taken for the job nor held
-against it. Comments, defaults and charsets are not looked at: a statement that only sets them does no harm when it runs again.
+Promises: reads only. Compares the target with the table infos in what the job changes and nothing else: names, types, charsets and order of
+columns, keys, partitions, foreign keys, the names of tables. So what somebody else has altered beside it is neither taken for the job nor held
+against it. Defaults and generation expressions are not compared, since each server writes them in its own way: ``unseen`` names the columns that
+a job changes in them. Comments are nobody's loss.
 """
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from schemas.ddl_tokens import Kind, text_of, tokenize
 from schemas.history import TableAt
-from schemas.tableinfo import PUBLIC, WHOLE_COLUMN, ColumnInfo, ColumnType, IndexInfo, TableInfo
-from sinks.ddl_columns import column_type
+from schemas.tableinfo import PUBLIC, WHOLE_COLUMN, ColumnFlag, ColumnInfo, IndexInfo, TableInfo
+from sinks.ddl_clauses import Dialect
+from sinks.ddl_fit import Shown, differs, misfit
 from sinks.ddl_inspect import Target, column_names
 from sinks.ddl_pairs import pair_columns, visible
 from sinks.ddl_text import Subject
-
-_WIDTH = re.compile(r"\b((?:tiny|small|medium|big)?int|year)\(\d+\)")
-_LOB = re.compile(r"\b(?:tiny|medium|long)(text|blob)\b")
-_WITH_WORDS = frozenset({ColumnType.ENUM, ColumnType.SET})
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,33 +27,50 @@ class Lack:
     """``table``, ``column``, ``type``, ``key``, ``partition`` or ``foreign key``."""
 
 
-def lacks(session: Target, subject: Subject) -> tuple[Lack, ...] | None:
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """A column of which a job changes what ``lacks`` does not compare."""
+
+    table: str
+    """``schema.table``."""
+    before: str
+    after: str
+    """Its names."""
+
+
+def lacks(session: Target, subject: Subject, dialect: Dialect) -> tuple[Lack, ...] | None:
     """What of the job's changes the target lacks; None when the job changes nothing that is looked at."""
     before = {t.table_id: t for t in subject.before}
     found: list[Lack] = []
     looked = False
     for after in subject.after:
-        for lack in _table_lacks(session, subject, before.get(after.table_id), after):
+        for lack in _table_lacks(session, subject, dialect, before.get(after.table_id), after):
             looked = True
             found += [lack] if lack else []
     return tuple(found) if looked else None
 
 
-def same_type(there: str, column: ColumnInfo) -> bool:
-    """The server's ``COLUMN_TYPE`` says what the column's type does; display widths and the sizes of TEXT and BLOB are left aside."""
-    wanted = column_type(column)
-    return _plain(there, column) == _plain("longtext" if column.tp == ColumnType.JSON and there.lower() == "longtext" else wanted, column)
+def unseen(subject: Subject) -> tuple[Unseen, ...]:
+    """The columns whose default or generation expression the job changes."""
+    before = {t.table_id: t for t in subject.before}
+    found = []
+    for after in subject.after:
+        old = before.get(after.table_id)
+        pairs = pair_columns(subject.job, subject.query, old.info, after.info) or {} if old else {}
+        for column in visible(after.info):
+            was = pairs.get(column.name.lower())
+            if was is not None and _written(was) != _written(column):
+                found.append(Unseen(f"{after.schema}.{after.name}", was.name, column.name))
+    return tuple(found)
 
 
-def _plain(text: str, column: ColumnInfo) -> str:
-    if column.tp in _WITH_WORDS:
-        return text.lower().partition("(")[0] + text_of(
-            [t for t in tokenize(text.replace("\\\\", "\\"), backslash_escapes=False) if t.kind is Kind.STRING]
-        )
-    return _LOB.sub(r"\1", _WIDTH.sub(r"\1", text.lower()))
+def _written(column: ColumnInfo) -> tuple[object, ...]:
+    renews = bool(column.flag & ColumnFlag.ON_UPDATE_NOW)
+    default = (column.default, column.default_bit, column.default_is_expr, renews)
+    return (*default, column.generated_expr, column.generated_stored)
 
 
-def _table_lacks(session: Target, subject: Subject, before: TableAt | None, after: TableAt) -> Iterator[Lack | None]:
+def _table_lacks(session: Target, subject: Subject, dialect: Dialect, before: TableAt | None, after: TableAt) -> Iterator[Lack | None]:
     """A None for each thing that was looked for and found."""
     label = f"{after.schema}.{after.name}"
     there = column_names(session, after.schema, after.name)
@@ -66,7 +79,7 @@ def _table_lacks(session: Target, subject: Subject, before: TableAt | None, afte
     if not there or after.info.is_view or after.info.is_sequence:
         return
     old = before.info if before else None
-    yield from _column_lacks(session, subject, old, after, there)
+    yield from _column_lacks(session, subject, dialect, old, after, there)
     yield from _key_lacks(session, old, after)
     if old is None:
         return
@@ -87,33 +100,33 @@ def _name_lacks(kind: str, label: str, was: Iterable[str], now: Iterable[str], t
 
 
 def _column_lacks(
-    session: Target, subject: Subject, old: TableInfo | None, after: TableAt, there: tuple[str, ...]
+    session: Target, subject: Subject, dialect: Dialect, old: TableInfo | None, after: TableAt, there: tuple[str, ...]
 ) -> Iterator[Lack | None]:
     label = f"{after.schema}.{after.name}"
     wanted = tuple(c.name for c in visible(after.info))
     if old is None or [(c.id, c.name) for c in visible(old)] != [(c.id, c.name) for c in visible(after.info)]:
         yield None if there == wanted else Lack(f"{label}: columns {list(there)} instead of {list(wanted)}", "column")
     pairs = pair_columns(subject.job, subject.query, old, after.info) or {} if old else {}
-    changed = [c for c in visible(after.info) if _differs(pairs.get(c.name.lower()), c)]
+    changed = [c for c in visible(after.info) if differs(pairs.get(c.name.lower()), c)]
     if not changed:
         return
-    types = _types(session, after)
+    shown = _shown(session, after)
     for column in changed:
-        is_type, nullable = types.get(column.name.lower(), ("", True))
-        right = same_type(is_type, column) and (column.generated or nullable != column.not_null)
-        yield None if right else Lack(f"{label}: column {column.name} is {is_type or 'missing'} instead of {column_type(column)}", "type")
+        name = column.name.lower()
+        words = misfit(shown.get(name), column, pairs.get(name), dialect.charset(column.charset, column.collate))
+        yield Lack(f"{label}: column {column.name} is {words}", "type") if words else None
 
 
-def _differs(old: ColumnInfo | None, new: ColumnInfo) -> bool:
-    return old is None or (column_type(old), old.not_null) != (column_type(new), new.not_null)
-
-
-def _types(session: Target, table: TableAt) -> dict[str, tuple[str, bool]]:
+def _shown(session: Target, table: TableAt) -> dict[str, Shown]:
     rows = session.query(
-        "SELECT column_name, column_type, is_nullable FROM information_schema.columns WHERE table_schema = %s AND table_name = %s",
+        "SELECT column_name, column_type, is_nullable, character_set_name, collation_name FROM information_schema.columns "
+        "WHERE table_schema = %s AND table_name = %s",
         [table.schema, table.name],
     )
-    return {_text(name).lower(): (_text(kind), _text(nullable) == "YES") for name, kind, nullable in rows}
+    return {
+        _text(name).lower(): Shown(_text(kind), _text(nullable) == "YES", _text(charset or ""), _text(collate or ""))
+        for name, kind, nullable, charset, collate in rows
+    }
 
 
 def _plain_keys(info: TableInfo) -> dict[str, IndexInfo]:

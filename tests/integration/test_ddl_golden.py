@@ -13,6 +13,7 @@ from jobs.mariadb import PrivateMariaDB
 from schemas.history import JobReader, SchemaHistory
 from schemas.tableinfo import ColumnType
 from sinks.ddl_apply import apply_ddl, ensure_ddl_table, load_losses
+from sinks.ddl_clauses import Dialect
 from sinks.ddl_inspect import column_names, take_picture
 from sinks.ddl_text import subject_of
 from sinks.ddl_wanted import lacks
@@ -94,13 +95,17 @@ def assert_nothing_lacks(session: Session, history: SchemaHistory, last: DdlStep
     subject = subject_of(last, history)
     for database in databases:
         tables = history.tables_in(database, last.job.version)
-        assert not lacks(session, dataclasses.replace(subject, before=(), after=tables))
+        assert not lacks(session, dataclasses.replace(subject, before=(), after=tables), Dialect(session.flavour))
         for table in tables:
             for column in table.info.public_columns():
                 other = dataclasses.replace(column, tp=ColumnType.BIT if column.tp != ColumnType.BIT else ColumnType.DATE, flen=3)
                 info = dataclasses.replace(table.info, columns=tuple(other if c is column else c for c in table.info.columns))
                 if not column.hidden and not info.is_view and not info.is_sequence:
-                    assert lacks(session, dataclasses.replace(subject, before=(), after=(dataclasses.replace(table, info=info),)))
+                    assert lacks(
+                        session,
+                        dataclasses.replace(subject, before=(), after=(dataclasses.replace(table, info=info),)),
+                        Dialect(session.flavour),
+                    )
 
 
 def test_what_the_target_cannot_hold_is_named(mariadb: PrivateMariaDB, config: ApplyConfig) -> None:

@@ -1,0 +1,170 @@
+"""A MODIFY that the target refuses, or that a crash left open: not taken for done until the target has what is wanted."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from conf import faults
+from conf.model import ApplyConfig
+from jobs.mariadb import PrivateMariaDB
+from schemas.errors import DdlRefused
+from schemas.history import SchemaHistory
+from sinks.ddl_apply import DdlOutcome, apply_ddl, ensure_ddl_table
+from sinks.segments import DdlStep
+from sinks.session import Session, connect
+from tests.ddl_jobs import INT, VARCHAR, column, database, history, job, steps_of, table
+from tests.leases import held
+
+pytestmark = pytest.mark.mysql
+
+CONFIG = ApplyConfig(drainer="sizes", checkpoint_schema="sizes_marks")
+
+ID = column(1, "id", {**INT, "Flag": 4099})
+JSON = {**INT, "Tp": 245, "Flen": 4294967295}
+TINYTEXT, TEXT, MEDIUMTEXT, LONGTEXT = (
+    {**VARCHAR, "Tp": tp, "Flen": size} for tp, size in ((249, 255), (252, 65535), (250, 16777215), (251, 4294967295))
+)
+BLOB, LONGBLOB = ({**kind, "Charset": "binary", "Collate": "binary"} for kind in (TEXT, LONGTEXT))
+DECIMAL = {**INT, "Tp": 246, "Flen": 10, "Decimal": 2}
+BIGINT = {**INT, "Tp": 8, "Flen": 20}
+
+
+class Died(BaseException):
+    """Stands for SIGKILL: nothing catches it."""
+
+
+@pytest.fixture
+def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
+    with connect(mariadb.target(), CONFIG) as session:
+        ensure_ddl_table(session, CONFIG)
+        yield session
+        session.rollback()
+        for name in ("d", "sizes_marks"):
+            session.execute(f"DROP DATABASE IF EXISTS {name}")
+
+
+def apply(session: Session, step: DdlStep, h: SchemaHistory) -> DdlOutcome:
+    return apply_ddl(session, step, h, CONFIG, held(session, schema=CONFIG.checkpoint_schema), lambda _: None)
+
+
+def modify(session: Session, there: str, text: str, was: dict[str, Any], now: dict[str, Any]) -> tuple[SchemaHistory, DdlStep]:
+    """The table as the target has it, and the step that modifies it; ``default`` in a kind is the column's."""
+    infos = [table(10, "t", [ID, column(2, "v", k, default=k.get("default"))]) for k in (was, now)]
+    h = history(database(1), job(2, 3, infos[0]), job(3, 12, infos[1]))
+    steps = steps_of(h, {2: f"CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` {there});", 3: f"ALTER TABLE `t` MODIFY COLUMN `v` {text};"})
+    for step in steps[:2]:
+        apply(session, step, h)
+    return h, steps[2]
+
+
+def type_there(session: Session) -> str:
+    rows = session.query("SELECT column_type FROM information_schema.columns WHERE table_schema = 'd' AND column_name = 'v'")
+    return str(rows[0][0])
+
+
+CHANGES = [
+    ("TEXT", "LONGTEXT", TEXT, LONGTEXT),
+    ("TEXT", "MEDIUMTEXT", TEXT, MEDIUMTEXT),
+    ("TINYTEXT", "TEXT", TINYTEXT, TEXT),
+    ("TEXT(50)", "TEXT", {**TEXT, "Flen": 50}, TEXT),
+    ("LONGTEXT", "TEXT", LONGTEXT, TEXT),
+    ("BLOB", "LONGBLOB", BLOB, LONGBLOB),
+    ("JSON", "LONGTEXT", JSON, LONGTEXT),
+    ("DECIMAL(10,2)", "DECIMAL(12,2)", DECIMAL, {**DECIMAL, "Flen": 12}),
+    ("DECIMAL(10,2)", "DECIMAL(10,4)", DECIMAL, {**DECIMAL, "Decimal": 4}),
+    ("INT", "BIGINT", INT, BIGINT),
+    ("INT", "INT UNSIGNED", INT, {**INT, "Flag": 32}),
+    ("VARCHAR(300)", "VARCHAR(20)", {**VARCHAR, "Flen": 300}, VARCHAR),
+    ("TEXT", "VARCHAR(20)", TEXT, VARCHAR),
+    ("TEXT CHARACTER SET utf8", "TEXT", {**TEXT, "Charset": "utf8", "Collate": "utf8_bin"}, TEXT),
+    ("TINYINT(1)", "TINYINT(4) DEFAULT 5", {**INT, "Tp": 1, "Flen": 1}, {**INT, "Tp": 1, "Flen": 4, "default": "5"}),
+]
+
+
+@pytest.mark.parametrize(("there", "text", "was", "now"), CHANGES, ids=[f"{a} to {b}" for a, b, *_ in CHANGES])
+def test_a_refused_change_is_not_done(session: Session, there: str, text: str, was: dict[str, Any], now: dict[str, Any]) -> None:
+    h, step = modify(session, there, text, was, now)
+    before = type_there(session)
+    with refusing(session), pytest.raises(DdlRefused):
+        apply(session, step, h)
+    assert type_there(session) == before
+    assert apply(session, step, h).how == "text"
+    assert apply(session, step, h).how == "found"
+
+
+class refusing:  # noqa: N801
+    """The server takes no statement on ``d.t``, whatever it says."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._execute = session.execute
+
+    def __enter__(self) -> None:
+        def execute(sql: bytes | str, args: Any = None) -> int:
+            text = sql if isinstance(sql, str) else sql.decode()
+            return self._execute(text.replace("ALTER TABLE", "ALTER TABLE nowhere.x, ") if text.startswith("ALTER TABLE") else sql, args)
+
+        self._session.execute = execute  # type: ignore[method-assign]
+
+    def __exit__(self, *_: object) -> None:
+        self._session.execute = self._execute  # type: ignore[method-assign]
+
+
+def test_the_servers_own_refusal(session: Session) -> None:
+    h, step = modify(session, "TEXT", "LONGTEXT", TEXT, LONGTEXT)
+    session.execute("SET SESSION alter_algorithm = 'NOCOPY'")
+    with pytest.raises(DdlRefused, match="1846"):
+        apply(session, step, h)
+    session.execute("SET SESSION alter_algorithm = DEFAULT")
+    assert apply(session, step, h).how == "text"
+    assert type_there(session) == "longtext"
+
+
+@pytest.mark.parametrize("bigger", ["MEDIUMTEXT", "LONGTEXT"])
+def test_what_a_person_has_made_is_found_and_so_is_more(session: Session, bigger: str) -> None:
+    h, step = modify(session, "TEXT", "MEDIUMTEXT", TEXT, MEDIUMTEXT)
+    session.execute(f"ALTER TABLE d.t MODIFY v {bigger} CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin")
+    with refusing(session):
+        assert apply(session, step, h).how == "nothing"
+
+
+DEFAULTS = [
+    ("INT", "INT DEFAULT 5", INT, {**INT, "default": "5"}),
+    ("INT", "BIGINT DEFAULT 5", INT, {**BIGINT, "default": "5"}),
+    ("VARCHAR(20) CHARACTER SET utf8", "VARCHAR(20)", {**VARCHAR, "Charset": "utf8", "Collate": "utf8_bin"}, VARCHAR),
+    ("TEXT", "LONGTEXT", TEXT, LONGTEXT),
+]
+
+
+@pytest.mark.parametrize(("there", "text", "was", "now"), DEFAULTS, ids=[b for _, b, *_ in DEFAULTS])
+def test_a_crash_before_the_statement_and_an_alter_by_hand(
+    session: Session, there: str, text: str, was: dict[str, Any], now: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    h, step = modify(session, there, text, was, now)
+
+    def die(name: str) -> None:
+        if name == "after-ddl-intent":
+            raise Died
+
+    with monkeypatch.context() as patch, pytest.raises(Died):
+        patch.setattr(faults, "point", die)
+        apply(session, step, h)
+    session.execute("ALTER TABLE d.t ADD COLUMN note INT")
+    assert apply(session, step, h).how == "text"
+
+
+@pytest.mark.parametrize(("there", "text", "was", "now"), CHANGES, ids=[f"{a} to {b}" for a, b, *_ in CHANGES])
+def test_a_crash_behind_the_statement(
+    session: Session, there: str, text: str, was: dict[str, Any], now: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    h, step = modify(session, there, text, was, now)
+
+    def die(name: str) -> None:
+        if name == "after-ddl":
+            raise Died
+
+    with monkeypatch.context() as patch, pytest.raises(Died):
+        patch.setattr(faults, "point", die)
+        apply(session, step, h)
+    assert apply(session, step, h).how == "found"
