@@ -24,14 +24,15 @@ from conf import faults
 from conf.model import ApplyConfig
 from schemas.ddl_tokens import quote_name
 from schemas.errors import ApplyError, DdlRefused, RetryableApplyError
-from schemas.history import JobType, SchemaHistory
+from schemas.history import JobType, SchemaHistory, TableAt
 from sinks.charsets import Charset
 from sinks.ddl_clauses import Dialect
 from sinks.ddl_derive import derive, null_fills
 from sinks.ddl_inspect import Picture, Target, column_names, is_empty, take_picture
 from sinks.ddl_judge import DROPS, EarlierTry, Judge, shows
+from sinks.ddl_pairs import visible
 from sinks.ddl_text import Rewritten, Subject, rewrite, subject_of
-from sinks.ddl_wanted import lacks
+from sinks.ddl_wanted import lacks, unlike
 from sinks.dialect import Flavour
 from sinks.frozen import RefusedJobs
 from sinks.frozen_ddl import Form
@@ -162,6 +163,8 @@ class _Run:
         self._on_done = on_done
         self._subject = subject_of(step, history, refused)
         self._dialect = dialect_of(session, config)
+        self._unfinished: Picture | None = None
+        """The target before a try that has no known end: what is there now and was not then is that try's."""
         self._tries: list[dict[str, str]] = []
         """Refusals of earlier calls, and of this one."""
 
@@ -220,6 +223,8 @@ class _Run:
             return self._finish(DdlOutcome(DONE, "found", self._step.query, (*text.losses, *losses)))
         if earlier is None or earlier.refused:
             self._write_intent(text.sql, now)
+        else:
+            self._unfinished = earlier.picture
         self._point("after-ddl-intent")
         outcome = self._execute(text, now)
         self._point("after-ddl")
@@ -268,6 +273,8 @@ class _Run:
             if text.may_fail or self._already_so(error):
                 _log.warning("DDL at commit_ts %d needs nothing on the target, which says: %s", self._step.commit_ts, error)
                 return DdlOutcome(DONE, "nothing", text.sql, text.losses)
+            if job.type == JobType.CREATE_TABLE and error.errno == _EXISTS_TABLE and self._subject.new is not None:
+                return self._by_policy(text.sql, f"{error}; {self._in_the_way(self._subject.new)}")
             if not self._picture().same_as(now):
                 raise
             return self._derived(text.sql, str(error))
@@ -323,11 +330,20 @@ class _Run:
             return error.errno in _GONE
         if job.type == JobType.CREATE_SCHEMA:
             return error.errno == _EXISTS_DATABASE
-        if job.type == JobType.CREATE_TABLE and error.errno == _EXISTS_TABLE and job.table_info is not None:
-            wanted = tuple(c.name for c in job.table_info.public_columns() if not c.hidden)
-            there = column_names(self._session, subject.schema, subject.name)
-            return there == wanted and is_empty(self._session, subject.schema, subject.name)
+        if job.type == JobType.CREATE_TABLE and error.errno == _EXISTS_TABLE and subject.new is not None:
+            return not self._in_the_way(subject.new)
         return shows(self._session, subject, self._dialect)
+
+    def _in_the_way(self, table: TableAt) -> str:
+        """Why the table that stands under this name is not the one to be made; empty when it is: it is equal to it and empty."""
+        made_here = self._unfinished is not None and not self._unfinished.holds(table.schema, table.name)
+        if not made_here:
+            differing = unlike(self._session, self._subject, self._dialect, table)
+            if differing:
+                return f"the table that is there is another one: {'; '.join(lack.words for lack in differing)}"
+        elif column_names(self._session, table.schema, table.name) != tuple(c.name for c in visible(table.info)):
+            return "the table that is there has other columns"
+        return "" if is_empty(self._session, table.schema, table.name) else "the table that is there is not empty"
 
     def _derived(self, refused: str, words: str) -> DdlOutcome:
         statements = derive(self._subject, self._dialect)

@@ -80,6 +80,11 @@ class Picture:
         objects = {name: TablePicture(t["create"], t["ids"]) for name, t in parsed["objects"].items()}
         return cls(objects, parsed["ids_known"])
 
+    def holds(self, schema: str, table: str) -> bool:
+        """The table was there, or was not looked for."""
+        found = self.objects.get(f"{schema}.{table}")
+        return found is None or bool(found.create)
+
     def same_as(self, other: "Picture") -> bool:
         """Nothing shows between the two; ids are compared only where both know them."""
         if self.objects.keys() != other.objects.keys():

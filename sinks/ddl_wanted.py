@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from schemas.history import TableAt
-from schemas.tableinfo import PUBLIC, WHOLE_COLUMN, ColumnFlag, ColumnInfo, IndexInfo, TableInfo
+from schemas.tableinfo import PUBLIC, WHOLE_COLUMN, ColumnFlag, ColumnInfo, IndexColumn, IndexInfo, TableInfo
 from sinks.ddl_clauses import Dialect
 from sinks.ddl_fit import Shown, differs, misfit
 from sinks.ddl_inspect import Target, column_names
@@ -48,6 +48,14 @@ def lacks(session: Target, subject: Subject, dialect: Dialect) -> tuple[Lack, ..
             looked = True
             found += [lack] if lack else []
     return tuple(found) if looked else None
+
+
+def unlike(session: Target, subject: Subject, dialect: Dialect, table: TableAt) -> tuple[Lack, ...]:
+    """How a table that stands under the name of one that the job makes is another than that."""
+    found = [lack for lack in _table_lacks(session, subject, dialect, None, table) if lack]
+    known = {index.name.lower() for index in (*table.info.indexes, *_handle_key(table.info))}
+    more = [name for name, (unique, _) in _keys(session, table).items() if unique and name not in known]
+    return (*found, *(Lack(f"{table.schema}.{table.name}: unique key {name} is not upstream's", "key") for name in more))
 
 
 def unseen(subject: Subject) -> tuple[Unseen, ...]:
@@ -133,7 +141,16 @@ def _plain_keys(info: TableInfo) -> dict[str, IndexInfo]:
     """By lower-case name, but those that a target may do without: over expressions, and those that a foreign key brings along."""
     brought = {name.lower() for name in info.foreign_keys}
     public = [i for i in info.indexes if i.state == PUBLIC and (i.unique or i.name.lower() not in brought)]
-    return {i.name.lower(): i for i in public if not any(c.hidden for c in info.index_columns(i))}
+    plain = [i for i in public if not any(c.hidden for c in info.index_columns(i))]
+    return {i.name.lower(): i for i in (*plain, *_handle_key(info))}
+
+
+def _handle_key(info: TableInfo) -> tuple[IndexInfo, ...]:
+    """The primary key that is the integer handle, which the infos list among no indexes."""
+    if not info.pk_is_handle:
+        return ()
+    columns = tuple(IndexColumn(c.name, c.offset, WHOLE_COLUMN) for c in info.handle_columns())
+    return (IndexInfo(0, "PRIMARY", columns, True, True, PUBLIC, False, ""),) if columns else ()
 
 
 def _key_lacks(session: Target, old: TableInfo | None, after: TableAt) -> Iterator[Lack | None]:

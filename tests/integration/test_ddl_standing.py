@@ -1,0 +1,89 @@
+"""CREATE TABLE, one or many in a job, where a table of that name stands: it will do only when it is equal and empty, or our own from before a crash."""
+
+import dataclasses
+from collections.abc import Iterator
+
+import pytest
+
+from conf.model import ApplyConfig
+from jobs.mariadb import PrivateMariaDB
+from schemas.errors import DdlRefused
+from schemas.history import SchemaHistory
+from sinks.ddl_apply import DdlOutcome, apply_ddl, ensure_ddl_table
+from sinks.segments import DdlStep
+from sinks.session import Session, connect
+from tests.ddl_jobs import INT, VARCHAR, column, database, history, job, steps_of, table
+from tests.leases import held
+
+pytestmark = pytest.mark.mysql
+
+CONFIG = ApplyConfig(drainer="standing", checkpoint_schema="standing_marks")
+
+COLUMNS = [column(1, "id", {**INT, "Flag": 4099}), column(2, "v", VARCHAR)]
+TEXT = "CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` VARCHAR(20));"
+EQUAL = "CREATE TABLE d.{} (id INT PRIMARY KEY, v VARCHAR(20) COLLATE utf8mb4_nopad_bin)"
+
+
+class Died(BaseException):
+    """Stands for SIGKILL: nothing catches it."""
+
+
+@pytest.fixture
+def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
+    with connect(mariadb.target(), CONFIG) as session:
+        ensure_ddl_table(session, CONFIG)
+        yield session
+        session.rollback()
+        for name in ("d", "standing_marks"):
+            session.execute(f"DROP DATABASE IF EXISTS {name}")
+
+
+def apply(session: Session, step: DdlStep, h: SchemaHistory, config: ApplyConfig = CONFIG) -> DdlOutcome:
+    return apply_ddl(session, step, h, config, held(session, schema=CONFIG.checkpoint_schema), lambda _: None)
+
+
+def single(session: Session) -> tuple[SchemaHistory, DdlStep]:
+    h = history(database(1), job(2, 3, table(10, "t", COLUMNS)))
+    first, create = steps_of(h, {2: TEXT})
+    apply(session, first, h)
+    return h, create
+
+
+def many(session: Session) -> tuple[SchemaHistory, DdlStep]:
+    """The tables ``t`` and ``u`` in one job."""
+    h = history(database(1), job(2, 60, None, many=[table(10, "t", COLUMNS), table(11, "u", COLUMNS)], table_id=10))
+    first, create = steps_of(h, {})
+    apply(session, first, h)
+    return h, create
+
+
+OTHERS = [
+    ("(id INT, v VARCHAR(20))", r"column id is NULL instead of NOT NULL; .*key PRIMARY missing"),
+    ("(id INT NOT NULL, v VARCHAR(20))", "key PRIMARY missing"),
+    ("(id INT PRIMARY KEY, v VARCHAR(5))", r"column v is varchar\(5\) instead of VARCHAR\(20\)"),
+    ("(id INT PRIMARY KEY, v VARCHAR(20) CHARACTER SET latin1)", "latin1"),
+    ("(id INT PRIMARY KEY, v VARCHAR(20), w INT)", "columns"),
+    ("(id INT PRIMARY KEY, v VARCHAR(20), UNIQUE x (v))", "unique key x is not upstream's"),
+]
+
+
+@pytest.mark.parametrize(("there", "words"), OTHERS, ids=[there for there, _ in OTHERS])
+def test_another_empty_table_is_refused_and_named(session: Session, there: str, words: str) -> None:
+    h, create = single(session)
+    session.execute(f"CREATE TABLE d.t {there}")
+    with pytest.raises(DdlRefused, match=words):
+        apply(session, create, h)
+    outcome = apply(session, create, h, dataclasses.replace(CONFIG, ddl_policy="skip"))
+    assert (outcome.state, outcome.how) == ("skipped", "policy")
+
+
+def test_an_equal_table_will_do_while_it_is_empty(session: Session) -> None:
+    h, create = single(session)
+    session.execute(EQUAL.format("t"))
+    session.execute("INSERT INTO d.t VALUES (1, 'x')")
+    session.commit()
+    with pytest.raises(DdlRefused, match="not empty"):
+        apply(session, create, h)
+    session.execute("DELETE FROM d.t")
+    session.commit()
+    assert apply(session, create, h).how == "nothing"
