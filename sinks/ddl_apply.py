@@ -347,8 +347,9 @@ class _Run:
 
     def _derived(self, refused: str, words: str) -> DdlOutcome:
         statements = derive(self._subject, self._dialect)
+        many = self._subject.job.type == JobType.CREATE_TABLES
         losses: list[str] = []
-        for statement in statements:
+        for number, statement in enumerate(statements):
             try:
                 self._send(statement.sql)
                 losses += (*statement.losses, *self._declare(statement.then))
@@ -356,9 +357,13 @@ class _Run:
                 raise
             except ApplyError as error:
                 self._note_try("derived", statement.sql, error)
-                if self._subject.job.type == JobType.CREATE_TABLES and error.errno == _EXISTS_TABLE:
-                    continue  # a crash between two of them
-                return self._by_policy(refused or statement.sql, f"{words}; derived statement refused too: {error}")
+                said = str(error)
+                if many and error.errno == _EXISTS_TABLE:
+                    why = self._in_the_way(self._subject.after[number])
+                    if not why:
+                        continue  # a crash between two of them
+                    said = f"{error}; {why}"
+                return self._by_policy(refused or statement.sql, f"{words}; derived statement refused too: {said}")
         if not statements:
             return self._by_policy(refused, words)
         return DdlOutcome(DONE, "derived", "; ".join(s.sql for s in statements), tuple(losses))

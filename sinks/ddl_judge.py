@@ -29,6 +29,8 @@ _EMPTIES = frozenset({JobType.TRUNCATE_TABLE, JobType.TRUNCATE_PARTITION})
 _MAKES = frozenset({JobType.CREATE_TABLE, JobType.CREATE_TABLES, JobType.CREATE_VIEW, JobType.CREATE_SEQUENCE, JobType.CREATE_SCHEMA})
 """What is there already is met by running them again, and compared then."""
 
+_MAKES_TABLES = frozenset({JobType.CREATE_TABLE, JobType.CREATE_TABLES})
+
 
 @dataclass(frozen=True, slots=True)
 class EarlierTry:
@@ -70,7 +72,7 @@ class Judge:
             return self._gone(now)
         if kind in _MOVES:
             return self._moved(earlier, now)
-        if earlier.picture.same_as(now) or (kind in _MAKES and earlier.was_refused_before):
+        if earlier.picture.same_as(now) or (kind in _MAKES and (earlier.was_refused_before or self._stood(earlier.picture))):
             return False
         if kind in _EMPTIES:
             return self._emptied()
@@ -90,6 +92,10 @@ class Judge:
         ):
             return False
         return not any(t.create for t in now.objects.values())
+
+    def _stood(self, before: Picture) -> bool:
+        """A table was there under a name that the job makes, so that it must be looked at whatever else came."""
+        return self._subject.job.type in _MAKES_TABLES and any(before.holds(t.schema, t.name) for t in self._subject.after)
 
     def _emptied(self) -> bool:
         old, after = self._subject.old, self._subject.info

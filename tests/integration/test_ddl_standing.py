@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from conf import faults
 from conf.model import ApplyConfig
 from jobs.mariadb import PrivateMariaDB
 from schemas.errors import DdlRefused
@@ -87,3 +88,68 @@ def test_an_equal_table_will_do_while_it_is_empty(session: Session) -> None:
     session.execute("DELETE FROM d.t")
     session.commit()
     assert apply(session, create, h).how == "nothing"
+
+
+@pytest.mark.parametrize("name", ["t", "u"])
+def test_a_standing_table_is_refused_among_many_too(session: Session, name: str) -> None:
+    h, create = many(session)
+    session.execute(f"CREATE TABLE d.{name} (id INT PRIMARY KEY, v VARCHAR(20), old INT)")
+    with pytest.raises(DdlRefused, match=f"d.{name}: columns"):
+        apply(session, create, h)
+    session.execute(f"DROP TABLE d.{name}")
+    session.execute(EQUAL.format(name))
+    session.execute(f"INSERT INTO d.{name} VALUES (1, 'stale')")
+    session.commit()
+    with pytest.raises(DdlRefused, match="not empty"):
+        apply(session, create, h)
+    session.execute(f"DELETE FROM d.{name}")
+    session.commit()
+    assert apply(session, create, h).state == "done"
+    assert session.query("SELECT table_name FROM information_schema.tables WHERE table_schema = 'd' ORDER BY 1") == [("t",), ("u",)]
+
+
+def crash_between(session: Session, create: DdlStep, h: SchemaHistory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Die behind the first table that was made, before the second."""
+    made: list[str] = []
+    execute = session.execute
+
+    def once(sql: bytes | str, args: object = None) -> int:
+        if str(sql).startswith("CREATE TABLE `d`"):
+            if made:
+                raise Died
+            made.append(str(sql))
+        return execute(sql, args)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch, pytest.raises(Died):
+        patch.setattr(session, "execute", once)
+        apply(session, create, h)
+
+
+def test_after_a_crash_between_two_of_them_it_goes_on(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    h, create = many(session)
+    crash_between(session, create, h, monkeypatch)
+    session.execute("ALTER TABLE d.t MODIFY v MEDIUMTEXT")  # as a server that is not strict makes of what it cannot hold
+    assert apply(session, create, h).how == "derived"
+
+
+def test_a_crash_between_does_not_make_a_standing_table_ours(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    h, create = many(session)
+    session.execute(EQUAL.format("u"))
+    session.execute("INSERT INTO d.u VALUES (1, 'stale')")
+    session.commit()
+    crash_between(session, create, h, monkeypatch)
+    with pytest.raises(DdlRefused, match="not empty"):
+        apply(session, create, h)
+
+
+def test_a_crash_behind_all_of_them(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    h, create = many(session)
+
+    def die(name: str) -> None:
+        if name == "after-ddl":
+            raise Died
+
+    with monkeypatch.context() as patch, pytest.raises(Died):
+        patch.setattr(faults, "point", die)
+        apply(session, create, h)
+    assert apply(session, create, h).how == "found"
