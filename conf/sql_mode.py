@@ -21,6 +21,10 @@ ALWAYS = "NO_AUTO_VALUE_ON_ZERO"
 """Every session has it whatever the setting says: a 0 in an AUTO_INCREMENT column is a value of the row."""
 
 
+ROUNDS_TIMES = "TIME_ROUND_FRACTIONAL"
+"""MariaDB sessions have it: a MODIFY that takes digits from times rounds them as TiDB and MySQL do. Literals of rows have their columns' digits."""
+
+
 def refusals(sql_mode: str) -> tuple[str, ...]:
     """Why each refused mode in ``sql_mode`` is refused: one text per mode, none where the mode will do."""
     found = []

@@ -115,6 +115,16 @@ class DbInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Location:
+    """The time zone of the session that gave a DDL."""
+
+    name: str
+    """``Asia/Shanghai``; empty for a zone that is an offset, and for UTC."""
+    offset: int
+    """Seconds east of UTC; 0 where the name says it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """One finished DDL job."""
 
@@ -139,6 +149,8 @@ class Job:
     """TSO from before the job's first state; 0 = unknown."""
     sub_jobs: tuple[int, ...] = ()
     """The types of a multi-schema change's parts."""
+    location: Location | None = None
+    """None: the job does not say it, which TiDB does only for those that look at rows."""
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> Self:
@@ -170,6 +182,7 @@ class Job:
             finished_ts=binlog.get("FinishedTS") or 0,
             start_ts=json.get("real_start_ts") or json.get("start_ts") or 0,
             sub_jobs=tuple(part["type"] for part in (json.get("multi_schema_info") or {}).get("sub_jobs") or ()),
+            location=_location((json.get("reorg_meta") or {}).get("location")),
         )
 
     @property
@@ -184,6 +197,10 @@ class Job:
             return JobType(self.type).name.lower().replace("_", " ")
         except ValueError:
             return f"type {self.type}"
+
+
+def _location(json: Mapping[str, Any] | None) -> Location | None:
+    return Location(json.get("name") or "", json.get("offset") or 0) if json else None
 
 
 class JobReader:

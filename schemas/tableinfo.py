@@ -208,6 +208,20 @@ class PartitionDef:
 
     id: int
     name: str
+    less_than: tuple[str, ...] = ()
+    """The boundary of RANGE, a value per column: a number where the text had an expression, a quoted literal or MAXVALUE."""
+    in_values: tuple[tuple[str, ...], ...] = ()
+    """The values of LIST, likewise."""
+
+    @classmethod
+    def from_json(cls, json: Mapping[str, Any]) -> Self:
+        """Read one element of ``partition.definitions``."""
+        return cls(
+            id=json["id"],
+            name=json["name"]["O"],
+            less_than=tuple(json.get("less_than") or ()),
+            in_values=tuple(tuple(values) for values in json.get("in_values") or ()),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +268,7 @@ class TableInfo:
             indexes=tuple(IndexInfo.from_json(i) for i in json["index_info"] or ()),
             pk_is_handle=json["pk_is_handle"],
             is_common_handle=json["is_common_handle"],
-            partitions=tuple(PartitionDef(p["id"], p["name"]["O"]) for p in partition.get("definitions") or ()),
+            partitions=tuple(PartitionDef.from_json(p) for p in partition.get("definitions") or ()),
             is_view=json.get("view") is not None,
             is_sequence=json.get("sequence") is not None,
             temp_table_type=json.get("temp_table_type") or 0,

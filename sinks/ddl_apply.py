@@ -27,6 +27,7 @@ from schemas.errors import ApplyError, DdlRefused, RetryableApplyError
 from schemas.history import JobType, SchemaHistory, TableAt
 from sinks.charsets import Charset
 from sinks.ddl_clauses import Dialect
+from sinks.ddl_clock import Clock, clock_of, in_zone
 from sinks.ddl_derive import derive, null_fills
 from sinks.ddl_inspect import Picture, Target, column_names, is_empty, take_picture
 from sinks.ddl_judge import DROPS, EarlierTry, Judge, shows
@@ -163,6 +164,8 @@ class _Run:
         self._on_done = on_done
         self._subject = subject_of(step, history, refused)
         self._dialect = dialect_of(session, config)
+        self._clock = Clock(self._subject)
+        """Of the statements; the subject itself is what the target is compared with."""
         self._unfinished: Picture | None = None
         """The target before a try that has no known end: what is there now and was not then is that try's."""
         self._tries: list[dict[str, str]] = []
@@ -213,13 +216,14 @@ class _Run:
         ended = self._ended()
         if ended is not None:
             return ended
+        self._clock = clock_of(self._session, self._subject, self._text().sql)
         text = self._text()
         now = self._picture()
         earlier = self._earlier()
         if earlier is not None and Judge(self._session, self._step, self._subject, self._dialect, _table(self._config)).has_run(
             earlier, now
         ):
-            losses = self._declare(text.then or next((d.then for d in derive(self._subject, self._dialect)), ""))
+            losses = self._declare(text.then or next((d.then for d in derive(self._clock.subject, self._dialect)), ""))
             return self._finish(DdlOutcome(DONE, "found", self._step.query, (*text.losses, *losses)))
         if earlier is None or earlier.refused:
             self._write_intent(text.sql, now)
@@ -239,7 +243,7 @@ class _Run:
         if self._subject.job.type in _UNDERIVABLE:
             return Rewritten("")
         restored = not self._step.early and self._step.query != self._subject.job.query
-        return rewrite(self._subject, self._dialect, restored=restored)
+        return rewrite(self._clock.subject, self._dialect, restored=restored)
 
     def _picture(self) -> Picture:
         subject = self._subject
@@ -252,6 +256,9 @@ class _Run:
             words = f"{job.type_name} cannot be replicated: it brings back rows that the target no longer has and that no binlog carries"
             self._note_try("policy", self._step.query, ApplyError(words))
             return self._by_policy(self._step.query, words)
+        if self._clock.why_not:
+            self._note_try("time zone", text.sql, ApplyError(self._clock.why_not))
+            return self._by_policy(text.sql, self._clock.why_not)
         given = self._subject.given
         if given.form is Form.REFUSED:
             self._note_try("frozen", self._step.query, ApplyError(given.why))
@@ -282,9 +289,10 @@ class _Run:
 
     def _fill_nulls(self) -> tuple[str, ...]:
         losses = []
-        for column, sql in null_fills(self._subject, self._dialect):
+        for column, sql in null_fills(self._clock.subject, self._dialect):
             try:
-                rows = self._session.execute(sql)
+                with in_zone(self._session, self._clock.zone):
+                    rows = self._session.execute(sql)
             except RetryableApplyError:
                 raise
             except ApplyError as error:
@@ -313,7 +321,8 @@ class _Run:
     def _send(self, sql: str) -> None:
         if self._subject.schema and self._subject.job.type not in (JobType.CREATE_SCHEMA, JobType.DROP_SCHEMA):
             self._use()
-        self._session.execute(sql)
+        with in_zone(self._session, self._clock.zone):
+            self._session.execute(sql)
 
     def _use(self) -> None:
         try:
@@ -346,7 +355,7 @@ class _Run:
         return "" if is_empty(self._session, table.schema, table.name) else "the table that is there is not empty"
 
     def _derived(self, refused: str, words: str) -> DdlOutcome:
-        statements = derive(self._subject, self._dialect)
+        statements = derive(self._clock.subject, self._dialect)
         many = self._subject.job.type == JobType.CREATE_TABLES
         losses: list[str] = []
         for number, statement in enumerate(statements):

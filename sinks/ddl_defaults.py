@@ -20,7 +20,7 @@ _LOBS = frozenset({ColumnType.TINYBLOB, ColumnType.BLOB, ColumnType.MEDIUMBLOB, 
 _ATTRIBUTES = frozenset(
     "NOT NULL DEFAULT AUTO_INCREMENT UNIQUE PRIMARY KEY COMMENT ON FIRST AFTER REFERENCES CHECK CONSTRAINT COLLATE".split()
 )
-_UTC_SINCE = 1
+UTC_SINCE = 1
 """``ColumnInfo.version`` from which the default of a TIMESTAMP is kept in UTC."""
 
 Edit = Callable[[str, Tokens], Tokens]
@@ -248,7 +248,7 @@ def _inserted(definition: Tokens, clause: Tokens) -> Tokens:
 def _in_utc(definition: Tokens, column: ColumnInfo) -> Tokens:
     at = _default_at(definition)
     literal = declared_literal(column)
-    if not at or literal in (None, "NULL") or column.version < _UTC_SINCE:
+    if not at or literal in (None, "NULL") or column.version < UTC_SINCE:
         return definition
     return _with_default(definition, str(literal))
 

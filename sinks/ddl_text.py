@@ -27,6 +27,7 @@ from sinks.ddl_clauses import (
     words,
 )
 from sinks.ddl_defaults import declare, settle_defaults
+from sinks.ddl_partitions import settle_boundaries
 from sinks.ddl_tidb import is_tiflash_replica, tidb_tokens
 from sinks.dialect import Flavour
 from sinks.frozen import RefusedJobs, on_target
@@ -122,13 +123,14 @@ def rewrite(subject: Subject, dialect: Dialect, *, restored: bool) -> Rewritten:
     """The statement for the target. ``restored``: the text comes from TiDB's own parser, not from a user."""
     losses = Losses(subject.label)
     if dialect.flavour is Flavour.TIDB:
-        tokens = tidb_tokens(subject.query, restored=restored)
+        tokens = settle_boundaries(tidb_tokens(subject.query, restored=restored), subject.info)
         settled, added = _settled(_settle_strings(tokens, restored), subject, dialect)
         return Rewritten(text_of(settled).strip(), (), _then(subject, added, dialect), is_tiflash_replica(tokens))
     certain = _certain(subject, dialect)
     if certain is not None:
         return Rewritten(certain)
     tokens = _without_end(without_features(tokenize(subject.query, backslash_escapes=not restored), losses))
+    tokens = settle_boundaries(tokens, subject.info)
     settled, added = _settled(_settle_strings(tokens, restored), subject, dialect)
     return Rewritten(_by_kind(subject, settled, dialect, losses), tuple(losses.texts), _then(subject, added, dialect))
 

@@ -17,7 +17,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from schemas.jobs import DbInfo, Job
+from schemas.jobs import DbInfo, Job, Location
 from schemas.tableinfo import ColumnInfo, IndexInfo, PartitionDef, TableInfo
 
 _FORM = 1
@@ -69,7 +69,7 @@ class HistoryCache:
         return {"form": _FORM, "cluster_id": self._cluster_id, "shape": shape}
 
 
-_KINDS = (Job, DbInfo, TableInfo, ColumnInfo, IndexInfo, PartitionDef)
+_KINDS = (Job, DbInfo, Location, TableInfo, ColumnInfo, IndexInfo, PartitionDef)
 
 
 class _Reader(pickle.Unpickler):

@@ -18,7 +18,7 @@ import pymysql
 from pymysql.constants import CR, ER
 
 from conf.model import ApplyConfig, TargetConfig
-from conf.sql_mode import ALWAYS, refusals
+from conf.sql_mode import ALWAYS, ROUNDS_TIMES, refusals
 from schemas.ddl_tokens import quote_name
 from schemas.errors import ApplyError, ConfigError, RetryableApplyError
 from schemas.redaction import statement_head, without_values
@@ -252,6 +252,8 @@ def _prepare(session: Session, target: TargetConfig, apply: ApplyConfig) -> None
     session.flavour = flavour_of(str(version))
     session.max_allowed_packet = int(packet)  # an old TiDB gives it as text
     _relax_isolation(session)
+    if session.flavour is Flavour.MARIADB:
+        _round_times(session)
     for name, value in _IF_KNOWN:
         try:
             session.execute(f"SET SESSION {name} = {value}")
@@ -261,6 +263,14 @@ def _prepare(session: Session, target: TargetConfig, apply: ApplyConfig) -> None
     for name, value in target.params:
         bare = value.lstrip("-").replace(".", "", 1).isdigit()
         session.execute(f"SET SESSION {quote_name(name)} = " + (value if bare else "%s"), None if bare else [value])
+
+
+def _round_times(session: Session) -> None:
+    try:
+        session.execute(f"SET SESSION sql_mode = CONCAT(@@SESSION.sql_mode, ',{ROUNDS_TIMES}')")
+    except ApplyError as error:
+        if error.errno != ER.WRONG_VALUE_FOR_VAR:  # before MariaDB 10.4
+            raise
 
 
 def _check_sql_mode(effective: str, apply: ApplyConfig) -> None:

@@ -36,7 +36,7 @@ def test_session_settings(target: TargetConfig) -> None:
             "SELECT @@time_zone, @@foreign_key_checks, @@unique_checks, @@autocommit, @@sql_mode, @@in_predicate_conversion_threshold, "
             "@@character_set_connection, @@lock_wait_timeout, @@tx_isolation"
         )[0]
-        mode = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION"
+        mode = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION,TIME_ROUND_FRACTIONAL"
         assert row[:4] == ("+00:00", 0, 1, 0)
         assert set(row[4].split(",")) == set(mode.split(","))
         assert row[5:] == (0, "utf8mb4", 7, "READ-COMMITTED")

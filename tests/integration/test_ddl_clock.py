@@ -1,0 +1,289 @@
+"""A DDL whose effect on rows depends on the time zone of the session that gave it, and digits that a MODIFY takes from times."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conf import faults
+from conf.model import ApplyConfig
+from jobs.mariadb import PrivateMariaDB
+from schemas.errors import ApplyError, DdlRefused
+from schemas.history import SchemaHistory
+from sinks.ddl_apply import DdlOutcome, apply_ddl, ensure_ddl_table
+from sinks.segments import DdlStep
+from sinks.session import Session, connect
+from tests.ddl_jobs import INT, column, database, history, job, steps_of, table
+from tests.leases import held
+
+pytestmark = pytest.mark.mysql
+
+CONFIG = ApplyConfig(drainer="clock", checkpoint_schema="clock_marks")
+
+ID = column(1, "id", {**INT, "Flag": 4099})
+DATETIME, TIMESTAMP = ({**INT, "Tp": tp, "Flen": 19} for tp in (12, 7))
+EAST = {"name": "", "offset": 28800}
+SHANGHAI = {"name": "Asia/Shanghai", "offset": 0}
+NEW_YORK = {"name": "America/New_York", "offset": 0}
+
+
+class Died(BaseException):
+    """Stands for SIGKILL: nothing catches it."""
+
+
+@pytest.fixture
+def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
+    with connect(mariadb.target(), CONFIG) as session:
+        ensure_ddl_table(session, CONFIG)
+        yield session
+        session.rollback()
+        for name in ("d", "clock_marks"):
+            session.execute(f"DROP DATABASE IF EXISTS {name}")
+
+
+def apply(session: Session, step: DdlStep, h: SchemaHistory) -> DdlOutcome:
+    try:
+        return apply_ddl(session, step, h, CONFIG, held(session, schema=CONFIG.checkpoint_schema), lambda _: None)
+    finally:
+        assert session.query("SELECT @@SESSION.time_zone") == [("+00:00",)]
+
+
+def modify(
+    session: Session,
+    was: tuple[str, dict[str, Any]],
+    now: tuple[str, dict[str, Any]],
+    location: dict[str, Any] | None,
+    *values: str,
+    **more: Any,
+) -> tuple[SchemaHistory, DdlStep]:
+    """A table with these values, and the step that modifies it in a session of that zone."""
+    before = table(10, "t", [ID, column(2, "v", was[1])])
+    after = table(10, "t", [ID, column(3, "v", now[1], version=2, **more)])
+    meta = {"reorg_meta": {"location": location}} if location else {}
+    h = history(database(1), job(2, 3, before), job(3, 12, after, **meta))
+    steps = steps_of(h, {2: f"CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` {was[0]});", 3: f"ALTER TABLE `t` MODIFY COLUMN `v` {now[0]};"})
+    for step in steps[:2]:
+        apply(session, step, h)
+    for number, value in enumerate(values):
+        session.execute("INSERT INTO d.t VALUES (%s, %s)", [number, value])
+    session.commit()
+    return h, steps[2]
+
+
+def values(session: Session) -> list[str | None]:
+    rows = [v for (v,) in session.query("SELECT CAST(v AS CHAR) FROM d.t ORDER BY id")]
+    session.rollback()
+    return rows
+
+
+def default(session: Session, name: str = "v") -> str:
+    rows = session.query("SELECT column_default FROM information_schema.columns WHERE table_schema = 'd' AND column_name = %s", [name])
+    return str(rows[0][0])
+
+
+TO_DATETIME = (("TIMESTAMP NULL", TIMESTAMP), ("DATETIME", DATETIME))
+TO_TIMESTAMP = (("DATETIME", DATETIME), ("TIMESTAMP NULL", TIMESTAMP))
+
+
+@pytest.mark.parametrize(
+    ("location", "hours"),
+    [(EAST, 8), (SHANGHAI, 8), (NEW_YORK, -5), ({"name": "Asia/Tokyo", "offset": 0}, 9), ({"name": "", "offset": -12600}, -3.5)],
+    ids=lambda p: p["name"] or str(p["offset"]) if isinstance(p, dict) else "",
+)
+def test_times_are_converted_in_the_zone_of_the_ddl(session: Session, location: dict[str, Any], hours: float) -> None:
+    utc = "2026-01-01 12:00:00"
+    local = f"2026-01-01 {int(12 + hours):02d}:{30 if hours % 1 else 0:02d}:00"
+    h, step = modify(session, *TO_DATETIME, location, utc)
+    assert apply(session, step, h).how == "text"
+    assert values(session) == [local]
+    session.execute("DROP DATABASE d")
+    session.execute("DELETE FROM clock_marks.spark_ddl")
+    session.commit()
+    h, step = modify(session, *TO_TIMESTAMP, location, local)
+    assert apply(session, step, h).how == "text"
+    assert values(session) == [utc]
+
+
+@pytest.mark.parametrize("location", [None, {"name": "Etc/UTC", "offset": 0}, {"name": "UTC", "offset": 0}])
+def test_utc_where_nothing_else_is_said(session: Session, location: dict[str, Any] | None) -> None:
+    h, step = modify(session, *TO_DATETIME, location, "2026-01-01 12:00:00")
+    apply(session, step, h)
+    assert values(session) == ["2026-01-01 12:00:00"]
+
+
+def test_the_values_say_which_offset_a_named_zone_has(session: Session) -> None:
+    """Shanghai had summer time in 1988."""
+    h, step = modify(session, *TO_DATETIME, SHANGHAI, "1988-06-01 00:00:00", "1988-07-01 00:00:00")
+    apply(session, step, h)
+    assert values(session) == ["1988-06-01 09:00:00", "1988-07-01 09:00:00"]
+
+
+def test_several_offsets_need_a_server_that_knows_the_zone(fresh_mariadb: PrivateMariaDB) -> None:
+    there = ["1988-06-01 00:00:00", "2026-01-01 00:00:00"]
+    with connect(fresh_mariadb.target(), CONFIG) as session:
+        ensure_ddl_table(session, CONFIG)
+        h, step = modify(session, *TO_DATETIME, SHANGHAI, *there)
+        with pytest.raises(DdlRefused, match=r"time zone 'Asia/Shanghai'.*mysql_tzinfo_to_sql"):
+            apply(session, step, h)
+        assert values(session) == there
+        zone = "/usr/share/zoneinfo/Asia/Shanghai"
+        if not Path(zone).exists():
+            pytest.skip("no time zones on this machine")
+        sql = subprocess.run(["mariadb-tzinfo-to-sql", zone, "Asia/Shanghai"], check=True, capture_output=True, text=True).stdout
+        session.execute("USE mysql")
+        for statement in (s.strip() for s in sql.split(";\n")):
+            if statement.startswith(("INSERT", "SET @time_zone_id")):
+                session.execute(statement)
+        session.commit()
+    with connect(fresh_mariadb.target(), CONFIG) as session:
+        assert apply(session, step, h).how == "text"
+        assert values(session) == ["1988-06-01 09:00:00", "2026-01-01 08:00:00"]
+
+
+def test_a_zone_that_nobody_knows_is_refused(session: Session) -> None:
+    h, step = modify(session, *TO_DATETIME, {"name": "Local", "offset": 0}, "2026-01-01 00:00:00")
+    with pytest.raises(DdlRefused, match="'Local'"):
+        apply(session, step, h)
+    assert values(session) == ["2026-01-01 00:00:00"]
+
+
+@pytest.mark.parametrize("location", [EAST, SHANGHAI])
+def test_a_default_that_is_declared_with_it_keeps_its_meaning(session: Session, location: dict[str, Any]) -> None:
+    """The text has it in the zone of the session, the info in UTC, and so has the target."""
+    text = "TIMESTAMP NULL DEFAULT '2020-01-01 08:00:00'"
+    h, step = modify(session, ("DATETIME", DATETIME), (text, TIMESTAMP), location, "2026-01-01 08:00:00", default="2020-01-01 00:00:00")
+    session.execute("ALTER TABLE d.t ADD COLUMN other TIMESTAMP NULL DEFAULT '2021-01-01 00:00:00'")
+    session.execute("UPDATE d.t SET other = '2022-01-01 00:00:00'")
+    session.commit()
+    apply(session, step, h)
+    assert default(session) == "'2020-01-01 00:00:00'"
+    assert default(session, "other") == "'2021-01-01 00:00:00'"
+    assert values(session) == ["2026-01-01 00:00:00"]
+    assert session.query("SELECT CAST(other AS CHAR) FROM d.t") == [("2022-01-01 00:00:00",)]
+
+
+def test_nulls_that_are_filled_are_in_utc_too(session: Session) -> None:
+    kind = {**TIMESTAMP, "Flag": 1}
+    was, now = ("DATETIME NULL", DATETIME), ("TIMESTAMP NOT NULL DEFAULT '2020-01-01 08:00:00'", kind)
+    h, step = modify(session, was, now, EAST, "2026-01-01 08:00:00", default="2020-01-01 00:00:00")
+    session.execute("INSERT INTO d.t VALUES (9, NULL)")
+    session.commit()
+    apply(session, step, h)
+    assert values(session)[0] == "2026-01-01 00:00:00"
+    assert default(session) == "'2020-01-01 00:00:00'"
+
+
+def test_a_refused_statement_leaves_the_session_in_utc(session: Session) -> None:
+    h, step = modify(session, *TO_DATETIME, EAST, "2026-01-01 12:00:00")
+    session.execute("SET SESSION alter_algorithm = 'INSTANT'")
+    with pytest.raises(DdlRefused):
+        apply(session, step, h)
+    session.execute("SET SESSION alter_algorithm = DEFAULT")
+    assert apply(session, step, h).how == "text"
+    assert values(session) == ["2026-01-01 20:00:00"]
+
+
+@pytest.mark.parametrize("point", ["after-ddl-intent", "after-ddl", "before-ddl-done"])
+def test_a_crash_converts_once(session: Session, point: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    h, step = modify(session, *TO_DATETIME, SHANGHAI, "2026-01-01 12:00:00")
+
+    def die(name: str) -> None:
+        if name == point:
+            raise Died
+
+    with monkeypatch.context() as patch, pytest.raises(Died):
+        patch.setattr(faults, "point", die)
+        apply(session, step, h)
+    session.rollback()
+    apply(session, step, h)
+    assert values(session) == ["2026-01-01 20:00:00"]
+
+
+TS = {**TIMESTAMP, "Flag": 1}
+
+
+def clock_partitions(*pairs: tuple[int, str, str]) -> dict[str, Any]:
+    definitions = [{"id": i, "name": {"O": n}, "less_than": [value]} for i, n, value in pairs]
+    return {"definitions": definitions, "expr": "unix_timestamp(`ts`)", "type": 1, "enable": True}
+
+
+def boundaries(session: Session) -> list[str]:
+    sql = "SELECT partition_description FROM information_schema.partitions WHERE table_schema = 'd' ORDER BY partition_ordinal_position"
+    return [str(d) for (d,) in session.query(sql)]
+
+
+def test_boundaries_are_the_numbers_that_tidb_made_of_them(session: Session) -> None:
+    """The job of a CREATE TABLE does not say its zone: 2020 begins in Shanghai."""
+    columns = [column(1, "id"), column(2, "ts", TS)]
+    p0, p1, p2 = (101, "p0", "1577808000"), (102, "p1", "1609430400"), (103, "p2", "MAXVALUE")
+    infos = [table(10, "t", columns, pk_is_handle=False, partition=clock_partitions(*p)) for p in ((p0,), (p0, p1), (p0, p1, p2))]
+    h = history(database(1), job(2, 3, infos[0]), job(3, 19, infos[1]), job(4, 19, infos[2]))
+    less = "VALUES LESS THAN (UNIX_TIMESTAMP(_UTF8MB4'{}-01-01 00:00:00'))"
+    texts = {
+        2: f"CREATE TABLE `t` (`id` INT,`ts` TIMESTAMP NOT NULL) PARTITION BY RANGE (UNIX_TIMESTAMP(`ts`)) (PARTITION `p0` {less.format(2020)});",
+        3: f"ALTER TABLE `t` ADD PARTITION (PARTITION `p1` {less.format(2021)});",
+        4: "ALTER TABLE `t` ADD PARTITION (PARTITION `p2` VALUES LESS THAN (MAXVALUE));",
+    }
+    for step in steps_of(h, texts):
+        assert apply(session, step, h).how in ("text", "nothing")
+    assert boundaries(session) == ["1577808000", "1609430400", "MAXVALUE"]
+
+
+@pytest.mark.parametrize(("location", "boundary"), [(EAST, "1577808000"), (None, "1577836800")])
+def test_a_boundary_that_the_info_has_as_text_is_read_in_the_zone(session: Session, location: dict[str, Any] | None, boundary: str) -> None:
+    columns = [column(1, "id"), column(2, "ts", TS)]
+    text = "UNIX_TIMESTAMP('2020-01-01 00:00:00')"
+    info = table(10, "t", columns, pk_is_handle=False, partition=clock_partitions((101, "p0", text)))
+    h = history(database(1), job(2, 3, info, **({"reorg_meta": {"location": location}} if location else {})))
+    create = f"CREATE TABLE `t` (`id` INT,`ts` TIMESTAMP NOT NULL) PARTITION BY RANGE (UNIX_TIMESTAMP(`ts`)) (PARTITION `p0` VALUES LESS THAN ({text}));"
+    for step in steps_of(h, {2: create}):
+        apply(session, step, h)
+    assert boundaries(session) == [boundary]
+
+
+def test_digits_that_a_modify_takes_are_rounded(session: Session) -> None:
+    was = ("DATETIME(6)", {**DATETIME, "Flen": 26, "Decimal": 6})
+    h, step = modify(session, was, ("DATETIME", DATETIME), None, "2026-01-01 12:00:00.600000", "2026-12-31 23:59:59.499999")
+    apply(session, step, h)
+    assert values(session) == ["2026-01-01 12:00:01", "2026-12-31 23:59:59"]
+
+
+def test_rows_keep_every_digit(session: Session) -> None:
+    last = "9999-12-31 23:59:59.999999"
+    modify(session, ("DATETIME(6)", {**DATETIME, "Decimal": 6}), ("DATETIME", DATETIME), None, last)
+    assert values(session) == [last]
+    assert session.query("SELECT COUNT(*) FROM d.t WHERE v <=> '9999-12-31 23:59:59.999999'") == [(1,)]
+
+
+def test_a_zone_that_the_server_has_no_offset_for_is_refused(session: Session) -> None:
+    h, step = modify(session, *TO_DATETIME, {"name": "", "offset": 14 * 3600}, "2026-01-01 12:00:00")
+    try:
+        apply(session, step, h)
+    except (DdlRefused, ApplyError):
+        assert values(session) == ["2026-01-01 12:00:00"]
+    else:
+        assert values(session) == ["2026-01-02 02:00:00"]
+
+
+def test_a_derived_statement_runs_in_the_zone_too(session: Session) -> None:
+    h, step = modify(session, ("DATETIME", DATETIME), ("GARBLED", TIMESTAMP), EAST, "2026-01-01 08:00:00", default="2020-01-01 00:00:00")
+    assert apply(session, step, h).how == "derived"
+    assert (values(session), default(session)) == (["2026-01-01 00:00:00"], "'2020-01-01 00:00:00'")
+
+
+def test_a_column_that_is_added_with_it_is_filled_in_utc(session: Session) -> None:
+    """Its origin default and its declared one are both TIMESTAMP literals, and the second is declared by a statement of its own."""
+    h, _ = modify(session, *TO_DATETIME, EAST, "2026-01-01 12:00:00")
+    added = column(4, "w", TIMESTAMP, version=2, default="CURRENT_TIMESTAMP", origin_default="2021-01-01 00:00:00")
+    fixed = column(5, "x", TIMESTAMP, version=2, default="2022-01-01 00:00:00", origin_default="2022-01-01 00:00:00")
+    after = table(10, "t", [ID, column(3, "v", DATETIME), added, fixed])
+    last = job(4, 61, after, reorg_meta={"location": EAST}, query="alter")
+    before = table(10, "t", [ID, column(2, "v", TIMESTAMP)])
+    h = history(database(1), job(2, 3, before), last)
+    text = "ALTER TABLE `t` MODIFY COLUMN `v` DATETIME, ADD COLUMN `w` TIMESTAMP NULL DEFAULT CURRENT_TIMESTAMP, ADD COLUMN `x` TIMESTAMP NULL DEFAULT '2022-01-01 08:00:00';"
+    assert apply(session, steps_of(h, {4: text})[2], h).how == "text"
+    row = session.query("SELECT CAST(v AS CHAR), CAST(w AS CHAR), CAST(x AS CHAR) FROM d.t")
+    assert row == [("2026-01-01 20:00:00", "2021-01-01 00:00:00", "2022-01-01 00:00:00")]
+    assert (default(session, "w"), default(session, "x")) == ("current_timestamp()", "'2022-01-01 00:00:00'")

@@ -1,0 +1,129 @@
+"""Zones as offsets, literals moved into them, and boundaries that are numbers already."""
+
+from datetime import datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from schemas.ddl_tokens import text_of, tokenize
+from schemas.history import Job
+from schemas.jobs import Location
+from schemas.tableinfo import TableInfo
+from sinks.ddl_partitions import settle_boundaries
+from sinks.ddl_text import Subject, subject_of
+from sinks.ddl_zone import certain, conversions, fixed, moved, time_zone
+from tests.ddl_jobs import INT, column, database, history, job, steps_of, table
+from tests.golden_case import load_case
+
+TIMESTAMP = {**INT, "Tp": 7, "Flen": 19}
+
+
+def subject(**more: Any) -> Subject:
+    """A DATETIME that becomes a TIMESTAMP."""
+    before = table(10, "t", [column(1, "id"), column(2, "v", {**INT, "Tp": 12})])
+    after = table(10, "t", [column(1, "id"), column(3, "v", {**TIMESTAMP, "Decimal": more.pop("digits", 0)}, **{"version": 2, **more})])
+    h = history(database(1), job(2, 3, before), job(3, 12, after))
+    return subject_of(steps_of(h, {})[2], h)
+
+
+@pytest.mark.parametrize(
+    ("location", "sql"),
+    [
+        (Location("", 28800), "+08:00"),
+        (Location("", -12600), "-03:30"),
+        (Location("Asia/Tokyo", 0), "+09:00"),
+        (Location("America/New_York", 0), None),
+    ],
+)
+def test_a_zone_as_one_offset(location: Location, sql: str | None) -> None:
+    tz = time_zone(location)
+    assert tz is not None
+    zone = fixed(tz)
+    assert (zone.sql if zone else None) == sql
+
+
+def test_a_zone_as_one_offset_for_a_while() -> None:
+    tz = ZoneInfo("America/New_York")
+    winter, summer = fixed(tz, datetime(2026, 1, 1), datetime(2026, 2, 1)), fixed(tz, datetime(2026, 6, 1), datetime(2026, 7, 1))
+    assert winter and summer and (winter.sql, summer.sql) == ("-05:00", "-04:00")
+    assert fixed(tz, datetime(2026, 1, 1), datetime(2026, 7, 1)) is None
+    assert fixed(tz, datetime(2026, 3, 7, 12), datetime(2026, 3, 7, 13)) is None
+    assert summer.tz.utcoffset(None) == timedelta(hours=-4)
+
+
+@pytest.mark.parametrize("name", ["", "UTC", "Etc/UTC"])
+def test_utc_is_no_zone(name: str) -> None:
+    assert time_zone(Location(name, 0)) is None
+
+
+@pytest.mark.parametrize("name", ["Local", "No/Such", "../etc/passwd"])
+def test_a_zone_that_is_not_known(name: str) -> None:
+    with pytest.raises(KeyError):
+        time_zone(Location(name, 0))
+
+
+@pytest.mark.parametrize(
+    ("default", "digits", "there"),
+    [
+        ("2020-01-01 00:00:00", 0, "2020-01-01 08:00:00"),
+        ("2020-01-01 00:00:00.5", 3, "2020-01-01 08:00:00.500"),
+        ("0000-00-00 00:00:00", 0, "0000-00-00 00:00:00"),
+        ("CURRENT_TIMESTAMP", 0, "CURRENT_TIMESTAMP"),
+        (None, 0, None),
+    ],
+)
+def test_literals_move_with_the_zone(default: str | None, digits: int, there: str | None) -> None:
+    found = moved(subject(default=default, origin_default=default, digits=digits), ZoneInfo("Asia/Shanghai"))
+    assert found.info is not None
+    for info in (found.info, found.after[0].info):
+        assert (info.columns[1].default, info.columns[1].origin_default) == (there, there)
+
+
+def test_a_default_of_an_older_tidb_is_not_in_utc() -> None:
+    found = moved(subject(default="2020-01-01 00:00:00", version=0), ZoneInfo("Asia/Shanghai"))
+    assert found.info and found.info.columns[1].default == "2020-01-01 00:00:00"
+
+
+def test_an_hour_that_the_zone_has_twice_is_not_certain() -> None:
+    new_york = ZoneInfo("America/New_York")
+    assert not certain(subject(default="2026-11-01 05:30:00"), new_york)
+    assert certain(subject(default="2026-11-01 04:30:00"), new_york)
+
+
+def test_only_a_timestamp_on_one_side_depends_on_the_zone() -> None:
+    assert [c.name for c in conversions(subject())] == ["v"]
+    same = table(10, "t", [column(1, "id"), column(2, "v", TIMESTAMP)])
+    h = history(database(1), job(2, 3, same), job(3, 12, same))
+    assert conversions(subject_of(steps_of(h, {})[2], h)) == ()
+
+
+def test_a_job_says_its_zone() -> None:
+    jobs = load_case("ddl").history.ordered
+    assert {j.location for j in jobs} == {None, Location("Etc/UTC", 0)} or {j.location for j in jobs} == {None, Location("UTC", 0)}
+    assert Job.from_json(job(2, 12, table(10, "t"), reorg_meta={"location": {"name": "", "offset": 3600}})).location == Location("", 3600)
+    assert Job.from_json(job(2, 12, table(10, "t"), reorg_meta={"location": None})).location is None
+
+
+RANGE = [{"id": 1, "name": {"O": "p0"}, "less_than": ["5"]}, {"id": 2, "name": {"O": "P1"}, "less_than": ["MAXVALUE"]}]
+LIST = [{"id": 1, "name": {"O": "p0"}, "in_values": [["5"], ["-6"]]}, {"id": 2, "name": {"O": "p1"}, "in_values": [["1", "2"]]}]
+
+
+@pytest.mark.parametrize(
+    ("definitions", "text", "there"),
+    [
+        (RANGE, "(PARTITION `p0` VALUES LESS THAN (UNIX_TIMESTAMP('x')), PARTITION p1 VALUES LESS THAN (MAXVALUE))", "(5)"),
+        (RANGE, "(PARTITION p0 VALUES LESS THAN (TO_DAYS('2020-01-01') + 1))", "(5)"),
+        (RANGE, "(PARTITION p0 VALUES LESS THAN (2 + 3))", "(2 + 3)"),
+        (RANGE, "(PARTITION p9 VALUES LESS THAN (YEAR('2020-01-01')))", "(YEAR('2020-01-01'))"),
+        (RANGE, "(PARTITION p1 VALUES LESS THAN (YEAR('2020-01-01')))", "(YEAR('2020-01-01'))"),
+        (LIST, "(PARTITION p0 VALUES IN (UNIX_TIMESTAMP('x'), -6) COMMENT = 'a')", "(5, -6) COMMENT = 'a')"),
+        (LIST, "(PARTITION p1 VALUES IN ((YEAR('x'), 2)))", "((YEAR('x'), 2))"),
+        ([], "(PARTITION p0 VALUES LESS THAN (YEAR('2020-01-01')))", "(YEAR('2020-01-01'))"),
+    ],
+)
+def test_a_computed_boundary_is_the_infos_number(definitions: list[dict[str, Any]], text: str, there: str) -> None:
+    info = TableInfo.from_json(table(10, "t", partition={"definitions": definitions}))
+    found = text_of(settle_boundaries(tokenize(f"ALTER TABLE t ADD PARTITION {text}"), info))
+    assert there in found
+    assert found.count("PARTITION") == text.count("PARTITION") + 1 and found.count("(") == found.count(")")
