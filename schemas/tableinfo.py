@@ -63,6 +63,15 @@ class ColumnFlag(IntFlag):
     ON_UPDATE_NOW = 1 << 13
 
 
+class PartitionType(IntEnum):
+    """``type`` of a table's partitions."""
+
+    RANGE = 1
+    HASH = 2
+    LIST = 3
+    KEY = 4
+
+
 # Plain numbers: flags of an enum are ten times as slow to test, and these are tested for every value.
 _NOT_NULL, _PRI_KEY, _UNSIGNED = int(ColumnFlag.NOT_NULL), int(ColumnFlag.PRI_KEY), int(ColumnFlag.UNSIGNED)
 
@@ -245,6 +254,8 @@ class TableInfo:
     comment: str
     foreign_keys: tuple[str, ...] = ()
     """Their names."""
+    partition_type: int = 0
+    """How rows are spread over ``partitions``, as ``PartitionType``; 0 = not at all."""
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> Self:
@@ -274,6 +285,7 @@ class TableInfo:
             temp_table_type=json.get("temp_table_type") or 0,
             comment=json.get("comment") or "",
             foreign_keys=tuple(k["fk_name"]["O"] for k in json.get("fk_info") or ()),
+            partition_type=partition.get("type") or 0,
         )
 
     def public_columns(self) -> tuple[ColumnInfo, ...]:

@@ -29,9 +29,10 @@ from sinks.charsets import Charset
 from sinks.ddl_clauses import Dialect
 from sinks.ddl_clock import Clock, clock_of, in_zone
 from sinks.ddl_derive import derive, null_fills
-from sinks.ddl_inspect import Picture, Target, column_names, is_empty, take_picture
+from sinks.ddl_inspect import Picture, Target, column_names, is_empty, partition_method, take_picture
 from sinks.ddl_judge import DROPS, EarlierTry, Judge, shows
 from sinks.ddl_pairs import visible
+from sinks.ddl_spread import holds_other_rows, on_single_partitions
 from sinks.ddl_text import Rewritten, Subject, rewrite, subject_of
 from sinks.ddl_wanted import lacks, unlike
 from sinks.dialect import Flavour
@@ -216,13 +217,13 @@ class _Run:
         ended = self._ended()
         if ended is not None:
             return ended
+        scattered = self._scattered()
         self._clock = clock_of(self._session, self._subject, self._text().sql)
         text = self._text()
         now = self._picture()
         earlier = self._earlier()
-        if earlier is not None and Judge(self._session, self._step, self._subject, self._dialect, _table(self._config)).has_run(
-            earlier, now
-        ):
+        judge = Judge(self._session, self._step, self._subject, self._dialect, _table(self._config))
+        if earlier is not None and not scattered and judge.has_run(earlier, now):
             losses = self._declare(text.then or next((d.then for d in derive(self._clock.subject, self._dialect)), ""))
             return self._finish(DdlOutcome(DONE, "found", self._step.query, (*text.losses, *losses)))
         if earlier is None or earlier.refused:
@@ -230,7 +231,7 @@ class _Run:
         else:
             self._unfinished = earlier.picture
         self._point("after-ddl-intent")
-        outcome = self._execute(text, now)
+        outcome = self._pass_by("partition", text.sql, scattered) if scattered else self._execute(text, now)
         self._point("after-ddl")
         return self._finish(outcome)
 
@@ -245,6 +246,13 @@ class _Run:
         restored = not self._step.early and self._step.query != self._subject.job.query
         return rewrite(self._clock.subject, self._dialect, restored=restored)
 
+    def _scattered(self) -> str:
+        """Why the partitions that the job empties or swaps hold other rows on the target; empty when they hold the same, or it does neither."""
+        old = self._subject.old
+        if old is None or self._dialect.flavour is Flavour.TIDB or not on_single_partitions(self._subject):
+            return ""
+        return holds_other_rows(self._subject, partition_method(self._session, old.schema, old.name))
+
     def _picture(self) -> Picture:
         subject = self._subject
         names = {(t.schema, t.name) for t in (*subject.before, *subject.after)}
@@ -254,15 +262,12 @@ class _Run:
         job = self._subject.job
         if job.type in _UNDERIVABLE:
             words = f"{job.type_name} cannot be replicated: it brings back rows that the target no longer has and that no binlog carries"
-            self._note_try("policy", self._step.query, ApplyError(words))
-            return self._by_policy(self._step.query, words)
+            return self._pass_by("policy", self._step.query, words)
         if self._clock.why_not:
-            self._note_try("time zone", text.sql, ApplyError(self._clock.why_not))
-            return self._by_policy(text.sql, self._clock.why_not)
+            return self._pass_by("time zone", text.sql, self._clock.why_not)
         given = self._subject.given
         if given.form is Form.REFUSED:
-            self._note_try("frozen", self._step.query, ApplyError(given.why))
-            return self._by_policy(self._step.query, given.why)
+            return self._pass_by("frozen", self._step.query, given.why)
         if given.form is Form.INFOS:
             self._fill_nulls()
             return self._derived(self._step.query, given.why)
@@ -376,6 +381,11 @@ class _Run:
         if not statements:
             return self._by_policy(refused, words)
         return DdlOutcome(DONE, "derived", "; ".join(s.sql for s in statements), tuple(losses))
+
+    def _pass_by(self, step: str, sql: str, words: str) -> DdlOutcome:
+        """Nothing is sent, and why is kept."""
+        self._note_try(step, sql, ApplyError(words))
+        return self._by_policy(sql, words)
 
     def _by_policy(self, sql: str, words: str) -> DdlOutcome:
         step, config = self._step, self._config

@@ -117,6 +117,16 @@ def column_names(session: Target, schema: str, table: str) -> tuple[str, ...]:
     return tuple(str(name) for (name,) in rows)
 
 
+def partition_method(session: Target, schema: str, table: str) -> str:
+    """How the target spreads the table's rows (``KEY``, ``LINEAR HASH``, ``RANGE COLUMNS``); empty when it has no partitions."""
+    rows = session.query(
+        "SELECT DISTINCT partition_method FROM information_schema.partitions "
+        "WHERE table_schema = %s AND table_name = %s AND partition_method IS NOT NULL",
+        [schema, table],
+    )
+    return str(rows[0][0]) if rows else ""
+
+
 def is_empty(session: Target, schema: str, table: str, partition: str = "") -> bool:
     """No row is in the table, or in one partition of it; False for a table that is not there."""
     part = f" PARTITION ({quote_name(partition)})" if partition else ""

@@ -32,6 +32,16 @@ def boundaries(tokens: Sequence[Token]) -> Iterator[tuple[int, int]]:
     return ((begin, end) for _, begin, end in _boundaries(tokens))
 
 
+def without_linear(tokens: Sequence[Token]) -> Tokens:
+    """The statement without the LINEAR of ``PARTITION BY LINEAR HASH`` and ``LINEAR KEY``."""
+    solid = [i for i, t in enumerate(tokens) if not t.blank]
+    dropped: set[int] = set()
+    for before, at, behind in zip(solid, solid[1:], solid[2:], strict=False):
+        if (tokens[before].word, tokens[at].word) == ("BY", "LINEAR") and tokens[behind].word in ("HASH", "KEY"):
+            dropped.update(range(at, behind))
+    return [t for i, t in enumerate(tokens) if i not in dropped]
+
+
 def _boundaries(tokens: Sequence[Token]) -> Iterator[tuple[str, int, int]]:
     for i, token in enumerate(tokens):
         if token.word != "PARTITION":

@@ -27,7 +27,7 @@ from sinks.ddl_clauses import (
     words,
 )
 from sinks.ddl_defaults import declare, settle_defaults
-from sinks.ddl_partitions import settle_boundaries
+from sinks.ddl_partitions import settle_boundaries, without_linear
 from sinks.ddl_tidb import is_tiflash_replica, tidb_tokens
 from sinks.dialect import Flavour
 from sinks.frozen import RefusedJobs, on_target
@@ -130,7 +130,7 @@ def rewrite(subject: Subject, dialect: Dialect, *, restored: bool) -> Rewritten:
     if certain is not None:
         return Rewritten(certain)
     tokens = _without_end(without_features(tokenize(subject.query, backslash_escapes=not restored), losses))
-    tokens = settle_boundaries(tokens, subject.info)
+    tokens = without_linear(settle_boundaries(tokens, subject.info))
     settled, added = _settled(_settle_strings(tokens, restored), subject, dialect)
     return Rewritten(_by_kind(subject, settled, dialect, losses), tuple(losses.texts), _then(subject, added, dialect))
 

@@ -1,0 +1,131 @@
+"""Partitions that hold other rows on the target than upstream: nothing is done to one of them."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from conf.model import ApplyConfig
+from jobs.mariadb import PrivateMariaDB
+from schemas.errors import DdlRefused
+from schemas.history import SchemaHistory
+from sinks.ddl_apply import DdlOutcome, apply_ddl, ensure_ddl_table
+from sinks.segments import DdlStep
+from sinks.session import Session, connect
+from tests.ddl_jobs import INT, column, database, history, job, steps_of, table
+from tests.leases import held
+
+pytestmark = pytest.mark.mysql
+
+CONFIG = ApplyConfig(drainer="spread", checkpoint_schema="spread_marks")
+
+ID = column(1, "id", {**INT, "Flag": 4099})
+HASH, KEY = 2, 4
+
+
+@pytest.fixture
+def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
+    with connect(mariadb.target(), CONFIG) as session:
+        ensure_ddl_table(session, CONFIG)
+        yield session
+        session.rollback()
+        for name in ("d", "spread_marks"):
+            session.execute(f"DROP DATABASE IF EXISTS {name}")
+
+
+def apply(session: Session, step: DdlStep, h: SchemaHistory, config: ApplyConfig = CONFIG) -> DdlOutcome:
+    return apply_ddl(session, step, h, config, held(session, schema=CONFIG.checkpoint_schema), lambda _: None)
+
+
+def parts(kind: int, *ids: int) -> dict[str, Any]:
+    definitions = [{"id": i, "name": {"O": f"p{n}"}} for n, i in enumerate(ids)]
+    return table(10, "t", [ID], partition={"definitions": definitions, "type": kind, "enable": True, "num": len(ids)})
+
+
+def made(session: Session, kind: int, how: str, last: dict[str, Any]) -> tuple[SchemaHistory, DdlStep]:
+    """A table of three partitions with the rows 1 to 12, and the step of the ``last`` job."""
+    h = history(database(1), job(2, 3, parts(kind, 101, 102, 103)), job(3, 3, table(20, "plain", [ID])), last)
+    create = f"CREATE TABLE `t` (`id` INT PRIMARY KEY) PARTITION BY {how} (`id`) PARTITIONS 3;"
+    steps = steps_of(h, {2: create, 3: "CREATE TABLE `plain` (`id` INT PRIMARY KEY);"})
+    for step in steps[:3]:
+        apply(session, step, h)
+    session.execute("INSERT INTO d.t SELECT seq FROM seq_1_to_12")
+    session.commit()
+    return h, steps[3]
+
+
+def truncated(kind: int, *ids: int) -> dict[str, Any]:
+    return job(
+        4, 23, parts(kind, *ids), query="ALTER TABLE `t` TRUNCATE PARTITION " + ",".join(f"p{n}" for n, i in enumerate(ids) if i > 110)
+    )
+
+
+def exchanged(kind: int) -> dict[str, Any]:
+    return job(4, 42, parts(kind, 20, 102, 103), table_id=20, query="ALTER TABLE `t` EXCHANGE PARTITION p0 WITH TABLE `plain`")
+
+
+def rows(session: Session) -> list[int]:
+    found = sorted(int(i) for (i,) in session.query("SELECT id FROM d.t"))
+    session.rollback()
+    return found
+
+
+@pytest.mark.parametrize("how", ["LINEAR HASH", "linear  hash", "HASH"])
+def test_linear_is_plain_as_in_tidb(session: Session, how: str) -> None:
+    h, step = made(session, HASH, how, truncated(HASH, 111, 102, 103))
+    assert session.query(
+        "SELECT DISTINCT partition_method FROM information_schema.partitions WHERE table_schema = 'd' AND table_name = 't'"
+    ) == [("HASH",)]
+    assert apply(session, step, h).how == "text"
+    assert rows(session) == [1, 2, 4, 5, 7, 8, 10, 11]
+
+
+@pytest.mark.parametrize("how", ["KEY", "LINEAR KEY"])
+@pytest.mark.parametrize("last", [truncated(KEY, 111, 102, 103), exchanged(KEY)], ids=["truncate", "exchange"])
+def test_a_partition_by_key_is_left_alone(session: Session, how: str, last: dict[str, Any]) -> None:
+    h, step = made(session, KEY, how, last)
+    for _ in range(2):
+        with pytest.raises(DdlRefused, match=r"partitioned BY KEY.*other rows than the upstream's"):
+            apply(session, step, h)
+    session.execute("ALTER TABLE d.t ADD COLUMN note INT")
+    with pytest.raises(DdlRefused, match="BY KEY"):
+        apply(session, step, h)
+    assert rows(session) == list(range(1, 13))
+    tries = session.query("SELECT tries FROM spread_marks.spark_ddl WHERE job_id = 4")[0][0]
+    assert "BY KEY" in tries
+    session.execute("ALTER TABLE d.t DROP COLUMN note")
+    outcome = apply(session, step, h, dataclasses.replace(CONFIG, ddl_policy="skip"))
+    assert (outcome.state, outcome.how) == ("skipped", "policy")
+    assert rows(session) == list(range(1, 13))
+
+
+def test_a_person_brings_the_rows_and_skips_it(session: Session) -> None:
+    h, step = made(session, KEY, "KEY", truncated(KEY, 111, 102, 103))
+    with pytest.raises(DdlRefused):
+        apply(session, step, h)
+    session.execute("DELETE FROM d.t WHERE id < 4")
+    session.commit()
+    outcome = apply(session, step, h, dataclasses.replace(CONFIG, ignore_txn_commit_ts=(step.commit_ts,)))
+    assert (outcome.state, outcome.how) == ("done", "ignored")
+
+
+def test_a_table_that_is_linear_from_before_is_left_alone_too(session: Session) -> None:
+    h, step = made(session, HASH, "HASH", truncated(HASH, 111, 102, 103))
+    session.execute("ALTER TABLE d.t PARTITION BY LINEAR HASH (id) PARTITIONS 3")
+    with pytest.raises(DdlRefused, match="BY LINEAR HASH on the target"):
+        apply(session, step, h)
+    assert rows(session) == list(range(1, 13))
+
+
+def test_all_partitions_are_the_same_rows_everywhere(session: Session) -> None:
+    h, step = made(session, KEY, "KEY", truncated(KEY, 111, 112, 113))
+    assert apply(session, step, h).how == "text"
+    assert rows(session) == []
+
+
+def test_what_moves_rows_and_loses_none_is_sent(session: Session) -> None:
+    query = "ALTER TABLE `t` COALESCE PARTITION 1"
+    h, step = made(session, KEY, "KEY", job(4, 64, parts(KEY, 111, 112), query=query))
+    assert apply(session, step, h).how == "text"
+    assert rows(session) == list(range(1, 13))
