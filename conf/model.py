@@ -129,7 +129,7 @@ class ApplyConfig:
     ignore_schemas: tuple[str, ...] = ("INFORMATION_SCHEMA", "PERFORMANCE_SCHEMA", "mysql")
     replicate_do_db: tuple[str, ...] = ()
     ignore_txn_commit_ts: tuple[int, ...] = ()
-    """Transactions and DDLs that are skipped."""
+    """Transactions and DDLs that are skipped: their commit_ts, or ``DdlStep.skip_ts`` of a DDL executed ahead of its binlog."""
 
     def __post_init__(self) -> None:
         _require(self.atomic_rows >= 1, "syncer.atomic-rows must be at least 1")

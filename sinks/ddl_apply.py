@@ -175,7 +175,7 @@ class _Run:
     def run(self) -> DdlOutcome:
         if not _kept(self._subject, self._config):
             return self._finish(DdlOutcome(DONE, "filtered", ""))
-        if self._step.commit_ts in self._config.ignore_txn_commit_ts:
+        if self._step.skip_ts in self._config.ignore_txn_commit_ts:
             return self._finish(self._ignored())
         if self._subject.given.form is Form.NOTHING:
             _log.info("DDL at commit_ts %d needs nothing on the target: %s", self._step.commit_ts, self._subject.given.why)
@@ -391,7 +391,7 @@ class _Run:
         step, config = self._step, self._config
         text = (
             f"DDL of job {step.job.id} on {self._subject.label} at commit_ts {step.commit_ts} refused: {sql!r}: {words}. "
-            f"Mend the target, or skip it with syncer.ignore-txn-commit-ts = [{step.commit_ts}], or set syncer.ddl-policy to skip or quarantine."
+            f"Mend the target, or skip it with syncer.ignore-txn-commit-ts = [{step.skip_ts}], or set syncer.ddl-policy to skip or quarantine."
         )
         if config.ddl_policy == "stop":
             self._write_refused()

@@ -149,7 +149,7 @@ class Judge:
         step = self._step
         return ApplyError(
             f"an earlier try of the DDL of job {step.job.id} on {self._subject.label} at commit_ts {step.commit_ts} ({step.query}) has no known end: {why}; "
-            f"or look whether it ran, and if so skip it with syncer.ignore-txn-commit-ts = [{step.commit_ts}], if not delete its row from {self._marks}."
+            f"or look whether it ran, and if so skip it with syncer.ignore-txn-commit-ts = [{step.skip_ts}], if not delete its row from {self._marks}."
         )
 
 

@@ -124,6 +124,11 @@ class DdlStep:
     applied: AppliedJobs = field(default=AppliedJobs(0))
     """The jobs that the target has after this step."""
 
+    @property
+    def skip_ts(self) -> int:
+        """What ``ignore-txn-commit-ts`` names it by. Early jobs may share their ``commit_ts`` with each other and with a transaction; a job's FinishedTS is its own."""
+        return self.job.finished_ts or self.commit_ts if self.early else self.commit_ts
+
 
 def plan_steps(
     span: tuple[int, int],

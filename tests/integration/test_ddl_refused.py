@@ -1,8 +1,10 @@
 """A DDL that the target refuses: what is kept of it, and what a person does by hand before the next start, in every order."""
 
 import contextlib
+import dataclasses
 import itertools
 import json
+import re
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -13,7 +15,7 @@ from jobs.mariadb import PrivateMariaDB
 from schemas.errors import ApplyError, DdlRefused
 from schemas.history import SchemaHistory
 from sinks.ddl_apply import DdlOutcome, apply_ddl, ensure_ddl_table, load_applied
-from sinks.segments import AppliedJobs, DdlStep
+from sinks.segments import AppliedJobs, DdlStep, Touch, plan_steps
 from sinks.session import Session, connect
 from tests.ddl_jobs import INT, column, database, history, index, job, steps_of, table
 from tests.leases import held
@@ -40,8 +42,8 @@ def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
             session.execute(f"DROP DATABASE IF EXISTS {name}")
 
 
-def apply(session: Session, step: DdlStep, h: SchemaHistory) -> DdlOutcome:
-    return apply_ddl(session, step, h, CONFIG, held(session, schema=CONFIG.checkpoint_schema), lambda _: None)
+def apply(session: Session, step: DdlStep, h: SchemaHistory, config: ApplyConfig = CONFIG) -> DdlOutcome:
+    return apply_ddl(session, step, h, config, held(session, schema=CONFIG.checkpoint_schema), lambda _: None)
 
 
 def refused_unique(session: Session, text: str = "ALTER TABLE `t` ADD UNIQUE `u`(`v`);") -> tuple[SchemaHistory, DdlStep]:
@@ -250,3 +252,33 @@ def test_a_truncation_is_not_found_in_an_alter(session: Session) -> None:
     session.execute("ALTER TABLE d.t ADD COLUMN note INT, ALGORITHM=COPY")
     assert apply(session, truncate, h).how == "text"
     assert session.query("SELECT COUNT(*) FROM d.t") == [(0,)]
+
+
+def test_the_advice_names_one_early_job_alone(session: Session) -> None:
+    """Two jobs that a row needs before their binlogs are read have one commit_ts, which may be a transaction's too."""
+    h = history(
+        database(1),
+        job(2, 3, table(10, "t", COLUMNS)),
+        job(5, 7, table(10, "t", COLUMNS, index_info=[UNIQUE]), query="alter table t add unique u (v)"),
+        job(6, 5, table(10, "t", [*COLUMNS, column(3, "w")], index_info=[UNIQUE]), query="alter table t add column w int"),
+    )
+    for step in steps_of(h, {2: "CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` INT);"})[:2]:
+        apply(session, step, h)
+    session.execute("INSERT INTO d.t VALUES (1, 7), (2, 7)")
+    session.commit()
+    steps = plan_steps((25, 100), (), (Touch(10, 6, 40, 10, 45, 0),), h, AppliedJobs(2))
+    unique, added = [s for s in steps if isinstance(s, DdlStep)]
+    assert unique.early and added.early and unique.commit_ts == added.commit_ts
+    with pytest.raises(DdlRefused) as caught:
+        apply(session, unique, h)
+    advice = re.search(r"ignore-txn-commit-ts = \[(\d+)\]", str(caught.value))
+    assert advice
+    config = dataclasses.replace(CONFIG, ignore_txn_commit_ts=(int(advice[1]),))
+    passed = apply(session, unique, h, config)
+    assert (passed.state, passed.how) == ("skipped", "ignored")
+    assert apply(session, added, h, config).how == "text"
+    assert [name for (name,) in session.query("SELECT column_name FROM information_schema.columns WHERE table_schema = 'd'")] == [
+        "id",
+        "v",
+        "w",
+    ]
