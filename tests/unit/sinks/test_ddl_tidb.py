@@ -42,6 +42,8 @@ def test_ttl_is_kept_and_off(text: str, wanted: str) -> None:
 def test_a_table_that_stands_there_is_not_passed_over(words: str) -> None:
     assert tidb(f"{words} IF NOT EXISTS `t` (`id` INT);", 3) == f"{words} `t` (`id` INT)"
     assert tidb(f"{words} `t` (`id` INT COMMENT 'IF NOT EXISTS');", 3) == f"{words} `t` (`id` INT COMMENT 'IF NOT EXISTS')"
+    assert tidb("ALTER TABLE `t` ADD COLUMN IF NOT EXISTS `k` INT;", 5) == "ALTER TABLE `t` ADD COLUMN `k` INT"
+    assert tidb("CREATE INDEX IF NOT EXISTS `i` ON `t` (`id`);", 7) == "CREATE INDEX `i` ON `t` (`id`)"
 
 
 def test_ttl_of_a_new_table() -> None:
