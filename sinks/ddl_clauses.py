@@ -101,6 +101,22 @@ def next_solid(tokens: Sequence[Token], at: int) -> int:
     return at
 
 
+def without_if_not_exists(tokens: Sequence[Token]) -> Tokens:
+    """CREATE TABLE, CREATE INDEX and ALTER TABLE without the words: the upstream made what they name, or there would be no job.
+
+    What stands there on the target must be looked at and not passed over.
+    """
+    solid = [i for i, t in enumerate(tokens) if not t.blank]
+    spoken = [tokens[i].word for i in solid]
+    if spoken[:1] not in (["CREATE"], ["ALTER"]) or not {"TABLE", "INDEX"} & set(spoken[1:4]):
+        return list(tokens)
+    dropped: set[int] = set()
+    for n in range(len(solid) - 3):
+        if spoken[n : n + 3] == ["IF", "NOT", "EXISTS"]:
+            dropped.update(range(solid[n], solid[n + 3]))
+    return [t for i, t in enumerate(tokens) if i not in dropped]
+
+
 def is_index(element: Sequence[Token]) -> bool:
     """An element of a column list that defines a key or a constraint and not a column."""
     return bool(words(element)) and words(element)[0] in _INDEX_WORDS

@@ -14,7 +14,7 @@ from sinks.ddl_clauses import is_text_or_words
 from sinks.ddl_columns import column_type
 
 _WIDTH = re.compile(r"\b((?:tiny|small|medium|big)?int|year)\(\d+\)")
-_LOB = re.compile(r"(tiny|medium|long|)(text|blob)")
+_LOB = re.compile(r"(tiny|medium|long|)(text|blob)(?:\(\d+\))?")
 _WITH_WORDS = frozenset({ColumnType.ENUM, ColumnType.SET})
 _VARYING = frozenset({ColumnType.VARCHAR, ColumnType.VAR_STRING})
 _LOB_BYTES = {

@@ -29,6 +29,8 @@ _EMPTIES = frozenset({JobType.TRUNCATE_TABLE, JobType.TRUNCATE_PARTITION})
 _MAKES = frozenset({JobType.CREATE_TABLE, JobType.CREATE_TABLES, JobType.CREATE_VIEW, JobType.CREATE_SEQUENCE, JobType.CREATE_SCHEMA})
 """What is there already is met by running them again, and compared then."""
 
+_MAKES_TABLES = frozenset({JobType.CREATE_TABLE, JobType.CREATE_TABLES})
+
 
 @dataclass(frozen=True, slots=True)
 class EarlierTry:
@@ -74,7 +76,7 @@ class Judge:
             return False
         if kind in _EMPTIES:
             return self._emptied()
-        if any(_line(earlier.picture, u.table, u.before) == _line(now, u.table, u.after) for u in unseen(self._subject)):
+        if any(_line(earlier.picture, u.table, u.before) == _line(now, u.table, u.after) != "" for u in unseen(self._subject)):
             return False  # a statement that sets a default or an expression again does no harm
         lacking = lacks(self._session, self._subject, self._dialect)
         if lacking is None:
@@ -92,8 +94,8 @@ class Judge:
         return not any(t.create for t in now.objects.values())
 
     def _stood(self, before: Picture) -> bool:
-        """Something was there under a name that the job makes, so that it must be looked at whatever else came."""
-        return any(before.holds(t.schema, t.name) for t in self._subject.after)
+        """A table was there under a name that the job makes, so that it must be looked at whatever else came."""
+        return self._subject.job.type in _MAKES_TABLES and any(before.holds(t.schema, t.name) for t in self._subject.after)
 
     def _emptied(self) -> bool:
         old, after = self._subject.old, self._subject.info

@@ -7,7 +7,7 @@ rows that the upstream's TTL jobs delete come as binlogs.
 from collections.abc import Sequence
 
 from schemas.ddl_tokens import Kind, Token, text_of, tokenize
-from sinks.ddl_clauses import Tokens, next_solid, split_commas, with_depth, words
+from sinks.ddl_clauses import Tokens, next_solid, split_commas, with_depth, without_if_not_exists, words
 from sinks.ddl_defaults import table_name
 
 _OFF = tokenize("TTL_ENABLE = 'OFF'")
@@ -16,7 +16,7 @@ _OFF = tokenize("TTL_ENABLE = 'OFF'")
 def tidb_tokens(query: str, *, restored: bool) -> Tokens:
     """The statement's tokens; none when nothing is left to execute."""
     tokens = _without_placement(tokenize(query.strip().rstrip(";").rstrip(), backslash_escapes=not restored))
-    return _without_empty_specs(_with_ttl_off(tokens))
+    return _without_empty_specs(_with_ttl_off(without_if_not_exists(tokens)))
 
 
 def is_tiflash_replica(tokens: Sequence[Token]) -> bool:

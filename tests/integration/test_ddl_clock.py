@@ -271,3 +271,19 @@ def test_a_derived_statement_runs_in_the_zone_too(session: Session) -> None:
     h, step = modify(session, ("DATETIME", DATETIME), ("GARBLED", TIMESTAMP), EAST, "2026-01-01 08:00:00", default="2020-01-01 00:00:00")
     assert apply(session, step, h).how == "derived"
     assert (values(session), default(session)) == (["2026-01-01 00:00:00"], "'2020-01-01 00:00:00'")
+
+
+def test_a_column_that_is_added_with_it_is_filled_in_utc(session: Session) -> None:
+    """Its origin default and its declared one are both TIMESTAMP literals, and the second is declared by a statement of its own."""
+    h, _ = modify(session, *TO_DATETIME, EAST, "2026-01-01 12:00:00")
+    added = column(4, "w", TIMESTAMP, version=2, default="CURRENT_TIMESTAMP", origin_default="2021-01-01 00:00:00")
+    fixed = column(5, "x", TIMESTAMP, version=2, default="2022-01-01 00:00:00", origin_default="2022-01-01 00:00:00")
+    after = table(10, "t", [ID, column(3, "v", DATETIME), added, fixed])
+    last = job(4, 61, after, reorg_meta={"location": EAST}, query="alter")
+    before = table(10, "t", [ID, column(2, "v", TIMESTAMP)])
+    h = history(database(1), job(2, 3, before), last)
+    text = "ALTER TABLE `t` MODIFY COLUMN `v` DATETIME, ADD COLUMN `w` TIMESTAMP NULL DEFAULT CURRENT_TIMESTAMP, ADD COLUMN `x` TIMESTAMP NULL DEFAULT '2022-01-01 08:00:00';"
+    assert apply(session, steps_of(h, {4: text})[2], h).how == "text"
+    row = session.query("SELECT CAST(v AS CHAR), CAST(w AS CHAR), CAST(x AS CHAR) FROM d.t")
+    assert row == [("2026-01-01 20:00:00", "2021-01-01 00:00:00", "2022-01-01 00:00:00")]
+    assert (default(session, "w"), default(session, "x")) == ("current_timestamp()", "'2022-01-01 00:00:00'")

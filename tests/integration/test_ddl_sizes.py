@@ -168,3 +168,17 @@ def test_a_crash_behind_the_statement(
         patch.setattr(faults, "point", die)
         apply(session, step, h)
     assert apply(session, step, h).how == "found"
+
+
+@pytest.mark.parametrize("there", ["TINYINT", "BIGINT"])
+def test_a_column_that_stands_there_is_not_passed_over(session: Session, there: str) -> None:
+    h = history(database(1), job(2, 3, table(10, "t", [ID])), job(3, 5, table(10, "t", [ID, column(2, "v", BIGINT)])))
+    steps = steps_of(h, {2: "CREATE TABLE `t` (`id` INT PRIMARY KEY);", 3: "ALTER TABLE `t` ADD COLUMN IF NOT EXISTS `v` BIGINT;"})
+    for step in steps[:2]:
+        apply(session, step, h)
+    session.execute(f"ALTER TABLE d.t ADD COLUMN v {there}")
+    if there == "BIGINT":
+        assert apply(session, steps[2], h).how == "nothing"
+    else:
+        with pytest.raises(DdlRefused, match="Duplicate column"):
+            apply(session, steps[2], h)

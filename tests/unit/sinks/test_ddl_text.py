@@ -147,6 +147,8 @@ def test_other_ways_to_make_a_table(query: str, wanted: str) -> None:
         ("DEFAULT CHARACTER SET = UTF8MB4 COLLATE = UTF8MB4_BIN", 22, None, CS),
         ("COLLATE utf8mb4_bin", 22, None, CS),
         ("ADD PARTITION (PARTITION `p2` VALUES LESS THAN (_UTF8MB4'2028-01-01'))", 19, None, "ADD PARTITION (PARTITION `p2` VALUES LESS THAN ('2028-01-01'))"),
+        ("ADD COLUMN IF NOT EXISTS `k` BIGINT", 5, None, "ADD COLUMN `k` BIGINT"),
+        ("ADD UNIQUE INDEX IF NOT EXISTS `u`(`id`)", 7, None, "ADD UNIQUE INDEX `u`(`id`)"),
         ("PARTITION BY LINEAR KEY(`id`) PARTITIONS 3", 71, None, "PARTITION BY KEY(`id`) PARTITIONS 3"),
         ("DROP PARTITION `p2`", 20, None, "DROP PARTITION `p2`"),
         ("COMMENT = 'x'", 17, None, "COMMENT = 'x'"),

@@ -38,6 +38,14 @@ def test_ttl_is_kept_and_off(text: str, wanted: str) -> None:
     assert tidb(text, 65) == wanted
 
 
+@pytest.mark.parametrize("words", ["CREATE TABLE", "CREATE GLOBAL TEMPORARY TABLE", "create  table"])
+def test_a_table_that_stands_there_is_not_passed_over(words: str) -> None:
+    assert tidb(f"{words} IF NOT EXISTS `t` (`id` INT);", 3) == f"{words} `t` (`id` INT)"
+    assert tidb(f"{words} `t` (`id` INT COMMENT 'IF NOT EXISTS');", 3) == f"{words} `t` (`id` INT COMMENT 'IF NOT EXISTS')"
+    assert tidb("ALTER TABLE `t` ADD COLUMN IF NOT EXISTS `k` INT;", 5) == "ALTER TABLE `t` ADD COLUMN `k` INT"
+    assert tidb("CREATE INDEX IF NOT EXISTS `i` ON `t` (`id`);", 7) == "CREATE INDEX `i` ON `t` (`id`)"
+
+
 def test_ttl_of_a_new_table() -> None:
     text = "CREATE TABLE `t` (`id` INT,`ttl` DATETIME) /*T![ttl] TTL = `ttl` + INTERVAL 1 MONTH */ /*T![ttl] TTL_ENABLE = 'ON' */ PARTITION BY HASH(`id`);"
     assert tidb(text, 3) == text.replace("'ON'", "'OFF'").rstrip(";")
