@@ -1,6 +1,8 @@
 """Calls to a Pump: one open pull (``Pull``), and bounded reads that survive a Pump's restart. gRPC shell.
 
 A damaged place of a Pump's log (``damage.py``) is handed to ``on_damage``, which raises, or returns: then reading goes on behind it.
+A log that is another than the one that the batch was planned with (``seen.py``) is handed to ``on_replaced``, which raises, or returns: then a
+raw read ends, for its positions mean nothing in that log, and a sorted one goes on.
 
 Promises of ``read_raw`` and ``read_sorted``: for one (start, end) they yield the same records each time; after a broken
 connection they go on where they were, at whatever address ``find`` says then; they give up with ``PumpUnavailable`` when
@@ -22,6 +24,7 @@ from binlog_source.damage import KNOWN_KEY, REMEDY, Damage, damage_in, first_rea
 from binlog_source.framing import Records, parse
 from binlog_source.gc_bound import gc_ts_of, is_recent
 from binlog_source.offset import Position
+from binlog_source.seen import END_KEY, NO, SEEN_KEY, Seen, refuse_replaced, replaced_text
 from schemas.errors import ConfigError, DamagedLog, ProtocolViolation, PumpUnavailable
 from schemas.events import Delivery, as_time
 from schemas.pieces import PIECE_BYTES
@@ -74,6 +77,10 @@ class Greeting:
     gc_ts: int
     pump: str
     """Its node id."""
+    seen: str = ""
+    """Whether what the reader has seen is in its log, ``yes`` or ``no``; empty: it was not asked, or does not know."""
+    end: Position | None = None
+    """Where its log ends."""
 
     def require(self, endpoint: Endpoint) -> None:
         """Refuse what another Pump says: addresses are given away again, and its promises are not those of the Pump that is asked for.
@@ -98,20 +105,32 @@ def refuse_damage(damage: Damage, text: str) -> None:
     raise DamagedLog(f"{text}; {REMEDY}")
 
 
+OnReplaced: TypeAlias = Callable[[str], None]
+"""Hears that a Pump's log is another, in words. To raise is to end the read, to return is to go on with what there is."""
+
+
 class Pull:
     """One PullBinlogs call: an iterator of response bytes. ``greeting()`` blocks until the Pump has answered."""
 
     def __init__(
-        self, endpoint: Endpoint, delivery: str, start: Position, timeout: float | None = None, known: Collection[str] = ()
+        self,
+        endpoint: Endpoint,
+        delivery: str,
+        start: Position,
+        timeout: float | None = None,
+        known: Collection[str] = (),
+        seen: Seen | None = None,
     ) -> None:
-        """``known``: the damaged places that the reader knows of."""
+        """``known``: the damaged places that the reader knows of. ``seen``: what it has read."""
         self._endpoint = endpoint
         request = pump_pb2.PullBinlogReq(clusterID=endpoint.cluster_id)
         request.startFrom.suffix, request.startFrom.offset = start.suffix, start.offset
         method = channel(endpoint.address).unary_stream(
             "/binlog.Pump/PullBinlogs", request_serializer=pump_pb2.PullBinlogReq.SerializeToString, response_deserializer=None
         )
-        told = ((KNOWN_KEY, ",".join(sorted(known))),) if known else ()
+        told = [(KNOWN_KEY, ",".join(sorted(known)))] if known else []
+        if seen is not None:
+            told.append((SEEN_KEY, seen.text))
         self._call: Any = method(
             request, timeout=timeout, metadata=((DELIVERY_KEY, delivery), (BATCH_KEY, "1"), (PIECE_KEY, str(PIECE_BYTES)), *told)
         )
@@ -126,7 +145,9 @@ class Pull:
         metadata = {key: str(value) for key, value in self._call.initial_metadata() or ()}
         if DELIVERY_KEY not in metadata and self._call.done() and self._call.code() is not grpc.StatusCode.OK:
             raise self._call
-        greeting = Greeting(metadata.get(DELIVERY_KEY, ""), int(metadata.get(GC_KEY, "0") or 0), metadata.get(PUMP_KEY, ""))
+        gc_ts = int(metadata.get(GC_KEY, "0") or 0)
+        end = _position_in(metadata.get(END_KEY, ""))
+        greeting = Greeting(metadata.get(DELIVERY_KEY, ""), gc_ts, metadata.get(PUMP_KEY, ""), metadata.get(SEEN_KEY, ""), end)
         greeting.require(self._endpoint)
         return greeting
 
@@ -136,6 +157,11 @@ class Pull:
     def cancel(self) -> None:
         """End the call."""
         self._call.cancel()
+
+
+def _position_in(text: str) -> Position | None:
+    suffix, colon, offset = text.partition(":")
+    return Position(int(suffix), int(offset)) if colon and suffix.isdigit() and offset.isdigit() else None
 
 
 def channel(address: str) -> grpc.Channel:
@@ -203,11 +229,13 @@ def read_raw(
     on_purged: Callable[[int], None],
     find: Find = stays,
     on_damage: OnDamage = refuse_damage,
+    seen: Seen | None = None,
+    on_replaced: OnReplaced = refuse_replaced,
 ) -> Iterator[Records]:
     """The records of the log from ``begin`` (inclusive) to ``end``, in log order, in runs.
 
     ``on_purged`` is called with the Pump's gc ts when binlogs above ``wanted_ts`` may be gone; if it returns, reading begins
-    at the oldest record kept.
+    at the oldest record kept. ``seen``: what the log must hold, or it is another one.
     """
     reached, lost, half = begin, False, _Half()
     known: set[str] = set()
@@ -221,9 +249,13 @@ def read_raw(
     def attempt(endpoint: Endpoint) -> Iterator[Records]:
         nonlocal reached, lost
         again = half.had
-        with _opened(endpoint, Delivery.RAW, reached, known) as pull:
+        with _opened(endpoint, Delivery.RAW, reached, known, seen) as pull:
             greeting = pull.greeting()
             _require_raw(endpoint, greeting)
+            if seen is not None and greeting.seen == NO:
+                on_replaced(replaced_text(endpoint.pump, seen, greeting.end))
+                reached = end
+                return
             if reached == begin and not lost and purged(greeting.gc_ts, wanted_ts):
                 on_purged(greeting.gc_ts)
                 reached, lost = _OLDEST, True
@@ -250,19 +282,30 @@ def read_sorted(
     on_purged: Callable[[int], None],
     find: Find = stays,
     on_damage: OnDamage = refuse_damage,
+    seen: Seen | None = None,
+    on_replaced: OnReplaced = refuse_replaced,
 ) -> Iterator[Records]:
     """The messages with ``commit_ts`` in (after_ts, upto_ts], ascending, in runs; fakes among them."""
     if after_ts < upto_ts:
-        read = _SortedRead(after_ts, upto_ts, on_purged, on_damage)
+        read = _SortedRead(after_ts, upto_ts, on_purged, on_damage, seen, on_replaced)
         yield from _patiently(read.attempt, endpoint, read.mark, after_ts, patience, lambda: read.done, find, read.go_on)
 
 
 class _SortedRead:
     """Where a read of (after_ts, upto_ts] is, over all connections that it takes."""
 
-    def __init__(self, after_ts: int, upto_ts: int, on_purged: Callable[[int], None], on_damage: OnDamage) -> None:
+    def __init__(
+        self,
+        after_ts: int,
+        upto_ts: int,
+        on_purged: Callable[[int], None],
+        on_damage: OnDamage,
+        seen: Seen | None,
+        on_replaced: OnReplaced,
+    ) -> None:
         self._after_ts, self._upto_ts = after_ts, upto_ts
-        self._on_purged, self._on_damage = on_purged, on_damage
+        self._on_purged, self._on_damage, self._on_replaced = on_purged, on_damage, on_replaced
+        self._seen = seen
         self._reached = after_ts
         self._half = _Half()
         self._known: set[str] = set()
@@ -286,7 +329,8 @@ class _SortedRead:
     def attempt(self, endpoint: Endpoint) -> Iterator[Records]:
         """One connection."""
         again = self._half.had
-        with _opened(endpoint, Delivery.SORTED, Position(0, self._reached), self._known) as pull:
+        with _opened(endpoint, Delivery.SORTED, Position(0, self._reached), self._known, self._seen) as pull:
+            self._require_same(endpoint, pull)
             greeting: Greeting | None = None
             for data in pull:
                 if greeting is None:
@@ -316,6 +360,15 @@ class _SortedRead:
                     return
             if greeting is None and not pull.greeting().delivery:
                 self._ended_bare(endpoint)
+
+    def _require_same(self, endpoint: Endpoint, pull: Pull) -> None:
+        """Tell once when the log is another one; a Pump that can say so does it before its first message."""
+        if self._seen is None:
+            return
+        greeting = pull.greeting()
+        if greeting.seen == NO:
+            self._on_replaced(replaced_text(endpoint.pump, self._seen, greeting.end))
+            self._seen = None
 
     def _require_kept(self, endpoint: Endpoint, greeting: Greeting) -> None:
         """Tell once when what is wanted may be gone. Our Pump says it at each connection, and ends a pull that GC overtakes; a real one is asked."""
@@ -425,8 +478,8 @@ def damage_of(error: grpc.RpcError, endpoint: Endpoint) -> Damage | None:
 
 
 @contextlib.contextmanager
-def _opened(endpoint: Endpoint, delivery: Delivery, start: Position, known: Collection[str]) -> Iterator[Pull]:
-    pull = Pull(endpoint, delivery, start, _ATTEMPT_SECONDS, known)
+def _opened(endpoint: Endpoint, delivery: Delivery, start: Position, known: Collection[str], seen: Seen | None = None) -> Iterator[Pull]:
+    pull = Pull(endpoint, delivery, start, _ATTEMPT_SECONDS, known, seen)
     try:
         yield pull
     finally:

@@ -31,6 +31,7 @@ from binlog_source.framing import Records, clock_row, in_pieces, joined, loss, p
 from binlog_source.offset import BinlogOffset, Position, from_json, require_advance
 from binlog_source.options import StreamOptions, source_of, stream_options_of
 from binlog_source.roster import Roster, patiently, roster_of
+from binlog_source.seen import Seen, anew_text, refuse_replaced, seen_of
 from binlog_source.tails import Tails
 from conf import faults
 from conf.model import SourceConfig
@@ -64,6 +65,10 @@ class BinlogPartition(InputPartition):
     """Buckets that get a control row each; 0 = none from this partition."""
     clock_ts: int = 0
     """The ts that the query's watermark learns from this partition; 0 = none."""
+    seen: Seen | None = None
+    """What the Pump's log must hold at the batch's end, or it is another than the one that the batch was planned with."""
+    anew: bool = False
+    """Its log is another one since this batch: what the one before held and the stream had not read is lost."""
 
 
 class BinlogDataSource(DataSource):
@@ -185,7 +190,7 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         owners = patiently(lambda: self._owners(roster, after, after_ts), patience)
         endpoints = patiently(lambda: _endpoints(roster, {pump: known[pump] for pump in owners}), patience)
         if after.delivery is Delivery.SORTED:
-            return _sorted_partitions(endpoints, after_ts, after.resolved_ts)
+            return [_seen(partition, before, after) for partition in _sorted_partitions(endpoints, after_ts, after.resolved_ts)]
         return _raw_partitions(endpoints, before, after, after_ts, self._config.pairing_buckets)
 
     def _owners(self, roster: Roster, after: BinlogOffset, after_ts: int) -> list[str]:
@@ -239,7 +244,7 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._tails = Tails(self._config.fail_on_data_loss, self._config.max_bytes_per_trigger // 4)
             self._advanced_at = time.monotonic()
         roster = self._known_roster()
-        self._tails.follow(_endpoints(roster, roster.pumps(before.resolved_ts)), before.resolved_ts)
+        self._tails.follow(_endpoints(roster, roster.pumps(before.resolved_ts)), before.resolved_ts, before)
         return self._tails
 
     def _next_offset(self, tails: Tails, before: BinlogOffset, max_bytes: int | None) -> BinlogOffset:
@@ -349,6 +354,12 @@ def _sorted_partitions(endpoints: Mapping[str, Endpoint], after_ts: int, upto_ts
     ]
 
 
+def _seen(partition: BinlogPartition, before: BinlogOffset, after: BinlogOffset) -> BinlogPartition:
+    """``partition`` with what the stream knows of its log; a mark that begins for a second time says that it is another."""
+    pump = partition.endpoint.pump
+    return replace(partition, seen=seen_of(after, pump), anew=pump in before.pumps and after.pumps[pump].since is not None)
+
+
 def _raw_partitions(
     endpoints: Mapping[str, Endpoint], before: BinlogOffset, after: BinlogOffset, after_ts: int, buckets: int
 ) -> list[BinlogPartition]:
@@ -357,9 +368,10 @@ def _raw_partitions(
     for pump in endpoints:
         mark = after.pumps[pump]
         earlier = before.pumps.get(pump)
-        begin = earlier.position if earlier is not None else mark.since or mark.position
-        made.append(BinlogPartition(endpoints[pump], Delivery.RAW, after_ts, after.resolved_ts, begin, mark.position, buckets))
-    moved = [partition for partition in made if partition.begin < partition.end] or made[:1]
+        begin = mark.since or (earlier.position if earlier is not None else mark.position)
+        partition = BinlogPartition(endpoints[pump], Delivery.RAW, after_ts, after.resolved_ts, begin, mark.position, buckets)
+        made.append(_seen(partition, before, after))
+    moved = [partition for partition in made if partition.begin < partition.end or partition.anew] or made[:1]
     moved[0] = replace(moved[0], clock_ts=after.clock)
     return moved
 
@@ -391,6 +403,15 @@ def _rows(part: BinlogPartition, config: SourceConfig, extra: StreamOptions) -> 
         _log.warning("%s; going on without it because failOnDataLoss=false", text)
         lost.append(loss(pump, damage.after_ts, damage.upto_ts or part.upto_ts, text))
 
+    def on_replaced(text: str) -> None:
+        if config.fail_on_data_loss:
+            refuse_replaced(text)
+        _log.warning("%s; going on with what it has because failOnDataLoss=false", text)
+        lost.append(loss(pump, part.after_ts, part.upto_ts, text))
+
+    if part.anew:
+        lost.append(loss(pump, part.after_ts, part.upto_ts, anew_text(pump, part.after_ts)))
+
     def find(endpoint: Endpoint) -> Endpoint:
         try:
             with closing(roster_of(config)) as roster:
@@ -400,9 +421,11 @@ def _rows(part: BinlogPartition, config: SourceConfig, extra: StreamOptions) -> 
             return endpoint
 
     if part.delivery is Delivery.RAW:
-        runs = read_raw(part.endpoint, part.begin, part.end, part.after_ts, extra.patience, on_purged, find, on_damage)
+        runs = read_raw(
+            part.endpoint, part.begin, part.end, part.after_ts, extra.patience, on_purged, find, on_damage, part.seen, on_replaced
+        )
     else:
-        runs = read_sorted(part.endpoint, part.after_ts, part.upto_ts, extra.patience, on_purged, find, on_damage)
+        runs = read_sorted(part.endpoint, part.after_ts, part.upto_ts, extra.patience, on_purged, find, on_damage, part.seen, on_replaced)
     for records in _gathered(runs):
         faults.point("source-read")
         for run in in_pieces(records):

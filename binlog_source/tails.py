@@ -3,8 +3,9 @@
 ``Tails`` lives in the driver-side worker. Threads fill it; ``latestOffset`` waits on its condition and reads ``views``.
 A real Pump knows no tip and answers sorted; then its tail reads commit_ts and length only, and knows no positions.
 
-Promises: a Pump that cannot be reached is tried for ever and holds R (``status`` says so); a Pump that breaks the protocol
-leaves a ``fault`` that ``views`` raises. Memory is a few dozen bytes per step; small steps nobody has used yet are joined.
+Promises: a Pump that cannot be reached is tried for ever and holds R (``status`` says so); a Pump that breaks the protocol, or whose
+log is another one than was read (``seen.py``), leaves a ``fault`` that ``views`` raises. With ``fail_on_data_loss`` off the tail of another log
+begins anew at R, and its view says so (``TailView.anew``). Memory is a few dozen bytes per step; small steps nobody has used yet are joined.
 Steps that are read stay known until R has passed what they hold; after a restart the tip, which begins there, tells them again.
 """
 
@@ -32,7 +33,8 @@ from binlog_source.client import (
     silent_damage,
 )
 from binlog_source.framing import Records, parse
-from binlog_source.offset import BinlogOffset, Position
+from binlog_source.offset import BinlogOffset, Position, PumpMark
+from binlog_source.seen import ANYWHERE, NO, Seen, refuse_replaced, replaced_text, seen_of
 from schemas.errors import BinlogPurged, ConfigError, ProtocolViolation, PumpUnavailable, ReplicationError
 from schemas.events import Delivery
 from schemas.proto import binlog_pb2
@@ -40,6 +42,7 @@ from schemas.proto import binlog_pb2
 _JOIN_BELOW = 64 * 1024
 _FIRST_PAUSE, _LAST_PAUSE = 0.1, 2.0
 _NOWHERE = Position(0, 0)
+_MUTE_ENDS = 2
 _FAR_FUTURE = (1 << 62) - 1
 
 _log = logging.getLogger(__name__)
@@ -48,12 +51,21 @@ _log = logging.getLogger(__name__)
 class Tail:
     """One Pump's tail: a thread, and the steps it has learnt past what the stream has taken."""
 
-    def __init__(self, endpoint: Endpoint, from_ts: int, changed: threading.Condition, fail_on_data_loss: bool, join_below: int) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        from_ts: int,
+        changed: threading.Condition,
+        fail_on_data_loss: bool,
+        join_below: int,
+        seen: Seen | None = None,
+    ) -> None:
+        """``from_ts``: R; ``seen``: what the stream has read of the log."""
         self.endpoint = endpoint
         self.fault: ReplicationError | None = None
         self.trouble = "not reached yet"
         self.last_news = time.monotonic()
-        self._from_ts = from_ts
+        self._resolved = from_ts
         self._changed = changed
         self._fail_on_data_loss = fail_on_data_loss
         self._join_below = join_below
@@ -66,8 +78,13 @@ class Tail:
         self._stopped = False
         self._pull: Pull | None = None
         self._knows_tip = True
-        self._bare_ends = 0
+        self._bare_ends = self._mute = 0
         self._known: set[str] = set()
+        self._seen = seen
+        self._tells = False
+        self._passed_ts = 0
+        self._anew = False
+        self._left: PumpMark | None = None
         self._thread = threading.Thread(target=self._run, name=f"tail {endpoint.pump}", daemon=True)
         self._thread.start()
 
@@ -81,8 +98,11 @@ class Tail:
     def view(self, start: BinlogOffset) -> TailView | None:
         """The steps past ``start``; None while the Pump has not told its log up to there. Call with the condition held."""
         mark = start.pumps.get(self.endpoint.pump)
+        self._resolved = start.resolved_ts
+        self._leave(mark)
         if self._base is None:
             return None
+        anew, seen_ts = self._anew, 0 if mark is None or self._anew else mark.seen_ts
         raw = start.delivery is Delivery.RAW
         if raw and not self._knows_tip:
             raise ConfigError(
@@ -91,8 +111,9 @@ class Tail:
             )
         if not raw:
             self._pass_over(start.resolved_ts)
-            return TailView(self._base, max(self._taken.sorted_promise, start.resolved_ts), tuple(self._steps), joined=mark is None)
-        origin = self._base if mark is None else mark.position
+            promise, seen_ts = max(self._taken.sorted_promise, start.resolved_ts), max(seen_ts, self._passed_ts)
+            return TailView(self._base, promise, tuple(self._steps), mark is None, anew=anew, seen_ts=seen_ts, tells=self._tells)
+        origin = self._base if mark is None or anew else mark.position
         if self._end < origin:
             # A new tail tells the log from R on: how much of it waits is known when it has come to where the stream is.
             return None
@@ -100,12 +121,20 @@ class Tail:
         self._release(start.resolved_ts)
         taken = self._taken
         promise = max(taken.raw_promise, start.resolved_ts)
-        return TailView(origin, promise, tuple(self._steps), mark is None, taken.max_ts, tuple(self._waiting))
+        return TailView(origin, promise, tuple(self._steps), mark is None, taken.max_ts, tuple(self._waiting), anew, seen_ts, self._tells)
+
+    def _leave(self, mark: PumpMark | None) -> None:
+        """The mark of the log that is no more holds until the stream has another one."""
+        if not self._anew or mark is None:
+            return
+        self._left = self._left or mark
+        self._anew = mark == self._left
 
     def _pass_over(self, resolved_ts: int) -> None:
         """Sorted: the steps up to R are done with."""
         while self._steps and self._steps[0].sorted_promise <= resolved_ts:
             self._taken = self._steps.popleft()
+            self._passed_ts = self._taken.sorted_promise if self._tells else 0
 
     def _take(self, origin: Position) -> None:
         """Raw: the steps up to ``origin`` are read."""
@@ -150,15 +179,30 @@ class Tail:
 
     def _follow(self) -> str:
         """One connection: from the newest promise on, until it breaks; why it did."""
-        from_ts = self._promised
-        self._pull = pull = Pull(self.endpoint, TIP, Position(0, from_ts), known=self._known)
+        from_ts, seen = self._promised, self._seen
+        # Of a real Pump the last binlog that it gave is asked for again: as its first one it shows that the log is the same.
+        # When it gives not even that, twice in a row, that record may be what it cannot read, and it is asked for what follows.
+        believed, again = self._knows_tip, seen is not None and not self._knows_tip and self._mute < _MUTE_ENDS
+        self._pull = pull = Pull(self.endpoint, TIP, Position(0, seen.ts - 1 if seen and again else from_ts), known=self._known, seen=seen)
         try:
             tip: bool | None = None
+            news = False
             for data in pull:
+                records = parse(data, self.endpoint.pump)
                 if tip is None:
                     tip = self._greeted(pull, from_ts)
-                    self._bare_ends = 0
-                records = parse(data, self.endpoint.pump)
+                    self._mute = 0
+                    if seen is not None and pull.greeting().seen == NO:
+                        return self._replaced(seen, pull.greeting().end)
+                    if seen is not None and not tip and believed:
+                        return "it is a real Pump"
+                    if seen is not None and again and not tip and len(records):
+                        first_ts = int(records.commit_ts[0])
+                        if first_ts != seen.ts and kept_by_real(self.endpoint, seen.ts) < seen.ts:
+                            return self._replaced(seen, None)
+                        records = records.cut(int(first_ts == seen.ts), len(records))
+                news = news or tip or len(records) > 0
+                self._bare_ends = 0 if news else self._bare_ends
                 with self._changed:
                     if tip:
                         self._learn_tip(records)
@@ -167,13 +211,30 @@ class Tail:
                     self.trouble = ""
                     self.last_news = time.monotonic()
                     self._changed.notify_all()
-            if tip is None and not pull.greeting().delivery:
+            if not news and not pull.greeting().delivery:
+                self._mute += again and tip is None
                 self._ended_bare(from_ts)
         except grpc.RpcError as error:
             return self._broken(error)
         finally:
             pull.cancel()
         return "it ended the stream"
+
+    def _replaced(self, seen: Seen, end: Position | None) -> str:
+        """The log is another one: that is the end, or it is read from R on, as that of a Pump that has joined."""
+        text = replaced_text(self.endpoint.pump, seen, end)
+        if self._fail_on_data_loss:
+            refuse_replaced(text)
+        _log.warning("%s; going on with what it has because failOnDataLoss=false", text)
+        with self._changed:
+            self._base, self._end, self._promised = None, _NOWHERE, self._resolved
+            self._taken = Step(_NOWHERE, 0, self._resolved, 0)
+            self._waiting.clear()
+            self._steps.clear()
+            self._seen, self._anew, self._left, self._passed_ts = None, True, None, 0
+            self.last_news = time.monotonic()
+            self._changed.notify_all()
+        return text
 
     def _broken(self, error: grpc.RpcError) -> str:
         """The stream ended with an error: most pass, that of a damaged log does not."""
@@ -200,6 +261,8 @@ class Tail:
         with self._changed:
             self._base = self._base or _NOWHERE
             self._promised = damage.upto_ts
+            # what lies before the damage is no way to what lies behind it
+            self._seen = None
             self._add(Step(_NOWHERE, 0, damage.upto_ts, 0))
             self._changed.notify_all()
 
@@ -213,6 +276,7 @@ class Tail:
                 raise BinlogPurged(text + "; load a fresh snapshot of the upstream, or set failOnDataLoss=false to go on with a gap")
             _log.warning("%s; going on with a gap because failOnDataLoss=false", text)
         self._knows_tip = greeting.delivery == TIP
+        self._tells = greeting.end is not None or not self._knows_tip
         return self._knows_tip
 
     def _learn_tip(self, records: Records) -> None:
@@ -227,6 +291,7 @@ class Tail:
                 size = _between(self._end, position)
                 self._end = position
                 self._add(Step(position, raw_promise, sorted_promise, size, max_ts))
+                self._note_seen(Seen(position, max_ts if self._tells else 0))
             elif position == self._end and not self._steps:
                 # Nothing lies behind the base: the promises there are all there is to learn.
                 self._taken = Step(position, max(raw_promise, self._taken.raw_promise), sorted_promise, 0, max_ts)
@@ -242,7 +307,13 @@ class Tail:
                     "sorted delivery promises strictly ascending commit_ts"
                 )
             self._promised = commit_ts
+            self._note_seen(Seen(ANYWHERE, commit_ts))
             self._add(Step(_NOWHERE, 0, commit_ts, len(payload)))
+
+    def _note_seen(self, seen: Seen) -> None:
+        """What the Pump has told is what its log must hold when it is asked again; while it tells what was read long ago, that is more."""
+        if self._seen is None or (seen.position >= self._seen.position and seen.ts >= self._seen.ts):
+            self._seen = seen
 
     def _add(self, step: Step) -> None:
         if self._steps:
@@ -273,13 +344,14 @@ class Tails:
         self._join_below = min(join_below, _JOIN_BELOW)
         self._tails: dict[str, Tail] = {}
 
-    def follow(self, endpoints: Mapping[str, Endpoint], from_ts: int) -> None:
-        """Have exactly the tails of ``endpoints``: new ones start at ``from_ts``, the others end."""
+    def follow(self, endpoints: Mapping[str, Endpoint], from_ts: int, start: BinlogOffset | None = None) -> None:
+        """Have exactly the tails of ``endpoints``: new ones start at ``from_ts``, the others end. ``start``: where the stream is."""
         for pump in [p for p, tail in self._tails.items() if endpoints.get(p) != tail.endpoint]:
             self._tails.pop(pump).stop()
         for pump, endpoint in endpoints.items():
             if pump not in self._tails:
-                self._tails[pump] = Tail(endpoint, from_ts, self.changed, self._fail_on_data_loss, self._join_below)
+                seen = seen_of(start, pump) if start is not None else None
+                self._tails[pump] = Tail(endpoint, from_ts, self.changed, self._fail_on_data_loss, self._join_below, seen)
 
     def views(self, start: BinlogOffset) -> dict[str, TailView] | None:
         """Every Pump's view past ``start``; None while one has not answered. Call with the condition held.

@@ -468,6 +468,10 @@ class Store:
                 found = found._replace(low=min(found.low, Pointer(damage.file_id, damage.begin)))
         return found if found.low >= beginning else found._replace(low=beginning)
 
+    def checkpoint(self, upto: Pointer) -> Checkpoint:
+        """The newest checkpoint at or before ``upto``."""
+        return self._index.newest_checkpoint(upto)
+
     def steps_past(self, after: Pointer, limit: int) -> list[Checkpoint]:
         """At most ``limit`` checkpoints past ``after``, ascending; the last one is the end when it is near."""
         state = self._state
