@@ -6,7 +6,8 @@ raw read ends, for its positions mean nothing in that log, and a sorted one goes
 
 Promises of ``read_raw`` and ``read_sorted``: for one (start, end) they yield the same records each time; after a broken
 connection they go on where they were, at whatever address ``find`` says then; they give up with ``PumpUnavailable`` when
-nothing has arrived for ``patience`` seconds. Records out of order are a ``ProtocolViolation``; of a span that the Pump has
+nothing has arrived for ``patience`` seconds. A host that vanished without a word leaves a connection that looks open: who hears nothing in time
+takes a new one (``renew``). No HTTP/2 PINGs: a real Pump's server takes them for an attack when they come oftener than every five minutes. Records out of order are a ``ProtocolViolation``; of a span that the Pump has
 collected the caller is told. Each error names Pump and ts. Channels are kept for the life of the process.
 """
 
@@ -38,7 +39,8 @@ PUMP_KEY = "tidb-binlog-pump"
 TIP = "tip"
 
 _OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.min_reconnect_backoff_ms", 100),
-            ("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 1000))  # fmt: skip
+            ("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 1000),
+            ("grpc.use_local_subchannel_pool", 1))  # fmt: skip
 _ATTEMPT_SECONDS = 30.0
 _FAR_FUTURE = (1 << 62) - 1
 _FIRST_PAUSE, _LAST_PAUSE = 0.05, 1.0
@@ -172,6 +174,12 @@ def channel(address: str) -> grpc.Channel:
         return _channels[address]
 
 
+def renew(address: str) -> None:
+    """Have the next call to ``address`` take a new connection. Calls under way keep theirs."""
+    with _channels_lock:
+        _channels.pop(address, None)
+
+
 def reason(error: grpc.RpcError) -> str:
     """The code and text of a failed call."""
     if isinstance(error, grpc.Call):
@@ -193,6 +201,7 @@ def write(endpoint: Endpoint, payload: bytes, timeout: float = 5.0) -> None:
     try:
         answer = stub(pump_pb2.WriteBinlogReq(clusterID=endpoint.cluster_id, payload=payload), timeout=timeout)
     except grpc.RpcError as error:
+        _renew_if_late(error, endpoint)
         raise PumpUnavailable(f"Pump {endpoint.pump} at {endpoint.address} takes no binlog: {reason(error)}") from error
     if answer.errmsg:
         raise PumpUnavailable(f"Pump {endpoint.pump} at {endpoint.address} refused a binlog: {answer.errmsg}")
@@ -442,6 +451,7 @@ def _patiently(
             yield from attempt(endpoint)
         except grpc.RpcError as error:
             failure = reason(error)
+            _renew_if_late(error, endpoint)
             damage = damage_of(error, endpoint)
             if damage is not None:
                 on_damage(damage, damage.text(endpoint.pump))
@@ -461,6 +471,11 @@ def _patiently(
         time.sleep(pause)
         pause = min(pause * 2, _LAST_PAUSE)
         endpoint = find(endpoint)
+
+
+def _renew_if_late(error: grpc.RpcError, endpoint: Endpoint) -> None:
+    if isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+        renew(endpoint.address)
 
 
 def damage_of(error: grpc.RpcError, endpoint: Endpoint) -> Damage | None:

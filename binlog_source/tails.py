@@ -3,7 +3,8 @@
 ``Tails`` lives in the driver-side worker. Threads fill it; ``latestOffset`` waits on its condition and reads ``views``.
 A real Pump knows no tip and answers sorted; then its tail reads commit_ts and length only, and knows no positions.
 
-Promises: a Pump that cannot be reached is tried for ever and holds R (``status`` says so); a Pump that breaks the protocol, or whose
+Promises: a Pump that cannot be reached is tried for ever and holds R (``unreachable`` says so); one that says nothing for ``SILENT_SECONDS`` is asked
+again over a new connection, for its host may have vanished without a word (every Pump writes a fake after some seconds without a write); a Pump that breaks the protocol, or whose
 log is another one than was read (``seen.py``), leaves a ``fault`` that ``views`` raises. With ``fail_on_data_loss`` off the tail of another log
 begins anew at R, and its view says so (``TailView.anew``). Memory is a few dozen bytes per step; small steps nobody has used yet are joined.
 Steps that are read stay known until R has passed what they hold; after a restart the tip, which begins there, tells them again.
@@ -30,6 +31,7 @@ from binlog_source.client import (
     purged,
     reason,
     refuse_damage,
+    renew,
     silent_damage,
 )
 from binlog_source.framing import Records, parse
@@ -43,6 +45,8 @@ _JOIN_BELOW = 64 * 1024
 _FIRST_PAUSE, _LAST_PAUSE = 0.1, 2.0
 _NOWHERE = Position(0, 0)
 _MUTE_ENDS = 2
+SILENT_SECONDS = 30.0
+"""Well above any interval of fakes."""
 _FAR_FUTURE = (1 << 62) - 1
 
 _log = logging.getLogger(__name__)
@@ -77,6 +81,9 @@ class Tail:
         self._steps: deque[Step] = deque()
         self._stopped = False
         self._pull: Pull | None = None
+        self._listens_since = time.monotonic()
+        self._silent = False
+        self._heard_at = 0.0
         self._knows_tip = True
         self._bare_ends = self._mute = 0
         self._known: set[str] = set()
@@ -94,6 +101,19 @@ class Tail:
         pull = self._pull
         if pull is not None:
             pull.cancel()
+
+    def watch(self) -> None:
+        """Give up on a connection that has been silent for long. Called often."""
+        pull = self._pull
+        if pull is not None and not self._silent and time.monotonic() - self._listens_since >= SILENT_SECONDS:
+            self._silent = True
+            pull.cancel()
+
+    def silence(self) -> str:
+        """What is the matter, and since when nothing is heard; empty: nothing."""
+        if not self.trouble or not self._heard_at:
+            return self.trouble
+        return f"{self.trouble}; last heard at {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(self._heard_at))} UTC"
 
     def view(self, start: BinlogOffset) -> TailView | None:
         """The steps past ``start``; None while the Pump has not told its log up to there. Call with the condition held."""
@@ -183,11 +203,13 @@ class Tail:
         # Of a real Pump the last binlog that it gave is asked for again: as its first one it shows that the log is the same.
         # When it gives not even that, twice in a row, that record may be what it cannot read, and it is asked for what follows.
         believed, again = self._knows_tip, seen is not None and not self._knows_tip and self._mute < _MUTE_ENDS
+        self._listens_since, self._silent = time.monotonic(), False
         self._pull = pull = Pull(self.endpoint, TIP, Position(0, seen.ts - 1 if seen and again else from_ts), known=self._known, seen=seen)
         try:
             tip: bool | None = None
             news = False
             for data in pull:
+                self._listens_since, self._heard_at = time.monotonic(), time.time()
                 records = parse(data, self.endpoint.pump)
                 if tip is None:
                     tip = self._greeted(pull, from_ts)
@@ -215,8 +237,12 @@ class Tail:
                 self._mute += again and tip is None
                 self._ended_bare(from_ts)
         except grpc.RpcError as error:
+            if self._silent:
+                renew(self.endpoint.address)
+                return f"silent for {SILENT_SECONDS:.0f} s; asking again over a new connection"
             return self._broken(error)
         finally:
+            self._pull = None
             pull.cancel()
         return "it ended the stream"
 
@@ -360,6 +386,7 @@ class Tails:
             ReplicationError: a Pump broke the protocol, or has collected what is wanted.
         """
         for tail in self._tails.values():
+            tail.watch()
             if tail.fault is not None:
                 raise tail.fault
         views = {pump: tail.view(start) for pump, tail in self._tails.items()}
@@ -377,7 +404,7 @@ class Tails:
 
     def unreachable(self) -> dict[str, str]:
         """Pumps without a working stream, and why."""
-        return {pump: tail.trouble for pump, tail in self._tails.items() if tail.trouble}
+        return {pump: tail.silence() for pump, tail in self._tails.items() if tail.trouble}
 
     def stop(self) -> None:
         """End all tails."""
