@@ -121,7 +121,7 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._roster: Roster | None = None
         self._tails: Tails | None = None
         self._ceiling = self._config.ending_commit_ts or None
-        self._available_now = False
+        self._available_now = self._finite = False
         self._reported: dict[str, Any] | None = None
         self._advanced_at = 0.0
         self._troubled_since = 0.0
@@ -138,34 +138,44 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxBytes(self._config.max_bytes_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Have the stream end where the Pumps are now."""
-        self._available_now = True
+        """Have the stream end where the Pumps are now; a Pump that does not say where that is ends it with an error."""
+        self._available_now = self._finite = True
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch; ``start`` itself when there is nothing new."""
         before = from_json(start)
         self._require_delivery(before)
-        if self._stopping():
-            time.sleep(_WAIT_SECONDS / 4)
-            return start
-        if self._ceiling is not None and before.resolved_ts >= self._ceiling:
+        if self._done(before):
             time.sleep(_WAIT_SECONDS / 4)
             return start
         max_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
-        try:
-            tails = self._following(before)
-            if self._available_now:
-                self._fix_target(tails, before)
-            end = self._next_offset(tails, before, max_bytes)
-        except PumpUnavailable as error:
-            self._endure(error, before)
-            return start
-        self._troubled_since = 0.0
+        end = self._end_after(before, max_bytes)
+        while end is before and self._finite and not self._done(before):
+            end = self._end_after(before, max_bytes)
         if end is before:
             return start
         require_advance(before, end)
         self._advanced_at = time.monotonic()
         return end.to_json()
+
+    def _end_after(self, before: BinlogOffset, max_bytes: int | None) -> BinlogOffset:
+        """The end of the next batch, ``before`` itself while there is none."""
+        try:
+            tails = self._following(before)
+            if self._available_now:
+                self._fix_target(tails, before)
+            end = self._next_offset(tails, before, max_bytes)
+            if end is before and self._finite and not self._done(before):
+                raise PumpUnavailable(f"the stream does not come to ts {self._ceiling}: {_away(tails)}")
+        except PumpUnavailable as error:
+            self._endure(error, before)
+            return before
+        self._troubled_since = 0.0
+        return end
+
+    def _done(self, before: BinlogOffset) -> bool:
+        """Whether nothing more is to come: for Trigger.AvailableNow a batch without news is the end, so nothing else may look like one."""
+        return self._stopping() or (self._ceiling is not None and before.resolved_ts >= self._ceiling)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Where the Pumps are, which one holds R, what is not read and what waits for R (``pending_bytes``): shown in the query's progress."""
@@ -310,7 +320,9 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _fix_target(self, tails: Tails, before: BinlogOffset) -> None:
         """Trigger.AvailableNow: the target is R once every Pump has told its whole log."""
         begun = time.monotonic()
-        while not self._told(tails, before, time.monotonic() - begun):
+        while not self._told(tails, before, begun):
+            if self._stopping():
+                return
             time.sleep(_QUIET_SECONDS / 10)
         with tails.changed:
             views = tails.views(before)
@@ -318,12 +330,18 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ceiling = target if self._ceiling is None else min(target, self._ceiling)
         self._available_now = False
 
-    def _told(self, tails: Tails, before: BinlogOffset, waited: float) -> bool:
+    def _told(self, tails: Tails, before: BinlogOffset, begun: float) -> bool:
         """Whether the Pumps have said all they know: silent for a moment, or talking on for long enough."""
+        waited = time.monotonic() - begun
         with tails.changed:
             answered = tails.views(before) is not None
+        if not answered and waited >= self._extra.patience:
+            self._troubled_since = self._troubled_since or begun
+            raise PumpUnavailable(
+                f"Trigger.AvailableNow ends where all Pumps are now, and in {waited:.0f} s not all said where that is: {_away(tails)}"
+            )
         if not answered:
-            return waited >= self._extra.patience
+            return False
         return tails.quiet_for() >= _QUIET_SECONDS or waited >= 10 * _QUIET_SECONDS
 
 
@@ -334,6 +352,12 @@ def resolve_delivery(config: SourceConfig, patience: float = 60.0) -> Delivery:
     with closing(roster_of(config)) as roster:
         endpoints = _endpoints(roster, roster.pumps())
     return Delivery.RAW if all(offers_raw(endpoint, patience) for endpoint in endpoints.values()) else Delivery.SORTED
+
+
+def _away(tails: Tails) -> str:
+    """The Pumps that cannot be heard, and what to do."""
+    away = "; ".join(f"Pump {pump}: {why}" for pump, why in sorted(tails.unreachable().items()))
+    return f"{away or 'a Pump has not told its log up to where the stream is'}; start it again, or take it out of the registry"
 
 
 def _newest(view: TailView) -> Position:
