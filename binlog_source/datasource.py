@@ -67,6 +67,8 @@ class BinlogPartition(InputPartition):
     """The ts that the query's watermark learns from this partition; 0 = none."""
     seen: Seen | None = None
     """What the Pump's log must hold at the batch's end, or it is another than the one that the batch was planned with."""
+    span_from: int | None = None
+    """Where the batch's span begins for the steps behind, when that is not ``after_ts``: a stream from 0 on leaves out what is collected."""
     anew: bool = False
     """Its log is another one since this batch: what the one before held and the stream had not read is lost."""
 
@@ -188,7 +190,8 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         self._require_delivery(after)
         require_advance(before, after)
-        after_ts = after.floor if before.initial else before.resolved_ts
+        span_from = after.floor if before.initial else before.resolved_ts
+        after_ts = max(span_from, after.gone_ts if before.initial else 0)
         roster, patience = self._known_roster(), self._extra.patience
         known = patiently(roster.pumps, patience)
         missing = sorted(set(after.pumps) - set(known))
@@ -200,8 +203,10 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         owners = patiently(lambda: self._owners(roster, after, after_ts), patience)
         endpoints = patiently(lambda: _endpoints(roster, {pump: known[pump] for pump in owners}), patience)
         if after.delivery is Delivery.SORTED:
-            return [_seen(partition, before, after) for partition in _sorted_partitions(endpoints, after_ts, after.resolved_ts)]
-        return _raw_partitions(endpoints, before, after, after_ts, self._config.pairing_buckets)
+            made = [_seen(partition, before, after) for partition in _sorted_partitions(endpoints, after_ts, after.resolved_ts)]
+        else:
+            made = _raw_partitions(endpoints, before, after, after_ts, self._config.pairing_buckets)
+        return [replace(partition, span_from=span_from) for partition in made]
 
     def _owners(self, roster: Roster, after: BinlogOffset, after_ts: int) -> list[str]:
         """The Pumps of ``after`` to read from: not those that have left since, for whoever leaves has nothing that is still wanted."""
@@ -274,10 +279,22 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             views = tails.views(before)
         if views is None:
             return before
+        start = self._beginning(tails, before)
         if before.delivery is Delivery.SORTED:
-            return plan_sorted(before, views, max_bytes, self._ceiling)
-        ahead_ms = int(self._extra.orphan_ask_after * 1000) + _AHEAD_MS
-        return plan_raw(before, views, Limits(max_bytes, self._config.max_pending_bytes, ahead_ms), self._ceiling)
+            end = plan_sorted(start, views, max_bytes, self._ceiling)
+        else:
+            ahead_ms = int(self._extra.orphan_ask_after * 1000) + _AHEAD_MS
+            end = plan_raw(start, views, Limits(max_bytes, self._config.max_pending_bytes, ahead_ms), self._ceiling)
+        if end is start:
+            return before
+        return end if start is before else replace(end, gone_ts=start.resolved_ts)
+
+    def _beginning(self, tails: Tails, before: BinlogOffset) -> BinlogOffset:
+        """Where a stream begins that asks for all there is: where every Pump still has all. Before that Commits lie whose Prewrites are collected."""
+        gone_ts = tails.gc_ts() if before.initial and not before.floor else 0
+        if self._ceiling is not None:
+            gone_ts = min(gone_ts, self._ceiling)
+        return replace(before, resolved_ts=gone_ts) if gone_ts else before
 
     def _worthwhile(self, tails: Tails, before: BinlogOffset, max_bytes: int | None) -> bool:
         views = tails.views(before)
@@ -456,7 +473,9 @@ def _rows(part: BinlogPartition, config: SourceConfig, extra: StreamOptions) -> 
             yield raw_rows(run, pump, config.pairing_buckets) if part.delivery is Delivery.RAW else sorted_rows(run, pump)
     yield from lost
     if part.buckets:
-        yield punctuation(pump, part.after_ts, part.upto_ts, range(part.buckets), part.clock_ts)
+        span_from = part.after_ts if part.span_from is None else part.span_from
+        left_out = part.after_ts if part.delivery is Delivery.RAW and part.after_ts > span_from else 0
+        yield punctuation(pump, span_from, part.upto_ts, range(part.buckets), part.clock_ts, left_out)
 
 
 def _gathered(runs: Iterator[Records]) -> Iterator[Records]:

@@ -3,7 +3,7 @@
 JSON form (sorted keys, format version 2)::
 
     {"clock_ts": C, "delivery": "raw", "floor": F, "pumps": {ID: {"offset": o, "suffix": s[, "since": {"offset": o, "suffix": s}][, "seen_ts": S]}},
-     "resolved_ts": R, "version": 2}
+     "resolved_ts": R, "version": 2[, "gone_ts": G]}
 
 ``resolved_ts``  all transactions with ``commit_ts <= R`` are released by the batch that ends here.
 ``floor``        where the stream began: transactions with ``commit_ts <= F`` never belong to it. Part of every offset because
@@ -14,6 +14,9 @@ JSON form (sorted keys, format version 2)::
                  Commit or fake that its log has before the position (sorted: up to R); absent where nobody knows it.
 ``clock_ts``     *raw*: no Pump has been read less far than to a fake or Commit of this ts: the source of the query's watermark. *sorted*: 0.
                  Version 1 has no such field, and is read for sorted delivery alone: the pairing state of its time is no longer known.
+
+``gone_ts``      in the first offset of a stream that began at 0, all there is, where a Pump had collected up to G: transactions with
+                 ``commit_ts <= G``, of which not all are there, are left out.
 
 Promises: ``from_json`` refuses everything that ``to_json`` cannot have written, with a ``ConfigError`` that says what to do.
 """
@@ -72,6 +75,7 @@ class BinlogOffset:
     pumps: Mapping[str, PumpMark]
     clock_ts: int = 0
     """Of no sense where it is below ``resolved_ts``: see ``clock``."""
+    gone_ts: int = 0
 
     @property
     def clock(self) -> int:
@@ -92,6 +96,7 @@ class BinlogOffset:
             "pumps": {pump: self.pumps[pump].to_json() for pump in sorted(self.pumps)},
             "resolved_ts": self.resolved_ts,
             "version": VERSION,
+            **({"gone_ts": self.gone_ts} if self.gone_ts else {}),
         }
 
 
@@ -107,7 +112,7 @@ def from_json(value: object) -> BinlogOffset:
     if not (version == VERSION or old) or isinstance(version, bool):
         raise _refused(f"its version is {version!r}, known is {VERSION}")
     wanted = {"delivery", "floor", "pumps", "resolved_ts", "version"}
-    if set(fields) != (wanted if old else wanted | {"clock_ts"}):
+    if set(fields) - {"gone_ts"} != (wanted if old else wanted | {"clock_ts"}):
         raise _refused(f"its fields are {sorted(map(str, fields))}")
     if fields["delivery"] not in tuple(map(str, Delivery)):
         raise _refused(f"its delivery is {fields['delivery']!r}")
@@ -116,7 +121,7 @@ def from_json(value: object) -> BinlogOffset:
         raise _refused(f"its resolved_ts {resolved} lies before its floor {floor}")
     clock = 0 if old else _count(fields["clock_ts"], "clock_ts")
     marks = {pump: _mark(pump, mark) for pump, mark in _object(fields["pumps"], "pumps").items()}
-    return BinlogOffset(Delivery(fields["delivery"]), resolved, floor, marks, clock)
+    return BinlogOffset(Delivery(fields["delivery"]), resolved, floor, marks, clock, _count(fields.get("gone_ts", 0), "gone_ts"))
 
 
 def require_advance(start: BinlogOffset, end: BinlogOffset) -> None:

@@ -73,7 +73,8 @@ def pair_bucket(
     """
     table, arrived = _gathered(rows, bodies)
     controls = table.filter(pc.greater_equal(table.column("tp"), int(Op.RESOLVED)))
-    span = _punctuation(controls, bucket)
+    told = _punctuation(controls, bucket)
+    span = _without_left_out(told, controls)
     records = table.filter(pc.less(table.column("tp"), int(Op.RESOLVED))).select(RECORD.names).cast(RECORD)
     before = unpack(stored) if stored is not None else NOTHING
     before = replace(before, bodies=_merged(before.bodies, arrived))
@@ -84,7 +85,7 @@ def pair_bucket(
     huge += _late_in_pieces(late, bodies)
     out = [released, *_late_whole(late), *_losses(result, late, span, source)]
     if bucket == 0:
-        out.append(_passed_on(controls, span))
+        out.append(_passed_on(controls, told))
     after = _without_bodies(put_away(before, hand, result.kept, chunks), hand.records, records, result.kept, huge, bodies)
     if result.unsettled:
         _tell_news(before, after, source)
@@ -271,6 +272,12 @@ def _punctuation(controls: pa.Table, bucket: int) -> Span:
             f"bucket {bucket} got no control row in this batch: pairingBuckets must not change under one checkpoint directory"
         )
     return Span(resolved.column("start_ts")[0].as_py(), resolved.column("commit_ts")[0].as_py())
+
+
+def _without_left_out(span: Span, controls: pa.Table) -> Span:
+    """The span that is due, where what committed at its beginning is to be left out (``framing.punctuation``)."""
+    payloads = controls.filter(pc.equal(controls.column("tp"), int(Op.RESOLVED))).column("payload").to_pylist()
+    return replace(span, after_ts=max([span.after_ts, *(int(payload) for payload in payloads if payload)]))
 
 
 def _passed_on(controls: pa.Table, span: Span) -> pa.Table:

@@ -68,6 +68,7 @@ class Tail:
         self.endpoint = endpoint
         self.fault: ReplicationError | None = None
         self.trouble = "not reached yet"
+        self.gc_ts = 0
         self.last_news = time.monotonic()
         self._resolved = from_ts
         self._changed = changed
@@ -296,6 +297,8 @@ class Tail:
         greeting = pull.greeting()
         first = self._base is None
         gc_ts = greeting.gc_ts if greeting.delivery or not first else kept_by_real(self.endpoint, from_ts)
+        if first:
+            self.gc_ts = greeting.gc_ts
         if purged(gc_ts, from_ts) and first:
             text = purge_text(self.endpoint.pump, gc_ts, from_ts)
             if self._fail_on_data_loss:
@@ -397,6 +400,10 @@ class Tails:
         """Wait until ``accept``, asked with the condition held at any news, or ``seconds`` have passed."""
         with self.changed:
             return self.changed.wait_for(accept, seconds)
+
+    def gc_ts(self) -> int:
+        """The highest ts up to which a Pump had collected when it was reached; 0 for a real one, which does not say."""
+        return max((tail.gc_ts for tail in self._tails.values()), default=0)
 
     def quiet_for(self) -> float:
         """Seconds since any Pump said anything."""

@@ -19,12 +19,13 @@ MARKS = st.dictionaries(st.text(min_size=1), st.builds(PumpMark, POSITION, st.no
 
 def offsets() -> st.SearchStrategy[BinlogOffset]:
     return st.builds(
-        lambda delivery, a, b, marks, clock: BinlogOffset(delivery, max(a, b), min(a, b), marks, clock),
+        lambda delivery, a, b, marks, clock, gone: BinlogOffset(delivery, max(a, b), min(a, b), marks, clock, gone),
         st.sampled_from(Delivery),
         COUNT,
         COUNT,
         MARKS,
         COUNT,
+        st.just(0) | COUNT,
     )
 
 
@@ -73,6 +74,8 @@ HOSTILE = [
     RAW.to_json() | {"version": True},
     RAW.to_json() | {"version": "1"},
     RAW.to_json() | {"more": 1},
+    RAW.to_json() | {"gone_ts": -1},
+    RAW.to_json() | {"gone_ts": None},
     RAW.to_json() | {"delivery": "tip"},
     RAW.to_json() | {"delivery": None},
     RAW.to_json() | {"delivery": ["raw"]},
