@@ -6,7 +6,9 @@ A real Pump knows no tip and answers sorted; then its tail reads commit_ts and l
 Promises: a Pump that cannot be reached is tried for ever and holds R (``unreachable`` says so); one that says nothing for ``SILENT_SECONDS`` is asked
 again over a new connection, for its host may have vanished without a word (every Pump writes a fake after some seconds without a write); a Pump that breaks the protocol, or whose
 log is another one than was read (``seen.py``), leaves a ``fault`` that ``views`` raises. With ``fail_on_data_loss`` off the tail of another log
-begins anew at R, and its view says so (``TailView.anew``). Memory is a few dozen bytes per step; small steps nobody has used yet are joined.
+begins anew at R, and its view says so (``TailView.anew``). Memory is some hundred bytes per step; small steps nobody has used yet are joined, and when a
+Pump has thousands of them, because another one holds R for hours, joined ever more coarsely, so that memory and planning do not grow with the log.
+A joined step is as valid as those that it was made of: it ends where the last of them does, with what is promised there, and has the bytes of all.
 Steps that are read stay known until R has passed what they hold; after a restart the tip, which begins there, tells them again.
 """
 
@@ -42,6 +44,10 @@ from schemas.events import Delivery
 from schemas.proto import binlog_pb2
 
 _JOIN_BELOW = 64 * 1024
+_MOST_STEPS = 4096
+"""From so many on steps are joined more coarsely, up to the size that batches are cut well at."""
+_MOST_AT_ALL = 16 * _MOST_STEPS
+"""From so many on they are joined whatever their size."""
 _FIRST_PAUSE, _LAST_PAUSE = 0.1, 2.0
 _NOWHERE = Position(0, 0)
 _MUTE_ENDS = 2
@@ -64,7 +70,7 @@ class Tail:
         join_below: int,
         seen: Seen | None = None,
     ) -> None:
-        """``from_ts``: R; ``seen``: what the stream has read of the log."""
+        """``from_ts``: R; ``join_below``: up to this size steps may be joined; ``seen``: what the stream has read of the log."""
         self.endpoint = endpoint
         self.fault: ReplicationError | None = None
         self.trouble = "not reached yet"
@@ -73,13 +79,12 @@ class Tail:
         self._resolved = from_ts
         self._changed = changed
         self._fail_on_data_loss = fail_on_data_loss
-        self._join_below = join_below
+        self._steps = _Steps(join_below)
+        self._waiting = _Steps(join_below)
         self._base: Position | None = None
         self._end = _NOWHERE
         self._promised = from_ts
         self._taken = Step(_NOWHERE, 0, from_ts, 0)
-        self._waiting: deque[Step] = deque()
-        self._steps: deque[Step] = deque()
         self._stopped = False
         self._pull: Pull | None = None
         self._listens_since = time.monotonic()
@@ -162,19 +167,14 @@ class Tail:
         while self._steps and self._steps[0].position <= origin:
             step = self._steps.popleft()
             self._taken = replace(step, raw_promise=max(step.raw_promise, self._taken.raw_promise), size=0)
-            self._wait(step)
+            self._waiting.add(step)
         if self._steps and self._taken.position < origin:
             # A tip that began anew cuts the log elsewhere: of the step that the stream stopped in, part is read.
-            size = min(_between(self._taken.position, origin), self._steps[0].size)
-            self._wait(replace(self._steps[0], position=origin, size=size))
-            self._steps[0] = replace(self._steps[0], size=self._steps[0].size - size)
+            first = self._steps.popleft()
+            size = min(_between(self._taken.position, origin), first.size)
+            self._waiting.add(replace(first, position=origin, size=size))
+            self._steps.appendleft(replace(first, size=first.size - size))
             self._taken = replace(self._taken, position=origin)
-
-    def _wait(self, step: Step) -> None:
-        """One more step is read; small ones are joined, for they may come every second while R stands still."""
-        if self._waiting and self._waiting[-1].size + step.size < self._join_below:
-            step = replace(step, size=self._waiting.pop().size + step.size)
-        self._waiting.append(step)
 
     def _release(self, resolved_ts: int) -> None:
         """Raw: forget what was read and holds nothing above R, and no Prewrite that waits for its outcome (the sorted promise tells)."""
@@ -290,7 +290,7 @@ class Tail:
             self._promised = damage.upto_ts
             # what lies before the damage is no way to what lies behind it
             self._seen = None
-            self._add(Step(_NOWHERE, 0, damage.upto_ts, 0))
+            self._steps.add(Step(_NOWHERE, 0, damage.upto_ts, 0))
             self._changed.notify_all()
 
     def _greeted(self, pull: Pull, from_ts: int) -> bool:
@@ -319,7 +319,7 @@ class Tail:
             elif position > self._end:
                 size = _between(self._end, position)
                 self._end = position
-                self._add(Step(position, raw_promise, sorted_promise, size, max_ts))
+                self._steps.add(Step(position, raw_promise, sorted_promise, size, max_ts))
                 self._note_seen(Seen(position, max_ts if self._tells else 0))
             elif position == self._end and not self._steps:
                 # Nothing lies behind the base: the promises there are all there is to learn.
@@ -337,20 +337,40 @@ class Tail:
                 )
             self._promised = commit_ts
             self._note_seen(Seen(ANYWHERE, commit_ts))
-            self._add(Step(_NOWHERE, 0, commit_ts, len(payload)))
+            self._steps.add(Step(_NOWHERE, 0, commit_ts, len(payload)))
 
     def _note_seen(self, seen: Seen) -> None:
         """What the Pump has told is what its log must hold when it is asked again; while it tells what was read long ago, that is more."""
         if self._seen is None or (seen.position >= self._seen.position and seen.ts >= self._seen.ts):
             self._seen = seen
 
-    def _add(self, step: Step) -> None:
-        if self._steps:
-            last = self._steps[-1]
-            if last.size + step.size < self._join_below:
-                self._steps.pop()
-                step = replace(step, raw_promise=max(last.raw_promise, step.raw_promise), size=last.size + step.size)
-        self._steps.append(step)
+
+class _Steps(deque[Step]):
+    """Steps in log order; small neighbours are joined, for they may come many times a second while R stands still."""
+
+    def __init__(self, coarsest: int) -> None:
+        """``coarsest``: the size up to which they may be joined, at least while they are not too many."""
+        super().__init__()
+        self._coarsest = coarsest
+        self._finest = self._below = min(coarsest, _JOIN_BELOW)
+
+    def add(self, step: Step) -> None:
+        """One more at the end."""
+        if not self:
+            self._below = self._finest
+        self._put(step)
+        if len(self) > (_MOST_STEPS if self._below < self._coarsest else _MOST_AT_ALL):
+            self._below *= 2
+            steps = list(self)
+            self.clear()
+            for each in steps:
+                self._put(each)
+
+    def _put(self, step: Step) -> None:
+        if self and self[-1].size + step.size < self._below:
+            last = self.pop()
+            step = replace(step, raw_promise=max(last.raw_promise, step.raw_promise), size=last.size + step.size)
+        self.append(step)
 
 
 def _between(begin: Position, end: Position) -> int:
@@ -367,10 +387,10 @@ class Tails:
     """The tails of all Pumps, under one condition that is notified at any news."""
 
     def __init__(self, fail_on_data_loss: bool, join_below: int = _JOIN_BELOW) -> None:
-        """``join_below``: steps are joined up to this size or 64 KiB, whatever is less; a batch is cut between steps."""
+        """``join_below``: up to this size steps may be joined, a batch is cut between steps; up to 64 KiB they are joined at once, beyond only when they are many."""
         self.changed = threading.Condition()
         self._fail_on_data_loss = fail_on_data_loss
-        self._join_below = min(join_below, _JOIN_BELOW)
+        self._join_below = join_below
         self._tails: dict[str, Tail] = {}
 
     def follow(self, endpoints: Mapping[str, Endpoint], from_ts: int, start: BinlogOffset | None = None) -> None:
