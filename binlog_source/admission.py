@@ -41,6 +41,8 @@ class TailView:
     ``origin``: where reading its log begins (raw). ``promise``: a T known to hold at ``origin``. ``max_ts``: as in ``Step``, there.
     ``steps``: ascending, all past the origin. ``joined``: the start offset does not name this Pump.
     ``waiting``: raw; the steps before the origin that hold something not yet released.
+    ``anew``: the start offset names it, but its log is another now and is read from ``origin`` on, as if it had joined.
+    ``seen_ts``: the largest commit_ts in its log up to the start offset; ``tells``: what its steps say of that is exact.
     """
 
     origin: Position
@@ -49,6 +51,9 @@ class TailView:
     joined: bool = False
     max_ts: int = 0
     waiting: Sequence[Step] = ()
+    anew: bool = False
+    seen_ts: int = 0
+    tells: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +94,7 @@ def plan_raw(start: BinlogOffset, views: Mapping[str, TailView], limits: Limits,
     moved = any(reading.ends[pump] != view.origin for pump, view in views.items())
     if reached == start.resolved_ts and not moved:
         return start
-    marks = {pump: PumpMark(reading.ends[pump], view.origin if view.joined else None) for pump, view in views.items()}
+    marks = {pump: PumpMark(reading.ends[pump], _since(view, view.origin), reading.seen[pump]) for pump, view in views.items()}
     clock_ts = max(start.clock, min(reading.clocks.values()))
     return BinlogOffset(start.delivery, reached, start.floor, marks, clock_ts)
 
@@ -101,8 +106,19 @@ def plan_sorted(start: BinlogOffset, views: Mapping[str, TailView], max_bytes: i
     reached = _cut(start.resolved_ts, _capped(goal, ceiling), spans, max_bytes)
     if reached <= start.resolved_ts:
         return start
-    marks = {pump: PumpMark(Position(0, reached)) for pump in views}
+    before = Position(0, start.resolved_ts)
+    marks = {pump: PumpMark(Position(0, reached), before if view.anew else None, _seen_upto(view, reached)) for pump, view in views.items()}
     return BinlogOffset(start.delivery, reached, start.floor, marks)
+
+
+def _since(view: TailView, origin: Position) -> Position | None:
+    return origin if view.joined or view.anew else None
+
+
+def _seen_upto(view: TailView, reached: int) -> int:
+    """Sorted: the largest commit_ts that the Pump has told, up to ``reached``."""
+    told = [step.sorted_promise for step in view.steps if view.tells and step.sorted_promise <= reached]
+    return max(view.seen_ts, *told, 0)
 
 
 def unread_bytes(views: Mapping[str, TailView]) -> int:
@@ -122,6 +138,7 @@ class _Reading:
         self.ends = {pump: view.origin for pump, view in views.items()}
         self.promises = {pump: view.promise for pump, view in views.items()}
         self.clocks = {pump: max(view.max_ts, view.promise) for pump, view in views.items()}
+        self.seen = {pump: view.seen_ts for pump, view in views.items()}
         self.spans = [(step.max_ts, step.size) for view in views.values() for step in view.waiting]
         self._views, self._limits = views, limits
         self._pending = pending_bytes(views)
@@ -156,6 +173,7 @@ class _Reading:
         self.ends[pump] = step.position
         self.promises[pump] = max(self.promises[pump], step.raw_promise)
         self.clocks[pump] = max(self.clocks[pump], step.max_ts, step.raw_promise)
+        self.seen[pump] = step.max_ts if self._views[pump].tells else 0
         self.spans.append((step.max_ts, step.size))
         self._pending += step.size
 

@@ -1,10 +1,13 @@
 """Calls to a Pump: one open pull (``Pull``), and bounded reads that survive a Pump's restart. gRPC shell.
 
 A damaged place of a Pump's log (``damage.py``) is handed to ``on_damage``, which raises, or returns: then reading goes on behind it.
+A log that is another than the one that the batch was planned with (``seen.py``) is handed to ``on_replaced``, which raises, or returns: then a
+raw read ends, for its positions mean nothing in that log, and a sorted one goes on.
 
 Promises of ``read_raw`` and ``read_sorted``: for one (start, end) they yield the same records each time; after a broken
 connection they go on where they were, at whatever address ``find`` says then; they give up with ``PumpUnavailable`` when
-nothing has arrived for ``patience`` seconds. Records out of order are a ``ProtocolViolation``; of a span that the Pump has
+nothing has arrived for ``patience`` seconds. A host that vanished without a word leaves a connection that looks open: who hears nothing in time
+takes a new one (``renew``). No HTTP/2 PINGs: a real Pump's server takes them for an attack when they come oftener than every five minutes. Records out of order are a ``ProtocolViolation``; of a span that the Pump has
 collected the caller is told. Each error names Pump and ts. Channels are kept for the life of the process.
 """
 
@@ -22,6 +25,7 @@ from binlog_source.damage import KNOWN_KEY, REMEDY, Damage, damage_in, first_rea
 from binlog_source.framing import Records, parse
 from binlog_source.gc_bound import gc_ts_of, is_recent
 from binlog_source.offset import Position
+from binlog_source.seen import END_KEY, NO, SEEN_KEY, Seen, refuse_replaced, replaced_text
 from schemas.errors import ConfigError, DamagedLog, ProtocolViolation, PumpUnavailable
 from schemas.events import Delivery, as_time
 from schemas.pieces import PIECE_BYTES
@@ -35,7 +39,8 @@ PUMP_KEY = "tidb-binlog-pump"
 TIP = "tip"
 
 _OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.min_reconnect_backoff_ms", 100),
-            ("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 1000))  # fmt: skip
+            ("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 1000),
+            ("grpc.use_local_subchannel_pool", 1))  # fmt: skip
 _ATTEMPT_SECONDS = 30.0
 _FAR_FUTURE = (1 << 62) - 1
 _FIRST_PAUSE, _LAST_PAUSE = 0.05, 1.0
@@ -74,6 +79,10 @@ class Greeting:
     gc_ts: int
     pump: str
     """Its node id."""
+    seen: str = ""
+    """Whether what the reader has seen is in its log, ``yes`` or ``no``; empty: it was not asked, or does not know."""
+    end: Position | None = None
+    """Where its log ends."""
 
     def require(self, endpoint: Endpoint) -> None:
         """Refuse what another Pump says: addresses are given away again, and its promises are not those of the Pump that is asked for.
@@ -98,20 +107,32 @@ def refuse_damage(damage: Damage, text: str) -> None:
     raise DamagedLog(f"{text}; {REMEDY}")
 
 
+OnReplaced: TypeAlias = Callable[[str], None]
+"""Hears that a Pump's log is another, in words. To raise is to end the read, to return is to go on with what there is."""
+
+
 class Pull:
     """One PullBinlogs call: an iterator of response bytes. ``greeting()`` blocks until the Pump has answered."""
 
     def __init__(
-        self, endpoint: Endpoint, delivery: str, start: Position, timeout: float | None = None, known: Collection[str] = ()
+        self,
+        endpoint: Endpoint,
+        delivery: str,
+        start: Position,
+        timeout: float | None = None,
+        known: Collection[str] = (),
+        seen: Seen | None = None,
     ) -> None:
-        """``known``: the damaged places that the reader knows of."""
+        """``known``: the damaged places that the reader knows of. ``seen``: what it has read."""
         self._endpoint = endpoint
         request = pump_pb2.PullBinlogReq(clusterID=endpoint.cluster_id)
         request.startFrom.suffix, request.startFrom.offset = start.suffix, start.offset
         method = channel(endpoint.address).unary_stream(
             "/binlog.Pump/PullBinlogs", request_serializer=pump_pb2.PullBinlogReq.SerializeToString, response_deserializer=None
         )
-        told = ((KNOWN_KEY, ",".join(sorted(known))),) if known else ()
+        told = [(KNOWN_KEY, ",".join(sorted(known)))] if known else []
+        if seen is not None:
+            told.append((SEEN_KEY, seen.text))
         self._call: Any = method(
             request, timeout=timeout, metadata=((DELIVERY_KEY, delivery), (BATCH_KEY, "1"), (PIECE_KEY, str(PIECE_BYTES)), *told)
         )
@@ -126,7 +147,9 @@ class Pull:
         metadata = {key: str(value) for key, value in self._call.initial_metadata() or ()}
         if DELIVERY_KEY not in metadata and self._call.done() and self._call.code() is not grpc.StatusCode.OK:
             raise self._call
-        greeting = Greeting(metadata.get(DELIVERY_KEY, ""), int(metadata.get(GC_KEY, "0") or 0), metadata.get(PUMP_KEY, ""))
+        gc_ts = int(metadata.get(GC_KEY, "0") or 0)
+        end = _position_in(metadata.get(END_KEY, ""))
+        greeting = Greeting(metadata.get(DELIVERY_KEY, ""), gc_ts, metadata.get(PUMP_KEY, ""), metadata.get(SEEN_KEY, ""), end)
         greeting.require(self._endpoint)
         return greeting
 
@@ -138,12 +161,23 @@ class Pull:
         self._call.cancel()
 
 
+def _position_in(text: str) -> Position | None:
+    suffix, colon, offset = text.partition(":")
+    return Position(int(suffix), int(offset)) if colon and suffix.isdigit() and offset.isdigit() else None
+
+
 def channel(address: str) -> grpc.Channel:
     """The channel of this process to ``address``."""
     with _channels_lock:
         if address not in _channels:
             _channels[address] = grpc.insecure_channel(address, options=_OPTIONS)
         return _channels[address]
+
+
+def renew(address: str) -> None:
+    """Have the next call to ``address`` take a new connection. Calls under way keep theirs."""
+    with _channels_lock:
+        _channels.pop(address, None)
 
 
 def reason(error: grpc.RpcError) -> str:
@@ -167,6 +201,7 @@ def write(endpoint: Endpoint, payload: bytes, timeout: float = 5.0) -> None:
     try:
         answer = stub(pump_pb2.WriteBinlogReq(clusterID=endpoint.cluster_id, payload=payload), timeout=timeout)
     except grpc.RpcError as error:
+        _renew_if_late(error, endpoint)
         raise PumpUnavailable(f"Pump {endpoint.pump} at {endpoint.address} takes no binlog: {reason(error)}") from error
     if answer.errmsg:
         raise PumpUnavailable(f"Pump {endpoint.pump} at {endpoint.address} refused a binlog: {answer.errmsg}")
@@ -203,11 +238,13 @@ def read_raw(
     on_purged: Callable[[int], None],
     find: Find = stays,
     on_damage: OnDamage = refuse_damage,
+    seen: Seen | None = None,
+    on_replaced: OnReplaced = refuse_replaced,
 ) -> Iterator[Records]:
     """The records of the log from ``begin`` (inclusive) to ``end``, in log order, in runs.
 
     ``on_purged`` is called with the Pump's gc ts when binlogs above ``wanted_ts`` may be gone; if it returns, reading begins
-    at the oldest record kept.
+    at the oldest record kept. ``seen``: what the log must hold, or it is another one.
     """
     reached, lost, half = begin, False, _Half()
     known: set[str] = set()
@@ -221,9 +258,13 @@ def read_raw(
     def attempt(endpoint: Endpoint) -> Iterator[Records]:
         nonlocal reached, lost
         again = half.had
-        with _opened(endpoint, Delivery.RAW, reached, known) as pull:
+        with _opened(endpoint, Delivery.RAW, reached, known, seen) as pull:
             greeting = pull.greeting()
             _require_raw(endpoint, greeting)
+            if seen is not None and greeting.seen == NO:
+                on_replaced(replaced_text(endpoint.pump, seen, greeting.end))
+                reached = end
+                return
             if reached == begin and not lost and purged(greeting.gc_ts, wanted_ts):
                 on_purged(greeting.gc_ts)
                 reached, lost = _OLDEST, True
@@ -250,19 +291,30 @@ def read_sorted(
     on_purged: Callable[[int], None],
     find: Find = stays,
     on_damage: OnDamage = refuse_damage,
+    seen: Seen | None = None,
+    on_replaced: OnReplaced = refuse_replaced,
 ) -> Iterator[Records]:
     """The messages with ``commit_ts`` in (after_ts, upto_ts], ascending, in runs; fakes among them."""
     if after_ts < upto_ts:
-        read = _SortedRead(after_ts, upto_ts, on_purged, on_damage)
+        read = _SortedRead(after_ts, upto_ts, on_purged, on_damage, seen, on_replaced)
         yield from _patiently(read.attempt, endpoint, read.mark, after_ts, patience, lambda: read.done, find, read.go_on)
 
 
 class _SortedRead:
     """Where a read of (after_ts, upto_ts] is, over all connections that it takes."""
 
-    def __init__(self, after_ts: int, upto_ts: int, on_purged: Callable[[int], None], on_damage: OnDamage) -> None:
+    def __init__(
+        self,
+        after_ts: int,
+        upto_ts: int,
+        on_purged: Callable[[int], None],
+        on_damage: OnDamage,
+        seen: Seen | None,
+        on_replaced: OnReplaced,
+    ) -> None:
         self._after_ts, self._upto_ts = after_ts, upto_ts
-        self._on_purged, self._on_damage = on_purged, on_damage
+        self._on_purged, self._on_damage, self._on_replaced = on_purged, on_damage, on_replaced
+        self._seen = seen
         self._reached = after_ts
         self._half = _Half()
         self._known: set[str] = set()
@@ -286,7 +338,8 @@ class _SortedRead:
     def attempt(self, endpoint: Endpoint) -> Iterator[Records]:
         """One connection."""
         again = self._half.had
-        with _opened(endpoint, Delivery.SORTED, Position(0, self._reached), self._known) as pull:
+        with _opened(endpoint, Delivery.SORTED, Position(0, self._reached), self._known, self._seen) as pull:
+            self._require_same(endpoint, pull)
             greeting: Greeting | None = None
             for data in pull:
                 if greeting is None:
@@ -316,6 +369,15 @@ class _SortedRead:
                     return
             if greeting is None and not pull.greeting().delivery:
                 self._ended_bare(endpoint)
+
+    def _require_same(self, endpoint: Endpoint, pull: Pull) -> None:
+        """Tell once when the log is another one; a Pump that can say so does it before its first message."""
+        if self._seen is None:
+            return
+        greeting = pull.greeting()
+        if greeting.seen == NO:
+            self._on_replaced(replaced_text(endpoint.pump, self._seen, greeting.end))
+            self._seen = None
 
     def _require_kept(self, endpoint: Endpoint, greeting: Greeting) -> None:
         """Tell once when what is wanted may be gone. Our Pump says it at each connection, and ends a pull that GC overtakes; a real one is asked."""
@@ -389,6 +451,7 @@ def _patiently(
             yield from attempt(endpoint)
         except grpc.RpcError as error:
             failure = reason(error)
+            _renew_if_late(error, endpoint)
             damage = damage_of(error, endpoint)
             if damage is not None:
                 on_damage(damage, damage.text(endpoint.pump))
@@ -410,6 +473,11 @@ def _patiently(
         endpoint = find(endpoint)
 
 
+def _renew_if_late(error: grpc.RpcError, endpoint: Endpoint) -> None:
+    if isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+        renew(endpoint.address)
+
+
 def damage_of(error: grpc.RpcError, endpoint: Endpoint) -> Damage | None:
     """The damaged place at which a Pump ended a pull; None when it ended for another reason.
 
@@ -425,8 +493,8 @@ def damage_of(error: grpc.RpcError, endpoint: Endpoint) -> Damage | None:
 
 
 @contextlib.contextmanager
-def _opened(endpoint: Endpoint, delivery: Delivery, start: Position, known: Collection[str]) -> Iterator[Pull]:
-    pull = Pull(endpoint, delivery, start, _ATTEMPT_SECONDS, known)
+def _opened(endpoint: Endpoint, delivery: Delivery, start: Position, known: Collection[str], seen: Seen | None = None) -> Iterator[Pull]:
+    pull = Pull(endpoint, delivery, start, _ATTEMPT_SECONDS, known, seen)
     try:
         yield pull
     finally:

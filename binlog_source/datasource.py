@@ -31,6 +31,7 @@ from binlog_source.framing import Records, clock_row, in_pieces, joined, loss, p
 from binlog_source.offset import BinlogOffset, Position, from_json, require_advance
 from binlog_source.options import StreamOptions, source_of, stream_options_of
 from binlog_source.roster import Roster, patiently, roster_of
+from binlog_source.seen import Seen, anew_text, refuse_replaced, seen_of
 from binlog_source.tails import Tails
 from conf import faults
 from conf.model import SourceConfig
@@ -64,6 +65,12 @@ class BinlogPartition(InputPartition):
     """Buckets that get a control row each; 0 = none from this partition."""
     clock_ts: int = 0
     """The ts that the query's watermark learns from this partition; 0 = none."""
+    seen: Seen | None = None
+    """What the Pump's log must hold at the batch's end, or it is another than the one that the batch was planned with."""
+    span_from: int | None = None
+    """Where the batch's span begins for the steps behind, when that is not ``after_ts``: a stream from 0 on leaves out what is collected."""
+    anew: bool = False
+    """Its log is another one since this batch: what the one before held and the stream had not read is lost."""
 
 
 class BinlogDataSource(DataSource):
@@ -116,7 +123,7 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._roster: Roster | None = None
         self._tails: Tails | None = None
         self._ceiling = self._config.ending_commit_ts or None
-        self._available_now = False
+        self._available_now = self._finite = False
         self._reported: dict[str, Any] | None = None
         self._advanced_at = 0.0
         self._troubled_since = 0.0
@@ -133,34 +140,44 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxBytes(self._config.max_bytes_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Have the stream end where the Pumps are now."""
-        self._available_now = True
+        """Have the stream end where the Pumps are now; a Pump that does not say where that is ends it with an error."""
+        self._available_now = self._finite = True
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch; ``start`` itself when there is nothing new."""
         before = from_json(start)
         self._require_delivery(before)
-        if self._stopping():
-            time.sleep(_WAIT_SECONDS / 4)
-            return start
-        if self._ceiling is not None and before.resolved_ts >= self._ceiling:
+        if self._done(before):
             time.sleep(_WAIT_SECONDS / 4)
             return start
         max_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
-        try:
-            tails = self._following(before)
-            if self._available_now:
-                self._fix_target(tails, before)
-            end = self._next_offset(tails, before, max_bytes)
-        except PumpUnavailable as error:
-            self._endure(error, before)
-            return start
-        self._troubled_since = 0.0
+        end = self._end_after(before, max_bytes)
+        while end is before and self._finite and not self._done(before):
+            end = self._end_after(before, max_bytes)
         if end is before:
             return start
         require_advance(before, end)
         self._advanced_at = time.monotonic()
         return end.to_json()
+
+    def _end_after(self, before: BinlogOffset, max_bytes: int | None) -> BinlogOffset:
+        """The end of the next batch, ``before`` itself while there is none."""
+        try:
+            tails = self._following(before)
+            if self._available_now:
+                self._fix_target(tails, before)
+            end = self._next_offset(tails, before, max_bytes)
+            if end is before and self._finite and not self._done(before):
+                raise PumpUnavailable(f"the stream does not come to ts {self._ceiling}: {_away(tails)}")
+        except PumpUnavailable as error:
+            self._endure(error, before)
+            return before
+        self._troubled_since = 0.0
+        return end
+
+    def _done(self, before: BinlogOffset) -> bool:
+        """Whether nothing more is to come: for Trigger.AvailableNow a batch without news is the end, so nothing else may look like one."""
+        return self._stopping() or (self._ceiling is not None and before.resolved_ts >= self._ceiling)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Where the Pumps are, which one holds R, what is not read and what waits for R (``pending_bytes``): shown in the query's progress."""
@@ -173,7 +190,8 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         self._require_delivery(after)
         require_advance(before, after)
-        after_ts = after.floor if before.initial else before.resolved_ts
+        span_from = after.floor if before.initial else before.resolved_ts
+        after_ts = max(span_from, after.gone_ts if before.initial else 0)
         roster, patience = self._known_roster(), self._extra.patience
         known = patiently(roster.pumps, patience)
         missing = sorted(set(after.pumps) - set(known))
@@ -185,8 +203,10 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         owners = patiently(lambda: self._owners(roster, after, after_ts), patience)
         endpoints = patiently(lambda: _endpoints(roster, {pump: known[pump] for pump in owners}), patience)
         if after.delivery is Delivery.SORTED:
-            return _sorted_partitions(endpoints, after_ts, after.resolved_ts)
-        return _raw_partitions(endpoints, before, after, after_ts, self._config.pairing_buckets)
+            made = [_seen(partition, before, after) for partition in _sorted_partitions(endpoints, after_ts, after.resolved_ts)]
+        else:
+            made = _raw_partitions(endpoints, before, after, after_ts, self._config.pairing_buckets)
+        return [replace(partition, span_from=span_from) for partition in made]
 
     def _owners(self, roster: Roster, after: BinlogOffset, after_ts: int) -> list[str]:
         """The Pumps of ``after`` to read from: not those that have left since, for whoever leaves has nothing that is still wanted."""
@@ -239,7 +259,7 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._tails = Tails(self._config.fail_on_data_loss, self._config.max_bytes_per_trigger // 4)
             self._advanced_at = time.monotonic()
         roster = self._known_roster()
-        self._tails.follow(_endpoints(roster, roster.pumps(before.resolved_ts)), before.resolved_ts)
+        self._tails.follow(_endpoints(roster, roster.pumps(before.resolved_ts)), before.resolved_ts, before)
         return self._tails
 
     def _next_offset(self, tails: Tails, before: BinlogOffset, max_bytes: int | None) -> BinlogOffset:
@@ -259,10 +279,22 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             views = tails.views(before)
         if views is None:
             return before
+        start = self._beginning(tails, before)
         if before.delivery is Delivery.SORTED:
-            return plan_sorted(before, views, max_bytes, self._ceiling)
-        ahead_ms = int(self._extra.orphan_ask_after * 1000) + _AHEAD_MS
-        return plan_raw(before, views, Limits(max_bytes, self._config.max_pending_bytes, ahead_ms), self._ceiling)
+            end = plan_sorted(start, views, max_bytes, self._ceiling)
+        else:
+            ahead_ms = int(self._extra.orphan_ask_after * 1000) + _AHEAD_MS
+            end = plan_raw(start, views, Limits(max_bytes, self._config.max_pending_bytes, ahead_ms), self._ceiling)
+        if end is start:
+            return before
+        return end if start is before else replace(end, gone_ts=start.resolved_ts)
+
+    def _beginning(self, tails: Tails, before: BinlogOffset) -> BinlogOffset:
+        """Where a stream begins that asks for all there is: where every Pump still has all. Before that Commits lie whose Prewrites are collected."""
+        gone_ts = tails.gc_ts() if before.initial and not before.floor else 0
+        if self._ceiling is not None:
+            gone_ts = min(gone_ts, self._ceiling)
+        return replace(before, resolved_ts=gone_ts) if gone_ts else before
 
     def _worthwhile(self, tails: Tails, before: BinlogOffset, max_bytes: int | None) -> bool:
         views = tails.views(before)
@@ -305,7 +337,9 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _fix_target(self, tails: Tails, before: BinlogOffset) -> None:
         """Trigger.AvailableNow: the target is R once every Pump has told its whole log."""
         begun = time.monotonic()
-        while not self._told(tails, before, time.monotonic() - begun):
+        while not self._told(tails, before, begun):
+            if self._stopping():
+                return
             time.sleep(_QUIET_SECONDS / 10)
         with tails.changed:
             views = tails.views(before)
@@ -313,12 +347,18 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ceiling = target if self._ceiling is None else min(target, self._ceiling)
         self._available_now = False
 
-    def _told(self, tails: Tails, before: BinlogOffset, waited: float) -> bool:
+    def _told(self, tails: Tails, before: BinlogOffset, begun: float) -> bool:
         """Whether the Pumps have said all they know: silent for a moment, or talking on for long enough."""
+        waited = time.monotonic() - begun
         with tails.changed:
             answered = tails.views(before) is not None
+        if not answered and waited >= self._extra.patience:
+            self._troubled_since = self._troubled_since or begun
+            raise PumpUnavailable(
+                f"Trigger.AvailableNow ends where all Pumps are now, and in {waited:.0f} s not all said where that is: {_away(tails)}"
+            )
         if not answered:
-            return waited >= self._extra.patience
+            return False
         return tails.quiet_for() >= _QUIET_SECONDS or waited >= 10 * _QUIET_SECONDS
 
 
@@ -329,6 +369,12 @@ def resolve_delivery(config: SourceConfig, patience: float = 60.0) -> Delivery:
     with closing(roster_of(config)) as roster:
         endpoints = _endpoints(roster, roster.pumps())
     return Delivery.RAW if all(offers_raw(endpoint, patience) for endpoint in endpoints.values()) else Delivery.SORTED
+
+
+def _away(tails: Tails) -> str:
+    """The Pumps that cannot be heard, and what to do."""
+    away = "; ".join(f"Pump {pump}: {why}" for pump, why in sorted(tails.unreachable().items()))
+    return f"{away or 'a Pump has not told its log up to where the stream is'}; start it again, or take it out of the registry"
 
 
 def _newest(view: TailView) -> Position:
@@ -349,6 +395,12 @@ def _sorted_partitions(endpoints: Mapping[str, Endpoint], after_ts: int, upto_ts
     ]
 
 
+def _seen(partition: BinlogPartition, before: BinlogOffset, after: BinlogOffset) -> BinlogPartition:
+    """``partition`` with what the stream knows of its log; a mark that begins for a second time says that it is another."""
+    pump = partition.endpoint.pump
+    return replace(partition, seen=seen_of(after, pump), anew=pump in before.pumps and after.pumps[pump].since is not None)
+
+
 def _raw_partitions(
     endpoints: Mapping[str, Endpoint], before: BinlogOffset, after: BinlogOffset, after_ts: int, buckets: int
 ) -> list[BinlogPartition]:
@@ -357,9 +409,10 @@ def _raw_partitions(
     for pump in endpoints:
         mark = after.pumps[pump]
         earlier = before.pumps.get(pump)
-        begin = earlier.position if earlier is not None else mark.since or mark.position
-        made.append(BinlogPartition(endpoints[pump], Delivery.RAW, after_ts, after.resolved_ts, begin, mark.position, buckets))
-    moved = [partition for partition in made if partition.begin < partition.end] or made[:1]
+        begin = mark.since or (earlier.position if earlier is not None else mark.position)
+        partition = BinlogPartition(endpoints[pump], Delivery.RAW, after_ts, after.resolved_ts, begin, mark.position, buckets)
+        made.append(_seen(partition, before, after))
+    moved = [partition for partition in made if partition.begin < partition.end or partition.anew] or made[:1]
     moved[0] = replace(moved[0], clock_ts=after.clock)
     return moved
 
@@ -391,6 +444,15 @@ def _rows(part: BinlogPartition, config: SourceConfig, extra: StreamOptions) -> 
         _log.warning("%s; going on without it because failOnDataLoss=false", text)
         lost.append(loss(pump, damage.after_ts, damage.upto_ts or part.upto_ts, text))
 
+    def on_replaced(text: str) -> None:
+        if config.fail_on_data_loss:
+            refuse_replaced(text)
+        _log.warning("%s; going on with what it has because failOnDataLoss=false", text)
+        lost.append(loss(pump, part.after_ts, part.upto_ts, text))
+
+    if part.anew:
+        lost.append(loss(pump, part.after_ts, part.upto_ts, anew_text(pump, part.after_ts)))
+
     def find(endpoint: Endpoint) -> Endpoint:
         try:
             with closing(roster_of(config)) as roster:
@@ -400,16 +462,20 @@ def _rows(part: BinlogPartition, config: SourceConfig, extra: StreamOptions) -> 
             return endpoint
 
     if part.delivery is Delivery.RAW:
-        runs = read_raw(part.endpoint, part.begin, part.end, part.after_ts, extra.patience, on_purged, find, on_damage)
+        runs = read_raw(
+            part.endpoint, part.begin, part.end, part.after_ts, extra.patience, on_purged, find, on_damage, part.seen, on_replaced
+        )
     else:
-        runs = read_sorted(part.endpoint, part.after_ts, part.upto_ts, extra.patience, on_purged, find, on_damage)
+        runs = read_sorted(part.endpoint, part.after_ts, part.upto_ts, extra.patience, on_purged, find, on_damage, part.seen, on_replaced)
     for records in _gathered(runs):
         faults.point("source-read")
         for run in in_pieces(records):
             yield raw_rows(run, pump, config.pairing_buckets) if part.delivery is Delivery.RAW else sorted_rows(run, pump)
     yield from lost
     if part.buckets:
-        yield punctuation(pump, part.after_ts, part.upto_ts, range(part.buckets), part.clock_ts)
+        span_from = part.after_ts if part.span_from is None else part.span_from
+        left_out = part.after_ts if part.delivery is Delivery.RAW and part.after_ts > span_from else 0
+        yield punctuation(pump, span_from, part.upto_ts, range(part.buckets), part.clock_ts, left_out)
 
 
 def _gathered(runs: Iterator[Records]) -> Iterator[Records]:

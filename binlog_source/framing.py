@@ -269,8 +269,11 @@ def _packed_batch(buckets: Any, values: list[bytes], times: Sequence[int | None]
     return pa.RecordBatch.from_arrays(columns, schema=PACKED)
 
 
-def punctuation(pump: str, after_ts: int, upto_ts: int, bucket_ids: Iterable[int], clock_ts: int = 0) -> pa.RecordBatch:
-    """The control rows of a batch (after_ts, upto_ts], one per bucket; ``clock_ts``: the watermark's source, 0 = none."""
+def punctuation(pump: str, after_ts: int, upto_ts: int, bucket_ids: Iterable[int], clock_ts: int = 0, left_out: int = 0) -> pa.RecordBatch:
+    """The control rows of a batch (after_ts, upto_ts], one per bucket; ``clock_ts``: the watermark's source, 0 = none.
+
+    ``left_out``: pairing is to forget what has committed up to this ts, though the span begins before; 0 = nothing. It is the payload, as text.
+    """
     ids = list(bucket_ids)
     count = len(ids)
     clock = (clock_ts >> TSO_LOGICAL_BITS) * 1000 if clock_ts else None
@@ -282,7 +285,7 @@ def punctuation(pump: str, after_ts: int, upto_ts: int, bucket_ids: Iterable[int
         pa.array(ids, pa.int32()),
         pa.array([clock] * count, RAW.field("event_time").type),
         pa.nulls(count, pa.int32()),
-        pa.nulls(count, pa.binary()),
+        pa.array([b"%d" % left_out if left_out else None] * count, pa.binary()),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=RAW)
 

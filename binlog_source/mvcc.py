@@ -1,7 +1,7 @@
 """What became of a transaction: ``GET /mvcc/hex/{key}`` (rows.md 9.3) of TiDB's status port or of the embedded upstream. HTTP shell around a pure verdict.
 
 A write record of the transaction is final, be it a commit or a rollback. A lock means that it lives. Absence says that it was rolled back only where
-it proves something (``decide``): after long, when MVCC GC has not passed the transaction, and nobody wrote its primary key since. Otherwise
+it proves something (``decide``): when it was watched for long, when MVCC GC has not passed the transaction, and nobody wrote its primary key since. Otherwise
 nobody can tell any more, and a person must: ``undecided_text`` has the command. The Pump and the Drainer decide with this one function.
 """
 
@@ -54,19 +54,19 @@ class Decision(enum.Enum):
     """It waits, and only a person can end that."""
 
 
-def decide(verdict: Verdict, start_ts: int, age_ms: float, timeout_ms: float, safe_point: int | None) -> Decision:
+def decide(verdict: Verdict, start_ts: int, age_ms: float, waited_ms: float, timeout_ms: float, safe_point: int | None) -> Decision:
     """What the verdict on transaction ``start_ts`` means for its Prewrite.
 
-    ``safe_point``: MVCC data up to this ts may be collected, None = unknown; it must have been read after the verdict. ``timeout_ms``: age from
-    which no Prewrite of TiKV can still be on its way.
+    ``safe_point``: MVCC data up to this ts may be collected, None = unknown; it must have been read after the verdict. ``timeout_ms``: the time after
+    which no Prewrite of TiKV can still be on its way; it must have been seen to wait for so long (``waits.py``). ``age_ms`` is by the clocks, which may be wrong.
     """
     if verdict.finding is Finding.COMMITTED:
         return Decision.COMMIT
     if verdict.finding is Finding.ROLLED_BACK:
         return Decision.ROLL_BACK
-    if verdict.finding is Finding.ALIVE or age_ms <= timeout_ms:
+    if verdict.finding is Finding.ALIVE or waited_ms <= timeout_ms:
         return Decision.WAIT
-    collected = age_ms >= LEAST_GC_LIFE_MS if safe_point is None else start_ts <= safe_point
+    collected = max(age_ms, waited_ms) >= LEAST_GC_LIFE_MS if safe_point is None else start_ts <= safe_point
     return Decision.UNDECIDED if verdict.overwritten or collected else Decision.ROLL_BACK
 
 

@@ -2,16 +2,21 @@
 
 JSON form (sorted keys, format version 2)::
 
-    {"clock_ts": C, "delivery": "raw", "floor": F, "pumps": {ID: {"offset": o, "suffix": s[, "since": {"offset": o, "suffix": s}]}},
-     "resolved_ts": R, "version": 2}
+    {"clock_ts": C, "delivery": "raw", "floor": F, "pumps": {ID: {"offset": o, "suffix": s[, "since": {"offset": o, "suffix": s}][, "seen_ts": S]}},
+     "resolved_ts": R, "version": 2[, "gone_ts": G]}
 
 ``resolved_ts``  all transactions with ``commit_ts <= R`` are released by the batch that ends here.
 ``floor``        where the stream began: transactions with ``commit_ts <= F`` never belong to it. Part of every offset because
                  Spark keeps only end offsets, and "now" must mean the same after a crash in the first batch.
 ``pumps``        *raw*: the log position just after the last record read. ``since`` stands in the first offset that names a
-                 Pump and is where reading its log begins. *sorted*: ``suffix`` 0, ``offset`` = R; the ids fix who is read.
+                 Pump and is where reading its log begins; in a later one: its log is another now (``seen``), and reading begins there
+                 anew. *sorted*: ``suffix`` 0, ``offset`` = R; the ids fix who is read. ``seen_ts``: the largest commit_ts of a
+                 Commit or fake that its log has before the position (sorted: up to R); absent where nobody knows it.
 ``clock_ts``     *raw*: no Pump has been read less far than to a fake or Commit of this ts: the source of the query's watermark. *sorted*: 0.
                  Version 1 has no such field, and is read for sorted delivery alone: the pairing state of its time is no longer known.
+
+``gone_ts``      in the first offset of a stream that began at 0, all there is, where a Pump had collected up to G: transactions with
+                 ``commit_ts <= G``, of which not all are there, are left out.
 
 Promises: ``from_json`` refuses everything that ``to_json`` cannot have written, with a ``ConfigError`` that says what to do.
 """
@@ -43,10 +48,21 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class PumpMark:
-    """How far one Pump's log is read, and where reading began if this offset is the first to name it."""
+    """How far one Pump's log is read, and where reading began if this offset is the first to name it. ``seen_ts`` 0: not known."""
 
     position: Position
     since: Position | None = None
+    seen_ts: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """The mark as a JSON object."""
+        since = {} if self.since is None else {"since": self.since.to_json()}
+        return {
+            "offset": self.position.offset,
+            **since,
+            **({"seen_ts": self.seen_ts} if self.seen_ts else {}),
+            "suffix": self.position.suffix,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +75,7 @@ class BinlogOffset:
     pumps: Mapping[str, PumpMark]
     clock_ts: int = 0
     """Of no sense where it is below ``resolved_ts``: see ``clock``."""
+    gone_ts: int = 0
 
     @property
     def clock(self) -> int:
@@ -72,19 +89,14 @@ class BinlogOffset:
 
     def to_json(self) -> dict[str, Any]:
         """The offset as the dict that Spark writes to its log; equal offsets give equal text."""
-        pumps: dict[str, Any] = {}
-        for pump in sorted(self.pumps):
-            mark = self.pumps[pump]
-            pumps[pump] = mark.position.to_json()
-            if mark.since is not None:
-                pumps[pump] = {"offset": mark.position.offset, "since": mark.since.to_json(), "suffix": mark.position.suffix}
         return {
             "clock_ts": self.clock_ts,
             "delivery": str(self.delivery),
             "floor": self.floor,
-            "pumps": pumps,
+            "pumps": {pump: self.pumps[pump].to_json() for pump in sorted(self.pumps)},
             "resolved_ts": self.resolved_ts,
             "version": VERSION,
+            **({"gone_ts": self.gone_ts} if self.gone_ts else {}),
         }
 
 
@@ -100,7 +112,7 @@ def from_json(value: object) -> BinlogOffset:
     if not (version == VERSION or old) or isinstance(version, bool):
         raise _refused(f"its version is {version!r}, known is {VERSION}")
     wanted = {"delivery", "floor", "pumps", "resolved_ts", "version"}
-    if set(fields) != (wanted if old else wanted | {"clock_ts"}):
+    if set(fields) - {"gone_ts"} != (wanted if old else wanted | {"clock_ts"}):
         raise _refused(f"its fields are {sorted(map(str, fields))}")
     if fields["delivery"] not in tuple(map(str, Delivery)):
         raise _refused(f"its delivery is {fields['delivery']!r}")
@@ -109,7 +121,7 @@ def from_json(value: object) -> BinlogOffset:
         raise _refused(f"its resolved_ts {resolved} lies before its floor {floor}")
     clock = 0 if old else _count(fields["clock_ts"], "clock_ts")
     marks = {pump: _mark(pump, mark) for pump, mark in _object(fields["pumps"], "pumps").items()}
-    return BinlogOffset(Delivery(fields["delivery"]), resolved, floor, marks, clock)
+    return BinlogOffset(Delivery(fields["delivery"]), resolved, floor, marks, clock, _count(fields.get("gone_ts", 0), "gone_ts"))
 
 
 def require_advance(start: BinlogOffset, end: BinlogOffset) -> None:
@@ -131,7 +143,7 @@ def require_advance(start: BinlogOffset, end: BinlogOffset) -> None:
         raise _refused(f"its clock_ts goes back from {start.clock} to {end.clock}")
     for pump, mark in end.pumps.items():
         before = start.pumps.get(pump)
-        origin = before.position if before is not None else mark.since
+        origin = mark.since if mark.since is not None or before is None else before.position
         if origin is not None and mark.position < origin:
             raise _refused(f"Pump {pump} goes back from {origin} to {mark.position}")
 
@@ -140,10 +152,11 @@ def _mark(pump: object, value: object) -> PumpMark:
     if not isinstance(pump, str) or not pump:
         raise _refused(f"{pump!r} is no Pump id")
     fields = _object(value, f"the mark of Pump {pump}")
-    if not {"offset", "suffix"} <= set(fields) <= {"offset", "suffix", "since"}:
+    if not {"offset", "suffix"} <= set(fields) <= {"offset", "suffix", "since", "seen_ts"}:
         raise _refused(f"the mark of Pump {pump} has the fields {sorted(map(str, fields))}")
     since = _position(fields["since"], pump) if "since" in fields else None
-    return PumpMark(Position(_count(fields["suffix"], "suffix"), _count(fields["offset"], "offset")), since)
+    seen_ts = _count(fields.get("seen_ts", 0), "seen_ts")
+    return PumpMark(Position(_count(fields["suffix"], "suffix"), _count(fields["offset"], "offset")), since, seen_ts)
 
 
 def _position(value: object, pump: str) -> Position:

@@ -14,10 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from binlog_source.client import Endpoint
+from binlog_source.late_commits import Asked, ask
 from binlog_source.pair_state import NOTHING, Bodies, Chunks, Index, pack, put_away, take_up, unpack, without_rows
 from binlog_source.pairing import RECORD, RELEASED, Settle, Span, StepResult, look_after, merged_payloads, step
 from binlog_source.resolver import outcomes_of, tell
 from binlog_source.roster import roster_of
+from binlog_source.waits import running_time
 from conf.model import PairConfig, SourceConfig
 from schemas.errors import ProtocolViolation, PumpUnavailable
 from schemas.events import BinlogType, Op, as_time, physical_ms
@@ -67,20 +69,23 @@ def pair_bucket(
     """Pair the values ``rows`` (``stages.PACKED``) of one bucket, of which at least one holds a control row. ``clock_ms``: the watermark.
 
     Raises:
-        ProtocolViolation: no control row, or a Commit whose Prewrite no Pump has.
+        ProtocolViolation: no control row, or a Commit whose Prewrite no Pump has any more.
     """
     table, arrived = _gathered(rows, bodies)
     controls = table.filter(pc.greater_equal(table.column("tp"), int(Op.RESOLVED)))
-    span = _punctuation(controls, bucket)
+    told = _punctuation(controls, bucket)
+    span = _without_left_out(told, controls)
     records = table.filter(pc.less(table.column("tp"), int(Op.RESOLVED))).select(RECORD.names).cast(RECORD)
     before = unpack(stored) if stored is not None else NOTHING
     before = replace(before, bodies=_merged(before.bodies, arrived))
     hand = take_up(before, chunks, records, span)
     result = step(hand.records, records, span)
     released, huge = _apart(result.released, before.bodies)
-    out = [released, *_losses(result, span, source)]
+    late = _late(result, source)
+    huge += _late_in_pieces(late, bodies)
+    out = [released, *_late_whole(late), *_losses(result, late, span, source)]
     if bucket == 0:
-        out.append(_passed_on(controls, span))
+        out.append(_passed_on(controls, told))
     after = _without_bodies(put_away(before, hand, result.kept, chunks), hand.records, records, result.kept, huge, bodies)
     if result.unsettled:
         _tell_news(before, after, source)
@@ -165,7 +170,12 @@ def look(stored: bytes | None, clock_ms: int, source: SourceConfig, pair: PairCo
         return Paired(None, 0)
     index = unpack(stored)
     wanting = look_after(index.records, clock_ms, int(pair.orphan_ask_after * 1000))
-    settles = wanting.settles + (outcomes_of(wanting.orphans, pair, source) if wanting.orphans else ())
+    now = running_time()
+    waits = index.waits.seen((orphan.start_ts for orphan in wanting.orphans), now)
+    index = replace(index, waits=waits)
+    settles = wanting.settles
+    if wanting.orphans:
+        settles += outcomes_of(wanting.orphans, lambda start_ts: waits.waited_ms(start_ts, now), pair, source)
     if settles:
         _tell(settles, source)
     return Paired(_packed_index(index, wanting.again_ms), wanting.again_ms)
@@ -208,13 +218,44 @@ def _cut(transactions: pa.Table) -> Iterator[bytes]:
         yield packed(transactions.slice(start, rows).cast(TRANSACTION))
 
 
-def _losses(result: StepResult, span: Span, source: SourceConfig) -> list[pa.Table]:
+def _late(result: StepResult, source: SourceConfig) -> Asked:
+    """What a Pump has whole of the Commits whose Prewrite is not in hand: it was rolled back before."""
+    if not result.missing:
+        return Asked((), {})
+    try:
+        return ask(result.missing, _endpoints(source))
+    except PumpUnavailable as error:
+        return Asked((), {"": str(error)})
+
+
+def _late_whole(late: Asked) -> list[pa.Table]:
+    rows = [
+        {"tp": int(BinlogType.COMMIT), "start_ts": found.start_ts, "commit_ts": found.commit_ts, "payload": found.pieces[0]}
+        for found in late.found
+        if len(found.pieces) == 1
+    ]
+    return [pa.Table.from_pylist(rows, schema=RELEASED)] if rows else []
+
+
+def _late_in_pieces(late: Asked, bodies: Bodies) -> tuple[Huge, ...]:
+    huge = [found for found in late.found if len(found.pieces) > 1]
+    for found in huge:
+        for first_seq, payload in found.pieces.items():
+            bodies.put(found.start_ts, first_seq, payload)
+    return tuple(Huge(found.start_ts, found.commit_ts, tuple(sorted(found.pieces))) for found in huge)
+
+
+def _losses(result: StepResult, late: Asked, span: Span, source: SourceConfig) -> list[pa.Table]:
     """Commits without Prewrite: an error, or with ``failOnDataLoss=false`` a control row each."""
     rows = []
+    found = {transaction.start_ts for transaction in late.found}
+    unasked = "".join(f"; Pump {pump} could not be asked: {why}" if pump else f"; {why}" for pump, why in late.failures.items())
     for start_ts, commit_ts in result.missing:
+        if start_ts in found:
+            continue
         text = (
-            f"the Commit of start_ts {start_ts}, commit_ts {commit_ts} ({as_time(commit_ts)}) has no Prewrite in any Pump's log, "
-            f"though all Pumps promise that the span up to {span.upto_ts} is complete"
+            f"the Commit of start_ts {start_ts}, commit_ts {commit_ts} ({as_time(commit_ts)}) has no Prewrite in the log of any Pump that answers, "
+            f"though all Pumps promise that the span up to {span.upto_ts} is complete{unasked}"
         )
         if source.fail_on_data_loss:
             raise ProtocolViolation(text + "; look for its Prewrite in the Pumps' logs, or set failOnDataLoss=false to go on without it")
@@ -231,6 +272,12 @@ def _punctuation(controls: pa.Table, bucket: int) -> Span:
             f"bucket {bucket} got no control row in this batch: pairingBuckets must not change under one checkpoint directory"
         )
     return Span(resolved.column("start_ts")[0].as_py(), resolved.column("commit_ts")[0].as_py())
+
+
+def _without_left_out(span: Span, controls: pa.Table) -> Span:
+    """The span that is due, where what committed at its beginning is to be left out (``framing.punctuation``)."""
+    payloads = controls.filter(pc.equal(controls.column("tp"), int(Op.RESOLVED))).column("payload").to_pylist()
+    return replace(span, after_ts=max([span.after_ts, *(int(payload) for payload in payloads if payload)]))
 
 
 def _passed_on(controls: pa.Table, span: Span) -> pa.Table:

@@ -16,7 +16,7 @@ A Prewrite that comes without an outcome may be a copy of a transaction that is 
 looked through, once, and the outcome found there is kept beside it.
 
 Form of the index (format version 2): an Arrow stream of the records; in its schema's metadata ``version``, ``next`` (the number of the next
-chunk), ``wake_ms``, ``chunks`` and ``bodies`` (JSON). A chunk: ``schemas.packed`` of records.
+chunk), ``wake_ms``, ``chunks``, ``bodies`` and, where there are any, ``waits`` (JSON). A chunk: ``schemas.packed`` of records.
 """
 
 import json
@@ -30,6 +30,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from binlog_source.pairing import KEPT, Span
+from binlog_source.waits import Waits
 from schemas.errors import Corruption
 from schemas.events import BinlogType
 from schemas.packed import packed, unpacked
@@ -73,6 +74,8 @@ class Index:
     wake_ms: int = 0
     bodies: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     """start_ts of each Prewrite in pieces, and the ``first_seq`` of each piece, ascending."""
+    waits: Waits = Waits()
+    """Since when each orphan is looked after."""
 
     @property
     def empty(self) -> bool:
@@ -304,6 +307,8 @@ def pack(index: Index) -> bytes:
     bodies = json.dumps(list(index.bodies.items()), separators=(",", ":")).encode()
     numbers = {b"next": b"%d" % index.next_number, b"wake_ms": b"%d" % index.wake_ms}
     metadata = {b"version": _VERSION, b"chunks": chunks, b"bodies": bodies, **numbers}
+    if index.waits.since_ms:
+        metadata[b"waits"] = json.dumps([index.waits.clock, list(index.waits.since_ms.items())], separators=(",", ":")).encode()
     return packed(index.records.replace_schema_metadata(metadata))
 
 
@@ -325,7 +330,8 @@ def unpack(blob: bytes) -> Index:
         chunks = tuple(Chunk(*line) for line in json.loads(metadata[b"chunks"]))
         bodies = {start_ts: tuple(first_seqs) for start_ts, first_seqs in json.loads(metadata[b"bodies"])}
         records = table.replace_schema_metadata(None).cast(KEPT)
-        return Index(records, chunks, int(metadata[b"next"]), int(metadata[b"wake_ms"]), bodies)
+        clock, since = json.loads(metadata.get(b"waits", b'["",[]]'))
+        return Index(records, chunks, int(metadata[b"next"]), int(metadata[b"wake_ms"]), bodies, Waits(str(clock), dict(since)))
     except (pa.ArrowInvalid, OSError, KeyError, ValueError, TypeError) as error:
         raise Corruption(
             f"the pairing state in Spark's checkpoint does not parse ({error}); delete Spark's checkpoint directory, the target knows where to resume"

@@ -10,7 +10,7 @@ is a table of records (``KEPT``; ``pair_state`` says where it lies); a batch add
 - RELEASE  the transaction is complete and due: it goes out, its payload the Prewrite's with the Commit merged in.
 - WAIT     something is still to come: kept. A Prewrite alone that is old enough is an orphan: the resolver may be asked (``look_after``).
 - FORGET   nothing more can come of it: released before, rolled back, or older than where the stream began.
-- MISSING  the span is complete and the Prewrite never came: a Pump broke its promise.
+- MISSING  the span is complete and the Prewrite is not here: it was rolled back before (``late_commits``), or a Pump broke its promise.
 
 A Prewrite that came twice, from two Pumps (a retry elsewhere), goes out once. The Pump without the outcome waits for it and
 holds its promise T below start_ts for ever, so it has to be told: ``look_after`` lists (Pump, start_ts, commit_ts or 0). A

@@ -6,7 +6,7 @@ the Pump's promise moves on, and a replay sees the same. Nothing is released her
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 
 from google.protobuf.message import DecodeError
@@ -27,8 +27,11 @@ _told_at: dict[int, float] = {}
 """When it was last said, in this process, that only a person can settle a start_ts."""
 
 
-def outcomes_of(orphans: Iterable[Orphan], config: PairConfig, source: SourceConfig) -> tuple[Settle, ...]:
-    """The orphans whose outcome is settled now: found upstream, or absent there where that proves something."""
+def outcomes_of(orphans: Iterable[Orphan], waited_ms: Callable[[int], int], config: PairConfig, source: SourceConfig) -> tuple[Settle, ...]:
+    """The orphans whose outcome is settled now: found upstream, or absent there where that proves something.
+
+    ``waited_ms``: for how long a start_ts has been seen to wait (``waits.py``).
+    """
     if not config.resolver:
         return ()
     ports = StatusPorts(status_ports(config.resolver))
@@ -40,7 +43,8 @@ def outcomes_of(orphans: Iterable[Orphan], config: PairConfig, source: SourceCon
         verdict = verdicts[orphan.start_ts]
         if verdict is None:
             continue
-        decision = decide(verdict, orphan.start_ts, orphan.age_ms, config.orphan_timeout * 1000, _safe_point(source, ports))
+        waited, safe_point = waited_ms(orphan.start_ts), _safe_point(source, ports)
+        decision = decide(verdict, orphan.start_ts, orphan.age_ms, waited, config.orphan_timeout * 1000, safe_point)
         if decision is Decision.UNDECIDED:
             _tell_undecided(orphan, verdict, source)
         if decision not in (Decision.COMMIT, Decision.ROLL_BACK):

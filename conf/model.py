@@ -67,7 +67,7 @@ class PairConfig:
     orphan_ask_after: float = 1.0
     """Age from which the resolver may be asked about a Prewrite without outcome. Seconds."""
     orphan_timeout: float = 600.0
-    """Age from which absence upstream settles it as rolled back. Seconds."""
+    """Seconds that it must have been seen to wait, by the machine's own running time, before absence upstream settles it as rolled back."""
     resolver: str = ""
     """Status ports of TiDB or of the embedded upstream, ``http://host:port,http://host:port``; empty = none."""
 
@@ -202,7 +202,7 @@ class PumpConfig:
     gc: str = "7"
     """How long binlogs are kept: days, or ``8h``, ``1h30m``."""
     orphan_timeout: float = 600.0
-    """Age in seconds from which absence upstream settles an orphan Prewrite as rolled back."""
+    """Seconds that this process must have seen an orphan Prewrite wait before absence upstream settles it as rolled back."""
     max_message_size: int = (1 << 63) - 1 - (4 << 20)
     """Largest request. Bytes."""
     max_unfinished_bytes: int = 256 * 1024 * 1024

@@ -3,7 +3,7 @@
     ReplicationError                 anything this project refuses or cannot do
     ├── ConfigError                  a setting or option is wrong: the operator mends it
     ├── Corruption                   bytes that no correct TiDB or Pump would have written
-    │   └── DamagedLog               a Pump's value log is damaged where binlogs that it acknowledged stood
+    │   └── DamagedLog               a Pump's value log is damaged where binlogs that it acknowledged stood, or is an older or another one
     ├── ProtocolViolation            a Pump (or PD, or TiDB) broke a promise of the protocol
     │   └── BinlogPurged             the Pump has already collected the span that was asked for
     ├── PumpUnavailable              a Pump cannot be reached or answers errors: retry may help
@@ -34,7 +34,7 @@ class Corruption(ReplicationError):
 
 
 class DamagedLog(Corruption):
-    """A Pump's value log is damaged where acknowledged binlogs stood."""
+    """A Pump's value log is damaged where acknowledged binlogs stood, or is an older or another one."""
 
 
 class ProtocolViolation(ReplicationError):

@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 
 from binlog_source.damage import KNOWN_KEY
 from binlog_source.pump.messages import in_pieces
+from binlog_source.pump.same_log import holds
 from binlog_source.pump.service import Flush, PumpService
 from binlog_source.pump.storage.pointer import Pointer
 from binlog_source.pump.storage.store import Request
@@ -23,6 +24,7 @@ from binlog_source.rpc.front import Front
 from binlog_source.rpc.grpc_message import DATA_LOSS, UNKNOWN, Refusal
 from binlog_source.rpc.http1 import Answer
 from binlog_source.rpc.http1 import Request as HttpRequest
+from binlog_source.seen import END_KEY, NO, SEEN_KEY, YES, seen_in
 from conf.model import PumpConfig
 from schemas.errors import DamagedLog, ReplicationError
 from schemas.proto import pump_pb2
@@ -126,6 +128,10 @@ class Handlers:
                 raise Refusal(UNKNOWN, f"{DELIVERY_KEY.decode()} {delivery!r} is none of {', '.join(DELIVERIES)}")
             self._service.check_cluster(message.clusterID)
             echo = [(DELIVERY_KEY, delivery.encode()), (PUMP_KEY, self._service.node_id.encode()), (GC_TS_KEY, b"%d" % store.gc_ts)]
+            echo.append((END_KEY.encode(), b"%d:%d" % store.state.at))
+            seen = seen_in(call.headers.get(SEEN_KEY.encode(), b"").decode(errors="replace"))
+            if seen is not None:
+                echo.append((SEEN_KEY.encode(), (YES if holds(store, seen) else NO).encode()))
             call.start([*echo, (BATCH_KEY, b"1")] if batched else echo)
             for flush in self._flushes(delivery, message.startFrom, call):
                 if not batched:

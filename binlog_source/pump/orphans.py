@@ -1,7 +1,8 @@
 """Prewrites whose outcome never came: the Pump asks the upstream and writes the record that is missing (pump.md 5).
 
     committed -> a Commit (no prewrite_key, no ddl fields: those stand in the Prewrite)       rolled back -> a Rollback
-    locked    -> wait          no trace -> wait, and after ``orphan-timeout`` a Rollback      no answer   -> wait, and raise the alarm
+    locked    -> wait          no trace -> wait, and a Rollback once this process has seen it wait for ``orphan-timeout``
+    no answer -> wait, and raise the alarm
     no trace, and there may have been one (``mvcc.decide``) -> wait, raise the alarm, and let a person ``settle`` it
 
 Promises: nothing but what the upstream said, what its silence proves, or what a person said, is ever written.
@@ -16,6 +17,7 @@ from binlog_source.pump.service import PumpService
 from binlog_source.pump.storage.index import Entry
 from binlog_source.pump.storage.record import Record, canonical, parse
 from binlog_source.pump.storage.store import Store
+from binlog_source.waits import Reading, Waits, running_time
 from schemas.errors import ConfigError, PumpUnavailable
 from schemas.events import as_time, physical_ms, tso
 from schemas.proto import binlog_pb2
@@ -64,11 +66,14 @@ class OrphanResolver:
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         safe_point: Callable[[StatusPorts], int | None] = StatusPorts.gc_safe_point,
         address: str = "HOST:PORT",
+        running: Callable[[], Reading] = running_time,
     ) -> None:
-        """``ports``: the status ports to ask, ``host:port`` each; ``timeout``: seconds after which absence may be a rollback.
+        """``ports``: the status ports to ask, ``host:port`` each; ``timeout``: seconds of waiting after which absence may be a rollback.
 
-        ``safe_point``: how far MVCC data is collected; ``address``: of this Pump, for people.
+        ``safe_point``: how far MVCC data is collected; ``address``: of this Pump, for people; ``running``: what the waiting is counted by.
         """
+        self._running = running
+        self._waits = Waits()
         self._service = service
         self._safe_point = safe_point
         self._address = address
@@ -86,12 +91,14 @@ class OrphanResolver:
         now = max(self._now_ms(), physical_ms(self._service.store.state.max_ts))
         waiting = self._service.store.orphans(tso(now - int(ASK_AFTER * 1000)))
         self._undecided = {entry.ts: self._undecided[entry.ts] for entry in waiting if entry.ts in self._undecided}
+        running = self._running()
+        self._waits = self._waits.seen((entry.ts for entry in waiting), running)
         if not waiting:
             return
         try:
             ports = StatusPorts(self._ports())
             for entry in waiting[:_ASKED_AT_ONCE]:
-                self._settle(entry, ports, now - physical_ms(entry.ts))
+                self._settle(entry, ports, now - physical_ms(entry.ts), self._waits.waited_ms(entry.ts, running))
         except PumpUnavailable as error:
             self._alarm(waiting, error)
 
@@ -102,11 +109,11 @@ class OrphanResolver:
             for entry in self._service.store.orphans(_ANY_TS)
         ]
 
-    def _settle(self, entry: Entry, ports: StatusPorts, age_ms: int) -> None:
+    def _settle(self, entry: Entry, ports: StatusPorts, age_ms: int, waited_ms: int) -> None:
         self._service.metrics.asked()
         key = parse(self._service.store.payload(entry)).prewrite_key
         verdict = ports.ask(entry.ts, key)
-        match decide(verdict, entry.ts, age_ms, self._timeout_ms, self._safe_point(ports)):
+        match decide(verdict, entry.ts, age_ms, waited_ms, self._timeout_ms, self._safe_point(ports)):
             case Decision.WAIT:
                 return
             case Decision.UNDECIDED:

@@ -10,14 +10,16 @@ import gzip
 import json
 import signal
 import sys
-import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from binlog_source.pump.process import ServerProcess
 from binlog_source.upstream.oracle import Oracle
 from binlog_source.upstream.service import UpstreamService, no_history
+
+_LOOK_EVERY = 0.05
 
 
 def recorded_history(path: Path) -> list[dict[str, Any]]:
@@ -50,6 +52,19 @@ class UpstreamProcess(ServerProcess):
         return [sys.executable, "-m", "binlog_source.upstream.standalone", *self._flags, f"--addr={addr}"]
 
 
+def until_signalled() -> Callable[[], None]:
+    """Listen to SIGTERM and SIGINT; what is given back waits for one. A handler may take no lock: the thread that it runs in may hold it."""
+    heard: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, frame: heard.append(number))
+
+    def wait() -> None:
+        while not heard:
+            time.sleep(_LOOK_EVERY)
+
+    return wait
+
+
 def main(argv: Sequence[str]) -> int:
     """Serve until stopped."""
     options = argparse.ArgumentParser(description="Registry and oracle for Pumps and Drainers without a PD.", allow_abbrev=False)
@@ -60,14 +75,12 @@ def main(argv: Sequence[str]) -> int:
     options.add_argument("--floor", type=int, default=0, help="every timestamp will be above this one")
     given = options.parse_args(argv)
     jobs = recorded_history(given.history) if given.history else None
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    wait = until_signalled()
     oracle = Oracle(given.data_dir / "oracle", given.floor)
     history = no_history if jobs is None else lambda: jobs
     service = UpstreamService(oracle, given.cluster_id, addr=given.addr, data_dir=given.data_dir, history=history).start()
     print(f"serving {service.address}", flush=True)
-    stop.wait()
+    wait()
     service.stop()
     return 0
 

@@ -10,7 +10,6 @@ and makes the tables. Commands are POST requests of its HTTP service: ``open``, 
 import argparse
 import dataclasses
 import json
-import signal
 import sys
 import threading
 import time
@@ -33,6 +32,7 @@ from binlog_source.upstream.cluster import Upstream
 from binlog_source.upstream.oracle import Oracle
 from binlog_source.upstream.registry_client import RegistryClient
 from binlog_source.upstream.service import UpstreamService, nothing_known
+from binlog_source.upstream.standalone import until_signalled
 from binlog_source.upstream.values import comparable, form_of
 from binlog_source.upstream.workload import PROBE, DdlMix, Lane, WorkloadConfig, create_tables
 from schemas.errors import PumpUnavailable, ReplicationError
@@ -290,13 +290,11 @@ def main(argv: Sequence[str]) -> int:
     for field in dataclasses.fields(WorkloadConfig):
         options.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), default=field.default)
     given = options.parse_args(argv)
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    wait = until_signalled()
     host = Host(Oracle(given.data_dir / "oracle"), given.cluster_id, _config_of(vars(given)), given.data_dir, given.addr)
     host.service.start()
     print(f"serving {host.service.address}", flush=True)
-    stop.wait()
+    wait()
     host.close()
     return 0
 

@@ -5,20 +5,32 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from binlog_source import resolver
-from binlog_source.pairing import Orphan, Settle
+from binlog_source.framing import packed_rows, punctuation
+from binlog_source.pair_bucket import look, pair_bucket, pieces_of
+from binlog_source.pair_state import Index, pack
+from binlog_source.pairing import RECORD, Orphan, Settle
+from binlog_source.pairing import fresh as fresh_rows
 from binlog_source.pump.server import EmbeddedPump
+from binlog_source.pump.storage.record import fake
 from binlog_source.resolver import outcomes_of
 from binlog_source.upstream.mvcc import Mvcc
 from binlog_source.upstream.oracle import Oracle
 from binlog_source.upstream.service import UpstreamService
+from binlog_source.waits import Reading
 from conf.model import PairConfig, PumpConfig, SourceConfig
 from jobs.pump import main
 from schemas.errors import ConfigError
-from schemas.events import tso
-from tests.faults.store_model import prewrite
+from schemas.events import BinlogType, physical_ms, tso
+from schemas.packed import unpacked
+from schemas.proto import binlog_pb2
+from schemas.stages import RAW, TRANSACTION
+from tests.fakes.chunks import MemoryBodies, MemoryChunks
+from tests.faults.store_model import commit, prewrite, rollback
+from tests.unit.binlog_source.test_pair_bucket import record
 
 pytestmark = pytest.mark.grpc
 
@@ -100,8 +112,58 @@ def test_the_drainer_decides_alike(
     config = PairConfig(resolver=upstream.url, orphan_timeout=1.0)
     orphan = Orphan("p1", START, prewrite(START).payload, 3_600_000)
     for source in (SourceConfig(pumps=upstream.url), SourceConfig(pumps=pump.address, cluster_id=CLUSTER)):
-        assert outcomes_of([orphan], config, source) == ()
+        assert outcomes_of([orphan], lambda start_ts: 3_600_000, config, source) == ()
     assert caplog.text.count(f"pump settle http://{pump.address} {START} commit") == 1, "said once in a while"
     fresh = Orphan("p1", START + 6000, prewrite(START + 6000).payload, 3_600_000)
     mvcc.commit(b"other", 1, 2)
-    assert outcomes_of([fresh], config, SourceConfig(pumps=upstream.url)) == (Settle("p1", START + 6000, 0),)
+    source = SourceConfig(pumps=upstream.url)
+    assert outcomes_of([fresh], lambda start_ts: 999, config, source) == (), "whatever the clocks say"
+    assert outcomes_of([fresh], lambda start_ts: 1001, config, source) == (Settle("p1", START + 6000, 0),)
+
+
+def test_the_drainer_counts_what_it_has_seen_itself(upstream: UpstreamService, pump: EmbeddedPump, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watermark runs twenty minutes ahead; the bucket's state carries since when it was looked at, on this machine."""
+    monkeypatch.setattr(pump._orphans, "_act", lambda: None)
+    start = tso(time.time_ns() // 1_000_000)
+    pump.service.store.write([rollback(START), prewrite(start)])
+    pump.service.store.catch_up()
+    source = SourceConfig(pumps=upstream.url, delivery="raw")
+    pair = PairConfig(resolver=upstream.url, orphan_timeout=600.0)
+    record = {"pump": "p1", "tp": 0, "start_ts": start, "commit_ts": 0, "payload": prewrite(start).payload}
+    state = pack(Index(fresh_rows(pa.Table.from_pylist([record], schema=RECORD))))
+    clock_ms = physical_ms(start) + 1_200_000
+    readings = [Reading("boot", 0), Reading("boot", 600_000), Reading("other", 700_000), Reading("other", 1_300_000)]
+    for reading in readings:
+        monkeypatch.setattr("binlog_source.pair_bucket.running_time", lambda now=reading: now)
+        state = look(state, clock_ms, source, pair).state
+        pump.service.store.catch_up()
+        assert waits(pump), reading
+    monkeypatch.setattr("binlog_source.pair_bucket.running_time", lambda: Reading("other", 1_300_001))
+    look(state, clock_ms, source, pair)
+    pump.service.store.catch_up()
+    assert not waits(pump)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_commit_behind_a_rollback_wins(
+    pump: EmbeddedPump, rows: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Somebody settled it too early; the Prewrite is in the log, and sorted delivery gives it, huge or not."""
+    monkeypatch.setattr(pump._orphans, "_act", lambda: None)
+    monkeypatch.setattr("binlog_source.client.PIECE_BYTES", 1000)
+    start = START + 50_000
+    value = binlog_pb2.PrewriteValue(schema_version=3)
+    value.mutations.add(table_id=9, inserted_rows=[b"%d" % n * 900 for n in range(rows)], sequence=[0] * rows)
+    whole = prewrite(start, value.SerializeToString())
+    pump.service.store.write([rollback(START), whole, rollback(start), commit(start, start + 5), fake(start + 9)])
+    pump.service.store.catch_up()
+    late = [pa.RecordBatch.from_pylist([record(BinlogType.COMMIT, start, start + 5)], schema=RAW), punctuation("p1", start, start + 9, [1])]
+    values = [value.as_py() for batch in packed_rows(late) for value in batch.column("rows")]
+    bodies = MemoryBodies()
+    paired = pair_bucket(1, values, None, MemoryChunks(), bodies, 0, SourceConfig(pump.address, CLUSTER, "raw"), PairConfig())
+    out = unpacked(map(pa.scalar, [*paired.transactions, *pieces_of(paired.huge, bodies)]), TRANSACTION).to_pylist()
+    assert {(row["tp"], row["start_ts"], row["commit_ts"]) for row in out} == {(BinlogType.COMMIT, start, start + 5)}
+    assert len(paired.huge) == (rows > 1) and not bodies.values
+    got = [binlog_pb2.PrewriteValue.FromString(binlog_pb2.Binlog.FromString(row["payload"]).prewrite_value) for row in out]
+    assert [r for v in got for m in v.mutations for r in m.inserted_rows] == list(value.mutations[0].inserted_rows)
+    assert f"start_ts {start} was settled as rolled back, and committed at {start + 5}" in caplog.text

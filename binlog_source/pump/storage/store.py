@@ -19,6 +19,7 @@ import logging
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -46,6 +47,8 @@ _INDEX_BATCH = 512
 _INDEX_RETRY = 1.0
 _GC_BATCH = 1024
 _FOREVER = 1e9
+_RECENT = 256
+"""States of a moment ago that are kept: where readers are, mostly."""
 _ANY_TS = (1 << 63) - 1
 
 
@@ -117,6 +120,7 @@ class Store:
         self._file_max = (0, 0)
         self._holes: dict[Pointer, Hole] = {}
         self._upto: dict[Pointer, int] = {}
+        self._recent: deque[Checkpoint] = deque(maxlen=_RECENT)
         self.index_errors = 0
         """Failed writes of the index so far."""
         with contextlib.ExitStack() as undo:
@@ -340,6 +344,7 @@ class Store:
                     return False
         with self._news:
             self._state = now
+            self._recent.append(now)
             self._news.notify_all()
         return True
 
@@ -467,6 +472,12 @@ class Store:
             if damage.concerns(ts, ()):
                 found = found._replace(low=min(found.low, Pointer(damage.file_id, damage.begin)))
         return found if found.low >= beginning else found._replace(low=beginning)
+
+    def checkpoint(self, upto: Pointer) -> Checkpoint:
+        """The newest checkpoint at or before ``upto``, or the state when the log ended nearer to it, a while ago."""
+        with self._news:
+            near = [state for state in self._recent if state.at <= upto]
+        return max([self._index.newest_checkpoint(upto), *near], key=attrgetter("at"))
 
     def steps_past(self, after: Pointer, limit: int) -> list[Checkpoint]:
         """At most ``limit`` checkpoints past ``after``, ascending; the last one is the end when it is near."""

@@ -14,17 +14,18 @@ from schemas.events import Delivery
 RAW = BinlogOffset(Delivery.RAW, 50, 10, {"a": PumpMark(Position(1, 7)), "b": PumpMark(Position(0, 3), Position(0, 1))}, 55)
 COUNT = st.integers(0, (1 << 63) - 1)
 POSITION = st.builds(Position, COUNT, COUNT)
-MARKS = st.dictionaries(st.text(min_size=1), st.builds(PumpMark, POSITION, st.none() | POSITION))
+MARKS = st.dictionaries(st.text(min_size=1), st.builds(PumpMark, POSITION, st.none() | POSITION, st.just(0) | COUNT))
 
 
 def offsets() -> st.SearchStrategy[BinlogOffset]:
     return st.builds(
-        lambda delivery, a, b, marks, clock: BinlogOffset(delivery, max(a, b), min(a, b), marks, clock),
+        lambda delivery, a, b, marks, clock, gone: BinlogOffset(delivery, max(a, b), min(a, b), marks, clock, gone),
         st.sampled_from(Delivery),
         COUNT,
         COUNT,
         MARKS,
         COUNT,
+        st.just(0) | COUNT,
     )
 
 
@@ -38,6 +39,18 @@ def test_form_is_frozen() -> None:
         '{"clock_ts": 55, "delivery": "raw", "floor": 10, "pumps": {"a": {"offset": 7, "suffix": 1}, '
         '"b": {"offset": 3, "since": {"offset": 1, "suffix": 0}, "suffix": 0}}, "resolved_ts": 50, "version": 2}'
     )
+
+
+def test_what_was_seen_is_a_field_of_its_own() -> None:
+    """It is absent where nobody knows it, as in every older checkpoint."""
+    seen = BinlogOffset(Delivery.SORTED, 50, 10, {"a": PumpMark(Position(0, 50), seen_ts=45)})
+    assert '"pumps": {"a": {"offset": 50, "seen_ts": 45, "suffix": 0}}' in json.dumps(seen.to_json())
+
+
+def test_a_log_that_begins_anew_may_begin_before() -> None:
+    require_advance(RAW, dataclasses.replace(RAW, pumps={"a": PumpMark(Position(0, 5), Position(0, 2))}))
+    with pytest.raises(ConfigError, match="Pump a goes back from Position"):
+        require_advance(RAW, dataclasses.replace(RAW, pumps={"a": PumpMark(Position(0, 5), Position(0, 6))}))
 
 
 def test_equal_offsets_give_equal_text() -> None:
@@ -61,6 +74,8 @@ HOSTILE = [
     RAW.to_json() | {"version": True},
     RAW.to_json() | {"version": "1"},
     RAW.to_json() | {"more": 1},
+    RAW.to_json() | {"gone_ts": -1},
+    RAW.to_json() | {"gone_ts": None},
     RAW.to_json() | {"delivery": "tip"},
     RAW.to_json() | {"delivery": None},
     RAW.to_json() | {"delivery": ["raw"]},
@@ -78,6 +93,8 @@ HOSTILE = [
     RAW.to_json() | {"pumps": {"a": {"offset": 0}}},
     RAW.to_json() | {"pumps": {"a": {"offset": 0, "suffix": 0, "more": 0}}},
     RAW.to_json() | {"pumps": {"a": {"offset": -1, "suffix": 0}}},
+    RAW.to_json() | {"pumps": {"a": {"offset": 0, "suffix": 0, "seen_ts": -1}}},
+    RAW.to_json() | {"pumps": {"a": {"offset": 0, "suffix": 0, "seen_ts": "5"}}},
     RAW.to_json() | {"pumps": {"a": {"offset": 0, "suffix": 0, "since": 3}}},
     RAW.to_json() | {"pumps": {"a": {"offset": 0, "suffix": 0, "since": {"offset": 1}}}},
 ]

@@ -115,8 +115,11 @@ def test_what_a_pump_lost_is_passed_on_once() -> None:
     ]
 
 
-def test_a_commit_without_its_prewrite() -> None:
-    with pytest.raises(ProtocolViolation, match="commit_ts 8 .* has no Prewrite"):
+def test_a_commit_without_its_prewrite(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("binlog_source.late_commits._PATIENCE", 0.2)
+    with pytest.raises(
+        ProtocolViolation, match="commit_ts 8 .* has no Prewrite .*; Pump p:1 could not be asked: Pump p:1 at p:1 gave nothing"
+    ):
         run(1, commit(5, 8))
     assert rows(run(1, commit(5, 8), fail_on_data_loss=False)) == [(Op.LOST, 5, 8)]
 

@@ -7,8 +7,9 @@ import pytest
 from binlog_source.mvcc import Finding, Verdict
 from binlog_source.pump.orphans import OrphanResolver, outcome, settle
 from binlog_source.pump.service import PumpService
-from binlog_source.pump.storage.record import Kind, canonical
+from binlog_source.pump.storage.record import Kind, canonical, fake
 from binlog_source.pump.storage.store import Store, StoreSettings
+from binlog_source.waits import Reading
 from schemas.errors import ConfigError, PumpUnavailable
 from schemas.events import tso
 from schemas.proto import binlog_pb2
@@ -71,9 +72,38 @@ def test_a_failing_port_is_no_verdict(service, monkeypatch):
 
 def resolved(service, monkeypatch, verdict, safe_point, **more):
     monkeypatch.setattr("binlog_source.mvcc.StatusPorts.ask", lambda ports, start_ts, key: verdict)
-    return OrphanResolver(
-        service, lambda: ("h:1",), 600, now_ms=lambda: 1_000_000 + 601_000, safe_point=lambda ports: safe_point, address="p:8250", **more
+    running = iter(Reading("c", ms) for ms in range(0, 10**9, 601_000))
+    resolver = OrphanResolver(
+        service,
+        lambda: ("h:1",),
+        600,
+        now_ms=lambda: 1_000_000 + 601_000,
+        safe_point=lambda ports: safe_point,
+        address="p:8250",
+        running=lambda: next(running),
+        **more,
     )
+    resolver()
+    assert service.store.orphans(1 << 62), "it is seen for the first time"
+    return resolver
+
+
+def test_a_clock_that_is_ahead_settles_nothing(service, monkeypatch):
+    """PD's, or this machine's: by either the Prewrite is twenty minutes old, and TiKV's is still on its way."""
+    monkeypatch.setattr("binlog_source.mvcc.StatusPorts.ask", lambda ports, start_ts, key: Verdict(Finding.ABSENT))
+    service.store.write([fake(START + tso(1_200_000))])
+    service.store.catch_up()
+    running = iter(Reading("c", ms) for ms in (5000, 6000, 604_999, 605_000, 605_001))
+    resolver = OrphanResolver(
+        service, lambda: ("h:1",), 600, lambda: 2_200_000, safe_point=lambda ports: START - 1, running=lambda: next(running)
+    )
+    for _ in range(4):
+        resolver()
+        service.store.catch_up()
+        assert service.store.orphans(1 << 62)
+    resolver()
+    service.store.catch_up()
+    assert not service.store.orphans(1 << 62), "now it was seen to wait for ten minutes"
 
 
 def test_absence_that_proves_nothing_writes_nothing_and_names_the_command(service, monkeypatch, caplog):

@@ -65,7 +65,7 @@ OVERWRITTEN = Verdict(Finding.ABSENT, overwritten=True)
 
 
 @pytest.mark.parametrize(
-    ("verdict", "age_ms", "safe_point", "decision"),
+    ("verdict", "waited_ms", "safe_point", "decision"),
     [
         (COMMITTED, 0, 1000, Decision.COMMIT),
         (ROLLED_BACK, 0, 1000, Decision.ROLL_BACK),
@@ -83,8 +83,18 @@ OVERWRITTEN = Verdict(Finding.ABSENT, overwritten=True)
         (OVERWRITTEN, 101, None, Decision.UNDECIDED),
     ],
 )
-def test_what_absence_proves(verdict: Verdict, age_ms: int, safe_point: int | None, decision: Decision) -> None:
-    assert decide(verdict, 10, age_ms, 100, safe_point) is decision
+def test_what_absence_proves(verdict: Verdict, waited_ms: int, safe_point: int | None, decision: Decision) -> None:
+    assert decide(verdict, 10, 0, waited_ms, 100, safe_point) is decision
+
+
+@pytest.mark.parametrize("verdict", [ABSENT, OVERWRITTEN])
+def test_a_clock_proves_nothing(verdict: Verdict) -> None:
+    """By PD's clock and this machine's the transaction is old; but it was seen to wait for a moment only."""
+    assert decide(verdict, 10, 10**9, 99, 100, 9) is Decision.WAIT
+
+
+def test_but_what_is_old_by_any_clock_may_be_collected() -> None:
+    assert decide(ABSENT, 10, LEAST_GC_LIFE_MS, 101, 100, None) is Decision.UNDECIDED
 
 
 def test_a_rollback_that_overlaps_a_commit() -> None:
@@ -106,7 +116,7 @@ def test_what_was_committed_and_collected_is_never_rolled_back() -> None:
     mvcc.collect(40)
     assert verdict_of(mvcc.look_up(b"j"), 30) == ABSENT
     for key, start_ts in ((b"k", 10), (b"j", 30)):
-        assert decide(verdict_of(mvcc.look_up(key), start_ts), start_ts, 10**9, 100, mvcc.safe_point) is Decision.UNDECIDED
+        assert decide(verdict_of(mvcc.look_up(key), start_ts), start_ts, 10**9, 10**9, 100, mvcc.safe_point) is Decision.UNDECIDED
 
 
 @pytest.mark.parametrize(("verdict", "why"), [(OVERWRITTEN, "written again since"), (ABSENT, "GC may have collected it")])

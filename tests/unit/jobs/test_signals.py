@@ -42,6 +42,45 @@ def run(*numbers: signal.Signals, works: float = 0.0, unwinds: float = 0.0) -> t
         return job.wait(60), printed
 
 
+INSIDE = """\
+import inspect, os, signal, sys, threading
+from jobs.signals import REQUEST, stop_on_signals
+
+source, first = inspect.getsourcelines(threading.Event.wait)
+line = first + next(i for i, text in enumerate(source) if "signaled = self._flag" in text)
+left = 3
+
+
+def trace(frame, event, arg):
+    global left
+    if frame.f_code is not threading.Event.wait.__code__:
+        return None
+    def inside(frame, event, arg):
+        global left
+        if event == "line" and frame.f_lineno == line and frame.f_locals.get("self") is stop:
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGTERM)
+        return inside
+    return inside
+
+
+stop = stop_on_signals()
+print("ready", flush=True)
+sys.settrace(trace)
+while not stop.wait(0.01):
+    pass
+sys.settrace(None)
+print("asked", flush=True)
+"""
+
+
+def test_a_signal_while_the_event_is_locked_by_the_one_who_waits_for_it() -> None:
+    """The handler runs in the main thread, which holds the event's lock at this moment."""
+    job = subprocess.run([sys.executable, "-c", INSIDE], cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=20, check=False)
+    assert (job.returncode, job.stdout.split()) == (0, ["ready", "asked"])
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_first_signal_is_a_request(number: signal.Signals) -> None:
     assert run(number) == (0, ["ready", "asked"])

@@ -1,0 +1,105 @@
+"""Trigger.AvailableNow ends where all Pumps are: one that is away is an error, never the end of a stream that has read nothing."""
+
+import dataclasses
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from binlog_source.datasource import BinlogStreamReader
+from binlog_source.offset import from_json
+from binlog_source.options import StreamOptions, options_of
+from binlog_source.pump.server import EmbeddedPump
+from binlog_source.pump.storage.record import fake
+from binlog_source.registry import PUMPS, NodeStatus
+from binlog_source.upstream.oracle import Oracle
+from binlog_source.upstream.service import UpstreamService
+from conf.model import PumpConfig, SourceConfig
+from schemas.errors import PumpUnavailable
+from schemas.events import Delivery
+from tests.faults.store_model import commit, prewrite
+
+pytestmark = [pytest.mark.spark, pytest.mark.grpc]
+
+NOBODY = "127.0.0.1:1"
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> PumpConfig:
+    return PumpConfig("p1", "127.0.0.1:0", data_dir=str(tmp_path), cluster_id=7, fake_binlog_interval=0, stop_write_at_available_space="")
+
+
+@pytest.fixture
+def pump(config: PumpConfig) -> Iterator[EmbeddedPump]:
+    made = EmbeddedPump(config).start()
+    made.service.store.write([prewrite(11), commit(11, 14), fake(20)])
+    made.service.store.catch_up()
+    yield made
+    made.stop()
+
+
+def reader_of(pumps: str, delivery: Delivery, patience: float = 1.0) -> BinlogStreamReader:
+    made = BinlogStreamReader(options_of(SourceConfig(pumps, 7, str(delivery), 1), StreamOptions(patience=patience)))
+    made.prepareForTriggerAvailableNow()
+    return made
+
+
+def run(reader: BinlogStreamReader) -> dict[str, Any]:
+    """As Spark does: until nothing is new."""
+    at = reader.initialOffset()
+    while (end := reader.latestOffset(at, reader.getDefaultReadLimit())) != at:
+        at = end
+    return at
+
+
+@pytest.mark.parametrize("delivery", list(Delivery))
+def test_it_ends_where_the_pumps_are(pump: EmbeddedPump, delivery: Delivery) -> None:
+    reader = reader_of(pump.address, delivery)
+    assert from_json(run(reader)).resolved_ts == 20
+    reader.stop()
+
+
+@pytest.mark.parametrize("delivery", list(Delivery))
+def test_a_pump_that_is_away_is_an_error(pump: EmbeddedPump, delivery: Delivery) -> None:
+    reader = reader_of(f"{pump.address},{NOBODY}", delivery)
+    with pytest.raises(PumpUnavailable, match=f"AvailableNow .* Pump {NOBODY}: UNAVAILABLE"):
+        run(reader)
+    reader.stop()
+
+
+def test_one_that_comes_in_time_is_waited_for(pump: EmbeddedPump, config: PumpConfig) -> None:
+    pump.stop()
+    reader = reader_of(pump.address, Delivery.RAW, patience=20.0)
+    again = EmbeddedPump(dataclasses.replace(config, addr=pump.address))
+    starter = threading.Timer(1.0, again.start)
+    starter.start()
+    assert from_json(run(reader)).resolved_ts == 20
+    starter.join()
+    reader.stop()
+    again.stop()
+
+
+def test_so_is_a_registry_that_is_away(pump: EmbeddedPump) -> None:
+    service = UpstreamService(Oracle(), 7).start()
+    service.nodes.put(PUMPS, NodeStatus("p1", pump.address))
+    reader = reader_of(service.url, Delivery.RAW)
+    at = reader.initialOffset()
+    service.stop()
+    with pytest.raises(PumpUnavailable, match="registry"):
+        reader.latestOffset(at, reader.getDefaultReadLimit())
+    reader.stop()
+
+
+def test_a_pump_that_joins_and_does_not_answer_is_no_end(pump: EmbeddedPump) -> None:
+    service = UpstreamService(Oracle(), 7).start()
+    service.nodes.put(PUMPS, NodeStatus("p1", pump.address))
+    reader = reader_of(service.url, Delivery.RAW)
+    at = reader.initialOffset()
+    reader._fix_target(reader._following(from_json(at)), from_json(at))
+    service.nodes.put(PUMPS, NodeStatus("p2", NOBODY))
+    with pytest.raises(PumpUnavailable, match="does not come to ts 20: Pump p2: UNAVAILABLE"):
+        run(reader)
+    reader.stop()
+    service.stop()

@@ -1,0 +1,100 @@
+"""``starting-commit-ts`` 0 on Pumps whose GC has run: raw gives what sorted gives, all that is complete; a Commit whose Prewrite is collected is no error."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from binlog_source.datasource import BinlogStreamReader
+from binlog_source.offset import from_json
+from binlog_source.options import StreamOptions, options_of
+from binlog_source.pair_bucket import pair_bucket
+from binlog_source.pump.server import EmbeddedPump
+from binlog_source.pump.storage.pointer import Pointer
+from binlog_source.pump.storage.record import fake
+from conf.model import PairConfig, PumpConfig, SourceConfig
+from schemas.events import Delivery, Op, tso
+from schemas.packed import unpacked
+from schemas.stages import TRANSACTION
+from tests.fakes.chunks import MemoryBodies, MemoryChunks
+from tests.faults.store_model import commit, prewrite
+
+pytestmark = [pytest.mark.grpc, pytest.mark.spark]
+
+DAY = 86_400_000
+OLD = time.time_ns() // 1_000_000 - 9 * DAY
+LAST = tso(OLD + 9 * DAY)
+
+
+def a_pump(name: str, directory: Path, first: int) -> tuple[EmbeddedPump, list[int]]:
+    """A Pump with overlapping transactions, the first 40 collected; the commit_ts of those that are complete."""
+    config = PumpConfig(
+        name, "127.0.0.1:0", data_dir=str(directory / name), cluster_id=7, fake_binlog_interval=0, stop_write_at_available_space="",
+        max_file_size=20_000, sync_log=False,
+    )  # fmt: skip
+    pump = EmbeddedPump(config).start()
+    ms = [OLD + first + n * 1000 + (8 * DAY if n >= 40 else 0) for n in range(80)]
+    pairs = [(tso(at), tso(at + 1500)) for at in ms]
+    store = pump.service.store
+    store.write([prewrite(pairs[0][0], b"v" * 1000)])
+    for (start_ts, commit_ts), (following, _) in zip(pairs, pairs[1:], strict=False):
+        store.write([prewrite(following, b"v" * 1000), commit(start_ts, commit_ts)])
+    store.write([commit(*pairs[-1]), fake(LAST)])
+    store.catch_up()
+    pump._collector()
+    assert store.beginning > Pointer(0, 0)
+    return pump, [commit_ts for _, commit_ts in pairs if commit_ts > store.gc_ts]
+
+
+@pytest.fixture
+def pumps(tmp_path: Path) -> Iterator[list[tuple[EmbeddedPump, list[int]]]]:
+    made = [a_pump("p1", tmp_path, 0), a_pump("p2", tmp_path, 200)]
+    yield made
+    for pump, _ in made:
+        pump.stop()
+
+
+def run(source: SourceConfig) -> list[tuple[int, int, int]]:
+    """The rows behind pairing, of all batches; each begins where the one before ended."""
+    reader = BinlogStreamReader(options_of(source, StreamOptions(patience=3.0, packed=True)))
+    at, state, rows, upto = reader.initialOffset(), None, [], 0
+    chunks, bodies = MemoryChunks(), MemoryBodies()
+    for _ in range(100):
+        end = reader.latestOffset(at, reader.getDefaultReadLimit())
+        if end != at:
+            values = [row["rows"] for part in reader.partitions(at, end) for batch in reader.read(part) for row in batch.to_pylist()]
+            if source.delivery == Delivery.RAW:
+                paired = pair_bucket(0, values, state, chunks, bodies, 0, source, PairConfig())
+                state, values = paired.state, list(paired.transactions)
+            batch = [(row["tp"], row["start_ts"], row["commit_ts"]) for row in unpacked(map(pa.scalar, values), TRANSACTION).to_pylist()]
+            assert [row[1] for row in batch if row[0] == Op.RESOLVED] == [upto], "no gap, from 0 on"
+            rows, at, upto = [*rows, *batch], end, from_json(end).resolved_ts
+        if upto >= LAST:
+            break
+    reader.stop()
+    assert upto == LAST
+    return rows
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("at_once", [1 << 30, 5000])
+@pytest.mark.parametrize("delivery", list(Delivery))
+def test_all_that_is_complete(pumps: list[tuple[EmbeddedPump, list[int]]], delivery: Delivery, at_once: int, strict: bool) -> None:
+    addresses = ",".join(pump.address for pump, _ in pumps)
+    source = SourceConfig(addresses, 7, str(delivery), 0, 0, at_once, fail_on_data_loss=strict, pairing_buckets=1)
+    rows = run(source)
+    assert [row for row in rows if row[0] == Op.LOST] == []
+    begun = max(pump.service.store.gc_ts for pump, _ in pumps)
+    wanted = sorted(ts for _, commits in pumps for ts in commits if ts > begun)
+    assert sorted(ts for tp, _, ts in rows if tp == 1) == wanted and len(wanted) == 80
+
+
+def test_where_nothing_was_collected_it_begins_at_0(tmp_path: Path) -> None:
+    config = PumpConfig("p3", "127.0.0.1:0", data_dir=str(tmp_path), cluster_id=7, fake_binlog_interval=0, stop_write_at_available_space="")
+    pump = EmbeddedPump(config).start()
+    pump.service.store.write([prewrite(1), commit(1, 5), fake(LAST)])
+    rows = run(SourceConfig(pump.address, 7, "raw", 0, pairing_buckets=1))
+    assert (1, 1, 5) in rows
+    pump.stop()

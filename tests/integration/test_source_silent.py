@@ -1,0 +1,184 @@
+"""A Pump's host vanishes without FIN or RST and is back: tails, readers and writers take a new connection instead of waiting for ever."""
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from binlog_source.client import Endpoint, read_raw, read_sorted, write
+from binlog_source.offset import BinlogOffset, Position, PumpMark
+from binlog_source.pump.server import EmbeddedPump
+from binlog_source.pump.storage.record import fake
+from binlog_source.tails import Tails
+from conf.model import PumpConfig
+from schemas.errors import PumpUnavailable
+from schemas.events import Delivery
+from tests.fakes.scripted_pump import Asked, ScriptedPump, message
+from tests.faults.store_model import commit, prewrite
+
+pytestmark = pytest.mark.grpc
+
+
+class Network:
+    """What lies between a Drainer and a Pump at ``address``."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self.pump = (host, int(port))
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
+        self.open: list[tuple[socket.socket, socket.socket]] = []
+        self.cut: set[socket.socket] = set()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self.listener.accept()
+                far = socket.create_connection(self.pump)
+                self.open.append((near, far))
+                for here, there in ((near, far), (far, near)):
+                    threading.Thread(target=self._relay, args=(here, there), daemon=True).start()
+
+    def _relay(self, here: socket.socket, there: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := here.recv(1 << 16):
+                if here in self.cut:
+                    return
+                there.sendall(data)
+
+    def vanish(self) -> None:
+        """Packets of the connections that are open get nowhere any more; new connections work."""
+        for near, far in self.open:
+            self.cut |= {near, far}
+
+    def close(self) -> None:
+        self.listener.close()
+        for pair in self.open:
+            for end in pair:
+                end.close()
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("binlog_source.tails.SILENT_SECONDS", 1.0, raising=False)
+    monkeypatch.setattr("binlog_source.client._ATTEMPT_SECONDS", 1.0)
+
+
+@pytest.fixture
+def pump(tmp_path: Path) -> Iterator[EmbeddedPump]:
+    config = PumpConfig("p1", "127.0.0.1:0", data_dir=str(tmp_path), cluster_id=7, fake_binlog_interval=0, stop_write_at_available_space="")
+    made = EmbeddedPump(config).start()
+    made.service.store.write([prewrite(11), commit(11, 14), fake(20)])
+    made.service.store.catch_up()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def network(pump: EmbeddedPump) -> Iterator[Network]:
+    made = Network(pump.address)
+    yield made
+    made.close()
+
+
+def promised(tails: Tails, start: BinlogOffset) -> int:
+    views = tails.views(start)
+    if not views:
+        return 0
+    steps = views["p1"].steps
+    return (steps[-1].sorted_promise if steps else 0) or views["p1"].promise
+
+
+def until(tails: Tails, start: BinlogOffset, upto: int, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if tails.wait(lambda: promised(tails, start) == upto, 0.2):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("delivery", list(Delivery))
+def test_a_tail_notices(pump: EmbeddedPump, network: Network, delivery: Delivery) -> None:
+    tails, start = Tails(True), BinlogOffset(delivery, 10, 10, {})
+    tails.follow({"p1": Endpoint("p1", network.address, 7)}, 10)
+    assert until(tails, start, 20, 5)
+    network.vanish()
+    pump.service.store.write([prewrite(21), commit(21, 24)])
+    assert until(tails, start, 24, 8)
+    tails.stop()
+
+
+def test_it_says_since_when_it_heard_nothing(pump: EmbeddedPump, network: Network) -> None:
+    tails, start = Tails(True), BinlogOffset(Delivery.RAW, 10, 10, {})
+    tails.follow({"p1": Endpoint("p1", network.address, 7)}, 10)
+    assert until(tails, start, 20, 5) and not tails.unreachable()
+    network.vanish()
+    network.listener.close()
+    deadline = time.monotonic() + 8
+    while "last heard at 20" not in tails.unreachable().get("p1", "") and time.monotonic() < deadline:
+        until(tails, start, 0, 0.2)
+    assert "last heard at 20" in tails.unreachable()["p1"]
+    tails.stop()
+
+
+def test_a_pump_that_has_nothing_to_say_stays(pump: EmbeddedPump, network: Network) -> None:
+    tails, start = Tails(True), BinlogOffset(Delivery.RAW, 10, 10, {"p1": PumpMark(Position(0, 0))})
+    tails.follow({"p1": Endpoint("p1", network.address, 7)}, 10)
+    assert until(tails, start, 20, 5)
+    assert not until(tails, start, 0, 3)
+    pump.service.store.write([fake(30)])
+    assert until(tails, start, 30, 5), "it was asked again, and nothing came of it"
+    tails.stop()
+
+
+def test_a_tail_of_a_real_pump_notices() -> None:
+    stamps, over = [11, 20], threading.Event()
+
+    def log(asked: Asked) -> Iterator[bytes]:
+        yield from (message(2, ts, ts) for ts in stamps if ts > asked.offset)
+        over.wait(20)
+
+    with ScriptedPump(log) as real:
+        between = Network(real.address)
+        tails, start = Tails(True), BinlogOffset(Delivery.SORTED, 10, 10, {})
+        tails.follow({"p1": Endpoint("p1", between.address, 7)}, 10)
+        assert until(tails, start, 20, 5)
+        between.vanish()
+        stamps.append(30)
+        assert until(tails, start, 30, 8)
+        tails.stop()
+        over.set()
+        between.close()
+
+
+@pytest.mark.parametrize("delivery", list(Delivery))
+def test_a_reader_notices(pump: EmbeddedPump, network: Network, delivery: Delivery) -> None:
+    endpoint = Endpoint("p1", network.address, 7)
+    end = Position(*pump.service.store.state.at)
+
+    def read() -> list[int]:
+        runs = (
+            read_raw(endpoint, Position(0, 0), end, 0, 4.0, lambda gc_ts: None)
+            if delivery is Delivery.RAW
+            else read_sorted(endpoint, 10, 20, 4.0, lambda gc_ts: None)
+        )
+        return [ts for run in runs for ts in run.commit_ts.tolist()]
+
+    before = read()
+    assert before[-1] == 20
+    network.vanish()
+    assert read() == before
+
+
+def test_a_writer_notices(pump: EmbeddedPump, network: Network) -> None:
+    endpoint = Endpoint("p1", network.address, 7)
+    write(endpoint, fake(30).payload, timeout=1.0)
+    network.vanish()
+    with pytest.raises(PumpUnavailable, match="DEADLINE_EXCEEDED"):
+        write(endpoint, fake(31).payload, timeout=1.0)
+    write(endpoint, fake(32).payload, timeout=1.0)
