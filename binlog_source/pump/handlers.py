@@ -54,7 +54,8 @@ class Handlers:
         """The methods under their wire names, beside the HTTP endpoints."""
         unary = {b"/binlog.Pump/WriteBinlog": self._write, b"/binlog.Pump/WriteBinlogBatch": self._write_batch}
         limits = (config.max_message_size, config.max_unfinished_bytes, config.max_pulls, config.max_pulls_per_peer)
-        return Methods(unary, {b"/binlog.Pump/PullBinlogs": self._pull}, http, *limits)
+        connections = (config.max_connections, config.max_connections_per_peer)
+        return Methods(unary, {b"/binlog.Pump/PullBinlogs": self._pull}, http, *limits, *connections)
 
     def _write(self, data: bytes, ticket: Ticket) -> None:
         try:

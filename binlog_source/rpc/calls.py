@@ -118,3 +118,7 @@ class Methods:
     """Streams of answers at the same time, a thread each."""
     max_streams_per_peer: int = 64
     """And for one client's address."""
+    max_connections: int = 4096
+    """Connections at the same time; fewer where the process has few descriptors (``crowds``)."""
+    max_connections_per_peer: int = 512
+    """And from one client's address."""

@@ -7,7 +7,8 @@ Promises: a unary handler is called on the loop's thread and must not block: it 
 it later, many at once, if its client is still there. A stream handler runs in a thread, is slowed down by its client's flow control and
 learns of a client that goes away. What a handler raises refuses its own call and harms no other. ``hold`` stops reading from all sockets, so
 that what is not stored yet stays in the clients. A client that does not take its answers is not read either, so that memory stays bounded.
-What requests hold that are not complete is bounded (``budget``), and how long they take; so is how many streams one address has.
+What requests hold that are not complete is bounded (``budget``), and how long they take; so is how many streams one address has, and how many
+connections there are (``crowds``).
 ``stop`` returns when no handler is at work any more, unless one does not end in time.
 """
 
@@ -15,6 +16,7 @@ import asyncio
 import functools
 import logging
 import os
+import resource
 import socket
 import threading
 from collections import Counter
@@ -25,6 +27,7 @@ from http import HTTPStatus
 from binlog_source.rpc import http1
 from binlog_source.rpc.budget import Budget
 from binlog_source.rpc.calls import Methods, StreamCall, StreamHandler, Ticket
+from binlog_source.rpc.crowds import Crowds, bounds
 from binlog_source.rpc.grpc_message import OK, RESOURCE_EXHAUSTED, Refusal
 from binlog_source.rpc.peer import LINGER, Peer, refusal_of
 from schemas.errors import ConfigError
@@ -32,6 +35,8 @@ from schemas.errors import ConfigError
 _log = logging.getLogger(__name__)
 
 _LISTEN_BACKLOG = 512
+_ACCEPT = 8
+"""Connections that are accepted at once: so many more descriptors than they may have are taken for a moment."""
 _HTTP_THREADS = 4
 LOOK = 1.0
 """Seconds between two looks at how long clients take."""
@@ -56,6 +61,8 @@ class Front:
         self._pool = ThreadPoolExecutor(_HTTP_THREADS, thread_name_prefix=f"{name} http")
         self._servers: list[asyncio.Server] = []
         self._peers: dict[Peer, None] = {}
+        self._crowds: Crowds[Peer] = Crowds()
+        self._dismissed = 0
         self._handlers: dict[threading.Thread, str] = {}
         self._streams_of: Counter[str] = Counter()
         self.budget = Budget()
@@ -95,7 +102,7 @@ class Front:
 
     async def _bind(self, addr: str, socket_path: str) -> None:
         host, _, port = addr.rpartition(":")
-        create = functools.partial(self._loop.create_server, lambda: Peer(self), backlog=_LISTEN_BACKLOG, start_serving=False)
+        create = functools.partial(self._loop.create_server, lambda: Peer(self), backlog=_ACCEPT, start_serving=False)
         server = await create(host.strip("[]") or None, int(port))
         self._servers.append(server)
         self.port = server.sockets[0].getsockname()[1]
@@ -105,13 +112,17 @@ class Front:
                 listener.setsockopt(level, option, value)
         if socket_path:
             # a socket that was left behind is replaced, another file is not
-            unix = self._loop.create_unix_server(lambda: Peer(self), socket_path, backlog=_LISTEN_BACKLOG, start_serving=False)
+            unix = self._loop.create_unix_server(lambda: Peer(self), socket_path, backlog=_ACCEPT, start_serving=False)
             self._servers.append(await unix)
             self._socket_path = socket_path
 
     async def _serve(self) -> None:
         for server in self._servers:
             await server.start_serving()
+            for listener in server.sockets:
+                # asyncio accepts as many at once as may wait: here more wait
+                with listener.dup() as same:
+                    same.listen(_LISTEN_BACKLOG)
         self._look()
 
     def _look(self) -> None:
@@ -119,6 +130,9 @@ class Front:
         deaf, self._deaf = self._deaf or self.held, self.held
         for peer in list(self._peers):
             peer.look(self.now(), deaf)
+        if self._dismissed:
+            _log.warning("%s: %d connections were closed for want of room: %d are there", self._name, self._dismissed, len(self._peers))
+            self._dismissed = 0
         self._loop.call_later(LOOK, self._look)
 
     def now(self) -> float:
@@ -171,15 +185,24 @@ class Front:
                 if not self.held:
                     peer.go_on()
 
-    def joined(self, peer: Peer) -> None:
+    def joined(self, peer: Peer, descriptor: int) -> None:
         """A connection was made."""
         self._peers[peer] = None
+        self._crowds.add(peer, peer.address)
+        limits = bounds(self.methods.max_connections, self.methods.max_connections_per_peer, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        goes = self._crowds.one_too_many(peer, peer.address, limits)
+        for dismissed in {goes, peer} if descriptor >= limits.descriptors else {goes}:
+            if dismissed is not None:
+                self._dismissed += 1
+                self._crowds.remove(dismissed, dismissed.address)
+                dismissed.dismiss()
         if self.held:
             peer.attend()
 
     def left(self, peer: Peer) -> None:
         """A connection was lost."""
         self._peers.pop(peer, None)
+        self._crowds.remove(peer, peer.address)
 
     def run_stream(self, handler: StreamHandler, call: StreamCall, address: str) -> None:
         """Answer a call from a thread of its own.

@@ -196,6 +196,11 @@ class Connection:
         """Whether a call is under way."""
         return bool(self._sender)
 
+    @property
+    def idle(self) -> bool:
+        """Whether no call is under way whose request is complete."""
+        return len(self._sender) <= len(self._requests)
+
     def close(self) -> None:
         """Give back what the connection holds of the server's memory."""
         self._requests.clear()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from binlog_source.rpc import http2
 from binlog_source.rpc.calls import BACKLOG_BYTES, Fields, StreamCall, Ticket
+from binlog_source.rpc.crowds import address_of
 from binlog_source.rpc.frames import ENHANCE_YOUR_CALM, ProtocolFailure
 from binlog_source.rpc.grpc_message import (
     INTERNAL,
@@ -43,7 +44,9 @@ class Peer(asyncio.Protocol):
         self.front = front
         self._transport: asyncio.Transport | None = None
         self.address = ""
-        """The client's host; "" on a Unix socket."""
+        """The client's host, or network; "" on a Unix socket."""
+        self.heard = 0.0
+        """When it said something last."""
         self._turn = Turn(FIRST_WORD)
         self._since = 0.0  # when the turn was first seen
         self._head = b""
@@ -59,9 +62,9 @@ class Peer(asyncio.Protocol):
         self._transport = transport
         transport.set_write_buffer_limits(high=BACKLOG_BYTES)
         name = transport.get_extra_info("peername")
-        self.address = str(name[0]) if isinstance(name, tuple) else ""
-        self._since = self.front.now()
-        self.front.joined(self)
+        self.address = address_of(str(name[0])) if isinstance(name, tuple) else ""
+        self._since = self.heard = self.front.now()
+        self.front.joined(self, transport.get_extra_info("socket").fileno())
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: the connection is gone, and with it its calls."""
@@ -119,6 +122,7 @@ class Peer(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """asyncio: bytes came."""
+        self.heard = self.front.now()
         if self.connection is not None:
             self._h2_received(self.connection, data)
         elif self._http is not None:
@@ -144,7 +148,7 @@ class Peer(asyncio.Protocol):
 
     def _h2_received(self, connection: http2.Connection, data: bytes) -> None:
         try:
-            self._events.extend(connection.receive(data, self.front.now()))
+            self._events.extend(connection.receive(data, self.heard))
         except ProtocolFailure as failure:
             self._fail(connection, failure)
             return
@@ -268,6 +272,24 @@ class Peer(asyncio.Protocol):
         if self._http is not None:
             return self._http.answering
         return self.connection is not None and self.connection.busy
+
+    @property
+    def idle(self) -> bool:
+        """Whether no call is under way whose request is complete."""
+        return self.connection.idle if self.connection is not None else not self.busy
+
+    def dismiss(self) -> None:
+        """Another needs the room: close, at once where its client does not read."""
+        if self._transport is None:
+            return
+        if self.connection is not None:
+            self.connection.goaway()
+            self.flush()
+        self._give_up()
+        if self._transport.get_write_buffer_size():
+            self._transport.abort()
+        else:
+            self._transport.close()
 
     def leave(self) -> None:
         """The server stops: streams are to end, no further call is taken."""

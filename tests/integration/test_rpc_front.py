@@ -4,7 +4,9 @@ import contextlib
 import gc
 import http.client
 import logging
+import os
 import queue
+import resource
 import socket
 import struct
 import threading
@@ -461,6 +463,79 @@ def test_one_address_does_not_lock_the_others_out():
         until(lambda: not server.front._streams_of)
     finally:
         server.front.stop(0)
+
+
+def is_closed(client):
+    """Whether the server has closed a connection, and said so in HTTP/2's words."""
+    client.socket.settimeout(PATIENCE)
+    with contextlib.suppress(ConnectionError):
+        return GOAWAY in [f[0] for f in client.frames()]
+    return False
+
+
+def test_idle_connections_make_room():
+    server = Server(max_connections=6, max_connections_per_peer=3)
+    try:
+        busy, *idle = (Raw(server) for _ in range(3))
+        busy.call(1, b"Wait", b"x")
+        server.calls.get(timeout=PATIENCE)
+        until(lambda: len(server.front._peers) == 3 and all(peer.connection for peer in server.front._peers))
+        own = Raw(server)
+        assert is_closed(idle[0]), "of one address the idle one goes that was silent for the longest"
+        others = [Raw(server, source="127.0.0.2") for _ in range(3)]
+        until(lambda: len(server.front._peers) == 6)
+        newcomer = Raw(server, source="127.0.0.3")
+        newcomer.call(1, b"Write", b"the newcomer is served")
+        assert newcomer.body(1) == b"\0" * 5
+        until(lambda: len(server.front._peers) == 6)
+        busy.socket.sendall(frame(RST_STREAM, 0, 1, b"\0\0\0\x08"))
+        assert server.ended.get(timeout=PATIENCE) is True, "who had a call stayed"
+        for client in (busy, own, newcomer, *idle, *others):
+            client.socket.close()
+    finally:
+        server.front.stop(0)
+
+
+def test_where_all_have_calls_the_newcomer_is_refused(caplog, monkeypatch):
+    monkeypatch.setattr(front_module, "LOOK", 0.05)
+    server = Server(max_connections_per_peer=2)
+    try:
+        clients = [Raw(server) for _ in range(2)]
+        for client in clients:
+            client.call(1, b"Wait", b"x")
+            server.calls.get(timeout=PATIENCE)
+        with contextlib.suppress(ConnectionError), socket.create_connection(("127.0.0.1", server.front.port), PATIENCE) as refused:
+            while refused.recv(MIB):
+                pass
+        until(lambda: "closed for want of room" in caplog.text)
+        clients[0].kill()
+        until(lambda: len(server.front._peers) == 1)
+        again = Raw(server)
+        again.call(1, b"Write", b"now there is room")
+        assert again.body(1) == b"\0" * 5
+        again.socket.close()
+        clients[1].kill()
+    finally:
+        server.front.stop(0)
+
+
+def test_connections_leave_descriptors_for_the_files(server):
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = 2 * max(map(int, os.listdir("/proc/self/fd"))) + 100
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, before[1]))
+    clients = []
+    try:
+        # the clients live in the same process: half of the descriptors are theirs
+        with contextlib.suppress(OSError):
+            while len(clients) < limit:
+                clients.append(Raw(server, source=f"127.0.0.{2 + len(clients) % 50}"))
+                if len(clients) > 1 and max(map(int, os.listdir("/proc/self/fd"))) >= limit - limit // 4 + 10:
+                    break
+        until(lambda: max(peer._transport.get_extra_info("socket").fileno() for peer in server.front._peers) < limit - limit // 4)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        for client in clients:
+            client.socket.close()
 
 
 def test_rapid_resets(server, channel):

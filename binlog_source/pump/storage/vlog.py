@@ -1,13 +1,15 @@
 """The value log: files of records, appended in batches, rotated, scanned, read at a pointer.
 
 Promises: ``append`` returns only when its records are on the disk (with ``sync``); a batch that fails leaves no trace, or, when even the cut
-back fails, stops the log for good rather than acknowledge what may be lost. Reading stays inside what is durable.
+back fails, stops the log for good rather than acknowledge what may be lost. What could not even be opened is refused, and the next ``append``
+tries again. Reading stays inside what is durable.
 One appender; readers of any number: a file that is dropped stays readable for those who read it. A torn tail of the newest file is cut off
 at ``recover``; what was acknowledged is never cut, and damage is counted and told with the records around it (``Piece.holes``).
 
 Points of ``conf.faults``: vlog-before-write, vlog-written, vlog-synced, vlog-finished, vlog-created, vlog-before-drop, vlog-dropped.
 """
 
+import contextlib
 import logging
 import threading
 import time
@@ -237,10 +239,15 @@ class ValueLog:
     def _open_next(self) -> None:
         self._close_appender()
         path = self._directory / file_name(self._active + 1)
-        self._appender = self._fs.open_append(path)
-        faults.point("vlog-created")
-        self._force(lambda: self._fs.sync_dir(self._directory))
-        opened = _File(self._fs.open_read(path))
+        # everything is opened before anything is asked of the disk: for want of descriptors this is tried again, after a failed sync it is not
+        with contextlib.closing(self._fs.open_dir(self._directory)) as directory, contextlib.ExitStack() as undo:
+            appender = self._fs.open_append(path)
+            undo.callback(appender.close)
+            opened = _File(self._fs.open_read(path))
+            faults.point("vlog-created")
+            self._force(directory.sync)
+            undo.pop_all()
+        self._appender = appender
         with self._lock:
             self._files[self._active + 1] = opened
             self._active += 1
@@ -302,18 +309,19 @@ class ValueLog:
     def drop(self, upto_ts: int, before: int) -> list[int]:
         """Remove the oldest finished files, below file id ``before``, whose largest ts is at most ``upto_ts``; which."""
         gone: list[int] = []
-        for file_id in self.file_ids:
-            file = self._files[file_id]
-            if file_id >= before or file_id == self._active or not file.finished or file.max_ts > upto_ts:
-                break
-            faults.point("vlog-before-drop")
-            self._fs.remove(self._directory / file_name(file_id))
-            with self._lock:
-                del self._files[file_id]
-            # one by one: after a power failure a file must not be back whose successor is gone
-            self._fs.sync_dir(self._directory)
-            gone.append(file_id)
-            faults.point("vlog-dropped")
+        with contextlib.closing(self._fs.open_dir(self._directory)) as directory:
+            for file_id in self.file_ids:
+                file = self._files[file_id]
+                if file_id >= before or file_id == self._active or not file.finished or file.max_ts > upto_ts:
+                    break
+                faults.point("vlog-before-drop")
+                self._fs.remove(self._directory / file_name(file_id))
+                with self._lock:
+                    del self._files[file_id]
+                # one by one: after a power failure a file must not be back whose successor is gone
+                directory.sync()
+                gone.append(file_id)
+                faults.point("vlog-dropped")
         return gone
 
     def close(self) -> None:
