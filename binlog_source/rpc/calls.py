@@ -46,6 +46,7 @@ class StreamCall:
         self._changed = threading.Condition()
         self._handed = 0
         self._backlog = 0
+        self._sent = 0
         self._cancelled = False
         self._wakes: list[Callable[[], None]] = []
 
@@ -53,6 +54,21 @@ class StreamCall:
     def cancelled(self) -> bool:
         """Whether the client has gone, or the server stops."""
         return self._cancelled
+
+    @property
+    def address(self) -> str:
+        """The client's address."""
+        return self._peer.address
+
+    @property
+    def behind(self) -> int:
+        """Bytes of answers that have not left yet."""
+        return self._handed + self._backlog
+
+    @property
+    def taken(self) -> int:
+        """Bytes of answers that have left."""
+        return self._sent - self.behind
 
     def on_cancel(self, wake: Callable[[], None]) -> None:
         """Have ``wake`` called, on the loop's thread, when the client goes or the server stops."""
@@ -69,15 +85,25 @@ class StreamCall:
         """Send messages; waits while the client is behind. Nothing happens once it has gone."""
         data = b"".join(map(self._frame, messages))
         with self._changed:
-            self._changed.wait_for(lambda: self._handed + self._backlog <= BACKLOG_BYTES or self._cancelled)
+            self._changed.wait_for(lambda: self.behind <= BACKLOG_BYTES or self._cancelled)
             if self._cancelled:
                 return
+            self._sent += len(data)
             self._handed += len(data)
         self._peer.front.call(self._peer.stream_send, self, data)
+
+    def settle(self) -> None:
+        """Wait until all that was sent has left, or the client has gone."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self.behind or self._cancelled)
 
     def finish(self, status: int, text: str) -> None:
         """End the stream."""
         self._peer.front.call(self._peer.stream_finish, self.stream_id, status, text)
+
+    def end(self, text: str) -> None:
+        """From any thread: end the stream now, and drop what has not left; the client is told why."""
+        self._peer.front.call(self._peer.stream_end, self.stream_id, text)
 
     def left(self, backlog: int, taken: int) -> None:
         """On the loop: ``taken`` more bytes were handed over to it; of all that were, ``backlog`` bytes have not left yet."""

@@ -186,6 +186,7 @@ class Connection:
         self._leaving = False
         self.start, self.send, self.finish = self._sender.start, self._sender.send, self._sender.finish
         self.answer, self.queued, self.output = self._sender.answer, self._sender.queued, self._sender.output
+        self.cut_off = self._sender.cut_off
         """As the sender does it."""
         settings = {SET_MAX_STREAMS: MAX_STREAMS, SET_MAX_FRAME: MAX_FRAME, SET_MAX_HEADERS: MAX_BLOCK}
         self._sender.say(frame(SETTINGS, 0, 0, b"".join(SETTING.pack(*setting) for setting in settings.items())))

@@ -16,6 +16,7 @@ from binlog_source.rpc.crowds import address_of
 from binlog_source.rpc.frames import ENHANCE_YOUR_CALM, ProtocolFailure
 from binlog_source.rpc.grpc_message import (
     INTERNAL,
+    RESOURCE_EXHAUSTED,
     UNIMPLEMENTED,
     Refusal,
     announced,
@@ -90,6 +91,8 @@ class Peer(asyncio.Protocol):
             else:
                 self.connection.expire(now)
                 self.flush()
+            if self._paused:
+                self._relieve()
         turn = self._awaited()
         if turn != self._turn or deaf:
             self._turn, self._since = turn, now
@@ -223,6 +226,19 @@ class Peer(asyncio.Protocol):
         self.streams.pop(stream_id, None)
         if self.connection is not None:
             self.connection.finish(stream_id, status, text)
+            self.flush()
+
+    def stream_end(self, stream_id: int, text: str) -> None:
+        """End a stream whose client does not take it; what waits for it is dropped."""
+        if self.connection is None or self._transport is None or stream_id not in self.streams:
+            return
+        _log.warning("a stream of %s is ended: %s", self.address or "the Unix socket", text)
+        self.connection.cut_off(stream_id, RESOURCE_EXHAUSTED, text)
+        self._cancelled(stream_id)
+        if self._transport.get_write_buffer_size() > BACKLOG_BYTES:
+            # what waits is out of the connection's hands, and goes only with it
+            self._transport.abort()
+        else:
             self.flush()
 
     def pause_writing(self) -> None:

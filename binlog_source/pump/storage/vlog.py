@@ -13,7 +13,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,7 +38,12 @@ from schemas.errors import BinlogPurged, Corruption
 FINISH_FROM = 50 * 1024
 """A clean close finishes the active file with a footer only from this size on (pump.md 4.1)."""
 _PIECE = 1 << 20
+Admit = Callable[[int], bool]
 _log = logging.getLogger(__name__)
+
+
+def _at_once(size: int) -> bool:
+    return True
 
 
 class Piece(NamedTuple):
@@ -271,26 +276,33 @@ class ValueLog:
             raise BinlogPurged(f"value log {at}: the file has been collected")
         return decode_record(file.reader.read(at.offset, length), at)
 
-    def scan(self, start: Pointer, upto: Pointer | None, piece_size: int = _PIECE) -> Iterator[Piece]:
+    def scan(self, start: Pointer, upto: Pointer | None, piece_size: int = _PIECE, admit: Admit = _at_once) -> Iterator[Piece]:
         """Records from ``start`` on in pieces of about ``piece_size``, up to ``upto`` or the end of the files there are now.
 
+        ``admit`` is asked before more than that is read, for a record that is longer; where it says no, the scan ends.
         The files are taken at the call, so that one which is dropped later is read to its end nevertheless.
         """
         with self._lock:
             ids = sorted(i for i in self._files if i >= start.file_id and (upto is None or i <= upto.file_id))
             files = {i: self._files[i] for i in ids}
-        return self._scan_files(files, start, upto, piece_size)
+        return self._scan_files(files, start, upto, piece_size, admit)
 
-    def _scan_files(self, files: Mapping[int, _File], start: Pointer, upto: Pointer | None, piece_size: int) -> Iterator[Piece]:
+    def _scan_files(
+        self, files: Mapping[int, _File], start: Pointer, upto: Pointer | None, piece_size: int, admit: Admit
+    ) -> Iterator[Piece]:
         for file_id, file in files.items():
             begin = start.offset if file_id == start.file_id else 0
             end = upto.offset if upto is not None and file_id == upto.file_id else file.length
-            yield from self._scan_file(file_id, file.reader, begin, end, piece_size)
+            if not (yield from self._scan_file(file_id, file.reader, begin, end, piece_size, admit)):
+                return
 
-    def _scan_file(self, file_id: int, reader: ReadFile, at: int, end: int, piece_size: int) -> Iterator[Piece]:
+    def _scan_file(self, file_id: int, reader: ReadFile, at: int, end: int, piece_size: int, admit: Admit) -> Generator[Piece, None, bool]:
+        """Returns whether ``admit`` let it come to the end."""
         wanted = piece_size
         carried: list[tuple[int, int]] = []
         while at < end:
+            if wanted > piece_size and not admit(min(wanted, end - at)):
+                return False
             split = split_records(reader.read(at, min(wanted, end - at)), end - at)
             if split.skipped:
                 self.damaged_bytes += split.skipped
@@ -305,6 +317,7 @@ class ValueLog:
                 raise Corruption(f"value log {Pointer(file_id, at)}: the file is shorter than it was ({end} bytes expected)")
             at += split.consumed
             wanted = max(piece_size, split.missing)
+        return True
 
     def drop(self, upto_ts: int, before: int) -> list[int]:
         """Remove the oldest finished files, below file id ``before``, whose largest ts is at most ``upto_ts``; which."""
