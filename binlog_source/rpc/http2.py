@@ -12,7 +12,9 @@ Rules
   rest of a longer one when the server's ``Budget`` grants it. So a connection holds at most ``MAX_STREAMS * DEFAULT_WINDOW`` bytes
   of unfinished requests, and what it was granted.
 * A request must be complete ``PATIENCE`` seconds after it began or, if it is a large one, at ``SLOWEST`` bytes a second from its grant on.
-* Frames that bring nothing (``COSTS``) use up an allowance, which time and our own DATA refill: floods end, honest clients never notice.
+* Frames that bring nothing (``COSTS``) use up an allowance, which time and our own DATA refill: floods end, honest clients never notice. So do
+  wider windows, of which there may be as many as what we send is worth (``Sender.worth``): not one for a byte. They have an effect once for
+  all that was read at once.
 * After ``goaway`` calls under way go on, new ones are passed over: their client knows that it may make them elsewhere.
 
 Promises: pure: no socket, thread or clock; ``now`` is any clock's seconds. A peer that breaks the protocol is a ``ProtocolFailure`` with the
@@ -115,6 +117,25 @@ class Cancelled(NamedTuple):
 Event = Call | Cancelled
 
 
+class _Allowance:
+    """How many frames of a kind there may be; time refills it, and what was earned."""
+
+    __slots__ = ("_at", "_earned", "_left")
+
+    def __init__(self) -> None:
+        self._left = float(CALM)
+        self._at = 0.0
+        self._earned = 0
+
+    def spend(self, cost: int, now: float, earned: int) -> bool:
+        """Whether there was as much left; ``earned`` so far."""
+        self._left -= cost
+        if self._left < 0:
+            self._left = min(CALM, self._left + max((now - self._at) * CALM_RATE + earned - self._earned, 0.0))
+            self._at, self._earned = now, earned
+        return self._left >= 0
+
+
 class _Request:
     """A request that is not complete."""
 
@@ -180,9 +201,8 @@ class Connection:
         self._continued = 0
         self._last_id = 0
         self._room = _WINDOW
-        self._allowance = float(CALM)
-        self._earned_at = 0.0
-        self._earned_by = 0
+        self._calm = _Allowance()
+        self._windows = _Allowance()
         self._leaving = False
         self.start, self.send, self.finish = self._sender.start, self._sender.send, self._sender.finish
         self.answer, self.queued, self.output = self._sender.answer, self._sender.queued, self._sender.output
@@ -238,6 +258,7 @@ class Connection:
             at = end
         if at < size:
             self._rest = data[at:]
+        self._sender.flow()
         return events
 
     def _frame(self, kind: int, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
@@ -279,13 +300,8 @@ class Connection:
         # PRIORITY and GOAWAY ask for nothing
 
     def _spend(self, cost: int, kind: int) -> None:
-        self._allowance -= cost
-        if self._allowance < 0:
-            earned = (self._now - self._earned_at) * CALM_RATE + self._sender.data_frames - self._earned_by
-            self._allowance = min(CALM, self._allowance + max(earned, 0.0))
-            self._earned_at, self._earned_by = self._now, self._sender.data_frames
-            if self._allowance < 0:
-                raise ProtocolFailure(ENHANCE_YOUR_CALM, f"too many frames that bring nothing; the last is of kind {kind}")
+        if not self._calm.spend(cost, self._now, self._sender.data_frames):
+            raise ProtocolFailure(ENHANCE_YOUR_CALM, f"too many frames that bring nothing; the last is of kind {kind}")
 
     def _require_known(self, stream_id: int, kind: int) -> None:
         """Refuse a frame on a stream that nobody has opened."""
@@ -519,6 +535,8 @@ class Connection:
             self._sender.set_stream_window(window)
 
     def _on_window_update(self, stream_id: int, payload: bytes) -> None:
+        if not self._windows.spend(1, self._now, self._sender.worth):
+            raise ProtocolFailure(ENHANCE_YOUR_CALM, "too many WINDOW_UPDATE frames for what was sent")
         more = WORD.unpack(payload)[0] & WIDEST
         if stream_id:
             self._require_known(stream_id, WINDOW_UPDATE)

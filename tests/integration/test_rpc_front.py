@@ -246,6 +246,23 @@ def test_large_messages_down(server, channel):
     assert first == b"0 ".ljust(20 * MIB, b".") and second.startswith(b"1 ")
 
 
+@pytest.mark.parametrize(
+    "options", [[], [("grpc.http2.bdp_probe", 0)], [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1024)]]
+)
+def test_no_real_client_widens_its_windows_too_often(server, monkeypatch, options):
+    """C-core widens windows by five bytes for each message that it waits for, and with a small lookahead for each message that comes."""
+    monkeypatch.setattr(http2_module, "CALM", 500)
+    monkeypatch.setattr(http2_module, "CALM_RATE", 0)
+    with grpc.insecure_channel(server.address, options=UNLIMITED + options) as channel:
+        for _ in range(20):
+            writes = [unary(channel, "Write").future(b"x" * 200) for _ in range(100)]
+            refused = [unary(channel, "Refuse").future(b"no") for _ in range(50)]
+            assert [write.result(PATIENCE) for write in writes] == [b""] * 100
+            assert all(call.exception(PATIENCE).details() == "no" for call in refused)
+        for count, size in ((20_000, 40), (5_000, 1000), (100, MIB)):
+            assert sum(1 for _ in streaming(channel, "Down")(b"%d %d" % (count, size))) == count
+
+
 @pytest.mark.parametrize("size", [1, 5 * MIB])
 def test_gzip_both_ways(server, size):
     body = b"z" * size

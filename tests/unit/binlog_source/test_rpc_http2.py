@@ -7,7 +7,7 @@ import pytest
 
 from binlog_source.rpc.frames import PREFACE, ProtocolFailure, frame
 from binlog_source.rpc.header_block import HeaderReader, literal
-from binlog_source.rpc.http2 import Call, Cancelled, Connection
+from binlog_source.rpc.http2 import CALM, Call, Cancelled, Connection
 from binlog_source.rpc.sender import HEAD, percent
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
@@ -381,6 +381,43 @@ def test_a_changed_initial_window_counts_for_open_streams_both_ways():
     connection.receive(request(3))
     connection.send(3, b"z" * 100)
     assert data_of(sent(connection), 3) == b"z" * 60
+
+
+def test_a_window_that_is_widened_again_and_again_sends_once():
+    connection = opened((INITIAL_WINDOW, 0))
+    connection.receive(request(1, message(b"go")))
+    connection.send(1, b"0123456789")
+    connection.output()
+    connection.receive(widen(1, 1) * 3 + widen(1, 2))
+    assert [(f.kind, f.payload) for f in sent(connection)] == [(DATA, b"01234")]
+    connection.receive(settings((INITIAL_WINDOW, 1)) + settings((INITIAL_WINDOW, 3)))
+    assert data_of(sent(connection), 1) == b"567"
+
+
+@pytest.mark.parametrize(
+    "drip",
+    [widen(1, 1), widen(3, 1), widen(0, 1)],
+    ids=["a byte of an answer for each", "of a call that is over", "of the connection"],
+)
+def test_who_widens_windows_for_nothing_is_cut_off(drip):
+    connection = opened((INITIAL_WINDOW, 0))
+    connection.receive(request(1, message(b"go")) + request(3, message(b"go")))
+    connection.refuse(3, 2, "over")
+    connection.send(1, b"x" * 1_000_000)
+    with pytest.raises(ProtocolFailure, match="too many WINDOW_UPDATE"):
+        for _ in range(CALM + 1000):
+            connection.receive(drip)
+            connection.output()
+
+
+def test_who_takes_much_may_widen_often():
+    connection = opened((INITIAL_WINDOW, 0))
+    connection.receive(request(1, message(b"go")))
+    for _ in range(5 * CALM):
+        connection.send(1, b"x" * 300)
+        connection.receive(widen(1, 300) + widen(0, 300))
+        connection.output()
+    assert connection.queued(1) == 0
 
 
 def test_frames_are_as_large_as_the_client_allows():
