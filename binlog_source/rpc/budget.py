@@ -5,12 +5,14 @@
     huge    one at a time for the whole server, beside the budget: so that a binlog of any size passes
 
 Promises: pure. ``held`` never passes ``capacity`` by grants. A connection has at most a quarter of it in grants, so that no one
-keeps the others waiting alone. What is granted is taken from the budget at once, whether its bytes come or not.
+keeps the others waiting alone; addresses take turns, the one first whose last turn is the longest ago. What is granted is taken from the budget at once, whether its bytes come or not.
 """
 
 from collections.abc import Callable
 
 DEFAULT_CAPACITY = 256 << 20
+_REMEMBERED = 4096
+"""Owners whose last turn is remembered."""
 
 
 class Budget:
@@ -20,9 +22,10 @@ class Budget:
         """``capacity``: bytes."""
         self.capacity = capacity
         self.held = 0
-        self.waiting: dict[tuple[Share, int], int] = {}
-        """Bytes asked for and not granted yet, in turn."""
+        self.waiting: dict[str, dict[tuple[Share, int], int]] = {}
+        """Bytes asked for and not granted yet, in turn, by owner."""
         self._huge: tuple[Share, int] | None = None
+        self._turns: dict[str, None] = {}  # owners, the one whose turn was last at the end
         self.full = False
         """Whether somebody waits for the server's room."""
 
@@ -40,7 +43,7 @@ class Budget:
         """Room for a request's rest; False: ``share.granted`` tells when there is."""
         key = (share, stream_id)
         if not self._fits(share, amount):
-            self.waiting[key] = amount
+            self.waiting.setdefault(share.owner, {})[key] = amount
             return False
         self._lend(key, amount)
         return True
@@ -56,6 +59,10 @@ class Budget:
     def _lend(self, key: tuple["Share", int], amount: int) -> None:
         share, stream_id = key
         share.grants[stream_id] = amount
+        self._turns.pop(share.owner, None)
+        self._turns[share.owner] = None
+        if len(self._turns) > _REMEMBERED:
+            del self._turns[next(iter(self._turns))]
         if amount > self._largest:
             self._huge = key
         else:
@@ -65,7 +72,7 @@ class Budget:
     def forget(self, share: "Share", stream_id: int) -> None:
         """The request is complete, or given up: whatever it asked for or was granted."""
         key = (share, stream_id)
-        self.waiting.pop(key, None)
+        self._wait_no_more(key)
         amount = share.grants.pop(stream_id, 0)
         if self._huge == key:
             self._huge = None
@@ -73,23 +80,44 @@ class Budget:
             self.held -= amount
             share.lent -= amount
 
+    def _wait_no_more(self, key: tuple["Share", int]) -> None:
+        owner = key[0].owner
+        line = self.waiting.get(owner)
+        if line is not None and line.pop(key, None) is not None and not line:
+            del self.waiting[owner]
+
     def serve(self) -> None:
         """Grant what there is room for now. Who waits for the server's room is not overtaken; who waits for its own connection's is."""
         self.full = False
-        for key, amount in list(self.waiting.items()):
-            share, stream_id = key
-            if self._fits(share, amount):
-                del self.waiting[key]
-                self._lend(key, amount)
-                share.granted(stream_id)
+        if not self.waiting:
+            return
+        fit = self._that_fit()
+        for key in fit:
+            self._wait_no_more(key)
+        for share, stream_id in fit:
+            share.granted(stream_id)
+
+    def _that_fit(self) -> list[tuple["Share", int]]:
+        """Who is granted something now."""
+        turns = {owner: turn for turn, owner in enumerate(self._turns, 1)}
+        fit = []
+        for owner in sorted(self.waiting, key=lambda owner: turns.get(owner, 0)):
+            for key, amount in self.waiting[owner].items():
+                if self._fits(key[0], amount):
+                    self._lend(key, amount)
+                    fit.append(key)
+                elif self.full and self._huge is not None:
+                    return fit
+        return fit
 
 
 class Share:
     """One connection's."""
 
-    def __init__(self, budget: Budget, granted: Callable[[int], None]) -> None:
-        """``granted`` is called with the stream for which there is room at last."""
+    def __init__(self, budget: Budget, granted: Callable[[int], None], owner: str = "") -> None:
+        """``granted`` is called with the stream for which there is room at last; ``owner``: the client's address."""
         self.budget = budget
+        self.owner = owner
         self.granted = granted
         self.counted = 0
         """Bytes that came without having been asked for."""
@@ -123,7 +151,8 @@ class Share:
         """The connection is gone."""
         self.granted = _nobody
         self.count(-self.counted)
-        for stream_id in {*self.grants, *(stream_id for share, stream_id in self.budget.waiting if share is self)}:
+        line = self.budget.waiting.get(self.owner, {})
+        for stream_id in {*self.grants, *(stream_id for share, stream_id in line if share is self)}:
             self.budget.forget(self, stream_id)
         self.budget.serve()
 

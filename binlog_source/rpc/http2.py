@@ -11,7 +11,8 @@ Rules
 * A stream's first window admits what most requests need. gRPC says at a message's beginning how long it is: the window is opened for the
   rest of a longer one when the server's ``Budget`` grants it. So a connection holds at most ``MAX_STREAMS * DEFAULT_WINDOW`` bytes
   of unfinished requests, and what it was granted.
-* A request must be complete ``PATIENCE`` seconds after it began or, if it is a large one, at ``SLOWEST`` bytes a second from its grant on.
+* A request must be complete ``PATIENCE`` seconds after it began. One that was granted memory must go on instead: in every ``PATIENCE`` seconds at
+  ``SLOWEST`` bytes a second or to its end, and it must not be silent for ``SILENCE`` seconds, for others wait. How long it says it is earns no time.
 * Frames that bring nothing (``COSTS``) use up an allowance, which time and our own DATA refill: floods end, honest clients never notice. So do
   wider windows, of which there may be as many as what we send is worth (``Sender.worth``): not one for a byte. They have an effect once for
   all that was read at once.
@@ -87,7 +88,9 @@ _MAX_CONTINUATIONS = 32
 _SMALL_PART = 1024
 _MAX_ABANDONED = 4096
 PATIENCE = 30.0
-"""Seconds in which a request must be complete, but for what was granted to it."""
+"""Seconds in which a request must be complete, or go on if it was granted memory."""
+SILENCE = 10.0
+"""Seconds in which something must come of what was granted."""
 GRANT_PATIENCE = 60.0
 """Seconds that a large request waits for the server's memory."""
 SLOWEST = 256 << 10
@@ -139,7 +142,7 @@ class _Allowance:
 class _Request:
     """A request that is not complete."""
 
-    __slots__ = ("counted", "headers", "missing", "parts", "patience", "room", "since", "size", "waits", "whole")
+    __slots__ = ("before", "counted", "headers", "heard", "missing", "parts", "patience", "room", "seen", "since", "size", "waits", "whole")
 
     def __init__(self, headers: Mapping[bytes, bytes]) -> None:
         self.headers = headers
@@ -152,6 +155,9 @@ class _Request:
         self.waits = False  # for that to be granted
         self.patience = PATIENCE
         self.since = -1.0  # when the patience began; negative: with the next look
+        self.before = 0  # its size then
+        self.heard = 0.0  # at the last look at which more had come than at the one before
+        self.seen = 0  # its size then
 
     def add(self, part: bytes) -> None:
         """More of the body; many small parts are kept as one, for each object costs more than its bytes."""
@@ -175,17 +181,41 @@ class _Request:
         """Let its time begin anew."""
         self.patience, self.since = seconds, -1.0
 
+    def overdue(self, now: float) -> str:
+        """Why it must go; "" if it may go on."""
+        if self.since < 0:
+            self._go_on(now)
+        if self.size > self.seen:
+            self.heard, self.seen = now, self.size
+        granted = self.missing > 0 and not self.waits
+        if granted and now - self.heard > SILENCE:
+            return f"the request is not complete, and nothing came of it for {SILENCE:g} s: {self.size} bytes came before"
+        if now - self.since <= self.patience:
+            return ""
+        if self.waits:
+            return f"no memory for a request of {self.whole} bytes within {self.patience:g} s: other large ones are under way"
+        if granted and self.size - self.before >= SLOWEST * self.patience:
+            self._go_on(now)
+            return ""
+        return f"the request is not complete after {self.patience:g} s: {self.size - self.before} bytes came"
+
+    def _go_on(self, now: float) -> None:
+        self.since = self.heard = now
+        self.before = self.seen = self.size
+
 
 class Connection:
     """The server side of one connection."""
 
-    def __init__(self, max_request: int = 1 << 62, budget: Budget | None = None, wake: Callable[[], None] = lambda: None) -> None:
-        """``wake`` is called when there is output outside ``receive``.
+    def __init__(
+        self, max_request: int = 1 << 62, budget: Budget | None = None, wake: Callable[[], None] = lambda: None, owner: str = ""
+    ) -> None:
+        """``wake`` is called when there is output outside ``receive``; ``owner``: the client's address.
 
         ``max_request``: bytes of a request's body. Never more than a stream's window admits: nobody waits for what cannot come.
         """
         self._max_request = min(max_request, WIDEST - 1)
-        self.share = Share(budget or Budget(), self._granted)
+        self.share = Share(budget or Budget(), self._granted, owner)
         """Of the server's memory for unfinished requests."""
         self._wake = wake
         self._now = 0.0
@@ -453,7 +483,7 @@ class Connection:
     def _open(self, stream_id: int, request: _Request) -> None:
         request.waits = False
         request.room += request.missing
-        request.be_patient(PATIENCE + request.missing / SLOWEST)
+        request.be_patient(PATIENCE)
         self._sender.say(word_frame(WINDOW_UPDATE, stream_id, request.missing))
 
     def _count(self, request: _Request, size: int) -> None:
@@ -497,17 +527,11 @@ class Connection:
     def expire(self, now: float) -> None:
         """Refuse what should have been complete, or granted, by ``now``."""
         for stream_id, request in list(self._requests.items()):
-            if request.since < 0:
-                request.since = now
-            elif now - request.since > request.patience:
+            why = request.overdue(now)
+            if why:
                 self._drop(stream_id)
                 self._give_up(stream_id, ended=False)
-                if request.waits:
-                    text = f"no memory for a request of {request.whole} bytes within {request.patience:g} s: other large ones are under way"
-                    self.refuse(stream_id, UNAVAILABLE, text)
-                else:
-                    text = f"the request is not complete after {request.patience:g} s: {request.size} bytes came"
-                    self.refuse(stream_id, DEADLINE_EXCEEDED, text)
+                self.refuse(stream_id, UNAVAILABLE if request.waits else DEADLINE_EXCEEDED, why)
 
     # Settings and windows.
 

@@ -143,7 +143,7 @@ class Peer(asyncio.Protocol):
         if len(head) < 3:
             return
         if head.startswith(b"PRI"):
-            self.connection = http2.Connection(self.front.methods.max_request + 5, self.front.budget, self.flush)
+            self.connection = http2.Connection(self.front.methods.max_request + 5, self.front.budget, self.flush, self.address)
             self._h2_received(self.connection, head)
         elif self._transport is not None:
             self._http = HttpPeer(self.front, self._transport)

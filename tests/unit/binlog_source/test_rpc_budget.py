@@ -8,9 +8,9 @@ from binlog_source.rpc.budget import Budget, Share
 class Client:
     """A connection that notes what it is granted."""
 
-    def __init__(self, budget):
+    def __init__(self, budget, owner=""):
         self.told = []
-        self.share = Share(budget, self.told.append)
+        self.share = Share(budget, self.told.append, owner)
 
 
 @pytest.fixture
@@ -87,3 +87,16 @@ def test_a_connection_that_goes_takes_its_wishes_with_it(budget):
     assert budget.held == 0 and not budget.waiting
     there.share.close()
     assert Client(budget).share.ask(1, 1000)
+
+
+def test_addresses_take_turns(budget):
+    """However many connections one address has that wait: another's is next."""
+    first, *many = (Client(budget, "greedy") for _ in range(5))
+    assert first.share.ask(1, 1000)
+    assert not any(client.share.ask(1, 1000) for client in many)
+    other = Client(budget, "other")
+    assert not other.share.ask(1, 1000)
+    first.share.close()
+    assert other.told == [1] and not any(client.told for client in many)
+    other.share.close()
+    assert many[0].told == [1]

@@ -7,7 +7,7 @@ import pytest
 
 from binlog_source.rpc.frames import PREFACE, ProtocolFailure, frame
 from binlog_source.rpc.header_block import HeaderReader, literal
-from binlog_source.rpc.http2 import CALM, Call, Cancelled, Connection
+from binlog_source.rpc.http2 import CALM, PATIENCE, SILENCE, SLOWEST, Call, Cancelled, Connection
 from binlog_source.rpc.sender import HEAD, percent
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
@@ -473,3 +473,62 @@ def test_a_long_text_is_cut_between_characters(text):
     said = percent(text)
     assert 1000 < len(said) <= 3 * 2048
     assert text.startswith(bytes.fromhex(said.replace(b"%", b"").decode()).decode() if b"%" in said else said.decode())
+
+
+# Requests that are granted memory.
+
+MIB = 1 << 20
+
+
+def announced(*sizes, budget=None):
+    """A connection whose client says that it will send bodies of these sizes, and the ids of their streams."""
+    connection = Connection(budget=budget)
+    connection.receive(PREFACE + settings())
+    ids = range(1, 2 * len(sizes), 2)
+    for stream_id, size in zip(ids, sizes, strict=True):
+        connection.receive(frame(HEADERS, END_HEADERS, stream_id, BLOCK) + frame(DATA, 0, stream_id, message(b"", size)))
+    return connection, ids
+
+
+def more(connection, stream_id, size):
+    for _ in range(0, size, 1 << 16):
+        connection.receive(frame(DATA, 0, stream_id, b"x" * (1 << 16)))
+
+
+def refused(connection):
+    return {f.stream_id: f.payload for f in sent(connection) if f.kind == HEADERS}
+
+
+@pytest.mark.parametrize("size", [2000 * MIB, 20 * MIB])
+def test_patience_follows_what_comes_and_not_what_was_announced(size):
+    connection, (one,) = announced(size)
+    connection.expire(0.0)
+    connection.expire(SILENCE)
+    assert not refused(connection)
+    connection.expire(SILENCE + 1)
+    assert b"nothing came of it for 10 s" in refused(connection)[one] and connection.share.held == 0
+
+
+def test_a_large_request_that_goes_on_may_take_long():
+    connection, (one,) = announced(2000 * MIB)
+    for now in range(1000):
+        more(connection, one, SLOWEST)
+        connection.expire(float(now))
+        assert not refused(connection)
+
+
+def test_a_large_request_that_drips_ends():
+    connection, (one,) = announced(2000 * MIB)
+    more(connection, one, 100 * MIB)
+    for now in range(int(2 * PATIENCE)):
+        more(connection, one, 1)
+        connection.expire(float(now))
+    assert b"the request is not complete after 30 s" in refused(connection)[one]
+
+
+def test_while_we_do_not_listen_nobody_is_silent():
+    connection, _ = announced(2000 * MIB)
+    for now in range(100):
+        connection.excuse()
+        connection.expire(float(now))
+    assert not refused(connection)
