@@ -140,9 +140,16 @@ class Front:
         return self._loop.time()
 
     def relieve_memory(self) -> None:
-        """On the loop's thread: while unfinished requests hold more than they may, the client goes that holds the most."""
+        """On the loop's thread: while more came of unfinished requests than there is room for, the client goes that holds the most for nothing.
+
+        Where most of it belongs to requests that wait for memory, that is nobody's fault: one is refused of who has the most of them.
+        """
         while self.budget.overdrawn:
-            max(self._peers, key=lambda peer: peer.held_bytes).evict()
+            shares = {peer: peer.share for peer in self._peers}
+            held = {peer: share for peer, share in shares.items() if share is not None}
+            waiting = max(held, key=lambda peer: held[peer].excused)
+            if 2 * self.budget.excused <= self.budget.counted or not waiting.make_room():
+                max(held, key=lambda peer: held[peer].idle).evict()
 
     def call(self, act: Callable[..., None], *arguments: object) -> None:
         """Have ``act`` called on the loop's thread; nothing happens once the loop is closed."""

@@ -9,8 +9,8 @@ Rules
 -----
 * A request is handed out when it is complete, or as soon as it is too large; PullBinlogs too is one message up and many down.
 * A stream's first window admits what most requests need. gRPC says at a message's beginning how long it is: the window is opened for the
-  rest of a longer one when the server's ``Budget`` grants it. So a connection holds at most ``MAX_STREAMS * DEFAULT_WINDOW`` bytes
-  of unfinished requests, and what it was granted.
+  rest of a longer one when the server's ``Budget`` grants it. So a connection holds at most ``MAX_STREAMS * FIRST_WINDOW`` bytes
+  of unfinished requests (HTTP/2's own first window, until its client has heard of ours), and what it was granted.
 * A request must be complete ``PATIENCE`` seconds after it began. One that was granted memory must go on instead: in every ``PATIENCE`` seconds at
   ``SLOWEST`` bytes a second or to its end, and it must not be silent for ``SILENCE`` seconds, for others wait. How long it says it is earns no time.
 * Frames that bring nothing (``COSTS``) use up an allowance, which time and our own DATA refill: floods end, honest clients never notice. So do
@@ -83,6 +83,8 @@ MAX_STREAMS = 512
 MAX_FRAME = 1 << 16
 _WINDOW = MAX_STREAMS * DEFAULT_WINDOW
 """Of a connection, refilled as it is used: only the streams' windows hold anything back."""
+FIRST_WINDOW = 4096
+"""Of a stream: so small that thousands of large requests may wait for their turn."""
 _BEGINNING = 5
 _MAX_CONTINUATIONS = 32
 _SMALL_PART = 1024
@@ -148,7 +150,7 @@ class _Request:
         self.headers = headers
         self.parts: list[bytes | bytearray] = []
         self.size = 0
-        self.room = DEFAULT_WINDOW
+        self.room = FIRST_WINDOW
         self.whole = 0  # bytes that it says it has; 0: it has not said yet
         self.counted = 0
         self.missing = 0  # bytes that its first window does not admit; 0: none, or not asked for yet
@@ -238,7 +240,8 @@ class Connection:
         self.answer, self.queued, self.output = self._sender.answer, self._sender.queued, self._sender.output
         self.cut_off = self._sender.cut_off
         """As the sender does it."""
-        settings = {SET_MAX_STREAMS: MAX_STREAMS, SET_MAX_FRAME: MAX_FRAME, SET_MAX_HEADERS: MAX_BLOCK}
+        self._overshoot = DEFAULT_WINDOW - FIRST_WINDOW  # of a stream's window, until the client has heard how wide it is
+        settings = {SET_MAX_STREAMS: MAX_STREAMS, SET_INITIAL_WINDOW: FIRST_WINDOW, SET_MAX_FRAME: MAX_FRAME, SET_MAX_HEADERS: MAX_BLOCK}
         self._sender.say(frame(SETTINGS, 0, 0, b"".join(SETTING.pack(*setting) for setting in settings.items())))
         self._sender.say(word_frame(WINDOW_UPDATE, 0, _WINDOW - DEFAULT_WINDOW))
 
@@ -424,7 +427,7 @@ class Connection:
             self._on_data_of_none(flags, stream_id)
             return
         request.room -= size
-        if request.room < 0:
+        if size and request.room < -self._overshoot:
             raise StreamFailure(FLOW_CONTROL_ERROR, "more than the stream's window")
         if len(part) < size:
             # padding is not kept
@@ -463,13 +466,15 @@ class Connection:
         return True
 
     def _make_room(self, stream_id: int, request: _Request, came: int) -> None:
-        """Count what came through the first window; ask for what that does not admit."""
-        fresh = min(came, DEFAULT_WINDOW - (request.size - came))
+        """Count what came without having been granted; ask for what the first window does not admit."""
+        first = FIRST_WINDOW if request.missing and not request.waits else DEFAULT_WINDOW
+        fresh = min(came, first - (request.size - came))
         if fresh > 0:
             self._count(request, fresh)
         missing = request.whole - request.size - request.room
-        if missing > 0 and not request.missing:
+        if missing > 0 and not request.missing and request.size < request.whole:
             request.missing = missing
+            self.share.excuse(request.counted)
             if self.share.ask(stream_id, missing):
                 self._open(stream_id, request)
             else:
@@ -488,7 +493,17 @@ class Connection:
 
     def _count(self, request: _Request, size: int) -> None:
         request.counted += size
-        self.share.count(size)
+        self.share.count(size, asked=bool(request.missing))
+
+    def make_room(self) -> bool:
+        """Refuse the request that waits for memory since the shortest time; False: none waits."""
+        for stream_id, request in reversed(self._requests.items()):
+            if request.waits:
+                self._drop(stream_id)
+                self._give_up(stream_id, ended=False)
+                self.refuse(stream_id, UNAVAILABLE, f"no memory for a request of {request.whole} bytes: too many wait for it")
+                return True
+        return False
 
     def _drop(self, stream_id: int) -> None:
         """A request is complete, or given up: what it holds is free."""
@@ -539,6 +554,7 @@ class Connection:
         if len(payload) % SETTING.size or (flags & ACK and payload):
             raise ProtocolFailure(FRAME_SIZE_ERROR, f"SETTINGS of {len(payload)} bytes")
         if flags & ACK:
+            self._overshoot = 0
             return
         window = None
         for name, value in SETTING.iter_unpack(payload):

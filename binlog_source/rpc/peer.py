@@ -11,6 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from binlog_source.rpc import http2
+from binlog_source.rpc.budget import Share
 from binlog_source.rpc.calls import BACKLOG_BYTES, Fields, StreamCall, Ticket
 from binlog_source.rpc.crowds import address_of
 from binlog_source.rpc.frames import ENHANCE_YOUR_CALM, ProtocolFailure
@@ -76,11 +77,17 @@ class Peer(asyncio.Protocol):
         self._transport = None
 
     @property
-    def held_bytes(self) -> int:
-        """Bytes of its requests that are not complete."""
+    def share(self) -> Share | None:
+        """Its share of the memory for requests that are not complete."""
         if self.connection is not None:
-            return self.connection.share.held
-        return self._http.share.held if self._http is not None else 0
+            return self.connection.share
+        return self._http.share if self._http is not None else None
+
+    def make_room(self) -> bool:
+        """Refuse one of its requests that wait for memory; False: none does."""
+        made = self.connection is not None and self.connection.make_room()
+        self.flush()
+        return made
 
     def look(self, now: float, deaf: bool) -> None:
         """Time has passed; ``deaf``: we did not listen meanwhile."""
@@ -107,7 +114,7 @@ class Peer(asyncio.Protocol):
     def evict(self) -> None:
         """The server's memory for unfinished requests is used up, mostly by this client."""
         if self.connection is not None:
-            text = f"{self.held_bytes} bytes of unfinished requests are more than the server has room for"
+            text = f"{self.connection.share.held} bytes of unfinished requests are more than the server has room for"
             self._fail(self.connection, ProtocolFailure(ENHANCE_YOUR_CALM, text))
         elif self._http is not None and self._transport is not None:
             self._http.share.close()

@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 import pytest
 
+from binlog_source.rpc.budget import Budget
 from binlog_source.rpc.frames import PREFACE, ProtocolFailure, frame
 from binlog_source.rpc.header_block import HeaderReader, literal
-from binlog_source.rpc.http2 import CALM, PATIENCE, SILENCE, SLOWEST, Call, Cancelled, Connection
+from binlog_source.rpc.http2 import CALM, FIRST_WINDOW, PATIENCE, SILENCE, SLOWEST, Call, Cancelled, Connection
 from binlog_source.rpc.sender import HEAD, percent
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
@@ -118,7 +119,7 @@ def test_the_servers_first_words():
     connection = Connection()
     first, second = sent(connection)
     limits = dict(struct.iter_unpack(">HI", first.payload))
-    assert first.kind == SETTINGS and limits[MAX_FRAME] == 1 << 16 and INITIAL_WINDOW not in limits
+    assert first.kind == SETTINGS and limits[MAX_FRAME] == 1 << 16 and limits[INITIAL_WINDOW] == FIRST_WINDOW
     assert second == (WINDOW_UPDATE, 0, 0, word(limits[MAX_STREAMS] * WINDOW - WINDOW))
 
 
@@ -524,6 +525,37 @@ def test_a_large_request_that_drips_ends():
         more(connection, one, 1)
         connection.expire(float(now))
     assert b"the request is not complete after 30 s" in refused(connection)[one]
+
+
+def test_a_client_that_knows_the_first_window_keeps_to_it():
+    connection, (_, small, large) = announced(100_000, FIRST_WINDOW - 5, 100_000, budget=Budget(1000))
+    connection.receive(frame(SETTINGS, ACK, 0, b""))
+    assert len(connection.share.grants) == 1, "there is one place for huge requests"
+    connection.output()
+    connection.receive(frame(DATA, END_STREAM, small, b"x" * (FIRST_WINDOW - 5)) + frame(DATA, 0, large, b"x" * (FIRST_WINDOW - 5)))
+    assert connection.share.held == 5 + FIRST_WINDOW
+    connection.receive(frame(DATA, 0, large, b"x"))
+    assert [(f.kind, f.stream_id, f.payload) for f in sent(connection)] == [(RST_STREAM, large, word(3))]
+
+
+def test_a_client_that_has_not_heard_of_the_first_window_may_send_as_much_as_http2_says():
+    connection, (one,) = announced(100_000)
+    (opening,) = (f for f in sent(connection) if f.kind == WINDOW_UPDATE and f.stream_id == one)
+    assert opening.payload == word(100_005 - FIRST_WINDOW)
+    connection.receive(frame(DATA, 0, one, b"x" * 60_000) + frame(SETTINGS, ACK, 0, b""))
+    events = connection.receive(frame(DATA, END_STREAM, one, b"x" * 40_000))
+    assert [len(event.body) for event in events] == [100_005] and connection.share.held == 0
+
+
+def test_the_last_of_those_that_wait_makes_room():
+    connection, (first, second, third) = announced(*[20_000] * 3, budget=Budget(1000))
+    other, (small,) = announced(2000)
+    assert not other.make_room()
+    connection.output()
+    assert connection.share.excused == connection.share.counted == 15
+    assert connection.make_room() and b"too many wait" in refused(connection)[third]
+    assert connection.make_room() and list(refused(connection)) == [second]
+    assert connection.share.held == 5 and connection.share.idle == 0
 
 
 def test_while_we_do_not_listen_nobody_is_silent():
