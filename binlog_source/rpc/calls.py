@@ -48,6 +48,8 @@ class StreamCall:
         self._backlog = 0
         self._sent = 0
         self._cancelled = False
+        self.moved = 0.0
+        """On the loop: when something left for its client last, or when it began."""
         self._wakes: list[Callable[[], None]] = []
 
     @property
@@ -103,11 +105,17 @@ class StreamCall:
 
     def end(self, text: str) -> None:
         """From any thread: end the stream now, and drop what has not left; the client is told why."""
-        self._peer.front.call(self._peer.stream_end, self.stream_id, text)
+        self._peer.front.call(self.end_now, text)
+
+    def end_now(self, text: str) -> None:
+        """On the loop: the same."""
+        self._peer.stream_end(self.stream_id, text)
 
     def left(self, backlog: int, taken: int) -> None:
         """On the loop: ``taken`` more bytes were handed over to it; of all that were, ``backlog`` bytes have not left yet."""
         with self._changed:
+            if backlog < self._backlog + taken:
+                self.moved = self._peer.front.now()
             self._handed -= taken
             self._backlog = backlog
             self._changed.notify_all()

@@ -19,7 +19,6 @@ import os
 import resource
 import socket
 import threading
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
@@ -41,6 +40,8 @@ _HTTP_THREADS = 4
 LOOK = 1.0
 """Seconds between two looks at how long clients take."""
 _POLL = 0.005
+_MANY = 2
+"""Who has so many times the streams that another would have makes way for it."""
 _KEEPALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
@@ -63,8 +64,8 @@ class Front:
         self._peers: dict[Peer, None] = {}
         self._crowds: Crowds[Peer] = Crowds()
         self._dismissed = 0
-        self._handlers: dict[threading.Thread, str] = {}
-        self._streams_of: Counter[str] = Counter()
+        self._handlers: dict[threading.Thread, StreamCall] = {}
+        self._streams_of: dict[str, dict[StreamCall, None]] = {}
         self.budget = Budget()
         """The memory for requests that are not complete."""
         self._deaf = False
@@ -211,22 +212,38 @@ class Front:
         self._peers.pop(peer, None)
         self._crowds.remove(peer, peer.address)
 
-    def run_stream(self, handler: StreamHandler, call: StreamCall, address: str) -> None:
+    def run_stream(self, handler: StreamHandler, call: StreamCall) -> None:
         """Answer a call from a thread of its own.
 
         Raises:
             Refusal: too many are at work, in all or for its address.
         """
-        methods = self.methods
-        if len(self._handlers) >= methods.max_streams:
-            raise Refusal(RESOURCE_EXHAUSTED, f"{self._name}: more than {methods.max_streams} streams at the same time")
-        if self._streams_of[address] >= methods.max_streams_per_peer:
+        methods, address = self.methods, call.address
+        own = self._streams_of.get(address, {})
+        if len(own) >= methods.max_streams_per_peer:
             text = f"{self._name}: more than {methods.max_streams_per_peer} streams from {address or 'the Unix socket'} at the same time"
             raise Refusal(RESOURCE_EXHAUSTED, text)
+        if sum(map(len, self._streams_of.values())) >= methods.max_streams:
+            self._make_way(len(own))
         thread = threading.Thread(target=self._stream_main, args=(handler, call), name=f"{self._name} stream", daemon=True)
         thread.start()
-        self._handlers[thread] = address
-        self._streams_of[address] += 1
+        call.moved = self.now()
+        self._handlers[thread] = call
+        self._streams_of.setdefault(address, {})[call] = None
+
+    def _make_way(self, own: int) -> None:
+        """End a stream of the address that has the most, for one that has ``own``: the one that has not moved for the longest.
+
+        Raises:
+            Refusal: nobody has many more, or those that were ended do not end.
+        """
+        most = max(self._streams_of.values(), key=len)
+        text = f"{self._name}: more than {self.methods.max_streams} streams at the same time"
+        if len(most) < _MANY * (own + 1) or len(self._handlers) >= _MANY * self.methods.max_streams:
+            raise Refusal(RESOURCE_EXHAUSTED, text)
+        ended = min(most, key=lambda call: call.moved)
+        self._forget(ended)
+        ended.end_now(f"{text}, and this client has {len(most) + 1} of them")
 
     def _stream_main(self, handler: StreamHandler, call: StreamCall) -> None:
         try:
@@ -239,10 +256,14 @@ class Front:
             self.call(self._stream_ended, threading.current_thread())
 
     def _stream_ended(self, thread: threading.Thread) -> None:
-        address = self._handlers.pop(thread)
-        self._streams_of[address] -= 1
-        if not self._streams_of[address]:
-            del self._streams_of[address]
+        self._forget(self._handlers.pop(thread))
+
+    def _forget(self, call: StreamCall) -> None:
+        """A stream is not counted any more."""
+        streams = self._streams_of.get(call.address, {})
+        streams.pop(call, None)
+        if not streams:
+            self._streams_of.pop(call.address, None)
 
     def run_http(self, request: http1.Request, answered: Callable[[http1.Request, http1.Answer], None]) -> None:
         """Answer a request from the pool; ``answered`` is called on the loop's thread."""

@@ -204,7 +204,7 @@ class Peer(asyncio.Protocol):
                 raise Refusal(UNIMPLEMENTED, f"unknown method {path.decode(errors='replace')}")
             message = message_of(call.body, call.headers, methods.max_request)
             stream = StreamCall(self, stream_id, message, call.headers)
-            self.front.run_stream(methods.stream[path], stream, self.address)
+            self.front.run_stream(methods.stream[path], stream)
             self.streams[stream_id] = stream
         except Exception as error:  # the call's last resort: the others on this connection must not fall with it
             refusal = refusal_of(error)

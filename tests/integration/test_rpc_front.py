@@ -474,7 +474,7 @@ def test_one_address_does_not_lock_the_others_out():
             greedy.call(stream_id, b"Wait", b"x")
         other.call(1, b"Wait", b"x")
         until(lambda: server.calls.qsize() == 4)
-        assert server.front._streams_of == {"127.0.0.1": 3, "127.0.0.2": 1}
+        until(lambda: {address: len(calls) for address, calls in server.front._streams_of.items()} == {"127.0.0.1": 3, "127.0.0.2": 1})
         greedy.kill()
         other.kill()
         until(lambda: not server.front._streams_of)
@@ -588,6 +588,34 @@ def test_unfinished_requests_are_bounded_for_a_connection(server, channel):
     assert unary(channel, "Write")(b"others go on") == b""
     client.kill()
     until(lambda: server.front.budget.held == 0)
+
+
+def test_a_newcomer_takes_the_place_of_who_has_many():
+    server = Server(max_streams=6, max_streams_per_peer=5)
+    try:
+        many, few = Raw(server), Raw(server, source="127.0.0.2")
+        for stream_id in (1, 3, 5, 7):
+            many.call(stream_id, b"Wait", b"x")
+        for stream_id in (1, 3):
+            few.call(stream_id, b"Wait", b"x")
+        calls = [server.calls.get(timeout=PATIENCE) for _ in range(6)]
+        of_many = sorted((call for call in calls if call.address == "127.0.0.1"), key=lambda call: call.stream_id)
+        of_many[0].send([b"this one moves"])
+        until(lambda: of_many[0].moved > max(call.moved for call in of_many[1:]))
+        newcomer = Raw(server, source="127.0.0.3")
+        newcomer.call(1, b"Wait", b"x")
+        assert server.calls.get(timeout=PATIENCE).address == "127.0.0.3"
+        assert server.ended.get(timeout=PATIENCE) is True
+        ended = next(f for f in many.frames() if f[0] == HEADERS and f[1] & END_STREAM)
+        assert ended[2] == min(of_many[1:], key=lambda call: call.moved).stream_id and b"this client has 4 of them" in ended[3]
+        until(lambda: {a: len(c) for a, c in server.front._streams_of.items()} == {"127.0.0.1": 3, "127.0.0.2": 2, "127.0.0.3": 1})
+        few.call(5, b"Wait", b"x")
+        assert b"more than 6 streams" in next(f[3] for f in few.frames() if f[2] == 5), "who has two already waits for its turn"
+        for client in (many, few, newcomer):
+            client.kill()
+        until(lambda: not server.front._streams_of and not server.front._handlers)
+    finally:
+        server.front.stop(0)
 
 
 def half_a_request(client, stream_id, size, come):
