@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import errno
 import re
 import socket
 import struct
@@ -13,7 +14,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from binlog_source.pump import reading
+from binlog_source.pump import reading, server
 from binlog_source.pump.process import PumpProcess
 from binlog_source.pump.server import EmbeddedPump
 from binlog_source.pump.writer import PumpWriter
@@ -349,5 +350,44 @@ def test_a_slow_reader_of_a_huge_binlog_is_not_ended_while_others_wait(tmp_path,
                     got += came
                     time.sleep(came / (8 << 20))
                 assert [entity.meta.commitTs for entity in pull.take(1)] == [11]
+    finally:
+        pump.stop()
+
+
+@pytest.mark.parametrize("left", ["", "\n", "\0" * 12], ids=["nothing", "blank", "zeros"])
+@pytest.mark.parametrize("configured", ["", "pump-9"])
+def test_an_empty_node_file_is_as_none(tmp_path, caplog, left, configured):
+    """What a crash or a full disk leaves between a file's creation and its content."""
+    node = tmp_path / ".node"
+    node.write_text(left)
+    pump = EmbeddedPump(config(tmp_path, node_id=configured)).start()
+    try:
+        made = f"{socket.gethostname()}:{pump.address.partition(':')[2]}"
+        assert pump.node_id == (configured or made)
+        assert f"{node} is empty" in caplog.text
+        assert node.read_text() == (left if configured else made)
+    finally:
+        pump.stop()
+
+
+def test_the_node_file_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
+    def dies(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", dies)
+    with pytest.raises(OSError, match="No space left"):
+        server._write_whole(tmp_path / ".node", "host:8250")
+    assert not (tmp_path / ".node").exists()
+    monkeypatch.undo()
+    server._write_whole(tmp_path / ".node", "host:8250")
+    assert [path.name for path in tmp_path.iterdir()] == [".node"]
+    assert (tmp_path / ".node").read_text() == "host:8250" and (tmp_path / ".node").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_node_file_wins_over_the_setting(tmp_path, caplog):
+    (tmp_path / ".node").write_text("pump-7\n")
+    pump = EmbeddedPump(config(tmp_path, node_id="pump-9")).start()
+    try:
+        assert pump.node_id == "pump-7" and "node-id pump-9 is ignored" in caplog.text
     finally:
         pump.stop()
