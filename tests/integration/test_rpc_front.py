@@ -630,12 +630,11 @@ def test_the_client_that_holds_the_most_for_nothing_makes_room():
         modest, greedy = Raw(server), Raw(server)
         half_a_request(modest, 1, 3000, 2000)
         until(lambda: server.front.budget.held > 2000)
-        with pytest.raises(ConnectionError):
-            for stream_id in range(1, 2001, 2):
+        with contextlib.suppress(ConnectionError):
+            for stream_id in range(1, 801, 2):
                 half_a_request(greedy, stream_id, 4000, 3990)
                 assert server.front.budget.held <= 2 * MIB + READ
-            greedy.socket.recv(1)
-        until(lambda: server.front.budget.held < 3000)
+        until(lambda: len(server.front._peers) == 1 and server.front.budget.held < 3000)
         modest.socket.sendall(frame(DATA, END_STREAM, 1, b"x" * 1000))
         assert modest.body(1) == b"\0" * 5
         assert server.messages.get_nowait() == b"x" * 3000
