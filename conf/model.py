@@ -211,6 +211,10 @@ class PumpConfig:
     """PullBinlogs at the same time."""
     max_pulls_per_peer: int = 64
     """PullBinlogs at the same time from one address: so that nobody locks the Drainers out."""
+    max_connections: int = 4096
+    """Connections at the same time, at most for half of the process's descriptors; above it idle ones are closed."""
+    max_connections_per_peer: int = 512
+    """Connections at the same time from one address."""
     stop_write_at_available_space: str = "10 GiB"
     """Free space on the data directory's disk at which binlogs are refused: ``10 GiB``, ``42 MB``; empty = never."""
     max_file_size: int = 500 * 1024 * 1024
@@ -244,3 +248,5 @@ class PumpConfig:
         _require(self.kv_chan_cap >= 1, "kv-chan-cap must be at least 1")
         _require(self.max_unfinished_bytes >= 1 << 20, "max-unfinished-bytes must be at least 1 MiB")
         _require(1 <= self.max_pulls_per_peer <= self.max_pulls, "max-pulls-per-peer must be at least 1 and at most max-pulls")
+        each, total = self.max_connections_per_peer, self.max_connections
+        _require(1 <= each <= total, "max-connections-per-peer must be at least 1 and at most max-connections")

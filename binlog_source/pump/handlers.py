@@ -4,7 +4,7 @@
     PullBinlogs                     a thread each; bytes pass through: no answer is parsed or marshalled here
 
 Promises: an OK means durable. A refusal is UNKNOWN with a real Pump's text. While more than ``HOLD_BYTES`` wait for the disk nothing is read
-from the sockets, so that memory stays bounded.
+from the sockets, so that memory stays bounded. What pulls read that is large is bounded for all of them together (``reading``).
 """
 
 import threading
@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 
 from binlog_source.damage import KNOWN_KEY
 from binlog_source.pump.messages import in_pieces
+from binlog_source.pump.reading import Room, Seat
 from binlog_source.pump.same_log import holds
 from binlog_source.pump.service import Flush, PumpService
 from binlog_source.pump.storage.pointer import Pointer
@@ -49,6 +50,7 @@ class Handlers:
         self._service = service
         self._front = front
         self._stopping = stopping
+        self._room = Room()
         self._gathered: list[Request] = []
         self._waiting_bytes = 0
 
@@ -56,7 +58,8 @@ class Handlers:
         """The methods under their wire names, beside the HTTP endpoints."""
         unary = {b"/binlog.Pump/WriteBinlog": self._write, b"/binlog.Pump/WriteBinlogBatch": self._write_batch}
         limits = (config.max_message_size, config.max_unfinished_bytes, config.max_pulls, config.max_pulls_per_peer)
-        return Methods(unary, {b"/binlog.Pump/PullBinlogs": self._pull}, http, *limits)
+        connections = (config.max_connections, config.max_connections_per_peer)
+        return Methods(unary, {b"/binlog.Pump/PullBinlogs": self._pull}, http, *limits, *connections)
 
     def _write(self, data: bytes, ticket: Ticket) -> None:
         try:
@@ -122,7 +125,9 @@ class Handlers:
         batched = call.headers.get(BATCH_KEY) == b"1"
         piece = call.headers.get(PIECE_KEY, b"")
         store = self._service.store
+        seat = Seat(self._room, call)
         call.on_cancel(store.wake)
+        call.on_cancel(self._room.wake)
         try:
             if delivery not in DELIVERIES:
                 raise Refusal(UNKNOWN, f"{DELIVERY_KEY.decode()} {delivery!r} is none of {', '.join(DELIVERIES)}")
@@ -133,18 +138,19 @@ class Handlers:
             if seen is not None:
                 echo.append((SEEN_KEY.encode(), (YES if holds(store, seen) else NO).encode()))
             call.start([*echo, (BATCH_KEY, b"1")] if batched else echo)
-            for flush in self._flushes(delivery, message.startFrom, call):
-                if not batched:
-                    call.send(flush)
-                    continue
-                for batch in _batches(flush, piece):
-                    call.send([batch])
+            for flush in self._flushes(delivery, message.startFrom, call, seat):
+                for batch in ([m] for m in _batches(flush, piece)) if batched else (flush,):
+                    call.send(batch)
+                if seat.holds:
+                    call.settle()
         except (ReplicationError, OSError) as error:
             self._service.metrics.rpc("PullBinlogs", "fail", (time.perf_counter() - begun,))
             raise Refusal(DATA_LOSS if isinstance(error, DamagedLog) else UNKNOWN, str(error)) from error
+        finally:
+            seat.give()
         self._service.metrics.rpc("PullBinlogs", "succ", (time.perf_counter() - begun,))
 
-    def _flushes(self, delivery: str, start: pump_pb2.Pos, call: StreamCall) -> Iterator[Flush]:
+    def _flushes(self, delivery: str, start: pump_pb2.Pos, call: StreamCall, seat: Seat) -> Iterator[Flush]:
         service = self._service
         known = frozenset(call.headers.get(KNOWN_KEY.encode(), b"").decode(errors="replace").split(","))
 
@@ -152,8 +158,8 @@ class Handlers:
             return self._stopping.is_set() or call.cancelled
 
         if delivery == "raw":
-            return service.pull_raw(Pointer(start.suffix, start.offset), stop, known)
-        return service.pull_tip(start.offset, stop, known) if delivery == "tip" else service.pull_sorted(start.offset, stop, known)
+            return service.pull_raw(Pointer(start.suffix, start.offset), stop, known, seat)
+        return service.pull_tip(start.offset, stop, known) if delivery == "tip" else service.pull_sorted(start.offset, stop, known, seat)
 
 
 def _batches(flush: Flush, piece: bytes) -> Iterator[bytes]:

@@ -7,8 +7,10 @@
 The answers are made in ``service.py``, the gRPC methods in ``handlers.py``, the HTTP pages in ``status.py``, what it does by itself in ``heart.py``.
 """
 
+import contextlib
 import json
 import logging
+import os
 import socket
 import threading
 import time
@@ -44,6 +46,7 @@ _GRACE = 10.0
 _GC_EVERY = 3600.0
 _DRAINERS_EVERY = 600.0
 _SAFE_POLL = 1.0
+_BLANK = " \t\r\n\0"
 _FAKE_AGAIN = 10.0
 """Seconds without news of a Drainer after which a closing Pump writes another fake binlog."""
 
@@ -326,16 +329,31 @@ def _node_id(config: PumpConfig, directory: Path, port: int) -> str:
     """What ``.node`` says, else the setting, else hostname:port, which is written there (pump.md 1)."""
     file = directory / ".node"
     if file.exists():
-        known = file.read_text().strip()
-        if config.node_id and config.node_id != known:
-            _log.warning("node-id %s is ignored: %s says %s", config.node_id, file, known)
-        return known
+        known = file.read_text(errors="replace").strip(_BLANK)
+        if known:
+            if config.node_id and config.node_id != known:
+                _log.warning("node-id %s is ignored: %s says %s", config.node_id, file, known)
+            return known
+        _log.warning("%s is empty, as though it were not there: a Pump died, or its disk was full, before it was written", file)
     if config.node_id:
         return config.node_id
     made = f"{socket.gethostname()}:{port}"
-    file.touch(0o600)
-    file.write_text(made)
+    _write_whole(file, made)
     return made
+
+
+def _write_whole(file: Path, text: str) -> None:
+    """A small file that is there with all of its content, or not at all."""
+    unfinished = file.with_name(f"{file.name}.tmp")
+    unfinished.unlink(missing_ok=True)
+    unfinished.touch(0o600)
+    with unfinished.open("w") as out:
+        out.write(text)
+        out.flush()
+        os.fsync(out.fileno())
+    unfinished.replace(file)
+    with contextlib.closing(RealFileSystem().open_dir(file.parent)) as directory:
+        directory.sync()
 
 
 def _figures(store: Store, space: Space) -> StoreFigures:

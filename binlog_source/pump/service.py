@@ -1,17 +1,19 @@
 """What a Pump answers: WriteBinlog and the three deliveries of PullBinlogs, without a word of gRPC.
 
 Promises: a ``pull_*`` is an endless iterator of *flushes*; a flush is a list of finished PullBinlogResp messages that should leave at once.
+What is large is a flush of its own, for which room is asked (``reading``) before it is read, and given back when the next one is asked for.
 It ends when ``stop()`` says so, within the time of one wake-up, or with ``DamagedLog`` before the first thing behind a damaged place of the
 log that the reader does not know of. Contract of the deliveries: docs/architecture.md.
 """
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 
 from binlog_source.damage import Damage
 from binlog_source.pump import messages
 from binlog_source.pump.metrics import PumpMetrics
+from binlog_source.pump.reading import LARGE, Seat, seat_of_its_own
 from binlog_source.pump.space import Space
 from binlog_source.pump.storage.index import Entry
 from binlog_source.pump.storage.pointer import Pointer
@@ -69,7 +71,7 @@ class PumpService:
             self._space.require()
         return records
 
-    def pull_sorted(self, last: int, stop: Stop, known: Collection[str] = ()) -> Iterator[Flush]:
+    def pull_sorted(self, last: int, stop: Stop, known: Collection[str] = (), seat: Seat | None = None) -> Iterator[Flush]:
         """Complete Commits and fakes with ts > ``last``, ascending, as far as the sorted promise goes; then what comes.
 
         ``known``: the damaged places (``Damage.place``) that the reader knows of.
@@ -82,6 +84,7 @@ class PumpService:
             _log.error("Pump %s: binlogs after %d are asked for, but up to %d they may be collected", self.node_id, last, self.store.gc_ts)
             last = self.store.gc_ts
         begun = last
+        seat = seat or seat_of_its_own()
         while not stop():
             state = self.store.state
             damage = self._next_damage(last, known)
@@ -92,7 +95,7 @@ class PumpService:
                     f"Pump {self.node_id}: GC has overtaken a reader at {last}; binlogs up to {self.store.gc_ts} may be collected"
                 )
             if found.delivered:
-                yield from self._sorted_flushes(found.delivered, found.prewrites)
+                yield from self._sorted_flushes(found.delivered, found.prewrites, seat, stop)
                 last = found.delivered[-1].ts
                 if len(found.delivered) == _SCAN_LIMIT:
                     continue
@@ -104,12 +107,21 @@ class PumpService:
         """The first place where a reader that has everything up to ``last`` may miss something."""
         return min((d for d in self.store.damages() if d.concerns(last, known)), key=lambda d: d.after_ts, default=None)
 
-    def _sorted_flushes(self, entries: Sequence[Entry], near: dict[int, Entry]) -> Iterator[Flush]:
+    def _sorted_flushes(self, entries: Sequence[Entry], near: dict[int, Entry], seat: Seat, stop: Stop) -> Iterator[Flush]:
         flush: Flush = []
         size = 0
         for entry in entries:
+            large = entry.length > LARGE
             try:
-                found = self._complete(entry, near)
+                if large and not (yield from _admitted(entry.length, flush, seat, stop)):
+                    return
+                payload = self._payload(entry, entry.ts)
+                prewrite = self._prewrite_of(payload, entry, near) if entry.kind is Kind.COMMIT else None
+                if prewrite is not None and entry.length + prewrite.length > LARGE:
+                    large = True
+                    if not (yield from _admitted(entry.length + prewrite.length, flush, seat, stop)):
+                        return
+                found = self._complete(payload, entry, prewrite)
             except (DamagedLog, BinlogPurged):
                 if flush:
                     yield flush
@@ -117,24 +129,29 @@ class PumpService:
             if found is None:
                 self.metrics.lost()
                 _log.warning("Pump %s: the Commit at %d has no Prewrite here and is skipped", self.node_id, entry.ts)
+                seat.give()
                 continue
             flush.append(found)
-            size += len(found)
-            if size >= FLUSH_BYTES:
+            size = size + len(found) if len(flush) > 1 else len(found)
+            if large or size >= FLUSH_BYTES:
                 yield flush
-                flush, size = [], 0
+                flush = []
+                seat.give()
         if flush:
             yield flush
 
-    def _complete(self, entry: Entry, near: dict[int, Entry]) -> bytes | None:
+    def _prewrite_of(self, commit: bytes, entry: Entry, near: dict[int, Entry]) -> Entry | None:
+        begun = read(commit).start_ts
+        prewrite = near.get(begun) or self.store.prewrite(begun)
+        if prewrite is None:
+            self._require_whole_before(entry)
+        return prewrite
+
+    def _complete(self, payload: bytes, entry: Entry, prewrite: Entry | None) -> bytes | None:
         """The message of a fake, or of a Commit with what its Prewrite holds; None when that is on another Pump."""
-        payload = self._payload(entry, entry.ts)
         start_ts, commit_ts = head_varints(payload)
         if entry.kind is Kind.COMMIT:
-            begun = read(payload).start_ts
-            prewrite = near.get(begun) or self.store.prewrite(begun)
             if prewrite is None:
-                self._require_whole_before(entry)
                 return None
             payload = completed(payload, self._payload(prewrite, entry.ts))
         return messages.message(payload, start_ts, commit_ts)
@@ -159,7 +176,7 @@ class PumpService:
         _log.error("%s", text)
         return DamagedLog(text)
 
-    def pull_raw(self, start: Pointer, stop: Stop, known: Collection[str] = ()) -> Iterator[Flush]:
+    def pull_raw(self, start: Pointer, stop: Stop, known: Collection[str] = (), seat: Seat | None = None) -> Iterator[Flush]:
         """Records in log order from ``start`` on, and the promise whenever the end of the log is reached.
 
         ``known``: the damaged places (``Damage.place``) that the reader knows of.
@@ -176,12 +193,14 @@ class PumpService:
         if start < beginning and start != Pointer(0, 0):
             raise BinlogPurged(f"Pump {self.node_id}: position {start} has been collected; the oldest one kept is {beginning}")
         at, promised = start, False
+        place = seat or seat_of_its_own()
         while not stop():
             state = self.store.state
             news = state.at != at
             short = self._shortened(at, known)
             last_piece: Flush = []
-            for piece in self.store.scan(at, state.at if short is None else Pointer(short.file_id, short.begin)):
+            upto = state.at if short is None else Pointer(short.file_id, short.begin)
+            for piece in self.store.scan(at, upto, lambda size: place.take(size, stop)):
                 if last_piece:
                     yield last_piece
                     if stop():
@@ -191,6 +210,14 @@ class PumpService:
                 if damage is not None:
                     yield [message for message, offset in zip(last_piece, piece.offsets, strict=True) if offset < damage.begin]
                     raise self._damaged(damage)
+                if place.holds:
+                    piece.payloads.clear()
+                    yield last_piece
+                    last_piece = []
+                    place.give()
+            place.give()
+            if stop():
+                return
             if short is not None:
                 yield last_piece
                 raise self._damaged(short)
@@ -241,6 +268,14 @@ class PumpService:
             time.sleep(_CALM)
         if not stop() and self.store.state.at == seen.at:
             self.store.wait_past(seen, _WAIT)
+
+
+def _admitted(size: int, flush: Flush, seat: Seat, stop: Stop) -> Generator[Flush, None, bool]:
+    """Room for something large, once what was gathered has left; False: ``stop`` said so."""
+    if flush:
+        yield flush.copy()
+        flush.clear()
+    return seat.take(size, stop)
 
 
 def _raw_messages(piece: Piece) -> Flush:

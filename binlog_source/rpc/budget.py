@@ -1,16 +1,19 @@
 """Memory for requests that are not complete: one budget for a server, a share of it for each connection.
 
-    small   what every stream's first window admits is counted as it comes; over the budget, the greediest connection must go
-    large   a request that says that it is longer asks for the rest; its window is opened when that is granted, in turn
+    small   what every stream's first window admits is counted as it comes; over one half of the budget, somebody must make room
+    large   a request that says that it is longer asks for the rest; its window is opened when the other half has room, in turn
     huge    one at a time for the whole server, beside the budget: so that a binlog of any size passes
 
-Promises: pure. ``held`` never passes ``capacity`` by grants. A connection has at most a quarter of it in grants, so that no one
-keeps the others waiting alone. What is granted is taken from the budget at once, whether its bytes come or not.
+Promises: pure. Grants never pass their half, and what came unasked never keeps them waiting. A connection has at most a quarter of the budget in
+grants, so that no one keeps the others waiting alone; addresses take turns, the one first whose last turn is the longest ago. What is granted is
+taken from the budget at once, whether its bytes come or not.
 """
 
 from collections.abc import Callable
 
 DEFAULT_CAPACITY = 256 << 20
+_REMEMBERED = 4096
+"""Owners whose last turn is remembered."""
 
 
 class Budget:
@@ -19,10 +22,16 @@ class Budget:
     def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
         """``capacity``: bytes."""
         self.capacity = capacity
-        self.held = 0
-        self.waiting: dict[tuple[Share, int], int] = {}
-        """Bytes asked for and not granted yet, in turn."""
+        self.counted = 0
+        """Bytes that came without having been asked for."""
+        self.excused = 0
+        """Of these, what belongs to requests whose rest was asked for: they wait for us."""
+        self.lent = 0
+        """Bytes that were granted."""
+        self.waiting: dict[str, dict[tuple[Share, int], int]] = {}
+        """Bytes asked for and not granted yet, in turn, by owner."""
         self._huge: tuple[Share, int] | None = None
+        self._turns: dict[str, None] = {}  # owners, the one whose turn was last at the end
         self.full = False
         """Whether somebody waits for the server's room."""
 
@@ -32,15 +41,20 @@ class Budget:
         return self.capacity // 4
 
     @property
+    def held(self) -> int:
+        """Bytes, without the huge request's."""
+        return self.counted + self.lent
+
+    @property
     def overdrawn(self) -> bool:
-        """Whether more is held than there should be."""
-        return self.held > self.capacity
+        """Whether more came unasked than there is room for."""
+        return self.counted > self.capacity // 2
 
     def ask(self, share: "Share", stream_id: int, amount: int) -> bool:
         """Room for a request's rest; False: ``share.granted`` tells when there is."""
         key = (share, stream_id)
         if not self._fits(share, amount):
-            self.waiting[key] = amount
+            self.waiting.setdefault(share.owner, {})[key] = amount
             return False
         self._lend(key, amount)
         return True
@@ -50,50 +64,74 @@ class Budget:
             return self._huge is None
         if share.lent + amount > self._largest:
             return False
-        self.full = self.full or self.held + amount > self.capacity
+        self.full = self.full or self.lent + amount > self.capacity // 2
         return not self.full
 
     def _lend(self, key: tuple["Share", int], amount: int) -> None:
         share, stream_id = key
         share.grants[stream_id] = amount
+        self._turns.pop(share.owner, None)
+        self._turns[share.owner] = None
+        if len(self._turns) > _REMEMBERED:
+            del self._turns[next(iter(self._turns))]
         if amount > self._largest:
             self._huge = key
         else:
-            self.held += amount
+            self.lent += amount
             share.lent += amount
 
     def forget(self, share: "Share", stream_id: int) -> None:
         """The request is complete, or given up: whatever it asked for or was granted."""
         key = (share, stream_id)
-        self.waiting.pop(key, None)
+        self._wait_no_more(key)
         amount = share.grants.pop(stream_id, 0)
         if self._huge == key:
             self._huge = None
         elif amount:
-            self.held -= amount
+            self.lent -= amount
             share.lent -= amount
+
+    def _wait_no_more(self, key: tuple["Share", int]) -> None:
+        owner = key[0].owner
+        line = self.waiting.get(owner)
+        if line is not None and line.pop(key, None) is not None and not line:
+            del self.waiting[owner]
 
     def serve(self) -> None:
         """Grant what there is room for now. Who waits for the server's room is not overtaken; who waits for its own connection's is."""
         self.full = False
-        for key, amount in list(self.waiting.items()):
-            share, stream_id = key
-            if self._fits(share, amount):
-                del self.waiting[key]
-                self._lend(key, amount)
-                share.granted(stream_id)
+        if not self.waiting:
+            return
+        fit = self._that_fit()
+        for key in fit:
+            self._wait_no_more(key)
+        for share, stream_id in fit:
+            share.granted(stream_id)
+
+    def _that_fit(self) -> list[tuple["Share", int]]:
+        """Who is granted something now."""
+        turns = {owner: turn for turn, owner in enumerate(self._turns, 1)}
+        fit = []
+        for owner in sorted(self.waiting, key=lambda owner: turns.get(owner, 0)):
+            for key, amount in self.waiting[owner].items():
+                if self._fits(key[0], amount):
+                    self._lend(key, amount)
+                    fit.append(key)
+                elif self.full and self._huge is not None:
+                    return fit
+        return fit
 
 
 class Share:
     """One connection's."""
 
-    def __init__(self, budget: Budget, granted: Callable[[int], None]) -> None:
-        """``granted`` is called with the stream for which there is room at last."""
+    def __init__(self, budget: Budget, granted: Callable[[int], None], owner: str = "") -> None:
+        """``granted`` is called with the stream for which there is room at last; ``owner``: the client's address."""
         self.budget = budget
+        self.owner = owner
         self.granted = granted
-        self.counted = 0
-        """Bytes that came without having been asked for."""
-        self.lent = 0
+        self.counted = self.excused = self.lent = 0
+        """As in the budget."""
         self.grants: dict[int, int] = {}
         """Bytes by stream, whether they have come or not."""
 
@@ -102,10 +140,22 @@ class Share:
         """Bytes of the budget that are this connection's."""
         return self.counted + self.lent
 
-    def count(self, size: int) -> None:
-        """Bytes came, or (negative) are gone."""
+    @property
+    def idle(self) -> int:
+        """Bytes that came unasked, and whose client does not wait for us."""
+        return self.counted - self.excused
+
+    def count(self, size: int, *, asked: bool = False) -> None:
+        """Bytes came, or (negative) are gone; ``asked``: of a request whose rest was asked for."""
         self.counted += size
-        self.budget.held += size
+        self.budget.counted += size
+        if asked:
+            self.excuse(size)
+
+    def excuse(self, size: int) -> None:
+        """So many of the bytes that were counted belong to a request whose rest is asked for now."""
+        self.excused += size
+        self.budget.excused += size
 
     def ask(self, stream_id: int, amount: int) -> bool:
         """Room for the rest of a request; False: later."""
@@ -113,7 +163,7 @@ class Share:
 
     def release(self, stream_id: int, counted: int, *, asked: bool) -> None:
         """A request is complete, or given up; ``counted`` of it came without having been asked for."""
-        self.count(-counted)
+        self.count(-counted, asked=asked)
         if asked:
             self.budget.forget(self, stream_id)
         if asked or self.budget.full:
@@ -123,7 +173,9 @@ class Share:
         """The connection is gone."""
         self.granted = _nobody
         self.count(-self.counted)
-        for stream_id in {*self.grants, *(stream_id for share, stream_id in self.budget.waiting if share is self)}:
+        self.excuse(-self.excused)
+        line = self.budget.waiting.get(self.owner, {})
+        for stream_id in {*self.grants, *(stream_id for share, stream_id in line if share is self)}:
             self.budget.forget(self, stream_id)
         self.budget.serve()
 

@@ -46,13 +46,31 @@ class StreamCall:
         self._changed = threading.Condition()
         self._handed = 0
         self._backlog = 0
+        self._sent = 0
         self._cancelled = False
+        self.moved = 0.0
+        """On the loop: when something left for its client last, or when it began."""
         self._wakes: list[Callable[[], None]] = []
 
     @property
     def cancelled(self) -> bool:
         """Whether the client has gone, or the server stops."""
         return self._cancelled
+
+    @property
+    def address(self) -> str:
+        """The client's address."""
+        return self._peer.address
+
+    @property
+    def behind(self) -> int:
+        """Bytes of answers that have not left yet."""
+        return self._handed + self._backlog
+
+    @property
+    def taken(self) -> int:
+        """Bytes of answers that have left."""
+        return self._sent - self.behind
 
     def on_cancel(self, wake: Callable[[], None]) -> None:
         """Have ``wake`` called, on the loop's thread, when the client goes or the server stops."""
@@ -69,19 +87,35 @@ class StreamCall:
         """Send messages; waits while the client is behind. Nothing happens once it has gone."""
         data = b"".join(map(self._frame, messages))
         with self._changed:
-            self._changed.wait_for(lambda: self._handed + self._backlog <= BACKLOG_BYTES or self._cancelled)
+            self._changed.wait_for(lambda: self.behind <= BACKLOG_BYTES or self._cancelled)
             if self._cancelled:
                 return
+            self._sent += len(data)
             self._handed += len(data)
         self._peer.front.call(self._peer.stream_send, self, data)
+
+    def settle(self) -> None:
+        """Wait until all that was sent has left, or the client has gone."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self.behind or self._cancelled)
 
     def finish(self, status: int, text: str) -> None:
         """End the stream."""
         self._peer.front.call(self._peer.stream_finish, self.stream_id, status, text)
 
+    def end(self, text: str) -> None:
+        """From any thread: end the stream now, and drop what has not left; the client is told why."""
+        self._peer.front.call(self.end_now, text)
+
+    def end_now(self, text: str) -> None:
+        """On the loop: the same."""
+        self._peer.stream_end(self.stream_id, text)
+
     def left(self, backlog: int, taken: int) -> None:
         """On the loop: ``taken`` more bytes were handed over to it; of all that were, ``backlog`` bytes have not left yet."""
         with self._changed:
+            if backlog < self._backlog + taken:
+                self.moved = self._peer.front.now()
             self._handed -= taken
             self._backlog = backlog
             self._changed.notify_all()
@@ -118,3 +152,7 @@ class Methods:
     """Streams of answers at the same time, a thread each."""
     max_streams_per_peer: int = 64
     """And for one client's address."""
+    max_connections: int = 4096
+    """Connections at the same time; fewer where the process has few descriptors (``crowds``)."""
+    max_connections_per_peer: int = 512
+    """And from one client's address."""

@@ -7,7 +7,8 @@ Promises: a unary handler is called on the loop's thread and must not block: it 
 it later, many at once, if its client is still there. A stream handler runs in a thread, is slowed down by its client's flow control and
 learns of a client that goes away. What a handler raises refuses its own call and harms no other. ``hold`` stops reading from all sockets, so
 that what is not stored yet stays in the clients. A client that does not take its answers is not read either, so that memory stays bounded.
-What requests hold that are not complete is bounded (``budget``), and how long they take; so is how many streams one address has.
+What requests hold that are not complete is bounded (``budget``), and how long they take; so is how many streams one address has, and how many
+connections there are (``crowds``).
 ``stop`` returns when no handler is at work any more, unless one does not end in time.
 """
 
@@ -15,9 +16,9 @@ import asyncio
 import functools
 import logging
 import os
+import resource
 import socket
 import threading
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
@@ -25,6 +26,7 @@ from http import HTTPStatus
 from binlog_source.rpc import http1
 from binlog_source.rpc.budget import Budget
 from binlog_source.rpc.calls import Methods, StreamCall, StreamHandler, Ticket
+from binlog_source.rpc.crowds import Crowds, bounds
 from binlog_source.rpc.grpc_message import OK, RESOURCE_EXHAUSTED, Refusal
 from binlog_source.rpc.peer import LINGER, Peer, refusal_of
 from schemas.errors import ConfigError
@@ -32,10 +34,14 @@ from schemas.errors import ConfigError
 _log = logging.getLogger(__name__)
 
 _LISTEN_BACKLOG = 512
+_ACCEPT = 8
+"""Connections that are accepted at once: so many more descriptors than they may have are taken for a moment."""
 _HTTP_THREADS = 4
 LOOK = 1.0
 """Seconds between two looks at how long clients take."""
 _POLL = 0.005
+_MANY = 2
+"""Who has so many times the streams that another would have makes way for it."""
 _KEEPALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
@@ -56,8 +62,10 @@ class Front:
         self._pool = ThreadPoolExecutor(_HTTP_THREADS, thread_name_prefix=f"{name} http")
         self._servers: list[asyncio.Server] = []
         self._peers: dict[Peer, None] = {}
-        self._handlers: dict[threading.Thread, str] = {}
-        self._streams_of: Counter[str] = Counter()
+        self._crowds: Crowds[Peer] = Crowds()
+        self._dismissed = 0
+        self._handlers: dict[threading.Thread, StreamCall] = {}
+        self._streams_of: dict[str, dict[StreamCall, None]] = {}
         self.budget = Budget()
         """The memory for requests that are not complete."""
         self._deaf = False
@@ -95,7 +103,7 @@ class Front:
 
     async def _bind(self, addr: str, socket_path: str) -> None:
         host, _, port = addr.rpartition(":")
-        create = functools.partial(self._loop.create_server, lambda: Peer(self), backlog=_LISTEN_BACKLOG, start_serving=False)
+        create = functools.partial(self._loop.create_server, lambda: Peer(self), backlog=_ACCEPT, start_serving=False)
         server = await create(host.strip("[]") or None, int(port))
         self._servers.append(server)
         self.port = server.sockets[0].getsockname()[1]
@@ -105,13 +113,17 @@ class Front:
                 listener.setsockopt(level, option, value)
         if socket_path:
             # a socket that was left behind is replaced, another file is not
-            unix = self._loop.create_unix_server(lambda: Peer(self), socket_path, backlog=_LISTEN_BACKLOG, start_serving=False)
+            unix = self._loop.create_unix_server(lambda: Peer(self), socket_path, backlog=_ACCEPT, start_serving=False)
             self._servers.append(await unix)
             self._socket_path = socket_path
 
     async def _serve(self) -> None:
         for server in self._servers:
             await server.start_serving()
+            for listener in server.sockets:
+                # asyncio accepts as many at once as may wait: here more wait
+                with listener.dup() as same:
+                    same.listen(_LISTEN_BACKLOG)
         self._look()
 
     def _look(self) -> None:
@@ -119,6 +131,9 @@ class Front:
         deaf, self._deaf = self._deaf or self.held, self.held
         for peer in list(self._peers):
             peer.look(self.now(), deaf)
+        if self._dismissed:
+            _log.warning("%s: %d connections were closed for want of room: %d are there", self._name, self._dismissed, len(self._peers))
+            self._dismissed = 0
         self._loop.call_later(LOOK, self._look)
 
     def now(self) -> float:
@@ -126,9 +141,16 @@ class Front:
         return self._loop.time()
 
     def relieve_memory(self) -> None:
-        """On the loop's thread: while unfinished requests hold more than they may, the client goes that holds the most."""
+        """On the loop's thread: while more came of unfinished requests than there is room for, the client goes that holds the most for nothing.
+
+        Where most of it belongs to requests that wait for memory, that is nobody's fault: one is refused of who has the most of them.
+        """
         while self.budget.overdrawn:
-            max(self._peers, key=lambda peer: peer.held_bytes).evict()
+            shares = {peer: peer.share for peer in self._peers}
+            held = {peer: share for peer, share in shares.items() if share is not None}
+            waiting = max(held, key=lambda peer: held[peer].excused)
+            if 2 * self.budget.excused <= self.budget.counted or not waiting.make_room():
+                max(held, key=lambda peer: held[peer].idle).evict()
 
     def call(self, act: Callable[..., None], *arguments: object) -> None:
         """Have ``act`` called on the loop's thread; nothing happens once the loop is closed."""
@@ -171,32 +193,57 @@ class Front:
                 if not self.held:
                     peer.go_on()
 
-    def joined(self, peer: Peer) -> None:
+    def joined(self, peer: Peer, descriptor: int) -> None:
         """A connection was made."""
         self._peers[peer] = None
+        self._crowds.add(peer, peer.address)
+        limits = bounds(self.methods.max_connections, self.methods.max_connections_per_peer, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        goes = self._crowds.one_too_many(peer, peer.address, limits)
+        for dismissed in {goes, peer} if descriptor >= limits.descriptors else {goes}:
+            if dismissed is not None:
+                self._dismissed += 1
+                self._crowds.remove(dismissed, dismissed.address)
+                dismissed.dismiss()
         if self.held:
             peer.attend()
 
     def left(self, peer: Peer) -> None:
         """A connection was lost."""
         self._peers.pop(peer, None)
+        self._crowds.remove(peer, peer.address)
 
-    def run_stream(self, handler: StreamHandler, call: StreamCall, address: str) -> None:
+    def run_stream(self, handler: StreamHandler, call: StreamCall) -> None:
         """Answer a call from a thread of its own.
 
         Raises:
             Refusal: too many are at work, in all or for its address.
         """
-        methods = self.methods
-        if len(self._handlers) >= methods.max_streams:
-            raise Refusal(RESOURCE_EXHAUSTED, f"{self._name}: more than {methods.max_streams} streams at the same time")
-        if self._streams_of[address] >= methods.max_streams_per_peer:
+        methods, address = self.methods, call.address
+        own = self._streams_of.get(address, {})
+        if len(own) >= methods.max_streams_per_peer:
             text = f"{self._name}: more than {methods.max_streams_per_peer} streams from {address or 'the Unix socket'} at the same time"
             raise Refusal(RESOURCE_EXHAUSTED, text)
+        if sum(map(len, self._streams_of.values())) >= methods.max_streams:
+            self._make_way(len(own))
         thread = threading.Thread(target=self._stream_main, args=(handler, call), name=f"{self._name} stream", daemon=True)
         thread.start()
-        self._handlers[thread] = address
-        self._streams_of[address] += 1
+        call.moved = self.now()
+        self._handlers[thread] = call
+        self._streams_of.setdefault(address, {})[call] = None
+
+    def _make_way(self, own: int) -> None:
+        """End a stream of the address that has the most, for one that has ``own``: the one that has not moved for the longest.
+
+        Raises:
+            Refusal: nobody has many more, or those that were ended do not end.
+        """
+        most = max(self._streams_of.values(), key=len)
+        text = f"{self._name}: more than {self.methods.max_streams} streams at the same time"
+        if len(most) < _MANY * (own + 1) or len(self._handlers) >= _MANY * self.methods.max_streams:
+            raise Refusal(RESOURCE_EXHAUSTED, text)
+        ended = min(most, key=lambda call: call.moved)
+        self._forget(ended)
+        ended.end_now(f"{text}, and this client has {len(most) + 1} of them")
 
     def _stream_main(self, handler: StreamHandler, call: StreamCall) -> None:
         try:
@@ -209,10 +256,14 @@ class Front:
             self.call(self._stream_ended, threading.current_thread())
 
     def _stream_ended(self, thread: threading.Thread) -> None:
-        address = self._handlers.pop(thread)
-        self._streams_of[address] -= 1
-        if not self._streams_of[address]:
-            del self._streams_of[address]
+        self._forget(self._handlers.pop(thread))
+
+    def _forget(self, call: StreamCall) -> None:
+        """A stream is not counted any more."""
+        streams = self._streams_of.get(call.address, {})
+        streams.pop(call, None)
+        if not streams:
+            self._streams_of.pop(call.address, None)
 
     def run_http(self, request: http1.Request, answered: Callable[[http1.Request, http1.Answer], None]) -> None:
         """Answer a request from the pool; ``answered`` is called on the loop's thread."""

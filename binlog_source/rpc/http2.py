@@ -9,10 +9,13 @@ Rules
 -----
 * A request is handed out when it is complete, or as soon as it is too large; PullBinlogs too is one message up and many down.
 * A stream's first window admits what most requests need. gRPC says at a message's beginning how long it is: the window is opened for the
-  rest of a longer one when the server's ``Budget`` grants it. So a connection holds at most ``MAX_STREAMS * DEFAULT_WINDOW`` bytes
-  of unfinished requests, and what it was granted.
-* A request must be complete ``PATIENCE`` seconds after it began or, if it is a large one, at ``SLOWEST`` bytes a second from its grant on.
-* Frames that bring nothing (``COSTS``) use up an allowance, which time and our own DATA refill: floods end, honest clients never notice.
+  rest of a longer one when the server's ``Budget`` grants it. So a connection holds at most ``MAX_STREAMS * FIRST_WINDOW`` bytes
+  of unfinished requests (HTTP/2's own first window, until its client has heard of ours), and what it was granted.
+* A request must be complete ``PATIENCE`` seconds after it began. One that was granted memory must go on instead: in every ``PATIENCE`` seconds at
+  ``SLOWEST`` bytes a second or to its end, and it must not be silent for ``SILENCE`` seconds, for others wait. How long it says it is earns no time.
+* Frames that bring nothing (``COSTS``) use up an allowance, which time and our own DATA refill: floods end, honest clients never notice. So do
+  wider windows, of which there may be as many as what we send is worth (``Sender.worth``): not one for a byte. They have an effect once for
+  all that was read at once.
 * After ``goaway`` calls under way go on, new ones are passed over: their client knows that it may make them elsewhere.
 
 Promises: pure: no socket, thread or clock; ``now`` is any clock's seconds. A peer that breaks the protocol is a ``ProtocolFailure`` with the
@@ -80,12 +83,16 @@ MAX_STREAMS = 512
 MAX_FRAME = 1 << 16
 _WINDOW = MAX_STREAMS * DEFAULT_WINDOW
 """Of a connection, refilled as it is used: only the streams' windows hold anything back."""
+FIRST_WINDOW = 4096
+"""Of a stream: so small that thousands of large requests may wait for their turn."""
 _BEGINNING = 5
 _MAX_CONTINUATIONS = 32
 _SMALL_PART = 1024
 _MAX_ABANDONED = 4096
 PATIENCE = 30.0
-"""Seconds in which a request must be complete, but for what was granted to it."""
+"""Seconds in which a request must be complete, or go on if it was granted memory."""
+SILENCE = 10.0
+"""Seconds in which something must come of what was granted."""
 GRANT_PATIENCE = 60.0
 """Seconds that a large request waits for the server's memory."""
 SLOWEST = 256 << 10
@@ -115,22 +122,44 @@ class Cancelled(NamedTuple):
 Event = Call | Cancelled
 
 
+class _Allowance:
+    """How many frames of a kind there may be; time refills it, and what was earned."""
+
+    __slots__ = ("_at", "_earned", "_left")
+
+    def __init__(self) -> None:
+        self._left = float(CALM)
+        self._at = 0.0
+        self._earned = 0
+
+    def spend(self, cost: int, now: float, earned: int) -> bool:
+        """Whether there was as much left; ``earned`` so far."""
+        self._left -= cost
+        if self._left < 0:
+            self._left = min(CALM, self._left + max((now - self._at) * CALM_RATE + earned - self._earned, 0.0))
+            self._at, self._earned = now, earned
+        return self._left >= 0
+
+
 class _Request:
     """A request that is not complete."""
 
-    __slots__ = ("counted", "headers", "missing", "parts", "patience", "room", "since", "size", "waits", "whole")
+    __slots__ = ("before", "counted", "headers", "heard", "missing", "parts", "patience", "room", "seen", "since", "size", "waits", "whole")
 
     def __init__(self, headers: Mapping[bytes, bytes]) -> None:
         self.headers = headers
         self.parts: list[bytes | bytearray] = []
         self.size = 0
-        self.room = DEFAULT_WINDOW
+        self.room = FIRST_WINDOW
         self.whole = 0  # bytes that it says it has; 0: it has not said yet
         self.counted = 0
         self.missing = 0  # bytes that its first window does not admit; 0: none, or not asked for yet
         self.waits = False  # for that to be granted
         self.patience = PATIENCE
         self.since = -1.0  # when the patience began; negative: with the next look
+        self.before = 0  # its size then
+        self.heard = 0.0  # at the last look at which more had come than at the one before
+        self.seen = 0  # its size then
 
     def add(self, part: bytes) -> None:
         """More of the body; many small parts are kept as one, for each object costs more than its bytes."""
@@ -154,17 +183,41 @@ class _Request:
         """Let its time begin anew."""
         self.patience, self.since = seconds, -1.0
 
+    def overdue(self, now: float) -> str:
+        """Why it must go; "" if it may go on."""
+        if self.since < 0:
+            self._go_on(now)
+        if self.size > self.seen:
+            self.heard, self.seen = now, self.size
+        granted = self.missing > 0 and not self.waits
+        if granted and now - self.heard > SILENCE:
+            return f"the request is not complete, and nothing came of it for {SILENCE:g} s: {self.size} bytes came before"
+        if now - self.since <= self.patience:
+            return ""
+        if self.waits:
+            return f"no memory for a request of {self.whole} bytes within {self.patience:g} s: other large ones are under way"
+        if granted and self.size - self.before >= SLOWEST * self.patience:
+            self._go_on(now)
+            return ""
+        return f"the request is not complete after {self.patience:g} s: {self.size - self.before} bytes came"
+
+    def _go_on(self, now: float) -> None:
+        self.since = self.heard = now
+        self.before = self.seen = self.size
+
 
 class Connection:
     """The server side of one connection."""
 
-    def __init__(self, max_request: int = 1 << 62, budget: Budget | None = None, wake: Callable[[], None] = lambda: None) -> None:
-        """``wake`` is called when there is output outside ``receive``.
+    def __init__(
+        self, max_request: int = 1 << 62, budget: Budget | None = None, wake: Callable[[], None] = lambda: None, owner: str = ""
+    ) -> None:
+        """``wake`` is called when there is output outside ``receive``; ``owner``: the client's address.
 
         ``max_request``: bytes of a request's body. Never more than a stream's window admits: nobody waits for what cannot come.
         """
         self._max_request = min(max_request, WIDEST - 1)
-        self.share = Share(budget or Budget(), self._granted)
+        self.share = Share(budget or Budget(), self._granted, owner)
         """Of the server's memory for unfinished requests."""
         self._wake = wake
         self._now = 0.0
@@ -180,14 +233,15 @@ class Connection:
         self._continued = 0
         self._last_id = 0
         self._room = _WINDOW
-        self._allowance = float(CALM)
-        self._earned_at = 0.0
-        self._earned_by = 0
+        self._calm = _Allowance()
+        self._windows = _Allowance()
         self._leaving = False
         self.start, self.send, self.finish = self._sender.start, self._sender.send, self._sender.finish
         self.answer, self.queued, self.output = self._sender.answer, self._sender.queued, self._sender.output
+        self.cut_off = self._sender.cut_off
         """As the sender does it."""
-        settings = {SET_MAX_STREAMS: MAX_STREAMS, SET_MAX_FRAME: MAX_FRAME, SET_MAX_HEADERS: MAX_BLOCK}
+        self._overshoot = DEFAULT_WINDOW - FIRST_WINDOW  # of a stream's window, until the client has heard how wide it is
+        settings = {SET_MAX_STREAMS: MAX_STREAMS, SET_INITIAL_WINDOW: FIRST_WINDOW, SET_MAX_FRAME: MAX_FRAME, SET_MAX_HEADERS: MAX_BLOCK}
         self._sender.say(frame(SETTINGS, 0, 0, b"".join(SETTING.pack(*setting) for setting in settings.items())))
         self._sender.say(word_frame(WINDOW_UPDATE, 0, _WINDOW - DEFAULT_WINDOW))
 
@@ -195,6 +249,11 @@ class Connection:
     def busy(self) -> bool:
         """Whether a call is under way."""
         return bool(self._sender)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no call is under way whose request is complete."""
+        return len(self._sender) <= len(self._requests)
 
     def close(self) -> None:
         """Give back what the connection holds of the server's memory."""
@@ -232,6 +291,7 @@ class Connection:
             at = end
         if at < size:
             self._rest = data[at:]
+        self._sender.flow()
         return events
 
     def _frame(self, kind: int, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
@@ -273,13 +333,8 @@ class Connection:
         # PRIORITY and GOAWAY ask for nothing
 
     def _spend(self, cost: int, kind: int) -> None:
-        self._allowance -= cost
-        if self._allowance < 0:
-            earned = (self._now - self._earned_at) * CALM_RATE + self._sender.data_frames - self._earned_by
-            self._allowance = min(CALM, self._allowance + max(earned, 0.0))
-            self._earned_at, self._earned_by = self._now, self._sender.data_frames
-            if self._allowance < 0:
-                raise ProtocolFailure(ENHANCE_YOUR_CALM, f"too many frames that bring nothing; the last is of kind {kind}")
+        if not self._calm.spend(cost, self._now, self._sender.data_frames):
+            raise ProtocolFailure(ENHANCE_YOUR_CALM, f"too many frames that bring nothing; the last is of kind {kind}")
 
     def _require_known(self, stream_id: int, kind: int) -> None:
         """Refuse a frame on a stream that nobody has opened."""
@@ -372,7 +427,7 @@ class Connection:
             self._on_data_of_none(flags, stream_id)
             return
         request.room -= size
-        if request.room < 0:
+        if size and request.room < -self._overshoot:
             raise StreamFailure(FLOW_CONTROL_ERROR, "more than the stream's window")
         if len(part) < size:
             # padding is not kept
@@ -411,13 +466,15 @@ class Connection:
         return True
 
     def _make_room(self, stream_id: int, request: _Request, came: int) -> None:
-        """Count what came through the first window; ask for what that does not admit."""
-        fresh = min(came, DEFAULT_WINDOW - (request.size - came))
+        """Count what came without having been granted; ask for what the first window does not admit."""
+        first = FIRST_WINDOW if request.missing and not request.waits else DEFAULT_WINDOW
+        fresh = min(came, first - (request.size - came))
         if fresh > 0:
             self._count(request, fresh)
         missing = request.whole - request.size - request.room
-        if missing > 0 and not request.missing:
+        if missing > 0 and not request.missing and request.size < request.whole:
             request.missing = missing
+            self.share.excuse(request.counted)
             if self.share.ask(stream_id, missing):
                 self._open(stream_id, request)
             else:
@@ -431,12 +488,22 @@ class Connection:
     def _open(self, stream_id: int, request: _Request) -> None:
         request.waits = False
         request.room += request.missing
-        request.be_patient(PATIENCE + request.missing / SLOWEST)
+        request.be_patient(PATIENCE)
         self._sender.say(word_frame(WINDOW_UPDATE, stream_id, request.missing))
 
     def _count(self, request: _Request, size: int) -> None:
         request.counted += size
-        self.share.count(size)
+        self.share.count(size, asked=bool(request.missing))
+
+    def make_room(self) -> bool:
+        """Refuse the request that waits for memory since the shortest time; False: none waits."""
+        for stream_id, request in reversed(self._requests.items()):
+            if request.waits:
+                self._drop(stream_id)
+                self._give_up(stream_id, ended=False)
+                self.refuse(stream_id, UNAVAILABLE, f"no memory for a request of {request.whole} bytes: too many wait for it")
+                return True
+        return False
 
     def _drop(self, stream_id: int) -> None:
         """A request is complete, or given up: what it holds is free."""
@@ -475,17 +542,11 @@ class Connection:
     def expire(self, now: float) -> None:
         """Refuse what should have been complete, or granted, by ``now``."""
         for stream_id, request in list(self._requests.items()):
-            if request.since < 0:
-                request.since = now
-            elif now - request.since > request.patience:
+            why = request.overdue(now)
+            if why:
                 self._drop(stream_id)
                 self._give_up(stream_id, ended=False)
-                if request.waits:
-                    text = f"no memory for a request of {request.whole} bytes within {request.patience:g} s: other large ones are under way"
-                    self.refuse(stream_id, UNAVAILABLE, text)
-                else:
-                    text = f"the request is not complete after {request.patience:g} s: {request.size} bytes came"
-                    self.refuse(stream_id, DEADLINE_EXCEEDED, text)
+                self.refuse(stream_id, UNAVAILABLE if request.waits else DEADLINE_EXCEEDED, why)
 
     # Settings and windows.
 
@@ -493,6 +554,7 @@ class Connection:
         if len(payload) % SETTING.size or (flags & ACK and payload):
             raise ProtocolFailure(FRAME_SIZE_ERROR, f"SETTINGS of {len(payload)} bytes")
         if flags & ACK:
+            self._overshoot = 0
             return
         window = None
         for name, value in SETTING.iter_unpack(payload):
@@ -513,6 +575,8 @@ class Connection:
             self._sender.set_stream_window(window)
 
     def _on_window_update(self, stream_id: int, payload: bytes) -> None:
+        if not self._windows.spend(1, self._now, self._sender.worth):
+            raise ProtocolFailure(ENHANCE_YOUR_CALM, "too many WINDOW_UPDATE frames for what was sent")
         more = WORD.unpack(payload)[0] & WIDEST
         if stream_id:
             self._require_known(stream_id, WINDOW_UPDATE)

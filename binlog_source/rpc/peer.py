@@ -11,10 +11,13 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from binlog_source.rpc import http2
+from binlog_source.rpc.budget import Share
 from binlog_source.rpc.calls import BACKLOG_BYTES, Fields, StreamCall, Ticket
+from binlog_source.rpc.crowds import address_of
 from binlog_source.rpc.frames import ENHANCE_YOUR_CALM, ProtocolFailure
 from binlog_source.rpc.grpc_message import (
     INTERNAL,
+    RESOURCE_EXHAUSTED,
     UNIMPLEMENTED,
     Refusal,
     announced,
@@ -43,7 +46,9 @@ class Peer(asyncio.Protocol):
         self.front = front
         self._transport: asyncio.Transport | None = None
         self.address = ""
-        """The client's host; "" on a Unix socket."""
+        """The client's host, or network; "" on a Unix socket."""
+        self.heard = 0.0
+        """When it said something last."""
         self._turn = Turn(FIRST_WORD)
         self._since = 0.0  # when the turn was first seen
         self._head = b""
@@ -59,9 +64,9 @@ class Peer(asyncio.Protocol):
         self._transport = transport
         transport.set_write_buffer_limits(high=BACKLOG_BYTES)
         name = transport.get_extra_info("peername")
-        self.address = str(name[0]) if isinstance(name, tuple) else ""
-        self._since = self.front.now()
-        self.front.joined(self)
+        self.address = address_of(str(name[0])) if isinstance(name, tuple) else ""
+        self._since = self.heard = self.front.now()
+        self.front.joined(self, transport.get_extra_info("socket").fileno())
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: the connection is gone, and with it its calls."""
@@ -72,11 +77,17 @@ class Peer(asyncio.Protocol):
         self._transport = None
 
     @property
-    def held_bytes(self) -> int:
-        """Bytes of its requests that are not complete."""
+    def share(self) -> Share | None:
+        """Its share of the memory for requests that are not complete."""
         if self.connection is not None:
-            return self.connection.share.held
-        return self._http.share.held if self._http is not None else 0
+            return self.connection.share
+        return self._http.share if self._http is not None else None
+
+    def make_room(self) -> bool:
+        """Refuse one of its requests that wait for memory; False: none does."""
+        made = self.connection is not None and self.connection.make_room()
+        self.flush()
+        return made
 
     def look(self, now: float, deaf: bool) -> None:
         """Time has passed; ``deaf``: we did not listen meanwhile."""
@@ -87,6 +98,8 @@ class Peer(asyncio.Protocol):
             else:
                 self.connection.expire(now)
                 self.flush()
+            if self._paused:
+                self._relieve()
         turn = self._awaited()
         if turn != self._turn or deaf:
             self._turn, self._since = turn, now
@@ -101,7 +114,7 @@ class Peer(asyncio.Protocol):
     def evict(self) -> None:
         """The server's memory for unfinished requests is used up, mostly by this client."""
         if self.connection is not None:
-            text = f"{self.held_bytes} bytes of unfinished requests are more than the server has room for"
+            text = f"{self.connection.share.held} bytes of unfinished requests are more than the server has room for"
             self._fail(self.connection, ProtocolFailure(ENHANCE_YOUR_CALM, text))
         elif self._http is not None and self._transport is not None:
             self._http.share.close()
@@ -119,6 +132,7 @@ class Peer(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """asyncio: bytes came."""
+        self.heard = self.front.now()
         if self.connection is not None:
             self._h2_received(self.connection, data)
         elif self._http is not None:
@@ -136,7 +150,7 @@ class Peer(asyncio.Protocol):
         if len(head) < 3:
             return
         if head.startswith(b"PRI"):
-            self.connection = http2.Connection(self.front.methods.max_request + 5, self.front.budget, self.flush)
+            self.connection = http2.Connection(self.front.methods.max_request + 5, self.front.budget, self.flush, self.address)
             self._h2_received(self.connection, head)
         elif self._transport is not None:
             self._http = HttpPeer(self.front, self._transport)
@@ -144,7 +158,7 @@ class Peer(asyncio.Protocol):
 
     def _h2_received(self, connection: http2.Connection, data: bytes) -> None:
         try:
-            self._events.extend(connection.receive(data, self.front.now()))
+            self._events.extend(connection.receive(data, self.heard))
         except ProtocolFailure as failure:
             self._fail(connection, failure)
             return
@@ -190,7 +204,7 @@ class Peer(asyncio.Protocol):
                 raise Refusal(UNIMPLEMENTED, f"unknown method {path.decode(errors='replace')}")
             message = message_of(call.body, call.headers, methods.max_request)
             stream = StreamCall(self, stream_id, message, call.headers)
-            self.front.run_stream(methods.stream[path], stream, self.address)
+            self.front.run_stream(methods.stream[path], stream)
             self.streams[stream_id] = stream
         except Exception as error:  # the call's last resort: the others on this connection must not fall with it
             refusal = refusal_of(error)
@@ -219,6 +233,19 @@ class Peer(asyncio.Protocol):
         self.streams.pop(stream_id, None)
         if self.connection is not None:
             self.connection.finish(stream_id, status, text)
+            self.flush()
+
+    def stream_end(self, stream_id: int, text: str) -> None:
+        """End a stream whose client does not take it; what waits for it is dropped."""
+        if self.connection is None or self._transport is None or stream_id not in self.streams:
+            return
+        _log.warning("a stream of %s is ended: %s", self.address or "the Unix socket", text)
+        self.connection.cut_off(stream_id, RESOURCE_EXHAUSTED, text)
+        self._cancelled(stream_id)
+        if self._transport.get_write_buffer_size() > BACKLOG_BYTES:
+            # what waits is out of the connection's hands, and goes only with it
+            self._transport.abort()
+        else:
             self.flush()
 
     def pause_writing(self) -> None:
@@ -268,6 +295,24 @@ class Peer(asyncio.Protocol):
         if self._http is not None:
             return self._http.answering
         return self.connection is not None and self.connection.busy
+
+    @property
+    def idle(self) -> bool:
+        """Whether no call is under way whose request is complete."""
+        return self.connection.idle if self.connection is not None else not self.busy
+
+    def dismiss(self) -> None:
+        """Another needs the room: close, at once where its client does not read."""
+        if self._transport is None:
+            return
+        if self.connection is not None:
+            self.connection.goaway()
+            self.flush()
+        self._give_up()
+        if self._transport.get_write_buffer_size():
+            self._transport.abort()
+        else:
+            self._transport.close()
 
     def leave(self) -> None:
         """The server stops: streams are to end, no further call is taken."""

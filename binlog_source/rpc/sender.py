@@ -1,6 +1,7 @@
 """What leaves an HTTP/2 connection: gRPC answers, cut into frames that the client's flow-control windows admit (RFC 9113, section 5.2).
 
-Promises: pure. What the windows do not admit waits; ``queued`` says how much. Answers use no dynamic header table, so what they look like
+Promises: pure. What the windows do not admit waits; ``queued`` says how much. A wider window has an effect with ``flow``: however often it was
+widened in between, each stream sends once. Answers use no dynamic header table, so what they look like
 depends on nothing that was said before. A call that is over is passed over.
 """
 
@@ -25,6 +26,10 @@ from binlog_source.rpc.header_block import Fields, literal
 
 _MAX_TEXT = 2048
 """Bytes of a status text: C-core refuses header lists above 8 KiB, and percent-encoding may triple it."""
+_WORTH = 4
+"""Of a whole message: a client of gRPC's C-core widens two windows, by five bytes, for each that it waits for."""
+_WORTH_ONE = 256
+"""Bytes of DATA for which a client may widen one."""
 _STATUS_200 = b"\x88"
 _NO_TABLE = b"\x20"
 HEAD = _STATUS_200 + literal([(b"content-type", b"application/grpc")])
@@ -57,9 +62,12 @@ class Sender:
         self.max_frame = DEFAULT_MAX_FRAME
         self._table_update = b""
         self._blocked: dict[int, None] = {}  # streams that wait for the connection's window, in turn
+        self._widened: dict[int, None] = {}  # streams, or 0, that may send more with the next flow
         self._out: list[bytes | memoryview] = []
         self.data_frames = 0
         """DATA frames sent so far."""
+        self.worth = 0
+        """Wider windows that a client may have asked for by what was sent so far."""
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -97,9 +105,7 @@ class Sender:
                 raise ProtocolFailure(FLOW_CONTROL_ERROR, f"a window of {stream.window + change} bytes")
             stream.window += change
         if change > 0:
-            for stream_id, stream in list(self._streams.items()):
-                if stream.queue:
-                    self._drain(stream_id, stream)
+            self._widened |= dict.fromkeys(stream_id for stream_id, stream in self._streams.items() if stream.queue)
 
     def widen(self, stream_id: int, more: int) -> None:
         """The client takes ``more`` bytes; stream 0: on all streams together."""
@@ -107,7 +113,7 @@ class Sender:
             if self._window + more > WIDEST:
                 raise ProtocolFailure(FLOW_CONTROL_ERROR, f"a window of {self._window + more} bytes")
             self._window += more
-            self._unblock()
+            self._widened[0] = None
             return
         stream = self._streams.get(stream_id)
         if stream is not None:
@@ -115,6 +121,18 @@ class Sender:
                 raise StreamFailure(FLOW_CONTROL_ERROR, f"a window of {stream.window + more} bytes")
             stream.window += more
             if stream.queue:
+                self._widened[stream_id] = None
+
+    def flow(self) -> None:
+        """Send what the windows admit since they are wider."""
+        if not self._widened:
+            return
+        widened, self._widened = self._widened, {}
+        if 0 in widened:
+            self._unblock()
+        for stream_id in widened:
+            stream = self._streams.get(stream_id)
+            if stream is not None and stream.queue:
                 self._drain(stream_id, stream)
 
     def answer(self, stream_id: int, message: bytes) -> None:
@@ -130,6 +148,7 @@ class Sender:
         del self._streams[stream_id]
         self._window -= length
         self.data_frames += 1
+        self.worth += _WORTH
         number = WORD.pack(stream_id)
         head = FRAME.pack(length << 8 | DATA, 0, stream_id)
         self._out.append(b"".join((_HEAD_START, number, HEAD, head, b"\x00", WORD.pack(len(message)), message, _OK_START, number, _OK)))
@@ -138,6 +157,7 @@ class Sender:
         """The call failed before anything was answered; whether it was open."""
         if self._streams.pop(stream_id, None) is None:
             return False
+        self.worth += _WORTH
         self._out.append(frame(HEADERS, END_HEADERS | END_STREAM, stream_id, self._headed(HEAD + _trailers(status, text))))
         return True
 
@@ -172,6 +192,13 @@ class Sender:
             stream.trailers = trailers if stream.started else HEAD + trailers
             self._drain(stream_id, stream)
 
+    def cut_off(self, stream_id: int, status: int, text: str) -> None:
+        """End a stream of answers at once: what waits is dropped."""
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            stream.queue, stream.queued = None, 0
+            self.finish(stream_id, status, text)
+
     def queued(self, stream_id: int) -> int:
         """Bytes of a stream that the client's windows did not admit yet."""
         stream = self._streams.get(stream_id)
@@ -195,6 +222,7 @@ class Sender:
             chunk = queue[0]
             if len(chunk) <= room:
                 queue.popleft()
+                self.worth += _WORTH
             else:
                 queue[0], chunk = chunk[room:], chunk[:room]
             count = len(chunk)
@@ -202,6 +230,7 @@ class Sender:
             self._window -= count
             stream.queued -= count
             self.data_frames += 1
+            self.worth += count // _WORTH_ONE
             self._out.append(FRAME.pack(count << 8 | DATA, 0, stream_id))
             self._out.append(chunk)
         self._blocked.pop(stream_id, None)

@@ -5,7 +5,7 @@
     files.refuse["sync"] = Fault.EIO       every sync fails so, until the entry is taken away
     files.lose_power(random)               after the store is closed: what was not synced is cut, forgotten or back again
 
-Promises: every append, sync, truncate, open_append, sync_dir and remove counts as one operation, in the order they came; reading and
+Promises: every append, sync, truncate, open_append, open_dir, sync_dir and remove counts as one operation, in the order they came; reading and
 closing always work. Syncs are only noted, so that thousands of deaths take seconds.
 """
 
@@ -15,7 +15,7 @@ import threading
 from pathlib import Path
 from random import Random
 
-from binlog_source.pump.storage.env import AppendFile, RealFileSystem
+from binlog_source.pump.storage.env import AppendFile, Directory, RealFileSystem
 
 
 class Fault(enum.Enum):
@@ -75,9 +75,13 @@ class FaultyFiles(RealFileSystem):
         self._synced.setdefault(path, path.stat().st_size)
         return _FaultyAppendFile(self, path, file)
 
-    def sync_dir(self, path: Path) -> None:
+    def open_dir(self, path: Path) -> Directory:
         """See ``FileSystem``."""
-        self.passes("sync_dir")
+        self.passes("open_dir")
+        return _FaultyDirectory(self, path)
+
+    def synced_dir(self, path: Path) -> None:
+        """The names in ``path`` are on the disk."""
         self._made = {made for made in self._made if made.parent != path}
         self._removed = {removed: data for removed, data in self._removed.items() if removed.parent != path}
 
@@ -107,6 +111,19 @@ class FaultyFiles(RealFileSystem):
         for path, data in self._removed.items():
             if random.random() < 0.5:
                 path.write_bytes(data)
+
+
+class _FaultyDirectory:
+    def __init__(self, files: FaultyFiles, path: Path) -> None:
+        self._files = files
+        self._path = path
+
+    def sync(self) -> None:
+        self._files.passes("sync_dir")
+        self._files.synced_dir(self._path)
+
+    def close(self) -> None:
+        pass
 
 
 class _FaultyAppendFile:

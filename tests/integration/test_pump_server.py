@@ -1,17 +1,27 @@
 """The Pump over real gRPC: deliveries, metadata, wake-up, kill -9 under writers, rehearsal of recorded cases."""
 
+import contextlib
 import dataclasses
+import errno
+import re
+import socket
+import struct
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 
 import grpc
 import pytest
 
+from binlog_source.pump import reading, server
 from binlog_source.pump.process import PumpProcess
 from binlog_source.pump.server import EmbeddedPump
 from binlog_source.pump.writer import PumpWriter
 from binlog_source.registry import PUMPS, NodeState
+from binlog_source.rpc import front
+from binlog_source.rpc.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, WINDOW_UPDATE, frame
+from binlog_source.rpc.header_block import literal
 from binlog_source.upstream import rehearsal
 from binlog_source.upstream.oracle import Oracle
 from binlog_source.upstream.registry_client import RegistryClient
@@ -265,3 +275,119 @@ def test_a_huge_binlog_comes_in_pieces_to_who_asks_for_them(pump):
         (mutation,) = binlog_pb2.PrewriteValue.FromString(binlog.prewrite_value).mutations
         found += mutation.inserted_rows
     assert found == rows
+
+
+def frames_of_pulls(count, delivery):
+    """What a client of bare HTTP/2 says that begins so many pulls from the beginning."""
+    fields = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/binlog.Pump/PullBinlogs"), (b"tidb-binlog-delivery", delivery)]
+    request = pump_pb2.PullBinlogReq(clusterID=CLUSTER, startFrom=pump_pb2.Pos()).SerializeToString()
+    body = struct.pack(">BI", 0, len(request)) + request
+    pulls = (frame(HEADERS, END_HEADERS, n, literal(fields)) + frame(DATA, END_STREAM, n, body) for n in range(1, 2 * count, 2))
+    return PREFACE + frame(SETTINGS, 0, 0, b"") + b"".join(pulls)
+
+
+def huge_binlog(pump, ts, size):
+    with contextlib.closing(PumpWriter(pump.address, CLUSTER)) as writer:
+        writer.write(payload(0, ts, prewrite_key=b"k", prewrite_value=b"v" * size))
+        writer.write(payload(1, ts, ts + 1, prewrite_key=b"k"))
+
+
+def most_memory(pump):
+    """Bytes that the process needed at most."""
+    return int(re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pump.pid}/status").read_text())[1]) << 10
+
+
+@pytest.mark.parametrize("delivery", [b"sorted", b"raw"])
+def test_many_pulls_that_nobody_reads_hold_one_huge_binlog(tmp_path, delivery):
+    size = 40 << 20
+    with PumpProcess(config(tmp_path)) as pump:
+        huge_binlog(pump, 10, size)
+        Path(f"/proc/{pump.pid}/clear_refs").write_text("5")  # what it needed for writing is forgotten
+        before = most_memory(pump)
+        with socket.create_connection(pump.address.split(":")) as silent:
+            silent.sendall(frames_of_pulls(16, delivery))
+            time.sleep(4)
+            assert most_memory(pump) < before + 6 * size
+        with Pull(pump.address) as pull:
+            assert [entity.meta.commitTs for entity in pull.take(1)] == [11]
+
+
+def test_a_pull_that_holds_a_huge_binlog_and_reads_nothing_makes_room(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "STALL", 0.5)
+    monkeypatch.setattr(front, "LOOK", 0.1)
+    pump = EmbeddedPump(config(tmp_path)).start()
+    try:
+        huge_binlog(pump, 10, 20 << 20)
+        with socket.create_connection(pump.address.split(":")) as silent:
+            silent.sendall(frames_of_pulls(3, b"sorted"))
+            time.sleep(0.5)
+            with Pull(pump.address) as pull:
+                assert [entity.meta.commitTs for entity in pull.take(1)] == [11]
+            silent.settimeout(20)
+            said = b""
+            while b"others wait" not in said:
+                said += silent.recv(1 << 20)
+    finally:
+        pump.stop()
+
+
+def test_a_slow_reader_of_a_huge_binlog_is_not_ended_while_others_wait(tmp_path, monkeypatch):
+    """With a window as wide as can be all of it waits in the socket's buffer: what leaves from there is progress too."""
+    monkeypatch.setattr(reading, "STALL", 0.5)
+    monkeypatch.setattr(front, "LOOK", 0.1)
+    pump = EmbeddedPump(config(tmp_path)).start()
+    try:
+        size = 20 << 20
+        huge_binlog(pump, 10, size)
+        with socket.create_connection(pump.address.split(":")) as slow:
+            slow.sendall(frames_of_pulls(1, b"sorted") + b"".join(frame(WINDOW_UPDATE, 0, n, struct.pack(">I", 1 << 30)) for n in (0, 1)))
+            got = len(slow.recv(1000))
+            with Pull(pump.address) as pull:
+                slow.settimeout(20)
+                while got < size:
+                    came = len(slow.recv(100 << 10))
+                    assert came
+                    got += came
+                    time.sleep(came / (8 << 20))
+                assert [entity.meta.commitTs for entity in pull.take(1)] == [11]
+    finally:
+        pump.stop()
+
+
+@pytest.mark.parametrize("left", ["", "\n", "\0" * 12], ids=["nothing", "blank", "zeros"])
+@pytest.mark.parametrize("configured", ["", "pump-9"])
+def test_an_empty_node_file_is_as_none(tmp_path, caplog, left, configured):
+    """What a crash or a full disk leaves between a file's creation and its content."""
+    node = tmp_path / ".node"
+    node.write_text(left)
+    pump = EmbeddedPump(config(tmp_path, node_id=configured)).start()
+    try:
+        made = f"{socket.gethostname()}:{pump.address.partition(':')[2]}"
+        assert pump.node_id == (configured or made)
+        assert f"{node} is empty" in caplog.text
+        assert node.read_text() == (left if configured else made)
+    finally:
+        pump.stop()
+
+
+def test_the_node_file_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
+    def dies(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", dies)
+    with pytest.raises(OSError, match="No space left"):
+        server._write_whole(tmp_path / ".node", "host:8250")
+    assert not (tmp_path / ".node").exists()
+    monkeypatch.undo()
+    server._write_whole(tmp_path / ".node", "host:8250")
+    assert [path.name for path in tmp_path.iterdir()] == [".node"]
+    assert (tmp_path / ".node").read_text() == "host:8250" and (tmp_path / ".node").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_node_file_wins_over_the_setting(tmp_path, caplog):
+    (tmp_path / ".node").write_text("pump-7\n")
+    pump = EmbeddedPump(config(tmp_path, node_id="pump-9")).start()
+    try:
+        assert pump.node_id == "pump-7" and "node-id pump-9 is ignored" in caplog.text
+    finally:
+        pump.stop()

@@ -3,6 +3,7 @@
 Promises: the only place of the storage that opens files. Every method raises ``OSError`` as the system does.
 """
 
+import contextlib
 import fcntl
 import os
 import resource
@@ -37,6 +38,16 @@ class ReadFile(Protocol):
         """Bytes in the file now."""
 
 
+class Directory(Protocol):
+    """An open directory, whose names can be made durable without another descriptor."""
+
+    def sync(self) -> None:
+        """Force what was made and removed in it to the disk (fsync)."""
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+
+
 class FileSystem(Protocol):
     """What the value log asks of a disk."""
 
@@ -52,8 +63,8 @@ class FileSystem(Protocol):
     def open_read(self, path: Path) -> ReadFile:
         """Open for reading."""
 
-    def sync_dir(self, path: Path) -> None:
-        """Make new names in a directory durable."""
+    def open_dir(self, path: Path) -> Directory:
+        """Open a directory."""
 
     def remove(self, path: Path) -> None:
         """Remove a file."""
@@ -110,6 +121,17 @@ class _RealReadFile:
         return os.fstat(self._fd).st_size
 
 
+class _RealDirectory:
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def sync(self) -> None:
+        os.fsync(self._fd)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
 class RealFileSystem:
     """The operating system's files."""
 
@@ -123,7 +145,8 @@ class RealFileSystem:
         missing = [directory for directory in (path, *path.parents) if not directory.exists()]
         path.mkdir(parents=True, exist_ok=True)
         for made in reversed(missing):
-            self.sync_dir(made.parent)
+            with contextlib.closing(self.open_dir(made.parent)) as parent:
+                parent.sync()
 
     def names(self, path: Path) -> list[str]:
         """See ``FileSystem``."""
@@ -137,13 +160,9 @@ class RealFileSystem:
         """See ``FileSystem``."""
         return _RealReadFile(path)
 
-    def sync_dir(self, path: Path) -> None:
+    def open_dir(self, path: Path) -> Directory:
         """See ``FileSystem``."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        return _RealDirectory(path)
 
     def remove(self, path: Path) -> None:
         """See ``FileSystem``."""

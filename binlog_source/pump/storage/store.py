@@ -34,7 +34,7 @@ from binlog_source.pump.storage.index import Entry, Head, Hole, KeyIndex, Span
 from binlog_source.pump.storage.pointer import BEGINNING, Pointer
 from binlog_source.pump.storage.record import Kind, Record, read
 from binlog_source.pump.storage.sorter import CHECKPOINT_SPAN, Checkpoint, Sorter, Step
-from binlog_source.pump.storage.vlog import Piece, ValueLog
+from binlog_source.pump.storage.vlog import Admit, Piece, ValueLog
 from conf import faults
 from schemas.errors import BinlogPurged, ConfigError, Corruption
 
@@ -454,13 +454,15 @@ class Store:
         """The payload of a record."""
         return self._log.read(entry.at, entry.length)
 
-    def scan(self, start: Pointer, upto: Pointer) -> Iterator[Piece]:
+    def scan(self, start: Pointer, upto: Pointer, admit: Admit = lambda size: True) -> Iterator[Piece]:
         """The records in ``[start, upto)``, in log order; from ``BEGINNING``: from the oldest that is kept.
+
+        ``admit`` is asked before a large record is read; where it says no, the scan ends.
 
         Raises:
             BinlogPurged: ``start`` has been collected.
         """
-        pieces, beginning = self._log.scan(start, upto), self._log.beginning
+        pieces, beginning = self._log.scan(start, upto, admit=admit), self._log.beginning
         if BEGINNING < start < beginning:
             raise BinlogPurged(f"position {start} has been collected; the oldest one kept is {beginning}")
         return pieces

@@ -1,17 +1,19 @@
 """The value log: files of records, appended in batches, rotated, scanned, read at a pointer.
 
 Promises: ``append`` returns only when its records are on the disk (with ``sync``); a batch that fails leaves no trace, or, when even the cut
-back fails, stops the log for good rather than acknowledge what may be lost. Reading stays inside what is durable.
+back fails, stops the log for good rather than acknowledge what may be lost. What could not even be opened is refused, and the next ``append``
+tries again. Reading stays inside what is durable.
 One appender; readers of any number: a file that is dropped stays readable for those who read it. A torn tail of the newest file is cut off
 at ``recover``; what was acknowledged is never cut, and damage is counted and told with the records around it (``Piece.holes``).
 
 Points of ``conf.faults``: vlog-before-write, vlog-written, vlog-synced, vlog-finished, vlog-created, vlog-before-drop, vlog-dropped.
 """
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,7 +38,12 @@ from schemas.errors import BinlogPurged, Corruption
 FINISH_FROM = 50 * 1024
 """A clean close finishes the active file with a footer only from this size on (pump.md 4.1)."""
 _PIECE = 1 << 20
+Admit = Callable[[int], bool]
 _log = logging.getLogger(__name__)
+
+
+def _at_once(size: int) -> bool:
+    return True
 
 
 class Piece(NamedTuple):
@@ -237,10 +244,15 @@ class ValueLog:
     def _open_next(self) -> None:
         self._close_appender()
         path = self._directory / file_name(self._active + 1)
-        self._appender = self._fs.open_append(path)
-        faults.point("vlog-created")
-        self._force(lambda: self._fs.sync_dir(self._directory))
-        opened = _File(self._fs.open_read(path))
+        # everything is opened before anything is asked of the disk: for want of descriptors this is tried again, after a failed sync it is not
+        with contextlib.closing(self._fs.open_dir(self._directory)) as directory, contextlib.ExitStack() as undo:
+            appender = self._fs.open_append(path)
+            undo.callback(appender.close)
+            opened = _File(self._fs.open_read(path))
+            faults.point("vlog-created")
+            self._force(directory.sync)
+            undo.pop_all()
+        self._appender = appender
         with self._lock:
             self._files[self._active + 1] = opened
             self._active += 1
@@ -264,26 +276,33 @@ class ValueLog:
             raise BinlogPurged(f"value log {at}: the file has been collected")
         return decode_record(file.reader.read(at.offset, length), at)
 
-    def scan(self, start: Pointer, upto: Pointer | None, piece_size: int = _PIECE) -> Iterator[Piece]:
+    def scan(self, start: Pointer, upto: Pointer | None, piece_size: int = _PIECE, admit: Admit = _at_once) -> Iterator[Piece]:
         """Records from ``start`` on in pieces of about ``piece_size``, up to ``upto`` or the end of the files there are now.
 
+        ``admit`` is asked before more than that is read, for a record that is longer; where it says no, the scan ends.
         The files are taken at the call, so that one which is dropped later is read to its end nevertheless.
         """
         with self._lock:
             ids = sorted(i for i in self._files if i >= start.file_id and (upto is None or i <= upto.file_id))
             files = {i: self._files[i] for i in ids}
-        return self._scan_files(files, start, upto, piece_size)
+        return self._scan_files(files, start, upto, piece_size, admit)
 
-    def _scan_files(self, files: Mapping[int, _File], start: Pointer, upto: Pointer | None, piece_size: int) -> Iterator[Piece]:
+    def _scan_files(
+        self, files: Mapping[int, _File], start: Pointer, upto: Pointer | None, piece_size: int, admit: Admit
+    ) -> Iterator[Piece]:
         for file_id, file in files.items():
             begin = start.offset if file_id == start.file_id else 0
             end = upto.offset if upto is not None and file_id == upto.file_id else file.length
-            yield from self._scan_file(file_id, file.reader, begin, end, piece_size)
+            if not (yield from self._scan_file(file_id, file.reader, begin, end, piece_size, admit)):
+                return
 
-    def _scan_file(self, file_id: int, reader: ReadFile, at: int, end: int, piece_size: int) -> Iterator[Piece]:
+    def _scan_file(self, file_id: int, reader: ReadFile, at: int, end: int, piece_size: int, admit: Admit) -> Generator[Piece, None, bool]:
+        """Returns whether ``admit`` let it come to the end."""
         wanted = piece_size
         carried: list[tuple[int, int]] = []
         while at < end:
+            if wanted > piece_size and not admit(min(wanted, end - at)):
+                return False
             split = split_records(reader.read(at, min(wanted, end - at)), end - at)
             if split.skipped:
                 self.damaged_bytes += split.skipped
@@ -298,22 +317,24 @@ class ValueLog:
                 raise Corruption(f"value log {Pointer(file_id, at)}: the file is shorter than it was ({end} bytes expected)")
             at += split.consumed
             wanted = max(piece_size, split.missing)
+        return True
 
     def drop(self, upto_ts: int, before: int) -> list[int]:
         """Remove the oldest finished files, below file id ``before``, whose largest ts is at most ``upto_ts``; which."""
         gone: list[int] = []
-        for file_id in self.file_ids:
-            file = self._files[file_id]
-            if file_id >= before or file_id == self._active or not file.finished or file.max_ts > upto_ts:
-                break
-            faults.point("vlog-before-drop")
-            self._fs.remove(self._directory / file_name(file_id))
-            with self._lock:
-                del self._files[file_id]
-            # one by one: after a power failure a file must not be back whose successor is gone
-            self._fs.sync_dir(self._directory)
-            gone.append(file_id)
-            faults.point("vlog-dropped")
+        with contextlib.closing(self._fs.open_dir(self._directory)) as directory:
+            for file_id in self.file_ids:
+                file = self._files[file_id]
+                if file_id >= before or file_id == self._active or not file.finished or file.max_ts > upto_ts:
+                    break
+                faults.point("vlog-before-drop")
+                self._fs.remove(self._directory / file_name(file_id))
+                with self._lock:
+                    del self._files[file_id]
+                # one by one: after a power failure a file must not be back whose successor is gone
+                directory.sync()
+                gone.append(file_id)
+                faults.point("vlog-dropped")
         return gone
 
     def close(self) -> None:

@@ -1,7 +1,9 @@
 """The value log's files: what is written is what a second parser reads, a real Pump's directory is taken over, odd directories and full disks."""
 
 import contextlib
+import errno
 import gzip
+import os
 import resource
 from pathlib import Path
 
@@ -131,9 +133,10 @@ def test_new_directories_are_durable(tmp_path):
     class Noting(RealFileSystem):
         """Notes which directories are synced."""
 
-        def sync_dir(self, path):
+        def open_dir(self, path):
             """See ``FileSystem``."""
             synced.append(path)
+            return super().open_dir(path)
 
     Noting().make_dir(tmp_path / "a" / "b")
     Noting().make_dir(tmp_path / "a" / "b")
@@ -200,3 +203,49 @@ def test_a_log_may_have_more_files_than_a_shell_gives_descriptors(tmp_path):
             assert store.state.sorted_promise == 200
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@contextlib.contextmanager
+def descriptors(count):
+    """As though everybody else had taken all descriptors but ``count``."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    in_use = max(map(int, os.listdir("/proc/self/fd")))
+    with contextlib.ExitStack() as taken:
+        fillers = [taken.enter_context(open(os.devnull))]  # noqa: SIM115 (all are closed by the stack)
+        while fillers[-1].fileno() < in_use:
+            fillers.append(taken.enter_context(open(os.devnull)))  # noqa: SIM115
+        resource.setrlimit(resource.RLIMIT_NOFILE, (fillers[-1].fileno() + 1 + count, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.parametrize("left", range(5))
+def test_a_log_goes_on_when_there_are_descriptors_again(tmp_path, left):
+    """Whatever could not be opened at a rotation: nothing was asked of the disk yet, so that nothing is unknown."""
+    with opened(tmp_path, size=100) as store:
+        written = []
+        with descriptors(left):
+            for ts in range(1, 90):
+                try:
+                    store.write([fake(ts)])
+                    written.append(ts)
+                except OSError as error:
+                    assert "restart the Pump" not in str(error)
+                    assert error.__cause__.errno == errno.EMFILE
+        assert 0 < len(written) < 89
+        store.write([fake(100)])
+        assert [entity.meta.commitTs for entity in pulled(store)] == [*written, 100]
+    with opened(tmp_path, size=100) as store:
+        assert [entity.meta.commitTs for entity in pulled(store)] == [*written, 100]
+
+
+def test_what_cannot_be_made_durable_is_not_removed(tmp_path):
+    with opened(tmp_path, size=1) as store:
+        for ts in range(1, 10):
+            store.write([fake(ts)])
+        store.catch_up()
+        with descriptors(0), pytest.raises(OSError, match="Too many open files"):
+            store.collect(8, 0)
+        assert (tmp_path / "value" / file_name(0)).exists()

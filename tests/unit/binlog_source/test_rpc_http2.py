@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 import pytest
 
+from binlog_source.rpc.budget import Budget
 from binlog_source.rpc.frames import PREFACE, ProtocolFailure, frame
 from binlog_source.rpc.header_block import HeaderReader, literal
-from binlog_source.rpc.http2 import Call, Cancelled, Connection
+from binlog_source.rpc.http2 import CALM, FIRST_WINDOW, PATIENCE, SILENCE, SLOWEST, Call, Cancelled, Connection
 from binlog_source.rpc.sender import HEAD, percent
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
@@ -118,7 +119,7 @@ def test_the_servers_first_words():
     connection = Connection()
     first, second = sent(connection)
     limits = dict(struct.iter_unpack(">HI", first.payload))
-    assert first.kind == SETTINGS and limits[MAX_FRAME] == 1 << 16 and INITIAL_WINDOW not in limits
+    assert first.kind == SETTINGS and limits[MAX_FRAME] == 1 << 16 and limits[INITIAL_WINDOW] == FIRST_WINDOW
     assert second == (WINDOW_UPDATE, 0, 0, word(limits[MAX_STREAMS] * WINDOW - WINDOW))
 
 
@@ -383,6 +384,43 @@ def test_a_changed_initial_window_counts_for_open_streams_both_ways():
     assert data_of(sent(connection), 3) == b"z" * 60
 
 
+def test_a_window_that_is_widened_again_and_again_sends_once():
+    connection = opened((INITIAL_WINDOW, 0))
+    connection.receive(request(1, message(b"go")))
+    connection.send(1, b"0123456789")
+    connection.output()
+    connection.receive(widen(1, 1) * 3 + widen(1, 2))
+    assert [(f.kind, f.payload) for f in sent(connection)] == [(DATA, b"01234")]
+    connection.receive(settings((INITIAL_WINDOW, 1)) + settings((INITIAL_WINDOW, 3)))
+    assert data_of(sent(connection), 1) == b"567"
+
+
+@pytest.mark.parametrize(
+    "drip",
+    [widen(1, 1), widen(3, 1), widen(0, 1)],
+    ids=["a byte of an answer for each", "of a call that is over", "of the connection"],
+)
+def test_who_widens_windows_for_nothing_is_cut_off(drip):
+    connection = opened((INITIAL_WINDOW, 0))
+    connection.receive(request(1, message(b"go")) + request(3, message(b"go")))
+    connection.refuse(3, 2, "over")
+    connection.send(1, b"x" * 1_000_000)
+    with pytest.raises(ProtocolFailure, match="too many WINDOW_UPDATE"):
+        for _ in range(CALM + 1000):
+            connection.receive(drip)
+            connection.output()
+
+
+def test_who_takes_much_may_widen_often():
+    connection = opened((INITIAL_WINDOW, 0))
+    connection.receive(request(1, message(b"go")))
+    for _ in range(5 * CALM):
+        connection.send(1, b"x" * 300)
+        connection.receive(widen(1, 300) + widen(0, 300))
+        connection.output()
+    assert connection.queued(1) == 0
+
+
 def test_frames_are_as_large_as_the_client_allows():
     connection = opened((INITIAL_WINDOW, 1 << 20))
     connection.receive(request(1) + widen(0, 1 << 20))
@@ -436,3 +474,93 @@ def test_a_long_text_is_cut_between_characters(text):
     said = percent(text)
     assert 1000 < len(said) <= 3 * 2048
     assert text.startswith(bytes.fromhex(said.replace(b"%", b"").decode()).decode() if b"%" in said else said.decode())
+
+
+# Requests that are granted memory.
+
+MIB = 1 << 20
+
+
+def announced(*sizes, budget=None):
+    """A connection whose client says that it will send bodies of these sizes, and the ids of their streams."""
+    connection = Connection(budget=budget)
+    connection.receive(PREFACE + settings())
+    ids = range(1, 2 * len(sizes), 2)
+    for stream_id, size in zip(ids, sizes, strict=True):
+        connection.receive(frame(HEADERS, END_HEADERS, stream_id, BLOCK) + frame(DATA, 0, stream_id, message(b"", size)))
+    return connection, ids
+
+
+def more(connection, stream_id, size):
+    for _ in range(0, size, 1 << 16):
+        connection.receive(frame(DATA, 0, stream_id, b"x" * (1 << 16)))
+
+
+def refused(connection):
+    return {f.stream_id: f.payload for f in sent(connection) if f.kind == HEADERS}
+
+
+@pytest.mark.parametrize("size", [2000 * MIB, 20 * MIB])
+def test_patience_follows_what_comes_and_not_what_was_announced(size):
+    connection, (one,) = announced(size)
+    connection.expire(0.0)
+    connection.expire(SILENCE)
+    assert not refused(connection)
+    connection.expire(SILENCE + 1)
+    assert b"nothing came of it for 10 s" in refused(connection)[one] and connection.share.held == 0
+
+
+def test_a_large_request_that_goes_on_may_take_long():
+    connection, (one,) = announced(2000 * MIB)
+    for now in range(1000):
+        more(connection, one, SLOWEST)
+        connection.expire(float(now))
+        assert not refused(connection)
+
+
+def test_a_large_request_that_drips_ends():
+    connection, (one,) = announced(2000 * MIB)
+    more(connection, one, 100 * MIB)
+    for now in range(int(2 * PATIENCE)):
+        more(connection, one, 1)
+        connection.expire(float(now))
+    assert b"the request is not complete after 30 s" in refused(connection)[one]
+
+
+def test_a_client_that_knows_the_first_window_keeps_to_it():
+    connection, (_, small, large) = announced(100_000, FIRST_WINDOW - 5, 100_000, budget=Budget(1000))
+    connection.receive(frame(SETTINGS, ACK, 0, b""))
+    assert len(connection.share.grants) == 1, "there is one place for huge requests"
+    connection.output()
+    connection.receive(frame(DATA, END_STREAM, small, b"x" * (FIRST_WINDOW - 5)) + frame(DATA, 0, large, b"x" * (FIRST_WINDOW - 5)))
+    assert connection.share.held == 5 + FIRST_WINDOW
+    connection.receive(frame(DATA, 0, large, b"x"))
+    assert [(f.kind, f.stream_id, f.payload) for f in sent(connection)] == [(RST_STREAM, large, word(3))]
+
+
+def test_a_client_that_has_not_heard_of_the_first_window_may_send_as_much_as_http2_says():
+    connection, (one,) = announced(100_000)
+    (opening,) = (f for f in sent(connection) if f.kind == WINDOW_UPDATE and f.stream_id == one)
+    assert opening.payload == word(100_005 - FIRST_WINDOW)
+    connection.receive(frame(DATA, 0, one, b"x" * 60_000) + frame(SETTINGS, ACK, 0, b""))
+    events = connection.receive(frame(DATA, END_STREAM, one, b"x" * 40_000))
+    assert [len(event.body) for event in events] == [100_005] and connection.share.held == 0
+
+
+def test_the_last_of_those_that_wait_makes_room():
+    connection, (first, second, third) = announced(*[20_000] * 3, budget=Budget(1000))
+    other, (small,) = announced(2000)
+    assert not other.make_room()
+    connection.output()
+    assert connection.share.excused == connection.share.counted == 15
+    assert connection.make_room() and b"too many wait" in refused(connection)[third]
+    assert connection.make_room() and list(refused(connection)) == [second]
+    assert connection.share.held == 5 and connection.share.idle == 0
+
+
+def test_while_we_do_not_listen_nobody_is_silent():
+    connection, _ = announced(2000 * MIB)
+    for now in range(100):
+        connection.excuse()
+        connection.expire(float(now))
+    assert not refused(connection)
