@@ -25,6 +25,7 @@ from binlog_source.damage import KNOWN_KEY, REMEDY, Damage, damage_in, first_rea
 from binlog_source.framing import Records, parse
 from binlog_source.gc_bound import gc_ts_of, is_recent
 from binlog_source.offset import Position
+from binlog_source.read_notes import ReadNote
 from binlog_source.seen import END_KEY, NO, SEEN_KEY, Seen, refuse_replaced, replaced_text
 from schemas.errors import ConfigError, DamagedLog, ProtocolViolation, PumpUnavailable
 from schemas.events import Delivery, as_time
@@ -44,6 +45,8 @@ _OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_len
 _ATTEMPT_SECONDS = 30.0
 _FAR_FUTURE = (1 << 62) - 1
 _FIRST_PAUSE, _LAST_PAUSE = 0.05, 1.0
+_NOTED_SECONDS = 3.0
+"""A read that waits longer than that is told of."""
 _OLDEST = Position(0, 0)
 BARE_ENDS = 8
 """A real Pump that ends so many pulls in a row, with OK and nothing in them, cannot read its next record; one that stops does so once."""
@@ -240,6 +243,7 @@ def read_raw(
     on_damage: OnDamage = refuse_damage,
     seen: Seen | None = None,
     on_replaced: OnReplaced = refuse_replaced,
+    note: ReadNote | None = None,
 ) -> Iterator[Records]:
     """The records of the log from ``begin`` (inclusive) to ``end``, in log order, in runs.
 
@@ -280,7 +284,9 @@ def read_raw(
                     return
 
     if begin < end:
-        yield from _patiently(attempt, endpoint, lambda: (reached, half.had), wanted_ts, patience, lambda: reached >= end, find, go_on)
+        yield from _patiently(
+            attempt, endpoint, lambda: (reached, half.had), wanted_ts, patience, lambda: reached >= end, find, go_on, note
+        )
 
 
 def read_sorted(
@@ -293,11 +299,12 @@ def read_sorted(
     on_damage: OnDamage = refuse_damage,
     seen: Seen | None = None,
     on_replaced: OnReplaced = refuse_replaced,
+    note: ReadNote | None = None,
 ) -> Iterator[Records]:
     """The messages with ``commit_ts`` in (after_ts, upto_ts], ascending, in runs; fakes among them."""
     if after_ts < upto_ts:
         read = _SortedRead(after_ts, upto_ts, on_purged, on_damage, seen, on_replaced)
-        yield from _patiently(read.attempt, endpoint, read.mark, after_ts, patience, lambda: read.done, find, read.go_on)
+        yield from _patiently(read.attempt, endpoint, read.mark, after_ts, patience, lambda: read.done, find, read.go_on, note)
 
 
 class _SortedRead:
@@ -442,13 +449,17 @@ def _patiently(
     finished: Callable[[], bool],
     find: Find,
     on_damage: OnDamage,
+    note: ReadNote | None,
 ) -> Iterator[Records]:
     """Repeat ``attempt``, wherever the Pump is, until ``finished``; the patience starts anew whenever ``mark`` has moved."""
     pause, since, before = _FIRST_PAUSE, time.monotonic(), mark()
     while True:
         failure = "it ended the stream"
         try:
-            yield from attempt(endpoint)
+            for records in attempt(endpoint):
+                if note is not None:
+                    note.over()
+                yield records
         except grpc.RpcError as error:
             failure = reason(error)
             _renew_if_late(error, endpoint)
@@ -468,6 +479,8 @@ def _patiently(
                 f"Pump {endpoint.pump} at {endpoint.address} gave nothing for {patience:.0f} s while reading on from {mark()[0]} "
                 f"(wanted: above ts {wanted_ts}, {as_time(wanted_ts)}): {failure}; start it again, the stream goes on from there"
             )
+        if note is not None and time.monotonic() - since >= _NOTED_SECONDS:
+            note.waits(failure)
         time.sleep(pause)
         pause = min(pause * 2, _LAST_PAUSE)
         endpoint = find(endpoint)

@@ -30,6 +30,7 @@ from binlog_source.damage import Damage
 from binlog_source.framing import Records, clock_row, in_pieces, joined, loss, packed_rows, punctuation, raw_rows, sorted_rows
 from binlog_source.offset import BinlogOffset, Position, from_json, require_advance
 from binlog_source.options import StreamOptions, source_of, stream_options_of
+from binlog_source.read_notes import noted
 from binlog_source.roster import Roster, patiently, roster_of
 from binlog_source.seen import Seen, anew_text, refuse_replaced, seen_of
 from binlog_source.tails import Tails
@@ -461,16 +462,16 @@ def _rows(part: BinlogPartition, config: SourceConfig, extra: StreamOptions) -> 
             _log.warning("Pump %s is looked for where it was: %s", pump, error)
             return endpoint
 
-    if part.delivery is Delivery.RAW:
-        runs = read_raw(
-            part.endpoint, part.begin, part.end, part.after_ts, extra.patience, on_purged, find, on_damage, part.seen, on_replaced
-        )
-    else:
-        runs = read_sorted(part.endpoint, part.after_ts, part.upto_ts, extra.patience, on_purged, find, on_damage, part.seen, on_replaced)
-    for records in _gathered(runs):
-        faults.point("source-read")
-        for run in in_pieces(records):
-            yield raw_rows(run, pump, config.pairing_buckets) if part.delivery is Delivery.RAW else sorted_rows(run, pump)
+    with noted(extra.stop_file, pump) as note:
+        told = on_purged, find, on_damage, part.seen, on_replaced, note
+        if part.delivery is Delivery.RAW:
+            runs = read_raw(part.endpoint, part.begin, part.end, part.after_ts, extra.read_patience, *told)
+        else:
+            runs = read_sorted(part.endpoint, part.after_ts, part.upto_ts, extra.read_patience, *told)
+        for records in _gathered(runs):
+            faults.point("source-read")
+            for run in in_pieces(records):
+                yield raw_rows(run, pump, config.pairing_buckets) if part.delivery is Delivery.RAW else sorted_rows(run, pump)
     yield from lost
     if part.buckets:
         span_from = part.after_ts if part.span_from is None else part.span_from

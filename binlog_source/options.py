@@ -31,7 +31,9 @@ class StreamOptions:
     stop_file: str = ""
     """When this file exists the stream takes no further batch; empty = no such file."""
     patience: float = 60.0
-    """Seconds a read goes on without an answer from a Pump before it fails. Option ``pumpPatience``."""
+    """Seconds that a stream which begins, and its registry, wait for an answer. Option ``pumpPatience``."""
+    read_patience: float = 86_400.0
+    """Seconds that a read in a batch waits for its Pump before it fails: the stream can do nothing else, and goes on when it is back. Option ``readPatience``."""
     packed: bool = False
     """Rows are ``stages.PACKED`` instead of ``stages.RAW``: what the Drainer's own stream reads."""
     orphan_ask_after: float = 1.0
@@ -42,7 +44,13 @@ def options_of(config: SourceConfig, extra: StreamOptions | None = None) -> dict
     """The options that stand for ``config``."""
     extra = extra or StreamOptions()
     options = {name: _text(getattr(config, attribute)) for name, attribute in _CONFIG_NAMES.items()}
-    own = {"stopFile": extra.stop_file, "pumpPatience": extra.patience, "packed": extra.packed, "orphanAskAfter": extra.orphan_ask_after}
+    own = {
+        "stopFile": extra.stop_file,
+        "pumpPatience": extra.patience,
+        "readPatience": extra.read_patience,
+        "packed": extra.packed,
+        "orphanAskAfter": extra.orphan_ask_after,
+    }
     return options | {name: _text(value) for name, value in own.items()}
 
 
@@ -53,7 +61,7 @@ def source_of(options: Mapping[str, str]) -> SourceConfig:
         ConfigError: an option is unknown, missing or has no sense.
     """
     given = {name.lower(): value for name, value in options.items()}
-    known = {name.lower() for name in (*_CONFIG_NAMES, "stopFile", "pumpPatience", "packed", "orphanAskAfter", "path")}
+    known = {name.lower() for name in (*_CONFIG_NAMES, "stopFile", "pumpPatience", "readPatience", "packed", "orphanAskAfter", "path")}
     if unknown := sorted(set(given) - known):
         raise ConfigError(f"format tidb_binlog has no option {', '.join(unknown)}; it has {', '.join(sorted(_CONFIG_NAMES))}")
     defaults = {f.name: f.default for f in fields(SourceConfig) if f.default is not MISSING}
@@ -77,6 +85,7 @@ def stream_options_of(options: Mapping[str, str]) -> StreamOptions:
     return StreamOptions(
         given.get("stopfile", ""),
         _value("pumpPatience", given.get("pumppatience", "60.0"), float),
+        _value("readPatience", given.get("readpatience", "86400.0"), float),
         _value("packed", given.get("packed", "false"), bool),
         _value("orphanAskAfter", given.get("orphanaskafter", "1.0"), float),
     )

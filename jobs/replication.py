@@ -25,6 +25,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from binlog_source.cistern import Cistern
 from binlog_source.options import StreamOptions
+from binlog_source.read_notes import waiting
 from binlog_source.roster import roster_of
 from binlog_source.stream import resolve_delivery, transactions, transactions_between
 from binlog_source.upstream.registries import open_registry
@@ -309,6 +310,8 @@ class Replication:
         if self._applier.waited is not None:
             return str(self._applier.waited)
         stage = self._applier.stage
+        if self._scratch is not None and stage in ("read", "wait", "start") and (away := waiting(self._scratch / _STOP)):
+            return away
         if stage not in ("wait", "start"):
             return stage
         last = query.lastProgress if (query := self._query) is not None else None

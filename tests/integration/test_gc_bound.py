@@ -35,7 +35,7 @@ def rows(pump: ScriptedPump, after_ts: int, fail: bool, patience: float = 10.0) 
     nowhere = Position(0, 0)
     part = BinlogPartition(Endpoint("p7", pump.address, 7), Delivery.SORTED, after_ts, GC_TS + 200, nowhere, nowhere, 1)
     config = SourceConfig(pumps="127.0.0.1:1", cluster_id=7, fail_on_data_loss=fail)
-    found = [row for batch in _rows(part, config, StreamOptions(patience=patience)) for row in batch.to_pylist()]
+    found = [row for batch in _rows(part, config, StreamOptions(read_patience=patience)) for row in batch.to_pylist()]
     return [(row["tp"], row["start_ts"], row["commit_ts"]) for row in found if row["tp"] != Op.RESOLVED]
 
 

@@ -41,7 +41,9 @@ def pump(config: PumpConfig) -> Iterator[EmbeddedPump]:
 
 
 def reader_of(pumps: str, delivery: Delivery, patience: float = 1.0) -> BinlogStreamReader:
-    made = BinlogStreamReader(options_of(SourceConfig(pumps, 7, str(delivery), 1), StreamOptions(patience=patience)))
+    made = BinlogStreamReader(
+        options_of(SourceConfig(pumps, 7, str(delivery), 1), StreamOptions(patience=patience, read_patience=patience))
+    )
     made.prepareForTriggerAvailableNow()
     return made
 

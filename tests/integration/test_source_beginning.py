@@ -58,7 +58,7 @@ def pumps(tmp_path: Path) -> Iterator[list[tuple[EmbeddedPump, list[int]]]]:
 
 def run(source: SourceConfig) -> list[tuple[int, int, int]]:
     """The rows behind pairing, of all batches; each begins where the one before ended."""
-    reader = BinlogStreamReader(options_of(source, StreamOptions(patience=3.0, packed=True)))
+    reader = BinlogStreamReader(options_of(source, StreamOptions(patience=3.0, read_patience=3.0, packed=True)))
     at, state, rows, upto = reader.initialOffset(), None, [], 0
     chunks, bodies = MemoryChunks(), MemoryBodies()
     for _ in range(100):

@@ -29,7 +29,7 @@ DELIVERIES = (Delivery.SORTED, Delivery.RAW)
 
 
 def rows(partition: BinlogPartition, config: SourceConfig) -> list[tuple[int, int, int]]:
-    batches = list(_rows(partition, config, StreamOptions(patience=20.0)))
+    batches = list(_rows(partition, config, StreamOptions(read_patience=20.0)))
     found = [row for batch in batches for row in batch.to_pylist()]
     return [(row["tp"], row["start_ts"], row["commit_ts"]) for row in found if row["tp"] != Op.RESOLVED]
 

@@ -50,7 +50,7 @@ class World:
         self.at = self.reader.initialOffset()
 
     def begin_stream(self) -> None:
-        self.reader = BinlogStreamReader(options_of(self.source, StreamOptions(patience=3.0)))
+        self.reader = BinlogStreamReader(options_of(self.source, StreamOptions(patience=3.0, read_patience=3.0)))
 
     def write(self, count: int, size: int = 10) -> list[int]:
         """So many transactions; their commit_ts."""

@@ -1,0 +1,67 @@
+"""A read that waits for its Pump says so, for the job's progress: in a file beside the stop file, which the processes of one machine share. Shell.
+
+Promises: a note is there while a read waits, and gone when it goes on; what cannot be written, on another machine or when the job has gone, is not.
+"""
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+_PREFIX = "waits-"
+_AGAIN_SECONDS = 60.0
+"""The log is told again so often."""
+
+_log = logging.getLogger(__name__)
+
+
+class ReadNote:
+    """What one partition's read waits for."""
+
+    def __init__(self, stop_file: str, pump: str) -> None:
+        """``stop_file`` empty: only the log is told."""
+        self._path = Path(stop_file).with_name(_PREFIX + quote(pump, safe="")) if stop_file else None
+        self._pump = pump
+        self._since = self._told_at = 0.0
+
+    def waits(self, why: str) -> None:
+        """Nothing comes, and why; called again and again meanwhile."""
+        now = time.time()
+        if self._since and now - self._told_at < _AGAIN_SECONDS:
+            return
+        self._since, self._told_at = self._since or now, now
+        text = f"read: Pump {self._pump} since {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(self._since))}: {why}"
+        _log.warning("%s; the stream goes on when it is back", text)
+        if self._path is not None:
+            with contextlib.suppress(OSError):
+                self._path.write_text(text, "utf-8")
+
+    def over(self) -> None:
+        """It goes on, or has ended."""
+        if not self._since:
+            return
+        self._since = 0.0
+        if self._path is not None:
+            with contextlib.suppress(OSError):
+                self._path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def noted(stop_file: str, pump: str) -> Iterator[ReadNote]:
+    """A note for the time of a read."""
+    note = ReadNote(stop_file, pump)
+    try:
+        yield note
+    finally:
+        note.over()
+
+
+def waiting(stop_file: Path) -> str:
+    """The oldest note beside ``stop_file``; empty = no read waits."""
+    with contextlib.suppress(OSError):
+        notes = sorted(stop_file.parent.glob(f"{_PREFIX}*"), key=lambda path: path.stat().st_mtime)
+        if notes:
+            return notes[0].read_text("utf-8")
+    return ""
