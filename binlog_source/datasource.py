@@ -277,7 +277,7 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _plan(self, tails: Tails, before: BinlogOffset, max_bytes: int | None) -> BinlogOffset:
         with tails.changed:
-            views = tails.views(before)
+            views = self._readable(tails, before)
         if views is None:
             return before
         start = self._beginning(tails, before)
@@ -298,7 +298,7 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return replace(before, resolved_ts=gone_ts) if gone_ts else before
 
     def _worthwhile(self, tails: Tails, before: BinlogOffset, max_bytes: int | None) -> bool:
-        views = tails.views(before)
+        views = self._readable(tails, before)
         if views is None:
             return False
         held_at = holder(views, before.delivery)
@@ -310,6 +310,10 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return True
         orphan = bool(views[held_at.pump].steps)
         return orphan and time.monotonic() - self._advanced_at >= _HELD_SECONDS
+
+    def _readable(self, tails: Tails, before: BinlogOffset) -> dict[str, TailView] | None:
+        """What a batch may take. A stream that ends where the Pumps are needs all of it, and is refused without."""
+        return tails.views(before) if self._finite else tails.readable(before)
 
     def _full(self, views: Mapping[str, TailView]) -> bool:
         """Whether as much waits in the pairing state as may."""

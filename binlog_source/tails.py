@@ -416,6 +416,13 @@ class Tails:
         known = {pump: view for pump, view in views.items() if view is not None}
         return known if len(known) == len(views) and known else None
 
+    def readable(self, start: BinlogOffset) -> dict[str, TailView] | None:
+        """``views``, without the steps of Pumps that cannot be read now: a batch that takes one would wait for its Pump, and so would all others."""
+        views = self.views(start)
+        if views is None:
+            return None
+        return {pump: replace(view, steps=()) if self._tails[pump].trouble else view for pump, view in views.items()}
+
     def wait(self, accept: Callable[[], bool], seconds: float) -> bool:
         """Wait until ``accept``, asked with the condition held at any news, or ``seconds`` have passed."""
         with self.changed:

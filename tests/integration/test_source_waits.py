@@ -5,27 +5,41 @@ import time
 from pathlib import Path
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadMaxBytes
 
+from binlog_source.admission import TailView
 from binlog_source.client import Endpoint, read_raw, write
-from binlog_source.offset import Position
+from binlog_source.datasource import BinlogStreamReader
+from binlog_source.offset import Position, from_json
+from binlog_source.options import StreamOptions, options_of
 from binlog_source.pump.process import PumpProcess
+from binlog_source.pump.server import EmbeddedPump
+from binlog_source.pump.storage.record import fake
 from binlog_source.read_notes import noted, waiting
-from conf.model import PumpConfig
+from conf.model import PumpConfig, SourceConfig
 from schemas.events import BinlogType
 from schemas.proto import binlog_pb2
+from tests.faults.store_model import commit, prewrite
 
-pytestmark = pytest.mark.grpc
+pytestmark = [pytest.mark.spark, pytest.mark.grpc]
 
 
-def test_a_read_waits_for_its_pump_and_says_so(tmp_path: Path) -> None:
-    config = PumpConfig(
-        node_id="p:1",
+NOTHING = TailView(Position(0, 0), 0, ())
+
+
+def config_of(directory: Path, name: str) -> PumpConfig:
+    return PumpConfig(
+        node_id=name,
         addr="127.0.0.1:0",
-        data_dir=str(tmp_path / "pump"),
+        data_dir=str(directory / "pump" / name),
         cluster_id=7,
         fake_binlog_interval=0,
         stop_write_at_available_space="",
     )
+
+
+def test_a_read_waits_for_its_pump_and_says_so(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "p:1")
     stop_file = tmp_path / "scratch" / "stop"
     stop_file.parent.mkdir()
     with PumpProcess(config) as pump:
@@ -65,3 +79,35 @@ def whole_log(endpoint: Endpoint) -> Position:
             last = len(records) - 1 - (found - 4)
             return Position(int(records.suffixes[last]), int(records.offsets[last]))
     raise AssertionError("the log ended")
+
+
+def test_no_batch_is_planned_with_what_a_dead_pump_has_told_and_nobody_has_read(tmp_path: Path) -> None:
+    """It would wait for that Pump, and nothing of the others would be read ahead meanwhile."""
+    pumps = [EmbeddedPump(config_of(tmp_path, name)).start() for name in ("alive", "dead")]
+    alive, dead = (pump.address for pump in pumps)
+    for pump in pumps:
+        pump.service.store.write([prewrite(11), commit(11, 14), fake(20)])
+    reader = BinlogStreamReader(options_of(SourceConfig(f"{alive},{dead}", 7, "raw", 0), StreamOptions(patience=10.0)))
+    at = reader.initialOffset()
+    while from_json(at).resolved_ts < 20:
+        at = reader.latestOffset(at, ReadMaxBytes(1 << 20))
+    for pump in pumps:
+        pump.service.store.write([prewrite(31), commit(31, 34), fake(40)])
+    tails = reader._tails
+    assert tails is not None
+    assert tails.wait(lambda: all(view.steps for view in (tails.views(from_json(at)) or {"": NOTHING}).values()), 20)
+    pumps[1].stop()
+    deadline = time.monotonic() + 20
+    while not tails.unreachable():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    end = at
+    while end == at:
+        assert time.monotonic() < deadline
+        end = reader.latestOffset(at, ReadMaxBytes(1))
+    before, after = from_json(at), from_json(end)
+    assert after.pumps[dead].position == before.pumps[dead].position
+    assert after.pumps[alive].position > before.pumps[alive].position
+    assert after.resolved_ts == before.resolved_ts
+    reader.stop()
+    pumps[0].stop()
