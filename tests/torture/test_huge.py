@@ -80,7 +80,7 @@ def peak_mib(pid: int) -> Iterator[list[float]]:
 
     def sample() -> None:
         nonlocal parts
-        while not ended.wait(0.1):
+        while not ended.wait(0.3):
             now = {each: pss_mib(each) for each in tree(pid)}
             if sum(now.values()) > peak[0]:
                 peak[0], parts = sum(now.values()), now
