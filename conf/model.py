@@ -44,7 +44,7 @@ class SourceConfig:
     """Where to start when no checkpoint says: exclusive TSO, 0 = the beginning, -1 = now."""
     ending_commit_ts: int = 0
     """Stop after this TSO (inclusive); 0 = never."""
-    max_bytes_per_trigger: int = 256 * 1024 * 1024
+    max_bytes_per_trigger: int = 128 * 1024 * 1024
     """Binlog bytes a batch may read, and about as many it may release; one transaction is always admitted. Bytes."""
     fail_on_data_loss: bool = True
     """False: a purged span is a warning and a row in Delta instead of an error."""

@@ -64,6 +64,9 @@ def session_settings(cores: int | None, *, delta: bool = True) -> dict[str, str]
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         "spark.sql.streaming.stateStore.providerClass": f"{_STREAMING}.state.RocksDBStateStoreProvider",
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        # Each store keeps write buffers for every kind of state it has, outside the heap: together at most this.
+        "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
+        "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB": "256",
         # Batches that Spark could go back to; it goes back one, and beyond that the target's own row says where to resume. The default, 100, is
         # five times the files of offsets, commits and state. They are purged behind each batch, those of the state once a minute.
         "spark.sql.streaming.minBatchesToRetain": "20",
