@@ -6,7 +6,7 @@ Names keep their original case. Column lists come in ``offset`` order, the order
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from typing import Any, Self
@@ -322,21 +322,24 @@ class TableInfo:
         generated columns, which no row image holds.
         """
         keys = [self.handle_columns()] if self.pk_is_handle else []
-        for index in sorted(self.indexes, key=lambda i: not i.primary):
-            if not (index.unique or index.primary) or index.state != PUBLIC:
-                continue
-            columns = self.index_columns(index)
-            if not any(c.generated or c.hidden for c in columns):
-                keys.append(columns)
+        keys += [columns for columns in self._unique_columns() if not _computed(columns)]
         return tuple(key for key in keys if key)
 
     @property
     def has_computed_key(self) -> bool:
         """Whether some unique key is over a generated column, an expression's hidden one among them."""
-        return any(
-            (i.unique or i.primary) and i.state == PUBLIC and any(c.generated or c.hidden for c in self.index_columns(i))
-            for i in self.indexes
-        )
+        return any(_computed(columns) for columns in self._unique_columns())
+
+    def _unique_columns(self) -> Iterator[tuple[ColumnInfo, ...]]:
+        """The columns of each public index that lets no two rows share its values, the primary key's first."""
+        for index in sorted(self.indexes, key=lambda i: not i.primary):
+            if (index.unique or index.primary) and index.state == PUBLIC:
+                yield self.index_columns(index)
+
+
+def _computed(columns: Iterable[ColumnInfo]) -> bool:
+    """Some of them are in no row image."""
+    return any(c.generated or c.hidden for c in columns)
 
 
 def _bits(text: str | None) -> bytes | None:

@@ -214,8 +214,7 @@ def _images(builder: "TableBuilder", changes: TableChanges, source: _Source) -> 
     if builder.identity_is_the_only_key:
         return _Work(source.old_rows(table, changes.removed), fresh.slice(0, kept), fresh.slice(kept, added))
     old = source.old_rows(table, np.concatenate([changes.removed, changes.before]))
-    if builder.info.has_computed_key or not builder.unique_names or not kept:
-        # With a key over a generated column nobody sees here which rows take another's place in it.
+    if not builder.unique_names or not kept:
         return _Work(old, fresh.slice(0, 0), fresh)
     before = old.slice(len(changes.removed), kept)
     moved = _differ(before.images, fresh.rows.slice(0, kept), builder.unique_names) | (key_numbers(table, before) == NO_KEY)
@@ -242,12 +241,12 @@ class TableBuilder:
         self.limits = limits
         self.flavour = flavour
         self.columns = self.info.target_columns()
-        self.unique_names = tuple(dict.fromkeys(c.name for key in self.info.unique_keys() for c in key))
+        # With a key over a generated column no image shows whether a row keeps its keys: none is compared then, and every row makes way.
+        keys = () if self.info.has_computed_key else self.info.unique_keys()
+        self.unique_names = tuple(dict.fromkeys(c.name for key in keys for c in key))
         # An update never changes an integer handle, so there is nothing to compare.
         handle = self.info.handle_columns() if self.info.pk_is_handle else ()
-        self.identity_is_the_only_key = (
-            bool(handle) and not self.info.has_computed_key and self.unique_names == tuple(c.name for c in handle)
-        )
+        self.identity_is_the_only_key = bool(handle) and self.unique_names == tuple(c.name for c in handle)
 
     def deletes(self, old: OldRows, source: _Source) -> list[Statement]:
         """Statements that remove these rows."""
@@ -336,14 +335,16 @@ class TableBuilder:
         return [(likeness_condition(column), former, source.old_rows(writer, old.events).images)]
 
     def _cells(self, images: pa.RecordBatch, columns: Sequence[ColumnInfo]) -> list[Cells]:
-        return [literals(values, form_of(c, values.type)) for c in columns for values in (self._taken(c, images.column(c.name)),)]
+        return [_cells_of(c, self._taken(c, images.column(c.name))) for c in columns]
 
     def _sought(self, images: pa.RecordBatch, columns: Sequence[ColumnInfo]) -> list[Cells]:
-        """Literals to compare with: MariaDB compares a SET with a number as signed, so one of 64 members needs its bits as such a number."""
-        if self.flavour is not Flavour.MARIADB:
-            return self._cells(images, columns)
-        signed = [pc.cast(v, pa.int64(), safe=False) if c.tp == ColumnType.SET else v for c in columns for v in (images.column(c.name),)]
-        return self._cells(pa.RecordBatch.from_arrays(signed, [c.name for c in columns]), columns)
+        """Literals to compare with."""
+        return [_cells_of(c, self._comparable(c, self._taken(c, images.column(c.name)))) for c in columns]
+
+    def _comparable(self, column: ColumnInfo, values: pa.Array) -> pa.Array:
+        """MariaDB compares a SET with a number as signed, so one of 64 members needs its bits as such a number."""
+        signed = self.flavour is Flavour.MARIADB and column.tp == ColumnType.SET
+        return pc.cast(values, pa.int64(), safe=False) if signed else values
 
     def _taken(self, column: ColumnInfo, values: pa.Array) -> pa.Array:
         """NULLs that a frozen table does not take as its zero value."""
@@ -355,6 +356,10 @@ class TableBuilder:
     def _zero_enums(self, images: pa.RecordBatch) -> list[tuple[str, Mask]]:
         enums = [c.name for c in self.columns if c.tp == ColumnType.ENUM]
         return [(name, pc.fill_null(pc.equal(images.column(name), 0), False).to_numpy(zero_copy_only=False)) for name in enums]
+
+
+def _cells_of(column: ColumnInfo, values: pa.Array) -> Cells:
+    return literals(values, form_of(column, values.type))
 
 
 _CHUNK_BYTES = 256 * 1024 * 1024

@@ -14,14 +14,14 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
+from binlog_source.rpc.turns import Turns
+
 LARGE = 1 << 20
 CAPACITY = 64 << 20
 STALL = 30.0
 SLOWEST = 64 << 10
 _LOOK = 1.0
 """Seconds between two looks at who stalls."""
-_REMEMBERED = 4096
-"""Addresses whose last turn is remembered."""
 
 
 class Client(Protocol):
@@ -55,7 +55,7 @@ class Room:
         self._waiting: dict[Seat, int] = {}
         self._holding: dict[Seat, _Held] = {}
         self._held_of: Counter[str] = Counter()
-        self._turns: dict[str, None] = {}  # addresses, the one whose turn was last at the end
+        self._turns = Turns()  # of addresses
         self._huge: Seat | None = None
 
     @property
@@ -107,9 +107,9 @@ class Room:
             del self._held_of[seat.address]
 
     def _serve(self) -> None:
-        turns = {address: turn for turn, address in enumerate(self._turns, 1)}
+        turn = self._turns.order()
         full = False
-        for seat, size in sorted(self._waiting.items(), key=lambda waiting: turns.get(waiting[0].address, 0)):
+        for seat, size in sorted(self._waiting.items(), key=lambda waiting: turn(waiting[0].address)):
             if size > self._largest:
                 if self._huge is None:
                     self._huge = seat
@@ -126,10 +126,7 @@ class Room:
     def _grant(self, seat: "Seat", size: int) -> None:
         del self._waiting[seat]
         self._holding[seat] = _Held(size, self._clock(), seat.client.taken)
-        self._turns.pop(seat.address, None)
-        self._turns[seat.address] = None
-        if len(self._turns) > _REMEMBERED:
-            del self._turns[next(iter(self._turns))]
+        self._turns.took(seat.address)
 
     def _begin_anew(self) -> None:
         """Nobody waited so far: nobody was in anybody's way."""

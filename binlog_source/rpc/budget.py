@@ -11,9 +11,9 @@ taken from the budget at once, whether its bytes come or not.
 
 from collections.abc import Callable
 
+from binlog_source.rpc.turns import Turns
+
 DEFAULT_CAPACITY = 256 << 20
-_REMEMBERED = 4096
-"""Owners whose last turn is remembered."""
 
 
 class Budget:
@@ -31,7 +31,7 @@ class Budget:
         self.waiting: dict[str, dict[tuple[Share, int], int]] = {}
         """Bytes asked for and not granted yet, in turn, by owner."""
         self._huge: tuple[Share, int] | None = None
-        self._turns: dict[str, None] = {}  # owners, the one whose turn was last at the end
+        self._turns = Turns()  # of owners
         self.full = False
         """Whether somebody waits for the server's room."""
 
@@ -70,10 +70,7 @@ class Budget:
     def _lend(self, key: tuple["Share", int], amount: int) -> None:
         share, stream_id = key
         share.grants[stream_id] = amount
-        self._turns.pop(share.owner, None)
-        self._turns[share.owner] = None
-        if len(self._turns) > _REMEMBERED:
-            del self._turns[next(iter(self._turns))]
+        self._turns.took(share.owner)
         if amount > self._largest:
             self._huge = key
         else:
@@ -110,9 +107,8 @@ class Budget:
 
     def _that_fit(self) -> list[tuple["Share", int]]:
         """Who is granted something now."""
-        turns = {owner: turn for turn, owner in enumerate(self._turns, 1)}
         fit = []
-        for owner in sorted(self.waiting, key=lambda owner: turns.get(owner, 0)):
+        for owner in sorted(self.waiting, key=self._turns.order()):
             for key, amount in self.waiting[owner].items():
                 if self._fits(key[0], amount):
                     self._lend(key, amount)
