@@ -47,8 +47,8 @@ imports: setup-dev ## direction of imports (import-linter)
 check: lint type imports ## lint, types and imports together
 
 .PHONY: test
-test: setup ## every test but those marked slow
-	$(PYTEST) -m "not slow" tests
+test: setup ## every test but those marked slow, two files at a time: they wait more than they work
+	$(PYTEST) -n 2 --dist loadfile -m "not slow" tests
 
 .PHONY: unit
 unit: setup-dev ## pure tests: no Spark, no server

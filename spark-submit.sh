@@ -3,7 +3,7 @@
 #
 # The first start sets everything up (jobs/setup.py); later ones only compare two files. Options that spark-submit knows
 # (--master, --conf, --name, --driver-memory, ...) go to it wherever they stand, all others to the job; `--` ends the sorting.
-# The job is this process, and Spark's JVM its child (jobs/jvm.py); `pump` and `ctl` need no Spark.
+# The job is this process, and Spark's JVM its child (jobs/jvm.py); `pump` needs no Spark.
 # Logs go to var/log/JOB.log (the job and every trace) and var/log/JOB.spark.log.
 set -euo pipefail
 export LC_ALL=C.UTF-8
@@ -119,7 +119,7 @@ fi
 
 needs=()
 case $job in
-  pump | ctl) ;;
+  pump) ;;
   demo | rehearse)
     needs=(--java)
     # A target of one's own needs no MariaDB here.
@@ -145,13 +145,14 @@ export PYTHONSAFEPATH=1 PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH}
 # A fault point must end the whole application (conf/faults.py): after exec this process is it.
 [[ -z ${TIDB_BINLOG_DIE:-} ]] || export TIDB_BINLOG_DIE_PID=${TIDB_BINLOG_DIE_PID:-$$}
 
-if [[ $job == pump || $job == ctl ]]; then
+if [[ $job == pump ]]; then
   exec "$venv/bin/python" -m jobs.launch "$job" ${job_args[@]+"${job_args[@]}"}
 fi
 
 master=${master:-${MASTER:-local[*]}}
-# Python workers give memory back after a big batch.
-export ARROW_DEFAULT_MEMORY_POOL=${ARROW_DEFAULT_MEMORY_POOL:-system} MALLOC_ARENA_MAX=${MALLOC_ARENA_MAX:-2}
+# The JVM and Python workers give memory back after a big batch (jobs/session.py).
+export ARROW_DEFAULT_MEMORY_POOL=${ARROW_DEFAULT_MEMORY_POOL:-system}
+export MALLOC_ARENA_MAX=${MALLOC_ARENA_MAX:-2} MALLOC_MMAP_THRESHOLD_=${MALLOC_MMAP_THRESHOLD_:-131072}
 export SPARK_HOME
 SPARK_HOME=$(echo "$venv"/lib/python3*/site-packages/pyspark)
 delta_jars=$(printf ',%s' "$venv"/spark-jars/*.jar)

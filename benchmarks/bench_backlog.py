@@ -19,13 +19,13 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from binlog_source.upstream.rehearsal import RecordedCase, feed, load
+from binlog_source.emulator.rehearsal import RecordedCase, feed, load
 from conf.model import DrainerConfig, SourceConfig, TargetConfig
 from jobs.mariadb import PrivateMariaDB
 from jobs.rehearse import compare, prepare_target, settings_for, staged
 from jobs.replication import Replication
 from jobs.session import build_session
-from sinks.session import connect
+from sinks.mysql.session import connect
 
 ROOT = Path(__file__).resolve().parent.parent
 _BARE_KIB = 100 * 1024

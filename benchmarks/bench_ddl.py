@@ -13,17 +13,17 @@ import tempfile
 import time
 from pathlib import Path
 
-from binlog_source.pump.process import PumpProcess
+from binlog_source.cluster.oracle import Oracle
+from binlog_source.cluster.service import UpstreamService
+from binlog_source.emulator.process import PumpProcess
+from binlog_source.emulator.schema import Column, Table
+from binlog_source.emulator.upstream import Upstream
 from binlog_source.pump_client.client import PumpClient
-from binlog_source.upstream.cluster import Upstream
-from binlog_source.upstream.oracle import Oracle
-from binlog_source.upstream.schema import Column, Table
-from binlog_source.upstream.service import UpstreamService
 from conf.model import DrainerConfig, PumpConfig, SourceConfig, TargetConfig
 from jobs.mariadb import PrivateMariaDB
 from jobs.replication import Replication
 from jobs.session import build_session
-from sinks.session import connect
+from sinks.mysql.session import connect
 
 CLUSTER_ID = 11
 DATABASE, TWIN = "b_ddl", "b_ddl_twin"

@@ -20,7 +20,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from benchmarks.processes import cpu_seconds
-from binlog_source.upstream.workload import PROBE, WorkloadConfig
+from binlog_source.emulator.workload import PROBE, WorkloadConfig
 from conf.model import DrainerConfig, SourceConfig
 from jobs.demo import PUMPS, catch_up, settings_for, upstream
 from jobs.lag import ProbeWatch, lags, percentile

@@ -17,9 +17,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from schemas.events import Op
 from schemas.tableinfo import ColumnType
-from sinks.fold import fold, part_numbers
-from sinks.plan import Images, PlanLimits, TableBuilder
-from sinks.statements import Effect
+from sinks.engine.fold import fold, part_numbers
+from sinks.mysql.plan import Images, PlanLimits, TableBuilder
+from sinks.mysql.statements import Effect
 from tests.unit.sinks.samples import INT_PK, column, table, text
 
 REPETITIONS = 5

@@ -29,8 +29,8 @@ import grpc
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from binlog_source.pump.process import PumpProcess, ServerProcess
-from binlog_source.upstream import rehearsal
+from binlog_source.emulator import rehearsal
+from binlog_source.emulator.process import PumpProcess, ServerProcess
 from conf.model import PumpConfig
 from schemas.proto import pump_pb2
 

@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 
 from benchmarks.processes import JVM, PYTHON, Holding, holdings
 from benchmarks.soak_bounds import MIB, Look, allowed, verdicts
-from binlog_source.upstream.workload import WorkloadConfig
-from binlog_source.upstream.workload_process import WorkloadProcess
+from binlog_source.emulator.workload import WorkloadConfig
+from binlog_source.emulator.workload_process import WorkloadProcess
 from conf.model import DrainerConfig, SourceConfig
 from conf.units import days_or_duration
 from jobs.compare import compare
@@ -27,8 +27,8 @@ from jobs.demo import PUMPS, catch_up, settings_for, upstream
 from jobs.mariadb import PrivateMariaDB
 from jobs.replication import Replication, findings_dir
 from jobs.session import build_session
-from sinks.delta_maintenance import Bounds
-from sinks.session import connect
+from sinks.delta.maintenance import Bounds
+from sinks.mysql.session import connect
 
 WARM_SECONDS = 60.0
 _CLEAN_SECONDS = 5.0
@@ -69,14 +69,14 @@ def _soak(spark: SparkSession, workload: WorkloadProcess, config: DrainerConfig,
         written = workload.end()
         catch_up(replication, written.upto_ts)
         batches = replication.progress().batches
+        judged = list(verdicts(start, end, allowed(passed, Bounds(days_or_duration(config.delta_retention)))))
+        print(
+            f"{written.transactions:,} transactions, {written.ddls:,} DDLs in {batches:,} batches; {passed / 60:.1f} minutes between the looks"
+        )
+        print(f"  {'':<42} {'start':>10} {'end':>10}")
+        for verdict in judged:
+            print(verdict, flush=True)
         differing = differences(workload, config, others | {config.apply.checkpoint_schema})
-    judged = list(verdicts(start, end, allowed(passed, Bounds(days_or_duration(config.delta_retention)))))
-    print(
-        f"{written.transactions:,} transactions, {written.ddls:,} DDLs in {batches:,} batches; {passed / 60:.1f} minutes between the looks"
-    )
-    print(f"  {'':<42} {'start':>10} {'end':>10}")
-    for verdict in judged:
-        print(verdict)
     flat = all(verdict.flat for verdict in judged)
     print(f"{'FLAT' if flat else 'NOT FLAT'}; {'; '.join(differing) if differing else 'every table is equal'}")
     return 0 if flat and not differing else 1

@@ -6,8 +6,8 @@ Promises: pure. A bound is made of what the settings allow, or of what there was
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from sinks.delta_checkpoint import COMMIT_SECONDS
-from sinks.delta_maintenance import Bounds
+from sinks.delta.checkpoint_table import COMMIT_SECONDS
+from sinks.delta.maintenance import Bounds
 
 MIB = 1 << 20
 

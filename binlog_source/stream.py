@@ -13,9 +13,9 @@ from dataclasses import replace
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from binlog_source.datasource import BinlogDataSource, resolve_delivery
-from binlog_source.options import StreamOptions, options_of
-from binlog_source.pair_processor import PairProcessor
+from binlog_source.pairing.processor import PairProcessor
+from binlog_source.source.datasource import BinlogDataSource, resolve_delivery
+from binlog_source.source.options import StreamOptions, options_of
 from conf.model import PairConfig, SourceConfig
 from schemas.events import Delivery
 from schemas.stages import TRANSACTIONS, ddl_of

@@ -1,6 +1,6 @@
 """Which values of ``sql_mode`` the apply sessions cannot run in. Pure.
 
-Promises: a mode that ``refusals`` passes reads a literal of ``sinks.literals`` as the value it stands for.
+Promises: a mode that ``refusals`` passes reads a literal of ``sinks.mysql.literals`` as the value it stands for.
 """
 
 _AS_SQL = "row data could be read as SQL"

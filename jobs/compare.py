@@ -9,14 +9,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from binlog_source.upstream.workload_process import WorkloadProcess
+from binlog_source.emulator.workload_process import WorkloadProcess
 from schemas.ddl_tokens import quote_name
-from sinks.session import Session
+from sinks.mysql.session import Session
 
 _SHOWN = 3
 Row: TypeAlias = tuple[str | None, ...]
 Columns: TypeAlias = Sequence[tuple[str, str]]
-"""(name, form) in order; a form is ``text``, ``hex`` or ``json`` (``binlog_source.upstream.values.form_of``)."""
+"""(name, form) in order; a form is ``text``, ``hex`` or ``json`` (``binlog_source.emulator.values.form_of``)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,10 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from binlog_source.pump.process import PumpProcess
-from binlog_source.upstream.registry_client import RegistryClient
-from binlog_source.upstream.workload import ARCHIVE, DATABASE, PROBE, WorkloadConfig
-from binlog_source.upstream.workload_process import Status, WorkloadProcess
+from binlog_source.cluster.registry_client import RegistryClient
+from binlog_source.emulator.process import PumpProcess
+from binlog_source.emulator.workload import ARCHIVE, DATABASE, PROBE, WorkloadConfig
+from binlog_source.emulator.workload_process import Status, WorkloadProcess
 from conf.model import DrainerConfig, PumpConfig, TargetConfig
 from jobs.cli import EXIT_FAILED, add_settings, drainer_config, parser, target_of
 from jobs.compare import TableOutcome, compare
@@ -30,7 +30,7 @@ from jobs.report import Reporter
 from jobs.session import build_session
 from jobs.signals import stop_on_signals
 from schemas.errors import ConfigError, ReplicationError
-from sinks.session import connect
+from sinks.mysql.session import connect
 
 CLUSTER_ID = 7
 PUMPS = 2

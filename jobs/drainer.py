@@ -1,7 +1,7 @@
 """``./spark-submit.sh drainer``: the replication stream, until it is stopped. [spark]
 
-The walk: ``binlog_source/stream.py`` (pump -> source -> pair) -> ``sinks/apply.py`` (explode -> decode -> plan -> apply) -> ``sinks/progress.py``
-and ``sinks/delta_checkpoint.py`` (checkpoint); ``jobs/replication.py`` holds them together.
+The walk: ``binlog_source/stream.py`` (pump -> source -> pair) -> ``sinks/apply.py`` (explode -> decode -> plan -> apply) -> ``sinks/mysql/progress.py``
+and ``sinks/delta/checkpoint_table.py`` (checkpoint); ``jobs/replication.py`` holds them together.
 """
 
 import sys

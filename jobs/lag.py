@@ -13,7 +13,7 @@ from typing import Self
 
 from conf.model import ApplyConfig, TargetConfig
 from schemas.errors import ApplyError, RetryableApplyError
-from sinks.session import Session, connect
+from sinks.mysql.session import Session, connect
 
 _UNKNOWN_DATABASE, _UNKNOWN_TABLE = 1049, 1146
 _RETRY_SECONDS = 0.2

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from binlog_source.client import Endpoint, write
 from binlog_source.pump.log_report import inspect, line_of, value_directory
 from binlog_source.pump.orphans import outcome, settle
 from binlog_source.pump.server import EmbeddedPump
 from binlog_source.pump.storage.record import parse
 from binlog_source.pump.storage.store import Store, StoreSettings
+from binlog_source.source.pull import Endpoint, write
 from conf.model import PumpConfig
 from jobs.cli import EXIT_FAILED, add_settings, parser, pump_config, run_job
 from jobs.signals import stop_on_signals

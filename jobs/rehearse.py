@@ -15,10 +15,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from binlog_source.pump.process import PumpProcess
-from binlog_source.upstream.oracle import Oracle
-from binlog_source.upstream.rehearsal import RecordedCase, feed, load, schedule
-from binlog_source.upstream.service import UpstreamService
+from binlog_source.cluster.oracle import Oracle
+from binlog_source.cluster.service import UpstreamService
+from binlog_source.emulator.process import PumpProcess
+from binlog_source.emulator.rehearsal import RecordedCase, feed, load, schedule
 from conf.model import DrainerConfig, PumpConfig, SourceConfig, TargetConfig
 from jobs.cli import EXIT_FAILED, add_settings, drainer_config, parser, target_of
 from jobs.mariadb import PrivateMariaDB
@@ -29,7 +29,7 @@ from jobs.signals import stop_on_signals
 from schemas.ddl_tokens import quote_name
 from schemas.errors import ConfigError, ReplicationError
 from schemas.events import tso
-from sinks.session import connect
+from sinks.mysql.session import connect
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -23,12 +23,12 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from binlog_source.cistern import Cistern
-from binlog_source.options import StreamOptions
-from binlog_source.read_notes import waiting
-from binlog_source.roster import roster_of
+from binlog_source.cluster.registries import open_registry
+from binlog_source.cluster.roster import roster_of
+from binlog_source.drainer.node import Cistern
+from binlog_source.source.options import StreamOptions
+from binlog_source.source.read_notes import waiting
 from binlog_source.stream import resolve_delivery, transactions, transactions_between
-from binlog_source.upstream.registries import open_registry
 from conf.model import DrainerConfig
 from conf.units import days_or_duration
 from jobs.cli import replication_error_in
@@ -39,11 +39,11 @@ from schemas.errors import ConfigError, ReplicationError, Stopped
 from schemas.events import Delivery, physical_ms
 from schemas.findings import in_words
 from sinks.apply import BatchApplier, BatchReport
-from sinks.delta_checkpoint import CheckpointRow, DeltaCheckpoint, places
-from sinks.delta_findings import DeltaFindings
-from sinks.delta_maintenance import Bounds, DeltaMaintenance
-from sinks.history_cache import HistoryCache
-from sinks.history_feed import HistoryFeed
+from sinks.delta.checkpoint_table import CheckpointRow, DeltaCheckpoint, places
+from sinks.delta.findings_table import DeltaFindings
+from sinks.delta.maintenance import Bounds, DeltaMaintenance
+from sinks.engine.history_cache import HistoryCache
+from sinks.engine.history_feed import HistoryFeed
 
 _log = logging.getLogger(__name__)
 
@@ -353,6 +353,7 @@ class Replication:
                     rows=report.row_events,
                     transactions=report.transactions,
                     ddls=report.ddls,
+                    bytes=report.row_bytes,
                     timings=dict(report.seconds),
                     findings=report.findings,
                     notes=() if report.batch_id >= 0 else ("an unfinished span, finished at start",),

@@ -19,10 +19,10 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from binlog_source.offset import from_json
+from binlog_source.source.offset import from_json
 from schemas.errors import ApplyError, ConfigError
 from schemas.events import as_time
-from sinks.progress import words_of_a_gap
+from sinks.mysql.progress import words_of_a_gap
 
 _log = logging.getLogger(__name__)
 

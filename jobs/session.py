@@ -27,8 +27,12 @@ CLASS_ARCHIVE = JARS / "spark.jsa"
 """Spark's classes as ``jobs/setup.py`` had the JVM archive them: half the time to a session. The JVM ignores one that does not fit."""
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 
-FRUGAL = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"}
-"""Environment that has Python workers give memory back after a big batch; measured: a quarter less for the same speed. ``spark-submit.sh`` sets it too."""
+FRUGAL = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "131072"}
+"""Environment that has the JVM and Python workers give memory back after a big batch. ``spark-submit.sh`` sets it too.
+
+The last is glibc's own default; being set it stays, and does not grow to 32 MiB with what is freed. Of rows of megabytes Python workers held three
+times as much without it, and RocksDB in the JVM 450 MiB more.
+"""
 
 
 def build_session(app_name: str, *, master: str | None = None, delta: bool = True, extra: Mapping[str, str] | None = None) -> SparkSession:
@@ -98,7 +102,7 @@ def session_settings(cores: int | None, *, delta: bool = True) -> dict[str, str]
             "spark.sql.shuffle.partitions": str(cores),
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
-            # What is shuffled stays on this machine, and most of it is compressed by us (sinks/blocks.py).
+            # What is shuffled stays on this machine, and most of it is compressed by us (sinks/engine/blocks.py).
             "spark.shuffle.compress": "false",
             # Hadoop's other way to rename asks a `readlink` process about each path: 0.1 s a batch. On a local disk both rename the file, then its checksum.
             "spark.sql.streaming.checkpointFileManagerClass": f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager",

@@ -105,7 +105,12 @@ def ensure_packages(*, dev: bool) -> None:
         wanted, stamp = PROJECT / name, VENV / f".{name}"
         if not stamp.exists() or stamp.read_text() != wanted.read_text():
             say(f"installing the packages of {name} (the first time this takes a few minutes)")
-            run([str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", str(wanted)], f"installing {name}")
+            # The first is complete, and knows better than its packages what goes together.
+            alone = ["--no-deps"] if name == "requirements.txt" else []
+            run(
+                [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *alone, "-r", str(wanted)],
+                f"installing {name}",
+            )
             stamp.write_text(wanted.read_text())
 
 
@@ -143,7 +148,7 @@ def ensure_jars() -> None:
 def ensure_archive() -> None:
     """Spark's classes in an archive of the JVM's own form, made by running a little of everything once."""
     archive = JARS / "spark.jsa"
-    release = str(java_version())
+    release = f"{java_version()} {(PROJECT / 'requirements.txt').read_text()}"
     stamp = JARS / ".archive"
     if stamp.exists() and stamp.read_text() == release:
         return

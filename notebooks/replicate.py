@@ -12,7 +12,7 @@ import os
 import time
 from pathlib import Path
 
-from binlog_source.options import options_of
+from binlog_source.source.options import options_of
 from conf.load import load_drainer
 from jobs.replication import Replication
 from jobs.report import render_line

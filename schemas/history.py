@@ -177,11 +177,6 @@ class SchemaHistory:
         last = snapshots[-1]
         return TableAt(table_id, last.schema, last.name, last.info, last.version, snapshots, dropping)
 
-    def tables_at(self, ids: Iterable[int], version: int) -> dict[int, TableAt]:
-        """``table_at`` for many; unknown ids are left out."""
-        found = {i: self.table_at(i, version) for i in ids}
-        return {i: t for i, t in found.items() if t is not None}
-
     def jobs_of_table(self, table_id: int, after: int, upto: int) -> tuple[Job, ...]:
         """The jobs that changed (made, dropped, renamed) that table with ``after < version <= upto``, ascending."""
         track = self.tracks.get(table_id)

@@ -50,7 +50,7 @@ TRANSACTION = pa.schema(
         pa.field("payload", pa.binary()),
     ]
 )
-"""``tp`` is COMMIT (payload = complete ``Binlog`` message, or a piece of one as in RAW), RESOLVED (punctuation, as in RAW) or LOST (``binlog_source.framing``)."""
+"""``tp`` is COMMIT (payload = complete ``Binlog`` message, or a piece of one as in RAW), RESOLVED (punctuation, as in RAW) or LOST (``binlog_source.source.framing``)."""
 
 TRANSACTIONS = pa.schema([pa.field("transactions", pa.binary(), nullable=False)])
 """Values of ``schemas.packed``; each has the columns of TRANSACTION at least."""

@@ -3,9 +3,9 @@
 The walk: controls -> steps (rows between barriers, DDLs) -> for each step plan, execute, checkpoint in the data's own transaction.
 
 Promises: the target's checkpoint row is the truth. Transactions with ``commit_ts`` at or below its commitTS are passed over, so a
-batch may come any number of times; a batch that begins beyond it would leave a hole and is refused. Every transaction first proves the lease of this life (``sinks.lease``). Rows of at most ``atomic-rows`` events
-are ONE transaction from the driver together with the checkpoint row; more are applied in parts (``sinks.parallel``), with
-``consistent`` false in between. A DDL is a barrier with its own intent and done rows (``sinks.ddl_apply``).
+batch may come any number of times; a batch that begins beyond it would leave a hole and is refused. Every transaction first proves the lease of this life (``sinks.mysql.lease``). Rows of at most ``atomic-rows`` events
+are ONE transaction from the driver together with the checkpoint row; more are applied in parts (``sinks.mysql.parallel``), with
+``consistent`` false in between. A DDL is a barrier with its own intent and done rows (``sinks.mysql.ddl.executor``).
 """
 
 import logging
@@ -29,8 +29,7 @@ from schemas.errors import ApplyError, LeaseLost, ReplicationError
 from schemas.findings import Finding, FindingKind, in_words
 from schemas.history import SchemaHistory
 from schemas.stages import ROW_EVENT
-from sinks import lease, old_layout, parallel, progress
-from sinks.batch import (
+from sinks.engine.batch import (
     Controls,
     RowSummary,
     control_mask,
@@ -42,21 +41,22 @@ from sinks.batch import (
     summary_of,
     without,
 )
-from sinks.checked import Effects, checked
-from sinks.ddl_apply import DdlOutcome, apply_ddl, ensure_ddl_table, forget_later, load_applied, load_refused
-from sinks.ddl_text import silent_losses
-from sinks.dialect import Flavour
-from sinks.frozen import RefusedJobs, fitted
-from sinks.history_feed import HistoryFeed
-from sinks.history_wait import complete_history
-from sinks.lease import Holder, Lease
-from sinks.lease_guard import LAYOUT, LeaseGuard, alone
-from sinks.password import ShippedTarget
-from sinks.patience import Patience, Waited
-from sinks.plan import Plan, PlanLimits, plan_rows
-from sinks.route import Route
-from sinks.segments import AppliedJobs, DdlStep, RowsStep, Touch, plan_steps, replay_steps
-from sinks.session import Session, connect, run_retried, run_transaction
+from sinks.engine.frozen import RefusedJobs, fitted
+from sinks.engine.history_feed import HistoryFeed
+from sinks.engine.history_wait import complete_history
+from sinks.engine.segments import AppliedJobs, DdlStep, RowsStep, Touch, plan_steps, replay_steps
+from sinks.mysql import lease, old_layout, parallel, progress
+from sinks.mysql.checked import Effects, checked
+from sinks.mysql.ddl.executor import DdlOutcome, apply_ddl, ensure_ddl_table, forget_later, load_applied, load_refused
+from sinks.mysql.ddl.text import silent_losses
+from sinks.mysql.dialect import Flavour
+from sinks.mysql.lease import Holder, Lease
+from sinks.mysql.lease_guard import LAYOUT, LeaseGuard, alone
+from sinks.mysql.password import ShippedTarget
+from sinks.mysql.patience import Patience, Waited
+from sinks.mysql.plan import Plan, PlanLimits, plan_rows
+from sinks.mysql.session import Session, connect, run_retried, run_transaction
+from sinks.routing.route import Route
 
 _log = logging.getLogger(__name__)
 
@@ -73,6 +73,8 @@ class BatchReport:
     schema_version: int
     transactions: int
     row_events: int
+    row_bytes: int
+    """Of their images."""
     rows_written: int
     ddls: int
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -87,10 +89,16 @@ class _Tally:
 
     transactions: int = 0
     row_events: int = 0
+    row_bytes: int = 0
     rows_written: int = 0
     ddls: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
+
+    def count(self, transactions: int, found: RowSummary) -> None:
+        self.transactions += transactions
+        self.row_events += found.events
+        self.row_bytes += found.bytes
 
     def add(self, done: parallel.Written) -> None:
         self.rows_written += done.rows
@@ -269,6 +277,7 @@ class BatchApplier:
             self._applied.version,
             tally.transactions,
             tally.row_events,
+            tally.row_bytes,
             tally.rows_written,
             tally.ddls,
             tally.seconds,
@@ -296,8 +305,7 @@ class BatchApplier:
     def _apply_events(self, events: pa.Table, controls: Controls, tally: _Tally) -> None:
         events = self._not_ignored(events.filter(pc.greater(events.column("commit_ts"), controls.from_ts)))
         found = merge(summarise(events, [d.commit_ts for d in controls.ddls]))
-        tally.transactions += count_transactions(events)
-        tally.row_events += found.events
+        tally.count(count_transactions(events), found)
         for step in self._steps(controls, found.touches):
             if isinstance(step, DdlStep):
                 self._apply_ddl(step, tally)
@@ -334,8 +342,7 @@ class BatchApplier:
                 yield keyed
 
     def _apply_steps(self, events: DataFrame, controls: Controls, found: RowSummary, tally: _Tally) -> None:
-        tally.row_events += found.events
-        tally.transactions += found.transactions
+        tally.count(found.transactions, found)
         steps = self._steps(controls, found.touches)
         fetched, fetched_upto = ROW_EVENT.empty_table(), 0
         for place, step in enumerate(steps):

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from schemas.history import JobReader, SchemaHistory
-from sinks.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
+from sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
 
 INT = {"Tp": 3, "Flag": 0, "Flen": 11, "Decimal": 0, "Charset": "binary", "Collate": "binary", "Elems": None}
 VARCHAR = {"Tp": 15, "Flag": 0, "Flen": 20, "Decimal": 0, "Charset": "utf8mb4", "Collate": "utf8mb4_bin", "Elems": None}

@@ -10,7 +10,7 @@ from google.protobuf.internal.decoder import _DecodeVarint32
 
 from schemas.history import JobReader, SchemaHistory
 from schemas.proto import binlog_pb2 as pb
-from sinks.segments import DdlEvent
+from sinks.engine.segments import DdlEvent
 
 GOLDEN = Path(__file__).parent / "golden"
 

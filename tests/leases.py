@@ -1,9 +1,9 @@
 """Leases for tests that call the sinks' functions themselves: taken like a Drainer takes them, without the guard that keeps them."""
 
-from sinks import lease
-from sinks.lease import Holder, Lease
-from sinks.progress import CHECKPOINT_SCHEMA
-from sinks.session import Session
+from sinks.mysql import lease
+from sinks.mysql.lease import Holder, Lease
+from sinks.mysql.progress import CHECKPOINT_SCHEMA
+from sinks.mysql.session import Session
 
 
 def take_lease(session: Session, cluster_id: int = 1, schema: str = CHECKPOINT_SCHEMA, drainer: str = "test") -> Lease:

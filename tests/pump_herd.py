@@ -21,9 +21,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from binlog_source.pump.process import PumpProcess
-from binlog_source.registry import PUMPS, NodeState
-from binlog_source.upstream.registry_client import RegistryClient
+from binlog_source.cluster.registry import PUMPS, NodeState
+from binlog_source.cluster.registry_client import RegistryClient
+from binlog_source.emulator.process import PumpProcess
 from conf.model import PumpConfig
 
 FLOOR = 2

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 
 from google.protobuf.message import DecodeError
 
-from binlog_source.damage import KNOWN_KEY
 from binlog_source.pump.messages import in_pieces
 from binlog_source.pump.reading import Room, Seat
 from binlog_source.pump.same_log import holds
@@ -25,7 +24,8 @@ from binlog_source.rpc.front import Front
 from binlog_source.rpc.grpc_message import DATA_LOSS, UNKNOWN, Refusal
 from binlog_source.rpc.http1 import Answer
 from binlog_source.rpc.http1 import Request as HttpRequest
-from binlog_source.seen import END_KEY, NO, SEEN_KEY, YES, seen_in
+from binlog_source.wire.damage import KNOWN_KEY
+from binlog_source.wire.seen import END_KEY, NO, SEEN_KEY, YES, seen_in
 from conf.model import PumpConfig
 from schemas.errors import DamagedLog, ReplicationError
 from schemas.proto import pump_pb2

@@ -8,9 +8,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from binlog_source.cluster.registry import NodeState, NodeStatus
 from binlog_source.pump.service import PumpService
 from binlog_source.pump.storage.record import fake
-from binlog_source.registry import NodeState, NodeStatus
 from schemas.errors import ReplicationError
 from schemas.events import as_time, tso
 

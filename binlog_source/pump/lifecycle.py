@@ -9,7 +9,7 @@ Promises: pure; what the table does not hold is refused.
 
 import enum
 
-from binlog_source.registry import NodeState
+from binlog_source.cluster.registry import NodeState
 
 
 class Move(enum.StrEnum):

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 
-from binlog_source.registry import NodeState, NodeStatus
+from binlog_source.cluster.registry import NodeState, NodeStatus
 from schemas.errors import PumpUnavailable
 
 OVERALL = 10.0

@@ -12,12 +12,12 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from binlog_source.mvcc import Decision, StatusPorts, Verdict, decide, undecided_text
+from binlog_source.cluster.mvcc import Decision, StatusPorts, Verdict, decide, undecided_text
+from binlog_source.cluster.waits import Reading, Waits, running_time
 from binlog_source.pump.service import PumpService
 from binlog_source.pump.storage.index import Entry
 from binlog_source.pump.storage.record import Record, canonical, parse
 from binlog_source.pump.storage.store import Store
-from binlog_source.waits import Reading, Waits, running_time
 from schemas.errors import ConfigError, PumpUnavailable
 from schemas.events import as_time, physical_ms, tso
 from schemas.proto import binlog_pb2

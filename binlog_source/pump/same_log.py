@@ -1,4 +1,4 @@
-"""Whether what a reader has seen is in this Pump's log (``binlog_source.seen``). Reads at most some megabytes of the log.
+"""Whether what a reader has seen is in this Pump's log (``binlog_source.wire.seen``). Reads at most some megabytes of the log.
 
 Promises: True wherever the log cannot tell: what was collected, or lies at a damaged place, of which the reader is told otherwise.
 """
@@ -6,7 +6,7 @@ Promises: True wherever the log cannot tell: what was collected, or lies at a da
 from binlog_source.pump.storage.pointer import BEGINNING, Pointer
 from binlog_source.pump.storage.record import Kind, read
 from binlog_source.pump.storage.store import Store
-from binlog_source.seen import ANYWHERE, Seen
+from binlog_source.wire.seen import ANYWHERE, Seen
 from schemas.errors import BinlogPurged
 
 _NOT_IN_IT = -1

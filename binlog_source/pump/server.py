@@ -17,8 +17,11 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from binlog_source.advertise import advertised
-from binlog_source.mvcc import StatusPorts, status_ports
+from binlog_source.cluster.advertise import advertised
+from binlog_source.cluster.mvcc import StatusPorts, status_ports
+from binlog_source.cluster.pd import PdRegistry
+from binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, NodeStatus, Registry
+from binlog_source.cluster.registry_client import RegistryClient
 from binlog_source.pump.handlers import Handlers
 from binlog_source.pump.heart import Beat, Collector, FakeBinlogs, own_clock
 from binlog_source.pump.lifecycle import Move, after, must_notify
@@ -32,10 +35,7 @@ from binlog_source.pump.storage.chaser import ChaserSettings
 from binlog_source.pump.storage.env import RealFileSystem
 from binlog_source.pump.storage.record import fake
 from binlog_source.pump.storage.store import Store, StoreSettings
-from binlog_source.registry import DRAINERS, PUMPS, NodeState, NodeStatus, Registry
 from binlog_source.rpc.front import Front
-from binlog_source.upstream.pd import PdRegistry
-from binlog_source.upstream.registry_client import RegistryClient
 from conf.model import PumpConfig
 from conf.units import days_or_duration, size_of
 from schemas.errors import ConfigError, PumpUnavailable, ReplicationError

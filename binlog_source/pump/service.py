@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 
-from binlog_source.damage import Damage
+from binlog_source.cluster.registry import NodeState
 from binlog_source.pump import messages
 from binlog_source.pump.metrics import PumpMetrics
 from binlog_source.pump.reading import LARGE, Seat, seat_of_its_own
@@ -21,7 +21,7 @@ from binlog_source.pump.storage.record import Kind, Record, canonical, completed
 from binlog_source.pump.storage.sorter import Checkpoint
 from binlog_source.pump.storage.store import Store
 from binlog_source.pump.storage.vlog import Piece
-from binlog_source.registry import NodeState
+from binlog_source.wire.damage import Damage
 from schemas.errors import BinlogPurged, Corruption, DamagedLog, ProtocolViolation, PumpUnavailable
 
 Flush = list[bytes]

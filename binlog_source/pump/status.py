@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
+from binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, Registry
 from binlog_source.pump.lifecycle import Move
 from binlog_source.pump.orphans import settle
 from binlog_source.pump.service import PumpService
 from binlog_source.pump.storage.record import Kind, parse, read
-from binlog_source.registry import DRAINERS, PUMPS, NodeState, Registry
 from binlog_source.rpc.http1 import NOT_ALLOWED, NOT_FOUND, Answer, Request, json_answer
 from schemas.errors import ReplicationError
 from schemas.proto import binlog_pb2

@@ -20,7 +20,7 @@ from types import TracebackType
 
 from google.protobuf.message import DecodeError
 
-from binlog_source.pump.writer import PumpWriter, WriteFailed
+from binlog_source.cluster.registry import PUMPS, Listing, NodeStatus, Registry
 from binlog_source.pump_client.clock import WallClock
 from binlog_source.pump_client.fleet import Fleet, Surroundings, Way
 from binlog_source.pump_client.link import failure_of
@@ -29,7 +29,7 @@ from binlog_source.pump_client.retry import Next, after_failed_prewrite
 from binlog_source.pump_client.settings import DEFAULTS, PumpClientSettings
 from binlog_source.pump_client.stats import Counters, Stats
 from binlog_source.pump_client.watch import Follower, detect, follow
-from binlog_source.registry import PUMPS, Listing, NodeStatus, Registry
+from binlog_source.pump_client.writer import PumpWriter, WriteFailed
 from schemas.errors import ProtocolViolation, PumpUnavailable
 from schemas.proto import binlog_pb2
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
+from binlog_source.cluster.registry import NodeStatus
 from binlog_source.pump_client.availability import Availability
 from binlog_source.pump_client.clock import Clock
 from binlog_source.pump_client.gate import Gate
@@ -18,7 +19,6 @@ from binlog_source.pump_client.link import Connect, Link, Tally
 from binlog_source.pump_client.selection import STRATEGIES, Selector, Sticky, matches
 from binlog_source.pump_client.settings import PumpClientSettings
 from binlog_source.pump_client.stats import Counters
-from binlog_source.registry import NodeStatus
 
 _log = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ Promises: safe for many threads; every caller gets the fate of its own Prewrite,
 import threading
 from collections.abc import Callable
 
-from binlog_source.pump.writer import WriteFailed
 from binlog_source.pump_client.clock import Clock
 from binlog_source.pump_client.link import Link, unheard, write_group
+from binlog_source.pump_client.writer import WriteFailed
 
 
 class _Group:

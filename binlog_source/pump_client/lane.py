@@ -12,12 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 
-from binlog_source.pump.writer import WriteFailed
 from binlog_source.pump_client.clock import Clock
 from binlog_source.pump_client.link import Link, write_group
 from binlog_source.pump_client.retry import Next, after_failed_outcome
 from binlog_source.pump_client.settings import PumpClientSettings
 from binlog_source.pump_client.stats import Counters
+from binlog_source.pump_client.writer import WriteFailed
 
 _GROUP = 256
 _log = logging.getLogger(__name__)

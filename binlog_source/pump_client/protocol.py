@@ -1,4 +1,4 @@
-"""What TiDB asks of a Pump client; ``PumpClient`` and ``LenientClient`` offer it.
+"""What TiDB asks of a Pump client; ``PumpClient`` offers it.
 
 Promises: ``prewrite`` returns when the Prewrite is durable, or raises ``PumpUnavailable``. Outcomes never fail.
 """

@@ -5,8 +5,8 @@ Promises: pure.
 
 import enum
 
-from binlog_source.pump.writer import WriteFailed
 from binlog_source.pump_client.settings import PumpClientSettings
+from binlog_source.pump_client.writer import WriteFailed
 
 DISCONNECTED = "UNAVAILABLE"
 """The status after which a connection is opened anew."""

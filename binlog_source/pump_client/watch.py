@@ -6,13 +6,13 @@ and then listed anew, so that nothing is missed; what was known of the Pumps sta
 
 import logging
 
-from binlog_source.pump.writer import WriteFailed
+from binlog_source.cluster.registry import PUMPS, Listing, Registry
 from binlog_source.pump_client.clock import Clock
 from binlog_source.pump_client.fleet import Fleet, Way
 from binlog_source.pump_client.retry import ANSWERED
 from binlog_source.pump_client.settings import PumpClientSettings
 from binlog_source.pump_client.stats import Counters
-from binlog_source.registry import PUMPS, Listing, Registry
+from binlog_source.pump_client.writer import WriteFailed
 from schemas.errors import ReplicationError
 
 _PROBE = b""

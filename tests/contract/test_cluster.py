@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from binlog_source.cistern import Cistern
-from binlog_source.datasource import BinlogStreamReader
-from binlog_source.offset import from_json
-from binlog_source.options import StreamOptions, options_of
+from binlog_source.cluster.registries import open_registry
+from binlog_source.cluster.registry import PUMPS, NodeState, Registry
+from binlog_source.drainer.node import Cistern
 from binlog_source.pump.server import EmbeddedPump
 from binlog_source.pump_client.client import PumpClient
-from binlog_source.registry import PUMPS, NodeState, Registry
-from binlog_source.upstream.registries import open_registry
+from binlog_source.source.datasource import BinlogStreamReader
+from binlog_source.source.offset import from_json
+from binlog_source.source.options import StreamOptions, options_of
 from conf.model import PumpConfig, SourceConfig
 from schemas.proto import binlog_pb2
 from tests.contract.conftest import CLUSTER, Site

@@ -1,4 +1,4 @@
-"""What every registry promises (``binlog_source.registry.Registry``), asked of both: the standalone one, and PD with a real etcd."""
+"""What every registry promises (``binlog_source.cluster.registry.Registry``), asked of both: the standalone one, and PD with a real etcd."""
 
 import threading
 import time
@@ -7,8 +7,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from binlog_source.registry import DRAINERS, PUMPS, Listing, NodeState, NodeStatus, Registry
-from binlog_source.upstream.registries import open_registry
+from binlog_source.cluster.registries import open_registry
+from binlog_source.cluster.registry import DRAINERS, PUMPS, Listing, NodeState, NodeStatus, Registry
 from schemas.errors import ConfigError, PumpUnavailable
 from tests.contract.conftest import CLUSTER, Site
 

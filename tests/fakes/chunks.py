@@ -1,13 +1,13 @@
-"""``pair_state.Chunks`` in memory: what was put, and what each call cost."""
+"""``pairing.state.Chunks`` in memory: what was put, and what each call cost."""
 
 from dataclasses import dataclass, field
 
-from binlog_source.pair_state import Chunk
+from binlog_source.pairing.state import Chunk
 
 
 @dataclass
 class MemoryBodies:
-    """``pair_state.Bodies`` in memory."""
+    """``pairing.state.Bodies`` in memory."""
 
     values: dict[tuple[int, int], bytes] = field(default_factory=dict)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from binlog_source.upstream.oracle import Oracle
+from binlog_source.cluster.oracle import Oracle
 from schemas.proto import pd_pb2
 
 _THREADS = 32

@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from binlog_source.pump.writer import Pending, WriteFailed
 from binlog_source.pump_client.fleet import Surroundings
+from binlog_source.pump_client.writer import Pending, WriteFailed
 
 Rule = Callable[[Sequence[bytes]], WriteFailed | None]
 """What a Pump says to these payloads; None = it takes them."""

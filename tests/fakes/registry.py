@@ -1,4 +1,4 @@
-"""A registry in memory, as ``binlog_source/registry.py`` describes one.
+"""A registry in memory, as ``binlog_source/cluster/registry.py`` describes one.
 
 Promises: every write is one revision; ``changes`` waits in real time. With ``down`` nothing is answered; ``compact`` forgets what happened so far.
 """
@@ -6,7 +6,7 @@ Promises: every write is one revision; ``changes`` waits in real time. With ``do
 import threading
 import time
 
-from binlog_source.registry import KINDS, Listing, NodeStatus
+from binlog_source.cluster.registry import KINDS, Listing, NodeStatus
 from schemas.errors import PumpUnavailable
 
 

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from binlog_source.pump.process import PumpProcess
+from binlog_source.emulator.process import PumpProcess
 from conf.model import SourceConfig
 from schemas.events import Op, tso
 from schemas.proto import binlog_pb2

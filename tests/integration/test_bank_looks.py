@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from binlog_source.upstream.rehearsal import load
+from binlog_source.emulator.rehearsal import load
 from jobs.mariadb import PrivateMariaDB
 from jobs.rehearse import prepare_target
 from jobs.replication import Replication
-from sinks.progress import Checkpoint
+from sinks.mysql.progress import Checkpoint
 from tests.golden_case import GOLDEN, load_case
 from tests.torture.arena import Arena, Cut
 from tests.torture.bank_states import TOTAL, Change, bank_changes, states_at

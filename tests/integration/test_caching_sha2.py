@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from conf.model import ApplyConfig, TargetConfig
 from schemas.errors import ApplyError
-from sinks.session import connect
+from sinks.mysql.session import connect
 
 PLUGIN = b"caching_sha2_password\0"
 SALT = b"abcdefghijklmnopqrst"

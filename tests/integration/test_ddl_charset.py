@@ -7,9 +7,9 @@ import pytest
 from conf.model import ApplyConfig
 from jobs.mariadb import PrivateMariaDB
 from schemas.history import JobReader, SchemaHistory
-from sinks.ddl_apply import apply_ddl, ensure_ddl_table
-from sinks.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
-from sinks.session import Session, connect
+from sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
+from sinks.mysql.ddl.executor import apply_ddl, ensure_ddl_table
+from sinks.mysql.session import Session, connect
 from tests.leases import held
 
 pytestmark = pytest.mark.mysql

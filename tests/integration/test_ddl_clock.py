@@ -7,20 +7,17 @@ from typing import Any
 
 import pytest
 
-from conf import faults
-from conf.model import ApplyConfig
 from jobs.mariadb import PrivateMariaDB
 from schemas.errors import ApplyError, DdlRefused
 from schemas.history import SchemaHistory
-from sinks.ddl_apply import DdlOutcome, apply_ddl, ensure_ddl_table
-from sinks.segments import DdlStep
-from sinks.session import Session, connect
+from sinks.engine.segments import DdlStep
+from sinks.mysql.ddl.executor import DdlOutcome, ensure_ddl_table
+from sinks.mysql.session import Session, connect
+from tests import ddl_target
 from tests.ddl_jobs import INT, column, database, history, job, steps_of, table
-from tests.leases import held
+from tests.ddl_target import CONFIG, ddl_session, dying
 
 pytestmark = pytest.mark.mysql
-
-CONFIG = ApplyConfig(drainer="clock", checkpoint_schema="clock_marks")
 
 ID = column(1, "id", {**INT, "Flag": 4099})
 DATETIME, TIMESTAMP = ({**INT, "Tp": tp, "Flen": 19} for tp in (12, 7))
@@ -29,23 +26,15 @@ SHANGHAI = {"name": "Asia/Shanghai", "offset": 0}
 NEW_YORK = {"name": "America/New_York", "offset": 0}
 
 
-class Died(BaseException):
-    """Stands for SIGKILL: nothing catches it."""
-
-
 @pytest.fixture
 def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
-    with connect(mariadb.target(), CONFIG) as session:
-        ensure_ddl_table(session, CONFIG)
+    with ddl_session(mariadb.target()) as session:
         yield session
-        session.rollback()
-        for name in ("d", "clock_marks"):
-            session.execute(f"DROP DATABASE IF EXISTS {name}")
 
 
 def apply(session: Session, step: DdlStep, h: SchemaHistory) -> DdlOutcome:
     try:
-        return apply_ddl(session, step, h, CONFIG, held(session, schema=CONFIG.checkpoint_schema), lambda _: None)
+        return ddl_target.apply(session, step, h)
     finally:
         assert session.query("SELECT @@SESSION.time_zone") == [("+00:00",)]
 
@@ -99,7 +88,7 @@ def test_times_are_converted_in_the_zone_of_the_ddl(session: Session, location: 
     assert apply(session, step, h).how == "text"
     assert values(session) == [local]
     session.execute("DROP DATABASE d")
-    session.execute("DELETE FROM clock_marks.spark_ddl")
+    session.execute("DELETE FROM ddl_marks.spark_ddl")
     session.commit()
     h, step = modify(session, *TO_TIMESTAMP, location, local)
     assert apply(session, step, h).how == "text"
@@ -186,15 +175,9 @@ def test_a_refused_statement_leaves_the_session_in_utc(session: Session) -> None
 
 
 @pytest.mark.parametrize("point", ["after-ddl-intent", "after-ddl", "before-ddl-done"])
-def test_a_crash_converts_once(session: Session, point: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_converts_once(session: Session, point: str) -> None:
     h, step = modify(session, *TO_DATETIME, SHANGHAI, "2026-01-01 12:00:00")
-
-    def die(name: str) -> None:
-        if name == point:
-            raise Died
-
-    with monkeypatch.context() as patch, pytest.raises(Died):
-        patch.setattr(faults, "point", die)
+    with dying(point):
         apply(session, step, h)
     session.rollback()
     apply(session, step, h)

@@ -6,19 +6,15 @@ from typing import Any
 
 import pytest
 
-from conf import faults
-from conf.model import ApplyConfig
 from jobs.mariadb import PrivateMariaDB
 from schemas.history import SchemaHistory
-from sinks.ddl_apply import DdlOutcome, apply_ddl, ensure_ddl_table
-from sinks.segments import DdlStep
-from sinks.session import Session, connect
+from sinks.engine.segments import DdlStep
+from sinks.mysql.session import Session
 from tests.ddl_jobs import INT, VARCHAR, column, database, history, job, steps_of, table
-from tests.leases import held
+from tests.ddl_target import apply, ddl_session, dying
 
 pytestmark = pytest.mark.mysql
 
-CONFIG = ApplyConfig(drainer="defaults", checkpoint_schema="defaults_marks")
 NOT_NULL = 1
 ID = column(1, "id", {**INT, "Flag": 4099})
 
@@ -34,24 +30,12 @@ TIMESTAMP, DATETIME = kind(7, 128, 19), kind(12, 128, 19)
 TEXT = {**VARCHAR, "Flen": 40}
 
 
-class Died(BaseException):
-    """Stands for SIGKILL: nothing catches it."""
-
-
 @pytest.fixture(params=["1", "0"], ids=["explicit", "implicit"])
 def session(request: pytest.FixtureRequest, mariadb: PrivateMariaDB) -> Iterator[Session]:
     """With and without ``explicit_defaults_for_timestamp``, which is set behind the session's own back."""
     target = dataclasses.replace(mariadb.target(), params=(("explicit_defaults_for_timestamp", request.param),))
-    with connect(target, CONFIG) as session:
-        ensure_ddl_table(session, CONFIG)
+    with ddl_session(target) as session:
         yield session
-        session.rollback()
-        for name in ("d", "defaults_marks"):
-            session.execute(f"DROP DATABASE IF EXISTS {name}")
-
-
-def apply(session: Session, step: DdlStep, h: SchemaHistory) -> DdlOutcome:
-    return apply_ddl(session, step, h, CONFIG, held(session, schema=CONFIG.checkpoint_schema), lambda _: None)
 
 
 def to_alter(session: Session, added: list[dict[str, Any]], text: str, kind_of_job: int = 5) -> tuple[SchemaHistory, DdlStep]:
@@ -210,16 +194,10 @@ def test_several_columns_of_one_statement(session: Session) -> None:
 
 @pytest.mark.parametrize("point", ["after-ddl-intent", "after-ddl-fill", "after-ddl", "before-ddl-done"])
 @pytest.mark.parametrize("text", ["ALTER TABLE `t` ADD COLUMN `c` TIMESTAMP DEFAULT CURRENT_TIMESTAMP;", "GARBLED"])
-def test_a_crash_between_the_halves(session: Session, point: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_between_the_halves(session: Session, point: str, text: str) -> None:
     now = {"default": "CURRENT_TIMESTAMP", "origin_default": "2021-05-06 07:08:09"}
     h, step = to_alter(session, [column(2, "c", TIMESTAMP, **now)], text)
-
-    def die(name: str) -> None:
-        if name == point:
-            raise Died
-
-    with monkeypatch.context() as patch, pytest.raises(Died):
-        patch.setattr(faults, "point", die)
+    with dying(point):
         apply(session, step, h)
     session.rollback()
     assert apply(session, step, h).state == "done"

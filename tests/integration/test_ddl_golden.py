@@ -1,5 +1,6 @@
 """Every DDL of the golden cases on a real MariaDB, and a crash at every point of every DDL of ``ddl`` and of the swaps."""
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Iterator
@@ -7,29 +8,25 @@ from typing import Any
 
 import pytest
 
-from conf import faults
 from conf.model import ApplyConfig
 from jobs.mariadb import PrivateMariaDB
 from schemas.history import JobReader, SchemaHistory
 from schemas.tableinfo import ColumnType
-from sinks.ddl_apply import apply_ddl, ensure_ddl_table, load_losses
-from sinks.ddl_clauses import Dialect
-from sinks.ddl_inspect import column_names, take_picture
-from sinks.ddl_text import subject_of
-from sinks.ddl_wanted import lacks
-from sinks.dialect import Flavour
-from sinks.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
-from sinks.session import Session, connect
+from sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
+from sinks.mysql.ddl.clauses import Dialect
+from sinks.mysql.ddl.executor import apply_ddl, ensure_ddl_table
+from sinks.mysql.ddl.pictures import column_names, take_picture
+from sinks.mysql.ddl.text import subject_of
+from sinks.mysql.ddl.wanted import lacks
+from sinks.mysql.dialect import Flavour
+from sinks.mysql.session import Session, connect
+from tests.ddl_target import Died, deadly, losses
 from tests.golden_case import GoldenCase, load_case
 from tests.leases import held
 
 pytestmark = pytest.mark.mysql
 
 CASES = ("ddl", "beyond_mysql", "online", "types", "keys", "txn", "bank")
-
-
-class Died(BaseException):
-    """Stands for SIGKILL: nothing catches it."""
 
 
 class Counting:
@@ -113,42 +110,31 @@ def test_what_the_target_cannot_hold_is_named(mariadb: PrivateMariaDB, config: A
     with connect(mariadb.target(), config) as session:
         for step in ddl_steps(case):
             apply_ddl(session, step, case.history, config, held(session), lambda _: None)
-        assert load_losses(session, config, 1) == (
+        assert losses(session, config) == [
             "g_beyond.expr_idx: expression index ue left out",
             "g_beyond.auto_r: AUTO_RANDOM left out",
             "g_beyond.shard: SHARD_ROW_ID_BITS left out",
             "g_beyond.ttl: TTL left out",
             "g_beyond.gtmp: temporary table made an ordinary one, which stays empty",
-        )
+        ]
 
 
-def crash_through(mariadb: PrivateMariaDB, config: ApplyConfig, step: DdlStep, history: SchemaHistory, monkeypatch: Any) -> list[str]:
+def crash_through(mariadb: PrivateMariaDB, config: ApplyConfig, step: DdlStep, history: SchemaHistory) -> list[str]:
     """Die once at each point, then finish; what was executed in all."""
     log: list[str] = []
     checkpoints: list[int] = []
     for point in ("after-ddl-intent", "after-ddl", "before-ddl-done", ""):
-
-        def die(name: str, point: str = point) -> None:
-            if name == point:
-                raise Died
-
-        monkeypatch.setattr(faults, "point", die)
-        session = connect(mariadb.target(), config)
-        try:
+        with connect(mariadb.target(), config) as session, deadly(point), contextlib.suppress(Died):
             apply_ddl(Counting(session, log), step, history, config, held(session), lambda _: checkpoints.append(1))
-        except Died:
-            pass
-        finally:
-            session.close()
     assert checkpoints
     return [sql for sql in log if sql.split()[0] in ("CREATE", "ALTER", "DROP", "RENAME", "TRUNCATE")]
 
 
-def test_a_crash_at_each_point_of_each_ddl_executes_it_once(mariadb: PrivateMariaDB, config: ApplyConfig, monkeypatch: Any) -> None:
+def test_a_crash_at_each_point_of_each_ddl_executes_it_once(mariadb: PrivateMariaDB, config: ApplyConfig) -> None:
     case = load_case("ddl")
     steps = ddl_steps(case)
     for step in steps:
-        executed = crash_through(mariadb, config, step, case.history, monkeypatch)
+        executed = crash_through(mariadb, config, step, case.history)
         assert len(executed) == 1, executed
     with connect(mariadb.target(), config) as session:
         assert_columns(session, case.history, steps[-1].job.version, case.info["databases"])
@@ -219,12 +205,12 @@ def swap_history() -> tuple[SchemaHistory, list[DdlStep]]:
     return history, [s for s in plan_steps((0, 1000), events, (), history, AppliedJobs(0)) if isinstance(s, DdlStep)]
 
 
-def test_swaps_exchanges_and_truncations_move_rows_once(mariadb: PrivateMariaDB, config: ApplyConfig, monkeypatch: Any) -> None:
+def test_swaps_exchanges_and_truncations_move_rows_once(mariadb: PrivateMariaDB, config: ApplyConfig) -> None:
     history, steps = swap_history()
     seen = []
     with connect(mariadb.target(), config) as session:
         for step in steps:
-            assert len(crash_through(mariadb, config, step, history, monkeypatch)) == 1
+            assert len(crash_through(mariadb, config, step, history)) == 1
             if step.job.id == 3:
                 session.execute("INSERT INTO swap.a VALUES (1)")
                 session.execute("INSERT INTO swap.b VALUES (2)")

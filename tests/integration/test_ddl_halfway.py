@@ -4,36 +4,23 @@ from collections.abc import Iterator
 
 import pytest
 
-from conf import faults
-from conf.model import ApplyConfig
 from jobs.mariadb import PrivateMariaDB
-from sinks.ddl_apply import apply_ddl, ensure_ddl_table
-from sinks.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
-from sinks.session import Session, connect
+from sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
+from sinks.mysql.session import Session
 from tests.ddl_jobs import database, history, job, table
-from tests.leases import held
+from tests.ddl_target import apply, ddl_session, dying
 
 pytestmark = pytest.mark.mysql
-
-CONFIG = ApplyConfig(drainer="halfway", checkpoint_schema="halfway_marks")
-
-
-class Died(BaseException):
-    """Stands for SIGKILL: nothing catches it."""
 
 
 @pytest.fixture
 def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
-    with connect(mariadb.target(), CONFIG) as session:
-        ensure_ddl_table(session, CONFIG)
+    with ddl_session(mariadb.target(), databases=("halfway",)) as session:
         yield session
-        session.rollback()
-        session.execute("DROP DATABASE IF EXISTS halfway")
-        session.execute("DROP DATABASE halfway_marks")
 
 
 @pytest.mark.parametrize("left", [("a", "b"), ("b",), ()])
-def test_what_is_left_is_dropped(session: Session, left: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_left_is_dropped(session: Session, left: tuple[str, ...]) -> None:
     info = {"id": 1000, "db_name": {"O": "halfway"}, "charset": "utf8mb4", "collate": "utf8mb4_bin"}
     named = {"schema_name": "halfway"}
     jobs = history(
@@ -46,18 +33,12 @@ def test_what_is_left_is_dropped(session: Session, left: tuple[str, ...], monkey
     events = [DdlEvent(number * 10, number, text, 5) for number, text in enumerate((*texts, "DROP DATABASE `halfway`;"), 1)]
     steps = [s for s in plan_steps((0, 100), events, (), jobs, AppliedJobs(0)) if isinstance(s, DdlStep)]
     for step in steps[:3]:
-        apply_ddl(session, step, jobs, CONFIG, held(session, schema="halfway_marks"), lambda _: None)
+        apply(session, step, jobs)
 
-    def die(name: str) -> None:
-        if name == "after-ddl-intent":
-            raise Died
-
-    with monkeypatch.context() as patch:
-        patch.setattr(faults, "point", die)
-        with pytest.raises(Died):
-            apply_ddl(session, steps[3], jobs, CONFIG, held(session, schema="halfway_marks"), lambda _: None)
+    with dying("after-ddl-intent"):
+        apply(session, steps[3], jobs)
     for name in {"a", "b"} - set(left):
         session.execute(f"DROP TABLE halfway.{name}")
-    outcome = apply_ddl(session, steps[3], jobs, CONFIG, held(session, schema="halfway_marks"), lambda _: None)
+    outcome = apply(session, steps[3], jobs)
     assert (outcome.state, outcome.how) == ("done", "text")
     assert not session.query("SELECT 1 FROM information_schema.schemata WHERE schema_name = 'halfway'")

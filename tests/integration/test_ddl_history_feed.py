@@ -17,9 +17,9 @@ import pytest
 from conf.model import ApplyConfig
 from schemas.errors import HistoryUnavailable
 from schemas.history import SchemaHistory
-from sinks.history_cache import HistoryCache
-from sinks.history_feed import HistoryFeed
-from sinks.history_wait import _poll
+from sinks.engine.history_cache import HistoryCache
+from sinks.engine.history_feed import HistoryFeed
+from sinks.engine.history_wait import _poll
 from tests.ddl_jobs import database, job, table
 
 

@@ -6,24 +6,24 @@ from collections.abc import Iterator
 
 import pytest
 
-from conf import faults
 from conf.model import ApplyConfig, TargetConfig
 from jobs.mariadb import PrivateMariaDB
 from schemas.errors import ApplyError, DdlRefused
 from schemas.history import SchemaHistory
-from sinks.ddl_apply import DdlOutcome, apply_ddl, ensure_ddl_table, load_applied
-from sinks.ddl_clauses import Dialect
-from sinks.ddl_derive import derive
-from sinks.ddl_inspect import column_names
-from sinks.ddl_text import subject_of
-from sinks.dialect import Flavour
-from sinks.lease import lock_name
-from sinks.lease_guard import DDL
-from sinks.segments import AppliedJobs
-from sinks.session import Session, connect
+from sinks.engine.segments import AppliedJobs
+from sinks.mysql.ddl.clauses import Dialect
+from sinks.mysql.ddl.derive import derive
+from sinks.mysql.ddl.executor import DdlOutcome, apply_ddl, load_applied
+from sinks.mysql.ddl.pictures import column_names
+from sinks.mysql.ddl.text import subject_of
+from sinks.mysql.dialect import Flavour
+from sinks.mysql.lease import lock_name
+from sinks.mysql.lease_guard import DDL
+from sinks.mysql.session import Session, connect
 from tests.ddl_jobs import column, database, history, job, partitions, steps_of, table
+from tests.ddl_target import apply, ddl_session, dying
 from tests.golden_case import load_case
-from tests.integration.test_ddl_golden import Died, assert_columns, ddl_steps
+from tests.integration.test_ddl_golden import assert_columns, ddl_steps
 from tests.leases import held
 
 pytestmark = pytest.mark.mysql
@@ -34,16 +34,12 @@ DDL_LOCK = lock_name(DDL, "tidb_binlog", 1)
 
 @pytest.fixture
 def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
-    with connect(mariadb.target(), CONFIG) as session:
-        ensure_ddl_table(session, CONFIG)
+    with ddl_session(mariadb.target(), CONFIG, ("d", "e", "g_ddl")) as session:
         yield session
-        session.rollback()
-        for name in ("d", "e", "g_ddl", "tidb_binlog"):
-            session.execute(f"DROP DATABASE IF EXISTS {name}")
 
 
 def run(session: Session, h: SchemaHistory, texts: dict[int, str], config: ApplyConfig = CONFIG) -> list[DdlOutcome]:
-    return [apply_ddl(session, step, h, config, held(session), lambda _: None) for step in steps_of(h, texts)]
+    return [apply(session, step, h, config) for step in steps_of(h, texts)]
 
 
 def test_every_create_and_alter_of_a_golden_case_can_be_derived(session: Session) -> None:
@@ -55,7 +51,7 @@ def test_every_create_and_alter_of_a_golden_case_can_be_derived(session: Session
         info = subject.info
         garbled = info is not None and not info.partitions and bool(derive(subject, Dialect(Flavour.MARIADB)))
         used = dataclasses.replace(step, query="GARBLED;") if garbled else step
-        hows.append(apply_ddl(session, used, case.history, CONFIG, held(session), lambda _: None).how)
+        hows.append(apply(session, used, case.history, CONFIG).how)
     assert hows.count("derived") > 25
     assert_columns(session, case.history, steps[-1].job.version, case.info["databases"])
 
@@ -120,28 +116,19 @@ def test_an_error_while_marking_leaves_no_mark(session: Session) -> None:
     with pytest.raises(RuntimeError):
         apply_ddl(session, steps_of(h, {})[0], h, CONFIG, held(session), fail)
     assert session.query("SELECT state FROM tidb_binlog.spark_ddl") == [("intent",)]
-    assert apply_ddl(session, steps_of(h, {})[0], h, CONFIG, held(session), lambda _: None).how == "found"
+    assert apply(session, steps_of(h, {})[0], h, CONFIG).how == "found"
 
 
 def test_early_jobs_are_found_again(session: Session) -> None:
     h = history(database(1), job(2, 3, table(10, "t")))
     first, second = steps_of(h, TEXTS)
-    apply_ddl(session, first, h, CONFIG, held(session), lambda _: None)
-    apply_ddl(
-        session,
-        dataclasses.replace(second, early=True, query="create table t (id int primary key)"),
-        h,
-        CONFIG,
-        held(session),
-        lambda _: None,
-    )
+    apply(session, first, h, CONFIG)
+    apply(session, dataclasses.replace(second, early=True, query="create table t (id int primary key)"), h, CONFIG)
     assert load_applied(session, CONFIG, 1, 1) == AppliedJobs(1, frozenset({2}))
     assert load_applied(session, CONFIG, 1, 2) == AppliedJobs(2)
 
 
-def test_without_table_ids_an_invisible_ddl_stops_after_a_crash(
-    mariadb: PrivateMariaDB, session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_table_ids_an_invisible_ddl_stops_after_a_crash(mariadb: PrivateMariaDB, session: Session) -> None:
     h = history(
         database(1),
         job(2, 3, table(10, "t")),
@@ -160,19 +147,13 @@ def test_without_table_ids_an_invisible_ddl_stops_after_a_crash(
         session.execute(f"GRANT ALL ON tidb_binlog.* TO poor@{host}")
     *others, exchange = steps_of(h, texts)
     for step in others:
-        apply_ddl(session, step, h, CONFIG, held(session), lambda _: None)
+        apply(session, step, h, CONFIG)
     target: TargetConfig = dataclasses.replace(mariadb.target(), user="poor", password="x")
 
-    def die(name: str) -> None:
-        if name == "after-ddl":
-            raise Died
-
-    monkeypatch.setattr(faults, "point", die)
-    with connect(target, CONFIG) as poor, pytest.raises(Died):
-        apply_ddl(poor, exchange, h, CONFIG, held(poor), lambda _: None)
-    monkeypatch.setattr(faults, "point", lambda _: None)
+    with connect(target, CONFIG) as poor, dying("after-ddl"):
+        apply(poor, exchange, h, CONFIG)
     with connect(target, CONFIG) as poor, pytest.raises(ApplyError, match="Grant PROCESS"):
-        apply_ddl(poor, exchange, h, CONFIG, held(poor), lambda _: None)
+        apply(poor, exchange, h, CONFIG)
 
 
 def test_a_successor_waits_for_a_statement_still_running(mariadb: PrivateMariaDB, session: Session) -> None:

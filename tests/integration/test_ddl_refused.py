@@ -9,41 +9,25 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from conf import faults
-from conf.model import ApplyConfig
 from jobs.mariadb import PrivateMariaDB
 from schemas.errors import ApplyError, DdlRefused
 from schemas.history import SchemaHistory
-from sinks.ddl_apply import DdlOutcome, apply_ddl, ensure_ddl_table, load_applied
-from sinks.segments import AppliedJobs, DdlStep, Touch, plan_steps
-from sinks.session import Session, connect
+from sinks.engine.segments import AppliedJobs, DdlStep, Touch, plan_steps
+from sinks.mysql.ddl.executor import ensure_ddl_table, load_applied
+from sinks.mysql.session import Session
 from tests.ddl_jobs import INT, column, database, history, index, job, steps_of, table
-from tests.leases import held
+from tests.ddl_target import CONFIG, Died, apply, ddl_session, deadly, dying
 
 pytestmark = pytest.mark.mysql
-
-CONFIG = ApplyConfig(drainer="refused", checkpoint_schema="refused_marks")
 
 COLUMNS = [column(1, "id", {**INT, "Flag": 4099}), column(2, "v")]
 UNIQUE = index(1, "u", ("v", 1), unique=True)
 
 
-class Died(BaseException):
-    """Stands for SIGKILL: nothing catches it."""
-
-
 @pytest.fixture
 def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
-    with connect(mariadb.target(), CONFIG) as session:
-        ensure_ddl_table(session, CONFIG)
+    with ddl_session(mariadb.target()) as session:
         yield session
-        session.rollback()
-        for name in ("d", "refused_marks"):
-            session.execute(f"DROP DATABASE IF EXISTS {name}")
-
-
-def apply(session: Session, step: DdlStep, h: SchemaHistory, config: ApplyConfig = CONFIG) -> DdlOutcome:
-    return apply_ddl(session, step, h, config, held(session, schema=CONFIG.checkpoint_schema), lambda _: None)
 
 
 def refused_unique(session: Session, text: str = "ALTER TABLE `t` ADD UNIQUE `u`(`v`);") -> tuple[SchemaHistory, DdlStep]:
@@ -71,7 +55,7 @@ def keys(session: Session) -> list[tuple[str, int]]:
 
 
 def row(session: Session) -> tuple[str, list[dict[str, str]]]:
-    state, tries = session.query("SELECT state, tries FROM refused_marks.spark_ddl WHERE job_id = 3")[0]
+    state, tries = session.query("SELECT state, tries FROM ddl_marks.spark_ddl WHERE job_id = 3")[0]
     return state, json.loads(tries or "[]")
 
 
@@ -145,34 +129,23 @@ HANDS: tuple[Callable[[Session], None], ...] = (_mend, _alter, _comment)
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 @pytest.mark.parametrize("point", ["after-ddl-intent", "after-ddl", "before-ddl-done"])
-def test_hands_and_crashes_in_every_order(session: Session, order: tuple[int, ...], point: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hands_and_crashes_in_every_order(session: Session, order: tuple[int, ...], point: str) -> None:
     h, step = refused_unique(session)
-
-    def die(name: str) -> None:
-        if name == point:
-            raise Died
 
     for hand in order:
         HANDS[hand](session)
-        with monkeypatch.context() as patch, contextlib.suppress(Died, DdlRefused):
-            patch.setattr(faults, "point", die)
+        with deadly(point), contextlib.suppress(Died, DdlRefused):
             apply(session, step, h)
         session.rollback()
     assert apply(session, step, h).state == "done"
     assert keys(session) == [("u", 0)]
 
 
-def test_a_crash_before_the_statement_and_an_alter_by_hand(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_before_the_statement_and_an_alter_by_hand(session: Session) -> None:
     h, step = refused_unique(session)
-    session.execute("DELETE FROM refused_marks.spark_ddl WHERE job_id = 3")
+    session.execute("DELETE FROM ddl_marks.spark_ddl WHERE job_id = 3")
     session.commit()
-
-    def die(name: str) -> None:
-        if name == "after-ddl-intent":
-            raise Died
-
-    with monkeypatch.context() as patch, pytest.raises(Died):
-        patch.setattr(faults, "point", die)
+    with dying("after-ddl-intent"):
         apply(session, step, h)
     _alter(session)
     with pytest.raises(DdlRefused, match="Duplicate entry"):
@@ -181,8 +154,8 @@ def test_a_crash_before_the_statement_and_an_alter_by_hand(session: Session, mon
 
 def test_a_row_of_the_layout_before_is_judged_too(session: Session) -> None:
     h, step = refused_unique(session)
-    session.execute("UPDATE refused_marks.spark_ddl SET state = 'intent' WHERE job_id = 3")
-    session.execute("ALTER TABLE refused_marks.spark_ddl DROP COLUMN tries")
+    session.execute("UPDATE ddl_marks.spark_ddl SET state = 'intent' WHERE job_id = 3")
+    session.execute("ALTER TABLE ddl_marks.spark_ddl DROP COLUMN tries")
     ensure_ddl_table(session, CONFIG)
     _alter(session)
     with pytest.raises(DdlRefused, match="Duplicate entry"):

@@ -5,20 +5,15 @@ from typing import Any
 
 import pytest
 
-from conf import faults
-from conf.model import ApplyConfig
 from jobs.mariadb import PrivateMariaDB
 from schemas.errors import DdlRefused
 from schemas.history import SchemaHistory
-from sinks.ddl_apply import DdlOutcome, apply_ddl, ensure_ddl_table
-from sinks.segments import DdlStep
-from sinks.session import Session, connect
+from sinks.engine.segments import DdlStep
+from sinks.mysql.session import Session
 from tests.ddl_jobs import INT, VARCHAR, column, database, history, job, steps_of, table
-from tests.leases import held
+from tests.ddl_target import apply, ddl_session, dying
 
 pytestmark = pytest.mark.mysql
-
-CONFIG = ApplyConfig(drainer="sizes", checkpoint_schema="sizes_marks")
 
 ID = column(1, "id", {**INT, "Flag": 4099})
 JSON = {**INT, "Tp": 245, "Flen": 4294967295}
@@ -30,22 +25,10 @@ DECIMAL = {**INT, "Tp": 246, "Flen": 10, "Decimal": 2}
 BIGINT = {**INT, "Tp": 8, "Flen": 20}
 
 
-class Died(BaseException):
-    """Stands for SIGKILL: nothing catches it."""
-
-
 @pytest.fixture
 def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
-    with connect(mariadb.target(), CONFIG) as session:
-        ensure_ddl_table(session, CONFIG)
+    with ddl_session(mariadb.target()) as session:
         yield session
-        session.rollback()
-        for name in ("d", "sizes_marks"):
-            session.execute(f"DROP DATABASE IF EXISTS {name}")
-
-
-def apply(session: Session, step: DdlStep, h: SchemaHistory) -> DdlOutcome:
-    return apply_ddl(session, step, h, CONFIG, held(session, schema=CONFIG.checkpoint_schema), lambda _: None)
 
 
 def modify(session: Session, there: str, text: str, was: dict[str, Any], now: dict[str, Any]) -> tuple[SchemaHistory, DdlStep]:
@@ -139,33 +122,19 @@ DEFAULTS = [
 
 @pytest.mark.parametrize(("there", "text", "was", "now"), DEFAULTS, ids=[b for _, b, *_ in DEFAULTS])
 def test_a_crash_before_the_statement_and_an_alter_by_hand(
-    session: Session, there: str, text: str, was: dict[str, Any], now: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    session: Session, there: str, text: str, was: dict[str, Any], now: dict[str, Any]
 ) -> None:
     h, step = modify(session, there, text, was, now)
-
-    def die(name: str) -> None:
-        if name == "after-ddl-intent":
-            raise Died
-
-    with monkeypatch.context() as patch, pytest.raises(Died):
-        patch.setattr(faults, "point", die)
+    with dying("after-ddl-intent"):
         apply(session, step, h)
     session.execute("ALTER TABLE d.t ADD COLUMN note INT")
     assert apply(session, step, h).how == "text"
 
 
 @pytest.mark.parametrize(("there", "text", "was", "now"), CHANGES, ids=[f"{a} to {b}" for a, b, *_ in CHANGES])
-def test_a_crash_behind_the_statement(
-    session: Session, there: str, text: str, was: dict[str, Any], now: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_behind_the_statement(session: Session, there: str, text: str, was: dict[str, Any], now: dict[str, Any]) -> None:
     h, step = modify(session, there, text, was, now)
-
-    def die(name: str) -> None:
-        if name == "after-ddl":
-            raise Died
-
-    with monkeypatch.context() as patch, pytest.raises(Died):
-        patch.setattr(faults, "point", die)
+    with dying("after-ddl"):
         apply(session, step, h)
     assert apply(session, step, h).how == "found"
 

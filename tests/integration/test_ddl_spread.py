@@ -6,19 +6,15 @@ from typing import Any
 
 import pytest
 
-from conf.model import ApplyConfig
 from jobs.mariadb import PrivateMariaDB
 from schemas.errors import DdlRefused
 from schemas.history import SchemaHistory
-from sinks.ddl_apply import DdlOutcome, apply_ddl, ensure_ddl_table
-from sinks.segments import DdlStep
-from sinks.session import Session, connect
+from sinks.engine.segments import DdlStep
+from sinks.mysql.session import Session
 from tests.ddl_jobs import INT, column, database, history, job, steps_of, table
-from tests.leases import held
+from tests.ddl_target import CONFIG, apply, ddl_session
 
 pytestmark = pytest.mark.mysql
-
-CONFIG = ApplyConfig(drainer="spread", checkpoint_schema="spread_marks")
 
 ID = column(1, "id", {**INT, "Flag": 4099})
 HASH, KEY = 2, 4
@@ -26,16 +22,8 @@ HASH, KEY = 2, 4
 
 @pytest.fixture
 def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
-    with connect(mariadb.target(), CONFIG) as session:
-        ensure_ddl_table(session, CONFIG)
+    with ddl_session(mariadb.target()) as session:
         yield session
-        session.rollback()
-        for name in ("d", "spread_marks"):
-            session.execute(f"DROP DATABASE IF EXISTS {name}")
-
-
-def apply(session: Session, step: DdlStep, h: SchemaHistory, config: ApplyConfig = CONFIG) -> DdlOutcome:
-    return apply_ddl(session, step, h, config, held(session, schema=CONFIG.checkpoint_schema), lambda _: None)
 
 
 def parts(kind: int, *ids: int) -> dict[str, Any]:
@@ -92,7 +80,7 @@ def test_a_partition_by_key_is_left_alone(session: Session, how: str, last: dict
     with pytest.raises(DdlRefused, match="BY KEY"):
         apply(session, step, h)
     assert rows(session) == list(range(1, 13))
-    tries = session.query("SELECT tries FROM spread_marks.spark_ddl WHERE job_id = 4")[0][0]
+    tries = session.query("SELECT tries FROM ddl_marks.spark_ddl WHERE job_id = 4")[0][0]
     assert "BY KEY" in tries
     session.execute("ALTER TABLE d.t DROP COLUMN note")
     outcome = apply(session, step, h, dataclasses.replace(CONFIG, ddl_policy="skip"))

@@ -5,42 +5,25 @@ from collections.abc import Iterator
 
 import pytest
 
-from conf import faults
-from conf.model import ApplyConfig
 from jobs.mariadb import PrivateMariaDB
 from schemas.errors import DdlRefused
 from schemas.history import SchemaHistory
-from sinks.ddl_apply import DdlOutcome, apply_ddl, ensure_ddl_table
-from sinks.segments import DdlStep
-from sinks.session import Session, connect
+from sinks.engine.segments import DdlStep
+from sinks.mysql.session import Session
 from tests.ddl_jobs import INT, VARCHAR, column, database, history, job, steps_of, table
-from tests.leases import held
+from tests.ddl_target import CONFIG, Died, apply, ddl_session, dying
 
 pytestmark = pytest.mark.mysql
-
-CONFIG = ApplyConfig(drainer="standing", checkpoint_schema="standing_marks")
 
 COLUMNS = [column(1, "id", {**INT, "Flag": 4099}), column(2, "v", VARCHAR)]
 TEXT = "CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` VARCHAR(20));"
 EQUAL = "CREATE TABLE d.{} (id INT PRIMARY KEY, v VARCHAR(20) COLLATE utf8mb4_nopad_bin)"
 
 
-class Died(BaseException):
-    """Stands for SIGKILL: nothing catches it."""
-
-
 @pytest.fixture
 def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
-    with connect(mariadb.target(), CONFIG) as session:
-        ensure_ddl_table(session, CONFIG)
+    with ddl_session(mariadb.target()) as session:
         yield session
-        session.rollback()
-        for name in ("d", "standing_marks"):
-            session.execute(f"DROP DATABASE IF EXISTS {name}")
-
-
-def apply(session: Session, step: DdlStep, h: SchemaHistory, config: ApplyConfig = CONFIG) -> DdlOutcome:
-    return apply_ddl(session, step, h, config, held(session, schema=CONFIG.checkpoint_schema), lambda _: None)
 
 
 def single(session: Session) -> tuple[SchemaHistory, DdlStep]:
@@ -142,14 +125,8 @@ def test_a_crash_between_does_not_make_a_standing_table_ours(session: Session, m
         apply(session, create, h)
 
 
-def test_a_crash_behind_all_of_them(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_behind_all_of_them(session: Session) -> None:
     h, create = many(session)
-
-    def die(name: str) -> None:
-        if name == "after-ddl":
-            raise Died
-
-    with monkeypatch.context() as patch, pytest.raises(Died):
-        patch.setattr(faults, "point", die)
+    with dying("after-ddl"):
         apply(session, create, h)
     assert apply(session, create, h).how == "found"

@@ -8,8 +8,8 @@ import pytest
 
 from schemas.events import tso
 from schemas.findings import Finding, FindingKind
-from sinks.delta_checkpoint import FILLED_UP, CheckpointRow, DeltaCheckpoint, latest, places
-from sinks.delta_findings import DeltaFindings
+from sinks.delta.checkpoint_table import FILLED_UP, CheckpointRow, DeltaCheckpoint, latest, places
+from sinks.delta.findings_table import DeltaFindings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -116,7 +116,8 @@ def test_rows_of_a_release_that_kept_no_identity_are_nobodys(spark: "SparkSessio
     writer.record(row(0))
     writer.close()
     former = str(tmp_path / "former")
-    spark.read.format("delta").load(path).drop("target").write.format("delta").save(former)
+    columns = "* EXCEPT (target)", "MAP('primary-ts', 3L) AS ts_map"
+    spark.read.format("delta").load(path).selectExpr(*columns).write.format("delta").save(former)
     assert places(spark, former, TARGET) == (None, tso(1000))
     adopted = DeltaCheckpoint(spark, former, "query-1", TARGET, interval=3600)
     adopted.fill_up(tso(1000), 48)

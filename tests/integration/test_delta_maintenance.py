@@ -9,9 +9,9 @@ import pytest
 
 from schemas.events import tso
 from schemas.findings import Finding, FindingKind
-from sinks.delta_checkpoint import CheckpointRow, DeltaCheckpoint, DeltaTable
-from sinks.delta_findings import DeltaFindings
-from sinks.delta_maintenance import Bounds, DeltaMaintenance
+from sinks.delta.checkpoint_table import CheckpointRow, DeltaCheckpoint, DeltaTable
+from sinks.delta.findings_table import DeltaFindings
+from sinks.delta.maintenance import Bounds, DeltaMaintenance
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,10 +12,10 @@ from schemas.errors import ApplyError, FindingError
 from schemas.findings import Finding, FindingKind
 from schemas.history import TableAt
 from schemas.tableinfo import ColumnFlag, ColumnType
-from sinks.checked import CLOSER_ROWS, checked
-from sinks.patience import Patience
-from sinks.plan import PlanLimits, plan_rows
-from sinks.session import Session, connect, run_transaction
+from sinks.mysql.checked import CLOSER_ROWS, checked
+from sinks.mysql.patience import Patience
+from sinks.mysql.plan import PlanLimits, plan_rows
+from sinks.mysql.session import Session, connect, run_transaction
 from tests.unit.sinks.samples import INT_PK, TABLE_ID, Events, column, index, table, text
 
 pytestmark = pytest.mark.mysql
@@ -75,6 +75,29 @@ def test_rows_that_are_missing_are_named_one_by_one(target: TargetConfig) -> Non
     events.update((3, 3, "c"), (3, 3, "C")).update((4, 4, "d"), (4, 4, "D")).update((5, 5, "same"), (5, 5, "same"))
     assert facts(apply(target, events)) == [("rows", "id=2", 1002, 1, 0), ("rows", "id=4", 1004, 1, 0)]
     assert sql(target, "SELECT * FROM d.t ORDER BY id") == [(3, 3, "C"), (4, 4, "D"), (5, 5, "same")]
+
+
+DEFAULTED = table([column("id", flag=INT_PK), column("n")], handle="int")
+
+
+@pytest.mark.parametrize("rows", [1, 2, 40])
+@pytest.mark.parametrize("closer_rows", [0, CLOSER_ROWS])
+def test_a_row_that_stays_as_it_is_was_not_missing(
+    target: TargetConfig, rows: int, closer_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MariaDB counts such a row as added when it has NULL in a column that has a default."""
+    monkeypatch.setattr("sinks.mysql.checked.CLOSER_ROWS", closer_rows)
+    created = "CREATE TABLE d.t (id bigint primary key, n bigint DEFAULT 7) ENGINE=InnoDB"
+    sql(target, created, f"INSERT INTO d.t SELECT seq, NULL FROM d.seq_1_to_{rows}", "SELECT 1")
+    events = Events(DEFAULTED)
+    for number in range(1, rows + 1):
+        events.update((number, None), (number, None))
+    assert apply(target, events, DEFAULTED, STOP) == ()
+    events.update((99, 5), (99, None))
+    (found,) = apply(target, events, DEFAULTED)
+    named = f"id=1 and {rows} more" if closer_rows == 0 else "id=99"
+    assert (found.key, found.wanted - found.found) == (named, 1)
+    assert sql(target, "SELECT COUNT(*) FROM d.t WHERE n IS NULL") == [(rows + 1,)]
 
 
 @pytest.mark.parametrize("there", ["(2,2,'b')", "(2,7,'other')", "(9,2,'other')", "(2,7,'other'),(9,2,'other')"])

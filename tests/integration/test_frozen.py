@@ -21,23 +21,24 @@ from schemas.findings import Finding, FindingKind
 from schemas.history import SchemaHistory
 from schemas.stages import ROW_EVENT
 from schemas.tableinfo import TableInfo
-from sinks import progress
 from sinks.apply import BatchApplier, _Tally
-from sinks.batch import Controls
-from sinks.checked import checked
-from sinks.ddl_apply import DdlOutcome, apply_ddl, ensure_ddl_table, load_losses, load_refused
-from sinks.ddl_inspect import column_names
-from sinks.dialect import Flavour
-from sinks.frozen import RefusedJobs, Stranded, fitted
-from sinks.history_feed import HistoryFeed
-from sinks.parallel import PartPlan, PartTarget, _planned_part, _write_part, with_keys
-from sinks.password import ShippedTarget
-from sinks.plan import PlanLimits, plan_rows
-from sinks.route import EVERYTHING
-from sinks.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, plan_steps
-from sinks.session import Session, connect
-from sinks.statements import Phase
+from sinks.engine.batch import Controls
+from sinks.engine.frozen import RefusedJobs, Stranded, fitted
+from sinks.engine.history_feed import HistoryFeed
+from sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, plan_steps
+from sinks.mysql import progress
+from sinks.mysql.checked import checked
+from sinks.mysql.ddl.executor import DdlOutcome, apply_ddl, ensure_ddl_table, load_refused
+from sinks.mysql.ddl.pictures import column_names
+from sinks.mysql.dialect import Flavour
+from sinks.mysql.parallel import PartPlan, PartTarget, _planned_part, _write_part, with_keys
+from sinks.mysql.password import ShippedTarget
+from sinks.mysql.plan import PlanLimits, plan_rows
+from sinks.mysql.session import Session, connect
+from sinks.mysql.statements import Phase
+from sinks.routing.route import EVERYTHING
 from tests.ddl_jobs import INT, VARCHAR, column, database, history, index, job, table
+from tests.ddl_target import losses
 from tests.fakes.broadcast import Here
 from tests.leases import held
 
@@ -178,7 +179,7 @@ def test_an_added_column_stays_away_and_a_later_one_comes(sessions: tuple[Sessio
     stream.rows((None, {1: 1, 2: 10}))
     words = "d.t: DDL quarantined at commit_ts 30, the target's table stays as it is since: ALTER TABLE `t` ADD COLUMN `a` INT"
     assert stream.refuse(3).losses == (words,)
-    assert load_losses(stream.session, CONFIG, 1) == (words,)
+    assert losses(stream.session, CONFIG) == [words]
     assert stream.rows((None, {1: 2, 2: 20, 3: 7}), ({1: 1, 2: 10, 3: None}, {1: 1, 2: 11, 3: 8})) == ()
     assert stream.all() == [(1, 11), (2, 20)]
     assert stream.ddl(4).how == "derived"  # the text says AFTER `a`, which the target has not

@@ -5,12 +5,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from binlog_source.client import Endpoint, read_sorted
-from binlog_source.datasource import BinlogPartition, _rows
-from binlog_source.gc_bound import gc_ts_in
-from binlog_source.offset import BinlogOffset, Position
-from binlog_source.options import StreamOptions
-from binlog_source.tails import Tails
+from binlog_source.source.datasource import BinlogPartition, _rows
+from binlog_source.source.gc_bound import gc_ts_in
+from binlog_source.source.offset import BinlogOffset
+from binlog_source.source.options import StreamOptions
+from binlog_source.source.pull import Endpoint, read_sorted
+from binlog_source.source.tails import Tails
+from binlog_source.wire.position import Position
 from conf.model import SourceConfig
 from schemas.errors import BinlogPurged, PumpUnavailable
 from schemas.events import Delivery, Op, tso

@@ -18,16 +18,16 @@ from conf import faults
 from conf.model import ApplyConfig
 from jobs.mariadb import PrivateMariaDB
 from schemas.errors import ApplyError, LeaseHeld, LeaseLost, RetryableApplyError
-from sinks import lease, parallel, progress
-from sinks.ddl_apply import apply_ddl, ensure_ddl_table, forget_later, load_applied
-from sinks.lease import Holder, Lease
-from sinks.lease_guard import DDL, GUARD, LeaseGuard, alone
-from sinks.parallel import PartTarget
-from sinks.password import ShippedTarget
-from sinks.patience import Patience
-from sinks.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
-from sinks.session import Session, connect, run_retried
-from sinks.statements import Effect, Origin, Phase, Statement
+from sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
+from sinks.mysql import lease, parallel, progress
+from sinks.mysql.ddl.executor import apply_ddl, ensure_ddl_table, forget_later, load_applied
+from sinks.mysql.lease import Holder, Lease
+from sinks.mysql.lease_guard import DDL, GUARD, LeaseGuard, alone
+from sinks.mysql.parallel import PartTarget
+from sinks.mysql.password import ShippedTarget
+from sinks.mysql.patience import Patience
+from sinks.mysql.session import Session, connect, run_retried
+from sinks.mysql.statements import Effect, Origin, Phase, Statement
 from tests.ddl_jobs import database, history, job, table
 from tests.fakes.broadcast import Here
 from tests.leases import take_lease
@@ -184,10 +184,10 @@ def test_a_holder_notices_that_it_lost_without_writing(guards: Callable[[str], L
 HOLD = """
     import json, os, sys, time
     from conf.model import ApplyConfig, TargetConfig
-    from sinks.lease import Holder, check
-    from sinks.lease_guard import LeaseGuard
-    from sinks.patience import Patience
-    from sinks.session import connect
+    from sinks.mysql.lease import Holder, check
+    from sinks.mysql.lease_guard import LeaseGuard
+    from sinks.mysql.patience import Patience
+    from sinks.mysql.session import connect
     target, apply = TargetConfig(**json.loads(os.environ["TARGET"])), ApplyConfig(checkpoint_schema=sys.argv[1], lease_timeout=1.0)
     guard = LeaseGuard(lambda: connect(target, apply), 1, sys.argv[1], Holder("process"), 1.0, Patience(5))
     held = guard.take()

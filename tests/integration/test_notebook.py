@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame
 
-from binlog_source.upstream.workload import WorkloadConfig
+from binlog_source.emulator.workload import WorkloadConfig
 from conf.model import DrainerConfig
 from jobs.compare import compare
 from jobs.demo import PUMPS, catch_up, settings_for, upstream
-from sinks.session import connect
+from sinks.mysql.session import connect
 
 pytestmark = [pytest.mark.spark, pytest.mark.mysql, pytest.mark.grpc]
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "replicate.py"

@@ -9,16 +9,16 @@ from typing import Any
 import grpc
 import pytest
 
-from binlog_source.cistern import Cistern
-from binlog_source.client import Endpoint, write
-from binlog_source.datasource import BinlogStreamReader
-from binlog_source.offset import from_json
-from binlog_source.options import StreamOptions, options_of
+from binlog_source.cluster.oracle import Oracle
+from binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, NodeStatus
+from binlog_source.cluster.registry_client import RegistryClient
+from binlog_source.cluster.service import UpstreamService
+from binlog_source.drainer.node import Cistern
 from binlog_source.pump.server import EmbeddedPump
-from binlog_source.registry import DRAINERS, PUMPS, NodeState, NodeStatus
-from binlog_source.upstream.oracle import Oracle
-from binlog_source.upstream.registry_client import RegistryClient
-from binlog_source.upstream.service import UpstreamService
+from binlog_source.source.datasource import BinlogStreamReader
+from binlog_source.source.offset import from_json
+from binlog_source.source.options import StreamOptions, options_of
+from binlog_source.source.pull import Endpoint, write
 from conf.model import PumpConfig, SourceConfig
 from schemas.errors import PumpUnavailable
 from schemas.events import Delivery

@@ -9,12 +9,13 @@ from conf.model import ApplyConfig
 from jobs.mariadb import PrivateMariaDB
 from schemas.errors import ApplyError
 from schemas.history import SchemaHistory
-from sinks import old_layout, progress
-from sinks.ddl_apply import ensure_ddl_table, load_applied
-from sinks.progress import Progress, UnfinishedSpan
-from sinks.segments import AppliedJobs
-from sinks.session import Session, connect
+from sinks.engine.segments import AppliedJobs
+from sinks.mysql import old_layout, progress
+from sinks.mysql.ddl.executor import ensure_ddl_table, load_applied
+from sinks.mysql.progress import Progress, UnfinishedSpan
+from sinks.mysql.session import Session, connect
 from tests.ddl_jobs import database, history, job, table
+from tests.ddl_target import Died
 from tests.leases import held
 
 pytestmark = pytest.mark.mysql
@@ -39,10 +40,6 @@ FORMER = (
 )
 
 UNFINISHED = UnfinishedSpan(100, 200, 2, frozenset({(0, "delete"), (1, "delete"), (0, "write")}))
-
-
-class Died(BaseException):
-    """Stands for SIGKILL: nothing catches it."""
 
 
 class Mortal:

@@ -14,10 +14,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from binlog_source.upstream import online
-from binlog_source.upstream.cluster import Upstream
-from binlog_source.upstream.online import Change
-from binlog_source.upstream.schema import Column, Table
+from binlog_source.emulator import online
+from binlog_source.emulator.online import Change
+from binlog_source.emulator.schema import Column, Table
+from binlog_source.emulator.upstream import Upstream
 from conf.model import ApplyConfig
 from jobs.mariadb import PrivateMariaDB
 from schemas.events import BinlogType
@@ -26,10 +26,10 @@ from schemas.history import JobReader, SchemaHistory
 from schemas.proto import binlog_pb2
 from schemas.stages import ROW_EVENT, TRANSACTION
 from schemas.tableinfo import ColumnType
-from sinks.batch import merge, rows_between, summarise
-from sinks.plan import Phase, PlanLimits, plan_rows
-from sinks.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, plan_steps
-from sinks.session import Session, connect
+from sinks.engine.batch import merge, rows_between, summarise
+from sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, plan_steps
+from sinks.mysql.plan import Phase, PlanLimits, plan_rows
+from sinks.mysql.session import Session, connect
 from tests.fakes.written import Written
 
 pytestmark = pytest.mark.mysql

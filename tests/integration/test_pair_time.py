@@ -1,6 +1,11 @@
-"""The watermark of the pairing query: a silent Pump holds it, a fake moves it, no row is ever late for it, and timers find orphans by it."""
+"""The watermark of the pairing query: a silent Pump holds it, a fake moves it, no row is ever late for it, and timers find orphans by it.
 
+And what a batch of a stateful operator leaves behind: nothing.
+"""
+
+import contextlib
 import datetime
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +35,19 @@ def watermark_ms(query: StreamingQuery) -> int:
     progress = query.lastProgress
     text = progress.eventTime.get("watermark") if progress is not None else None
     return int(datetime.datetime.fromisoformat(text).timestamp() * 1000) if text else 0
+
+
+def left_open(spark: SparkSession) -> int:
+    """Sockets of the JVM whose other side has closed them."""
+    jvm = spark._jvm
+    assert jvm is not None
+    process = Path(f"/proc/{jvm.java.lang.ProcessHandle.current().pid()}")
+    inodes = set()
+    for file in (process / "fd").iterdir():
+        with contextlib.suppress(OSError):
+            inodes.add(os.readlink(file).removeprefix("socket:[").removesuffix("]"))
+    sockets = [line.split() for name in ("tcp", "tcp6") for line in (process / "net" / name).read_text().splitlines()[1:]]
+    return sum(1 for fields in sockets if fields[3] == "08" and fields[9] in inodes)
 
 
 def test_a_silent_pump_holds_the_watermark_and_a_fake_moves_it(spark: SparkSession, tmp_path: Path, pumps: list[EmbeddedPump]) -> None:
@@ -77,3 +95,16 @@ def test_no_row_is_late_however_far_the_watermark_is(spark: SparkSession, tmp_pa
     until(query, lambda: taken.resolved >= tso(9000))
     end(query, tmp_path / "stop")
     assert sorted(taken.payloads) == [tso(2001)]
+
+
+def test_a_batch_leaves_no_socket_behind(spark: SparkSession, tmp_path: Path, pumps: list[EmbeddedPump]) -> None:
+    """Spark 4.2.0 leaves one for each task of a stateful operator (SPARK-58932): after days of batches the process may open no more files."""
+    taken, before = Taken(), left_open(spark)
+    query = run(spark, source_of_pumps(pumps, delivery="raw"), taken, tmp_path)
+    for ms in range(1000, 7000, 1000):
+        for pump in pumps:
+            send(pump, fake(tso(ms)))
+        until(query, lambda ms=ms: taken.resolved >= tso(ms))  # type: ignore[misc]
+    end(query, tmp_path / "stop")
+    assert len(taken.batches) >= 6
+    assert left_open(spark) <= before + 2

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from jobs.places import Place
-from sinks.delta_checkpoint import CheckpointRow, DeltaCheckpoint, latest
+from sinks.delta.checkpoint_table import CheckpointRow, DeltaCheckpoint, latest
 
 pytestmark = pytest.mark.spark
 

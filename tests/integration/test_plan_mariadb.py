@@ -25,10 +25,10 @@ from schemas.history import JobReader, SchemaHistory, TableAt
 from schemas.proto import binlog_pb2 as pb
 from schemas.stages import TRANSACTION
 from schemas.tableinfo import ColumnType
-from sinks.checked import checked
-from sinks.fold import part_numbers
-from sinks.plan import Plan, PlanLimits, plan_rows, row_identities
-from sinks.session import Session, connect
+from sinks.engine.fold import part_numbers
+from sinks.mysql.checked import checked
+from sinks.mysql.plan import Plan, PlanLimits, plan_rows, row_identities
+from sinks.mysql.session import Session, connect
 from tests.unit.sinks.samples import INT_PK, NOT_NULL, TABLE_ID, Events, column, index, table, text
 
 pytestmark = pytest.mark.mysql
@@ -118,7 +118,8 @@ class Replay:
     def _apply(self, payloads: list[bytes], parts: int) -> None:
         if payloads:
             events = row_events(payloads)
-            tables = self._history.tables_at(set(events["table_id"].to_pylist()), self._version)
+            ids = set(events["table_id"].to_pylist())
+            tables = {i: at for i in ids if (at := self._history.table_at(i, self._version))}
             run(self._session, *in_parts(events, tables, parts))
 
     def _ddl(self, binlog: pb.Binlog) -> None:

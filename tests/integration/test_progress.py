@@ -7,9 +7,9 @@ import pytest
 from conf.model import ApplyConfig
 from jobs.mariadb import PrivateMariaDB
 from schemas.errors import ApplyError
-from sinks import progress
-from sinks.progress import Mark, Progress, UnfinishedSpan
-from sinks.session import Session, connect
+from sinks.mysql import progress
+from sinks.mysql.progress import Mark, Progress, UnfinishedSpan
+from sinks.mysql.session import Session, connect
 
 pytestmark = pytest.mark.mysql
 

@@ -20,22 +20,22 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from binlog_source import cistern
-from binlog_source.cistern import Cistern
-from binlog_source.client import Endpoint, read_sorted
-from binlog_source.datasource import BinlogStreamReader
-from binlog_source.offset import from_json
-from binlog_source.options import StreamOptions, options_of
-from binlog_source.pair_bucket import look, pair_bucket
+from binlog_source.cluster.oracle import Oracle
+from binlog_source.cluster.registry_client import RegistryClient
+from binlog_source.cluster.service import UpstreamService, nothing_known
+from binlog_source.drainer import node as cistern
+from binlog_source.drainer.node import Cistern
+from binlog_source.emulator.faults import Faults
+from binlog_source.emulator.schema import Column, Table
+from binlog_source.emulator.upstream import Upstream
+from binlog_source.pairing.bucket import look, pair_bucket
 from binlog_source.pump_client.client import PumpClient
 from binlog_source.pump_client.protocol import Sent, unheard
 from binlog_source.pump_client.settings import PumpClientSettings
-from binlog_source.upstream.cluster import Upstream
-from binlog_source.upstream.faults import Faults
-from binlog_source.upstream.oracle import Oracle
-from binlog_source.upstream.registry_client import RegistryClient
-from binlog_source.upstream.schema import Column, Table
-from binlog_source.upstream.service import UpstreamService, nothing_known
+from binlog_source.source.datasource import BinlogStreamReader
+from binlog_source.source.offset import from_json
+from binlog_source.source.options import StreamOptions, options_of
+from binlog_source.source.pull import Endpoint, read_sorted
 from conf.model import PairConfig, SourceConfig
 from schemas.events import BinlogType, Delivery
 from schemas.packed import unpacked

@@ -9,18 +9,18 @@ from concurrent import futures
 import grpc
 import pytest
 
-from binlog_source.pump.process import PumpProcess
+from binlog_source.cluster.oracle import Oracle
+from binlog_source.cluster.registry import PUMPS, NodeState, NodeStatus
+from binlog_source.cluster.registry_client import RegistryClient
+from binlog_source.cluster.service import UpstreamService
+from binlog_source.emulator.faults import Faults
+from binlog_source.emulator.process import PumpProcess
+from binlog_source.emulator.schema import Column, Table
+from binlog_source.emulator.upstream import Upstream
 from binlog_source.pump.server import EmbeddedPump
-from binlog_source.pump.writer import PumpWriter, WriteFailed
 from binlog_source.pump_client.client import PumpClient
 from binlog_source.pump_client.settings import PumpClientSettings
-from binlog_source.registry import PUMPS, NodeState, NodeStatus
-from binlog_source.upstream.cluster import Upstream
-from binlog_source.upstream.faults import Faults
-from binlog_source.upstream.oracle import Oracle
-from binlog_source.upstream.registry_client import RegistryClient
-from binlog_source.upstream.schema import Column, Table
-from binlog_source.upstream.service import UpstreamService
+from binlog_source.pump_client.writer import PumpWriter, WriteFailed
 from conf.model import PumpConfig
 from schemas.errors import PumpUnavailable
 from schemas.proto import binlog_pb2, pump_pb2

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from binlog_source.cluster.oracle import Oracle
+from binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, NodeStatus
+from binlog_source.cluster.registry_client import RegistryClient
+from binlog_source.cluster.service import UpstreamService
 from binlog_source.pump import server
 from binlog_source.pump.server import EmbeddedPump
-from binlog_source.pump.writer import PumpWriter
-from binlog_source.registry import DRAINERS, PUMPS, NodeState, NodeStatus
-from binlog_source.upstream.oracle import Oracle
-from binlog_source.upstream.registry_client import RegistryClient
-from binlog_source.upstream.service import UpstreamService
+from binlog_source.pump_client.writer import PumpWriter
 from conf.model import PumpConfig
 from schemas.errors import PumpUnavailable
 from schemas.events import tso

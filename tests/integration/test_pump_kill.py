@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from binlog_source.pump.process import PumpProcess
-from binlog_source.pump.writer import PumpWriter
+from binlog_source.emulator.process import PumpProcess
+from binlog_source.pump_client.writer import PumpWriter
 from conf import faults
 from schemas.errors import PumpUnavailable
 from schemas.events import BinlogType, tso

@@ -14,18 +14,18 @@ from pathlib import Path
 import grpc
 import pytest
 
+from binlog_source.cluster.oracle import Oracle
+from binlog_source.cluster.registry import PUMPS, NodeState
+from binlog_source.cluster.registry_client import RegistryClient
+from binlog_source.cluster.service import UpstreamService
+from binlog_source.emulator import rehearsal
+from binlog_source.emulator.process import PumpProcess
 from binlog_source.pump import reading, server
-from binlog_source.pump.process import PumpProcess
 from binlog_source.pump.server import EmbeddedPump
-from binlog_source.pump.writer import PumpWriter
-from binlog_source.registry import PUMPS, NodeState
+from binlog_source.pump_client.writer import PumpWriter
 from binlog_source.rpc import front
 from binlog_source.rpc.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, WINDOW_UPDATE, frame
 from binlog_source.rpc.header_block import literal
-from binlog_source.upstream import rehearsal
-from binlog_source.upstream.oracle import Oracle
-from binlog_source.upstream.registry_client import RegistryClient
-from binlog_source.upstream.service import UpstreamService
 from conf.model import PumpConfig
 from schemas.errors import ConfigError, PumpUnavailable
 from schemas.proto import binlog_pb2, pump_pb2

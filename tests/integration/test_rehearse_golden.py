@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from binlog_source.client import Endpoint, read_raw
-from binlog_source.offset import Position, from_json
-from binlog_source.upstream.rehearsal import load, schedule
+from binlog_source.emulator.rehearsal import load, schedule
+from binlog_source.source.offset import from_json
+from binlog_source.source.pull import Endpoint, read_raw
+from binlog_source.wire.position import Position
 from jobs.mariadb import PrivateMariaDB
 from jobs.rehearse import prepare_target
 from jobs.replication import Replication

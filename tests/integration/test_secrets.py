@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from binlog_source.upstream.rehearsal import load
+from binlog_source.emulator.rehearsal import load
 from jobs.mariadb import PrivateMariaDB
 from tests.golden_case import GOLDEN
-from tests.torture.arena import ROOT, Arena, Cut
+from tests.torture.arena import ROOT, Arena, Cut, environ_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql]
 
@@ -69,7 +69,8 @@ def running(arena: Arena, work_dir: Path, password: str) -> Iterator[str]:
     conf = [word for name, value in spark.items() for word in ("--conf", f"{name}={value}")]
     flags = arena.flags() | {"syncer.to.password": password, "source.ending-commit-ts": 0, "log-level": "debug"}
     command = [str(ROOT / "spark-submit.sh"), *conf, "drainer", *(f"--{name}={value}" for name, value in flags.items())]
-    environ = {k: v for k, v in os.environ.items() if not k.startswith("TIDB_BINLOG")} | {"TIDB_BINLOG_LOG": str(run / "job.log")}
+    environ = environ_of(arena.target, run / "job.log")
+    del environ["TIDB_BINLOG__SYNCER__TO__PASSWORD"]
     with (run / "out.txt").open("wb") as out:
         process = subprocess.Popen(command, env=environ, cwd=work_dir, stdout=out, stderr=out, start_new_session=True)
     try:

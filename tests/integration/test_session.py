@@ -10,11 +10,11 @@ import pytest
 from conf.model import ApplyConfig, TargetConfig
 from jobs.mariadb import PrivateMariaDB
 from schemas.errors import ApplyError, ConfigError, RetryableApplyError
-from sinks import progress
-from sinks.dialect import Flavour
-from sinks.literals import Form, join_cells, literals
-from sinks.patience import Patience
-from sinks.session import Session, connect, run_transaction
+from sinks.mysql import progress
+from sinks.mysql.dialect import Flavour
+from sinks.mysql.literals import Form, join_cells, literals
+from sinks.mysql.patience import Patience
+from sinks.mysql.session import Session, connect, run_transaction
 
 pytestmark = pytest.mark.mysql
 

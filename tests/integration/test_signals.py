@@ -14,10 +14,10 @@ import psutil
 import pyarrow.parquet as parquet
 import pytest
 
-from binlog_source.registry import DRAINERS
-from binlog_source.upstream.registry_client import RegistryClient
-from binlog_source.upstream.workload import WorkloadConfig
-from binlog_source.upstream.workload_process import WorkloadProcess
+from binlog_source.cluster.registry import DRAINERS
+from binlog_source.cluster.registry_client import RegistryClient
+from binlog_source.emulator.workload import WorkloadConfig
+from binlog_source.emulator.workload_process import WorkloadProcess
 from jobs.demo import PUMPS, upstream
 from jobs.mariadb import PrivateMariaDB
 

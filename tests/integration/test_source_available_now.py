@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from binlog_source.datasource import BinlogStreamReader
-from binlog_source.offset import from_json
-from binlog_source.options import StreamOptions, options_of
+from binlog_source.cluster.oracle import Oracle
+from binlog_source.cluster.registry import PUMPS, NodeStatus
+from binlog_source.cluster.service import UpstreamService
 from binlog_source.pump.server import EmbeddedPump
 from binlog_source.pump.storage.record import fake
-from binlog_source.registry import PUMPS, NodeStatus
-from binlog_source.upstream.oracle import Oracle
-from binlog_source.upstream.service import UpstreamService
+from binlog_source.source.datasource import BinlogStreamReader
+from binlog_source.source.offset import from_json
+from binlog_source.source.options import StreamOptions, options_of
 from conf.model import PumpConfig, SourceConfig
 from schemas.errors import PumpUnavailable
 from schemas.events import Delivery

@@ -7,13 +7,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from binlog_source.datasource import BinlogStreamReader
-from binlog_source.offset import from_json
-from binlog_source.options import StreamOptions, options_of
-from binlog_source.pair_bucket import pair_bucket
+from binlog_source.pairing.bucket import pair_bucket
 from binlog_source.pump.server import EmbeddedPump
 from binlog_source.pump.storage.pointer import Pointer
 from binlog_source.pump.storage.record import fake
+from binlog_source.source.datasource import BinlogStreamReader
+from binlog_source.source.offset import from_json
+from binlog_source.source.options import StreamOptions, options_of
 from conf.model import PairConfig, PumpConfig, SourceConfig
 from schemas.events import Delivery, Op, tso
 from schemas.packed import unpacked

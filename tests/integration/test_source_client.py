@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from binlog_source.client import Endpoint, offers_raw, read_raw, read_sorted
-from binlog_source.framing import Records
-from binlog_source.offset import Position
+from binlog_source.source.framing import Records
+from binlog_source.source.pull import Endpoint, offers_raw, read_raw, read_sorted
+from binlog_source.wire.position import Position
 from schemas.errors import ConfigError, ProtocolViolation, PumpUnavailable
 from schemas.proto import pump_pb2
 from tests.fakes.scripted_pump import Asked, Broken, ScriptedPump, message

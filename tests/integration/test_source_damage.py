@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from binlog_source import tails as tails_module
-from binlog_source.client import Endpoint, read_sorted
-from binlog_source.datasource import BinlogPartition, _rows
-from binlog_source.offset import BinlogOffset, Position
-from binlog_source.options import StreamOptions
 from binlog_source.pump.server import EmbeddedPump
 from binlog_source.pump.storage.record import fake
-from binlog_source.tails import Tails
+from binlog_source.source import tails as tails_module
+from binlog_source.source.datasource import BinlogPartition, _rows
+from binlog_source.source.offset import BinlogOffset
+from binlog_source.source.options import StreamOptions
+from binlog_source.source.pull import Endpoint, read_sorted
+from binlog_source.source.tails import Tails
+from binlog_source.wire.position import Position
 from conf.model import PumpConfig, SourceConfig
 from schemas.errors import DamagedLog, PumpUnavailable
 from schemas.events import Delivery, Op

@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 
-from binlog_source.client import Endpoint, write
-from binlog_source.datasource import BinlogStreamReader, resolve_delivery
-from binlog_source.offset import BinlogOffset, Position, PumpMark, from_json
-from binlog_source.options import StreamOptions, options_of
+from binlog_source.cluster.oracle import Oracle
+from binlog_source.cluster.registry import PUMPS, NodeState, NodeStatus
+from binlog_source.cluster.registry_client import RegistryClient
+from binlog_source.cluster.service import UpstreamService
 from binlog_source.pump.server import EmbeddedPump
-from binlog_source.registry import PUMPS, NodeState, NodeStatus
-from binlog_source.upstream.oracle import Oracle
-from binlog_source.upstream.registry_client import RegistryClient
-from binlog_source.upstream.service import UpstreamService
+from binlog_source.source.datasource import BinlogStreamReader, resolve_delivery
+from binlog_source.source.offset import BinlogOffset, PumpMark, from_json
+from binlog_source.source.options import StreamOptions, options_of
+from binlog_source.source.pull import Endpoint, write
+from binlog_source.wire.position import Position
 from conf.model import PumpConfig, SourceConfig
 from schemas.errors import ConfigError, PumpUnavailable
 from schemas.events import Delivery

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from binlog_source.client import Endpoint
-from binlog_source.datasource import BinlogStreamReader
-from binlog_source.offset import BinlogOffset, Position, PumpMark, from_json
-from binlog_source.options import StreamOptions, options_of
 from binlog_source.pump.server import EmbeddedPump
 from binlog_source.pump.storage.record import fake
-from binlog_source.tails import Tails
+from binlog_source.source.datasource import BinlogStreamReader
+from binlog_source.source.offset import BinlogOffset, PumpMark, from_json
+from binlog_source.source.options import StreamOptions, options_of
+from binlog_source.source.pull import Endpoint
+from binlog_source.source.tails import Tails
+from binlog_source.wire.position import Position
 from conf.model import PumpConfig, SourceConfig
 from schemas.errors import DamagedLog
 from schemas.events import Delivery, Op
@@ -242,7 +243,7 @@ class RealLog:
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("restarts", [True, False])
 def test_a_real_pump_must_give_its_last_binlog_again(strict: bool, restarts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("binlog_source.tails.kept_by_real", lambda endpoint, ts: 0)
+    monkeypatch.setattr("binlog_source.source.tails.kept_by_real", lambda endpoint, ts: 0)
     tails = Tails(strict)
     start = BinlogOffset(Delivery.SORTED, 20, 10, {"p": PumpMark(Position(0, 20), seen_ts=20)})
     log = RealLog(10, 20, 30)

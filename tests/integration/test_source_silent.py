@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from binlog_source.client import Endpoint, read_raw, read_sorted, write
-from binlog_source.offset import BinlogOffset, Position, PumpMark
 from binlog_source.pump.server import EmbeddedPump
 from binlog_source.pump.storage.record import fake
-from binlog_source.tails import Tails
+from binlog_source.source.offset import BinlogOffset, PumpMark
+from binlog_source.source.pull import Endpoint, read_raw, read_sorted, write
+from binlog_source.source.tails import Tails
+from binlog_source.wire.position import Position
 from conf.model import PumpConfig
 from schemas.errors import PumpUnavailable
 from schemas.events import Delivery
@@ -65,8 +66,8 @@ class Network:
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("binlog_source.tails.SILENT_SECONDS", 1.0, raising=False)
-    monkeypatch.setattr("binlog_source.client._ATTEMPT_SECONDS", 1.0)
+    monkeypatch.setattr("binlog_source.source.tails.SILENT_SECONDS", 1.0, raising=False)
+    monkeypatch.setattr("binlog_source.source.pull._ATTEMPT_SECONDS", 1.0)
 
 
 @pytest.fixture

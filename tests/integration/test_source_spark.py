@@ -13,14 +13,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from binlog_source.client import Endpoint, write
-from binlog_source.datasource import BinlogStreamReader
-from binlog_source.offset import from_json
-from binlog_source.options import StreamOptions, options_of
-from binlog_source.pump.process import PumpProcess
+from binlog_source.emulator.process import PumpProcess
+from binlog_source.emulator.rehearsal import feed, load, schedule
 from binlog_source.pump.server import EmbeddedPump
+from binlog_source.source.datasource import BinlogStreamReader
+from binlog_source.source.offset import from_json
+from binlog_source.source.options import StreamOptions, options_of
+from binlog_source.source.pull import Endpoint, write
 from binlog_source.stream import resolve_delivery, transactions, transactions_between
-from binlog_source.upstream.rehearsal import feed, load, schedule
 from conf.model import PairConfig, PumpConfig, SourceConfig
 from schemas.events import Delivery, Op, tso
 from schemas.packed import unpacked

@@ -5,10 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from binlog_source.admission import Limits, TailView, pending_bytes, plan_raw, plan_sorted
-from binlog_source.client import Endpoint
-from binlog_source.offset import BinlogOffset, Position, PumpMark
-from binlog_source.tails import Tails
+from binlog_source.source.admission import Limits, TailView, pending_bytes, plan_raw, plan_sorted
+from binlog_source.source.offset import BinlogOffset, PumpMark
+from binlog_source.source.pull import Endpoint
+from binlog_source.source.tails import Tails
+from binlog_source.wire.position import Position
 from schemas.errors import BinlogPurged, ConfigError, ProtocolViolation, ReplicationError
 from schemas.events import Delivery
 from tests.fakes.scripted_pump import Asked, Broken, ScriptedPump, message, tip

@@ -7,15 +7,16 @@ from pathlib import Path
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxBytes
 
-from binlog_source.admission import TailView
-from binlog_source.client import Endpoint, read_raw, write
-from binlog_source.datasource import BinlogStreamReader
-from binlog_source.offset import Position, from_json
-from binlog_source.options import StreamOptions, options_of
-from binlog_source.pump.process import PumpProcess
+from binlog_source.emulator.process import PumpProcess
 from binlog_source.pump.server import EmbeddedPump
 from binlog_source.pump.storage.record import fake
-from binlog_source.read_notes import noted, waiting
+from binlog_source.source.admission import TailView
+from binlog_source.source.datasource import BinlogStreamReader
+from binlog_source.source.offset import from_json
+from binlog_source.source.options import StreamOptions, options_of
+from binlog_source.source.pull import Endpoint, read_raw, write
+from binlog_source.source.read_notes import noted, waiting
+from binlog_source.wire.position import Position
 from conf.model import PumpConfig, SourceConfig
 from schemas.events import BinlogType
 from schemas.proto import binlog_pb2

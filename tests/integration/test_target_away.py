@@ -10,8 +10,8 @@ import pytest
 from conf.model import ApplyConfig, TargetConfig
 from jobs.mariadb import PrivateMariaDB
 from schemas.errors import ApplyError, RetryableApplyError
-from sinks.patience import Patience, Waited
-from sinks.session import Session, connect, run_retried, run_transaction
+from sinks.mysql.patience import Patience, Waited
+from sinks.mysql.session import Session, connect, run_retried, run_transaction
 
 pytestmark = pytest.mark.mysql
 

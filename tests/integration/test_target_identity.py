@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from binlog_source.upstream.rehearsal import load
+from binlog_source.emulator.rehearsal import load
 from jobs.mariadb import PrivateMariaDB
 from jobs.replication import Replication
 from schemas.errors import ApplyError, ConfigError, ReplicationError

@@ -9,15 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from binlog_source.cluster.registry import DRAINERS, NodeStatus
+from binlog_source.cluster.registry_client import RegistryClient
+from binlog_source.emulator.process import UpstreamProcess
+from binlog_source.emulator.schema import Column, Table
+from binlog_source.emulator.tablestore import WriteConflict
+from binlog_source.emulator.upstream import Upstream
 from binlog_source.pump.server import EmbeddedPump
 from binlog_source.pump_client.client import PumpClient
 from binlog_source.pump_client.settings import PumpClientSettings
-from binlog_source.registry import DRAINERS, NodeStatus
-from binlog_source.upstream.cluster import Upstream
-from binlog_source.upstream.registry_client import RegistryClient
-from binlog_source.upstream.schema import Column, Table
-from binlog_source.upstream.standalone import UpstreamProcess
-from binlog_source.upstream.tablestore import WriteConflict
 from conf.model import PumpConfig
 from schemas import decoder, stages
 from schemas.events import Op

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.events import Op
-from sinks.fold import ends_of, fold, part_numbers
+from sinks.engine.fold import ends_of, fold, part_numbers
 
 State = dict[tuple[int, bytes], int]
 

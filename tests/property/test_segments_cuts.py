@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from schemas.history import SchemaHistory
-from sinks.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, Touch, plan_steps
+from sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, Touch, plan_steps
 from tests.ddl_jobs import VARCHAR, column, database, history, job, table
 
 ID, A, NEW_A = column(1, "id"), column(2, "a"), column(3, "a", VARCHAR)

@@ -14,16 +14,16 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
 import pyarrow.parquet as parquet
 
-from binlog_source.pump.process import PumpProcess
-from binlog_source.upstream.oracle import Oracle
-from binlog_source.upstream.rehearsal import Log, RecordedCase, feed, schedule
-from binlog_source.upstream.service import UpstreamService
+from binlog_source.cluster.oracle import Oracle
+from binlog_source.cluster.service import UpstreamService
+from binlog_source.emulator.process import PumpProcess
+from binlog_source.emulator.rehearsal import Log, RecordedCase, feed, schedule
 from conf import faults
 from conf.model import ApplyConfig, DrainerConfig, PumpConfig, SourceConfig
 from jobs.mariadb import PrivateMariaDB
@@ -115,12 +115,10 @@ class Arena:
     def drainer(self, die: str = "", flags: Sequence[str] = ()) -> "Drainer":
         """A new life of the drainer; ``die`` as ``conf.faults`` reads it, ``flags`` in addition or instead."""
         self.lives += 1
-        environ = {k: v for k, v in os.environ.items() if not k.startswith("TIDB_BINLOG")}
-        environ |= {"TIDB_BINLOG__SYNCER__TO__PASSWORD": self.target.target().password}
-        environ |= {"PYTHONPATH": str(ROOT), "TIDB_BINLOG_LOG": str(self.work_dir / f"job-{self.lives}.log")}
+        environ = environ_of(self.target, self.work_dir / f"job-{self.lives}.log")
         if die:
             environ |= {faults.DIE: die, faults.DIE_LOG: str(self.die_log)}
-        return Drainer([*self._command(), *flags], environ, self.work_dir / f"out-{self.lives}.txt")
+        return Drainer([*command_of(self.flags()), *flags], environ, self.work_dir / f"out-{self.lives}.txt")
 
     def live_and_die(self, die: str, after_death: Callable[[int], None] = lambda deaths: None) -> int:
         """Start the drainer again whenever it was killed, until it ends by itself with everything replicated; returns the deaths."""
@@ -206,10 +204,6 @@ class Arena:
             "delta-dir": settings.delta_dir,
         }
 
-    def _command(self) -> list[str]:
-        flags = self.flags()
-        return [sys.executable, "-m", "jobs.launch", "drainer", *(f"--{name}={value}" for name, value in flags.items())]
-
 
 class Drainer:
     """One life of the drainer: a process group of its own."""
@@ -267,6 +261,17 @@ class Drainer:
     def output(self) -> str:
         """The last of what it printed."""
         return self._out.read_text(errors="replace")[-6000:]
+
+
+def environ_of(target: PrivateMariaDB, log: Path) -> dict[str, str]:
+    """The environment of a drainer that writes to ``target``: nothing of ours from outside, and the password."""
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("TIDB_BINLOG")}
+    return environ | {"PYTHONPATH": str(ROOT), "TIDB_BINLOG_LOG": str(log), "TIDB_BINLOG__SYNCER__TO__PASSWORD": target.target().password}
+
+
+def command_of(flags: Mapping[str, object]) -> list[str]:
+    """The drainer's command."""
+    return [sys.executable, "-m", "jobs.launch", "drainer", *(f"--{name}={value}" for name, value in flags.items())]
 
 
 def numbered(points: Sequence[str], passes: Sequence[int]) -> str:

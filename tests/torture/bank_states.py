@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlog_source.upstream.rehearsal import RecordedCase
+from binlog_source.emulator.rehearsal import RecordedCase
 from schemas.decoder import new_images, old_images
 from schemas.events import BinlogType, Op
 from schemas.explode import explode

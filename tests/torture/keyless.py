@@ -9,12 +9,12 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
-from binlog_source.client import Endpoint, read_sorted
+from binlog_source.emulator.rehearsal import RecordedCase, load
+from binlog_source.emulator.schema import Column, Table
+from binlog_source.emulator.upstream import Upstream
 from binlog_source.pump.server import EmbeddedPump
 from binlog_source.pump_client.client import PumpClient
-from binlog_source.upstream.cluster import Upstream
-from binlog_source.upstream.rehearsal import RecordedCase, load
-from binlog_source.upstream.schema import Column, Table
+from binlog_source.source.pull import Endpoint, read_sorted
 from conf.model import PumpConfig
 from schemas.codec.number import encode_uvarint
 from tests.golden_case import GOLDEN

@@ -1,12 +1,11 @@
 """One of three Pumps is dead for 4 GiB of the others' binlogs: the drainer waits within 3 GiB of JVM and Python, and then nothing differs.
 
-``DEAD_MB`` (4096) is how much is written meanwhile, for a look at another amount.
+``DEAD_MB`` (4096) is how much is written meanwhile, for a look at another amount; below some 300 nothing is read ahead, and it waits in vain.
 """
 
 import hashlib
 import json
 import os
-import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -14,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from binlog_source.pump.process import PumpProcess
+from binlog_source.emulator.process import PumpProcess
+from binlog_source.emulator.schema import Column, Table
+from binlog_source.emulator.upstream import Upstream
 from binlog_source.pump_client.client import PumpClient
 from binlog_source.pump_client.settings import PumpClientSettings
-from binlog_source.upstream.cluster import Upstream
-from binlog_source.upstream.schema import Column, Table
 from jobs.mariadb import PrivateMariaDB
-from tests.torture.arena import ROOT, Drainer
-from tests.torture.test_huge import CLUSTER, LIMIT_MIB, peak_mib, pump_config
+from tests.torture.arena import Drainer
+from tests.torture.test_huge import CLUSTER, LIMIT_MIB, drainer_of, peak_mib, pump_config
 
 pytestmark = [pytest.mark.torture, pytest.mark.slow, pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql]
 
@@ -31,24 +30,6 @@ KEYS, VALUE = 64, 512 << 10
 QUICK = PumpClientSettings(write_timeout=5.0, prewrite_pause=0.02, outcome_pause=0.1, probe_interval=0.5)
 TABLE = Table("t", (Column("id", "bigint", not_null=True), Column("doc", "mediumblob")), ("id",))
 WAIT = 1800.0
-
-
-def command_for(pumps: str, target: PrivateMariaDB, work_dir: Path) -> list[str]:
-    to = target.target()
-    flags = {
-        "source.pumps": pumps,
-        "source.cluster-id": CLUSTER,
-        "source.delivery": "raw",
-        "source.starting-commit-ts": 0,
-        "source.max-pending-bytes": PENDING_MIB << 20,
-        "syncer.to.port": to.port,
-        "syncer.to.socket": to.socket,
-        "syncer.to.user": to.user,
-        "ddl-history": work_dir / "history.json",
-        "checkpoint-dir": work_dir / "spark",
-        "delta-dir": work_dir / "delta",
-    }
-    return [sys.executable, "-m", "jobs.launch", "drainer", *(f"--{name}={value}" for name, value in flags.items())]
 
 
 def until(drainer: Drainer, done: Callable[[], bool]) -> None:
@@ -72,15 +53,8 @@ def test_four_gigabytes_while_a_pump_is_dead(fresh_mariadb: PrivateMariaDB, tmp_
                 txn = upstream.begin()
                 handles.append(txn.insert("d.t", {"id": number, "doc": os.urandom(VALUE)}))
                 txn.commit()
-            to = fresh_mariadb.target()
-            environ = {k: v for k, v in os.environ.items() if not k.startswith("TIDB_BINLOG")}
-            environ |= {
-                "PYTHONPATH": str(ROOT),
-                "TIDB_BINLOG_LOG": str(tmp_path / "job.log"),
-                "TIDB_BINLOG__SYNCER__TO__PASSWORD": to.password,
-            }
-            command = command_for(",".join(addresses), fresh_mariadb, tmp_path)
-            with Drainer(command, environ, tmp_path / "out.txt") as drainer, peak_mib(drainer.pid) as peak:
+            more = {"source.max-pending-bytes": PENDING_MIB << 20}
+            with drainer_of(",".join(addresses), "raw", fresh_mariadb, tmp_path, more) as drainer, peak_mib(drainer.pid) as peak:
                 until(drainer, lambda: count(fresh_mariadb) == KEYS)
                 killed_between_batches(three, drainer)
                 for number in range((MEGABYTES << 20) // (2 * VALUE)):  # an update holds the old row too

@@ -5,23 +5,23 @@
 
 import json
 import os
-import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
-from binlog_source.pump.process import PumpProcess
+from binlog_source.emulator.process import PumpProcess
+from binlog_source.emulator.schema import Column, Table
+from binlog_source.emulator.upstream import Upstream
 from binlog_source.pump_client.client import PumpClient
 from binlog_source.pump_client.settings import PumpClientSettings
-from binlog_source.upstream.cluster import Upstream
-from binlog_source.upstream.schema import Column, Table
 from conf.model import PumpConfig
 from jobs.mariadb import PrivateMariaDB
-from tests.torture.arena import ROOT, Drainer
+from tests.torture.arena import Drainer, command_of, environ_of
 
 pytestmark = [pytest.mark.torture, pytest.mark.slow, pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql]
 
@@ -49,17 +49,12 @@ def pump_config(directory: Path, number: int) -> PumpConfig:
     )
 
 
-def tree(pid: int) -> Iterator[int]:
+def tree(pid: int) -> list[int]:
     """A process and all below it."""
-    parents: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            parents.setdefault(int(stat.read_text().rpartition(") ")[2].split()[1]), []).append(int(stat.parent.name))
-    waiting = [pid]
-    while waiting:
-        found = waiting.pop()
-        waiting += parents.get(found, [])
-        yield found
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        return [each.pid for each in (process, *process.children(recursive=True))]
+    return []
 
 
 def pss_mib(pid: int) -> float:
@@ -80,8 +75,11 @@ def peak_mib(pid: int) -> Iterator[list[float]]:
 
     def sample() -> None:
         nonlocal parts
-        while not ended.wait(0.3):
+        pause = 0.3
+        while not ended.wait(pause):
+            begun = time.monotonic()
             now = {each: pss_mib(each) for each in tree(pid)}
+            pause = max(0.3, 9 * (time.monotonic() - begun))  # a process of gigabytes takes the kernel a while
             if sum(now.values()) > peak[0]:
                 peak[0], parts = sum(now.values()), now
 
@@ -125,15 +123,14 @@ def test_a_gigabyte_in_one_transaction(delivery: str, kind: str, fresh_mariadb: 
     assert peak < LIMIT_MIB
 
 
-def replicated(pumps: str, end_ts: int, delivery: str, target: PrivateMariaDB, work_dir: Path) -> tuple[float, float]:
-    """Run the drainer up to ``end_ts``; its peak memory in MiB, and seconds."""
+def drainer_of(pumps: str, delivery: str, target: PrivateMariaDB, work_dir: Path, more: Mapping[str, object]) -> Drainer:
+    """A drainer of these Pumps that reads from the beginning; ``more`` flags."""
     to = target.target()
     flags = {
         "source.pumps": pumps,
         "source.cluster-id": CLUSTER,
         "source.delivery": delivery,
         "source.starting-commit-ts": 0,
-        "source.ending-commit-ts": end_ts,
         "syncer.to.port": to.port,
         "syncer.to.socket": to.socket,
         "syncer.to.user": to.user,
@@ -141,10 +138,12 @@ def replicated(pumps: str, end_ts: int, delivery: str, target: PrivateMariaDB, w
         "checkpoint-dir": work_dir / "spark",
         "delta-dir": work_dir / "delta",
     }
-    environ = {k: v for k, v in os.environ.items() if not k.startswith("TIDB_BINLOG")}
-    environ |= {"PYTHONPATH": str(ROOT), "TIDB_BINLOG_LOG": str(work_dir / "job.log"), "TIDB_BINLOG__SYNCER__TO__PASSWORD": to.password}
-    command = [sys.executable, "-m", "jobs.launch", "drainer", *(f"--{name}={value}" for name, value in flags.items())]
+    return Drainer(command_of(flags | more), environ_of(target, work_dir / "job.log"), work_dir / "out.txt")
+
+
+def replicated(pumps: str, end_ts: int, delivery: str, target: PrivateMariaDB, work_dir: Path) -> tuple[float, float]:
+    """Run the drainer up to ``end_ts``; its peak memory in MiB, and seconds."""
     begun = time.monotonic()
-    with Drainer(command, environ, work_dir / "out.txt") as drainer, peak_mib(drainer.pid) as peak:
+    with drainer_of(pumps, delivery, target, work_dir, {"source.ending-commit-ts": end_ts}) as drainer, peak_mib(drainer.pid) as peak:
         assert drainer.wait() == 0, drainer.output()
     return peak[0], time.monotonic() - begun

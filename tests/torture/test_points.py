@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from binlog_source.upstream.rehearsal import RecordedCase, load
+from binlog_source.emulator.rehearsal import RecordedCase, load
 from jobs.mariadb import PrivateMariaDB
 from tests.golden_case import GOLDEN, load_case
 from tests.torture.arena import Arena, Cut, numbered

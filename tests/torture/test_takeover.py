@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from binlog_source.upstream.rehearsal import load
+from binlog_source.emulator.rehearsal import load
 from jobs.cli import EXIT_FAILED
 from jobs.mariadb import PrivateMariaDB
 from tests.golden_case import GOLDEN

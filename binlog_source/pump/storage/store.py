@@ -25,7 +25,6 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 
-from binlog_source.damage import Damage
 from binlog_source.pump.storage.backlog import Backlog
 from binlog_source.pump.storage.chaser import Chaser, ChaserSettings
 from binlog_source.pump.storage.env import FileSystem, RealFileSystem
@@ -35,6 +34,7 @@ from binlog_source.pump.storage.pointer import BEGINNING, Pointer
 from binlog_source.pump.storage.record import Kind, Record, read
 from binlog_source.pump.storage.sorter import CHECKPOINT_SPAN, Checkpoint, Sorter, Step
 from binlog_source.pump.storage.vlog import Admit, Piece, ValueLog
+from binlog_source.wire.damage import Damage
 from conf import faults
 from schemas.errors import BinlogPurged, ConfigError, Corruption
 

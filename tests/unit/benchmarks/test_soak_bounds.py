@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.soak_bounds import Allowed, Verdict, allowed, verdicts
-from sinks.delta_maintenance import Bounds
+from sinks.delta.maintenance import Bounds
 
 FIVE_MINUTES = Bounds(retention=300.0)
 

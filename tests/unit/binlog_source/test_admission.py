@@ -3,8 +3,19 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from binlog_source.admission import Limits, Step, TailView, holder, newest_promise, pending_bytes, plan_raw, plan_sorted, unread_bytes
-from binlog_source.offset import BinlogOffset, Position, PumpMark
+from binlog_source.source.admission import (
+    Limits,
+    Step,
+    TailView,
+    holder,
+    newest_promise,
+    pending_bytes,
+    plan_raw,
+    plan_sorted,
+    unread_bytes,
+)
+from binlog_source.source.offset import BinlogOffset, PumpMark
+from binlog_source.wire.position import Position
 from schemas.events import Delivery, tso
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from binlog_source import advertise
-from binlog_source.advertise import advertised
-from binlog_source.cistern import Cistern
+from binlog_source.cluster import advertise
+from binlog_source.cluster.advertise import advertised
+from binlog_source.drainer.node import Cistern
 from binlog_source.pump import server
 from binlog_source.pump.server import EmbeddedPump
 from conf.model import PumpConfig

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from binlog_source.framing import buckets, joined, loss, packed_rows, parse, punctuation, raw_rows, sorted_rows
+from binlog_source.source.framing import buckets, joined, loss, packed_rows, parse, punctuation, raw_rows, sorted_rows
 from schemas.errors import ProtocolViolation
 from schemas.events import Op, tso
 from schemas.packed import unpacked

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from binlog_source.offset import BinlogOffset, Position, PumpMark, from_json, require_advance
+from binlog_source.source.offset import BinlogOffset, PumpMark, from_json, require_advance
+from binlog_source.wire.position import Position
 from schemas.errors import ConfigError
 from schemas.events import Delivery
 

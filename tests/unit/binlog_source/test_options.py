@@ -2,7 +2,7 @@
 
 import pytest
 
-from binlog_source.options import StreamOptions, options_of, source_of, stream_options_of
+from binlog_source.source.options import StreamOptions, options_of, source_of, stream_options_of
 from conf.model import SourceConfig
 from schemas.errors import ConfigError
 

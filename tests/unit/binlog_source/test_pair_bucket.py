@@ -5,8 +5,8 @@ import os
 import pyarrow as pa
 import pytest
 
-from binlog_source.framing import loss, packed_rows, punctuation
-from binlog_source.pair_bucket import Paired, look, pair_bucket, pieces_of
+from binlog_source.pairing.bucket import Paired, look, pair_bucket, pieces_of
+from binlog_source.source.framing import loss, packed_rows, punctuation
 from conf.model import PairConfig, SourceConfig
 from schemas.errors import ProtocolViolation
 from schemas.events import BinlogType, Op, tso
@@ -116,7 +116,7 @@ def test_what_a_pump_lost_is_passed_on_once() -> None:
 
 
 def test_a_commit_without_its_prewrite(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("binlog_source.late_commits._PATIENCE", 0.2)
+    monkeypatch.setattr("binlog_source.source.late_commits._PATIENCE", 0.2)
     with pytest.raises(
         ProtocolViolation, match="commit_ts 8 .* has no Prewrite .*; Pump p:1 could not be asked: Pump p:1 at p:1 gave nothing"
     ):

@@ -5,9 +5,9 @@ import os
 import pyarrow as pa
 import pytest
 
-from binlog_source import pair_state
-from binlog_source.pair_state import NOTHING, Index, pack, put_away, take_up, unpack, without_rows
-from binlog_source.pairing import RECORD, Span, StepResult, look_after, step
+from binlog_source.pairing import state as pair_state
+from binlog_source.pairing.state import NOTHING, Index, pack, put_away, take_up, unpack, without_rows
+from binlog_source.pairing.transitions import RECORD, Span, StepResult, look_after, step
 from schemas.errors import Corruption
 from schemas.packed import packed
 from schemas.proto import binlog_pb2

@@ -6,7 +6,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from binlog_source.pairing import KEPT, RECORD, TRANSITIONS, Orphan, Settle, Span, StepResult, When, look_after, merged_payloads, step
+from binlog_source.pairing.transitions import (
+    KEPT,
+    RECORD,
+    TRANSITIONS,
+    Orphan,
+    Settle,
+    Span,
+    StepResult,
+    When,
+    look_after,
+    merged_payloads,
+    step,
+)
 from schemas.errors import ProtocolViolation
 from schemas.events import tso
 from schemas.proto import binlog_pb2

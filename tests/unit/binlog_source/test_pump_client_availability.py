@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from binlog_source.cluster.registry import NodeState, NodeStatus
 from binlog_source.pump_client.availability import TRANSITIONS, Availability, Event, Known, Standing
-from binlog_source.registry import NodeState, NodeStatus
 
 A, B = NodeStatus("a", "a:1"), NodeStatus("b", "b:1")
 U, GOOD, BAD = Standing.UNKNOWN, Standing.AVAILABLE, Standing.UNAVAILABLE

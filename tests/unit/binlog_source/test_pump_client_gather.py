@@ -5,10 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from binlog_source.pump.writer import WriteFailed
 from binlog_source.pump_client.clock import WallClock
 from binlog_source.pump_client.gate import Gate
 from binlog_source.pump_client.link import Link, Tally, write_group
+from binlog_source.pump_client.writer import WriteFailed
 from tests.fakes.pump_world import Wire, World, fails
 
 

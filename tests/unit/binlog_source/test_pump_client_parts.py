@@ -4,10 +4,10 @@ import pickle
 
 import pytest
 
-from binlog_source.pump.writer import WriteFailed
 from binlog_source.pump_client.link import Link, Tally
 from binlog_source.pump_client.retry import Next, after_failed_outcome, after_failed_prewrite
 from binlog_source.pump_client.settings import DEFAULTS, PumpClientSettings
+from binlog_source.pump_client.writer import WriteFailed
 from tests.fakes.pump_world import Wire, World, fails
 
 A = "a:1"

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, NodeStatus
 from binlog_source.pump_client.client import PumpClient
 from binlog_source.pump_client.settings import DEFAULTS, PumpClientSettings
 from binlog_source.pump_client.watch import Follower, detect, follow, probe_unavailable
-from binlog_source.registry import DRAINERS, PUMPS, NodeState, NodeStatus
 from schemas.errors import PumpUnavailable
 from tests.fakes.pump_world import World, fails
 from tests.fakes.registry import FakeRegistry

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from binlog_source.pump.writer import WriteFailed
+from binlog_source.cluster.registry import NodeState, NodeStatus
 from binlog_source.pump_client.client import PumpClient
 from binlog_source.pump_client.settings import DEFAULTS, PumpClientSettings
 from binlog_source.pump_client.stats import Stats
-from binlog_source.registry import NodeState, NodeStatus
+from binlog_source.pump_client.writer import WriteFailed
 from schemas.errors import ProtocolViolation, PumpUnavailable
 from schemas.proto import binlog_pb2
 from tests.fakes.pump_world import World, fails, takes

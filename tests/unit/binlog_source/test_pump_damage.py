@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from binlog_source.damage import damage_in
 from binlog_source.pump.storage.format import HEADER, decode_footer, split_records
 from binlog_source.pump.storage.pointer import BEGINNING, Pointer
 from binlog_source.pump.storage.record import Kind, fake, read
 from binlog_source.pump.storage.store import Store, StoreSettings
+from binlog_source.wire.damage import damage_in
 from schemas.errors import BinlogPurged, DamagedLog
 from tests.faults.store_model import commit, drained, prewrite, pulled, raw
 

@@ -4,12 +4,12 @@ import logging
 
 import pytest
 
-from binlog_source.mvcc import Finding, Verdict
+from binlog_source.cluster.mvcc import Finding, Verdict
+from binlog_source.cluster.waits import Reading
 from binlog_source.pump.orphans import OrphanResolver, outcome, settle
 from binlog_source.pump.service import PumpService
 from binlog_source.pump.storage.record import Kind, canonical, fake
 from binlog_source.pump.storage.store import Store, StoreSettings
-from binlog_source.waits import Reading
 from schemas.errors import ConfigError, PumpUnavailable
 from schemas.events import tso
 from schemas.proto import binlog_pb2
@@ -55,7 +55,7 @@ def test_the_alarm_names_the_prewrite_and_the_setting(service, caplog):
 
 
 def test_what_the_upstream_says_is_written(service, monkeypatch):
-    monkeypatch.setattr("binlog_source.mvcc.StatusPorts.ask", lambda ports, start_ts, key: Verdict(Finding.COMMITTED, START + 5))
+    monkeypatch.setattr("binlog_source.cluster.mvcc.StatusPorts.ask", lambda ports, start_ts, key: Verdict(Finding.COMMITTED, START + 5))
     OrphanResolver(service, lambda: ("h:1",), 600, now_ms=lambda: 1_002_000)()
     assert service.store.catch_up().sorted_promise == START + 5
 
@@ -64,14 +64,14 @@ def test_a_failing_port_is_no_verdict(service, monkeypatch):
     def refuse(ports, start_ts, key):
         raise PumpUnavailable("no status port answers")
 
-    monkeypatch.setattr("binlog_source.mvcc.StatusPorts.ask", refuse)
+    monkeypatch.setattr("binlog_source.cluster.mvcc.StatusPorts.ask", refuse)
     resolver = OrphanResolver(service, lambda: ("h:1",), 600, now_ms=lambda: 1_002_000)
     resolver()
     assert resolver.alarms == 1 and service.store.catch_up().sorted_promise == 0
 
 
 def resolved(service, monkeypatch, verdict, safe_point, **more):
-    monkeypatch.setattr("binlog_source.mvcc.StatusPorts.ask", lambda ports, start_ts, key: verdict)
+    monkeypatch.setattr("binlog_source.cluster.mvcc.StatusPorts.ask", lambda ports, start_ts, key: verdict)
     running = iter(Reading("c", ms) for ms in range(0, 10**9, 601_000))
     resolver = OrphanResolver(
         service,
@@ -90,7 +90,7 @@ def resolved(service, monkeypatch, verdict, safe_point, **more):
 
 def test_a_clock_that_is_ahead_settles_nothing(service, monkeypatch):
     """PD's, or this machine's: by either the Prewrite is twenty minutes old, and TiKV's is still on its way."""
-    monkeypatch.setattr("binlog_source.mvcc.StatusPorts.ask", lambda ports, start_ts, key: Verdict(Finding.ABSENT))
+    monkeypatch.setattr("binlog_source.cluster.mvcc.StatusPorts.ask", lambda ports, start_ts, key: Verdict(Finding.ABSENT))
     service.store.write([fake(START + tso(1_200_000))])
     service.store.catch_up()
     running = iter(Reading("c", ms) for ms in (5000, 6000, 604_999, 605_000, 605_001))

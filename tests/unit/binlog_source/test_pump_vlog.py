@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from binlog_source.emulator.rehearsal import delimited
 from binlog_source.pump.storage.env import RealFileSystem
 from binlog_source.pump.storage.format import encode_footer, encode_record, file_id_of, file_name
 from binlog_source.pump.storage.pointer import BEGINNING, Pointer
 from binlog_source.pump.storage.record import canonical, fake
 from binlog_source.pump.storage.store import Store, StoreSettings
 from binlog_source.pump.storage.vlog import FINISH_FROM, ValueLog
-from binlog_source.upstream.rehearsal import delimited
 from schemas.errors import BinlogPurged
 from tests import vlog_parser
 from tests.fakes.faulty_files import Fault, FaultyFiles

@@ -2,10 +2,10 @@
 
 import pytest
 
-from binlog_source.mvcc import LEAST_GC_LIFE_MS, Decision, Finding, Verdict, decide, undecided_text, verdict_of
-from binlog_source.pairing import Settle
-from binlog_source.resolver import prewrite_key_of, record_of
-from binlog_source.upstream.mvcc import Mvcc
+from binlog_source.cluster.mvcc import LEAST_GC_LIFE_MS, Decision, Finding, Verdict, decide, undecided_text, verdict_of
+from binlog_source.emulator.mvcc import Mvcc
+from binlog_source.pairing.resolver import prewrite_key_of, record_of
+from binlog_source.pairing.transitions import Settle
 from schemas.proto import binlog_pb2
 
 ANSWER = {

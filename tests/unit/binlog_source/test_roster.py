@@ -2,12 +2,13 @@
 
 import pytest
 
-from binlog_source import roster as roster_module
-from binlog_source.datasource import BinlogStreamReader
-from binlog_source.offset import BinlogOffset, Position, PumpMark
-from binlog_source.pair_bucket import _tell
-from binlog_source.pairing import Settle
-from binlog_source.roster import FixedRoster, patiently
+from binlog_source.cluster import roster as roster_module
+from binlog_source.cluster.roster import FixedRoster, patiently
+from binlog_source.pairing.bucket import _tell
+from binlog_source.pairing.transitions import Settle
+from binlog_source.source.datasource import BinlogStreamReader
+from binlog_source.source.offset import BinlogOffset, PumpMark
+from binlog_source.wire.position import Position
 from conf.model import SourceConfig
 from schemas.errors import PumpUnavailable
 from schemas.events import Delivery
@@ -58,6 +59,6 @@ def test_outcomes_that_cannot_be_told_now_do_not_end_the_batch(monkeypatch, capl
     def away(source):
         raise PumpUnavailable("registry http://pd:2379 does not answer")
 
-    monkeypatch.setattr("binlog_source.pair_bucket._endpoints", away)
+    monkeypatch.setattr("binlog_source.pairing.bucket._endpoints", away)
     _tell([Settle("p", 5, 9)], SourceConfig(pumps="http://pd:2379"))
     assert "1 outcomes wait to be told" in caplog.text

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from binlog_source.offset import BinlogOffset, Position, PumpMark
 from binlog_source.pump.same_log import holds
 from binlog_source.pump.storage.pointer import Pointer
 from binlog_source.pump.storage.record import fake
 from binlog_source.pump.storage.store import Store, StoreSettings
-from binlog_source.seen import ANYWHERE, Seen, seen_in, seen_of
+from binlog_source.source.offset import BinlogOffset, PumpMark, seen_of
+from binlog_source.wire.position import Position
+from binlog_source.wire.seen import ANYWHERE, Seen, seen_in
 from schemas.events import Delivery
 from tests.faults.store_model import commit, prewrite, rollback
 from tests.unit.binlog_source.test_pump_damage import flip

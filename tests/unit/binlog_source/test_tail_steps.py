@@ -6,10 +6,11 @@ import time
 
 import pytest
 
-from binlog_source.admission import Limits, Step, TailView, holder, plan_raw, unread_bytes
-from binlog_source.client import Endpoint
-from binlog_source.offset import BinlogOffset, Position, PumpMark
-from binlog_source.tails import _MOST_AT_ALL, _MOST_STEPS, Tail, Tails, _Steps
+from binlog_source.source.admission import Limits, Step, TailView, holder, plan_raw, unread_bytes
+from binlog_source.source.offset import BinlogOffset, PumpMark
+from binlog_source.source.pull import Endpoint
+from binlog_source.source.tails import _MOST_AT_ALL, _MOST_STEPS, Tail, Tails, _Steps
+from binlog_source.wire.position import Position
 from schemas.events import Delivery, tso
 
 FILE = 500 << 20

@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from binlog_source.upstream.cluster import Upstream
-from binlog_source.upstream.faults import NO_FAULTS, Fate, Faults, FaultyWriter, commit_fate
-from binlog_source.upstream.schema import Column, Table
+from binlog_source.emulator.faults import NO_FAULTS, Fate, Faults, FaultyWriter, commit_fate
+from binlog_source.emulator.schema import Column, Table
+from binlog_source.emulator.upstream import Upstream
 from schemas.errors import PumpUnavailable
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from binlog_source.upstream import online
-from binlog_source.upstream.cluster import Upstream
-from binlog_source.upstream.online import Change
-from binlog_source.upstream.schema import Column, Table
+from binlog_source.emulator import online
+from binlog_source.emulator.online import Change
+from binlog_source.emulator.schema import Column, Table
+from binlog_source.emulator.upstream import Upstream
 from schemas.codec.cursor import Cursor
 from schemas.codec.datum import take_datum
 from schemas.proto import binlog_pb2

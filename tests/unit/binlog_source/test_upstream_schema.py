@@ -2,8 +2,8 @@
 
 import pytest
 
-from binlog_source.upstream import schema
-from binlog_source.upstream.schema import Column, Table
+from binlog_source.emulator import schema
+from binlog_source.emulator.schema import Column, Table
 from schemas.errors import ConfigError
 
 

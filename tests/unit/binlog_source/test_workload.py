@@ -5,10 +5,10 @@ from collections import Counter
 
 import pytest
 
-from binlog_source.upstream.cluster import Upstream
-from binlog_source.upstream.schema import Column, Table, parsed, table_json
-from binlog_source.upstream.values import EVERY_TYPE, comparable, form_of, value_for
-from binlog_source.upstream.workload import DdlMix, Lane, WorkloadConfig, create_tables
+from binlog_source.emulator.schema import Column, Table, parsed, table_json
+from binlog_source.emulator.upstream import Upstream
+from binlog_source.emulator.values import EVERY_TYPE, comparable, form_of, value_for
+from binlog_source.emulator.workload import DdlMix, Lane, WorkloadConfig, create_tables
 from schemas.codec.rowwriter import encode_value
 from schemas.proto import binlog_pb2
 from schemas.tableinfo import ColumnType

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from binlog_source.offset import BinlogOffset, Position, PumpMark
+from binlog_source.source.offset import BinlogOffset, PumpMark
+from binlog_source.wire.position import Position
 from jobs.resume import DeltaPlace, Places, check_no_gap, check_spark, committed_ts, first_ts
 from schemas.errors import ApplyError, ConfigError
 from schemas.events import Delivery

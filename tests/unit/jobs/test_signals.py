@@ -29,9 +29,13 @@ except KeyboardInterrupt:
 """
 
 
+HEARD = "import signal\nfor number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP): signal.signal(number, signal.SIG_DFL)\n"
+"""Whatever the one who runs the tests ignores: under nohup it would be ignored here too."""
+
+
 def run(*numbers: signal.Signals, works: float = 0.0, unwinds: float = 0.0) -> tuple[int, list[str]]:
     """Send ``numbers``, each once the one before was heard; the exit code and what was printed."""
-    command = [sys.executable, "-c", JOB, str(works), str(unwinds)]
+    command = [sys.executable, "-c", HEARD + JOB, str(works), str(unwinds)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as job:
         assert job.stdout is not None
         printed = [job.stdout.readline().strip()]

@@ -1,4 +1,4 @@
-"""``sinks.batch``: what a batch holds, summarised in any cut."""
+"""``sinks.engine.batch``: what a batch holds, summarised in any cut."""
 
 from dataclasses import replace
 
@@ -9,8 +9,8 @@ from schemas.errors import ProtocolViolation
 from schemas.events import Op
 from schemas.findings import FindingKind
 from schemas.stages import ROW_EVENT
-from sinks.batch import RowSummary, controls_of, merge, rows_between, summarise, summary_of, summary_rows
-from sinks.segments import DdlEvent, Touch
+from sinks.engine.batch import RowSummary, controls_of, merge, rows_between, summarise, summary_of, summary_rows
+from sinks.engine.segments import DdlEvent, Touch
 
 
 def events(*rows: tuple[int, Op, int, int, bytes | None]) -> pa.Table:

@@ -1,4 +1,4 @@
-"""``sinks.blocks`` and the keyed blocks of ``sinks.parallel``: what goes in comes out."""
+"""``sinks.engine.blocks`` and the keyed blocks of ``sinks.mysql.parallel``: what goes in comes out."""
 
 import pyarrow as pa
 import pytest
@@ -7,8 +7,8 @@ from schemas.events import Op
 from schemas.history import SchemaHistory
 from schemas.packed import packed
 from schemas.stages import ROW_EVENT, TRANSACTION, TRANSACTIONS
-from sinks.blocks import BLOCK, CONTROLS, ROWS, pack, slices, unpack
-from sinks.parallel import KEYED, _subsets, with_keys
+from sinks.engine.blocks import BLOCK, CONTROLS, ROWS, pack, slices, unpack
+from sinks.mysql.parallel import KEYED, _subsets, with_keys
 
 
 def events(*commit_ts: int) -> pa.Table:
@@ -56,7 +56,7 @@ def test_rows_of_an_unknown_table_have_no_key() -> None:
 
 def test_subsets_hold_each_rows_events_together_and_leave_out_what_the_net_change_does_not_need(monkeypatch: pytest.MonkeyPatch) -> None:
     """A part too big for memory is planned in subsets: any row's first and last event are in the same one."""
-    monkeypatch.setattr("sinks.parallel.IN_MEMORY", 4_000)
+    monkeypatch.setattr("sinks.mysql.parallel.IN_MEMORY", 4_000)
     keys = [n % 50 for n in range(1000)]
     made = [
         {"commit_ts": n + 1, "seq": 0, "op": int(Op.INSERT if n < 50 else Op.UPDATE), "table_id": 7, "schema_version": 3}

@@ -6,8 +6,8 @@ import pytest
 
 from schemas.ddl_tokens import text_of, tokenize
 from schemas.tableinfo import TableInfo
-from sinks.ddl_defaults import settle_defaults
-from sinks.dialect import Flavour
+from sinks.mysql.ddl.defaults import settle_defaults
+from sinks.mysql.dialect import Flavour
 from tests.ddl_jobs import INT, VARCHAR, column, table
 
 TIMESTAMP = {**INT, "Tp": 7, "Flag": 128, "Flen": 19}

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from schemas.tableinfo import ColumnInfo, TableInfo
-from sinks.ddl_clauses import Dialect
-from sinks.ddl_columns import column_definition
-from sinks.ddl_derive import create_table, derive
-from sinks.ddl_text import subject_of
-from sinks.dialect import Flavour
-from sinks.segments import AppliedJobs, DdlStep
+from sinks.engine.segments import AppliedJobs, DdlStep
+from sinks.mysql.ddl.clauses import Dialect
+from sinks.mysql.ddl.column_sql import column_definition
+from sinks.mysql.ddl.derive import create_table, derive
+from sinks.mysql.ddl.text import subject_of
+from sinks.mysql.dialect import Flavour
 from tests.ddl_jobs import INT, VARCHAR, column, database, history, index, job, table
 
 MARIADB = Dialect(Flavour.MARIADB)

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from schemas.history import SchemaHistory
-from sinks.charsets import Charset, target_charset
-from sinks.ddl_clauses import Dialect
-from sinks.ddl_text import Rewritten, rewrite, silent_losses, subject_of
-from sinks.dialect import Flavour
-from sinks.segments import AppliedJobs, DdlStep
+from sinks.engine.segments import AppliedJobs, DdlStep
+from sinks.mysql.ddl.charsets import Charset, target_charset
+from sinks.mysql.ddl.clauses import Dialect
+from sinks.mysql.ddl.text import Rewritten, rewrite, silent_losses, subject_of
+from sinks.mysql.dialect import Flavour
 from tests.ddl_jobs import VARCHAR, column, database, history, index, job, partitions, table
 
 CS = "DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_nopad_bin"

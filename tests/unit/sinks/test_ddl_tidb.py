@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sinks.dialect import Flavour
+from sinks.mysql.dialect import Flavour
 from tests.ddl_jobs import INT, column, table
 from tests.unit.sinks.test_ddl_text import rewritten
 

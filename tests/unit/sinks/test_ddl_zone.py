@@ -10,9 +10,9 @@ from schemas.ddl_tokens import text_of, tokenize
 from schemas.history import Job
 from schemas.jobs import Location
 from schemas.tableinfo import TableInfo
-from sinks.ddl_partitions import settle_boundaries
-from sinks.ddl_text import Subject, subject_of
-from sinks.ddl_zone import certain, conversions, fixed, moved, time_zone
+from sinks.mysql.ddl.partitions import settle_boundaries
+from sinks.mysql.ddl.text import Subject, subject_of
+from sinks.mysql.ddl.zone import certain, conversions, fixed, moved, time_zone
 from tests.ddl_jobs import INT, column, database, history, job, steps_of, table
 from tests.golden_case import load_case
 

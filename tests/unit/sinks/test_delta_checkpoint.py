@@ -9,7 +9,7 @@ import pytest
 from schemas.errors import ReplicationError
 from schemas.events import tso
 from schemas.findings import Finding, FindingKind
-from sinks.delta_checkpoint import FILLED_UP, SCHEMA, CheckpointRow, DeltaCheckpoint, Newest, as_table, missing_rows
+from sinks.delta.checkpoint_table import FILLED_UP, SCHEMA, CheckpointRow, DeltaCheckpoint, Newest, as_table, missing_rows
 
 EMPTY = Newest()
 
@@ -64,7 +64,7 @@ def test_batches_share_a_commit(writer: DeltaCheckpoint, table: MemoryTable) -> 
     assert writer.pending == 4
     writer.flush()
     assert table.commits == [[0, 1, 2, 3]]
-    assert (writer.pending, writer.behind_seconds) == (0, 0.0)
+    assert writer.pending == 0
     writer.flush()
     assert len(table.commits) == 1
 
@@ -154,12 +154,12 @@ def test_a_filled_up_row_whose_answer_was_lost_is_not_written_twice() -> None:
 
 
 def test_rows_as_arrow() -> None:
-    made = CheckpointRow(5, 1, tso(1_700_000_000_123), 48, False, 10, 2, 1, 99, {"read": 0.5}, ("a loss",), {"primary-ts": 3})
+    made = CheckpointRow(5, 1, tso(1_700_000_000_123), 48, False, 10, 2, 1, 99, {"read": 0.5}, ("a loss",))
     found = as_table([made], "app", "target-1")
     assert found.schema == SCHEMA
     values = found.to_pylist()[0]
     assert values["resolved_at"].isoformat() == "2023-11-14T22:13:20.123000+00:00"
-    assert (values["timings"], values["ts_map"], values["notes"]) == ([("read", 0.5)], [("primary-ts", 3)], ["a loss"])
+    assert (values["timings"], values["bytes"], values["notes"]) == ([("read", 0.5)], 99, ["a loss"])
     assert values["target"] == "target-1"
 
 

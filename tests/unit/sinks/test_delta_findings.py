@@ -4,8 +4,8 @@ import pytest
 
 from schemas.events import tso
 from schemas.findings import Finding, FindingKind
-from sinks.delta_checkpoint import FILLED_UP, CheckpointRow
-from sinks.delta_findings import SCHEMA, Known, as_table, missing_findings
+from sinks.delta.checkpoint_table import FILLED_UP, CheckpointRow
+from sinks.delta.findings_table import SCHEMA, Known, as_table, missing_findings
 
 ROWS = Finding(FindingKind.ROWS, "a row was not there", "`d`.`t`", tso(1_700_000_000_123), "id='x'", 1, 0)
 

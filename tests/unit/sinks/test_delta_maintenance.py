@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from sinks.delta_checkpoint import CheckpointRow, DeltaCheckpoint, Newest
-from sinks.delta_maintenance import Bounds, Operation, Since, due
+from sinks.delta.checkpoint_table import CheckpointRow, DeltaCheckpoint, Newest
+from sinks.delta.maintenance import Bounds, Operation, Since, due
 
 WEEK = Bounds(retention=7 * 86_400.0)
 BOTH = (Operation.OPTIMIZE, Operation.VACUUM)

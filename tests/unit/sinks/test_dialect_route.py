@@ -5,8 +5,8 @@ import pytest
 from conf.model import ApplyConfig
 from schemas.errors import ConfigError
 from schemas.tableinfo import ColumnInfo, ColumnType
-from sinks.dialect import Flavour, flavour_of, key_head, match_condition, table_name, write_head
-from sinks.route import EVERYTHING, Route
+from sinks.mysql.dialect import Flavour, flavour_of, key_head, match_condition, table_name, write_head
+from sinks.routing.route import EVERYTHING, Route
 
 
 def column(tp: int, charset: str = "binary", name: str = "c") -> ColumnInfo:

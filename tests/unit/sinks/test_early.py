@@ -2,13 +2,13 @@
 
 import pytest
 
-from binlog_source.upstream import online
-from binlog_source.upstream.cluster import Upstream
-from binlog_source.upstream.online import Change
-from binlog_source.upstream.schema import Column, Table
+from binlog_source.emulator import online
+from binlog_source.emulator.online import Change
+from binlog_source.emulator.schema import Column, Table
+from binlog_source.emulator.upstream import Upstream
 from schemas.history import JobReader, SchemaHistory
-from sinks.early import needed_early
-from sinks.segments import AppliedJobs, DdlStep, RowsStep, Touch, plan_steps
+from sinks.engine.early import needed_early
+from sinks.engine.segments import AppliedJobs, DdlStep, RowsStep, Touch, plan_steps
 from tests.fakes.written import Written
 
 ADD = online.add_column(Column("d", "int"))

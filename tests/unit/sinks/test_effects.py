@@ -4,9 +4,9 @@ import pytest
 
 from schemas.findings import Finding, FindingKind, in_words
 from schemas.tableinfo import ColumnType
-from sinks.effects import Answer, Warned, judge, touched
-from sinks.plan import PlanLimits, plan_rows
-from sinks.statements import Statement
+from sinks.mysql.effects import Answer, Warned, judge, touched
+from sinks.mysql.plan import PlanLimits, plan_rows
+from sinks.mysql.statements import Statement
 from tests.unit.sinks.samples import INT_PK, TABLE_ID, Events, column, table
 
 AT = table([column("id", flag=INT_PK), column("e", ColumnType.ENUM, charset="utf8mb4")], handle="int")

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from schemas.events import Op
-from sinks.fold import NetChanges, fold, part_numbers
+from sinks.engine.fold import NetChanges, fold, part_numbers
 
 
 def events(*rows: tuple[int, int, Op, int, bytes]) -> pa.Table:

@@ -3,8 +3,8 @@
 from typing import Any
 
 from schemas.history import SchemaHistory
-from sinks.frozen import RefusedJobs, fitted, shape_of
-from sinks.segments import RowsStep
+from sinks.engine.frozen import RefusedJobs, fitted, shape_of
+from sinks.engine.segments import RowsStep
 from tests.ddl_jobs import INT, VARCHAR, column, database, history, index, job, table
 
 ID = column(1, "id", {**INT, "Flag": 4099})
@@ -86,7 +86,7 @@ def test_another_life_of_the_table_keeps_the_shape() -> None:
 
 def test_other_tables_of_a_step_stay_as_they_are() -> None:
     h = history(database(1), job(2, 3, t(V)), job(3, 3, table(20, "o", [ID])), job(4, 5, t(V, A)))
-    tables = h.tables_at([10, 20], 4)
+    tables = {i: at for i in (10, 20) if (at := h.table_at(i, 4))}
     step, stranded = fitted(RowsStep(0, 1, 1, tables), h, RefusedJobs({4}))
     assert stranded == ()
     assert step.tables[20] is tables[20]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from schemas.history import SchemaHistory
-from sinks.frozen_ddl import Form, frozen_tables, given
+from sinks.mysql.ddl.frozen_names import Form, frozen_tables, given
 from tests.ddl_jobs import column, database, history, job, partitions, table
 
 ID, V, A = column(1, "id"), column(2, "v"), column(3, "a")

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from schemas.tableinfo import ColumnInfo, ColumnType
-from sinks.literals import Cells, Form, form_of, join_cells, literals, row_ends, text_of
+from sinks.mysql.literals import Cells, Form, form_of, join_cells, literals, row_ends, text_of
 
 
 def column(tp: int, charset: str = "binary") -> ColumnInfo:

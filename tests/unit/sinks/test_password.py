@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from conf.model import TargetConfig
-from sinks.password import ShippedTarget
+from sinks.mysql.password import ShippedTarget
 from tests.fakes.broadcast import Here
 
 

@@ -5,8 +5,8 @@ import pickle
 import pytest
 
 from schemas.errors import ApplyError, RetryableApplyError
-from sinks.patience import FEW, Patience, Waited, passing, what_is_wrong
-from sinks.session import Session, run_retried
+from sinks.mysql.patience import FEW, Patience, Waited, passing, what_is_wrong
+from sinks.mysql.session import Session, run_retried
 
 
 @pytest.mark.parametrize(

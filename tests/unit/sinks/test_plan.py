@@ -11,9 +11,9 @@ from schemas.events import Op, SchemaVersion
 from schemas.history import TableAt, TableSnapshot
 from schemas.stages import ROW_EVENT
 from schemas.tableinfo import ColumnType
-from sinks.plan import Plan, PlanCounts, PlanLimits, plan_rows, row_identities
-from sinks.route import Route
-from sinks.statements import Phase
+from sinks.mysql.plan import Plan, PlanCounts, PlanLimits, plan_rows, row_identities
+from sinks.mysql.statements import Phase
+from sinks.routing.route import Route
 from tests.unit.sinks.samples import INT_PK, NOT_NULL, TABLE_ID, Events, column, index, table, text
 
 LIMITS = PlanLimits()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sinks.progress import Checkpoint
+from sinks.mysql.progress import Checkpoint
 
 
 def test_json_is_the_drainers_own() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from schemas.errors import HistoryUnavailable
 from schemas.history import SchemaHistory
-from sinks.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, Touch, plan_steps, replay_steps
+from sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, Touch, plan_steps, replay_steps
 from tests.ddl_jobs import INT, column, database, history, index, job, table
 from tests.golden_case import load_case
 

@@ -1,4 +1,4 @@
-"""``sinks.spool``: the same rows and values come out, from memory and from a file, and no file is left."""
+"""``sinks.engine.spool``: the same rows and values come out, from memory and from a file, and no file is left."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from sinks.spool import RowSpool, Spool
+from sinks.engine.spool import RowSpool, Spool
 
 SCHEMA = pa.schema([pa.field("n", pa.int64()), pa.field("row", pa.binary())])
 

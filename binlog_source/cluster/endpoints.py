@@ -1,0 +1,139 @@
+"""gRPC to a few servers of which any may answer: PD's list of URLs.
+
+Promises: a question goes to the server that answered last, then to the others. A connection that failed is not used again, so that a server
+is found as soon as it is back; one that was open and proves lost is opened again once per question. When nobody answers, ``PumpUnavailable``
+says so and why, URL by URL. Safe for many threads.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+import grpc
+from google.protobuf.message import Message
+
+from binlog_source.wire.reason import reason
+from schemas.errors import ConfigError, PumpUnavailable
+
+REQUEST_SECONDS = 5.0
+"""The time that one server has for one answer (pump.md 1)."""
+
+# Subchannels of its own: a channel that is opened anew does not inherit the back-off of the one before.
+_OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1))
+_LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+
+Reply = TypeVar("Reply", bound=Message)
+
+
+def addresses_of(urls: str) -> tuple[str, ...]:
+    """``host:port`` of each of the comma separated ``http://host:port``.
+
+    Raises:
+        ConfigError: one is of another form, or there is none.
+    """
+    parts = [urlsplit(url.strip()) for url in urls.split(",") if url.strip()]
+    try:
+        wrong = not parts or any(part.scheme != "http" or not part.hostname or not part.port or part.path.strip("/") for part in parts)
+    except ValueError:  # a port that is no number below 65536
+        wrong = True
+    if wrong:
+        raise ConfigError(f"PD's URLs {urls!r} are not of the form http://host:port,http://host:port (or pd://host:port,host:port)")
+    return tuple(dict.fromkeys(part.netloc for part in parts))
+
+
+class Endpoints:
+    """The servers behind comma separated URLs, and a channel to each that was asked. ``name`` is what messages call them."""
+
+    def __init__(self, name: str, urls: str) -> None:
+        self._addresses = addresses_of(urls)
+        self._name = name
+        self._lock = threading.Lock()
+        self._channels: dict[str, grpc.Channel] = {}
+        self._last_good = self._addresses[0]
+        self.life = 0
+        """How often it was closed."""
+
+    @property
+    def url(self) -> str:
+        """The URLs, comma separated."""
+        return ",".join(f"http://{address}" for address in self._addresses)
+
+    def channel(self, address: str) -> grpc.Channel:
+        """The channel to a server, which need not be one of the list."""
+        with self._lock:
+            if address not in self._channels:
+                self._channels[address] = grpc.insecure_channel(address, options=_OPTIONS)
+            return self._channels[address]
+
+    def last_good(self) -> grpc.Channel:
+        """The channel to the server that answered last."""
+        return self.channel(self._last_good)
+
+    def ask_another_first(self) -> None:
+        """Doubt the server that answered last: the next one of the list comes first from now on."""
+        self._last_good = self._addresses[(self._addresses.index(self._last_good) + 1) % len(self._addresses)]
+
+    def ask(self, method: str, request: Message, reply: type[Reply]) -> Reply:
+        """One unary call.
+
+        Raises:
+            PumpUnavailable: no server answered it, or ``close`` was called meanwhile.
+        """
+
+        def call(channel: grpc.Channel) -> Reply:
+            stub = channel.unary_unary(method, request_serializer=type(request).SerializeToString, response_deserializer=reply.FromString)
+            answer: Reply = stub(request, timeout=REQUEST_SECONDS)
+            return answer
+
+        return self._first_answer(call)
+
+    def discard(self, channel: grpc.Channel) -> None:
+        """Close a channel that failed, and with it the calls of others, who then open another one."""
+        with self._lock:
+            self._channels = {address: known for address, known in self._channels.items() if known is not channel}
+        channel.close()
+
+    def unavailable(self, why: str) -> PumpUnavailable:
+        """The error that says that nobody answers."""
+        return PumpUnavailable(f"{self._name} {self.url} does not answer ({why}); does it run, and is it reachable from this machine?")
+
+    def close(self) -> None:
+        """Close every channel; calls under way end with an error."""
+        with self._lock:
+            closing, self._channels = list(self._channels.values()), {}
+            self.life += 1
+        for channel in closing:
+            channel.close()
+
+    def _first_answer(self, call: Callable[[grpc.Channel], Reply]) -> Reply:
+        failures, life, first = [], self.life, self._last_good
+        for address in sorted(self._addresses, key=lambda address: address != first):
+            try:
+                answer = self._answer_of(address, call)
+            except (grpc.RpcError, ValueError) as error:
+                if self.life != life:
+                    raise self.unavailable("it was closed before the answer came") from error
+                failures.append(f"{address}: {reason(error) if isinstance(error, grpc.RpcError) else error}")
+                continue
+            self._last_good = address
+            return answer
+        raise self.unavailable("; ".join(failures))
+
+    def _answer_of(self, address: str, call: Callable[[grpc.Channel], Reply]) -> Reply:
+        """The answer of one server; a connection that was open before and proves lost is replaced once."""
+        known, life = address in self._channels, self.life
+        channel = self.channel(address)
+        try:
+            return call(channel)
+        except (grpc.RpcError, ValueError) as error:  # ValueError: gRPC's, for a channel that another thread has closed
+            if not self._worth_another(channel, error, known) or self.life != life:
+                raise
+        return call(self.channel(address))
+
+    def _worth_another(self, channel: grpc.Channel, error: Exception, known: bool) -> bool:
+        code = error.code() if isinstance(error, grpc.Call) else None
+        if code in _LOST:
+            self.discard(channel)
+            return known and code is grpc.StatusCode.UNAVAILABLE
+        return channel not in self._channels.values()

@@ -1,0 +1,102 @@
+"""The little of etcd 3 that a registry needs, over gRPC: read a range, write a key as TiDB's tools do, wait for a write.
+
+Promises: reads are linearizable. ``put`` follows the write protocol of pump.md 1. What nobody answers is a ``PumpUnavailable``.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from binlog_source.cluster.endpoints import Endpoints
+from schemas.errors import PumpUnavailable
+from schemas.proto import etcd_pb2
+
+_KV = "/etcdserverpb.KV/"
+_WATCH = "/etcdserverpb.Watch/Watch"
+_WRITE_ATTEMPTS = 10
+_BROKEN_PAUSE = 0.2
+"""Seconds between two looks while watches cannot be had."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Some keys, ascending, and the store's revision that they were read at."""
+
+    pairs: Sequence[etcd_pb2.KeyValue]
+    revision: int
+
+
+class Etcd:
+    """An etcd behind ``endpoints``."""
+
+    def __init__(self, endpoints: Endpoints) -> None:
+        self._endpoints = endpoints
+
+    def below(self, prefix: bytes, after: int = 0) -> Range:
+        """The keys that begin with ``prefix`` and were last written after revision ``after``."""
+        request = etcd_pb2.RangeRequest(key=prefix, range_end=_end_of(prefix), min_mod_revision=after + 1)
+        answer = self._endpoints.ask(f"{_KV}Range", request, etcd_pb2.RangeResponse)
+        return Range(answer.kvs, answer.header.revision)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Write a key: created if a look says that it is absent, else updated; the last writer wins.
+
+        Raises:
+            PumpUnavailable: nobody answers, or the key came and went at each attempt.
+        """
+        for _ in range(_WRITE_ATTEMPTS):
+            found = self._endpoints.ask(f"{_KV}Range", etcd_pb2.RangeRequest(key=key), etcd_pb2.RangeResponse)
+            request = _write(key, value, present=bool(found.kvs))
+            if self._endpoints.ask(f"{_KV}Txn", request, etcd_pb2.TxnResponse).succeeded:
+                return
+        raise PumpUnavailable(
+            f"etcd {self._endpoints.url} refused {key!r} {_WRITE_ATTEMPTS} times: who creates and deletes it all the time?"
+        )
+
+    def wait_for_put(self, prefix: bytes, revision: int, seconds: float) -> None:
+        """Return when a key below ``prefix`` was written at ``revision`` or later, and in any case after ``seconds``.
+
+        It may return early, when a watch breaks or etcd has compacted that revision: look again.
+        """
+        until = time.monotonic() + seconds
+        if not self._saw_put(prefix, revision, seconds):
+            time.sleep(max(0.0, min(_BROKEN_PAUSE, until - time.monotonic())))
+
+    def _saw_put(self, prefix: bytes, revision: int, seconds: float) -> bool:
+        create = etcd_pb2.WatchCreateRequest(
+            key=prefix, range_end=_end_of(prefix), start_revision=revision, filters=[etcd_pb2.WatchCreateRequest.NODELETE]
+        )
+        try:
+            watch = self._endpoints.last_good().stream_stream(
+                _WATCH,
+                request_serializer=etcd_pb2.WatchRequest.SerializeToString,
+                response_deserializer=etcd_pb2.WatchResponse.FromString,
+            )
+            # etcd goes on answering when the requests have ended: its JSON gateway lives by that
+            call: Any = watch(iter((etcd_pb2.WatchRequest(create_request=create),)), timeout=seconds)
+        except ValueError:  # a channel that another thread closes at this moment
+            return False
+        try:
+            for answer in call:
+                if answer.canceled or answer.events:
+                    return not answer.canceled
+        except grpc.RpcError:
+            pass
+        finally:
+            call.cancel()
+        return False
+
+
+def _write(key: bytes, value: bytes, *, present: bool) -> etcd_pb2.TxnRequest:
+    result = etcd_pb2.Compare.GREATER if present else etcd_pb2.Compare.EQUAL
+    compare = etcd_pb2.Compare(result=result, target=etcd_pb2.Compare.MOD, key=key, mod_revision=0)
+    put = etcd_pb2.PutRequest(key=key, value=value)
+    return etcd_pb2.TxnRequest(compare=[compare], success=[etcd_pb2.RequestOp(request_put=put)])
+
+
+def _end_of(prefix: bytes) -> bytes:
+    """The first key above every key that begins with ``prefix``, whose last byte is not 0xFF."""
+    return prefix[:-1] + bytes([prefix[-1] + 1])

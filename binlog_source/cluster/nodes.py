@@ -1,0 +1,91 @@
+"""The node states of the standalone registry, with revisions, kept in a file when there is one.
+
+Promises: revisions rise with every write and over restarts, also where there is no file: each life counts on from its own milliseconds since
+1970. So what a client knows of an earlier life is older than anything written in this one. Safe for many threads.
+"""
+
+import json
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from binlog_source.cluster.registry import KINDS, Listing, NodeStatus
+
+_REVISION = "revision"
+
+
+class NodesClosed(Exception):
+    """The registry stops, and the wait with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    status: NodeStatus
+    revision: int
+
+
+class Nodes:
+    """The node states, by kind and id. The file: per kind a list of Status objects, each with the ``revision`` it was written at."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._changed = threading.Condition()
+        self._closed = False
+        self._nodes: dict[str, dict[str, _Written]] = {kind: {} for kind in KINDS}
+        if path is not None and path.exists():
+            self._load(path)
+        newest = max((node.revision for nodes in self._nodes.values() for node in nodes.values()), default=0)
+        self._revision = max(newest, time.time_ns() // 1_000_000)
+
+    def listing(self, kind: str) -> Listing:
+        """The states of a kind."""
+        with self._changed:
+            return self._after(kind, 0)
+
+    def changes(self, kind: str, after: int, timeout: float) -> Listing:
+        """What ``Registry.changes`` says.
+
+        Raises:
+            NodesClosed: ``close`` was called.
+        """
+        with self._changed:
+            if after > self._revision:
+                return self._after(kind, 0)
+            self._changed.wait_for(lambda: self._closed or self._after(kind, after).nodes, timeout)
+            if self._closed:
+                raise NodesClosed
+            return self._after(kind, after)
+
+    def put(self, kind: str, status: NodeStatus) -> None:
+        """Set one state."""
+        with self._changed:
+            self._revision += 1
+            self._nodes[kind][status.node_id] = _Written(status, self._revision)
+            if self._path is not None:
+                self._save(self._path)
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """End every wait."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _after(self, kind: str, revision: int) -> Listing:
+        fresh = (node.status for _, node in sorted(self._nodes[kind].items()) if node.revision > revision)
+        return Listing(tuple(fresh), self._revision)
+
+    def _load(self, path: Path) -> None:
+        for kind, items in json.loads(path.read_text()).items():
+            read = [_Written(NodeStatus.from_dict(item), int(item.get(_REVISION, 1))) for item in items]
+            self._nodes[kind] = {node.status.node_id: node for node in read}
+
+    def _save(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_suffix(".new")
+        content = {
+            kind: [node.status.to_dict() | {_REVISION: node.revision} for node in nodes.values()] for kind, nodes in self._nodes.items()
+        }
+        fresh.write_text(json.dumps(content))
+        fresh.replace(path)

@@ -1,0 +1,117 @@
+"""The registry in PD: node states in its embedded etcd, timestamps and cluster id from its own service (pump.md 1, pd.md).
+
+Promises: what ``binlog_source.cluster.registry.Registry`` says; the keys, the values and the way they are written are those of a real Pump. A value
+that is no node status is left out and logged once, so that one broken key stops nobody.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from binlog_source.cluster.endpoints import Endpoints
+from binlog_source.cluster.etcd import Etcd, Range
+from binlog_source.cluster.pd_clock import PdClock
+from binlog_source.cluster.registry import KINDS, Listing, NodeStatus
+from schemas.errors import ProtocolViolation
+from schemas.proto import pd_pb2
+
+_ROOTS = {kind: f"/tidb-binlog/v1/{kind}/".encode() for kind in KINDS}
+_TIDB_SERVERS = b"/tidb/server/info/"
+
+_log = logging.getLogger(__name__)
+
+
+class PdRegistry:
+    """The registry of the PD at ``urls``, comma separated ``http://host:port``; any of them may answer."""
+
+    def __init__(self, urls: str) -> None:
+        self._endpoints = Endpoints("PD", urls)
+        self._etcd = Etcd(self._endpoints)
+        self._clock = PdClock(self._endpoints)
+        self._told: dict[bytes, int] = {}
+
+    @property
+    def url(self) -> str:
+        """The URLs, comma separated."""
+        return self._endpoints.url
+
+    def cluster_id(self) -> int:
+        """The cluster's id."""
+        return self._clock.cluster_id()
+
+    def tso(self, count: int = 1) -> int:
+        """The first of ``count`` fresh timestamps in a row."""
+        return self._clock.next(count)
+
+    def gc_safe_point(self) -> int:
+        """MVCC data up to this ts may be collected; the leader says."""
+        request = pd_pb2.GetGCSafePointRequest(header=pd_pb2.RequestHeader(cluster_id=self.cluster_id()))
+        answer = self._endpoints.ask("/pdpb.PD/GetGCSafePoint", request, pd_pb2.GetGCSafePointResponse)
+        if answer.header.error.type:
+            raise self._endpoints.unavailable(f"GetGCSafePoint: {answer.header.error.message}")
+        return int(answer.safe_point)
+
+    def listing(self, kind: str) -> Listing:
+        """Every node of ``kind`` that ever registered, by node id."""
+        return self._listing(self._etcd.below(_ROOTS[kind]))
+
+    def changes(self, kind: str, after: int, timeout: float) -> Listing:
+        """The nodes of ``kind`` written after revision ``after``; see ``Registry``.
+
+        The state itself is read, not its history, so compaction loses nothing; a watch only says when to look. An ``after`` that this
+        etcd has yet to reach is of another one: all nodes.
+        """
+        until, life = time.monotonic() + timeout, self._endpoints.life
+        while True:
+            found = self._etcd.below(_ROOTS[kind], after)
+            if found.revision < after:
+                return self.listing(kind)
+            fresh = self._listing(found)
+            left = until - time.monotonic()
+            if fresh.nodes or left <= 0:
+                return fresh
+            self._etcd.wait_for_put(_ROOTS[kind], fresh.revision + 1, left)
+            if self._endpoints.life != life:
+                raise self._endpoints.unavailable("the registry was closed during the wait")
+            after = fresh.revision
+
+    def put_status(self, kind: str, status: NodeStatus) -> None:
+        """Register a node; the last writer wins."""
+        self._etcd.put(_ROOTS[kind] + status.node_id.encode(), status.to_json().encode())
+
+    def tidb_status_ports(self) -> tuple[str, ...]:
+        """``ip:status_port`` of every TiDB server that runs now, ascending; none for a TiDB on a store of its own (pd.md)."""
+        found = self._etcd.below(_TIDB_SERVERS)
+        return tuple(sorted({port for pair in found.pairs if (port := self._status_port(pair.key, pair.value, pair.mod_revision))}))
+
+    def close(self) -> None:
+        """Give connections back; the next question opens them again."""
+        self._clock.close()
+        self._endpoints.close()
+
+    def _listing(self, found: Range) -> Listing:
+        return Listing(tuple(sorted(self._statuses(found), key=lambda status: status.node_id)), found.revision)
+
+    def _statuses(self, found: Range) -> Iterator[NodeStatus]:
+        for pair in found.pairs:
+            try:
+                yield NodeStatus.from_json(pair.value)
+            except ProtocolViolation as error:
+                self._tell(pair.key, pair.mod_revision, error)
+
+    def _status_port(self, key: bytes, value: bytes, revision: int) -> str | None:
+        try:
+            info: Any = json.loads(value)
+            address, port = str(info["ip"]), int(info["status_port"])
+        except (ValueError, KeyError, TypeError) as error:
+            self._tell(key, revision, error)
+            return None
+        return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+    def _tell(self, key: bytes, revision: int, error: Exception) -> None:
+        """Log what is wrong with a key, once for each value."""
+        if self._told.get(key) != revision:
+            self._told[key] = revision
+            _log.warning("PD %s: key %s is left out: %s", self.url, key.decode(errors="replace"), error)

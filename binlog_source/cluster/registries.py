@@ -1,0 +1,21 @@
+"""Which registry a URL means: the standalone one (``http://``) or PD (``pd://``)."""
+
+from binlog_source.cluster.pd import PdRegistry
+from binlog_source.cluster.registry import Registry
+from binlog_source.cluster.registry_client import RegistryClient
+from schemas.errors import ConfigError
+
+PD_SCHEME = "pd://"
+
+
+def open_registry(url: str) -> Registry:
+    """The registry at ``http://host:port`` (standalone) or ``pd://host:port,host:port`` (PD); nothing is asked of it yet.
+
+    Raises:
+        ConfigError: the URL is of another form.
+    """
+    if url.startswith(PD_SCHEME):
+        return PdRegistry(",".join(f"http://{address.strip()}" for address in url.removeprefix(PD_SCHEME).split(",") if address.strip()))
+    if url.startswith("http://"):
+        return RegistryClient(url)
+    raise ConfigError(f"registry {url!r} is not of the form http://host:port (standalone) or pd://host:port,host:port (PD)")

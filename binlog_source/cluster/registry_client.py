@@ -1,0 +1,135 @@
+"""The standalone registry and oracle over HTTP, as Pumps, the source and the loader use them.
+
+Promises: what ``binlog_source.cluster.registry.Registry`` says. One kept-alive connection per client, and one more for each call that waits for
+changes, so that a wait holds nobody up. A lost connection is opened again once per call; then ``PumpUnavailable`` says which URL did not
+answer.
+"""
+
+import contextlib
+import http.client
+import json
+import socket
+import threading
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from binlog_source.cluster.registry import Listing, NodeStatus
+from schemas.errors import ConfigError, ProtocolViolation, PumpUnavailable
+
+_TIMEOUT = 10.0
+_FAILURES = (OSError, http.client.HTTPException)
+
+
+class RegistryClient:
+    """A client of ``http://host:port`` (``binlog_source/cluster/service.py``)."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme != "http" or parts.hostname is None:
+            raise ConfigError(f"registry {url!r} is not of the form http://host:port")
+        self._url = url.rstrip("/")
+        self._server = parts.hostname, parts.port or 80
+        self._connection = http.client.HTTPConnection(*self._server, timeout=_TIMEOUT)
+        self._lock = threading.Lock()
+        self._waiting: set[http.client.HTTPConnection] = set()
+
+    @property
+    def url(self) -> str:
+        """``http://host:port``."""
+        return self._url
+
+    def cluster_id(self) -> int:
+        """The cluster's id."""
+        return int(self._json("GET", "/cluster_id")["cluster_id"])
+
+    def tso(self, count: int = 1) -> int:
+        """The first of ``count`` fresh timestamps in a row."""
+        return int(self._json("GET", f"/tso?count={count}")["ts"])
+
+    def gc_safe_point(self) -> int:
+        """MVCC data up to this ts may be collected."""
+        return int(self._json("GET", "/gc_safe_point")["gc_safe_point"])
+
+    def listing(self, kind: str) -> Listing:
+        """Every node of ``kind`` that ever registered, by node id."""
+        return _listing(self._json("GET", f"/registry/{kind}"))
+
+    def changes(self, kind: str, after: int, timeout: float) -> Listing:
+        """The nodes of ``kind`` written after revision ``after``; waits up to ``timeout`` seconds for one (``Registry``)."""
+        path = f"/registry/{kind}?after={after}&wait={max(0.0, timeout):f}"
+        connection = http.client.HTTPConnection(*self._server, timeout=timeout + _TIMEOUT)
+        self._waiting.add(connection)
+        try:
+            status, answer = _exchange(connection, "GET", path, None)
+        except _FAILURES as error:
+            raise self._silent(error) from error
+        finally:
+            self._waiting.discard(connection)
+            connection.close()
+        return _listing(self._parsed(path, self._checked(path, status, answer)))
+
+    def put_status(self, kind: str, status: NodeStatus) -> None:
+        """Register a node (``kind`` is ``pumps`` or ``drainers``); the last writer wins."""
+        self._request("PUT", f"/registry/{kind}/{quote(status.node_id, safe=':')}", status.to_json().encode())
+
+    def mvcc(self, key: bytes) -> Any:
+        """What became of the transactions on a primary key (rows.md 9.3)."""
+        return self._json("GET", f"/mvcc/hex/{key.hex()}")
+
+    def close(self) -> None:
+        """Give connections back, which ends every wait; the next question opens them again."""
+        for waiting in tuple(self._waiting):
+            if waiting.sock is not None:
+                # to close it would not wake the thread that reads from it
+                with contextlib.suppress(OSError):
+                    waiting.sock.shutdown(socket.SHUT_RDWR)
+        with self._lock:
+            self._connection.close()
+
+    def _json(self, method: str, path: str) -> Any:
+        return self._parsed(path, self._request(method, path))
+
+    def _request(self, method: str, path: str, body: bytes | None = None) -> bytes:
+        with self._lock:
+            try:
+                status, answer = _exchange(self._connection, method, path, body)
+            except _FAILURES:
+                # the server may have closed the idle connection; a second failure is real
+                try:
+                    status, answer = _exchange(self._connection, method, path, body)
+                except _FAILURES as error:
+                    raise self._silent(error) from error
+        return self._checked(path, status, answer)
+
+    def _silent(self, error: Exception) -> PumpUnavailable:
+        return PumpUnavailable(f"registry {self._url} does not answer ({error}); is it running?")
+
+    def _checked(self, path: str, status: int, answer: bytes) -> bytes:
+        if status != http.client.OK:
+            raise PumpUnavailable(f"registry {self._url}{path} answered {status}: {answer.decode(errors='replace')}")
+        return answer
+
+    def _parsed(self, path: str, answer: bytes) -> Any:
+        try:
+            return json.loads(answer)
+        except ValueError as error:
+            raise ProtocolViolation(f"registry {self._url}{path} answered no JSON: {answer[:200]!r}") from error
+
+
+def _exchange(connection: http.client.HTTPConnection, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
+    """One request and its answer; a connection that fails is closed, and opens again when it is used again."""
+    try:
+        connection.request(method, path, body)
+        response = connection.getresponse()
+        return response.status, response.read()
+    except _FAILURES:
+        connection.close()
+        raise
+
+
+def _listing(data: Any) -> Listing:
+    try:
+        items, revision = tuple(data["nodes"]), int(data["revision"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ProtocolViolation(f"the registry answered no listing: {data!r}") from error
+    return Listing(tuple(NodeStatus.from_dict(item) for item in items), revision)

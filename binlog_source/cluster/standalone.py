@@ -1,0 +1,65 @@
+"""Registry and oracle (and a recorded DDL history) as a process of its own, for Pumps and Drainers without a PD.
+
+    python -m binlog_source.cluster.standalone --cluster-id 7 --data-dir var/registry [--history ddl_history.json.gz] [--floor TS]
+
+Promises: prints ``serving HOST:PORT`` once it answers; SIGTERM and Ctrl-C end it. Timestamps and node states outlive a restart on the same directory.
+"""
+
+import argparse
+import gzip
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from binlog_source.cluster.oracle import Oracle
+from binlog_source.cluster.service import UpstreamService, no_history
+
+_LOOK_EVERY = 0.05
+
+
+def recorded_history(path: Path) -> list[dict[str, Any]]:
+    """The jobs of a recorded ``/ddl/history``, ``.json`` or ``.json.gz``."""
+    data = path.read_bytes()
+    jobs: list[dict[str, Any]] = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
+    return jobs
+
+
+def until_signalled() -> Callable[[], None]:
+    """Listen to SIGTERM and SIGINT; what is given back waits for one. A handler may take no lock: the thread that it runs in may hold it."""
+    heard: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, frame: heard.append(number))
+
+    def wait() -> None:
+        while not heard:
+            time.sleep(_LOOK_EVERY)
+
+    return wait
+
+
+def main(argv: Sequence[str]) -> int:
+    """Serve until stopped."""
+    options = argparse.ArgumentParser(description="Registry and oracle for Pumps and Drainers without a PD.", allow_abbrev=False)
+    options.add_argument("--addr", default="127.0.0.1:0")
+    options.add_argument("--data-dir", type=Path, required=True)
+    options.add_argument("--cluster-id", type=int, required=True)
+    options.add_argument("--history", type=Path, help="recorded /ddl/history to serve")
+    options.add_argument("--floor", type=int, default=0, help="every timestamp will be above this one")
+    given = options.parse_args(argv)
+    jobs = recorded_history(given.history) if given.history else None
+    wait = until_signalled()
+    oracle = Oracle(given.data_dir / "oracle", given.floor)
+    history = no_history if jobs is None else lambda: jobs
+    service = UpstreamService(oracle, given.cluster_id, addr=given.addr, data_dir=given.data_dir, history=history).start()
+    print(f"serving {service.address}", flush=True)
+    wait()
+    service.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

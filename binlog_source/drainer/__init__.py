@@ -1,0 +1,1 @@
+"""The Drainer as a node of the cluster."""

@@ -1,0 +1,182 @@
+"""One upstream transaction: rows changed, then Prewrite awaited, then committed with its outcome written in the background.
+
+Promises: the binlog is what a TiDB writes (rows.md 1): mutations by table in order of first touch, ``sequence`` in order of execution, a
+change of the handle as delete and insert. A refused Prewrite aborts. Nothing is visible to others before ``commit``.
+"""
+
+import struct
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from binlog_source.emulator import schema
+from binlog_source.emulator.tablestore import Handle, LiveTable, Row, WriteConflict, column_of
+from schemas.codec.rowwriter import encode_delete, encode_insert, encode_update
+from schemas.errors import PumpUnavailable
+from schemas.proto import binlog_pb2
+from schemas.tableinfo import TableInfo
+
+if TYPE_CHECKING:
+    from binlog_source.emulator.upstream import Upstream
+
+_SIGN = 1 << 63
+
+
+class Txn:
+    """Made by ``Upstream.begin``; used by one thread."""
+
+    def __init__(self, upstream: "Upstream", start_ts: int, schema_version: int) -> None:
+        self._upstream = upstream
+        self.start_ts = start_ts
+        self.schema_version = schema_version
+        self._changes: dict[tuple[int, Handle], Row | None] = {}
+        self._mutations: dict[int, binlog_pb2.TableMutation] = {}
+        self._prewrite_key = b""
+        self._prewritten = False
+        self._over = False
+
+    def insert(self, table: str, values: Mapping[str, Any]) -> Handle:
+        """Insert a row; columns that are not named get their default. The new row's handle."""
+        with self._upstream.lock:
+            live, info = self._table(table)
+            given = {column_of(info, name).id: value for name, value in values.items()}
+            writable = [c for c in info.columns if c.state in schema.WRITABLE and not c.generated]
+            row = live.converted(info, {c.id: schema.default_of(c) if c.public else schema.origin_of(c) for c in writable} | given)
+            handle = live.new_handle(info, row)
+            self._insert(live, info, handle, row)
+            return handle
+
+    def update(self, table: str, handle: Handle, values: Mapping[str, Any]) -> Handle:
+        """Change a row; its handle afterwards (another one when the clustered key changed)."""
+        with self._upstream.lock:
+            live, info = self._table(table)
+            old = self._row(live, handle)
+            new = live.converted(info, {**old, **{column_of(info, name).id: value for name, value in values.items()}})
+            keyed = info.pk_is_handle or info.is_common_handle
+            new_handle = live.new_handle(info, new) if keyed else handle
+            if new_handle != handle:
+                self._delete(live, info, handle, old)
+                self._insert(live, info, new_handle, new)
+                return new_handle
+            self._lock(live, handle)
+            self._changes[live.id, handle] = new
+            mutation = self._mutation(live, handle)
+            mutation.updated_rows.append(encode_update(info, old, new, _rowid(info, handle)))
+            mutation.sequence.append(binlog_pb2.Update)
+            return handle
+
+    def delete(self, table: str, handle: Handle) -> None:
+        """Delete a row."""
+        with self._upstream.lock:
+            live, info = self._table(table)
+            self._delete(live, info, handle, self._row(live, handle))
+
+    def prewrite(self) -> None:
+        """Write the Prewrite and wait until a Pump has it; ``PumpUnavailable`` aborts the transaction. ``commit`` does it when needed."""
+        if self._prewritten or not self._mutations:
+            return
+        upstream = self._upstream
+        upstream.mvcc.lock(self._prewrite_key, self.start_ts)
+        value = binlog_pb2.PrewriteValue(schema_version=self.schema_version, mutations=self._mutations.values())
+        binlog = self._binlog(binlog_pb2.Prewrite, 0)
+        binlog.prewrite_value = value.SerializeToString()
+        try:
+            upstream.pumps.prewrite(self.start_ts, binlog.SerializeToString())
+        except PumpUnavailable:
+            upstream.mvcc.roll_back(self._prewrite_key, self.start_ts)
+            self._end()
+            raise
+        self._prewritten = True
+
+    def commit(self, *, lose_outcome: bool = False) -> int:
+        """Commit; the commit_ts (0 when nothing was changed). ``lose_outcome``: no Commit record follows, as when a TiDB dies."""
+        self.prewrite()
+        if not self._prewritten:
+            self._end()
+            return 0
+        with self._upstream.lock:
+            commit_ts = self._upstream.oracle.next()
+            self._apply()
+            self._upstream.mvcc.commit(self._prewrite_key, self.start_ts, commit_ts)
+            self._end()
+        if lose_outcome:
+            self._upstream.pumps.lose_outcome(self.start_ts)
+        else:
+            self._upstream.pumps.commit(self.start_ts, self._binlog(binlog_pb2.Commit, commit_ts).SerializeToString())
+        return commit_ts
+
+    def rollback(self, *, lose_outcome: bool = False) -> None:
+        """Give up. Before ``prewrite`` nothing is written, after it a Rollback (unless it is to be lost)."""
+        if self._prewritten:
+            self._upstream.mvcc.roll_back(self._prewrite_key, self.start_ts)
+            if lose_outcome:
+                self._upstream.pumps.lose_outcome(self.start_ts)
+            else:
+                self._upstream.pumps.roll_back(self.start_ts, self._binlog(binlog_pb2.Rollback, 0).SerializeToString())
+        self._end()
+
+    def _insert(self, live: LiveTable, info: TableInfo, handle: Handle, row: Row) -> None:
+        if self._changes.get((live.id, handle), live.rows.get(handle)) is not None:
+            raise WriteConflict(f"table {live.db}.{live.name} has a row {handle!r} already")
+        self._lock(live, handle)
+        self._changes[live.id, handle] = row
+        mutation = self._mutation(live, handle)
+        mutation.inserted_rows.append(encode_insert(info, row, _rowid(info, handle)))
+        mutation.sequence.append(binlog_pb2.Insert)
+
+    def _delete(self, live: LiveTable, info: TableInfo, handle: Handle, row: Row) -> None:
+        self._lock(live, handle)
+        self._changes[live.id, handle] = None
+        mutation = self._mutation(live, handle)
+        mutation.deleted_rows.append(encode_delete(info, row, _rowid(info, handle)))
+        mutation.sequence.append(binlog_pb2.DeleteRow)
+
+    def _table(self, qualified: str) -> tuple[LiveTable, TableInfo]:
+        if self._over or self._prewritten:
+            raise WriteConflict(f"transaction {self.start_ts} takes no more changes")
+        live = self._upstream.store.table(qualified)
+        return live, live.at(self.schema_version)
+
+    def _row(self, live: LiveTable, handle: Handle) -> dict[int, Any]:
+        row = self._changes.get((live.id, handle), live.rows.get(handle))
+        if row is None:
+            raise WriteConflict(f"table {live.db}.{live.name} has no row {handle!r}")
+        return live.completed(row)
+
+    def _lock(self, live: LiveTable, handle: Handle) -> None:
+        self._upstream.store.lock_row(live.id, handle, self.start_ts)
+
+    def _mutation(self, live: LiveTable, handle: Handle) -> binlog_pb2.TableMutation:
+        if not self._prewrite_key:
+            self._prewrite_key = _record_key(live.id, handle)
+        return self._mutations.setdefault(live.id, binlog_pb2.TableMutation(table_id=live.id))
+
+    def _apply(self) -> None:
+        for (table_id, handle), row in self._changes.items():
+            live = self._upstream.store.tables.get(table_id)
+            if live is None:
+                continue
+            if row is None:
+                live.rows.pop(handle, None)
+            else:
+                live.rows[handle] = row
+
+    def _end(self) -> None:
+        self._over = True
+        with self._upstream.lock:
+            for key in self._changes:
+                self._upstream.store.row_locks.pop(key, None)
+
+    def _binlog(self, tp: binlog_pb2.BinlogType, commit_ts: int) -> binlog_pb2.Binlog:
+        return binlog_pb2.Binlog(
+            tp=tp, start_ts=self.start_ts, commit_ts=commit_ts, prewrite_key=self._prewrite_key, ddl_job_id=0, ddl_schema_state=0
+        )
+
+
+def _rowid(info: TableInfo, handle: Handle) -> int | None:
+    return None if info.pk_is_handle or info.is_common_handle or not isinstance(handle, int) else handle
+
+
+def _record_key(table_id: int, handle: Handle) -> bytes:
+    """The key of a row (rows.md 9.1); a clustered key's values stand as text, which nobody reads."""
+    tail = struct.pack(">Q", (handle + _SIGN) % (1 << 64)) if isinstance(handle, int) else repr(handle).encode()
+    return b"t" + struct.pack(">Q", table_id + _SIGN) + b"_r" + tail

@@ -1,0 +1,349 @@
+"""A mixed, seeded workload for the embedded upstream: what demo, lag benchmark and tests replicate.
+
+Tables with an integer, an unsigned, a composite and a string clustered key, with unique keys, with a non-clustered key and without any
+key; inserts, updates (of keys too), deletes, transactions over several tables, rolled back ones; now and then a DDL.
+
+Promises: the same seed and the same counts give the same content, whatever the timing: each ``Lane`` draws from its own generator and
+touches only its own rows, and a DDL is drawn only between rounds, when every lane rests. No threads and no clock in here.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from binlog_source.emulator.faults import Faults
+from binlog_source.emulator.schema import Column, Table
+from binlog_source.emulator.tablestore import Handle
+from binlog_source.emulator.txn import Txn
+from binlog_source.emulator.upstream import Upstream
+from binlog_source.emulator.values import EVERY_TYPE, INT_BITS, value_for
+from schemas.tableinfo import ColumnInfo, TableInfo
+
+DATABASE = "demo"
+ARCHIVE = "demo_archive"
+"""Where renamed tables may go."""
+PROBE = f"{DATABASE}.probe"
+"""Rows by which lag is measured: no lane writes here."""
+
+_ID = Column("id", "bigint", not_null=True)
+_PAYLOAD = (
+    Column("name", "varchar(40)"),
+    Column("amount", "decimal(12,2)"),
+    Column("created", "datetime(3)"),
+    Column("flags", "set('red','green','blue')"),
+    Column("body", "varbinary(60)"),
+)
+_TABLES = (
+    Table("account", (_ID, Column("email", "varchar(60)"), *_PAYLOAD, Column("doc", "json")), ("id",), unique=(("email",),)),
+    Table("counter", (Column("id", "bigint unsigned", not_null=True), Column("n", "int"), Column("seen", "timestamp(6)")), ("id",)),
+    Table("member", (Column("team", "int", not_null=True), Column("login", "varchar(40)", not_null=True), *_PAYLOAD), ("team", "login")),
+    Table("word", (Column("word", "varchar(60)", not_null=True), Column("weight", "double"), Column("day", "date")), ("word",)),
+    Table("ticket", (_ID, Column("code", "varchar(60)"), Column("state", "enum('open','done')")), ("id",), False, (("code",),)),
+    Table("event", (Column("kind", "int"), Column("text", "varchar(20)"))),
+    Table("everything", (_ID, *(Column(f"v{number}", kind) for number, kind in enumerate(EVERY_TYPE))), ("id",)),
+)
+_PROBE_TABLE = Table("probe", (_ID,), ("id",))
+_SCRATCH = (
+    Table("", (_ID, Column("v", "varchar(20)"), Column("n", "int")), ("id",)),
+    Table("", (Column("k", "varchar(30)", not_null=True), Column("n", "int")), ("k",)),
+    Table("", (Column("n", "int"), Column("v", "varchar(20)"))),
+)
+_ADDED = (
+    ("int", 7),
+    ("bigint unsigned", None),
+    ("varchar(30)", "it's"),
+    ("decimal(10,3)", "1.500"),
+    ("datetime", "2026-01-02 03:04:05"),
+    ("varchar(20)", None),
+)
+_CROWD = 50
+"""Values of the first column of a composite key."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadConfig:
+    """What is written, and how fast."""
+
+    seed: int = 1
+    rate: float = 200.0
+    """Transactions a second over all lanes; 0 = as fast as it goes."""
+    lanes: int = 8
+    """Concurrent transactions."""
+    gather: float = 0.01
+    """Seconds in which Prewrites, and outcomes, gather to go to a Pump in one call."""
+    write_timeout: float = 15.0
+    """Seconds that a Pump may take for an answer before another one is tried (``PumpClientSettings``)."""
+    ddl_every: int = 300
+    """Transactions between two DDLs; 0 = no DDL after the first tables."""
+    probe_interval: float = 0.1
+    """Seconds between two probe rows; 0 = none."""
+    lost_commits: float = 0.0
+    """Share of the Commits whose record is never sent (``faults.py``)."""
+    late_commits: float = 0.0
+    """Share of the Commits whose record is sent late."""
+    late_by: float = 1.0
+    """How late. Seconds."""
+    duplicates: float = 0.0
+    """Share of the Prewrites that a second Pump gets too."""
+
+    def faults(self) -> Faults:
+        """What goes wrong on the way to the Pumps."""
+        return Faults(self.seed, self.lost_commits, self.late_commits, self.late_by, self.duplicates)
+
+
+def create_tables(upstream: Upstream) -> tuple[str, ...]:
+    """Make the databases and the tables; the names of those that lanes write to."""
+    for database in (DATABASE, ARCHIVE):
+        upstream.ddl.create_database(database)
+    for table in (*_TABLES, _PROBE_TABLE):
+        upstream.ddl.create_table(DATABASE, table)
+    return tuple(f"{DATABASE}.{table.name}" for table in _TABLES)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What a lane must know of a table to write to it."""
+
+    columns: tuple[ColumnInfo, ...]
+    keys: tuple[tuple[ColumnInfo, ...], ...]
+    plain: tuple[ColumnInfo, ...]
+    """The columns that are in no key."""
+    carried: tuple[str, ...]
+    """The columns of unique keys that are not the handle."""
+
+    @classmethod
+    def of(cls, info: TableInfo) -> "_Shape":
+        keys = info.unique_keys() or ((),)
+        keyed = {column.name for key in keys for column in key}
+        handle = {column.name for column in info.handle_columns()}
+        columns = info.public_columns()
+        return cls(columns, keys, tuple(c for c in columns if c.name not in keyed), tuple(sorted(keyed - handle)))
+
+
+@dataclass(slots=True)
+class _Draft:
+    """Which of a lane's rows a transaction has taken, and which it will leave."""
+
+    taken: list[tuple[str, Handle]] = field(default_factory=list)
+    left: list[tuple[str, Handle]] = field(default_factory=list)
+    changes: int = 0
+
+
+class Lane:
+    """One session of the upstream, with rows of its own; used by one thread at a time."""
+
+    def __init__(self, upstream: Upstream, number: int, config: WorkloadConfig, tables: Sequence[str]) -> None:
+        """Lane ``number`` of ``config.lanes``, writing to ``tables``."""
+        self._upstream = upstream
+        self._random = random.Random(f"{config.seed}/{number}")
+        self._number, self._stride = number, config.lanes
+        self._drawn = 0
+        self._shapes: dict[str, _Shape] = {}
+        self._known_at = 0
+        self._rows: dict[str, list[Handle]] = {table: [] for table in tables}
+        self.transactions = self.changes = self.commit_ts = 0
+
+    def transaction(self) -> None:
+        """Write one transaction; a few are rolled back after their Prewrite."""
+        txn, draft = self._upstream.begin(), _Draft()
+        for _ in range(self._random.choice((1, 1, 2, 3, 5))):
+            self._change(txn, draft)
+        if self._random.random() < 0.03:
+            txn.prewrite()
+            txn.rollback()
+            self._give_back(draft.taken)
+            return
+        self.commit_ts = max(self.commit_ts, txn.commit())
+        self._give_back(draft.left)
+        self.transactions += 1
+        self.changes += draft.changes
+
+    def added(self, table: str) -> None:
+        """There is a new table."""
+        self._rows[table] = []
+
+    def dropped(self, table: str) -> None:
+        """A table is gone."""
+        del self._rows[table]
+
+    def truncated(self, table: str) -> None:
+        """A table is empty."""
+        self._rows[table] = []
+
+    def renamed(self, old: str, new: str) -> None:
+        """A table has another name."""
+        self._rows[new] = self._rows.pop(old)
+
+    def _change(self, txn: Txn, draft: _Draft) -> None:
+        table = self._random.choice(list(self._rows))
+        shape = self._shape(table)
+        own, action = self._rows[table], self._random.random()
+        draft.changes += 1
+        if len(own) < 5 or action < 0.42:
+            handle = txn.insert(table, self._fresh_row(shape))
+            if self._random.random() < 0.05:
+                handle = txn.update(table, handle, self._changed(shape))
+            draft.left.append((table, handle))
+            return
+        handle = self._take(own)
+        draft.taken.append((table, handle))
+        if action < 0.82:
+            draft.left.append((table, txn.update(table, handle, self._changed(shape))))
+            return
+        values = txn_row(self._upstream, table, handle)
+        txn.delete(table, handle)
+        if action > 0.95:
+            # another row takes over the unique keys of the one that goes
+            kept = {name: values[name] for name in shape.carried}
+            draft.left.append((table, txn.insert(table, self._fresh_row(shape) | kept)))
+
+    def _take(self, own: list[Handle]) -> Handle:
+        place = self._random.randrange(len(own))
+        own[place], own[-1] = own[-1], own[place]
+        return own.pop()
+
+    def _give_back(self, rows: Sequence[tuple[str, Handle]]) -> None:
+        for table, handle in rows:
+            self._rows[table].append(handle)
+
+    def _shape(self, table: str) -> _Shape:
+        version = self._upstream.schema_version
+        if version != self._known_at:
+            self._shapes, self._known_at = {}, version
+        if table not in self._shapes:
+            with self._upstream.lock:
+                self._shapes[table] = _Shape.of(self._upstream.store.table(table).at(version))
+        return self._shapes[table]
+
+    def _fresh_row(self, shape: _Shape) -> dict[str, Any]:
+        row = {c.name: value_for(c, self._random) for c in shape.columns}
+        for key in shape.keys:
+            row |= self._fresh_key(key)
+        return row
+
+    def _changed(self, shape: _Shape) -> dict[str, Any]:
+        """New values of some columns that are in no key; at times a new key too."""
+        chosen = self._random.sample(shape.plain, self._random.randint(min(1, len(shape.plain)), len(shape.plain)))
+        values = {column.name: value_for(column, self._random) for column in chosen}
+        if self._random.random() < 0.15:
+            values |= self._fresh_key(self._random.choice(shape.keys))
+        return values
+
+    def _fresh_key(self, key: tuple[ColumnInfo, ...]) -> dict[str, Any]:
+        """Values that no row has or had."""
+        self._drawn += 1
+        number = self._drawn * self._stride + self._number
+        values: dict[str, Any] = {}
+        for place, column in enumerate(key):
+            part = number % _CROWD if place == 0 and len(key) > 1 else number
+            if column.tp in INT_BITS:
+                values[column.name] = part + (1 << 63 if column.unsigned else 0)
+            else:
+                values[column.name] = f"{column.name}-{part}"
+        return values
+
+
+def txn_row(upstream: Upstream, table: str, handle: Handle) -> dict[str, Any]:
+    """One committed row by column name."""
+    with upstream.lock:
+        live = upstream.store.table(table)
+        row = live.completed(live.rows[handle])
+        return {c.name: row[c.id] for c in live.at(upstream.schema_version).public_columns()}
+
+
+class DdlMix:
+    """Draws DDLs and tells the lanes what became of their tables. Call it only while every lane rests."""
+
+    def __init__(self, upstream: Upstream, lanes: Sequence[Lane], config: WorkloadConfig, tables: Sequence[str]) -> None:
+        """``tables`` may be altered; those it makes itself may also be truncated, renamed and dropped."""
+        self._upstream, self._lanes = upstream, lanes
+        self._random = random.Random(f"{config.seed}/ddl")
+        self._tables = list(tables)
+        self._scratch: list[str] = []
+        self._extra: dict[str, dict[str, str]] = {}
+        """Table -> the columns it was given here, with their types."""
+        self._drawn = 0
+        self.done = 0
+
+    def step(self) -> None:
+        """Run one DDL."""
+        actions: list[Callable[[], None]] = [self._add_column, self._add_column]
+        if len(self._scratch) < 4:
+            actions += [self._create] * 2
+        if self._scratch:
+            actions += [self._truncate, self._rename]
+        if len(self._scratch) > 2:
+            actions.append(self._drop)
+        if any(self._extra.values()):
+            actions += [self._drop_column, self._modify_column]
+        self._random.choice(actions)()
+        self.done += 1
+
+    def _number(self) -> int:
+        self._drawn += 1
+        return self._drawn
+
+    def _create(self) -> None:
+        shape = self._random.choice(_SCRATCH)
+        name = f"scratch_{self._number()}"
+        self._upstream.ddl.create_table(DATABASE, Table(name, shape.columns, shape.primary_key))
+        self._scratch.append(f"{DATABASE}.{name}")
+        for lane in self._lanes:
+            lane.added(f"{DATABASE}.{name}")
+
+    def _drop(self) -> None:
+        table = self._scratch.pop(self._random.randrange(len(self._scratch)))
+        self._upstream.ddl.drop_table(table)
+        self._extra.pop(table, None)
+        for lane in self._lanes:
+            lane.dropped(table)
+
+    def _truncate(self) -> None:
+        table = self._random.choice(self._scratch)
+        self._upstream.ddl.truncate(table)
+        for lane in self._lanes:
+            lane.truncated(table)
+
+    def _rename(self) -> None:
+        place = self._random.randrange(len(self._scratch))
+        old, new = self._scratch[place], f"{self._random.choice((DATABASE, ARCHIVE))}.renamed_{self._number()}"
+        self._upstream.ddl.rename(old, new)
+        self._scratch[place] = new
+        self._extra[new] = self._extra.pop(old, {})
+        for lane in self._lanes:
+            lane.renamed(old, new)
+
+    def _add_column(self) -> None:
+        table = self._random.choice([*self._tables, *self._scratch])
+        kind, default = self._random.choice(_ADDED)
+        name = f"c{self._number()}"
+        not_null = default is not None and self._random.random() < 0.5
+        self._upstream.ddl.add_column(table, Column(name, kind, not_null, default))
+        self._extra.setdefault(table, {})[name] = kind
+
+    def _drop_column(self) -> None:
+        table, name = self._some_extra()
+        self._upstream.ddl.drop_column(table, name)
+        del self._extra[table][name]
+
+    def _modify_column(self) -> None:
+        """Widen a text column; make text of a number, which changes the data too."""
+        table, name = self._some_extra()
+        kind = self._extra[table][name]
+        if kind in ("int", "bigint unsigned"):
+            self._upstream.ddl.modify_column(table, Column(name, "varchar(40)"), convert=_text_or_none)
+            self._extra[table][name] = "varchar(40)"
+        elif kind.startswith("varchar"):
+            size = int(kind[8:-1]) + 10
+            self._upstream.ddl.modify_column(table, Column(name, f"varchar({size})"))
+            self._extra[table][name] = f"varchar({size})"
+        else:
+            self._drop_column()
+
+    def _some_extra(self) -> tuple[str, str]:
+        return self._random.choice([(table, name) for table, names in self._extra.items() for name in names])
+
+
+def _text_or_none(value: int | None) -> str | None:
+    return None if value is None else str(value)

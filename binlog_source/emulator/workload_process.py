@@ -1,0 +1,303 @@
+"""The workload with its whole upstream (oracle, registry, history, MVCC, tables) as a process of its own.
+
+    python -m binlog_source.emulator.workload_process --data-dir DIR --cluster-id 7 [--rate 200] ...
+
+Promises: prints ``serving HOST:PORT`` before there is any Pump, so that Pumps can register there; ``open`` then finds them in the registry
+and makes the tables. Commands are POST requests of its HTTP service: ``open``, ``start``, ``stop``, ``status``, ``client``, ``tables``,
+``rows``, ``probes``; ``WorkloadProcess`` has a method for each. SIGTERM and Ctrl-C end it.
+"""
+
+import argparse
+import dataclasses
+import json
+import sys
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+from binlog_source.cluster.oracle import Oracle
+from binlog_source.cluster.registry import PUMPS, NodeState
+from binlog_source.cluster.registry_client import RegistryClient
+from binlog_source.cluster.service import UpstreamService, nothing_known
+from binlog_source.cluster.standalone import until_signalled
+from binlog_source.emulator.process import ServerProcess
+from binlog_source.emulator.upstream import Upstream
+from binlog_source.emulator.values import comparable, form_of
+from binlog_source.emulator.workload import PROBE, DdlMix, Lane, WorkloadConfig, create_tables
+from binlog_source.pump_client.client import PumpClient
+from binlog_source.pump_client.settings import PumpClientSettings
+from binlog_source.pump_client.stats import Stats
+from schemas.errors import PumpUnavailable, ReplicationError
+
+_OPEN_TIMEOUT = 30.0
+_CALL_TIMEOUT = 120.0
+_ROUND_SECONDS = 1.0
+"""Length of a round where no DDL ends it."""
+
+
+class Host:
+    """One upstream and the threads that write to it. ``open``, ``start`` and ``stop`` are called in this order, each once."""
+
+    def __init__(self, oracle: Oracle, cluster_id: int, config: WorkloadConfig, data_dir: Path, addr: str = "127.0.0.1:0") -> None:
+        """Make the service; nothing is written before ``open``."""
+        self._config = config
+        self._oracle = oracle
+        self._upstream: Upstream | None = None
+        self._client: PumpClient | None = None
+        self._registry: RegistryClient | None = None
+        self._lanes: list[Lane] = []
+        self._ddl: DdlMix | None = None
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._probes: list[tuple[int, int]] = []
+        self._failure = ""
+        self.service = UpstreamService(
+            oracle,
+            cluster_id,
+            addr=addr,
+            data_dir=data_dir,
+            history=lambda: self._upstream.jobs() if self._upstream is not None else (),
+            mvcc=lambda key: self._upstream.mvcc.look_up(key) if self._upstream is not None else nothing_known(key),
+            commands={
+                "open": lambda query: self.open(int(query.get("pumps", 1))),
+                "start": lambda query: self.start(),
+                "stop": lambda query: self.stop(),
+                "status": lambda query: self.status(),
+                "client": lambda query: self.client(),
+                "tables": lambda query: self.tables(),
+                "rows": lambda query: self.rows(query["table"]),
+                "probes": lambda query: self._probes[int(query.get("after", 0)) :],
+            },
+        )
+
+    def open(self, pumps: int) -> dict[str, Any]:
+        """Wait for that many Pumps in the registry, then make the tables."""
+        deadline = time.monotonic() + _OPEN_TIMEOUT
+        while (online := self._online()) < pumps:
+            if time.monotonic() > deadline:
+                raise PumpUnavailable(f"{online} of {pumps} Pumps registered within {_OPEN_TIMEOUT:g} s: do they run?")
+            time.sleep(0.05)
+        self._registry = registry = RegistryClient(self.service.url)
+        settings = PumpClientSettings(self._config.write_timeout, gather=self._config.gather)
+        self._client = client = PumpClient.from_registry(registry, settings)
+        self._upstream = upstream = Upstream(client, oracle=self._oracle, faults=self._config.faults())
+        tables = create_tables(upstream)
+        self._lanes = [Lane(upstream, number, self._config, tables) for number in range(self._config.lanes)]
+        self._ddl = DdlMix(upstream, self._lanes, self._config, tables)
+        return self.status()
+
+    def start(self) -> dict[str, Any]:
+        """Begin to write."""
+        self._opened()
+        self._threads = [threading.Thread(target=self._guarded, args=(self._write,), name="workload", daemon=True)]
+        if self._config.probe_interval:
+            self._threads.append(threading.Thread(target=self._guarded, args=(self._probe,), name="probe", daemon=True))
+        for thread in self._threads:
+            thread.start()
+        return self.status()
+
+    def stop(self) -> dict[str, Any]:
+        """Write no more; everything is in the Pumps when it returns."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+        self._opened().flush()
+        return self.status()
+
+    def status(self) -> dict[str, Any]:
+        """Counts, the newest commit_ts and what went wrong, if something did. ``Status`` on the other side."""
+        ddls = self._ddl.done if self._ddl is not None else 0
+        return {
+            "transactions": sum(lane.transactions for lane in self._lanes) + len(self._probes),
+            "changes": sum(lane.changes for lane in self._lanes) + len(self._probes),
+            "ddls": ddls,
+            # every record of this upstream, DDL binlogs too, lies below a ts that is given now
+            "upto_ts": self._oracle.next(),
+            "failure": self._failure,
+        }
+
+    def client(self) -> dict[str, int]:
+        """What the Pump client has counted. ``Stats`` on the other side."""
+        return dataclasses.asdict(self._client.stats() if self._client is not None else Stats())
+
+    def tables(self) -> dict[str, list[tuple[str, str]]]:
+        """Every table: its columns in order, as (name, form)."""
+        upstream = self._opened()
+        with upstream.lock:
+            infos = {name: upstream.store.table(name).at(upstream.schema_version) for name in upstream.tables()}
+        return {name: [(column.name, form_of(column)) for column in info.public_columns()] for name, info in infos.items()}
+
+    def rows(self, table: str) -> list[list[str | None]]:
+        """Every row of a table, in comparable form."""
+        upstream = self._opened()
+        with upstream.lock:
+            columns = upstream.store.table(table).at(upstream.schema_version).public_columns()
+            rows = upstream.rows(table).values()
+        return [[comparable(column, row[column.name]) for column in columns] for row in rows]
+
+    def close(self) -> None:
+        """End threads and service."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+        if self._upstream is not None:
+            self._upstream.close()
+        if self._registry is not None:
+            self._registry.close()
+        self.service.stop()
+
+    def _online(self) -> int:
+        return sum(node.state is NodeState.ONLINE for node in self.service.nodes.listing(PUMPS).nodes)
+
+    def _opened(self) -> Upstream:
+        if self._upstream is None:
+            raise PumpUnavailable("the workload has no Pumps yet: call open first")
+        return self._upstream
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except ReplicationError as error:
+            self._failure = f"{type(error).__name__}: {error}"
+            self._stop.set()
+
+    def _write(self) -> None:
+        """Rounds of transactions by all lanes at once, with a DDL between two rounds."""
+        config = self._config
+        size = config.ddl_every or max(config.lanes, int((config.rate or 500) * _ROUND_SECONDS))
+        share = max(1, size // config.lanes)
+        step = config.lanes / config.rate if config.rate else 0.0
+        begin = time.monotonic()
+        with ThreadPoolExecutor(config.lanes, "lane") as pool:
+            while not self._stop.is_set():
+                starts = [begin + step * place / config.lanes for place in range(config.lanes)]
+                list(pool.map(self._run_lane, self._lanes, starts, repeat(share), repeat(step)))
+                if config.ddl_every and self._ddl is not None and not self._stop.is_set():
+                    self._ddl.step()
+                # a round that could not keep pace is not made up for at once
+                begin = max(begin + share * step, time.monotonic() - _ROUND_SECONDS)
+
+    def _run_lane(self, lane: Lane, begin: float, count: int, step: float) -> None:
+        for number in range(count):
+            self._stop.wait(max(0.0, begin + number * step - time.monotonic()))
+            if self._stop.is_set():
+                return
+            lane.transaction()
+
+    def _probe(self) -> None:
+        upstream, due = self._opened(), time.monotonic()
+        while not self._stop.wait(max(0.0, due - time.monotonic())):
+            txn = upstream.begin()
+            txn.insert(PROBE, {"id": len(self._probes) + 1})
+            txn.commit()
+            self._probes.append((len(self._probes) + 1, time.monotonic_ns()))
+            due += self._config.probe_interval
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Where a workload stands."""
+
+    transactions: int
+    changes: int
+    """Row changes in them."""
+    ddls: int
+    upto_ts: int
+    """A ts above everything that was written before the question."""
+    failure: str
+
+
+class WorkloadProcess(ServerProcess):
+    """``python -m binlog_source.emulator.workload_process``, and its commands."""
+
+    def __init__(self, data_dir: Path, cluster_id: int, config: WorkloadConfig) -> None:
+        """Described only; ``start`` (or ``with``) runs it."""
+        flags = [f"--{field.name.replace('_', '-')}={getattr(config, field.name)}" for field in dataclasses.fields(config)]
+        command = [sys.executable, "-m", __name__, f"--data-dir={data_dir}", f"--cluster-id={cluster_id}", *flags]
+        super().__init__("workload", command)
+
+    @property
+    def url(self) -> str:
+        """``http://host:port`` of registry, oracle, history and MVCC look-ups."""
+        return f"http://{self.address}"
+
+    def open(self, pumps: int) -> Status:
+        """Wait until that many Pumps have registered, then make the tables."""
+        return Status(**self._call("open", pumps=pumps))
+
+    def begin(self) -> Status:
+        """Begin to write."""
+        return Status(**self._call("start"))
+
+    def end(self) -> Status:
+        """Write no more; everything is in the Pumps when it returns."""
+        return Status(**self._call("stop"))
+
+    def status(self) -> Status:
+        """Where it stands; a workload that failed is raised."""
+        status = Status(**self._call("status"))
+        if status.failure:
+            raise ReplicationError(f"the workload ended early: {status.failure}")
+        return status
+
+    def client(self) -> Stats:
+        """What its Pump client has counted."""
+        return Stats(**self._call("client"))
+
+    def tables(self) -> dict[str, list[tuple[str, str]]]:
+        """Every table's columns as (name, form)."""
+        return {name: [(column, form) for column, form in columns] for name, columns in self._call("tables").items()}
+
+    def rows(self, table: str) -> list[tuple[str | None, ...]]:
+        """Every row of a table in comparable form."""
+        return [tuple(row) for row in self._call("rows", table=table)]
+
+    def probes(self, after: int = 0) -> list[tuple[int, int]]:
+        """The probe rows past the first ``after``: (id, monotonic nanoseconds at which its commit returned)."""
+        return [(number, at) for number, at in self._call("probes", after=after)]
+
+    def _call(self, command: str, **parameters: object) -> Any:
+        query = urllib.parse.urlencode(parameters)
+        request = urllib.request.Request(f"{self.url}/{command}?{query}", data=b"", method="POST")
+        try:
+            with urllib.request.urlopen(request, timeout=_CALL_TIMEOUT) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            with error:
+                raise ReplicationError(f"workload, {command}: {error.read().decode(errors='replace')}") from error
+        except OSError as error:
+            raise ReplicationError(f"the workload at {self.url} does not answer ({error}); is its process alive?") from error
+
+
+def _config_of(given: Mapping[str, Any]) -> WorkloadConfig:
+    return WorkloadConfig(**{field.name: given[field.name] for field in dataclasses.fields(WorkloadConfig)})
+
+
+def main(argv: Sequence[str]) -> int:
+    """Serve until stopped."""
+    options = argparse.ArgumentParser(description="The embedded upstream under a seeded workload.", allow_abbrev=False)
+    options.add_argument("--addr", default="127.0.0.1:0")
+    options.add_argument("--data-dir", type=Path, required=True)
+    options.add_argument("--cluster-id", type=int, required=True)
+    for field in dataclasses.fields(WorkloadConfig):
+        options.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), default=field.default)
+    given = options.parse_args(argv)
+    wait = until_signalled()
+    host = Host(Oracle(given.data_dir / "oracle"), given.cluster_id, _config_of(vars(given)), given.data_dir, given.addr)
+    host.service.start()
+    print(f"serving {host.service.address}", flush=True)
+    wait()
+    host.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

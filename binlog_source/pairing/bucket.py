@@ -1,0 +1,298 @@
+"""One bucket's batch: packed records and kept state in, packed transactions and new state out. The shell around ``pairing``.
+
+Promises: nothing of Spark here. Pumps are told, and orphans asked about, before the new state is given back.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from binlog_source.cluster.roster import roster_of
+from binlog_source.cluster.waits import running_time
+from binlog_source.pairing.resolver import outcomes_of, tell
+from binlog_source.pairing.state import NOTHING, Bodies, Chunks, Index, pack, put_away, take_up, unpack, without_rows
+from binlog_source.pairing.transitions import RECORD, RELEASED, Settle, Span, StepResult, look_after, merged_payloads, step
+from binlog_source.source.late_commits import Asked, ask
+from binlog_source.source.pull import Endpoint
+from conf.model import PairConfig, SourceConfig
+from schemas.errors import ProtocolViolation, PumpUnavailable
+from schemas.events import BinlogType, Op, as_time, physical_ms
+from schemas.packed import VALUE_BYTES, packed, unpacked
+from schemas.stages import RAW, TRANSACTION
+
+_AT_ONCE = 1
+"""A time that every watermark has passed."""
+_SECOND = 1000
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Huge:
+    """A transaction in pieces that is due."""
+
+    start_ts: int
+    commit_ts: int
+    first_seqs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """What a batch or a timer made of a bucket."""
+
+    state: bytes | None
+    """``pairing.state.pack`` of the index; None when nothing is kept."""
+    timer_ms: int
+    """When to look after the bucket, by the watermark; 0 = no timer is to be set beyond those that are."""
+    transactions: tuple[bytes, ...] = ()
+    """Values of ``stages.TRANSACTIONS``, of some megabytes each."""
+    huge: tuple[Huge, ...] = ()
+    """Transactions that go out as well, by ``pieces_of``."""
+
+
+def pair_bucket(
+    bucket: int,
+    rows: Iterable[bytes],
+    stored: bytes | None,
+    chunks: Chunks,
+    bodies: Bodies,
+    clock_ms: int,
+    source: SourceConfig,
+    pair: PairConfig,
+) -> Paired:
+    """Pair the values ``rows`` (``stages.PACKED``) of one bucket, of which at least one holds a control row. ``clock_ms``: the watermark.
+
+    Raises:
+        ProtocolViolation: no control row, or a Commit whose Prewrite no Pump has any more.
+    """
+    table, arrived = _gathered(rows, bodies)
+    controls = table.filter(pc.greater_equal(table.column("tp"), int(Op.RESOLVED)))
+    told = _punctuation(controls, bucket)
+    span = _without_left_out(told, controls)
+    records = table.filter(pc.less(table.column("tp"), int(Op.RESOLVED))).select(RECORD.names).cast(RECORD)
+    before = unpack(stored) if stored is not None else NOTHING
+    before = replace(before, bodies=_merged(before.bodies, arrived))
+    hand = take_up(before, chunks, records, span)
+    result = step(hand.records, records, span)
+    released, huge = _apart(result.released, before.bodies)
+    late = _late(result, source)
+    huge += _late_in_pieces(late, bodies)
+    out = [released, *_late_whole(late), *_losses(result, late, span, source)]
+    if bucket == 0:
+        out.append(_passed_on(controls, told))
+    after = _without_bodies(put_away(before, hand, result.kept, chunks), hand.records, records, result.kept, huge, bodies)
+    if result.unsettled:
+        _tell_news(before, after, source)
+    wake_ms = _wake(before.wake_ms, result, clock_ms, int(pair.orphan_ask_after * 1000))
+    timer_ms = wake_ms if wake_ms != before.wake_ms else 0
+    return Paired(_packed_index(after, wake_ms), timer_ms, tuple(_cut(pa.concat_tables(out))), huge)
+
+
+def pieces_of(huge: Iterable[Huge], bodies: Bodies) -> Iterator[bytes]:
+    """Values of ``stages.TRANSACTIONS``, a piece each; a body is gone once it was read."""
+    for found in huge:
+        for first_seq in found.first_seqs:
+            payload = pa.chunked_array([pa.array([bodies.get(found.start_ts, first_seq)], pa.large_binary())])
+            columns = {
+                "tp": [int(BinlogType.COMMIT)],
+                "start_ts": [found.start_ts],
+                "commit_ts": [found.commit_ts],
+                "first_seq": [first_seq],
+                "payload": merged_payloads(payload, np.array([found.commit_ts], np.int64)),
+            }
+            yield packed(pa.table(columns, schema=RELEASED).cast(TRANSACTION))
+            bodies.remove(found.start_ts, first_seq)
+
+
+def _gathered(values: Iterable[bytes], bodies: Bodies) -> tuple[pa.Table, dict[int, tuple[int, ...]]]:
+    """The rows of ``values``; and which pieces came among them, that are bodies now: of those there is one row, a Prewrite without its rows."""
+    tables = [RAW.empty_table()]
+    arrived: dict[int, tuple[int, ...]] = {}
+    for value in values:
+        table = unpacked([pa.scalar(value)], RAW)
+        is_piece = table.column("first_seq").is_valid()
+        if pc.any(is_piece).as_py():
+            tables.append(_stubs(table.filter(is_piece), bodies, arrived))
+            table = table.filter(pc.invert(is_piece))
+        tables.append(table)
+    return pa.concat_tables(tables), arrived
+
+
+def _stubs(pieces: pa.Table, bodies: Bodies, arrived: dict[int, tuple[int, ...]]) -> pa.Table:
+    stubs = []
+    for row in pieces.to_pylist():
+        start_ts, first_seq = row["start_ts"], row["first_seq"]
+        bodies.put(start_ts, first_seq, row["payload"])
+        arrived[start_ts] = tuple(sorted({*arrived.get(start_ts, ()), first_seq}))
+        if first_seq == 0:
+            stubs.append(row | {"payload": without_rows(row["payload"]), "first_seq": None})
+    return pa.Table.from_pylist(stubs, schema=RAW)
+
+
+def _merged(known: Mapping[int, tuple[int, ...]], arrived: Mapping[int, tuple[int, ...]]) -> Mapping[int, tuple[int, ...]]:
+    """What bodies there are, with those that have come; a copy of a Prewrite has the same pieces."""
+    return {**known, **{ts: tuple(sorted({*known.get(ts, ()), *seqs})) for ts, seqs in arrived.items()}} if arrived else known
+
+
+def _apart(released: pa.Table, bodies: Mapping[int, tuple[int, ...]]) -> tuple[pa.Table, tuple[Huge, ...]]:
+    """What is due, without the transactions in pieces; and those."""
+    if not bodies or not released.num_rows:
+        return released, ()
+    starts = released.column("start_ts").to_pylist()
+    in_pieces = pa.array([ts in bodies for ts in starts])
+    commits = released.column("commit_ts").to_pylist()
+    huge = tuple(Huge(ts, commit_ts, bodies[ts]) for ts, commit_ts in zip(starts, commits, strict=True) if ts in bodies)
+    return released.filter(pc.invert(in_pieces)), huge
+
+
+def _without_bodies(index: Index, known: pa.Table, records: pa.Table, kept: pa.Table, huge: Sequence[Huge], bodies: Bodies) -> Index:
+    """``index`` without the bodies that nobody will ask for: their transaction was judged, and its payload is kept no more."""
+    if not index.bodies:
+        return index
+    judged = {*known.column("start_ts").to_pylist(), *records.column("start_ts").to_pylist()} & set(index.bodies)
+    needed = set(kept.filter(kept.column("payload").is_valid()).column("start_ts").to_pylist())
+    gone = judged - needed
+    for start_ts in gone - {found.start_ts for found in huge}:
+        for first_seq in index.bodies[start_ts]:
+            bodies.remove(start_ts, first_seq)
+    return replace(index, bodies={ts: seqs for ts, seqs in index.bodies.items() if ts not in gone})
+
+
+def look(stored: bytes | None, clock_ms: int, source: SourceConfig, pair: PairConfig) -> Paired:
+    """A timer has fired: ask about the orphans of a bucket, and tell Pumps what they wait for."""
+    if stored is None:
+        return Paired(None, 0)
+    index = unpack(stored)
+    wanting = look_after(index.records, clock_ms, int(pair.orphan_ask_after * 1000))
+    now = running_time()
+    waits = index.waits.seen((orphan.start_ts for orphan in wanting.orphans), now)
+    index = replace(index, waits=waits)
+    settles = wanting.settles
+    if wanting.orphans:
+        settles += outcomes_of(wanting.orphans, lambda start_ts: waits.waited_ms(start_ts, now), pair, source)
+    if settles:
+        _tell(settles, source)
+    return Paired(_packed_index(index, wanting.again_ms), wanting.again_ms)
+
+
+def _packed_index(index: Index, wake_ms: int) -> bytes | None:
+    index = replace(index, wake_ms=wake_ms)
+    return None if index.empty else pack(index)
+
+
+def _wake(set_for: int, result: StepResult, clock_ms: int, ask_after_ms: int) -> int:
+    """When to look after the bucket, given that a timer is set for ``set_for`` (0 = none): never later than that."""
+    wanted = physical_ms(result.oldest_alone) + ask_after_ms if result.oldest_alone else 0
+    if 0 < wanted <= clock_ms:
+        wanted = clock_ms + _SECOND if set_for else _AT_ONCE
+    again = clock_ms + _SECOND if result.unsettled else 0
+    return min(filter(None, (set_for, wanted, again)), default=0)
+
+
+def _tell_news(before: Index, after: Index, source: SourceConfig) -> None:
+    """Outcomes that this batch brought are told at once: a Pump that waits for one may hold the watermark. A timer tells them again."""
+    known = set(look_after(before.records, 0, 0).settles)
+    news = [settle for settle in look_after(after.records, 0, 0).settles if settle not in known]
+    if news:
+        _tell(news, source)
+
+
+def _tell(settles: Sequence[Settle], source: SourceConfig) -> None:
+    """Tell the Pumps; what cannot be told now, because the registry is away, is told when orphans are looked after again."""
+    try:
+        tell(settles, _endpoints(source))
+    except PumpUnavailable as error:
+        _log.warning("%d outcomes wait to be told to their Pumps: %s", len(settles), error)
+
+
+def _cut(transactions: pa.Table) -> Iterator[bytes]:
+    """Values of about ``VALUE_BYTES``: what R held back for long comes out of a bucket all at once."""
+    rows = max(1, transactions.num_rows * VALUE_BYTES // max(transactions.nbytes, 1))
+    for start in range(0, transactions.num_rows, rows):
+        yield packed(transactions.slice(start, rows).cast(TRANSACTION))
+
+
+def _late(result: StepResult, source: SourceConfig) -> Asked:
+    """What a Pump has whole of the Commits whose Prewrite is not in hand: it was rolled back before."""
+    if not result.missing:
+        return Asked((), {})
+    try:
+        return ask(result.missing, _endpoints(source))
+    except PumpUnavailable as error:
+        return Asked((), {"": str(error)})
+
+
+def _late_whole(late: Asked) -> list[pa.Table]:
+    rows = [
+        {"tp": int(BinlogType.COMMIT), "start_ts": found.start_ts, "commit_ts": found.commit_ts, "payload": found.pieces[0]}
+        for found in late.found
+        if len(found.pieces) == 1
+    ]
+    return [pa.Table.from_pylist(rows, schema=RELEASED)] if rows else []
+
+
+def _late_in_pieces(late: Asked, bodies: Bodies) -> tuple[Huge, ...]:
+    huge = [found for found in late.found if len(found.pieces) > 1]
+    for found in huge:
+        for first_seq, payload in found.pieces.items():
+            bodies.put(found.start_ts, first_seq, payload)
+    return tuple(Huge(found.start_ts, found.commit_ts, tuple(sorted(found.pieces))) for found in huge)
+
+
+def _losses(result: StepResult, late: Asked, span: Span, source: SourceConfig) -> list[pa.Table]:
+    """Commits without Prewrite: an error, or with ``failOnDataLoss=false`` a control row each."""
+    rows = []
+    found = {transaction.start_ts for transaction in late.found}
+    unasked = "".join(f"; Pump {pump} could not be asked: {why}" if pump else f"; {why}" for pump, why in late.failures.items())
+    for start_ts, commit_ts in result.missing:
+        if start_ts in found:
+            continue
+        text = (
+            f"the Commit of start_ts {start_ts}, commit_ts {commit_ts} ({as_time(commit_ts)}) has no Prewrite in the log of any Pump that answers, "
+            f"though all Pumps promise that the span up to {span.upto_ts} is complete{unasked}"
+        )
+        if source.fail_on_data_loss:
+            raise ProtocolViolation(text + "; look for its Prewrite in the Pumps' logs, or set failOnDataLoss=false to go on without it")
+        _log.warning("%s; going on without it because failOnDataLoss=false", text)
+        rows.append({"tp": int(Op.LOST), "start_ts": start_ts, "commit_ts": commit_ts, "payload": text.encode()})
+    return [pa.Table.from_pylist(rows, schema=RELEASED)] if rows else []
+
+
+def _punctuation(controls: pa.Table, bucket: int) -> Span:
+    """The batch's span."""
+    resolved = controls.filter(pc.equal(controls.column("tp"), int(Op.RESOLVED)))
+    if not resolved.num_rows:
+        raise ProtocolViolation(
+            f"bucket {bucket} got no control row in this batch: pairingBuckets must not change under one checkpoint directory"
+        )
+    return Span(resolved.column("start_ts")[0].as_py(), resolved.column("commit_ts")[0].as_py())
+
+
+def _without_left_out(span: Span, controls: pa.Table) -> Span:
+    """The span that is due, where what committed at its beginning is to be left out (``framing.punctuation``)."""
+    payloads = controls.filter(pc.equal(controls.column("tp"), int(Op.RESOLVED))).column("payload").to_pylist()
+    return replace(span, after_ts=max([span.after_ts, *(int(payload) for payload in payloads if payload)]))
+
+
+def _passed_on(controls: pa.Table, span: Span) -> pa.Table:
+    """Bucket 0's control rows for the steps behind: one punctuation, and what was lost."""
+    lost = controls.filter(pc.equal(controls.column("tp"), int(Op.LOST))).select(RELEASED.names).cast(RELEASED)
+    row = {"tp": int(Op.RESOLVED), "start_ts": span.after_ts, "commit_ts": span.upto_ts, "payload": None}
+    return pa.concat_tables([lost, pa.Table.from_pylist([row], schema=RELEASED)])
+
+
+@lru_cache(maxsize=8)
+def _roster(source: SourceConfig) -> Any:
+    return roster_of(source)
+
+
+def _endpoints(source: SourceConfig) -> dict[str, Endpoint]:
+    roster = _roster(source)
+    cluster_id = roster.cluster_id()
+    return {pump: Endpoint(pump, address, cluster_id) for pump, address in roster.pumps().items()}

@@ -1,0 +1,142 @@
+"""Pairing as a Spark operator: one bucket's batch in, complete transactions out. Spark shell around ``pairing.bucket``.
+
+The state of a bucket is a value, ``pairing.state.pack`` of its index (absent when nothing is kept), a map of its chunks and one of the pieces of huge Prewrites. Each batch
+brings each bucket at least one control row, so each bucket is called once per batch, with its pieces in no promised order.
+
+Time is the query's watermark (``stages.PACKED``, event_time). What has to be looked after when nothing more comes of it, orphans and Pumps
+that were not told, has an event-time timer. A timer fires in the first batch that runs once the watermark has passed it, after that batch's
+rows. Releases do not wait for it: they follow the punctuation, which comes a batch earlier.
+"""
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessor, StatefulProcessorHandle, TimerValues, ValueState
+
+from conf import faults
+from conf.model import PairConfig, SourceConfig
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo
+
+    from binlog_source.pairing.bucket import Paired
+    from binlog_source.pairing.state import Chunk
+
+_PIECE_BYTES = 16 << 20
+"""A chunk's value is stored in pieces of this size: one transaction may be bigger than any value should be."""
+
+
+class PairProcessor(StatefulProcessor):
+    """Pairs the records of one bucket per key. Picklable: holds settings only."""
+
+    def __init__(self, source: SourceConfig, pair: PairConfig) -> None:
+        self._source, self._pair = source, pair
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Open the state."""
+        self._handle = handle
+        self._index: ValueState = handle.getValueState("index", "value BINARY")
+        self._bodies = StoredBodies(handle.getMapState("bodies", "start_ts BIGINT, first_seq INT", "value BINARY"))
+        self._chunks = StoredChunks(handle.getMapState("chunks", "number BIGINT, piece INT", "value BINARY"))
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: TimerValues) -> "Iterator[pd.DataFrame]":
+        """One batch (``stages.PACKED``) of the bucket ``key``."""
+        # Not at module level: Spark also loads this in a process of its own, for whose end the query's start waits.
+        import pandas as pd
+
+        from binlog_source.pairing.bucket import pair_bucket, pieces_of
+
+        stored, clock_ms = self._stored(), timerValues.getCurrentWatermarkInMs()
+        values = (value for piece in rows for value in piece["rows"])
+        paired = pair_bucket(key[0], values, stored, self._chunks, self._bodies, clock_ms, self._source, self._pair)
+        self._keep(stored, paired)
+        faults.point("pair-state")
+        for value in chain(paired.transactions, pieces_of(paired.huge, self._bodies)):
+            yield pd.DataFrame({"transactions": [value]})
+
+    def handleExpiredTimer(self, key: Any, timerValues: TimerValues, expiredTimerInfo: "ExpiredTimerInfo") -> "Iterator[pd.DataFrame]":
+        """The watermark has passed a bucket's timer."""
+        from binlog_source.pairing.bucket import look
+
+        stored = self._stored()
+        self._keep(stored, look(stored, timerValues.getCurrentWatermarkInMs(), self._source, self._pair))
+        return iter(())
+
+    def _stored(self) -> bytes | None:
+        # Spark logs a warning for a value that is asked for and not there.
+        found = self._index.get() if self._index.exists() else None
+        return bytes(found[0]) if found is not None else None
+
+    def _keep(self, stored: bytes | None, paired: "Paired") -> None:
+        if paired.state is None:
+            if stored is not None:
+                self._index.clear()
+        elif paired.state != stored:
+            self._index.update((paired.state,))
+        if paired.timer_ms:
+            self._handle.registerTimer(paired.timer_ms)
+
+
+class StoredBodies:
+    """``pairing.state.Bodies`` in Spark's state store."""
+
+    def __init__(self, values: MapState) -> None:
+        self._values = values
+
+    def get(self, start_ts: int, first_seq: int) -> bytes:
+        """The payload of a piece that was put."""
+        from schemas.errors import Corruption
+
+        found = self._values.getValue((start_ts, first_seq))
+        if found is None:
+            raise Corruption(
+                f"the pairing state in Spark's checkpoint lacks the piece from row change {first_seq} on of the transaction of start_ts {start_ts}; "
+                "delete Spark's checkpoint directory, the target knows where to resume"
+            )
+        return bytes(found[0])
+
+    def put(self, start_ts: int, first_seq: int, payload: bytes) -> None:
+        """Keep a piece."""
+        self._values.updateValue((start_ts, first_seq), (payload,))
+
+    def remove(self, start_ts: int, first_seq: int) -> None:
+        """Forget a piece."""
+        self._values.removeKey((start_ts, first_seq))
+
+
+class StoredChunks:
+    """``pairing.state.Chunks`` in Spark's state store."""
+
+    def __init__(self, pieces: MapState) -> None:
+        self._pieces = pieces
+
+    def get(self, chunk: "Chunk") -> bytes:
+        """The value of a chunk that was put."""
+        return b"".join(self._piece(chunk, piece) for piece in _pieces(chunk))
+
+    def put(self, chunk: "Chunk", value: bytes) -> None:
+        """Keep a new chunk."""
+        for piece in _pieces(chunk):
+            self._pieces.updateValue((chunk.number, piece), (value[piece * _PIECE_BYTES : (piece + 1) * _PIECE_BYTES],))
+
+    def remove(self, chunk: "Chunk") -> None:
+        """Forget a chunk."""
+        for piece in _pieces(chunk):
+            self._pieces.removeKey((chunk.number, piece))
+
+    def _piece(self, chunk: "Chunk", piece: int) -> bytes:
+        from schemas.errors import Corruption
+
+        found = self._pieces.getValue((chunk.number, piece))
+        if found is None:
+            raise Corruption(
+                f"the pairing state in Spark's checkpoint lacks piece {piece} of chunk {chunk.number}; "
+                "delete Spark's checkpoint directory, the target knows where to resume"
+            )
+        return bytes(found[0])
+
+
+def _pieces(chunk: "Chunk") -> range:
+    return range(-(-chunk.stored // _PIECE_BYTES))

@@ -1,0 +1,209 @@
+"""How much the next batch takes: from what the tails know to an end offset. Pure.
+
+A tail tells a Pump's log as steps (``Step``): a position, the promises T that hold there, and the bytes since the step
+before. ``plan_raw`` and ``plan_sorted`` choose an end offset so that
+
+- R, the end's resolved_ts, is at most the minimum of the promises over all Pumps, and never above ``ceiling``;
+- the batch reads at most ``max_bytes`` by the steps' sizes, but always at least one step, and a step that is bigger than that when it is its Pump's first;
+- it releases what lies in at most so many bytes of log, but something always: R is cut to a step's largest ts;
+- ``start`` itself comes back when there is nothing to gain.
+
+Raw reads log positions and releases by R, so a Pump may be read far ahead of R. What is read and not released waits in the pairing state.
+Once that reaches ``max_pending`` only those are read on whose own promise is what stops R: nothing else can move it, so the stream
+never locks up, and an outcome is reached however much lies before it. And every Pump may be read as far beyond R as an orphan needs
+to come of age. All is known from the offset and the Pumps: a restart plans the same. Sorted reads by commit_ts up to R alone.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from binlog_source.source.offset import BinlogOffset, PumpMark
+from binlog_source.wire.position import Position
+from schemas.events import Delivery, tso
+
+_FOREVER = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a Pump's log: where it ends, what is promised there, how many bytes it holds. ``max_ts``: the largest ts of a fake or Commit before it."""
+
+    position: Position
+    raw_promise: int
+    sorted_promise: int
+    size: int
+    max_ts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TailView:
+    """What is known of one Pump beyond the start offset.
+
+    ``origin``: where reading its log begins (raw). ``promise``: a T known to hold at ``origin``. ``max_ts``: as in ``Step``, there.
+    ``steps``: ascending, all past the origin. ``joined``: the start offset does not name this Pump.
+    ``waiting``: raw; the steps before the origin that hold something not yet released.
+    ``anew``: the start offset names it, but its log is another now and is read from ``origin`` on, as if it had joined.
+    ``seen_ts``: the largest commit_ts in its log up to the start offset; ``tells``: what its steps say of that is exact.
+    """
+
+    origin: Position
+    promise: int
+    steps: Sequence[Step]
+    joined: bool = False
+    max_ts: int = 0
+    waiting: Sequence[Step] = ()
+    anew: bool = False
+    seen_ts: int = 0
+    tells: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The bounds of a raw batch. Bytes; None = no bound. ``ahead_ms``: how far beyond R each Pump may be read whatever waits."""
+
+    max_bytes: int | None = None
+    max_pending: int | None = None
+    ahead_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The Pump that holds R back, and the promise that it is at."""
+
+    pump: str
+    promise: int
+
+
+def newest_promise(view: TailView, delivery: Delivery) -> int:
+    """The highest T that the Pump of ``view`` has reported."""
+    promises = (s.raw_promise if delivery is Delivery.RAW else s.sorted_promise for s in view.steps)
+    return max((view.promise, *promises))
+
+
+def holder(views: Mapping[str, TailView], delivery: Delivery) -> Holder:
+    """The Pump with the lowest newest promise."""
+    promise, pump = min((newest_promise(view, delivery), pump) for pump, view in views.items())
+    return Holder(pump, promise)
+
+
+def plan_raw(start: BinlogOffset, views: Mapping[str, TailView], limits: Limits, ceiling: int | None) -> BinlogOffset:
+    """The end offset of a raw batch: positions as far as the bytes allow, R as far as the promises there and the bytes allow."""
+    reading = _Reading(start, views, limits)
+    reading.admit()
+    goal = _capped(min(reading.promises.values()), ceiling)
+    reached = _cut(start.resolved_ts, goal, reading.spans, limits.max_bytes)
+    moved = any(reading.ends[pump] != view.origin for pump, view in views.items())
+    if reached == start.resolved_ts and not moved:
+        return start
+    marks = {pump: PumpMark(reading.ends[pump], _since(view, view.origin), reading.seen[pump]) for pump, view in views.items()}
+    clock_ts = max(start.clock, min(reading.clocks.values()))
+    return BinlogOffset(start.delivery, reached, start.floor, marks, clock_ts)
+
+
+def plan_sorted(start: BinlogOffset, views: Mapping[str, TailView], max_bytes: int | None, ceiling: int | None) -> BinlogOffset:
+    """The end offset of a sorted batch: the highest R whose span holds at most ``max_bytes``."""
+    goal = min(newest_promise(view, Delivery.SORTED) for view in views.values())
+    spans = [(s.sorted_promise, s.size) for v in views.values() for s in v.steps]
+    reached = _cut(start.resolved_ts, _capped(goal, ceiling), spans, max_bytes)
+    if reached <= start.resolved_ts:
+        return start
+    before = Position(0, start.resolved_ts)
+    marks = {pump: PumpMark(Position(0, reached), before if view.anew else None, _seen_upto(view, reached)) for pump, view in views.items()}
+    return BinlogOffset(start.delivery, reached, start.floor, marks)
+
+
+def _since(view: TailView, origin: Position) -> Position | None:
+    return origin if view.joined or view.anew else None
+
+
+def _seen_upto(view: TailView, reached: int) -> int:
+    """Sorted: the largest commit_ts that the Pump has told, up to ``reached``."""
+    told = [step.sorted_promise for step in view.steps if view.tells and step.sorted_promise <= reached]
+    return max(view.seen_ts, *told, 0)
+
+
+def unread_bytes(views: Mapping[str, TailView]) -> int:
+    """Bytes of log that the steps know and no batch has taken yet."""
+    return sum(step.size for view in views.values() for step in view.steps)
+
+
+def pending_bytes(views: Mapping[str, TailView]) -> int:
+    """Bytes of log that were read and hold something that is not released: an upper bound of what waits in the pairing state."""
+    return sum(step.size for view in views.values() for step in view.waiting)
+
+
+class _Reading:
+    """How far the next raw batch reads: where each Pump's log ends in it, and what is promised and seen there."""
+
+    def __init__(self, start: BinlogOffset, views: Mapping[str, TailView], limits: Limits) -> None:
+        self.ends = {pump: view.origin for pump, view in views.items()}
+        self.promises = {pump: view.promise for pump, view in views.items()}
+        self.clocks = {pump: max(view.max_ts, view.promise) for pump, view in views.items()}
+        self.seen = {pump: view.seen_ts for pump, view in views.items()}
+        self.spans = [(step.max_ts, step.size) for view in views.values() for step in view.waiting]
+        self._views, self._limits = views, limits
+        self._pending = pending_bytes(views)
+        self._near = start.resolved_ts + tso(limits.ahead_ms)
+        # Where a promise beyond it would not bring R on: what is read already is as much as one batch may release.
+        self._within_reach = _cut(start.resolved_ts, _FOREVER, self.spans, limits.max_bytes)
+
+    def admit(self) -> None:
+        """Take steps, those first that R needs first, as far as the limits allow."""
+        used, most = 0, self._limits.max_bytes
+        stopped: set[str] = set()
+        begun: set[str] = set()
+        for before, pump, step in _by_promise(self._views):
+            if pump in stopped or not self._allowed(before, pump):
+                stopped.add(pump)
+                continue
+            # A huge one need not fit, or what trickles in elsewhere would keep it out for ever, and with it an outcome that R waits for.
+            fits = most is None or not used or used + step.size <= most or (step.size > most and pump not in begun)
+            if not fits:
+                return
+            begun.add(pump)
+            used += step.size
+            self._take(pump, step)
+
+    def _allowed(self, promise: int, pump: str) -> bool:
+        """Whether the Pump, whose read log promises ``promise``, may be read on: there is room, R waits for it, or it is just ahead of R."""
+        most = self._limits.max_pending
+        stops_r = promise <= min(self._within_reach, min(self.promises.values()))
+        return most is None or self._pending < most or stops_r or self.clocks[pump] < self._near
+
+    def _take(self, pump: str, step: Step) -> None:
+        self.ends[pump] = step.position
+        self.promises[pump] = max(self.promises[pump], step.raw_promise)
+        self.clocks[pump] = max(self.clocks[pump], step.max_ts, step.raw_promise)
+        self.seen[pump] = step.max_ts if self._views[pump].tells else 0
+        self.spans.append((step.max_ts, step.size))
+        self._pending += step.size
+
+
+def _by_promise(views: Mapping[str, TailView]) -> list[tuple[int, str, Step]]:
+    """All steps, each with the promise before it, so that what R needs first comes first; each Pump's own order is kept."""
+    keyed: list[tuple[int, str, int, Step]] = []
+    for pump, view in views.items():
+        highest = view.promise
+        for place, step in enumerate(view.steps):
+            keyed.append((highest, pump, place, step))
+            highest = max(highest, step.raw_promise)
+    return [(before, pump, step) for before, pump, _, step in sorted(keyed, key=lambda entry: entry[:3])]
+
+
+def _cut(floor: int, goal: int, spans: Iterable[tuple[int, int]], max_bytes: int | None) -> int:
+    """The highest R up to ``goal`` so that the ``spans`` (largest ts, bytes) above ``floor`` hold at most ``max_bytes``; one always fits."""
+    if max_bytes is None or goal <= floor:
+        return max(floor, goal)
+    reached, used = floor, 0
+    for ts, size in sorted(span for span in spans if span[0] > floor):
+        used += size
+        if used > max_bytes and reached > floor:
+            return reached
+        reached = min(ts, goal)
+        if reached == goal:
+            break
+    return goal
+
+
+def _capped(resolved: int, ceiling: int | None) -> int:
+    return resolved if ceiling is None else min(resolved, ceiling)

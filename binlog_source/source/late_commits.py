@@ -1,0 +1,66 @@
+"""A Commit that is due and whose Prewrite is no longer in hand: the Pump that has both gives the whole transaction. gRPC shell.
+
+It happens where somebody settled a Prewrite as rolled back, and it committed all the same: a Commit wins over a Rollback, in sorted delivery as it does
+in pairing, but pairing has forgotten the Prewrite by then. The Pump's log has not, until it is collected.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from binlog_source.source.pull import Endpoint, read_sorted
+from schemas.errors import ReplicationError
+from schemas.events import as_time
+
+_PATIENCE = 5.0
+"""Seconds to wait for a Pump's answer."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """A complete Commit that a Pump gave: its payload, or its pieces by ``first_seq`` when it is huge."""
+
+    start_ts: int
+    commit_ts: int
+    pieces: Mapping[int, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the Pumps gave, and why some could not be asked."""
+
+    found: Sequence[Late]
+    failures: Mapping[str, str]
+
+
+def ask(missing: Sequence[tuple[int, int]], endpoints: Mapping[str, Endpoint]) -> Asked:
+    """The transactions (start_ts, commit_ts) of ``missing`` that a Pump has whole. A Pump that does not answer is asked once."""
+    found: list[Late] = []
+    failures: dict[str, str] = {}
+    for start_ts, commit_ts in missing:
+        for pump, endpoint in endpoints.items():
+            if pump in failures:
+                continue
+            try:
+                pieces = _pieces(endpoint, start_ts, commit_ts)
+            except ReplicationError as error:
+                failures[pump] = str(error)
+                continue
+            if pieces:
+                _log.warning(
+                    "start_ts %d was settled as rolled back, and committed at %d (%s) all the same: Pump %s has its Prewrite, and the Commit wins",
+                    start_ts, commit_ts, as_time(commit_ts), pump,
+                )  # fmt: skip
+                found.append(Late(start_ts, commit_ts, pieces))
+                break
+    return Asked(found, failures)
+
+
+def _pieces(endpoint: Endpoint, start_ts: int, commit_ts: int) -> dict[int, bytes]:
+    pieces: dict[int, bytes] = {}
+    for records in read_sorted(endpoint, commit_ts - 1, commit_ts, _PATIENCE, lambda gc_ts: None, on_damage=lambda damage, text: None):
+        for place, payload in enumerate(records.payloads):
+            if int(records.start_ts[place]) == start_ts and int(records.commit_ts[place]) == commit_ts:
+                pieces[int(records.first_seqs[place])] = bytes(payload)
+    return pieces

@@ -1,0 +1,184 @@
+"""The source's offset: how far the stream is, small, frozen, versioned, never backwards. Pure.
+
+JSON form (sorted keys, format version 2)::
+
+    {"clock_ts": C, "delivery": "raw", "floor": F, "pumps": {ID: {"offset": o, "suffix": s[, "since": {"offset": o, "suffix": s}][, "seen_ts": S]}},
+     "resolved_ts": R, "version": 2[, "gone_ts": G]}
+
+``resolved_ts``  all transactions with ``commit_ts <= R`` are released by the batch that ends here.
+``floor``        where the stream began: transactions with ``commit_ts <= F`` never belong to it. Part of every offset because
+                 Spark keeps only end offsets, and "now" must mean the same after a crash in the first batch.
+``pumps``        *raw*: the log position just after the last record read. ``since`` stands in the first offset that names a
+                 Pump and is where reading its log begins; in a later one: its log is another now (``seen``), and reading begins there
+                 anew. *sorted*: ``suffix`` 0, ``offset`` = R; the ids fix who is read. ``seen_ts``: the largest commit_ts of a
+                 Commit or fake that its log has before the position (sorted: up to R); absent where nobody knows it.
+``clock_ts``     *raw*: no Pump has been read less far than to a fake or Commit of this ts: the source of the query's watermark. *sorted*: 0.
+                 Version 1 has no such field, and is read for sorted delivery alone: the pairing state of its time is no longer known.
+
+``gone_ts``      in the first offset of a stream that began at 0, all there is, where a Pump had collected up to G: transactions with
+                 ``commit_ts <= G``, of which not all are there, are left out.
+
+Promises: ``from_json`` refuses everything that ``to_json`` cannot have written, with a ``ConfigError`` that says what to do.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from binlog_source.wire.position import Position
+from binlog_source.wire.seen import ANYWHERE, Seen
+from schemas.errors import ConfigError
+from schemas.events import Delivery
+
+VERSION = 2
+_SORTED_VERSION = 1
+"""What sorted offsets may be of, too."""
+_MAX_INT64 = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class PumpMark:
+    """How far one Pump's log is read, and where reading began if this offset is the first to name it. ``seen_ts`` 0: not known."""
+
+    position: Position
+    since: Position | None = None
+    seen_ts: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """The mark as a JSON object."""
+        since = {} if self.since is None else {"since": self.since.to_json()}
+        return {
+            "offset": self.position.offset,
+            **since,
+            **({"seen_ts": self.seen_ts} if self.seen_ts else {}),
+            "suffix": self.position.suffix,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class BinlogOffset:
+    """One offset of the stream; see the module's head for the meaning of the fields."""
+
+    delivery: Delivery
+    resolved_ts: int
+    floor: int
+    pumps: Mapping[str, PumpMark]
+    clock_ts: int = 0
+    """Of no sense where it is below ``resolved_ts``: see ``clock``."""
+    gone_ts: int = 0
+
+    @property
+    def clock(self) -> int:
+        """``clock_ts``, but never below R."""
+        return max(self.clock_ts, self.resolved_ts)
+
+    @property
+    def initial(self) -> bool:
+        """True for the offset that nothing has been read for yet."""
+        return not self.pumps
+
+    def to_json(self) -> dict[str, Any]:
+        """The offset as the dict that Spark writes to its log; equal offsets give equal text."""
+        return {
+            "clock_ts": self.clock_ts,
+            "delivery": str(self.delivery),
+            "floor": self.floor,
+            "pumps": {pump: self.pumps[pump].to_json() for pump in sorted(self.pumps)},
+            "resolved_ts": self.resolved_ts,
+            "version": VERSION,
+            **({"gone_ts": self.gone_ts} if self.gone_ts else {}),
+        }
+
+
+def from_json(value: object) -> BinlogOffset:
+    """The offset in ``value``, which came out of a checkpoint directory.
+
+    Raises:
+        ConfigError: it is not an offset of this source, or of a version that this code does not know.
+    """
+    fields = _object(value, "the offset")
+    version = fields.get("version")
+    old = version == _SORTED_VERSION and fields.get("delivery") == Delivery.SORTED
+    if not (version == VERSION or old) or isinstance(version, bool):
+        raise _refused(f"its version is {version!r}, known is {VERSION}")
+    wanted = {"delivery", "floor", "pumps", "resolved_ts", "version"}
+    if set(fields) - {"gone_ts"} != (wanted if old else wanted | {"clock_ts"}):
+        raise _refused(f"its fields are {sorted(map(str, fields))}")
+    if fields["delivery"] not in tuple(map(str, Delivery)):
+        raise _refused(f"its delivery is {fields['delivery']!r}")
+    resolved, floor = _count(fields["resolved_ts"], "resolved_ts"), _count(fields["floor"], "floor")
+    if resolved < floor:
+        raise _refused(f"its resolved_ts {resolved} lies before its floor {floor}")
+    clock = 0 if old else _count(fields["clock_ts"], "clock_ts")
+    marks = {pump: _mark(pump, mark) for pump, mark in _object(fields["pumps"], "pumps").items()}
+    return BinlogOffset(Delivery(fields["delivery"]), resolved, floor, marks, clock, _count(fields.get("gone_ts", 0), "gone_ts"))
+
+
+def require_advance(start: BinlogOffset, end: BinlogOffset) -> None:
+    """Refuse a batch that would go backwards.
+
+    Raises:
+        ConfigError: ``end`` is of another delivery or floor, or behind ``start`` in any of its parts.
+    """
+    if start.delivery != end.delivery:
+        raise ConfigError(
+            f"the checkpoint was made with delivery {start.delivery}, this query uses {end.delivery}: "
+            f"set delivery={start.delivery}, or delete Spark's checkpoint directory (the target knows where to resume)"
+        )
+    if not start.initial and start.floor != end.floor:
+        raise _refused(f"its floor moved from {start.floor} to {end.floor}")
+    if end.resolved_ts < (end.floor if start.initial else start.resolved_ts):
+        raise _refused(f"its resolved_ts goes back from {start.resolved_ts} to {end.resolved_ts}")
+    if end.clock < start.clock and not start.initial:
+        raise _refused(f"its clock_ts goes back from {start.clock} to {end.clock}")
+    for pump, mark in end.pumps.items():
+        before = start.pumps.get(pump)
+        origin = mark.since if mark.since is not None or before is None else before.position
+        if origin is not None and mark.position < origin:
+            raise _refused(f"Pump {pump} goes back from {origin} to {mark.position}")
+
+
+def _mark(pump: object, value: object) -> PumpMark:
+    if not isinstance(pump, str) or not pump:
+        raise _refused(f"{pump!r} is no Pump id")
+    fields = _object(value, f"the mark of Pump {pump}")
+    if not {"offset", "suffix"} <= set(fields) <= {"offset", "suffix", "since", "seen_ts"}:
+        raise _refused(f"the mark of Pump {pump} has the fields {sorted(map(str, fields))}")
+    since = _position(fields["since"], pump) if "since" in fields else None
+    seen_ts = _count(fields.get("seen_ts", 0), "seen_ts")
+    return PumpMark(Position(_count(fields["suffix"], "suffix"), _count(fields["offset"], "offset")), since, seen_ts)
+
+
+def _position(value: object, pump: str) -> Position:
+    fields = _object(value, f"since of Pump {pump}")
+    if set(fields) != {"offset", "suffix"}:
+        raise _refused(f"since of Pump {pump} has the fields {sorted(map(str, fields))}")
+    return Position(_count(fields["suffix"], "suffix"), _count(fields["offset"], "offset"))
+
+
+def _object(value: object, what: str) -> dict[Any, Any]:
+    if not isinstance(value, dict):
+        raise _refused(f"{what} is {type(value).__name__}, not an object")
+    return value
+
+
+def _count(value: object, what: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MAX_INT64:
+        raise _refused(f"{what} is {value!r}, not an integer from 0 to 2^63-1")
+    return value
+
+
+def _refused(why: str) -> ConfigError:
+    return ConfigError(
+        f"an offset of the source tidb_binlog in the checkpoint cannot be used: {why}; "
+        "delete Spark's checkpoint directory to resume from the target's own checkpoint"
+    )
+
+
+def seen_of(offset: BinlogOffset, pump: str) -> Seen | None:
+    """What the stream at ``offset`` has seen of a Pump's log; None when that is nothing."""
+    mark = offset.pumps.get(pump)
+    if mark is None:
+        return None
+    seen = Seen(mark.position if offset.delivery is Delivery.RAW else ANYWHERE, mark.seen_ts)
+    return seen if seen != Seen(ANYWHERE) else None

@@ -1,0 +1,586 @@
+"""Calls to a Pump: one open pull (``Pull``), and bounded reads that survive a Pump's restart. gRPC shell.
+
+A damaged place of a Pump's log (``damage.py``) is handed to ``on_damage``, which raises, or returns: then reading goes on behind it.
+A log that is another than the one that the batch was planned with (``seen.py``) is handed to ``on_replaced``, which raises, or returns: then a
+raw read ends, for its positions mean nothing in that log, and a sorted one goes on.
+
+Promises of ``read_raw`` and ``read_sorted``: for one (start, end) they yield the same records each time; after a broken
+connection they go on where they were, at whatever address ``find`` says then; they give up with ``PumpUnavailable`` when
+nothing has arrived for ``patience`` seconds. A host that vanished without a word leaves a connection that looks open: who hears nothing in time
+takes a new one (``renew``). No HTTP/2 PINGs: a real Pump's server takes them for an attack when they come oftener than every five minutes. Records out of order are a ``ProtocolViolation``; of a span that the Pump has
+collected the caller is told. Each error names Pump and ts. Channels are kept for the life of the process.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import grpc
+import numpy as np
+
+from binlog_source.source.framing import Records, parse
+from binlog_source.source.gc_bound import gc_ts_of, is_recent
+from binlog_source.source.read_notes import ReadNote
+from binlog_source.wire.damage import KNOWN_KEY, REMEDY, Damage, damage_in, first_readable, silent_text
+from binlog_source.wire.position import Position
+from binlog_source.wire.reason import reason
+from binlog_source.wire.seen import END_KEY, NO, SEEN_KEY, Seen, refuse_replaced, replaced_text
+from schemas.errors import ConfigError, DamagedLog, ProtocolViolation, PumpUnavailable
+from schemas.events import Delivery, as_time
+from schemas.pieces import PIECE_BYTES
+from schemas.proto import pump_pb2
+
+DELIVERY_KEY = "tidb-binlog-delivery"
+BATCH_KEY = "tidb-binlog-batch"
+PIECE_KEY = "tidb-binlog-piece"
+GC_KEY = "tidb-binlog-gc-ts"
+PUMP_KEY = "tidb-binlog-pump"
+TIP = "tip"
+
+_OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.min_reconnect_backoff_ms", 100),
+            ("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 1000),
+            ("grpc.use_local_subchannel_pool", 1))  # fmt: skip
+_ATTEMPT_SECONDS = 30.0
+_FAR_FUTURE = (1 << 62) - 1
+_FIRST_PAUSE, _LAST_PAUSE = 0.05, 1.0
+_NOTED_SECONDS = 3.0
+"""A read that waits longer than that is told of."""
+_OLDEST = Position(0, 0)
+BARE_ENDS = 8
+"""A real Pump that ends so many pulls in a row, with OK and nothing in them, cannot read its next record; one that stops does so once."""
+_PROBE_SECONDS = 5.0
+
+_channels: dict[str, grpc.Channel] = {}
+_channels_lock = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One Pump to call: id, ``host:port``, and the cluster id it checks. Picklable."""
+
+    pump: str
+    address: str
+    cluster_id: int
+
+
+Find: TypeAlias = Callable[[Endpoint], Endpoint]
+"""Where a Pump is now: it may have come back at another address."""
+
+
+def stays(endpoint: Endpoint) -> Endpoint:
+    """Where a Pump is that never moves."""
+    return endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """A Pump's initial metadata. ``delivery`` is empty for a real Pump, which knows none of this."""
+
+    delivery: str
+    gc_ts: int
+    pump: str
+    """Its node id."""
+    seen: str = ""
+    """Whether what the reader has seen is in its log, ``yes`` or ``no``; empty: it was not asked, or does not know."""
+    end: Position | None = None
+    """Where its log ends."""
+
+    def require(self, endpoint: Endpoint) -> None:
+        """Refuse what another Pump says: addresses are given away again, and its promises are not those of the Pump that is asked for.
+
+        Raises:
+            PumpUnavailable: another Pump answers there. One known by its address alone may have any id.
+        """
+        if self.pump not in ("", endpoint.pump) and endpoint.pump != endpoint.address:
+            raise PumpUnavailable(f"at {endpoint.address} answers Pump {self.pump}, not {endpoint.pump}")
+
+
+OnDamage: TypeAlias = Callable[[Damage, str], None]
+"""Hears of a damaged place, and its words. To raise is to end the read, to return is to go on behind it."""
+
+
+def refuse_damage(damage: Damage, text: str) -> None:
+    """Lose nothing.
+
+    Raises:
+        DamagedLog: always.
+    """
+    raise DamagedLog(f"{text}; {REMEDY}")
+
+
+OnReplaced: TypeAlias = Callable[[str], None]
+"""Hears that a Pump's log is another, in words. To raise is to end the read, to return is to go on with what there is."""
+
+
+class Pull:
+    """One PullBinlogs call: an iterator of response bytes. ``greeting()`` blocks until the Pump has answered."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        delivery: str,
+        start: Position,
+        timeout: float | None = None,
+        known: Collection[str] = (),
+        seen: Seen | None = None,
+    ) -> None:
+        """``known``: the damaged places that the reader knows of. ``seen``: what it has read."""
+        self._endpoint = endpoint
+        request = pump_pb2.PullBinlogReq(clusterID=endpoint.cluster_id)
+        request.startFrom.suffix, request.startFrom.offset = start.suffix, start.offset
+        method = channel(endpoint.address).unary_stream(
+            "/binlog.Pump/PullBinlogs", request_serializer=pump_pb2.PullBinlogReq.SerializeToString, response_deserializer=None
+        )
+        told = [(KNOWN_KEY, ",".join(sorted(known)))] if known else []
+        if seen is not None:
+            told.append((SEEN_KEY, seen.text))
+        self._call: Any = method(
+            request, timeout=timeout, metadata=((DELIVERY_KEY, delivery), (BATCH_KEY, "1"), (PIECE_KEY, str(PIECE_BYTES)), *told)
+        )
+
+    def greeting(self) -> Greeting:
+        """What the Pump says of itself before its first message.
+
+        Raises:
+            grpc.RpcError: the call failed before the Pump said anything.
+            PumpUnavailable: it is another Pump.
+        """
+        metadata = {key: str(value) for key, value in self._call.initial_metadata() or ()}
+        if DELIVERY_KEY not in metadata and self._call.done() and self._call.code() is not grpc.StatusCode.OK:
+            raise self._call
+        gc_ts = int(metadata.get(GC_KEY, "0") or 0)
+        end = _position_in(metadata.get(END_KEY, ""))
+        greeting = Greeting(metadata.get(DELIVERY_KEY, ""), gc_ts, metadata.get(PUMP_KEY, ""), metadata.get(SEEN_KEY, ""), end)
+        greeting.require(self._endpoint)
+        return greeting
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._call)
+
+    def cancel(self) -> None:
+        """End the call."""
+        self._call.cancel()
+
+
+def _position_in(text: str) -> Position | None:
+    suffix, colon, offset = text.partition(":")
+    return Position(int(suffix), int(offset)) if colon and suffix.isdigit() and offset.isdigit() else None
+
+
+def channel(address: str) -> grpc.Channel:
+    """The channel of this process to ``address``."""
+    with _channels_lock:
+        if address not in _channels:
+            _channels[address] = grpc.insecure_channel(address, options=_OPTIONS)
+        return _channels[address]
+
+
+def renew(address: str) -> None:
+    """Have the next call to ``address`` take a new connection. Calls under way keep theirs."""
+    with _channels_lock:
+        _channels.pop(address, None)
+
+
+def write(endpoint: Endpoint, payload: bytes, timeout: float = 5.0) -> None:
+    """Store one binlog in the Pump's log.
+
+    Raises:
+        PumpUnavailable: the Pump did not take it.
+    """
+    stub = channel(endpoint.address).unary_unary(
+        "/binlog.Pump/WriteBinlog",
+        request_serializer=pump_pb2.WriteBinlogReq.SerializeToString,
+        response_deserializer=pump_pb2.WriteBinlogResp.FromString,
+    )
+    try:
+        answer = stub(pump_pb2.WriteBinlogReq(clusterID=endpoint.cluster_id, payload=payload), timeout=timeout)
+    except grpc.RpcError as error:
+        _renew_if_late(error, endpoint)
+        raise PumpUnavailable(f"Pump {endpoint.pump} at {endpoint.address} takes no binlog: {reason(error)}") from error
+    if answer.errmsg:
+        raise PumpUnavailable(f"Pump {endpoint.pump} at {endpoint.address} refused a binlog: {answer.errmsg}")
+
+
+def offers_raw(endpoint: Endpoint, patience: float) -> bool:
+    """Whether the Pump is one of ours, which offer tip and raw delivery. A real one sends its metadata with its first message, so silence means no.
+
+    Raises:
+        PumpUnavailable: it cannot be reached within ``patience`` seconds.
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        pull = Pull(endpoint, TIP, Position(0, _FAR_FUTURE), timeout=3.0)
+        try:
+            return pull.greeting().delivery == TIP
+        except grpc.RpcError as error:
+            failure = error
+        finally:
+            pull.cancel()
+        if failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return False
+        if time.monotonic() >= deadline:
+            raise PumpUnavailable(f"Pump {endpoint.pump} at {endpoint.address} cannot be asked for its delivery: {reason(failure)}")
+        time.sleep(_LAST_PAUSE)
+
+
+def read_raw(
+    endpoint: Endpoint,
+    begin: Position,
+    end: Position,
+    wanted_ts: int,
+    patience: float,
+    on_purged: Callable[[int], None],
+    find: Find = stays,
+    on_damage: OnDamage = refuse_damage,
+    seen: Seen | None = None,
+    on_replaced: OnReplaced = refuse_replaced,
+    note: ReadNote | None = None,
+) -> Iterator[Records]:
+    """The records of the log from ``begin`` (inclusive) to ``end``, in log order, in runs.
+
+    ``on_purged`` is called with the Pump's gc ts when binlogs above ``wanted_ts`` may be gone; if it returns, reading begins
+    at the oldest record kept. ``seen``: what the log must hold, or it is another one.
+    """
+    reached, lost, half = begin, False, _Half()
+    known: set[str] = set()
+
+    def go_on(damage: Damage, text: str) -> None:
+        nonlocal reached
+        on_damage(damage, text)
+        known.add(damage.place)
+        reached = max(reached, Position(damage.file_id, damage.end))
+
+    def attempt(endpoint: Endpoint) -> Iterator[Records]:
+        nonlocal reached, lost
+        again = half.had
+        with _opened(endpoint, Delivery.RAW, reached, known, seen) as pull:
+            greeting = pull.greeting()
+            _require_raw(endpoint, greeting)
+            if seen is not None and greeting.seen == NO:
+                on_replaced(replaced_text(endpoint.pump, seen, greeting.end))
+                reached = end
+                return
+            if reached == begin and not lost and purged(greeting.gc_ts, wanted_ts):
+                on_purged(greeting.gc_ts)
+                reached, lost = _OLDEST, True
+                return
+            for data in pull:
+                records, again = _without(parse(data, endpoint.pump), again)
+                count, last = _until(records, reached, end, endpoint, wanted_ts)
+                if count:
+                    reached = last
+                    half.note(records, count)
+                    yield records.cut(0, count)
+                if count < len(records) or reached >= end:
+                    return
+
+    if begin < end:
+        yield from _patiently(
+            attempt, endpoint, lambda: (reached, half.had), wanted_ts, patience, lambda: reached >= end, find, go_on, note
+        )
+
+
+def read_sorted(
+    endpoint: Endpoint,
+    after_ts: int,
+    upto_ts: int,
+    patience: float,
+    on_purged: Callable[[int], None],
+    find: Find = stays,
+    on_damage: OnDamage = refuse_damage,
+    seen: Seen | None = None,
+    on_replaced: OnReplaced = refuse_replaced,
+    note: ReadNote | None = None,
+) -> Iterator[Records]:
+    """The messages with ``commit_ts`` in (after_ts, upto_ts], ascending, in runs; fakes among them."""
+    if after_ts < upto_ts:
+        read = _SortedRead(after_ts, upto_ts, on_purged, on_damage, seen, on_replaced)
+        yield from _patiently(read.attempt, endpoint, read.mark, after_ts, patience, lambda: read.done, find, read.go_on, note)
+
+
+class _SortedRead:
+    """Where a read of (after_ts, upto_ts] is, over all connections that it takes."""
+
+    def __init__(
+        self,
+        after_ts: int,
+        upto_ts: int,
+        on_purged: Callable[[int], None],
+        on_damage: OnDamage,
+        seen: Seen | None,
+        on_replaced: OnReplaced,
+    ) -> None:
+        self._after_ts, self._upto_ts = after_ts, upto_ts
+        self._on_purged, self._on_damage, self._on_replaced = on_purged, on_damage, on_replaced
+        self._seen = seen
+        self._reached = after_ts
+        self._half = _Half()
+        self._known: set[str] = set()
+        self._bare_ends = 0
+        self._told = False
+        self.done = False
+        """Whether everything was delivered."""
+
+    def mark(self) -> tuple[object, object]:
+        """What moves with every message."""
+        return self._reached, self._half.had
+
+    def go_on(self, damage: Damage, text: str) -> None:
+        """A damaged place was met."""
+        self._on_damage(damage, text)
+        self._known.add(damage.place)
+        if damage.exact:
+            self._reached = max(self._reached, damage.upto_ts)
+            self.done = self._reached >= self._upto_ts
+
+    def attempt(self, endpoint: Endpoint) -> Iterator[Records]:
+        """One connection."""
+        again = self._half.had
+        with _opened(endpoint, Delivery.SORTED, Position(0, self._reached), self._known, self._seen) as pull:
+            self._require_same(endpoint, pull)
+            greeting: Greeting | None = None
+            for data in pull:
+                if greeting is None:
+                    # not before: a real Pump greets with its first message
+                    greeting = pull.greeting()
+                    if greeting.delivery or self._reached == self._after_ts:
+                        self._require_kept(endpoint, greeting)
+                    self._bare_ends = 0
+                records = parse(data, endpoint.pump)
+                if not len(records):
+                    continue
+                _require_ascending(records, self._reached, endpoint)
+                records, again = _without(records, again)
+                if not len(records):
+                    continue
+                whole = records.commit_ts[~records.more]
+                count = int(np.searchsorted(records.commit_ts, self._upto_ts, side="right"))
+                self._reached = min(int(whole[-1]), self._upto_ts) if len(whole) else self._reached
+                if count:
+                    self._half.note(records, count)
+                    yield records.cut(0, count)
+                if self._reached >= self._upto_ts or count < len(records):
+                    if not greeting.delivery:
+                        # GC does not wait for who reads
+                        self._require_kept(endpoint, greeting)
+                    self.done = True
+                    return
+            if greeting is None and not pull.greeting().delivery:
+                self._ended_bare(endpoint)
+
+    def _require_same(self, endpoint: Endpoint, pull: Pull) -> None:
+        """Tell once when the log is another one; a Pump that can say so does it before its first message."""
+        if self._seen is None:
+            return
+        greeting = pull.greeting()
+        if greeting.seen == NO:
+            self._on_replaced(replaced_text(endpoint.pump, self._seen, greeting.end))
+            self._seen = None
+
+    def _require_kept(self, endpoint: Endpoint, greeting: Greeting) -> None:
+        """Tell once when what is wanted may be gone. Our Pump says it at each connection, and ends a pull that GC overtakes; a real one is asked."""
+        if self._told:
+            return
+        if greeting.delivery:
+            gc_ts, wanted_ts = greeting.gc_ts, self._reached
+        else:
+            gc_ts, wanted_ts = kept_by_real(endpoint, self._after_ts), self._after_ts
+        if purged(gc_ts, wanted_ts):
+            self._on_purged(gc_ts)
+            self._told = True
+
+    def _ended_bare(self, endpoint: Endpoint) -> None:
+        self._bare_ends += 1
+        if self._bare_ends >= BARE_ENDS:
+            self._bare_ends = 0
+            self.go_on(*silent_damage(endpoint, self._reached, self._upto_ts))
+
+
+def kept_by_real(endpoint: Endpoint, wanted_ts: int) -> int:
+    """The gc ts of a real Pump, which is not asked when nothing above ``wanted_ts`` can be gone.
+
+    Raises:
+        PumpUnavailable: it does not say.
+    """
+    return 0 if not wanted_ts or is_recent(wanted_ts) else gc_ts_of(endpoint.pump, endpoint.address)
+
+
+def silent_damage(endpoint: Endpoint, after_ts: int, upto_ts: int) -> tuple[Damage, str]:
+    """What a real Pump that stands still after ``after_ts`` cannot read, found by trying from which ts on it gives something, and the words for it.
+
+    Raises:
+        PumpUnavailable: it ends every pull, from whatever ts on.
+    """
+
+    def readable(ts: int) -> bool:
+        pull = Pull(endpoint, Delivery.SORTED, Position(0, ts), timeout=_PROBE_SECONDS)
+        try:
+            return next(iter(pull), None) is not None
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                # it waits for news, so that it has read all there is
+                return True
+            raise
+        finally:
+            pull.cancel()
+
+    lost = first_readable(after_ts, upto_ts, readable)
+    if lost is None:
+        raise PumpUnavailable(f"Pump {endpoint.pump} at {endpoint.address} ends every stream at once; its own log says why")
+    text = f"{silent_text(endpoint.pump, after_ts)}: the record at ts {lost} ({as_time(lost)}) is lost"
+    return Damage(-1, lost, lost, lost - 1, lost), text
+
+
+def _patiently(
+    attempt: Callable[[Endpoint], Iterator[Records]],
+    endpoint: Endpoint,
+    mark: Callable[[], tuple[object, object]],
+    wanted_ts: int,
+    patience: float,
+    finished: Callable[[], bool],
+    find: Find,
+    on_damage: OnDamage,
+    note: ReadNote | None,
+) -> Iterator[Records]:
+    """Repeat ``attempt``, wherever the Pump is, until ``finished``; the patience starts anew whenever ``mark`` has moved."""
+    pause, since, before = _FIRST_PAUSE, time.monotonic(), mark()
+    while True:
+        failure = "it ended the stream"
+        try:
+            for records in attempt(endpoint):
+                if note is not None:
+                    note.over()
+                yield records
+        except grpc.RpcError as error:
+            failure = reason(error)
+            _renew_if_late(error, endpoint)
+            damage = damage_of(error, endpoint)
+            if damage is not None:
+                on_damage(damage, damage.text(endpoint.pump))
+                if not finished():
+                    continue
+        except PumpUnavailable as error:
+            failure = str(error)
+        if finished():
+            return
+        if mark() != before:
+            pause, since, before = _FIRST_PAUSE, time.monotonic(), mark()
+        if time.monotonic() - since >= patience:
+            raise PumpUnavailable(
+                f"Pump {endpoint.pump} at {endpoint.address} gave nothing for {patience:.0f} s while reading on from {mark()[0]} "
+                f"(wanted: above ts {wanted_ts}, {as_time(wanted_ts)}): {failure}; start it again, the stream goes on from there"
+            )
+        if note is not None and time.monotonic() - since >= _NOTED_SECONDS:
+            note.waits(failure)
+        time.sleep(pause)
+        pause = min(pause * 2, _LAST_PAUSE)
+        endpoint = find(endpoint)
+
+
+def _renew_if_late(error: grpc.RpcError, endpoint: Endpoint) -> None:
+    if isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+        renew(endpoint.address)
+
+
+def damage_of(error: grpc.RpcError, endpoint: Endpoint) -> Damage | None:
+    """The damaged place at which a Pump ended a pull; None when it ended for another reason.
+
+    Raises:
+        DamagedLog: it says that data is lost, but not where.
+    """
+    if not isinstance(error, grpc.Call) or error.code() is not grpc.StatusCode.DATA_LOSS:
+        return None
+    damage = damage_in(error.details() or "")
+    if damage is None:
+        raise DamagedLog(f"Pump {endpoint.pump} at {endpoint.address} has lost data: {error.details()}")
+    return damage
+
+
+@contextlib.contextmanager
+def _opened(endpoint: Endpoint, delivery: Delivery, start: Position, known: Collection[str], seen: Seen | None = None) -> Iterator[Pull]:
+    pull = Pull(endpoint, delivery, start, _ATTEMPT_SECONDS, known, seen)
+    try:
+        yield pull
+    finally:
+        pull.cancel()
+
+
+class _Half:
+    """How much of a huge binlog was handed on when its Pump's stream broke: the Pump then delivers it from its first piece again."""
+
+    def __init__(self) -> None:
+        self.had: tuple[int, int] | None = None
+        """(start_ts, first_seq) of the last piece, while others of its binlog are still to come."""
+
+    def note(self, records: Records, count: int) -> None:
+        """The first ``count`` of ``records`` are handed on."""
+        last = count - 1
+        self.had = (int(records.start_ts[last]), int(records.first_seqs[last])) if records.more[last] else None
+
+
+def _without(records: Records, had: tuple[int, int] | None) -> tuple[Records, tuple[int, int] | None]:
+    """``records`` without the pieces up to ``had`` at their beginning, and what is still to be left out of those that follow."""
+    if had is None or not len(records):
+        return records, had
+    known = records.more & (records.start_ts == had[0]) & (records.first_seqs <= had[1])
+    count = len(records) if known.all() else int(np.argmin(known))
+    return records.cut(count, len(records)), had if count == len(records) else None
+
+
+def _until(records: Records, reached: Position, end: Position, endpoint: Endpoint, wanted_ts: int) -> tuple[int, Position]:
+    """How many of ``records`` end at or before ``end``, and the position behind them; their positions must ascend from ``reached``."""
+    if not len(records):
+        return 0, reached
+    # A piece with others behind it lies where the record before its binlog ended.
+    ends = np.maximum.accumulate(np.where(records.more, 0, np.arange(1, len(records) + 1)))
+    suffixes = np.concatenate(([reached.suffix], records.suffixes))[ends]
+    offsets = np.concatenate(([reached.offset], records.offsets))[ends]
+    before_s = np.concatenate(([reached.suffix], suffixes[:-1]))
+    before_o = np.concatenate(([reached.offset], offsets[:-1]))
+    backwards = (suffixes < before_s) | ((suffixes == before_s) & (offsets < before_o))
+    if backwards.any():
+        place = int(np.argmax(backwards))
+        raise ProtocolViolation(
+            f"Pump {endpoint.pump} goes backwards in its log: from {int(before_s[place])}/{int(before_o[place])} to "
+            f"{int(suffixes[place])}/{int(offsets[place])}, reading above ts {wanted_ts}; if its data directory was replaced, "
+            "delete Spark's checkpoint directory"
+        )
+    inside = (suffixes < end.suffix) | ((suffixes == end.suffix) & (offsets <= np.where(records.more, end.offset - 1, end.offset)))
+    count = len(records) if inside.all() else int(np.argmin(inside))
+    return count, Position(int(suffixes[count - 1]), int(offsets[count - 1])) if count else reached
+
+
+def _require_ascending(records: Records, reached: int, endpoint: Endpoint) -> None:
+    before = np.concatenate(([reached], records.commit_ts[:-1]))
+    goes_on = np.concatenate(([False], records.more[:-1] & (records.first_seqs[1:] > records.first_seqs[:-1])))
+    wrong = (records.commit_ts < before) | ((records.commit_ts == before) & ~goes_on)
+    if wrong.any():
+        place = int(np.argmax(wrong))
+        raise ProtocolViolation(
+            f"Pump {endpoint.pump} goes backwards: commit_ts {int(records.commit_ts[place])} after {int(before[place])}; "
+            "sorted delivery promises strictly ascending commit_ts"
+        )
+
+
+def _require_raw(endpoint: Endpoint, greeting: Greeting) -> None:
+    if greeting.delivery != Delivery.RAW:
+        raise ConfigError(
+            f"Pump {endpoint.pump} at {endpoint.address} offers no raw delivery, which this checkpoint was made with: "
+            "use Pumps of this project, or delete Spark's checkpoint directory and set delivery=sorted"
+        )
+
+
+def purged(gc_ts: int, wanted_ts: int) -> bool:
+    """Whether binlogs above ``wanted_ts`` may be gone; ts 0 asks for whatever there is."""
+    return 0 < wanted_ts < gc_ts
+
+
+def purge_text(pump: str, gc_ts: int, wanted_ts: int) -> str:
+    """The words for a span that the Pump has collected."""
+    return (
+        f"Pump {pump} has collected binlogs that are still wanted: wanted above ts {wanted_ts} ({as_time(wanted_ts)}), "
+        f"oldest kept {gc_ts} ({as_time(gc_ts)})"
+    )

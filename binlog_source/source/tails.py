@@ -1,0 +1,448 @@
+"""What the driver knows of each Pump without reading payload: one background ``tip`` stream per Pump.
+
+``Tails`` lives in the driver-side worker. Threads fill it; ``latestOffset`` waits on its condition and reads ``views``.
+A real Pump knows no tip and answers sorted; then its tail reads commit_ts and length only, and knows no positions.
+
+Promises: a Pump that cannot be reached is tried for ever and holds R (``unreachable`` says so); one that says nothing for ``SILENT_SECONDS`` is asked
+again over a new connection, for its host may have vanished without a word (every Pump writes a fake after some seconds without a write); a Pump that breaks the protocol, or whose
+log is another one than was read (``seen.py``), leaves a ``fault`` that ``views`` raises. With ``fail_on_data_loss`` off the tail of another log
+begins anew at R, and its view says so (``TailView.anew``). Memory is some hundred bytes per step; small steps nobody has used yet are joined, and when a
+Pump has thousands of them, because another one holds R for hours, joined ever more coarsely, so that memory and planning do not grow with the log.
+A joined step is as valid as those that it was made of: it ends where the last of them does, with what is promised there, and has the bytes of all.
+Steps that are read stay known until R has passed what they hold; after a restart the tip, which begins there, tells them again.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import grpc
+
+from binlog_source.source.admission import Step, TailView
+from binlog_source.source.framing import Records, parse
+from binlog_source.source.offset import BinlogOffset, PumpMark, seen_of
+from binlog_source.source.pull import (
+    BARE_ENDS,
+    TIP,
+    Endpoint,
+    Pull,
+    damage_of,
+    kept_by_real,
+    purge_text,
+    purged,
+    refuse_damage,
+    renew,
+    silent_damage,
+)
+from binlog_source.wire.position import Position
+from binlog_source.wire.reason import reason
+from binlog_source.wire.seen import ANYWHERE, NO, Seen, refuse_replaced, replaced_text
+from schemas.errors import BinlogPurged, ConfigError, ProtocolViolation, PumpUnavailable, ReplicationError
+from schemas.events import Delivery
+from schemas.proto import binlog_pb2
+
+_JOIN_BELOW = 64 * 1024
+_MOST_STEPS = 4096
+"""From so many on steps are joined more coarsely, up to the size that batches are cut well at."""
+_MOST_AT_ALL = 16 * _MOST_STEPS
+"""From so many on they are joined whatever their size."""
+_FIRST_PAUSE, _LAST_PAUSE = 0.1, 2.0
+_NOWHERE = Position(0, 0)
+_MUTE_ENDS = 2
+SILENT_SECONDS = 30.0
+"""Well above any interval of fakes."""
+_FAR_FUTURE = (1 << 62) - 1
+
+_log = logging.getLogger(__name__)
+
+
+class Tail:
+    """One Pump's tail: a thread, and the steps it has learnt past what the stream has taken."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        from_ts: int,
+        changed: threading.Condition,
+        fail_on_data_loss: bool,
+        join_below: int,
+        seen: Seen | None = None,
+    ) -> None:
+        """``from_ts``: R; ``join_below``: up to this size steps may be joined; ``seen``: what the stream has read of the log."""
+        self.endpoint = endpoint
+        self.fault: ReplicationError | None = None
+        self.trouble = "not reached yet"
+        self.gc_ts = 0
+        self.last_news = time.monotonic()
+        self._resolved = from_ts
+        self._changed = changed
+        self._fail_on_data_loss = fail_on_data_loss
+        self._steps = _Steps(join_below)
+        self._waiting = _Steps(join_below)
+        self._base: Position | None = None
+        self._end = _NOWHERE
+        self._promised = from_ts
+        self._taken = Step(_NOWHERE, 0, from_ts, 0)
+        self._stopped = False
+        self._pull: Pull | None = None
+        self._listens_since = time.monotonic()
+        self._silent = False
+        self._heard_at = 0.0
+        self._knows_tip = True
+        self._bare_ends = self._mute = 0
+        self._known: set[str] = set()
+        self._seen = seen
+        self._tells = False
+        self._passed_ts = 0
+        self._anew = False
+        self._left: PumpMark | None = None
+        self._thread = threading.Thread(target=self._run, name=f"tail {endpoint.pump}", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread soon; does not wait."""
+        self._stopped = True
+        pull = self._pull
+        if pull is not None:
+            pull.cancel()
+
+    def watch(self) -> None:
+        """Give up on a connection that has been silent for long. Called often."""
+        pull = self._pull
+        if pull is not None and not self._silent and time.monotonic() - self._listens_since >= SILENT_SECONDS:
+            self._silent = True
+            pull.cancel()
+
+    def silence(self) -> str:
+        """What is the matter, and since when nothing is heard; empty: nothing."""
+        if not self.trouble or not self._heard_at:
+            return self.trouble
+        return f"{self.trouble}; last heard at {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(self._heard_at))} UTC"
+
+    def view(self, start: BinlogOffset) -> TailView | None:
+        """The steps past ``start``; None while the Pump has not told its log up to there. Call with the condition held."""
+        mark = start.pumps.get(self.endpoint.pump)
+        self._resolved = start.resolved_ts
+        self._leave(mark)
+        if self._base is None:
+            return None
+        anew, seen_ts = self._anew, 0 if mark is None or self._anew else mark.seen_ts
+        raw = start.delivery is Delivery.RAW
+        if raw and not self._knows_tip:
+            raise ConfigError(
+                f"Pump {self.endpoint.pump} at {self.endpoint.address} offers no raw delivery, which this stream uses: "
+                "use Pumps of this project, or set delivery=sorted with a new checkpoint directory"
+            )
+        if not raw:
+            self._pass_over(start.resolved_ts)
+            promise, seen_ts = max(self._taken.sorted_promise, start.resolved_ts), max(seen_ts, self._passed_ts)
+            return TailView(self._base, promise, tuple(self._steps), mark is None, anew=anew, seen_ts=seen_ts, tells=self._tells)
+        origin = self._base if mark is None or anew else mark.position
+        if self._end < origin:
+            # A new tail tells the log from R on: how much of it waits is known when it has come to where the stream is.
+            return None
+        self._take(origin)
+        self._release(start.resolved_ts)
+        taken = self._taken
+        promise = max(taken.raw_promise, start.resolved_ts)
+        return TailView(origin, promise, tuple(self._steps), mark is None, taken.max_ts, tuple(self._waiting), anew, seen_ts, self._tells)
+
+    def _leave(self, mark: PumpMark | None) -> None:
+        """The mark of the log that is no more holds until the stream has another one."""
+        if not self._anew or mark is None:
+            return
+        self._left = self._left or mark
+        self._anew = mark == self._left
+
+    def _pass_over(self, resolved_ts: int) -> None:
+        """Sorted: the steps up to R are done with."""
+        while self._steps and self._steps[0].sorted_promise <= resolved_ts:
+            self._taken = self._steps.popleft()
+            self._passed_ts = self._taken.sorted_promise if self._tells else 0
+
+    def _take(self, origin: Position) -> None:
+        """Raw: the steps up to ``origin`` are read."""
+        while self._steps and self._steps[0].position <= origin:
+            step = self._steps.popleft()
+            self._taken = replace(step, raw_promise=max(step.raw_promise, self._taken.raw_promise), size=0)
+            self._waiting.add(step)
+        if self._steps and self._taken.position < origin:
+            # A tip that began anew cuts the log elsewhere: of the step that the stream stopped in, part is read.
+            first = self._steps.popleft()
+            size = min(_between(self._taken.position, origin), first.size)
+            self._waiting.add(replace(first, position=origin, size=size))
+            self._steps.appendleft(replace(first, size=first.size - size))
+            self._taken = replace(self._taken, position=origin)
+
+    def _release(self, resolved_ts: int) -> None:
+        """Raw: forget what was read and holds nothing above R, and no Prewrite that waits for its outcome (the sorted promise tells)."""
+        waiting = self._waiting
+        while waiting and waiting[0].max_ts <= resolved_ts and waiting[0].max_ts < self._taken.sorted_promise:
+            waiting.popleft()
+
+    def _run(self) -> None:
+        pause = _FIRST_PAUSE
+        while not self._stopped:
+            try:
+                self.trouble = self._follow()
+            except PumpUnavailable as error:
+                self.trouble = str(error)
+            except ReplicationError as error:
+                with self._changed:
+                    self.fault = error
+                    self._changed.notify_all()
+                return
+            pause = _FIRST_PAUSE if time.monotonic() - self.last_news < _LAST_PAUSE else min(pause * 2, _LAST_PAUSE)
+            if not self._stopped:
+                time.sleep(pause)
+
+    def _follow(self) -> str:
+        """One connection: from the newest promise on, until it breaks; why it did."""
+        from_ts, seen = self._promised, self._seen
+        # Of a real Pump the last binlog that it gave is asked for again: as its first one it shows that the log is the same.
+        # When it gives not even that, twice in a row, that record may be what it cannot read, and it is asked for what follows.
+        believed, again = self._knows_tip, seen is not None and not self._knows_tip and self._mute < _MUTE_ENDS
+        self._listens_since, self._silent = time.monotonic(), False
+        self._pull = pull = Pull(self.endpoint, TIP, Position(0, seen.ts - 1 if seen and again else from_ts), known=self._known, seen=seen)
+        try:
+            tip: bool | None = None
+            news = False
+            for data in pull:
+                self._listens_since, self._heard_at = time.monotonic(), time.time()
+                records = parse(data, self.endpoint.pump)
+                if tip is None:
+                    tip = self._greeted(pull, from_ts)
+                    self._mute = 0
+                    if seen is not None and pull.greeting().seen == NO:
+                        return self._replaced(seen, pull.greeting().end)
+                    if seen is not None and not tip and believed:
+                        return "it is a real Pump"
+                    if seen is not None and again and not tip and len(records):
+                        first_ts = int(records.commit_ts[0])
+                        if first_ts != seen.ts and kept_by_real(self.endpoint, seen.ts) < seen.ts:
+                            return self._replaced(seen, None)
+                        records = records.cut(int(first_ts == seen.ts), len(records))
+                news = news or tip or len(records) > 0
+                self._bare_ends = 0 if news else self._bare_ends
+                with self._changed:
+                    if tip:
+                        self._learn_tip(records)
+                    else:
+                        self._learn_sorted(records)
+                    self.trouble = ""
+                    self.last_news = time.monotonic()
+                    self._changed.notify_all()
+            if not news and not pull.greeting().delivery:
+                self._mute += again and tip is None
+                self._ended_bare(from_ts)
+        except grpc.RpcError as error:
+            if self._silent:
+                renew(self.endpoint.address)
+                return f"silent for {SILENT_SECONDS:.0f} s; asking again over a new connection"
+            return self._broken(error)
+        finally:
+            self._pull = None
+            pull.cancel()
+        return "it ended the stream"
+
+    def _replaced(self, seen: Seen, end: Position | None) -> str:
+        """The log is another one: that is the end, or it is read from R on, as that of a Pump that has joined."""
+        text = replaced_text(self.endpoint.pump, seen, end)
+        if self._fail_on_data_loss:
+            refuse_replaced(text)
+        _log.warning("%s; going on with what it has because failOnDataLoss=false", text)
+        with self._changed:
+            self._base, self._end, self._promised = None, _NOWHERE, self._resolved
+            self._taken = Step(_NOWHERE, 0, self._resolved, 0)
+            self._waiting.clear()
+            self._steps.clear()
+            self._seen, self._anew, self._left, self._passed_ts = None, True, None, 0
+            self.last_news = time.monotonic()
+            self._changed.notify_all()
+        return text
+
+    def _broken(self, error: grpc.RpcError) -> str:
+        """The stream ended with an error: most pass, that of a damaged log does not."""
+        damage = damage_of(error, self.endpoint)
+        if damage is None:
+            return reason(error)
+        text = damage.text(self.endpoint.pump)
+        if self._fail_on_data_loss:
+            refuse_damage(damage, text)
+        _log.warning("%s; going on without it because failOnDataLoss=false", text)
+        self._known.add(damage.place)
+        return text
+
+    def _ended_bare(self, after_ts: int) -> None:
+        """A real Pump ended the pull with nothing in it. When it does so each time, its next record is damaged: the readers of the batch tell of it."""
+        self._bare_ends += 1
+        if self._bare_ends < BARE_ENDS:
+            return
+        self._bare_ends = 0
+        damage, text = silent_damage(self.endpoint, after_ts, _FAR_FUTURE)
+        if self._fail_on_data_loss:
+            refuse_damage(damage, text)
+        _log.warning("%s; going on without it because failOnDataLoss=false", text)
+        with self._changed:
+            self._base = self._base or _NOWHERE
+            self._promised = damage.upto_ts
+            # what lies before the damage is no way to what lies behind it
+            self._seen = None
+            self._steps.add(Step(_NOWHERE, 0, damage.upto_ts, 0))
+            self._changed.notify_all()
+
+    def _greeted(self, pull: Pull, from_ts: int) -> bool:
+        greeting = pull.greeting()
+        first = self._base is None
+        gc_ts = greeting.gc_ts if greeting.delivery or not first else kept_by_real(self.endpoint, from_ts)
+        if first:
+            self.gc_ts = greeting.gc_ts
+        if purged(gc_ts, from_ts) and first:
+            text = purge_text(self.endpoint.pump, gc_ts, from_ts)
+            if self._fail_on_data_loss:
+                raise BinlogPurged(text + "; load a fresh snapshot of the upstream, or set failOnDataLoss=false to go on with a gap")
+            _log.warning("%s; going on with a gap because failOnDataLoss=false", text)
+        self._knows_tip = greeting.delivery == TIP
+        self._tells = greeting.end is not None or not self._knows_tip
+        return self._knows_tip
+
+    def _learn_tip(self, records: Records) -> None:
+        for i in range(len(records)):
+            position = Position(int(records.suffixes[i]), int(records.offsets[i]))
+            raw_promise, sorted_promise = int(records.start_ts[i]), int(records.commit_ts[i])
+            max_ts = _max_ts(bytes(records.payloads[i])) or max(raw_promise, sorted_promise)
+            if self._base is None:
+                self._base = self._end = position
+                self._taken = replace(self._taken, position=position)
+            elif position > self._end:
+                size = _between(self._end, position)
+                self._end = position
+                self._steps.add(Step(position, raw_promise, sorted_promise, size, max_ts))
+                self._note_seen(Seen(position, max_ts if self._tells else 0))
+            elif position == self._end and not self._steps:
+                # Nothing lies behind the base: the promises there are all there is to learn.
+                self._taken = Step(position, max(raw_promise, self._taken.raw_promise), sorted_promise, 0, max_ts)
+            self._promised = max(self._promised, sorted_promise)
+
+    def _learn_sorted(self, records: Records) -> None:
+        if self._base is None:
+            self._base = _NOWHERE
+        for commit_ts, payload in zip(records.commit_ts.tolist(), records.payloads, strict=True):
+            if commit_ts <= self._promised:
+                raise ProtocolViolation(
+                    f"Pump {self.endpoint.pump} goes backwards: commit_ts {commit_ts} after {self._promised}; "
+                    "sorted delivery promises strictly ascending commit_ts"
+                )
+            self._promised = commit_ts
+            self._note_seen(Seen(ANYWHERE, commit_ts))
+            self._steps.add(Step(_NOWHERE, 0, commit_ts, len(payload)))
+
+    def _note_seen(self, seen: Seen) -> None:
+        """What the Pump has told is what its log must hold when it is asked again; while it tells what was read long ago, that is more."""
+        if self._seen is None or (seen.position >= self._seen.position and seen.ts >= self._seen.ts):
+            self._seen = seen
+
+
+class _Steps(deque[Step]):
+    """Steps in log order; small neighbours are joined, for they may come many times a second while R stands still."""
+
+    def __init__(self, coarsest: int) -> None:
+        """``coarsest``: the size up to which they may be joined, at least while they are not too many."""
+        super().__init__()
+        self._coarsest = coarsest
+        self._finest = self._below = min(coarsest, _JOIN_BELOW)
+
+    def add(self, step: Step) -> None:
+        """One more at the end."""
+        if not self:
+            self._below = self._finest
+        self._put(step)
+        if len(self) > (_MOST_STEPS if self._below < self._coarsest else _MOST_AT_ALL):
+            self._below *= 2
+            steps = list(self)
+            self.clear()
+            for each in steps:
+                self._put(each)
+
+    def _put(self, step: Step) -> None:
+        if self and self[-1].size + step.size < self._below:
+            last = self.pop()
+            step = replace(step, raw_promise=max(last.raw_promise, step.raw_promise), size=last.size + step.size)
+        self.append(step)
+
+
+def _between(begin: Position, end: Position) -> int:
+    """Bytes of log from ``begin`` to ``end``, of which a new file hides those at the end of the old one."""
+    return end.offset - begin.offset if begin.suffix == end.suffix else end.offset
+
+
+def _max_ts(payload: bytes) -> int:
+    """The ts of the fake in a tip message; 0 when a Pump sends none."""
+    return int(binlog_pb2.Binlog.FromString(payload).commit_ts) if payload else 0
+
+
+class Tails:
+    """The tails of all Pumps, under one condition that is notified at any news."""
+
+    def __init__(self, fail_on_data_loss: bool, join_below: int = _JOIN_BELOW) -> None:
+        """``join_below``: up to this size steps may be joined, a batch is cut between steps; up to 64 KiB they are joined at once, beyond only when they are many."""
+        self.changed = threading.Condition()
+        self._fail_on_data_loss = fail_on_data_loss
+        self._join_below = join_below
+        self._tails: dict[str, Tail] = {}
+
+    def follow(self, endpoints: Mapping[str, Endpoint], from_ts: int, start: BinlogOffset | None = None) -> None:
+        """Have exactly the tails of ``endpoints``: new ones start at ``from_ts``, the others end. ``start``: where the stream is."""
+        for pump in [p for p, tail in self._tails.items() if endpoints.get(p) != tail.endpoint]:
+            self._tails.pop(pump).stop()
+        for pump, endpoint in endpoints.items():
+            if pump not in self._tails:
+                seen = seen_of(start, pump) if start is not None else None
+                self._tails[pump] = Tail(endpoint, from_ts, self.changed, self._fail_on_data_loss, self._join_below, seen)
+
+    def views(self, start: BinlogOffset) -> dict[str, TailView] | None:
+        """Every Pump's view past ``start``; None while one has not answered. Call with the condition held.
+
+        Raises:
+            ReplicationError: a Pump broke the protocol, or has collected what is wanted.
+        """
+        for tail in self._tails.values():
+            tail.watch()
+            if tail.fault is not None:
+                raise tail.fault
+        views = {pump: tail.view(start) for pump, tail in self._tails.items()}
+        known = {pump: view for pump, view in views.items() if view is not None}
+        return known if len(known) == len(views) and known else None
+
+    def readable(self, start: BinlogOffset) -> dict[str, TailView] | None:
+        """``views``, without the steps of Pumps that cannot be read now: a batch that takes one would wait for its Pump, and so would all others."""
+        views = self.views(start)
+        if views is None:
+            return None
+        return {pump: replace(view, steps=()) if self._tails[pump].trouble else view for pump, view in views.items()}
+
+    def wait(self, accept: Callable[[], bool], seconds: float) -> bool:
+        """Wait until ``accept``, asked with the condition held at any news, or ``seconds`` have passed."""
+        with self.changed:
+            return self.changed.wait_for(accept, seconds)
+
+    def gc_ts(self) -> int:
+        """The highest ts up to which a Pump had collected when it was reached; 0 for a real one, which does not say."""
+        return max((tail.gc_ts for tail in self._tails.values()), default=0)
+
+    def quiet_for(self) -> float:
+        """Seconds since any Pump said anything."""
+        return time.monotonic() - max((tail.last_news for tail in self._tails.values()), default=0.0)
+
+    def unreachable(self) -> dict[str, str]:
+        """Pumps without a working stream, and why."""
+        return {pump: tail.silence() for pump, tail in self._tails.items() if tail.trouble}
+
+    def stop(self) -> None:
+        """End all tails."""
+        for tail in self._tails.values():
+            tail.stop()
+        self._tails = {}

@@ -1,0 +1,10 @@
+"""Why a gRPC call failed, in words."""
+
+import grpc
+
+
+def reason(error: grpc.RpcError) -> str:
+    """The code and text of a failed call."""
+    if isinstance(error, grpc.Call):
+        return f"{error.code().name}: {error.details()}"
+    return str(error)

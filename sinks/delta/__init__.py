@@ -1,0 +1,1 @@
+"""Tables in Delta beside the target: checkpoints and findings."""

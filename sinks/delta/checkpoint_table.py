@@ -1,0 +1,422 @@
+"""The Delta table ``checkpoint``: a row for every batch, appended behind the stream's back. [spark]
+
+Promises: ``record`` never waits for Spark, Delta or the disk. One background thread writes, several batches a commit, each batch once:
+``txnAppId`` is the query's id and ``txnVersion`` the newest batch id of the commit, and batches that the table already holds are left
+out, because Delta would skip the whole commit in silence. What cannot be written is kept, tried again and reported.
+The table tells people what happened and, when Spark's checkpoint directory is lost, where to resume; the target's own row stays the truth.
+"""
+
+import datetime
+import logging
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from conf import faults
+from schemas.errors import ReplicationError
+from schemas.events import physical_ms
+from schemas.findings import Finding
+
+_log = logging.getLogger(__name__)
+
+COMMIT_SECONDS = 10.0
+"""Between two commits of the writer, which take the batches of that time together."""
+FILLED_UP = -1
+"""``batch_id`` of a row that was taken from the target at start."""
+
+SCHEMA = pa.schema(
+    [
+        pa.field("app_id", pa.string()),
+        pa.field("batch_id", pa.int64()),
+        pa.field("from_ts", pa.int64()),
+        pa.field("resolved_ts", pa.int64()),
+        pa.field("resolved_at", pa.timestamp("us", tz="UTC")),
+        pa.field("schema_version", pa.int64()),
+        pa.field("consistent", pa.bool_()),
+        pa.field("rows", pa.int64()),
+        pa.field("transactions", pa.int64()),
+        pa.field("ddls", pa.int64()),
+        pa.field("bytes", pa.int64()),
+        pa.field("timings", pa.map_(pa.string(), pa.float64())),
+        pa.field("notes", pa.list_(pa.string())),
+        pa.field("recorded_at", pa.timestamp("us", tz="UTC")),
+        pa.field("target", pa.string()),
+    ]
+)
+"""The table's columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRow:
+    """One batch, as the table keeps it."""
+
+    batch_id: int
+    from_ts: int
+    """Exclusive."""
+    resolved_ts: int
+    """Inclusive: everything up to here is in the target."""
+    schema_version: int = 0
+    consistent: bool = True
+    rows: int = 0
+    """Row events."""
+    transactions: int = 0
+    ddls: int = 0
+    bytes: int = 0
+    """Of row images."""
+    timings: Mapping[str, float] = field(default_factory=dict)
+    """Wall seconds by stage."""
+    notes: Sequence[str] = ()
+    """Where the row comes from, if not from a batch."""
+    findings: Sequence[Finding] = ()
+    """They go to a table of their own (``sinks.delta.findings_table``)."""
+    recorded_at: datetime.datetime = field(default_factory=lambda: datetime.datetime.now(datetime.UTC))
+
+    @property
+    def resolved_at(self) -> datetime.datetime:
+        """``resolved_ts`` as a moment."""
+        return datetime.datetime.fromtimestamp(physical_ms(self.resolved_ts) / 1000, datetime.UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """What the table already holds."""
+
+    batch_id: int = -1
+    """Newest batch of this query."""
+    resolved_ts: int = 0
+    """What the newest row of this target says, of any query; lower than rows before it where the target was restored."""
+    recorded_at: datetime.datetime | None = None
+    """When that row was recorded; None = there is none."""
+
+
+class CheckpointTable(Protocol):
+    """Where the rows go; tests have one without Spark."""
+
+    def newest(self) -> Newest:
+        """What is there."""
+
+    def append(self, rows: Sequence[CheckpointRow]) -> None:
+        """Add rows in one commit."""
+
+
+class FindingsTable(Protocol):
+    """Where the findings of the batches go."""
+
+    def append(self, rows: Sequence[CheckpointRow]) -> None:
+        """Add what is not there yet of their findings."""
+
+
+class Maintenance(Protocol):
+    """What is done to the tables between two commits (``sinks.delta.maintenance``)."""
+
+    def look(self) -> None:
+        """A commit was made, and nothing waits for the next."""
+
+    def end(self) -> None:
+        """No more of it, at once; from any thread."""
+
+
+class DeltaCheckpoint:
+    """The background writer."""
+
+    def __init__(
+        self,
+        spark: SparkSession | None,
+        path: str,
+        app_id: str,
+        target: str,
+        *,
+        interval: float = COMMIT_SECONDS,
+        retry_after: float = 5.0,
+        table: CheckpointTable | None = None,
+        findings: FindingsTable | None = None,
+        maintenance: Maintenance | None = None,
+    ) -> None:
+        """Start the thread.
+
+        Args:
+            spark: the session whose JVM writes.
+            path: directory or URI of the table; made with the first commit.
+            app_id: the streaming query's id.
+            target: identity of the target that the rows speak of.
+            interval: seconds between two commits.
+            retry_after: seconds after which a failed commit is tried again.
+            table: stands in for Delta in tests.
+            findings: gets each batch's findings before its row is written.
+            maintenance: may take its time after a commit, while nobody waits.
+        """
+        self._path = path
+        self._table = table
+        self._findings = findings
+        self._maintenance = maintenance
+        self._spark = spark
+        self._app_id = app_id
+        self._target = target
+        self._interval = interval
+        self._retry_after = retry_after
+        self._news = threading.Condition()
+        self._rows: list[CheckpointRow] = []
+        self._hurry = False
+        self._closing = False
+        self._attempts = 0
+        self._newest: Newest | None = None
+        self._failure: ReplicationError | None = None
+        self._thread = threading.Thread(target=self._run, name="delta-checkpoint", daemon=True)
+        self._thread.start()
+
+    @property
+    def failure(self) -> ReplicationError | None:
+        """Why the last commit failed; None when it did not."""
+        return self._failure
+
+    @property
+    def pending(self) -> int:
+        """Rows not yet in the table."""
+        with self._news:
+            return len(self._rows)
+
+    def record(self, row: CheckpointRow) -> None:
+        """Hand a batch over; returns at once."""
+        with self._news:
+            self._rows.append(row)
+            self._news.notify_all()
+
+    def fill_up(self, commit_ts: int, schema_version: int, consistent: bool = True) -> None:
+        """Tell what the target's checkpoint says at start; it becomes a row when the table is behind it."""
+        note = "taken from the target's checkpoint: the batches up to here were applied but not recorded"
+        self.record(CheckpointRow(FILLED_UP, 0, commit_ts, schema_version, consistent, notes=(note,)))
+
+    def hurry(self) -> None:
+        """Have what is there written now instead of with the next batches."""
+        with self._news:
+            self._hurry = True
+            self._news.notify_all()
+
+    def flush(self, timeout: float = 60.0) -> None:
+        """Wait until everything recorded before is in the table.
+
+        Raises:
+            ReplicationError: a commit failed meanwhile, or it takes longer than ``timeout`` seconds.
+        """
+        with self._news:
+            before = self._attempts
+            self._hurry = True
+            self._news.notify_all()
+            done = self._news.wait_for(
+                lambda: not self._rows or (self._attempts > before and self._failure) or not self._thread.is_alive(), timeout
+            )
+            if self._rows:
+                left = f"{len(self._rows)} rows are not in the Delta table {self._path}"
+                raise self._failure if done and self._failure else ReplicationError(f"{left} after {timeout:.0f} s")
+
+    def close(self, timeout: float = 60.0) -> None:
+        """Flush and end the thread; safe to call twice.
+
+        Raises:
+            ReplicationError: rows could not be written. The next start fills the table up from the target.
+        """
+        if self._maintenance is not None:
+            self._maintenance.end()
+        try:
+            self.flush(timeout)
+        finally:
+            with self._news:
+                self._closing = True
+                self._news.notify_all()
+            self._thread.join(timeout)
+
+    def _run(self) -> None:
+        while True:
+            with self._news:
+                self._news.wait_for(lambda: self._rows or self._closing)
+                if self._closing:
+                    return
+                # The first commit of a run, like every other, waits a little: batches come in groups.
+                self._news.wait_for(lambda: self._hurry or self._closing, self._retry_after if self._failure else self._interval)
+                self._hurry = False
+                rows = tuple(self._rows)
+            failure = self._write(rows)
+            with self._news:
+                self._attempts += 1
+                self._failure = failure
+                if failure is None:
+                    del self._rows[: len(rows)]
+                self._news.notify_all()
+                idle = failure is None and not self._hurry and not self._closing
+            if idle and self._maintenance is not None:
+                self._maintenance.look()
+
+    def _write(self, rows: Sequence[CheckpointRow]) -> ReplicationError | None:
+        try:
+            if self._findings is not None:
+                self._findings.append(rows)
+            if self._table is None:
+                self._table = DeltaTable(self._spark, self._path, self._app_id, self._target)
+            if self._newest is None:
+                self._newest = self._table.newest()
+            new = missing_rows(rows, self._newest)
+            if new:
+                faults.point("before-delta")
+                self._table.append(new)
+                faults.point("after-delta")
+                batch_id = max(self._newest.batch_id, *(r.batch_id for r in new))
+                self._newest = Newest(batch_id, new[-1].resolved_ts, new[-1].recorded_at)
+        except (PySparkException, Py4JError, OSError) as error:
+            # Nobody knows whether the commit happened, or whether another writer got in between: look again before the next try.
+            self._newest = None
+            text = f"cannot write {len(rows)} rows to the Delta table {self._path}: {_first_line(error)}; they are kept and tried again"
+            _log.warning(text)
+            return ReplicationError(text)
+        return None
+
+
+def missing_rows(rows: Sequence[CheckpointRow], newest: Newest) -> list[CheckpointRow]:
+    """The rows that the table lacks, each batch once, in order. Pure."""
+    found: list[CheckpointRow] = []
+    batch_id, resolved_ts = newest.batch_id, newest.resolved_ts
+    for row in rows:
+        if _says_more(row, resolved_ts, newest) if row.batch_id == FILLED_UP else row.batch_id > batch_id:
+            found.append(row)
+            batch_id, resolved_ts = max(batch_id, row.batch_id), row.resolved_ts
+    return found
+
+
+def _says_more(filled_up: CheckpointRow, resolved_ts: int, newest: Newest) -> bool:
+    """Whether the target is not where the table has it: ahead, or behind after it was restored; and the row is not one of an append whose answer was lost."""
+    return filled_up.resolved_ts != resolved_ts and (newest.recorded_at is None or filled_up.recorded_at > newest.recorded_at)
+
+
+def latest(spark: SparkSession, path: str) -> CheckpointRow | None:
+    """The row that was recorded last; None when there is no table or no row."""
+    if not is_table(spark, path):
+        return None
+    found = _rows(spark, path).orderBy(F.desc("recorded_at"), F.desc("resolved_ts")).limit(1).toArrow().to_pylist()
+    if not found:
+        return None
+    row: dict[str, Any] = found[0]
+    for name in ("app_id", "resolved_at", "target"):
+        del row[name]
+    return CheckpointRow(**row | {"timings": dict(row["timings"] or ()), "notes": tuple(row["notes"] or ())})
+
+
+def places(spark: SparkSession, path: str, target: str) -> tuple[int | None, int | None]:
+    """The resolved_ts of the row that was recorded last for ``target``, and for any other or no named one; None = there is none."""
+    if not is_table(spark, path):
+        return None, None
+    mine = F.coalesce(F.col("target") == target, F.lit(False))
+    row = _rows(spark, path).agg(_last_resolved(mine), _last_resolved(~mine)).toArrow().to_pylist()[0]
+    of_target, of_others = row.values()
+    return of_target, of_others
+
+
+def _rows(spark: SparkSession, path: str) -> DataFrame:
+    """The table's columns of today, with ``target`` null where a release that kept no identity made it."""
+    rows = spark.read.format("delta").load(path)
+    if "target" not in rows.columns:
+        rows = rows.withColumn("target", F.lit(None).cast("string"))
+    return rows.select(*SCHEMA.names)
+
+
+def _last_resolved(which: Column) -> Column:
+    return F.max_by(F.when(which, F.col("resolved_ts")), F.when(which, F.struct("recorded_at", "resolved_ts")))
+
+
+class DeltaTable:
+    """The real ``CheckpointTable``."""
+
+    def __init__(self, spark: SparkSession | None, path: str, app_id: str, target: str) -> None:
+        """A session of its own, so that its settings disturb nobody."""
+        if spark is None:
+            raise ReplicationError("a Delta checkpoint needs a Spark session")
+        self._spark = spark.newSession()
+        self._path = path
+        self._app_id = app_id
+        self._target = target
+        for name, value in SETTINGS.items():
+            self._spark.conf.set(name, value)
+
+    def newest(self) -> Newest:
+        """One Spark job over the table."""
+        if not is_table(self._spark, self._path):
+            return Newest()
+        mine = F.when(F.col("app_id") == self._app_id, F.col("batch_id"))
+        of_target = F.col("target") == self._target
+        last_at = F.max(F.when(of_target, F.col("recorded_at")))
+        row = _rows(self._spark, self._path).agg(F.max(mine), _last_resolved(of_target), last_at).toArrow().to_pylist()[0]
+        batch_id, resolved_ts, recorded_at = row.values()
+        return Newest(-1 if batch_id is None else batch_id, resolved_ts or 0, recorded_at)
+
+    def append(self, rows: Sequence[CheckpointRow]) -> None:
+        """One commit of one file."""
+        version = max(r.batch_id for r in rows)
+        writer = self._spark.createDataFrame(as_table(rows, self._app_id, self._target)).coalesce(1).write.format("delta").mode("append")
+        writer = writer.option("mergeSchema", "true")  # tables of a release that kept no identity
+        if version >= 0:
+            writer = writer.option("txnAppId", self._app_id).option("txnVersion", str(version))
+        writer.save(self._path)
+
+
+def as_table(rows: Sequence[CheckpointRow], app_id: str, target: str) -> pa.Table:
+    """Rows as Arrow, in ``SCHEMA``."""
+    return pa.Table.from_pylist(
+        [
+            {
+                "app_id": app_id,
+                "batch_id": r.batch_id,
+                "from_ts": r.from_ts,
+                "resolved_ts": r.resolved_ts,
+                "resolved_at": r.resolved_at,
+                "schema_version": r.schema_version,
+                "consistent": r.consistent,
+                "rows": r.rows,
+                "transactions": r.transactions,
+                "ddls": r.ddls,
+                "bytes": r.bytes,
+                "timings": list(r.timings.items()),
+                "notes": list(r.notes),
+                "recorded_at": r.recorded_at,
+                "target": target,
+            }
+            for r in rows
+        ],
+        schema=SCHEMA,
+    )
+
+
+SETTINGS = {
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.databricks.delta.stats.collect": "false",
+    # Two files fewer a commit; a table of so few files needs none to be read quickly.
+    "spark.databricks.delta.writeChecksumFile.enabled": "false",
+    # These three made a commit of a few rows a quarter cheaper; it runs beside the batches on the same cores.
+    "spark.databricks.delta.properties.defaults.checkpointInterval": "100",
+    "spark.databricks.delta.history.metricsEnabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.shuffle.partitions": "1",
+}
+
+
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+
+
+def is_table(spark: SparkSession, path: str) -> bool:
+    """Whether a Delta table is there."""
+    if not _URI.match(path):
+        # Without the detour over the JVM: this stands in the way of every start.
+        return any((Path(path) / "_delta_log").glob("*.json"))
+    from delta.tables import DeltaTable as Delta
+
+    return bool(Delta.isDeltaTable(spark, path))
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"

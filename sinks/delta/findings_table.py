@@ -1,0 +1,111 @@
+"""The Delta table ``findings``, beside ``checkpoint``: everything that was not as the binlogs say it must be. [spark]
+
+Promises: written by the background writer of ``sinks.delta.checkpoint_table`` before the checkpoint row of the same batch, each batch once
+(``txnAppId``, ``txnVersion``). Keys and words are whole here whatever ``log-row-data`` says: mind who may read the table.
+What a crash may lose: findings of a transaction that is committed in the target while its batch's row is not yet in Delta; the log has them.
+"""
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from schemas.events import physical_ms
+from schemas.findings import Finding
+from sinks.delta.checkpoint_table import FILLED_UP, SETTINGS, CheckpointRow, is_table
+
+SCHEMA = pa.schema(
+    [
+        pa.field("app_id", pa.string()),
+        pa.field("batch_id", pa.int64()),
+        pa.field("resolved_ts", pa.int64()),
+        pa.field("kind", pa.string()),
+        pa.field("table", pa.string()),
+        pa.field("commit_ts", pa.int64()),
+        pa.field("committed_at", pa.timestamp("us", tz="UTC")),
+        pa.field("key", pa.string()),
+        pa.field("wanted", pa.int64()),
+        pa.field("found", pa.int64()),
+        pa.field("words", pa.string()),
+        pa.field("recorded_at", pa.timestamp("us", tz="UTC")),
+    ]
+)
+"""The table's columns. ``batch_id`` -1: of a span that was finished at start. What is unknown is null."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the table already holds."""
+
+    batch_id: int = -1
+    """Newest batch of this query."""
+    replayed_ts: int = 0
+    """End of the newest span that was finished at start."""
+
+
+def missing_findings(rows: Sequence[CheckpointRow], known: Known) -> list[CheckpointRow]:
+    """The batches with findings that the table lacks, in order. Pure."""
+    return [
+        r for r in rows if r.findings and (r.resolved_ts > known.replayed_ts if r.batch_id == FILLED_UP else r.batch_id > known.batch_id)
+    ]
+
+
+class DeltaFindings:
+    """The table; made with the first finding."""
+
+    def __init__(self, spark: SparkSession, path: str, app_id: str) -> None:
+        """Nothing is touched before ``append``."""
+        self._parent = spark
+        self._spark: SparkSession | None = None
+        self._path = path
+        self._app_id = app_id
+
+    def append(self, rows: Sequence[CheckpointRow]) -> None:
+        """Add what the table lacks of the findings of ``rows``, in one commit."""
+        if not any(r.findings for r in rows):
+            return
+        if self._spark is None:
+            self._spark = self._parent.newSession()
+            for name, value in SETTINGS.items():
+                self._spark.conf.set(name, value)
+        new = missing_findings(rows, self._known(self._spark))
+        if not new:
+            return
+        version = max(r.batch_id for r in new)
+        writer = self._spark.createDataFrame(as_table(new, self._app_id)).coalesce(1).write.format("delta").mode("append")
+        if version >= 0:
+            writer = writer.option("txnAppId", self._app_id).option("txnVersion", str(version))
+        writer.save(self._path)
+
+    def _known(self, spark: SparkSession) -> Known:
+        if not is_table(spark, self._path):
+            return Known()
+        mine = F.max(F.when(F.col("app_id") == self._app_id, F.col("batch_id")))
+        replayed = F.max(F.when(F.col("batch_id") == FILLED_UP, F.col("resolved_ts")))
+        batch_id, ts = spark.read.format("delta").load(self._path).agg(mine, replayed).toArrow().to_pylist()[0].values()
+        return Known(-1 if batch_id is None else batch_id, ts or 0)
+
+
+def as_table(rows: Sequence[CheckpointRow], app_id: str) -> pa.Table:
+    """The findings of ``rows`` as Arrow, in ``SCHEMA``."""
+    return pa.Table.from_pylist([_values(row, f) | {"app_id": app_id} for row in rows for f in row.findings], schema=SCHEMA)
+
+
+def _values(row: CheckpointRow, finding: Finding) -> dict[str, object]:
+    ts = finding.commit_ts
+    return {
+        "batch_id": row.batch_id,
+        "resolved_ts": row.resolved_ts,
+        "kind": str(finding.kind),
+        "table": finding.table or None,
+        "commit_ts": ts or None,
+        "committed_at": datetime.datetime.fromtimestamp(physical_ms(ts) / 1000, datetime.UTC) if ts else None,
+        "key": finding.key or None,
+        "wanted": finding.wanted if finding.wanted >= 0 else None,
+        "found": finding.found if finding.found >= 0 else None,
+        "words": finding.words,
+        "recorded_at": row.recorded_at,
+    }

@@ -1,0 +1,63 @@
+"""Waits until the DDL history holds what a batch needs: the jobs of its DDLs, and the tables and versions of its rows. IO through the feed.
+
+A status port that restarts meanwhile is waited out, for ``history-timeout`` at most.
+
+Promises: returns when every job is there and every table is known; rows of a schema version that is newer than any job wait at
+most ``history-lag`` seconds, once per version, because such a version may just be a state in the middle of a running job.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from conf.model import ApplyConfig
+from schemas.errors import HistoryUnavailable, SchemaMismatch
+from schemas.history import SchemaHistory
+from sinks.engine.history_feed import HistoryFeed
+from sinks.engine.segments import Touch
+
+_PAUSE = 0.1
+_log = logging.getLogger(__name__)
+
+
+def complete_history(
+    feed: HistoryFeed, job_ids: Sequence[int], touches: Sequence[Touch], waited_for: set[int], config: ApplyConfig
+) -> None:
+    """Poll the feed until it is complete enough; ``waited_for`` remembers the schema versions that were waited for.
+
+    Raises:
+        HistoryUnavailable: a job did not appear within ``history-timeout``, or the history could not be read for so long.
+        SchemaMismatch: a table did not.
+    """
+    for job_id in job_ids:
+        if feed.snapshot().job(job_id) is None:
+            feed.wait_for_job(job_id, config.history_timeout)
+    ahead = {t.schema_version for t in touches if t.schema_version > feed.snapshot().newest_version} - waited_for
+    if ahead:
+        _poll(feed, lambda h: h.newest_version >= max(ahead), config)
+        waited_for |= ahead
+    unknown = [t for t in touches if t.table_id not in feed.snapshot().tracks]
+    if unknown and not _poll(feed, lambda h: all(t.table_id in h.tracks for t in unknown), config):
+        first = next(t for t in unknown if t.table_id not in feed.snapshot().tracks)
+        raise SchemaMismatch(
+            f"table id {first.table_id}: {first.events} row events from commit_ts {first.first_commit_ts} on (schema version {first.schema_version}), "
+            f"but the DDL history has no such table after {config.history_lag:g} s; check that ddl-history is the history of this cluster"
+        )
+
+
+def _poll(feed: HistoryFeed, enough: Callable[[SchemaHistory], bool], config: ApplyConfig) -> bool:
+    """Ask until it is enough; False when it is not after ``history-lag`` seconds of answers."""
+    begun = time.monotonic()
+    deadline = begun + config.history_lag
+    while True:
+        try:
+            if enough(feed.refresh()):
+                return True
+            if feed.is_recorded or time.monotonic() >= deadline:
+                return False
+        except HistoryUnavailable as error:
+            if feed.is_recorded or time.monotonic() - begun >= config.history_timeout:
+                raise
+            _log.warning("the DDL history is waited for: %s", error)
+            deadline = time.monotonic() + config.history_lag
+        time.sleep(_PAUSE)

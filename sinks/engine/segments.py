@@ -1,0 +1,297 @@
+"""Splits a span of transactions at its DDLs: which rows go before which job, and what the tables look like for them.
+
+Promises: pure. The steps, in order, cover (from_ts, to_ts] without a gap, and after each of them everything with
+``commit_ts <= `` its ``commit_ts`` (``upto_ts``) is in the target. Rules:
+
+* A DDL binlog is a barrier: rows with a lower commit_ts go before it.
+* No step of their own have: ``SELECT SETVAL``, DROP COLUMN's delete-only twin (it marks the table as dropping), jobs that were cancelled,
+  rolled back or came to nothing, types that no target can hold, and jobs already applied.
+* A row whose schema_version includes a job of its table whose binlog was not read yet has that job, and the unread jobs it builds on,
+  executed before the first such row (``early``); the job's own binlog is then a no-op. ``AppliedJobs`` carries that on.
+* So has a job that its table's rows need although their schema_version is lower (``sinks.engine.early``).
+* The tables of a RowsStep are those of the target then: per table the newer of the version of the DDL binlogs read and of its early jobs.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from schemas.ddl_tokens import significant
+from schemas.errors import HistoryUnavailable
+from schemas.events import SchemaVersion
+from schemas.history import Job, JobType, SchemaHistory, TableAt
+from schemas.jobs import DELETE_ONLY, SCHEMA_JOBS
+from sinks.engine.early import needed_early
+
+
+@dataclass(frozen=True, slots=True)
+class DdlEvent:
+    """One DDL binlog."""
+
+    commit_ts: int
+    job_id: int
+    query: str
+    schema_state: int
+
+    @property
+    def is_setval(self) -> bool:
+        """A sequence's cache was refilled: text of a DDL, but no job behind it (ddl.md 1)."""
+        tokens = significant(self.query[:80])
+        return len(tokens) > 1 and tokens[0].word == "SELECT" and tokens[1].word == "SETVAL"
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """Row events of one table and one schema version in the batch."""
+
+    table_id: int
+    schema_version: int
+    first_commit_ts: int
+    events: int
+    last_commit_ts: int = 0
+    """0 = unknown: then they may reach up to the end of the span, and every later step counts them too."""
+    bytes: int = 0
+    """Of row images."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedJobs:
+    """Which jobs the target has: all up to ``version``, and those of ``early`` beyond it."""
+
+    version: int
+    early: frozenset[int] = frozenset()
+    """Ids of jobs executed before their binlog was read."""
+    dropping: frozenset[int] = frozenset()
+    """Table ids between the two binlogs of a DROP COLUMN."""
+
+    def __contains__(self, job: Job) -> bool:
+        """The target has this job already."""
+        return job.version <= self.version or job.id in self.early
+
+    def version_of(self, table_id: int, history: SchemaHistory) -> int:
+        """The version that this table has in the target."""
+        if not self.early:
+            return self.version
+        newer = (j.version for j in history.jobs_of_table(table_id, self.version, history.newest_version) if j.id in self.early)
+        return max(newer, default=SchemaVersion(self.version))
+
+    def table(self, table_id: int, history: SchemaHistory) -> TableAt | None:
+        """The table as it is in the target."""
+        return history.table_at(table_id, self.version_of(table_id, history), dropping=table_id in self.dropping)
+
+    def with_early(self, job: Job) -> "AppliedJobs":
+        """After ``job`` was executed ahead of its binlog."""
+        return replace(self, early=self.early | {job.id}, dropping=self.dropping - {job.table_id})
+
+    def with_binlog(self, job: Job, history: SchemaHistory) -> "AppliedJobs":
+        """After the binlog of ``job`` was read and, if need be, executed."""
+        version = max(self.version, job.version)
+        left = frozenset(i for i in self.early if (j := history.job(i)) is not None and j.version > version)
+        return AppliedJobs(version, left, self.dropping - {job.table_id})
+
+    def with_dropping(self, table_id: int) -> "AppliedJobs":
+        """After the delete-only binlog of a DROP COLUMN was read."""
+        return replace(self, dropping=self.dropping | {table_id})
+
+
+@dataclass(frozen=True, slots=True)
+class RowsStep:
+    """Rows with ``after_ts < commit_ts <= upto_ts``; the last step of a span may have none."""
+
+    after_ts: int
+    upto_ts: int
+    row_events: int
+    """Exact when no touch reaches over a cut, else an upper bound; 0 = surely none."""
+    tables: Mapping[int, TableAt]
+    row_bytes: int = 0
+    """Of their images, exact or a bound as ``row_events`` is."""
+    gone: frozenset[int] = frozenset()
+    """Table ids with rows here that are dropped or truncated already: their rows have nowhere to go."""
+    applied: AppliedJobs = field(default=AppliedJobs(0))
+    """The jobs that the target has before and after this step."""
+
+
+@dataclass(frozen=True, slots=True)
+class DdlStep:
+    """One DDL job to execute on the target."""
+
+    commit_ts: int
+    """Everything up to here is in the target once the step is done; for an early job one less than the row that needs it."""
+    job: Job
+    query: str
+    """TiDB's rewritten text; for an early job the user's own, as the history has it."""
+    early: bool
+    before: AppliedJobs = field(default=AppliedJobs(0))
+    applied: AppliedJobs = field(default=AppliedJobs(0))
+    """The jobs that the target has after this step."""
+
+    @property
+    def skip_ts(self) -> int:
+        """What ``ignore-txn-commit-ts`` names it by. Early jobs may share their ``commit_ts`` with each other and with a transaction; a job's FinishedTS is its own."""
+        return self.job.finished_ts or self.commit_ts if self.early else self.commit_ts
+
+
+def plan_steps(
+    span: tuple[int, int],
+    ddls: Sequence[DdlEvent],
+    touches: Sequence[Touch],
+    history: SchemaHistory,
+    applied: AppliedJobs,
+) -> tuple[RowsStep | DdlStep, ...]:
+    """The steps of ``span`` = (from_ts, to_ts]; ``ddls`` and ``touches`` come in any order.
+
+    Raises:
+        HistoryUnavailable: a DDL binlog names a job that ``history`` lacks; wait for it and plan again.
+    """
+    planner = _Planner(span, history, applied)
+    events = [d for d in ddls if span[0] < d.commit_ts <= span[1]]
+    rows = [t for t in touches if t.first_commit_ts <= span[1]]
+    tagged: list[tuple[int, int, DdlEvent | Touch]] = [(d.commit_ts, 0, d) for d in events]
+    tagged += [(t.first_commit_ts, 1, t) for t in rows]
+    for _, _, event in sorted(tagged, key=lambda e: e[:2]):
+        if isinstance(event, DdlEvent):
+            planner.read_ddl(event)
+        else:
+            planner.read_rows(event)
+    return planner.finish()
+
+
+def replay_steps(
+    span: tuple[int, int], touches: Sequence[Touch], history: SchemaHistory, applied: AppliedJobs
+) -> tuple[tuple[DdlStep, ...], RowsStep]:
+    """The rows of a span that was begun as one step, and what must be executed before all of them.
+
+    When it was begun every job that its rows need had been executed. A job that is needed all the same is one that the history did not show then.
+    """
+    planner = _Planner(span, history, applied)
+    for touch in sorted(touches, key=lambda t: t.first_commit_ts):
+        planner.read_begun_rows(touch)
+    *ddls, rows = planner.finish()
+    assert isinstance(rows, RowsStep)
+    return tuple(d for d in ddls if isinstance(d, DdlStep)), rows
+
+
+class _Planner:
+    def __init__(self, span: tuple[int, int], history: SchemaHistory, applied: AppliedJobs) -> None:
+        self._after, self._to = span
+        self._history = history
+        self._applied = applied
+        self._rows: list[Touch] = []
+        self._steps: list[RowsStep | DdlStep] = []
+
+    def read_ddl(self, event: DdlEvent) -> None:
+        if event.is_setval:
+            return
+        job = self._history.job(event.job_id)
+        if job is None:
+            raise HistoryUnavailable(
+                f"DDL job {event.job_id} (commit_ts {event.commit_ts}: {event.query[:200]}) is not in the DDL history yet; wait for it"
+            )
+        if job.type == JobType.DROP_COLUMN and event.schema_state == DELETE_ONLY:
+            if job.effective and job not in self._applied:
+                self._applied = self._applied.with_dropping(job.table_id)
+            return
+        before = self._applied
+        after = before.with_binlog(job, self._history)
+        if job.effective and job not in before:
+            self._close_rows(event.commit_ts - 1)
+            self._steps.append(DdlStep(event.commit_ts, job, event.query, False, before, after))
+            self._after = event.commit_ts
+        self._applied = after
+
+    def read_rows(self, touch: Touch) -> None:
+        early = self._unread_jobs(touch)
+        if early:
+            at = max(touch.first_commit_ts - 1, self._after)
+            self._close_rows(at)
+            self._after = at
+        self._execute_early(early)
+        self._rows.append(touch)
+
+    def read_begun_rows(self, touch: Touch) -> None:
+        self._execute_early(self._unread_jobs(touch))
+        self._rows.append(touch)
+
+    def _execute_early(self, jobs: Iterable[Job]) -> None:
+        for job in jobs:
+            before, self._applied = self._applied, self._applied.with_early(job)
+            self._steps.append(DdlStep(self._after, job, job.query, True, before, self._applied))
+
+    def finish(self) -> tuple[RowsStep | DdlStep, ...]:
+        if self._after < self._to or not self._steps:
+            self._close_rows(self._to, last=True)
+        return tuple(self._steps)
+
+    def _close_rows(self, upto: int, *, last: bool = False) -> None:
+        if upto <= self._after and not last:
+            return
+        here = [t for t in self._rows if t.first_commit_ts <= upto]
+        ids = sorted({t.table_id for t in here})
+        if ids or last:
+            found = {i: self._table(i) for i in ids}
+            tables = {i: t for i, t in found.items() if t is not None}
+            gone = frozenset(i for i in ids if i not in tables and i in self._history.tracks)
+            events, size = sum(t.events for t in here), sum(t.bytes for t in here)
+            self._steps.append(RowsStep(self._after, upto, events, tables, size, gone, self._applied))
+        self._after = upto
+        self._rows = [t for t in self._rows if t.last_commit_ts > upto or t.last_commit_ts == 0]
+
+    def _table(self, table_id: int) -> TableAt | None:
+        table = self._applied.table(table_id, self._history)
+        if table is None:
+            return None
+        following = self._history.jobs_of_table(table_id, table.version, self._history.newest_version)
+        if not following:
+            # The rows may come from states of a job that the history does not show yet.
+            newest = max(t.schema_version for t in self._rows if t.table_id == table_id)
+            return replace(table, dropping=table.dropping or newest > table.version)
+        # A multi-schema change has no delete-only binlog, and a restart forgets one.
+        after = self._history.table_at(table_id, following[0].version)
+        left = after.info.public_columns() if after else table.info.public_columns()
+        ids, names = {c.id for c in left}, {c.name for c in left}
+        gone = [c for c in table.info.public_columns() if c.id not in ids]
+        leaving = frozenset(c.id for c in gone if c.name not in names)
+        return replace(table, dropping=table.dropping or bool(gone), leaving=leaving)
+
+    def _next_job(self, touch: Touch) -> tuple[Job, ...]:
+        """The table's first job beyond the rows' version, if they need it all the same."""
+        after_version = max(touch.schema_version, self._applied.version_of(touch.table_id, self._history))
+        job = next(iter(self._history.jobs_of_table(touch.table_id, after_version, self._history.newest_version)), None)
+        before = self._history.table_at(touch.table_id, job.version - 1) if job else None
+        after = self._history.table_at(touch.table_id, job.version) if job else None
+        if job is None or before is None or after is None:
+            return ()
+        return (job,) if needed_early(job, before, after, touch.schema_version, touch.last_commit_ts) else ()
+
+    def _unread_jobs(self, touch: Touch) -> tuple[Job, ...]:
+        of_table = self._history.jobs_of_table(touch.table_id, self._applied.version, touch.schema_version)
+        needed = [j for j in (*of_table, *self._next_job(touch)) if j not in self._applied]
+        if not needed:
+            return ()
+        unread = self._history.jobs_between(self._applied.version, needed[-1].version)
+        return _with_foundations(needed, [j for j in unread if j not in self._applied], self._history)
+
+
+def _with_foundations(needed: Iterable[Job], unread: Sequence[Job], history: SchemaHistory) -> tuple[Job, ...]:
+    """``needed`` and all jobs of ``unread`` (ascending) they build on: of the same tables, names and databases."""
+    wanted = {j.id for j in needed}
+    subjects: set[object] = set()
+    chosen: list[Job] = []
+    for job in reversed(unread):
+        own = _subjects(job, history)
+        if job.id in wanted or own & subjects:
+            chosen.append(job)
+            subjects |= own | {("schema", job.schema_id)}
+    return tuple(reversed(chosen))
+
+
+def _subjects(job: Job, history: SchemaHistory) -> set[object]:
+    found: set[object] = set()
+    if job.type in SCHEMA_JOBS:
+        found = {("schema", job.schema_id), ("schema", job.schema_name.lower())}
+    for table_id in history.tables_of_job(job):
+        found.add(table_id)
+        for version in (job.version - 1, job.version):
+            table = history.table_at(table_id, version)
+            if table is not None:
+                found.add((table.schema.lower(), table.name.lower()))
+    return found

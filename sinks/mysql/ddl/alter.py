@@ -1,0 +1,137 @@
+"""The specs of one ALTER TABLE, each kept, edited or left out.
+
+Promises: pure. A statement all of whose specs are left out becomes the empty text. Specs name columns by the table info after the job
+and indexes by the one before it.
+"""
+
+from schemas.ddl_tokens import Kind, Token, text_of
+from schemas.history import TableAt
+from schemas.tableinfo import TableInfo
+from sinks.mysql.ddl.clauses import (
+    Dialect,
+    Losses,
+    Tokens,
+    charset_text,
+    closing,
+    edit_column,
+    edit_index,
+    is_charset_only,
+    is_index,
+    next_solid,
+    split_commas,
+    strip,
+    visibility,
+    words,
+)
+from sinks.mysql.ddl.defaults import definition_at, table_name
+from sinks.mysql.dialect import Flavour
+
+_SILENT = frozenset(
+    "ALGORITHM LOCK WITH WITHOUT CACHE NOCACHE ATTRIBUTES PLACEMENT SHARD_ROW_ID_BITS PRE_SPLIT_REGIONS AUTO_ID_CACHE AUTO_RANDOM_BASE "
+    "TTL TTL_ENABLE TTL_JOB_INTERVAL STATS_OPTIONS STATS_BUCKETS STATS_TOPN STATS_SAMPLE_RATE STATS_COL_CHOICE STATS_COL_LIST "
+    "ENGINE ROW_FORMAT KEY_BLOCK_SIZE FORCE COMPACT ENABLE DISABLE COMPRESSION ENCRYPTION SECONDARY_LOAD SECONDARY_UNLOAD".split()
+)
+"""Specs that say how TiDB stores, places or counts, or how its server should go about the change."""
+
+_NAMED = {
+    "CACHE": "CACHE left out",
+    "TTL": "TTL left out",
+    "PLACEMENT": "placement policy left out",
+    "SHARD_ROW_ID_BITS": "SHARD_ROW_ID_BITS left out",
+}
+
+
+def edit_alter(tokens: Tokens, old: TableAt | None, info: TableInfo | None, dialect: Dialect, losses: Losses) -> str:
+    """The whole statement for the target."""
+    start, end = table_name(tokens)
+    absent = _absent_indexes(old.info) if old and dialect.flavour is Flavour.MARIADB else frozenset()
+    specs = []
+    for spec in split_commas(tokens[end:]):
+        edited = _edit_spec(strip(spec), info, dialect, losses, absent)
+        if edited:
+            specs.append(edited)
+    return f"ALTER TABLE {text_of(tokens[start:end])} {', '.join(specs)}" if specs else ""
+
+
+def _absent_indexes(info: TableInfo) -> frozenset[str]:
+    """Indexes over expressions: TiDB keeps them on hidden columns, and the target was made without them."""
+    return frozenset(i.name.lower() for i in info.indexes if any(c.hidden for c in info.index_columns(i)))
+
+
+def _edit_spec(spec: Tokens, info: TableInfo | None, dialect: Dialect, losses: Losses, absent: frozenset[str]) -> str:
+    spoken = words(spec)
+    if not spoken:
+        return ""
+    if is_charset_only(spec) or spoken[:2] == ["CONVERT", "TO"]:
+        return _charset_spec(spoken[0] == "CONVERT", info, dialect)
+    if spoken[0] in _SILENT or spoken[:3] in (["SET", "TIFLASH", "REPLICA"], ["SET", "HYPO", "TIFLASH"]) or spoken[:2] == ["REMOVE", "TTL"]:
+        if spoken[0] in _NAMED:
+            losses.add(_NAMED[spoken[0]])
+        return ""
+    if spoken[0] in ("ADD", "MODIFY", "CHANGE"):
+        return _definition_spec(spec, info, dialect, losses)
+    if _names_absent_index(spec, absent) or _is_check(spoken):
+        return ""
+    if spoken[:2] == ["EXCHANGE", "PARTITION"]:
+        return _without_validation(spec)
+    if spoken[0] == "ALTER" and spoken[1] in ("INDEX", "KEY"):
+        return text_of(visibility(spec, dialect))
+    return text_of(spec)
+
+
+def _charset_spec(convert: bool, info: TableInfo | None, dialect: Dialect) -> str:
+    found = dialect.charset(info.charset if info else "", info.collate if info else "")
+    return f"CONVERT TO {charset_text(found)}" if convert else f"DEFAULT CHARACTER SET = {found.charset} COLLATE = {found.collate}"
+
+
+def _definition_spec(spec: Tokens, info: TableInfo | None, dialect: Dialect, losses: Losses) -> str:
+    """ADD, MODIFY and CHANGE: the words up to the definition stay, the definition is edited."""
+    at = definition_at(spec)
+    if not at:
+        return _add_other(spec, next_solid(spec, 1), dialect, losses)
+    head, body = text_of(spec[:at]), spec[at:]
+    if body and body[0].text == "(":
+        return head + _many(body, info, dialect, losses)
+    return head + text_of(edit_column(body, info, dialect, losses, explicit=True))
+
+
+def _many(body: Tokens, info: TableInfo | None, dialect: Dialect, losses: Losses) -> str:
+    """``ADD COLUMN (a INT, b INT, KEY (a))``."""
+    pieces = []
+    for element in split_commas(body[1 : closing(body, 0)]):
+        piece = strip(element)
+        edited = edit_index(piece, dialect, losses) if is_index(piece) else edit_column(piece, info, dialect, losses, explicit=True)
+        if edited is not None:
+            pieces.append(text_of(edited))
+    return f"({', '.join(pieces)})"
+
+
+def _add_other(spec: Tokens, at: int, dialect: Dialect, losses: Losses) -> str:
+    if spec[at].word == "PARTITION":
+        return text_of(spec)
+    edited = edit_index(spec[at:], dialect, losses)
+    return "ADD " + text_of(edited) if edited is not None else ""
+
+
+def _names_absent_index(spec: Tokens, absent: frozenset[str]) -> bool:
+    solid = [t for t in spec if not t.blank]
+    if len(solid) < 3 or solid[0].word not in ("DROP", "RENAME", "ALTER") or solid[1].word not in ("INDEX", "KEY"):
+        return False
+    named = next((t for t in solid[2:] if not (t.kind is Kind.WORD and t.word in ("IF", "EXISTS"))), None)
+    return named is not None and named.name.lower() in absent
+
+
+def _is_check(spoken: list[str]) -> bool:
+    """Dropping or switching a CHECK constraint: the target was made without."""
+    return spoken[0] in ("DROP", "ALTER") and spoken[1] in ("CHECK", "CONSTRAINT")
+
+
+def _without_validation(spec: Tokens) -> str:
+    """Rows of an exchange have been checked upstream, and MariaDB does not know the words."""
+    end = next((i for i, t in enumerate(spec) if t.word in ("WITH", "WITHOUT") and _says_validation(spec, i)), len(spec))
+    return text_of(strip(spec[:end]))
+
+
+def _says_validation(spec: Tokens, at: int) -> bool:
+    following: list[Token] = [t for t in spec[at + 1 :] if not t.blank]
+    return bool(following) and following[0].word == "VALIDATION"

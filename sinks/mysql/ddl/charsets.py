@@ -1,0 +1,55 @@
+"""Which charset and collation of the target stands for TiDB's; the table is explained in docs/charset-mapping.md.
+
+Promises: pure. TiDB keeps every non-binary string as UTF-8 and writes no clause where it means its own default, so the target gets an
+explicit one, chosen so that (1) no value TiDB holds is lost and (2) no two keys that TiDB tells apart are one key on the target.
+"""
+
+from dataclasses import dataclass
+
+from sinks.mysql.dialect import Flavour
+
+
+@dataclass(frozen=True, slots=True)
+class Charset:
+    """A charset and a collation."""
+
+    charset: str
+    collate: str
+
+
+UPSTREAM_DEFAULT = Charset("utf8mb4", "utf8mb4_bin")
+
+_AS_UTF8MB4 = frozenset({"latin1"})
+"""TiDB's latin1 holds any UTF-8 unchecked and compares it by bytes: the target's own latin1 would turn it into question marks."""
+
+_SPELLED = {"utf8": "utf8mb3"}
+
+_MARIADB = {
+    "utf8mb4_0900_ai_ci": "utf8mb4_uca1400_nopad_ai_ci",
+    "utf8mb4_0900_as_ci": "utf8mb4_uca1400_nopad_as_ci",
+    "utf8mb4_0900_as_cs": "utf8mb4_uca1400_nopad_as_cs",
+    "utf8mb4_0900_bin": "utf8mb4_nopad_bin",
+    "utf8mb4_bin": "utf8mb4_nopad_bin",
+    "utf8_bin": "utf8mb3_nopad_bin",
+    "ascii_bin": "ascii_nopad_bin",
+    "gbk_bin": "gbk_nopad_bin",
+}
+_MYSQL_NOPAD = {"utf8mb4_bin": "utf8mb4_0900_bin"}
+
+
+def target_charset(charset: str, collate: str, flavour: Flavour, default: Charset = UPSTREAM_DEFAULT, *, nopad: bool = True) -> Charset:
+    """What to write on the target for an upstream charset and collation; ``default`` where the upstream names none.
+
+    TiDB's ``*_bin`` pads or not, depending on how the cluster was first set up, which no binlog tells. Not padding (``nopad``) is the safe
+    side: it keeps 'a' and 'a ' apart, and where the upstream pads it never has both.
+    """
+    charset, collate = charset.lower(), collate.lower()
+    if not charset:
+        charset = collate.partition("_")[0] or default.charset
+    wanted = Charset(charset, collate or (default.collate if charset == default.charset else f"{charset}_bin"))
+    if flavour is Flavour.TIDB:
+        return wanted
+    if charset in _AS_UTF8MB4:
+        wanted = UPSTREAM_DEFAULT
+    mapped = _MARIADB if flavour is Flavour.MARIADB else (_MYSQL_NOPAD if nopad else {})
+    return Charset(_SPELLED.get(wanted.charset, wanted.charset), mapped.get(wanted.collate, wanted.collate))

@@ -1,0 +1,111 @@
+"""Columns and keys as SQL, made from the table info.
+
+Promises: pure. Types carry their measures, charsets are the target's, and nothing is left to the target's defaults but what TiDB left to its.
+"""
+
+from schemas.ddl_tokens import quote_name, quote_string
+from schemas.tableinfo import WHOLE_COLUMN, ColumnFlag, ColumnInfo, ColumnType, IndexInfo, TableInfo
+from sinks.mysql.ddl.clauses import Dialect, charset_text, is_text_or_words
+from sinks.mysql.dialect import Flavour
+
+_ZEROFILL = 1 << 6
+
+_NUMBERS = {
+    ColumnType.TINYINT: "TINYINT",
+    ColumnType.SMALLINT: "SMALLINT",
+    ColumnType.MEDIUMINT: "MEDIUMINT",
+    ColumnType.INT: "INT",
+    ColumnType.BIGINT: "BIGINT",
+    ColumnType.FLOAT: "FLOAT",
+    ColumnType.DOUBLE: "DOUBLE",
+    ColumnType.DECIMAL: "DECIMAL",
+}
+_TIMES = {ColumnType.TIMESTAMP: "TIMESTAMP", ColumnType.DATETIME: "DATETIME", ColumnType.TIME: "TIME"}
+_LOBS = {
+    ColumnType.TINYBLOB: ("TINYTEXT", "TINYBLOB"),
+    ColumnType.BLOB: ("TEXT", "BLOB"),
+    ColumnType.MEDIUMBLOB: ("MEDIUMTEXT", "MEDIUMBLOB"),
+    ColumnType.LONGBLOB: ("LONGTEXT", "LONGBLOB"),
+}
+_PLAIN = {ColumnType.DATE: "DATE", ColumnType.NEWDATE: "DATE", ColumnType.YEAR: "YEAR", ColumnType.JSON: "JSON"}
+
+
+def column_definition(column: ColumnInfo, info: TableInfo, dialect: Dialect, *, explicit: bool, default: str | None = None) -> str:
+    """Name, type, charset, default and the rest of one column.
+
+    ``explicit``: write the charset even where it is the table's. ``default``: a literal instead of the declared default.
+    """
+    parts = [quote_name(column.name), column_type(column)]
+    own = dialect.charset(column.charset, column.collate)
+    if is_text_or_words(column) and (explicit or own != dialect.charset(info.charset, info.collate)):
+        parts.append(charset_text(own))
+    if column.generated:
+        parts.append(f"GENERATED ALWAYS AS ({column.generated_expr}) {'STORED' if column.generated_stored else 'VIRTUAL'}")
+    parts.append("NOT NULL" if column.not_null else "NULL")
+    if dialect.flavour is Flavour.MARIADB and column.generated:
+        parts.pop()  # MariaDB takes no nullability on a generated column
+    clause = default_clause(column) if default is None else f"DEFAULT {default}"
+    if clause and not column.generated:
+        parts.append(clause)
+    if column.flag & ColumnFlag.AUTO_INCREMENT:
+        parts.append("AUTO_INCREMENT")
+    if column.flag & ColumnFlag.ON_UPDATE_NOW:
+        parts.append("ON UPDATE CURRENT_TIMESTAMP" + (f"({column.decimal})" if column.decimal > 0 else ""))
+    if column.comment:
+        parts.append(f"COMMENT {quote_string(column.comment)}")
+    return " ".join(parts)
+
+
+def column_type(column: ColumnInfo) -> str:
+    """The type with its measures."""
+    tp, length = column.tp, column.flen
+    if tp in _NUMBERS:
+        return _number_type(column)
+    if tp in _TIMES:
+        return _TIMES[ColumnType(tp)] + (f"({column.decimal})" if column.decimal > 0 else "")
+    if tp in _LOBS:
+        return _LOBS[ColumnType(tp)][column.is_binary]
+    if tp in (ColumnType.ENUM, ColumnType.SET):
+        return f"{'ENUM' if tp == ColumnType.ENUM else 'SET'}({','.join(quote_string(e) for e in column.elems)})"
+    if tp == ColumnType.BIT:
+        return f"BIT({max(length, 1)})"
+    if tp in (ColumnType.VARCHAR, ColumnType.VAR_STRING):
+        return f"{'VARBINARY' if column.is_binary else 'VARCHAR'}({length})"
+    if tp == ColumnType.STRING:
+        return f"{'BINARY' if column.is_binary else 'CHAR'}({length if length >= 0 else 1})"
+    return _PLAIN[ColumnType(tp)]
+
+
+def _number_type(column: ColumnInfo) -> str:
+    name = _NUMBERS[ColumnType(column.tp)]
+    if column.tp == ColumnType.DECIMAL:
+        name += f"({column.flen},{max(column.decimal, 0)})"
+    elif column.tp in (ColumnType.FLOAT, ColumnType.DOUBLE):
+        name += f"({column.flen},{column.decimal})" if column.decimal >= 0 and column.flen >= 0 else ""
+    elif column.flag & _ZEROFILL or (column.tp == ColumnType.TINYINT and column.flen == 1):
+        name += f"({column.flen})"
+    return name + (" UNSIGNED" if column.unsigned else "") + (" ZEROFILL" if column.flag & _ZEROFILL else "")
+
+
+def default_clause(column: ColumnInfo) -> str:
+    """``DEFAULT x``; empty when the column has none."""
+    if column.default_bit is not None:
+        return f"DEFAULT b'{int.from_bytes(column.default_bit, 'big'):b}'"
+    if column.default is None:
+        return ""
+    text = str(column.default)
+    if column.default_is_expr:
+        return f"DEFAULT ({text})"
+    if column.tp in (ColumnType.TIMESTAMP, ColumnType.DATETIME) and text.upper().startswith("CURRENT_TIMESTAMP"):
+        return "DEFAULT CURRENT_TIMESTAMP" + (f"({column.decimal})" if column.decimal > 0 else "")
+    return f"DEFAULT {quote_string(text)}"
+
+
+def index_definition(index: IndexInfo, dialect: Dialect) -> str:
+    """One key as CREATE TABLE and ALTER TABLE ADD take it."""
+    columns = ", ".join(quote_name(c.name) + (f"({c.length})" if c.length != WHOLE_COLUMN else "") for c in index.columns)
+    comment = f" COMMENT {quote_string(index.comment)}" if index.comment else ""
+    if index.primary:
+        return f"PRIMARY KEY ({columns}){comment}"
+    hidden = (" IGNORED" if dialect.flavour is Flavour.MARIADB else " INVISIBLE") if index.invisible else ""
+    return f"{'UNIQUE ' if index.unique else ''}KEY {quote_name(index.name)} ({columns}){comment}{hidden}"

@@ -1,0 +1,179 @@
+"""Statements made from the table infos before and after a job, for when the target refuses the text.
+
+Promises: pure. What cannot be told from the infos for certain is not guessed: then there is no derived statement. Partitions are not
+in the infos, so a derived CREATE TABLE makes a plain table and says so in its losses; foreign keys likewise.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from schemas.ddl_tokens import quote_name, quote_string
+from schemas.history import JobType
+from schemas.tableinfo import PUBLIC, ColumnInfo, ColumnType, IndexInfo, TableInfo
+from sinks.engine.column_pairs import pair_columns, visible
+from sinks.mysql.ddl.clauses import Dialect, Losses, quoted
+from sinks.mysql.ddl.column_sql import column_definition, index_definition
+from sinks.mysql.ddl.defaults import declare, fills_otherwise, origin_literal
+from sinks.mysql.ddl.text import Rewritten, Subject
+
+_CHANGE_THEMSELVES = frozenset({ColumnType.TIMESTAMP, ColumnType.DATETIME})
+"""ON UPDATE CURRENT_TIMESTAMP, which some servers add unasked."""
+
+_DERIVABLE = frozenset(
+    {
+        JobType.ADD_COLUMN,
+        JobType.DROP_COLUMN,
+        JobType.ADD_COLUMNS,
+        JobType.DROP_COLUMNS,
+        JobType.MODIFY_COLUMN,
+        JobType.SET_DEFAULT,
+        JobType.ADD_INDEX,
+        JobType.DROP_INDEX,
+        JobType.DROP_INDEXES,
+        JobType.RENAME_INDEX,
+        JobType.ADD_PRIMARY_KEY,
+        JobType.DROP_PRIMARY_KEY,
+        JobType.TABLE_COMMENT,
+        JobType.TABLE_CHARSET,
+        JobType.MULTI_SCHEMA_CHANGE,
+    }
+)
+
+
+def derive(subject: Subject, dialect: Dialect) -> tuple[Rewritten, ...]:
+    """The statements that bring the target from before to after; empty when the infos do not tell."""
+    job = subject.job
+    if job.type == JobType.CREATE_TABLES:
+        return tuple(create_table(t.schema, t.info, dialect) for t in subject.after)
+    if job.type == JobType.CREATE_TABLE and job.table_info is not None:
+        return (create_table(subject.schema, job.table_info, dialect),)
+    old, new = subject.old, subject.new
+    if job.type not in _DERIVABLE or old is None or new is None:
+        return ()
+    clauses = alter_clauses(subject, old.info, new.info, dialect)
+    if not clauses:
+        return ()
+    name = quoted(old.schema, old.name)
+    losses = Losses(f"{old.schema}.{old.name}")
+    for key in sorted(set(new.info.foreign_keys) - set(old.info.foreign_keys)):
+        losses.add(f"foreign key {key} left out")
+    pairs = pair_columns(job, subject.query, old.info, new.info) or {}
+    added = [c for c in visible(new.info) if c.name.lower() not in pairs and fills_otherwise(c, dialect.flavour)]
+    then = declare(name, added, new.info, dialect)
+    return (Rewritten(f"ALTER TABLE {name} {', '.join(clauses)}", tuple(losses.texts), then),)
+
+
+def create_table(schema: str, info: TableInfo, dialect: Dialect) -> Rewritten:
+    """A plain table with these columns and keys."""
+    losses = Losses(f"{schema}.{info.name}")
+    if info.partitions:
+        losses.add("partitions left out")
+    for name in info.foreign_keys:
+        losses.add(f"foreign key {name} left out")
+    parts = [column_definition(c, info, dialect, explicit=False) for c in visible(info)]
+    if info.handle_columns() and info.pk_is_handle:
+        parts.append("PRIMARY KEY (" + ", ".join(quote_name(c.name) for c in info.handle_columns()) + ")")
+    for index in info.indexes:
+        if index.state != PUBLIC:
+            continue
+        if _over_expression(info, index):
+            losses.add(f"expression index {index.name} left out")
+        else:
+            parts.append(index_definition(index, dialect))
+    found = dialect.charset(info.charset, info.collate)
+    comment = f" COMMENT = {quote_string(info.comment)}" if info.comment else ""
+    options = f"DEFAULT CHARACTER SET = {found.charset} COLLATE = {found.collate}{comment}"
+    return Rewritten(f"CREATE TABLE {quoted(schema, info.name)} ({', '.join(parts)}) {options}", tuple(losses.texts))
+
+
+def null_fills(subject: Subject, dialect: Dialect) -> tuple[tuple[str, str], ...]:
+    """(column, statement) for each column that becomes NOT NULL: NULLs, of which TiDB has none, get TiDB's value and not the target's own time."""
+    if subject.old is None or subject.new is None:
+        return ()
+    info = subject.new.info
+    name = quoted(subject.old.schema, subject.old.name)
+    # A column that is assigned does not change by itself with the update.
+    still = "".join(
+        f", {n} = {n}" for c in visible(subject.old.info) if c.tp in _CHANGE_THEMSELVES and not c.generated for n in (quote_name(c.name),)
+    )
+    found = []
+    for column_name, was in (pair_columns(subject.job, subject.query, subject.old.info, info) or {}).items():
+        column = next(c for c in visible(info) if c.name.lower() == column_name)
+        if column.not_null and not was.not_null and not was.generated:
+            value = origin_literal(replace(was, flag=column.flag), dialect.flavour)
+            own = quote_name(was.name)
+            others = still.replace(f", {own} = {own}", "")
+            found.append((was.name, f"UPDATE {name} SET {own} = {value}{others} WHERE {own} IS NULL"))
+    return tuple(found)
+
+
+def alter_clauses(subject: Subject, old: TableInfo, new: TableInfo, dialect: Dialect) -> list[str]:
+    """The difference between two infos as ALTER TABLE clauses; empty when a column may have been changed under a new name and id."""
+    was = {c.name.lower(): c for c in visible(old)}
+    pairs = pair_columns(subject.job, subject.query, old, new)
+    if pairs is None:
+        return []
+    kept = {c.name.lower() for c in pairs.values()}
+    clauses = [f"DROP INDEX {quote_name(i.name)}" for i in _gone_indexes(old, new)]
+    clauses += [f"DROP COLUMN {quote_name(c.name)}" for name, c in was.items() if name not in kept]
+    clauses += _column_clauses(old, new, pairs, dialect)
+    clauses += [f"RENAME INDEX {quote_name(a)} TO {quote_name(b)}" for a, b in _renamed_indexes(old, new)]
+    clauses += ["ADD " + index_definition(i, dialect) for i in _new_indexes(old, new)]
+    if (old.charset, old.collate) != (new.charset, new.collate):
+        found = dialect.charset(new.charset, new.collate)
+        clauses.append(f"DEFAULT CHARACTER SET = {found.charset} COLLATE = {found.collate}")
+    if old.comment != new.comment:
+        clauses.append(f"COMMENT = {quote_string(new.comment)}")
+    return clauses
+
+
+def _over_expression(info: TableInfo, index: IndexInfo) -> bool:
+    return any(c.hidden for c in info.index_columns(index))
+
+
+def _column_clauses(old: TableInfo, new: TableInfo, pairs: dict[str, ColumnInfo], dialect: Dialect) -> list[str]:
+    clauses = []
+    order = [c.name.lower() for c in visible(old)]
+    expected = [c for c in order if any(p.name.lower() == c for p in pairs.values())]
+    position = "FIRST"
+    for column in visible(new):
+        was = pairs.get(column.name.lower())
+        text = column_definition(column, new, dialect, explicit=True)
+        moved = was is not None and (not expected or expected[0] != was.name.lower())
+        if was is not None and was.name.lower() in expected:
+            expected.remove(was.name.lower())
+        if was is None:
+            filled = origin_literal(column, dialect.flavour) if fills_otherwise(column, dialect.flavour) else None
+            clauses.append(f"ADD COLUMN {column_definition(column, new, dialect, explicit=True, default=filled)} {position}")
+        elif was.name != column.name:
+            clauses.append(f"CHANGE COLUMN {quote_name(was.name)} {text}" + (f" {position}" if moved else ""))
+        elif moved or column_definition(was, old, dialect, explicit=True) != text:
+            clauses.append(f"MODIFY COLUMN {text}" + (f" {position}" if moved else ""))
+        position = f"AFTER {quote_name(column.name)}"
+    return clauses
+
+
+def _keys(info: TableInfo) -> dict[int, IndexInfo]:
+    return {i.id: i for i in info.indexes if i.state == PUBLIC and not _over_expression(info, i)}
+
+
+def _shape(info: TableInfo, index: IndexInfo) -> Sequence[object]:
+    """What makes an index, whatever it and its columns are called."""
+    by_offset = {c.offset: c.id for c in info.columns}
+    return (index.unique, index.primary, index.invisible, tuple((by_offset.get(c.offset), c.length) for c in index.columns))
+
+
+def _gone_indexes(old: TableInfo, new: TableInfo) -> list[IndexInfo]:
+    left = {i.name.lower() for i in _keys(new).values()} | {a.lower() for a, _ in _renamed_indexes(old, new)}
+    return [i for i in _keys(old).values() if i.name.lower() not in left]
+
+
+def _new_indexes(old: TableInfo, new: TableInfo) -> list[IndexInfo]:
+    there = {i.name.lower() for i in _keys(old).values()} | {b.lower() for _, b in _renamed_indexes(old, new)}
+    return [i for i in _keys(new).values() if i.name.lower() not in there]
+
+
+def _renamed_indexes(old: TableInfo, new: TableInfo) -> list[tuple[str, str]]:
+    before = _keys(old)
+    same = [(before[i], index) for i, index in _keys(new).items() if i in before and before[i].name != index.name]
+    return [(a.name, b.name) for a, b in same if _shape(old, a)[:2] == _shape(new, b)[:2]]

@@ -1,0 +1,512 @@
+"""Executes one DDL on the target exactly once: intent before, done after, and inspection in between after a crash. [db]
+
+Promises: the intent row (``spark_ddl``: text and picture of the tables touched) is committed before the statement runs; the done mark is
+committed together with whatever ``on_done`` writes, the checkpoint. A call that finds an earlier try first learns from the target whether
+its effect is there (``sinks.mysql.ddl.judge``) and never makes it a second time. Order of attempts: TiDB's text made acceptable, the statement
+derived from the infos, the policy (``ddl-policy``). Nothing is dropped in silence: what the target cannot hold is in ``DdlOutcome.losses``
+and in the row, and ``tries`` keeps every refusal: when, what was sent, the server's words.
+
+    no row --intent--> INTENT --executed, or its effect found--> DONE
+                          |--refused, policy skip / quarantine--> SKIPPED / QUARANTINED
+                          `--refused, policy stop--> REFUSED and DdlRefused
+    REFUSED --next start, effect found (a person made it)--> DONE
+       `--next start, effect not found--> INTENT, with a picture of the target as it is now
+"""
+
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from conf import faults
+from conf.model import ApplyConfig
+from schemas.ddl_tokens import quote_name
+from schemas.errors import ApplyError, DdlRefused, RetryableApplyError
+from schemas.history import JobType, SchemaHistory, TableAt
+from sinks.engine.column_pairs import visible
+from sinks.engine.frozen import RefusedJobs
+from sinks.engine.segments import AppliedJobs, DdlStep
+from sinks.mysql.ddl.charsets import Charset
+from sinks.mysql.ddl.clauses import Dialect
+from sinks.mysql.ddl.clock import Clock, clock_of, in_zone
+from sinks.mysql.ddl.derive import derive, null_fills
+from sinks.mysql.ddl.frozen_names import Form
+from sinks.mysql.ddl.judge import DROPS, EarlierTry, Judge, shows
+from sinks.mysql.ddl.pictures import Picture, column_names, is_empty, partition_method, take_picture
+from sinks.mysql.ddl.spread import holds_other_rows, on_single_partitions
+from sinks.mysql.ddl.text import Rewritten, Subject, rewrite, subject_of
+from sinks.mysql.ddl.wanted import lacks, unlike
+from sinks.mysql.dialect import Flavour
+from sinks.mysql.lease import Lease, check, lock_name
+from sinks.mysql.lease_guard import DDL, alone
+from sinks.mysql.target import Target
+from sinks.routing.route import Route
+
+_log = logging.getLogger(__name__)
+
+INTENT, REFUSED, DONE, SKIPPED, QUARANTINED = "intent", "refused", "done", "skipped", "quarantined"
+
+_EXISTS_DATABASE, _EXISTS_TABLE = 1007, 1050
+_GONE = frozenset({1008, 1051, 4091, 4092, 1049})
+"""No such database, table, sequence, view: a DROP has nothing left to do."""
+
+_UNDERIVABLE = frozenset({JobType.RECOVER_TABLE, JobType.RECOVER_SCHEMA, JobType.FLASHBACK_CLUSTER})
+"""They bring back rows that the target no longer has, and no binlog carries."""
+
+_MOST_TRIES = 20
+"""Refusals of one DDL that are kept, the newest ones."""
+
+_TABLE = "spark_ddl"
+
+
+@dataclass(frozen=True, slots=True)
+class DdlOutcome:
+    """What became of one DDL."""
+
+    state: str
+    """``done``, ``skipped`` or ``quarantined``."""
+    how: str
+    """``text``, ``derived``, ``found`` (its effect was there: run before a crash, or by a person), ``nothing`` (no statement needed), ``filtered``, ``ignored``, ``policy``."""
+    sql: str
+    losses: tuple[str, ...] = ()
+
+    @property
+    def freezes(self) -> bool:
+        """The target goes without it, so its tables stay as they are."""
+        return self.state in (SKIPPED, QUARANTINED)
+
+
+def ensure_ddl_table(session: Target, config: ApplyConfig) -> None:
+    """Make the marker table when it is missing."""
+    schema = quote_name(config.checkpoint_schema)
+    session.execute(f"CREATE DATABASE IF NOT EXISTS {schema}")
+    session.execute(
+        f"CREATE TABLE IF NOT EXISTS {_table(config)} ("
+        "cluster_id BIGINT UNSIGNED NOT NULL, job_id BIGINT NOT NULL, commit_ts BIGINT UNSIGNED NOT NULL, version BIGINT NOT NULL, "
+        "early TINYINT NOT NULL, state VARCHAR(16) NOT NULL, query LONGTEXT NOT NULL, executed LONGTEXT, picture LONGTEXT, losses LONGTEXT, "
+        "note LONGTEXT, tries LONGTEXT, began TIMESTAMP(3) NULL, ended TIMESTAMP(3) NULL, PRIMARY KEY (cluster_id, job_id)) "
+        "ENGINE = InnoDB DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin"
+    )
+    if "tries" not in column_names(session, config.checkpoint_schema, _TABLE):
+        session.execute(f"ALTER TABLE {_table(config)} ADD COLUMN tries LONGTEXT AFTER note")
+
+
+def load_applied(session: Target, config: ApplyConfig, cluster_id: int, version: int) -> AppliedJobs:
+    """The jobs that the target has: all up to ``version`` (the checkpoint's schema-version) and the early ones marked beyond it."""
+    rows = session.query(
+        f"SELECT job_id FROM {_table(config)} WHERE cluster_id = %s AND early = 1 AND state NOT IN (%s, %s) AND version > %s",
+        [cluster_id, INTENT, REFUSED, version],
+    )
+    return AppliedJobs(version, frozenset(int(job_id) for (job_id,) in rows))
+
+
+def forget_later(session: Target, config: ApplyConfig, cluster_id: int, commit_ts: int) -> tuple[int, ...]:
+    """Forget jobs that were ended later than the target's checkpoint, in the caller's transaction; their ids. An intent is judged by what is there."""
+    which = f"FROM {_table(config)} WHERE cluster_id = %s AND commit_ts > %s AND state NOT IN (%s, %s)"
+    values = [cluster_id, commit_ts, INTENT, REFUSED]
+    jobs = tuple(int(job_id) for (job_id,) in session.query(f"SELECT job_id {which} ORDER BY commit_ts", values))
+    if jobs:
+        session.execute(f"DELETE {which}", values)
+    return jobs
+
+
+def load_refused(session: Target, config: ApplyConfig, cluster_id: int) -> RefusedJobs:
+    """The jobs that the policy passed over: their tables are frozen (``sinks.engine.frozen``). A row set to ``done`` by hand thaws its table."""
+    rows = session.query(
+        f"SELECT job_id FROM {_table(config)} WHERE cluster_id = %s AND state IN (%s, %s)", [cluster_id, SKIPPED, QUARANTINED]
+    )
+    return frozenset(int(job_id) for (job_id,) in rows)
+
+
+def apply_ddl(
+    session: Target,
+    step: DdlStep,
+    history: SchemaHistory,
+    config: ApplyConfig,
+    lease: Lease,
+    on_done: Callable[[Target], None],
+    refused: RefusedJobs = frozenset(),
+) -> DdlOutcome:
+    """Bring ``step`` to an end on the target, whatever a crashed predecessor has done of it.
+
+    Args:
+        session: no transaction may be open on it.
+        step: from ``segments.plan_steps``.
+        history: the one ``step`` was planned with.
+        config: policy, filters and marker table.
+        lease: proved before each thing that is written or executed; it says whose DDL this is.
+        on_done: writes the checkpoint; runs in the transaction that marks the DDL done, before its commit.
+        refused: jobs that the target was never given: their tables are frozen.
+
+    Raises:
+        DdlRefused: the target refuses every form and the policy is ``stop``.
+        LeaseLost: another Drainer has the lease; nothing was executed.
+        RetryableApplyError: the connection was lost; call again with a new session.
+        ApplyError: after a crash nobody can tell whether the statement ran.
+    """
+    return _Run(session, step, history, config, lease, on_done, refused).run()
+
+
+class _Run:
+    def __init__(
+        self,
+        session: Target,
+        step: DdlStep,
+        history: SchemaHistory,
+        config: ApplyConfig,
+        lease: Lease,
+        on_done: Callable[[Target], None],
+        refused: RefusedJobs,
+    ) -> None:
+        self._session = session
+        self._step = step
+        self._config = config
+        self._lease = lease
+        self._on_done = on_done
+        self._subject = subject_of(step, history, refused)
+        self._dialect = dialect_of(session, config)
+        self._clock = Clock(self._subject)
+        """Of the statements; the subject itself is what the target is compared with."""
+        self._unfinished: Picture | None = None
+        """The target before a try that has no known end: what is there now and was not then is that try's."""
+        self._tries: list[dict[str, str]] = []
+        """Refusals of earlier calls, and of this one."""
+
+    def run(self) -> DdlOutcome:
+        if not _kept(self._subject, self._config):
+            return self._finish(DdlOutcome(DONE, "filtered", ""))
+        if self._step.skip_ts in self._config.ignore_txn_commit_ts:
+            return self._finish(self._ignored())
+        if self._subject.given.form is Form.NOTHING:
+            _log.info("DDL at commit_ts %d needs nothing on the target: %s", self._step.commit_ts, self._subject.given.why)
+            return self._finish(DdlOutcome(DONE, "nothing", ""))
+        with self._alone():
+            return self._run_locked()
+
+    def _ignored(self) -> DdlOutcome:
+        """A person says to pass over it: either it was done by hand, or the table stays as it is from here on."""
+        lacking = [lack for lack in lacks(self._session, self._subject, self._dialect) or () if lack.kind != "type"]
+        if not lacking:
+            return DdlOutcome(DONE, "ignored", self._step.query)
+        return DdlOutcome(SKIPPED, "ignored", self._step.query, (self._frozen_words(SKIPPED, self._step.query),))
+
+    def _frozen_words(self, state: str, sql: str) -> str:
+        return f"{self._subject.label}: DDL {state} at commit_ts {self._step.commit_ts}, the target's table stays as it is since: {sql}"
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Autocommit on (MariaDB 10.11 waits for itself when EXCHANGE PARTITION runs without), nobody else at it, and the lease ours.
+
+        Nobody takes the lease while the block runs. Should this process be stopped in it, the server ends the connection, and with it the
+        lock, before another one may go on: the statement can't follow.
+        """
+        with alone(self._session, lock_name(DDL, self._lease.schema, self._lease.cluster_id)):
+            self._session.execute("SET SESSION autocommit = 1")
+            try:
+                check(self._session, self._lease)
+                yield
+            finally:
+                try:
+                    self._session.rollback()  # an error between BEGIN and COMMIT must not be committed by what follows
+                    self._session.execute("SET SESSION autocommit = 0")
+                    self._session.commit()
+                except RetryableApplyError:
+                    _log.debug("the connection is gone, and the lock with it")
+
+    def _run_locked(self) -> DdlOutcome:
+        ended = self._ended()
+        if ended is not None:
+            return ended
+        scattered = self._scattered()
+        self._clock = clock_of(self._session, self._subject, self._text().sql)
+        text = self._text()
+        now = self._picture()
+        earlier = self._earlier()
+        judge = Judge(self._session, self._step, self._subject, self._dialect, _table(self._config))
+        if earlier is not None and not scattered and judge.has_run(earlier, now):
+            losses = self._declare(text.then or next((d.then for d in derive(self._clock.subject, self._dialect)), ""))
+            return self._finish(DdlOutcome(DONE, "found", self._step.query, (*text.losses, *losses)))
+        if earlier is None or earlier.refused:
+            self._write_intent(text.sql, now)
+        else:
+            self._unfinished = earlier.picture
+        self._point("after-ddl-intent")
+        outcome = self._pass_by("partition", text.sql, scattered) if scattered else self._execute(text, now)
+        self._point("after-ddl")
+        return self._finish(outcome)
+
+    def _point(self, name: str) -> None:
+        """A fault point, and the same of this kind of DDL alone: ``after-ddl`` and ``after-ddl-exchange-partition``."""
+        faults.point(name)
+        faults.point(f"{name}-{self._subject.job.type_name.replace(' ', '-')}")
+
+    def _text(self) -> Rewritten:
+        if self._subject.job.type in _UNDERIVABLE:
+            return Rewritten("")
+        restored = not self._step.early and self._step.query != self._subject.job.query
+        return rewrite(self._clock.subject, self._dialect, restored=restored)
+
+    def _scattered(self) -> str:
+        """Why the partitions that the job empties or swaps hold other rows on the target; empty when they hold the same, or it does neither."""
+        old = self._subject.old
+        if old is None or self._dialect.flavour is Flavour.TIDB or not on_single_partitions(self._subject):
+            return ""
+        return holds_other_rows(self._subject, partition_method(self._session, old.schema, old.name))
+
+    def _picture(self) -> Picture:
+        subject = self._subject
+        names = {(t.schema, t.name) for t in (*subject.before, *subject.after)}
+        return take_picture(self._session, [] if names else [subject.schema], names)
+
+    def _execute(self, text: Rewritten, now: Picture) -> DdlOutcome:
+        job = self._subject.job
+        if job.type in _UNDERIVABLE:
+            words = f"{job.type_name} cannot be replicated: it brings back rows that the target no longer has and that no binlog carries"
+            return self._pass_by("policy", self._step.query, words)
+        if self._clock.why_not:
+            return self._pass_by("time zone", text.sql, self._clock.why_not)
+        given = self._subject.given
+        if given.form is Form.REFUSED:
+            return self._pass_by("frozen", self._step.query, given.why)
+        if given.form is Form.INFOS:
+            self._fill_nulls()
+            return self._derived(self._step.query, given.why)
+        if job.type == JobType.CREATE_TABLES:
+            return self._derived(text.sql, "a batch of CREATE TABLE has no text of its own")
+        if not text.sql:
+            return DdlOutcome(DONE, "nothing", "", text.losses)
+        filled = self._fill_nulls()
+        try:
+            self._send(text.sql)
+        except RetryableApplyError:
+            raise
+        except ApplyError as error:
+            self._note_try("text", text.sql, error)
+            if text.may_fail or self._already_so(error):
+                _log.warning("DDL at commit_ts %d needs nothing on the target, which says: %s", self._step.commit_ts, error)
+                return DdlOutcome(DONE, "nothing", text.sql, text.losses)
+            if job.type == JobType.CREATE_TABLE and error.errno == _EXISTS_TABLE and self._subject.new is not None:
+                return self._by_policy(text.sql, f"{error}; {self._in_the_way(self._subject.new)}")
+            if not self._picture().same_as(now):
+                raise
+            return self._derived(text.sql, str(error))
+        return DdlOutcome(DONE, "text", text.sql, (*text.losses, *filled, *self._declare(text.then)))
+
+    def _fill_nulls(self) -> tuple[str, ...]:
+        losses = []
+        for column, sql in null_fills(self._clock.subject, self._dialect):
+            try:
+                with in_zone(self._session, self._clock.zone):
+                    rows = self._session.execute(sql)
+            except RetryableApplyError:
+                raise
+            except ApplyError as error:
+                self._note_try("fill", sql, error)
+                continue
+            if rows:
+                losses.append(
+                    f"{self._subject.label}: {rows} rows held NULL in {column} where the upstream has none; they were filled: {sql}"
+                )
+        return tuple(losses)
+
+    def _declare(self, sql: str) -> tuple[str, ...]:
+        """The declared defaults of added columns. The rows are right without them, so a refusal is a loss and no reason to stop."""
+        if not sql:
+            return ()
+        faults.point("after-ddl-fill")
+        try:
+            self._send(sql)
+        except RetryableApplyError:
+            raise
+        except ApplyError as error:
+            self._note_try("default", sql, error)
+            return (f"{self._subject.label}: declared default left out: {sql}",)
+        return ()
+
+    def _send(self, sql: str) -> None:
+        if self._subject.schema and self._subject.job.type not in (JobType.CREATE_SCHEMA, JobType.DROP_SCHEMA):
+            self._use()
+        with in_zone(self._session, self._clock.zone):
+            self._session.execute(sql)
+
+    def _use(self) -> None:
+        try:
+            self._session.execute(f"USE {quote_name(self._subject.schema)}")
+        except RetryableApplyError:
+            raise
+        except ApplyError as error:
+            _log.debug("statement runs without a current database: %s", error)
+
+    def _already_so(self, error: ApplyError) -> bool:
+        """The target already is as the DDL would make it: a database that is there, a table that is gone, an equal and empty table."""
+        job, subject = self._subject.job, self._subject
+        if job.type in DROPS:
+            return error.errno in _GONE
+        if job.type == JobType.CREATE_SCHEMA:
+            return error.errno == _EXISTS_DATABASE
+        if job.type == JobType.CREATE_TABLE and error.errno == _EXISTS_TABLE and subject.new is not None:
+            return not self._in_the_way(subject.new)
+        return shows(self._session, subject, self._dialect)
+
+    def _in_the_way(self, table: TableAt) -> str:
+        """Why the table that stands under this name is not the one to be made; empty when it is: it is equal to it and empty."""
+        made_here = self._unfinished is not None and not self._unfinished.holds(table.schema, table.name)
+        if not made_here:
+            differing = unlike(self._session, self._subject, self._dialect, table)
+            if differing:
+                return f"the table that is there is another one: {'; '.join(lack.words for lack in differing)}"
+        elif column_names(self._session, table.schema, table.name) != tuple(c.name for c in visible(table.info)):
+            return "the table that is there has other columns"
+        return "" if is_empty(self._session, table.schema, table.name) else "the table that is there is not empty"
+
+    def _derived(self, refused: str, words: str) -> DdlOutcome:
+        statements = derive(self._clock.subject, self._dialect)
+        many = self._subject.job.type == JobType.CREATE_TABLES
+        losses: list[str] = []
+        for number, statement in enumerate(statements):
+            try:
+                self._send(statement.sql)
+                losses += (*statement.losses, *self._declare(statement.then))
+            except RetryableApplyError:
+                raise
+            except ApplyError as error:
+                self._note_try("derived", statement.sql, error)
+                said = str(error)
+                if many and error.errno == _EXISTS_TABLE:
+                    why = self._in_the_way(self._subject.after[number])
+                    if not why:
+                        continue  # a crash between two of them
+                    said = f"{error}; {why}"
+                return self._by_policy(refused or statement.sql, f"{words}; derived statement refused too: {said}")
+        if not statements:
+            return self._by_policy(refused, words)
+        return DdlOutcome(DONE, "derived", "; ".join(s.sql for s in statements), tuple(losses))
+
+    def _pass_by(self, step: str, sql: str, words: str) -> DdlOutcome:
+        """Nothing is sent, and why is kept."""
+        self._note_try(step, sql, ApplyError(words))
+        return self._by_policy(sql, words)
+
+    def _by_policy(self, sql: str, words: str) -> DdlOutcome:
+        step, config = self._step, self._config
+        text = (
+            f"DDL of job {step.job.id} on {self._subject.label} at commit_ts {step.commit_ts} refused: {sql!r}: {words}. "
+            f"Mend the target, or skip it with syncer.ignore-txn-commit-ts = [{step.skip_ts}], or set syncer.ddl-policy to skip or quarantine."
+        )
+        if config.ddl_policy == "stop":
+            self._write_refused()
+            raise DdlRefused(text)
+        _log.warning("%s (policy %s)", text, config.ddl_policy)
+        state = SKIPPED if config.ddl_policy == "skip" else QUARANTINED
+        return DdlOutcome(state, "policy", sql, (self._frozen_words(state, sql),))
+
+    def _ended(self) -> DdlOutcome | None:
+        """What an earlier call made of this very step, when the answer to its commit was lost."""
+        rows = self._session.query(
+            f"SELECT state, executed, losses FROM {_table(self._config)} WHERE cluster_id = %s AND job_id = %s AND commit_ts = %s "
+            "AND state NOT IN (%s, %s)",
+            [self._lease.cluster_id, self._step.job.id, self._step.commit_ts, INTENT, REFUSED],
+        )
+        return DdlOutcome(rows[0][0], "found", rows[0][1] or "", tuple(json.loads(rows[0][2] or "[]"))) if rows else None
+
+    def _earlier(self) -> EarlierTry | None:
+        rows = self._session.query(
+            f"SELECT state, picture, tries FROM {_table(self._config)} WHERE cluster_id = %s AND job_id = %s AND state IN (%s, %s)",
+            [self._lease.cluster_id, self._step.job.id, INTENT, REFUSED],
+        )
+        if not rows or not rows[0][1]:
+            return None
+        state, picture, tries = rows[0]
+        self._tries = json.loads(tries or "[]")
+        return EarlierTry(state == REFUSED, bool(self._tries), Picture.from_json(picture))
+
+    def _note_try(self, step: str, sql: str, error: ApplyError) -> None:
+        at = str(self._session.query("SELECT UTC_TIMESTAMP(3)")[0][0])
+        self._tries = [*self._tries, {"at": at, "step": step, "sql": sql, "words": str(error)}][-_MOST_TRIES:]
+
+    def _write_refused(self) -> None:
+        """What was found; the next start begins with a picture of its own."""
+        self._session.begin()
+        check(self._session, self._lease)
+        self._session.execute(
+            f"UPDATE {_table(self._config)} SET state = %s, tries = %s WHERE cluster_id = %s AND job_id = %s AND state = %s",
+            [REFUSED, self._tries_json(), self._lease.cluster_id, self._step.job.id, INTENT],
+        )
+        self._session.commit()
+
+    def _tries_json(self) -> str | None:
+        return json.dumps(self._tries, ensure_ascii=False) if self._tries else None
+
+    def _write_intent(self, sql: str, picture: Picture) -> None:
+        step = self._step
+        self._session.begin()
+        check(self._session, self._lease)
+        self._session.execute(
+            f"REPLACE INTO {_table(self._config)} (cluster_id, job_id, commit_ts, version, early, state, query, executed, picture, tries, began) "
+            "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, NOW(3))",
+            [
+                self._lease.cluster_id,
+                step.job.id,
+                step.commit_ts,
+                step.job.version,
+                int(step.early),
+                INTENT,
+                step.query,
+                sql,
+                picture.to_json(),
+                self._tries_json(),
+            ],
+        )
+        self._session.commit()
+
+    def _finish(self, outcome: DdlOutcome) -> DdlOutcome:
+        """The done mark and the checkpoint in one transaction."""
+        step = self._step
+        self._session.begin()
+        check(self._session, self._lease)
+        self._session.execute(
+            f"INSERT INTO {_table(self._config)} (cluster_id, job_id, commit_ts, version, early, state, query, executed, losses, note, tries, began, ended) "
+            "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, NOW(3), NOW(3)) ON DUPLICATE KEY UPDATE state = VALUES(state), "
+            "commit_ts = VALUES(commit_ts), early = VALUES(early), executed = VALUES(executed), losses = VALUES(losses), note = VALUES(note), "
+            "picture = NULL, tries = VALUES(tries), ended = VALUES(ended)",
+            [
+                self._lease.cluster_id,
+                step.job.id,
+                step.commit_ts,
+                step.job.version,
+                int(step.early),
+                outcome.state,
+                step.query,
+                outcome.sql,
+                json.dumps(outcome.losses, ensure_ascii=False),
+                outcome.how,
+                self._tries_json(),
+            ],
+        )
+        self._on_done(self._session)
+        self._point("before-ddl-done")
+        self._session.commit()
+        return outcome
+
+
+def dialect_of(session: Target, config: ApplyConfig) -> Dialect:
+    """The target's dialect; MySQL is asked for its version, because its non-padding collation is younger than 8.0."""
+    nopad = True
+    if session.flavour is Flavour.MYSQL:
+        version = str(session.query("SELECT VERSION()")[0][0])
+        numbers = [int(n) for n in re.findall(r"\d+", version)[:3]]
+        nopad = numbers >= [8, 0, 17]
+    return Dialect(session.flavour, Charset(config.upstream_charset, config.upstream_collation), nopad)
+
+
+def _table(config: ApplyConfig) -> str:
+    return f"{quote_name(config.checkpoint_schema)}.{quote_name(_TABLE)}"
+
+
+def _kept(subject: Subject, config: ApplyConfig) -> bool:
+    """A rename between a kept and an ignored database is kept: it takes the table away or brings it."""
+    route = Route.of(config)
+    schemas = {t.schema for t in (*subject.before, *subject.after)} or {subject.schema}
+    return any(route.keeps(s) for s in schemas)

@@ -1,0 +1,111 @@
+"""Does a column of the target hold what a column of the upstream holds? Compared as ``information_schema`` shows it.
+
+Promises: pure. What servers do on their own is no difference: display widths, TEXT(50) made a TINYTEXT, a VARCHAR too long for them made a TEXT,
+JSON kept as LONGTEXT. A type or charset that holds more than is wanted will do, unless the job itself makes it smaller; one that holds less never will.
+"""
+
+import re
+from dataclasses import dataclass
+
+from schemas.ddl_tokens import Kind, text_of, tokenize
+from schemas.tableinfo import ColumnInfo, ColumnType
+from sinks.mysql.ddl.charsets import Charset
+from sinks.mysql.ddl.clauses import is_text_or_words
+from sinks.mysql.ddl.column_sql import column_type
+
+_WIDTH = re.compile(r"\b((?:tiny|small|medium|big)?int|year)\(\d+\)")
+_LOB = re.compile(r"(tiny|medium|long|)(text|blob)(?:\(\d+\))?")
+_WITH_WORDS = frozenset({ColumnType.ENUM, ColumnType.SET})
+_VARYING = frozenset({ColumnType.VARCHAR, ColumnType.VAR_STRING})
+_LOB_BYTES = {
+    ColumnType.TINYBLOB: 0xFF,
+    ColumnType.BLOB: 0xFFFF,
+    ColumnType.MEDIUMBLOB: 0xFFFFFF,
+    ColumnType.LONGBLOB: 0xFFFFFFFF,
+}
+_PREFIX_BYTES = {"tiny": 0xFF, "": 0xFFFF, "medium": 0xFFFFFF, "long": 0xFFFFFFFF}
+_CHARACTER_BYTES = {"ascii": 1, "binary": 1, "gbk": 2, "utf8": 3}
+_HOLDS_ALL = "utf8mb4"
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A column as the target shows it."""
+
+    type: str
+    nullable: bool
+    charset: str = ""
+    collate: str = ""
+
+
+def misfit(there: Shown | None, column: ColumnInfo, was: ColumnInfo | None, wanted: Charset) -> str:
+    """What of ``column`` the target's one does not hold, in words; empty when it holds all.
+
+    Args:
+        there: the target's column; None when it has no such one.
+        column: as the job makes it.
+        was: the column that it continues; None when the job adds it.
+        wanted: the target's charset for the column's.
+    """
+    if there is None:
+        return "missing"
+    if not same_type(there.type, column, was):
+        return f"{there.type} instead of {column_type(column)}"
+    if not column.generated and there.nullable == column.not_null:
+        return "NULL instead of NOT NULL" if column.not_null else "NOT NULL instead of NULL"
+    if not is_text_or_words(column) or column.tp == ColumnType.JSON:
+        return ""
+    charset, collate = _spelled(there.charset), _spelled(there.collate)
+    recoded = was is not None and (was.tp, was.charset, was.collate) != (column.tp, column.charset, column.collate)
+    if charset not in (wanted.charset, _HOLDS_ALL) or (recoded and collate != _spelled(wanted.collate)):
+        return f"{charset} {collate} instead of {wanted.charset} {wanted.collate}"
+    return ""
+
+
+def differs(old: ColumnInfo | None, new: ColumnInfo) -> bool:
+    """The job changes what ``misfit`` looks at."""
+    return old is None or _seen(old) != _seen(new)
+
+
+def same_type(there: str, column: ColumnInfo, was: ColumnInfo | None = None) -> bool:
+    """The server's ``COLUMN_TYPE`` says what the column's type does."""
+    lob = _LOB.fullmatch(there.lower())
+    if lob is not None and (column.tp in _LOB_BYTES or column.tp in _VARYING):
+        size = _PREFIX_BYTES[lob[1]]
+        larger_before = was is not None and was.tp in _LOB_BYTES and _most(was) > _most(column)
+        most = _most(column) if larger_before else size
+        return lob[2] == ("blob" if column.is_binary else "text") and _needed(column) <= size <= most
+    wanted = "longtext" if column.tp == ColumnType.JSON and there.lower() == "longtext" else column_type(column)
+    return _plain(there, column) == _plain(wanted, column)
+
+
+def _seen(column: ColumnInfo) -> tuple[object, ...]:
+    measure = column.flen if column.tp in _LOB_BYTES else 0
+    charset = (column.charset, column.collate) if is_text_or_words(column) else ()
+    return column_type(column), column.not_null, measure, charset
+
+
+def _most(column: ColumnInfo) -> int:
+    """Bytes that the column's own type holds."""
+    return _LOB_BYTES[ColumnType(column.tp)] if column.tp in _LOB_BYTES else _needed(column)
+
+
+def _needed(column: ColumnInfo) -> int:
+    """Bytes that the target's TEXT or BLOB must hold. Older TiDB keep a TEXT(50) as a TEXT of 50 characters, which servers make a smaller type."""
+    own = _LOB_BYTES.get(ColumnType(column.tp), 0xFFFFFFFF)
+    if not 0 <= column.flen < own:
+        return own
+    return min(column.flen * _CHARACTER_BYTES.get(column.charset, 4), own)
+
+
+def _plain(text: str, column: ColumnInfo) -> str:
+    if column.tp in _WITH_WORDS:
+        return text.lower().partition("(")[0] + text_of(
+            [t for t in tokenize(text.replace("\\\\", "\\"), backslash_escapes=False) if t.kind is Kind.STRING]
+        )
+    return _WIDTH.sub(r"\1", text.lower())
+
+
+def _spelled(name: str) -> str:
+    """Older servers say ``utf8`` for ``utf8mb3``."""
+    return re.sub(r"^utf8(?=_|$)", "utf8mb3", name)

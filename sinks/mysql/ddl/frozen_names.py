@@ -1,0 +1,158 @@
+"""What of a DDL may be sent to a target that has frozen tables: names of its text may mean something else there.
+
+Promises: pure. A frozen table may have another name on the target than upstream, or other names of its columns, or not be there at all, and
+its former name may be another table's by now. A statement that would reach a table or column of somebody else is never sent.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from schemas.ddl_tokens import significant
+from schemas.history import Job, JobType, SchemaHistory, TableAt
+from sinks.engine.frozen import RefusedJobs, Shape, on_target, renamed_columns, shape_of
+
+
+class Form(StrEnum):
+    """How a DDL is sent."""
+
+    TEXT = "text"
+    """In TiDB's words first, then derived."""
+    INFOS = "infos"
+    """Derived from the table infos alone, which have the target's names."""
+    NOTHING = "nothing"
+    """Not at all: it changes nothing that the target has."""
+    REFUSED = "refused"
+    """Not at all: it would reach what is not its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """How a DDL is sent, and why not otherwise."""
+
+    form: Form
+    why: str = ""
+
+
+_TEXT = Given(Form.TEXT)
+
+_NAMED_BY_INFOS = frozenset(
+    {
+        JobType.DROP_TABLE,
+        JobType.DROP_VIEW,
+        JobType.DROP_SEQUENCE,
+        JobType.TRUNCATE_TABLE,
+        JobType.RENAME_TABLE,
+        JobType.EXCHANGE_PARTITION,
+        JobType.RENAME_TABLES,
+    }
+)
+"""Statements that need no column's name and are made with the target's names of the tables; of RENAME_TABLES the text names them."""
+
+_MAKES = frozenset({JobType.CREATE_TABLE, JobType.CREATE_TABLES, JobType.CREATE_VIEW, JobType.CREATE_SEQUENCE})
+
+_SHOWN = frozenset(
+    {
+        JobType.ADD_COLUMN,
+        JobType.DROP_COLUMN,
+        JobType.ADD_COLUMNS,
+        JobType.DROP_COLUMNS,
+        JobType.MODIFY_COLUMN,
+        JobType.SET_DEFAULT,
+        JobType.ADD_INDEX,
+        JobType.DROP_INDEX,
+        JobType.DROP_INDEXES,
+        JobType.RENAME_INDEX,
+        JobType.RENAME_TABLE,
+        JobType.MULTI_SCHEMA_CHANGE,
+    }
+)
+"""All that they change is in the table infos."""
+
+_NEW_IDS = frozenset({JobType.TRUNCATE_TABLE, JobType.EXCHANGE_PARTITION})
+
+
+def given(job: Job, query: str, history: SchemaHistory, refused: RefusedJobs) -> Given:
+    """What may be sent for ``job`` behind the ``refused`` ones; ``query``: its text as it would be sent."""
+    if not refused:
+        return _TEXT
+    if job.type == JobType.DROP_SCHEMA:
+        return _dropped_schema(job, history, refused)
+    if job.type in _MAKES:
+        return _made(job, query, history, refused)
+    changed = [t for i in history.tables_of_job(job) if (t := history.table_at(i, job.version - 1)) is not None]
+    frozen = [(t, s) for t in changed if (s := shape_of(history, refused, t.table_id, t.version)) is not None]
+    return _changed(job, history, refused, frozen) if frozen else _TEXT
+
+
+def frozen_tables(history: SchemaHistory, refused: RefusedJobs, version: int) -> Iterator[tuple[TableAt, Shape]]:
+    """Every table that is frozen at ``version``, as the upstream and as the target has it."""
+    ids: set[int] = set()
+    jobs = [job for i in refused if (job := history.job(i)) is not None]
+    while jobs:
+        for table_id in set(history.tables_of_job(jobs.pop())) - ids:
+            ids.add(table_id)
+            jobs += [j for j in history.jobs_of_table(table_id, -1, version) if j.type in _NEW_IDS]
+    for table_id in sorted(ids):
+        table, shape = history.table_at(table_id, version), shape_of(history, refused, table_id, version)
+        if table is not None and shape is not None:
+            yield table, shape
+
+
+def _dropped_schema(job: Job, history: SchemaHistory, refused: RefusedJobs) -> Given:
+    """A table that upstream has moved out of the database may still be in it."""
+    schema = history.schema_at(job.schema_id, job.version - 1)
+    name = (schema.name if schema else job.schema_name).lower()
+    for table, shape in frozen_tables(history, refused, job.version):
+        if shape.info is not None and shape.schema.lower() == name:
+            return Given(Form.REFUSED, f"{shape.schema}.{shape.name} is the frozen table of the upstream's {table.schema}.{table.name}")
+    return _TEXT
+
+
+def _made(job: Job, query: str, history: SchemaHistory, refused: RefusedJobs) -> Given:
+    coming = [t for i in history.tables_of_job(job) if (t := history.table_at(i, job.version)) is not None]
+    names = {(t.schema.lower(), t.name.lower()) for t in coming}
+    tokens = significant(query)
+    spoken = {t.name.lower() for t in tokens} if any(t.word == "LIKE" for t in tokens) else set()
+    found = _TEXT
+    for table, shape in frozen_tables(history, refused, job.version):
+        if shape.info is not None and (shape.schema.lower(), shape.name.lower()) in names:
+            return Given(Form.REFUSED, f"{shape.schema}.{shape.name} is the frozen table of the upstream's {table.schema}.{table.name}")
+        if job.type == JobType.CREATE_TABLE and spoken & {table.name.lower(), shape.name.lower()}:
+            found = Given(Form.INFOS, f"{shape.schema}.{shape.name} is frozen, and a table like it would be another than upstream")
+    return found
+
+
+def _changed(job: Job, history: SchemaHistory, refused: RefusedJobs, frozen: list[tuple[TableAt, Shape]]) -> Given:
+    absent = next((s for _, s in frozen if s.info is None), None)
+    if absent is not None:
+        alone = len(history.tables_of_job(job)) == 1 or job.type == JobType.TRUNCATE_TABLE
+        return Given(Form.NOTHING if alone else Form.REFUSED, f"{absent.schema}.{absent.name} is not on the target")
+    if job.type in _SHOWN and all(_stays(t, job, history, refused) for t, _ in frozen):
+        return Given(Form.NOTHING, "the frozen table already is as it makes it")
+    moved = next((why for t, s in frozen if (why := _other_name(t, s))), "")
+    if job.type == JobType.RENAME_TABLES and moved:
+        return Given(Form.REFUSED, moved)
+    if job.type in _NAMED_BY_INFOS:
+        return _TEXT
+    other = moved or next((why for t, s in frozen if (why := _other_columns(t, s))), "")
+    return Given(Form.INFOS, other) if other else _TEXT
+
+
+def _stays(table: TableAt, job: Job, history: SchemaHistory, refused: RefusedJobs) -> bool:
+    after = history.table_at(table.table_id, job.version)
+    was = on_target(history, refused, table, table.version)
+    now = on_target(history, refused, after, job.version) if after else None
+    if was is None or now is None or (was.schema, was.name) != (now.schema, now.name):
+        return False
+    return replace(was.info, name=now.info.name) == now.info
+
+
+def _other_name(table: TableAt, shape: Shape) -> str:
+    same = (table.schema.lower(), table.name.lower()) == (shape.schema.lower(), shape.name.lower())
+    return "" if same else f"{table.schema}.{table.name} is {shape.schema}.{shape.name} on the target"
+
+
+def _other_columns(table: TableAt, shape: Shape) -> str:
+    names = ", ".join(f"{a} is {b}" for a, b in renamed_columns(table.info, shape))
+    return f"columns of {shape.schema}.{shape.name} have other names on the target: {names}" if names else ""

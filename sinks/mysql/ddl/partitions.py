@@ -1,0 +1,69 @@
+"""Partition clauses of DDL text that mean something else on the target, put right.
+
+Promises: pure. A boundary that is computed (``UNIX_TIMESTAMP('2020-01-01 00:00:00')`` depends on the session's time zone) becomes the number that
+TiDB made of it, where the table info has it. LINEAR goes, since TiDB spreads rows as without it.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from schemas.ddl_tokens import Kind, Token, tokenize
+from schemas.tableinfo import PartitionDef, TableInfo
+from sinks.mysql.ddl.clauses import Tokens, closing, next_solid, strip
+
+_WHOLE = re.compile(r"-?\d+")
+
+
+def settle_boundaries(tokens: Sequence[Token], info: TableInfo | None) -> Tokens:
+    """The statement with every computed boundary that ``info`` knows as a number."""
+    by_name = {p.name.lower(): p for p in info.partitions} if info else {}
+    out: Tokens = []
+    done = 0
+    for name, begin, end in _boundaries(tokens):
+        values = _numbers(by_name.get(name.lower()))
+        if values and _computed(tokens[begin:end]):
+            out += [*tokens[done:begin], *tokenize(values)]
+            done = end
+    return [*out, *tokens[done:]]
+
+
+def boundaries(tokens: Sequence[Token]) -> Iterator[tuple[int, int]]:
+    """Where the values of each ``PARTITION name VALUES`` stand, without their parentheses."""
+    return ((begin, end) for _, begin, end in _boundaries(tokens))
+
+
+def without_linear(tokens: Sequence[Token]) -> Tokens:
+    """The statement without the LINEAR of ``PARTITION BY LINEAR HASH`` and ``LINEAR KEY``."""
+    solid = [i for i, t in enumerate(tokens) if not t.blank]
+    dropped: set[int] = set()
+    for before, at, behind in zip(solid, solid[1:], solid[2:], strict=False):
+        if (tokens[before].word, tokens[at].word) == ("BY", "LINEAR") and tokens[behind].word in ("HASH", "KEY"):
+            dropped.update(range(at, behind))
+    return [t for i, t in enumerate(tokens) if i not in dropped]
+
+
+def _boundaries(tokens: Sequence[Token]) -> Iterator[tuple[str, int, int]]:
+    for i, token in enumerate(tokens):
+        if token.word != "PARTITION":
+            continue
+        name = next_solid(tokens, i + 1)
+        values = next_solid(tokens, name + 1)
+        if values >= len(tokens) or tokens[values].word != "VALUES":
+            continue
+        opening = next((k for k in range(values, len(tokens)) if tokens[k].text in ("(", ",")), len(tokens))
+        if opening < len(tokens) and tokens[opening].text == "(":
+            yield tokens[name].name, opening + 1, closing(tokens, opening)
+
+
+def _numbers(partition: PartitionDef | None) -> str:
+    """The partition's values as numbers; empty when they are something else or of several columns."""
+    if partition is None:
+        return ""
+    lists = partition.in_values or (partition.less_than,)
+    return ", ".join(v[0] for v in lists) if all(len(v) == 1 and _WHOLE.fullmatch(v[0]) for v in lists) else ""
+
+
+def _computed(values: Sequence[Token]) -> bool:
+    """A function is called in it."""
+    solid = [t for t in strip(values) if not t.blank]
+    return any(a.kind is Kind.WORD and b.text == "(" for a, b in zip(solid, solid[1:], strict=False))

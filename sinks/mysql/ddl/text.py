@@ -1,0 +1,351 @@
+"""TiDB's DDL text made acceptable to the target: feature syntax removed or translated, charsets written out, names made certain.
+
+Promises: pure; an edit of the tokens, no parser: what is not recognised stays as it is, and the target decides. An empty text means there
+is nothing to execute. ``losses`` names in short texts what the target cannot hold. For a TiDB target see ``sinks.mysql.ddl.tidb``.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from schemas.ddl_tokens import Kind, QualifiedName, Token, quote_name, rename_pairs, text_of, tokenize
+from schemas.history import Job, JobType, SchemaHistory, TableAt
+from schemas.tableinfo import ColumnInfo, TableInfo
+from sinks.engine.frozen import RefusedJobs, on_target
+from sinks.engine.segments import AppliedJobs, DdlStep
+from sinks.mysql.ddl.alter import edit_alter
+from sinks.mysql.ddl.clauses import (
+    Dialect,
+    Losses,
+    Tokens,
+    closing,
+    edit_column,
+    edit_index,
+    is_index,
+    next_solid,
+    quoted,
+    split_commas,
+    strip,
+    table_options,
+    without_if_not_exists,
+    words,
+)
+from sinks.mysql.ddl.defaults import declare, settle_defaults
+from sinks.mysql.ddl.frozen_names import Form, Given, given
+from sinks.mysql.ddl.partitions import settle_boundaries, without_linear
+from sinks.mysql.ddl.tidb import is_tiflash_replica, tidb_tokens
+from sinks.mysql.dialect import Flavour
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a DDL is about: the job and the tables as the target has them before it."""
+
+    job: Job
+    query: str
+    schema: str
+    """Database to USE; empty when the job has none."""
+    name: str
+    before: tuple[TableAt, ...]
+    """The tables it changes, as they are; empty when it only makes new ones."""
+    after: tuple[TableAt, ...]
+    """The tables it changes, as they will be."""
+    given: Given = field(default=Given(Form.TEXT))
+    """What of it may be sent to a target that has frozen tables."""
+
+    @property
+    def label(self) -> str:
+        """``schema.table`` for messages."""
+        return f"{self.schema}.{self.name}" if self.name else self.schema
+
+    @property
+    def info(self) -> TableInfo | None:
+        """The job's own table afterwards."""
+        return self.job.table_info
+
+    @property
+    def old(self) -> TableAt | None:
+        """The job's own table as it is."""
+        wanted = self.job.table_info.id if self.job.table_info else self.job.table_id
+        by_id = {t.table_id: t for t in self.before}
+        return by_id.get(wanted) or by_id.get(self.job.table_id)
+
+    @property
+    def new(self) -> TableAt | None:
+        """The job's own table as it will be on the target."""
+        wanted = self.job.table_info.id if self.job.table_info else self.job.table_id
+        return next((t for t in self.after if t.table_id == wanted), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """Text for the target, and what it lacks."""
+
+    sql: str
+    losses: tuple[str, ...] = field(default=())
+    then: str = ""
+    """A second statement of the same DDL, which does no harm when it runs again: the declared defaults of columns that ``sql`` adds."""
+    may_fail: bool = False
+    """Whatever the target says to it is passed over."""
+
+
+def subject_of(step: DdlStep, history: SchemaHistory, refused: RefusedJobs = frozenset()) -> Subject:
+    """Look up in the history what ``step`` is about; tables that ``refused`` jobs have frozen are as the target has them."""
+    job = step.job
+    ids = history.tables_of_job(job)
+    found = [t for i in ids if (t := step.before.table(i, history)) is not None]
+    before = tuple(t for f in found if (t := on_target(history, refused, f, f.version)) is not None)
+    coming = [t for i in ids if (t := history.table_at(i, job.version)) is not None]
+    after = tuple(t for f in coming if (t := on_target(history, refused, f, job.version)) is not None)
+    return Subject(
+        job,
+        step.query,
+        _schema_of(job, history, step.before),
+        _name_of(job, before),
+        before,
+        after,
+        given(job, step.query, history, refused),
+    )
+
+
+def _schema_of(job: Job, history: SchemaHistory, before: AppliedJobs) -> str:
+    if job.db_info is not None and job.db_info.name:
+        return job.db_info.name
+    found = history.schema_at(job.schema_id, job.version) or history.schema_at(job.schema_id, before.version)
+    return found.name if found else job.schema_name
+
+
+def _name_of(job: Job, before: Sequence[TableAt]) -> str:
+    if job.table_info is not None:
+        return job.table_info.name
+    return next((t.name for t in before if t.table_id == job.table_id), job.table_name)
+
+
+def rewrite(subject: Subject, dialect: Dialect, *, restored: bool) -> Rewritten:
+    """The statement for the target. ``restored``: the text comes from TiDB's own parser, not from a user."""
+    losses = Losses(subject.label)
+    if dialect.flavour is Flavour.TIDB:
+        tokens = settle_boundaries(tidb_tokens(subject.query, restored=restored), subject.info)
+        settled, added = _settled(_settle_strings(tokens, restored), subject, dialect)
+        return Rewritten(text_of(settled).strip(), (), _then(subject, added, dialect), is_tiflash_replica(tokens))
+    certain = _certain(subject, dialect)
+    if certain is not None:
+        return Rewritten(certain)
+    tokens = _without_end(without_features(tokenize(subject.query, backslash_escapes=not restored), losses))
+    tokens = without_if_not_exists(without_linear(settle_boundaries(tokens, subject.info)))
+    settled, added = _settled(_settle_strings(tokens, restored), subject, dialect)
+    return Rewritten(_by_kind(subject, settled, dialect, losses), tuple(losses.texts), _then(subject, added, dialect))
+
+
+def _settled(tokens: Tokens, subject: Subject, dialect: Dialect) -> tuple[Tokens, tuple[ColumnInfo, ...]]:
+    return settle_defaults(tokens, subject.info, subject.old.info if subject.old else None, dialect.flavour)
+
+
+def _then(subject: Subject, added: Sequence[ColumnInfo], dialect: Dialect) -> str:
+    if not added or subject.old is None or subject.info is None:
+        return ""
+    return declare(quoted(subject.old.schema, subject.old.name), added, subject.info, dialect)
+
+
+def _certain(subject: Subject, dialect: Dialect) -> str | None:
+    """Statements that follow from the job alone, so no text can mislead; None for the others."""
+    job = subject.job
+    found = dialect.charset(job.db_info.charset, job.db_info.collate) if job.db_info else dialect.charset("", "")
+    database = f"{quote_name(subject.schema)} CHARACTER SET = {found.charset} COLLATE = {found.collate}"
+    name = quoted(subject.old.schema, subject.old.name) if subject.old else quoted(subject.schema, subject.name)
+    match job.type:
+        case JobType.CREATE_SCHEMA:
+            return f"CREATE DATABASE {database}"
+        case JobType.SCHEMA_CHARSET:
+            return f"ALTER DATABASE {database}"
+        case JobType.DROP_SCHEMA:
+            return f"DROP DATABASE {quote_name(subject.schema)}"
+        case JobType.DROP_TABLE:
+            return f"DROP TABLE {name}"
+        case JobType.DROP_VIEW:
+            return f"DROP VIEW {name}"
+        case JobType.DROP_SEQUENCE if dialect.flavour is Flavour.MARIADB:
+            return f"DROP SEQUENCE {name}"
+        case JobType.TRUNCATE_TABLE:
+            return f"TRUNCATE TABLE {name}"
+        case JobType.RENAME_TABLE | JobType.RENAME_TABLES:
+            return _rename(subject)
+        case JobType.EXCHANGE_PARTITION:
+            return _exchange(subject)
+    return None
+
+
+def _exchange(subject: Subject) -> str | None:
+    """The partition is the one that has the plain table's id afterwards."""
+    info, old = subject.info, subject.old
+    plain = next((t for t in subject.before if t.table_id == subject.job.table_id), None)
+    moved = next((p.name for p in info.partitions if p.id == subject.job.table_id), None) if info else None
+    if old is None or plain is None or moved is None:
+        return None
+    return (
+        f"ALTER TABLE {quoted(old.schema, old.name)} EXCHANGE PARTITION {quote_name(moved)} WITH TABLE {quoted(plain.schema, plain.name)}"
+    )
+
+
+def _rename(subject: Subject) -> str | None:
+    """All pairs with their databases; the order of the text, which a swap over a third name depends on."""
+    old = {t.table_id: t for t in subject.before}
+    new = {t.table_id: t for t in subject.after}
+    if subject.job.type == JobType.RENAME_TABLE:
+        moved = [(old[i], new[i]) for i in old if i in new]
+        return (
+            f"RENAME TABLE {quoted(moved[0][0].schema, moved[0][0].name)} TO {quoted(moved[0][1].schema, moved[0][1].name)}"
+            if moved
+            else None
+        )
+    pairs = rename_pairs(subject.query)
+    ids = [info.id for info in subject.job.multiple_table_infos]
+    if not pairs or len(ids) != len(pairs):
+        return None
+    here = [old[i].schema for i, (name, _) in zip(ids, pairs, strict=True) if i in old and not name.schema]
+    session = here[0] if here else subject.schema
+
+    def full(name: QualifiedName) -> str:
+        return quoted(name.schema or session, name.name)
+
+    return "RENAME TABLE " + ", ".join(f"{full(a)} TO {full(b)}" for a, b in pairs)
+
+
+def _settle_strings(tokens: Sequence[Token], restored: bool) -> Tokens:
+    """Strings for our session's sql_mode: restored text has bare backslashes; and ``_UTF8MB4`` is what the connection says anyway."""
+    out: Tokens = []
+    for i, token in enumerate(tokens):
+        if token.word == "_UTF8MB4" and i + 1 < len(tokens) and tokens[i + 1].kind is Kind.STRING:
+            continue
+        if restored and token.kind is Kind.STRING and "\\" in token.text:
+            token = Token(Kind.STRING, token.text.replace("\\", "\\\\"))
+        out.append(token)
+    return out
+
+
+_FEATURE_LOSSES = {
+    "AUTO_RANDOM": "AUTO_RANDOM left out",
+    "TTL": "TTL left out",
+    "PLACEMENT": "placement policy left out",
+}
+
+
+def without_features(tokens: Sequence[Token], losses: Losses) -> Tokens:
+    """Without TiDB's feature comments; MySQL's own version comments stay."""
+    out: Tokens = []
+    inside: Tokens | None = None
+    for token in tokens:
+        if inside is None and token.kind is Kind.FEATURE_OPEN and token.text.startswith("/*T!"):
+            inside = []
+        elif inside is None:
+            out.append(token)
+        elif token.kind is Kind.FEATURE_CLOSE:
+            _note_feature(inside, losses)
+            inside = None
+        else:
+            inside.append(token)
+    return [t for t in out if t.kind is not Kind.COMMENT]
+
+
+def _note_feature(inside: Tokens, losses: Losses) -> None:
+    spoken = words(inside)
+    for word, loss in _FEATURE_LOSSES.items():
+        if word in spoken and "REMOVE" not in spoken:
+            losses.add(loss)
+    if "SHARD_ROW_ID_BITS" in spoken and next((t.text for t in inside if t.kind is Kind.NUMBER), "0") != "0":
+        losses.add("SHARD_ROW_ID_BITS left out")
+
+
+def _by_kind(subject: Subject, tokens: Tokens, dialect: Dialect, losses: Losses) -> str:
+    spoken = words(tokens)
+    if not spoken:
+        return ""
+    if subject.job.type in (JobType.CREATE_SEQUENCE, JobType.ALTER_SEQUENCE, JobType.DROP_SEQUENCE) and dialect.flavour is Flavour.MYSQL:
+        losses.add("sequence left out, MySQL has none")
+        return ""
+    match spoken[0]:
+        case "CREATE" if "TABLE" in spoken[:4]:
+            return _create_table(subject, tokens, dialect, losses)
+        case "CREATE" if "INDEX" in spoken[:4]:
+            return _create_index(tokens, dialect, losses)
+        case "DROP" if spoken[1:2] == ["INDEX"]:
+            return edit_alter(_as_alter_drop(tokens), subject.old, subject.info, dialect, losses)
+        case "ALTER" if "TABLE" in spoken[:3]:
+            return edit_alter(tokens, subject.old, subject.info, dialect, losses)
+    return text_of(tokens)
+
+
+def _without_end(tokens: Tokens) -> Tokens:
+    tokens = strip(tokens)
+    while tokens and tokens[-1].text == ";":
+        tokens = strip(tokens[:-1])
+    return tokens
+
+
+def _create_table(subject: Subject, tokens: Tokens, dialect: Dialect, losses: Losses) -> str:
+    head = f"CREATE TABLE {quoted(subject.schema, subject.name)}"
+    if "TEMPORARY" in words(tokens)[:3]:
+        losses.add("temporary table made an ordinary one, which stays empty")
+    like = _like_source(tokens)
+    if like:
+        return f"{head} LIKE {like}"
+    opening = next((i for i, t in enumerate(tokens) if t.kind is Kind.SIGN and t.text == "("), len(tokens))
+    if opening == len(tokens):
+        return text_of(tokens)
+    end = closing(tokens, opening)
+    elements = []
+    for element in split_commas(tokens[opening + 1 : end]):
+        piece = strip(element)
+        edited = (
+            edit_index(piece, dialect, losses) if is_index(piece) else edit_column(piece, subject.info, dialect, losses, explicit=False)
+        )
+        if edited is not None:
+            elements.append(text_of(edited))
+    return f"{head} ({', '.join(elements)}) {table_options(tokens[end + 1 :], subject.info, dialect, losses)}"
+
+
+def _like_source(tokens: Tokens) -> str:
+    """The name behind ``LIKE``, with or without parentheses; empty when the table is not made like another."""
+    solid = [t for t in tokens if not t.blank]
+    at = next((i for i, t in enumerate(solid) if t.word == "LIKE"), 0)
+    before = [t.text for t in solid[:at]]
+    if not at or before.count("(") > 1 or (before.count("(") == 1 and before[-1] != "("):
+        return ""
+    source = [t.text for t in solid[at + 1 : at + 4]]
+    return "".join(source[:3]) if source[1:2] == ["."] else source[0]
+
+
+def _create_index(tokens: Tokens, dialect: Dialect, losses: Losses) -> str:
+    solid = [t for t in tokens if not t.blank]
+    name = next((solid[i + 1].name for i, t in enumerate(solid[:-1]) if t.word == "INDEX"), "")
+    edited = edit_index(tokens, dialect, losses, name)
+    return text_of(edited) if edited is not None else ""
+
+
+def _as_alter_drop(tokens: Tokens) -> Tokens:
+    """``DROP INDEX i ON t`` as the ALTER TABLE that it is."""
+    on = next((i for i, t in enumerate(tokens) if t.word == "ON"), len(tokens))
+    index = strip(tokens[next(i for i, t in enumerate(tokens) if t.word == "INDEX") + 1 : on])
+    start = next_solid(tokens, on + 1)
+    end = start + 1
+    while end < len(tokens) and (tokens[end].text == "." or tokens[end - 1].text == "."):
+        end += 1
+    return list(tokenize(f"ALTER TABLE {text_of(tokens[start:end])} DROP INDEX {text_of(index)}"))
+
+
+_LEFT_OUT = {
+    JobType.CACHE_TABLE: "CACHE left out",
+    JobType.TABLE_ATTRIBUTES: "attributes left out",
+    JobType.PARTITION_ATTRIBUTES: "attributes left out",
+    JobType.CREATE_PLACEMENT: "placement policy left out",
+    JobType.PARTITION_PLACEMENT: "placement policy left out",
+    JobType.SCHEMA_PLACEMENT: "placement policy left out",
+    JobType.TABLE_PLACEMENT: "placement policy left out",
+    JobType.CREATE_RESOURCE_GROUP: "resource group left out",
+}
+
+
+def silent_losses(history: SchemaHistory, after: int, upto: int) -> tuple[str, ...]:
+    """What jobs without a statement for the target asked for with ``after < version <= upto``: CACHE has not even a binlog."""
+    jobs = (j for j in history.passed_between(after, upto) if j.type in _LEFT_OUT)
+    texts = (f"{'.'.join(filter(None, (j.schema_name, j.table_name)))}: {_LEFT_OUT[JobType(j.type)]}" for j in jobs)
+    return tuple(dict.fromkeys(texts))

@@ -1,0 +1,108 @@
+"""TiDB's DDL text for a TiDB target (ddl.md 6): as it is, but for what belongs to the upstream's own stores and jobs.
+
+Promises: pure. Placement policies are taken out, and a statement of nothing else becomes empty; TTL is kept and switched off, because the
+rows that the upstream's TTL jobs delete come as binlogs.
+"""
+
+from collections.abc import Sequence
+
+from schemas.ddl_tokens import Kind, Token, text_of, tokenize
+from sinks.mysql.ddl.clauses import Tokens, next_solid, split_commas, with_depth, without_if_not_exists, words
+from sinks.mysql.ddl.defaults import table_name
+
+_OFF = tokenize("TTL_ENABLE = 'OFF'")
+
+
+def tidb_tokens(query: str, *, restored: bool) -> Tokens:
+    """The statement's tokens; none when nothing is left to execute."""
+    tokens = _without_placement(tokenize(query.strip().rstrip(";").rstrip(), backslash_escapes=not restored))
+    return _without_empty_specs(_with_ttl_off(without_if_not_exists(tokens)))
+
+
+def is_tiflash_replica(tokens: Sequence[Token]) -> bool:
+    """``ALTER TABLE t SET TIFLASH REPLICA n`` and no other spec: every error of it is passed over."""
+    return (
+        words(tokens)[:2] == ["ALTER", "TABLE"]
+        and len(_specs(tokens)) == 1
+        and words(_specs(tokens)[0])[:3] == ["SET", "TIFLASH", "REPLICA"]
+    )
+
+
+def _specs(tokens: Sequence[Token]) -> list[Tokens]:
+    return split_commas(list(tokens)[table_name(list(tokens))[1] :])
+
+
+def _without_placement(tokens: Sequence[Token]) -> Tokens:
+    kept: Tokens = []
+    skipping = False
+    i = 0
+    while i < len(tokens):
+        token = tokens[i]
+        end = 0 if skipping else _placement_ends(tokens, i)
+        if token.kind is Kind.FEATURE_OPEN and "placement" in token.text:
+            skipping = True
+        elif skipping:
+            skipping = token.kind is not Kind.FEATURE_CLOSE
+        elif not end:
+            kept.append(token)
+        i = end or i + 1
+    return kept
+
+
+def _placement_ends(tokens: Sequence[Token], at: int) -> int:
+    """Behind a ``PLACEMENT POLICY [=] name`` that a user wrote bare; 0 when there is none."""
+    policy = next_solid(tokens, at + 1)
+    if tokens[at].word != "PLACEMENT" or policy >= len(tokens) or tokens[policy].word != "POLICY":
+        return 0
+    name = next_solid(tokens, policy + 1)
+    if name < len(tokens) and tokens[name].text == "=":
+        name = next_solid(tokens, name + 1)
+    return name + 1
+
+
+def _with_ttl_off(tokens: Sequence[Token]) -> Tokens:
+    """Every switch is off, and a TTL without one, which TiDB would take for on, gets one."""
+    switched = any(d == 0 and t.word == "TTL_ENABLE" for d, t in with_depth(tokens))
+    out: Tokens = []
+    ends = 0
+    off = False
+    for i, (depth, token) in enumerate(with_depth(tokens)):
+        if depth == 0 and token.word == "TTL_ENABLE":
+            off = True
+        elif depth == 0 and token.word == "TTL" and not switched and not ends:
+            ends = _ttl_ends(tokens, i)
+        elif off and token.kind is Kind.STRING:
+            token, off = _OFF[-1], False
+        out.append(token)
+        if ends == i + 1:
+            out += [Token(Kind.SPACE, " "), *_OFF]
+    return out
+
+
+def _ttl_ends(tokens: Sequence[Token], at: int) -> int:
+    """Behind ``TTL [=] column + INTERVAL n unit``; 0 when it is no such option."""
+    places = [i for i in range(at, len(tokens)) if not tokens[i].blank][1:8]
+    if places and tokens[places[0]].text == "=":
+        places = places[1:]
+    if len(places) < 5 or tokens[places[1]].text != "+" or tokens[places[2]].word != "INTERVAL":
+        return 0
+    return places[4] + 1
+
+
+def _without_empty_specs(tokens: Tokens) -> Tokens:
+    spoken = words(tokens)
+    if spoken[:2] in (["ALTER", "DATABASE"], ["ALTER", "SCHEMA"]):
+        return tokens if len(spoken) > 3 or (len(spoken) == 3 and spoken[2]) else []
+    if spoken[:2] != ["ALTER", "TABLE"]:
+        return tokens
+    _, end = table_name(tokens)
+    specs = [s for s in split_commas(tokens[end:]) if words(s)]
+    joined: Tokens = []
+    for n, spec in enumerate(specs):
+        joined += [Token(Kind.SIGN, ","), *spec] if n else spec
+    return [*tokens[:end], *joined] if specs else []
+
+
+def tidb_text(tokens: Sequence[Token]) -> str:
+    """The statement."""
+    return text_of(tokens).strip()

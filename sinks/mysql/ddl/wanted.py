@@ -1,0 +1,222 @@
+"""What a job changes, looked for on the target: is it there? [db]
+
+Promises: reads only. Compares the target with the table infos in what the job changes and nothing else: names, types, charsets and order of
+columns, keys, partitions, foreign keys, the names of tables. So what somebody else has altered beside it is neither taken for the job nor held
+against it. Defaults and generation expressions are not compared, since each server writes them in its own way: ``unseen`` names the columns that
+a job changes in them. Comments are nobody's loss.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from schemas.history import TableAt
+from schemas.tableinfo import PUBLIC, WHOLE_COLUMN, ColumnFlag, ColumnInfo, IndexColumn, IndexInfo, TableInfo
+from sinks.engine.column_pairs import pair_columns, visible
+from sinks.mysql.ddl.clauses import Dialect
+from sinks.mysql.ddl.fit import Shown, differs, misfit
+from sinks.mysql.ddl.pictures import column_names
+from sinks.mysql.ddl.text import Subject
+from sinks.mysql.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """One thing that the job makes and the target has not."""
+
+    words: str
+    kind: str
+    """``table``, ``column``, ``type``, ``key``, ``partition`` or ``foreign key``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """A column of which a job changes what ``lacks`` does not compare."""
+
+    table: str
+    """``schema.table``."""
+    before: str
+    after: str
+    """Its names."""
+
+
+def lacks(session: Target, subject: Subject, dialect: Dialect) -> tuple[Lack, ...] | None:
+    """What of the job's changes the target lacks; None when the job changes nothing that is looked at."""
+    before = {t.table_id: t for t in subject.before}
+    found: list[Lack] = []
+    looked = False
+    for after in subject.after:
+        for lack in _table_lacks(session, subject, dialect, before.get(after.table_id), after):
+            looked = True
+            found += [lack] if lack else []
+    return tuple(found) if looked else None
+
+
+def unlike(session: Target, subject: Subject, dialect: Dialect, table: TableAt) -> tuple[Lack, ...]:
+    """How a table that stands under the name of one that the job makes is another than that."""
+    found = [lack for lack in _table_lacks(session, subject, dialect, None, table) if lack]
+    known = {index.name.lower() for index in (*table.info.indexes, *_handle_key(table.info))}
+    more = [name for name, (unique, _) in _keys(session, table).items() if unique and name not in known]
+    return (*found, *(Lack(f"{table.schema}.{table.name}: unique key {name} is not upstream's", "key") for name in more))
+
+
+def unseen(subject: Subject) -> tuple[Unseen, ...]:
+    """The columns whose default or generation expression the job changes."""
+    before = {t.table_id: t for t in subject.before}
+    found = []
+    for after in subject.after:
+        old = before.get(after.table_id)
+        pairs = pair_columns(subject.job, subject.query, old.info, after.info) or {} if old else {}
+        for column in visible(after.info):
+            was = pairs.get(column.name.lower())
+            if was is not None and _written(was) != _written(column):
+                found.append(Unseen(f"{after.schema}.{after.name}", was.name, column.name))
+    return tuple(found)
+
+
+def _written(column: ColumnInfo) -> tuple[object, ...]:
+    renews = bool(column.flag & ColumnFlag.ON_UPDATE_NOW)
+    default = (column.default, column.default_bit, column.default_is_expr, renews)
+    return (*default, column.generated_expr, column.generated_stored)
+
+
+def _table_lacks(session: Target, subject: Subject, dialect: Dialect, before: TableAt | None, after: TableAt) -> Iterator[Lack | None]:
+    """A None for each thing that was looked for and found."""
+    label = f"{after.schema}.{after.name}"
+    there = column_names(session, after.schema, after.name)
+    if before is None or (before.schema, before.name) != (after.schema, after.name):
+        yield None if there else Lack(f"table {label}", "table")
+    if not there or after.info.is_view or after.info.is_sequence:
+        return
+    old = before.info if before else None
+    yield from _column_lacks(session, subject, dialect, old, after, there)
+    yield from _key_lacks(session, old, after)
+    if old is None:
+        return
+    was, now = [p.name for p in old.partitions], [p.name for p in after.info.partitions]
+    if set(was) != set(now):
+        yield from _name_lacks("partition", label, was, now, _partitions(session, after))
+    if set(old.foreign_keys) != set(after.info.foreign_keys):
+        yield from _name_lacks("foreign key", label, old.foreign_keys, after.info.foreign_keys, _foreign_keys(session, after))
+
+
+def _name_lacks(kind: str, label: str, was: Iterable[str], now: Iterable[str], there: Iterable[str]) -> Iterator[Lack | None]:
+    """Names that the job makes must be there, and those that it takes away must not."""
+    before, after, found = ({n.lower() for n in names} for names in (was, now, there))
+    for name in sorted(after - before):
+        yield None if name in found else Lack(f"{label}: {kind} {name} missing", kind)
+    for name in sorted(before - after):
+        yield Lack(f"{label}: {kind} {name} still there", kind) if name in found else None
+
+
+def _column_lacks(
+    session: Target, subject: Subject, dialect: Dialect, old: TableInfo | None, after: TableAt, there: tuple[str, ...]
+) -> Iterator[Lack | None]:
+    label = f"{after.schema}.{after.name}"
+    wanted = tuple(c.name for c in visible(after.info))
+    if old is None or [(c.id, c.name) for c in visible(old)] != [(c.id, c.name) for c in visible(after.info)]:
+        yield None if there == wanted else Lack(f"{label}: columns {list(there)} instead of {list(wanted)}", "column")
+    pairs = pair_columns(subject.job, subject.query, old, after.info) or {} if old else {}
+    changed = [c for c in visible(after.info) if differs(pairs.get(c.name.lower()), c)]
+    if not changed:
+        return
+    shown = _shown(session, after)
+    for column in changed:
+        name = column.name.lower()
+        words = misfit(shown.get(name), column, pairs.get(name), dialect.charset(column.charset, column.collate))
+        yield Lack(f"{label}: column {column.name} is {words}", "type") if words else None
+
+
+def _shown(session: Target, table: TableAt) -> dict[str, Shown]:
+    rows = session.query(
+        "SELECT column_name, column_type, is_nullable, character_set_name, collation_name FROM information_schema.columns "
+        "WHERE table_schema = %s AND table_name = %s",
+        [table.schema, table.name],
+    )
+    return {
+        _text(name).lower(): Shown(_text(kind), _text(nullable) == "YES", _text(charset or ""), _text(collate or ""))
+        for name, kind, nullable, charset, collate in rows
+    }
+
+
+def _plain_keys(info: TableInfo) -> dict[str, IndexInfo]:
+    """By lower-case name, but those that a target may do without: over expressions, and those that a foreign key brings along."""
+    brought = {name.lower() for name in info.foreign_keys}
+    public = [i for i in info.indexes if i.state == PUBLIC and (i.unique or i.name.lower() not in brought)]
+    plain = [i for i in public if not any(c.hidden for c in info.index_columns(i))]
+    return {i.name.lower(): i for i in (*plain, *_handle_key(info))}
+
+
+def _handle_key(info: TableInfo) -> tuple[IndexInfo, ...]:
+    """The primary key that is the integer handle, which the infos list among no indexes."""
+    if not info.pk_is_handle:
+        return ()
+    columns = tuple(IndexColumn(c.name, c.offset, WHOLE_COLUMN) for c in info.handle_columns())
+    return (IndexInfo(0, "PRIMARY", columns, True, True, PUBLIC, False, ""),) if columns else ()
+
+
+def _key_lacks(session: Target, old: TableInfo | None, after: TableAt) -> Iterator[Lack | None]:
+    was, now = _plain_keys(old) if old else {}, _plain_keys(after.info)
+    made = [i for name, i in now.items() if name not in was or _shape(was[name]) != _shape(i)]
+    gone = [i for name, i in was.items() if name not in now]
+    if not made and not gone:
+        return
+    there = _keys(session, after)
+    label = f"{after.schema}.{after.name}"
+    for index in made:
+        yield None if _is_there(index, there, after.info) else Lack(f"{label}: key {index.name} missing or another", "key")
+    for index in gone:
+        yield Lack(f"{label}: key {index.name} still there", "key") if index.name.lower() in there else None
+
+
+def _shape(index: IndexInfo) -> tuple[object, ...]:
+    return index.unique, index.primary, tuple((c.name.lower(), c.length) for c in index.columns)
+
+
+_Key = tuple[bool, tuple[tuple[str, int | None], ...]]
+"""(unique, (column, prefix) in order)."""
+
+
+def _keys(session: Target, table: TableAt) -> dict[str, _Key]:
+    rows = session.query(
+        "SELECT index_name, non_unique, column_name, sub_part FROM information_schema.statistics "
+        "WHERE table_schema = %s AND table_name = %s ORDER BY index_name, seq_in_index",
+        [table.schema, table.name],
+    )
+    found: dict[str, _Key] = {}
+    for name, non_unique, column, prefix in rows:
+        key = _text(name).lower()
+        parts = found[key][1] if key in found else ()
+        found[key] = (not int(non_unique), (*parts, (_text(column or "").lower(), None if prefix is None else int(prefix))))
+    return found
+
+
+def _is_there(index: IndexInfo, there: dict[str, _Key], info: TableInfo) -> bool:
+    unique, parts = there.get(index.name.lower(), (False, ()))
+    if unique != (index.unique or index.primary) or tuple(n for n, _ in parts) != tuple(c.name.lower() for c in index.columns):
+        return False
+    # A shorter prefix makes another key of a unique one, and only a slower one of the rest.
+    lengths = {c.name.lower(): c.flen for c in info.columns}
+    whole = [None if c.length in (WHOLE_COLUMN, lengths.get(c.name.lower())) else c.length for c in index.columns]
+    return not unique or [None if p == lengths.get(n) else p for n, p in parts] == whole
+
+
+def _partitions(session: Target, table: TableAt) -> list[str]:
+    rows = session.query(
+        "SELECT partition_name FROM information_schema.partitions WHERE table_schema = %s AND table_name = %s AND partition_name IS NOT NULL",
+        [table.schema, table.name],
+    )
+    return [_text(name) for (name,) in rows]
+
+
+def _foreign_keys(session: Target, table: TableAt) -> list[str]:
+    rows = session.query(
+        "SELECT constraint_name FROM information_schema.table_constraints "
+        "WHERE table_schema = %s AND table_name = %s AND constraint_type = 'FOREIGN KEY'",
+        [table.schema, table.name],
+    )
+    return [_text(name) for (name,) in rows]
+
+
+def _text(value: object) -> str:
+    """TiDB and MySQL 8 give some of these as bytes."""
+    return value.decode() if isinstance(value, bytes) else str(value)

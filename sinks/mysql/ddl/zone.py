@@ -1,0 +1,171 @@
+"""The time zone that a DDL ran in upstream, where what it does to rows depends on it.
+
+TiDB converts between TIMESTAMP and other types, and reads ``UNIX_TIMESTAMP('...')`` of a partition's boundary, in the time zone of the session that
+gave the DDL; the job has it as ``reorg_meta.location``. Promises: pure. A zone is used as an offset where its offset is one and the same for all
+times that matter, and by its name, which the server must know, otherwise. Literals of TIMESTAMP columns are in UTC in the infos and are moved to
+the zone that their statement runs in.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from zoneinfo import ZoneInfo
+
+from schemas.ddl_tokens import quote_name, tokenize
+from schemas.history import TableAt
+from schemas.jobs import Location
+from schemas.tableinfo import ColumnInfo, ColumnType, TableInfo
+from sinks.engine.column_pairs import pair_columns
+from sinks.mysql.ddl.clauses import quoted
+from sinks.mysql.ddl.defaults import UTC_SINCE
+from sinks.mysql.ddl.partitions import boundaries
+from sinks.mysql.ddl.text import Subject
+
+_FIRST, _LAST = datetime(1970, 1, 1), datetime(2038, 1, 20)
+"""What a TIMESTAMP can hold, in any zone."""
+_TIMES = frozenset({ColumnType.TIMESTAMP, ColumnType.DATETIME, ColumnType.DATE})
+_DAY = timedelta(days=1)
+_UTC_NAMES = frozenset({"", "UTC", "Etc/UTC"})
+
+
+@dataclass(frozen=True, slots=True)
+class Zone:
+    """A time zone for a session."""
+
+    sql: str
+    """The value of ``time_zone``."""
+    tz: tzinfo
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """A column that goes from TIMESTAMP to another type or back."""
+
+    table: str
+    """Quoted, as it is before the job."""
+    name: str
+    is_time: bool
+    """Its values are times now, so that the first and the last tell the span."""
+
+
+def conversions(subject: Subject) -> tuple[Converted, ...]:
+    """The columns whose values depend on the zone."""
+    return tuple(_conversions(subject))
+
+
+def _conversions(subject: Subject) -> Iterator[Converted]:
+    after = {t.table_id: t for t in subject.after}
+    for old in subject.before:
+        new = after.get(old.table_id)
+        pairs = pair_columns(subject.job, subject.query, old.info, new.info) or {} if new else {}
+        for column in new.info.columns if new else ():
+            was = pairs.get(column.name.lower())
+            if was is not None and not was.generated and (was.tp == ColumnType.TIMESTAMP) != (column.tp == ColumnType.TIMESTAMP):
+                yield Converted(quoted(old.schema, old.name), was.name, was.tp in _TIMES)
+
+
+def reads_clock(sql: str) -> bool:
+    """A partition's boundary in the text is a UNIX_TIMESTAMP of some time."""
+    tokens = tokenize(sql)
+    return any(tokens[i].word == "UNIX_TIMESTAMP" for begin, end in boundaries(tokens) for i in range(begin, end))
+
+
+def span_query(column: Converted) -> str:
+    """Asks for the first and the last value, whatever would not be a time of a TIMESTAMP left aside."""
+    name = quote_name(column.name)
+    return (
+        f"SELECT CAST(MIN({name}) AS CHAR), CAST(MAX({name}) AS CHAR) FROM {column.table} "
+        f"WHERE {name} BETWEEN '1970-01-01 00:00:01' AND '2038-01-19 03:14:07'"
+    )
+
+
+def time_zone(location: Location) -> tzinfo | None:
+    """The zone of a job's session: None for UTC.
+
+    Raises:
+        KeyError: nobody here knows a zone of that name.
+    """
+    if location.offset:
+        return timezone(timedelta(seconds=location.offset))
+    if location.name in _UTC_NAMES:
+        return None
+    try:
+        return ZoneInfo(location.name)
+    except (ValueError, OSError) as error:
+        raise KeyError(location.name) from error
+
+
+def fixed(tz: tzinfo, first: datetime = _FIRST, last: datetime = _LAST) -> Zone | None:
+    """The zone as the one offset that it has from ``first`` to ``last``, each read in UTC or in the zone; None when it has several."""
+    at, end = first - _DAY, last + _DAY
+    offset = at.replace(tzinfo=tz).utcoffset() or timedelta()
+    while at < end:
+        at = min(at + _DAY, end)
+        if at.replace(tzinfo=tz).utcoffset() != offset:
+            return None
+    minutes, seconds = divmod(int(offset.total_seconds()), 60)
+    if seconds:
+        return None
+    sign = "-" if minutes < 0 else "+"
+    return Zone(f"{sign}{abs(minutes) // 60:02d}:{abs(minutes) % 60:02d}", timezone(offset))
+
+
+def read_time(text: object) -> datetime | None:
+    """A time as the server writes it; None for what is none."""
+    try:
+        return datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+
+
+def certain(subject: Subject, tz: tzinfo) -> bool:
+    """No TIMESTAMP literal of the tables is one of two equal times of the zone, as when clocks go back."""
+    return all(
+        local.replace(fold=0).utcoffset() == local.replace(fold=1).utcoffset()
+        for table in (*subject.before, *subject.after)
+        for column in table.info.columns
+        for text in (column.default, column.origin_default)
+        if (local := _local(column, text, tz)) is not None
+    )
+
+
+def moved(subject: Subject, tz: tzinfo) -> Subject:
+    """The subject with every TIMESTAMP literal of its infos in that zone."""
+    job = subject.job
+    info = _moved_info(job.table_info, tz) if job.table_info else None
+    many = tuple(_moved_info(t, tz) for t in job.multiple_table_infos)
+    return replace(
+        subject,
+        job=replace(job, table_info=info, multiple_table_infos=many),
+        before=tuple(_moved_table(t, tz) for t in subject.before),
+        after=tuple(_moved_table(t, tz) for t in subject.after),
+    )
+
+
+def _moved_table(table: TableAt, tz: tzinfo) -> TableAt:
+    return replace(table, info=_moved_info(table.info, tz))
+
+
+def _moved_info(info: TableInfo, tz: tzinfo) -> TableInfo:
+    return replace(info, columns=tuple(_moved_column(c, tz) for c in info.columns))
+
+
+def _moved_column(column: ColumnInfo, tz: tzinfo) -> ColumnInfo:
+    default, origin = (_local(column, text, tz) for text in (column.default, column.origin_default))
+    if default is not None:
+        column = replace(column, default=_text(default, column))
+    return replace(column, origin_default=_text(origin, column)) if origin is not None else column
+
+
+def _local(column: ColumnInfo, text: object, tz: tzinfo) -> datetime | None:
+    """A literal of a TIMESTAMP column in that zone; None for anything but a time in UTC."""
+    if column.tp != ColumnType.TIMESTAMP or column.version < UTC_SINCE or not isinstance(text, str):
+        return None
+    found = read_time(text)
+    return found.replace(tzinfo=UTC).astimezone(tz) if found is not None else None
+
+
+def _text(local: datetime, column: ColumnInfo) -> str:
+    digits = max(column.decimal, 0)
+    whole = local.strftime("%Y-%m-%d %H:%M:%S")
+    return f"{whole}.{local.microsecond:06d}"[: len(whole) + 1 + digits] if digits else whole

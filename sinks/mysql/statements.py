@@ -1,0 +1,179 @@
+"""One statement of a plan: its text, what it must do, and where its rows come from. Pure.
+
+Promises: comparable and picklable. A statement of many rows can be cut into statements of one row each (``row``), so that a row
+that the target refuses, or treats in another way than foretold, can be named.
+"""
+
+import enum
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sinks.mysql.literals import row_ends, text_of
+
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+class Phase(enum.StrEnum):
+    """When a statement runs: every DELETE of a span before its first WRITE."""
+
+    DELETE = "delete"
+    WRITE = "write"
+
+
+class Effect(enum.StrEnum):
+    """What a statement must do with each of its rows."""
+
+    REMOVES = "removes"
+    """The row is there, and then it is not."""
+    ADDS = "adds"
+    """No such row is there, nor another one with a unique key of it."""
+    CHANGES = "changes"
+    """The row is there with the same unique keys; whatever else it holds, it then holds the new image."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where the rows of a statement come from."""
+
+    table: str
+    """`` `db`.`table` `` on the target."""
+    schema_version: int
+    columns: tuple[str, ...]
+    """Which columns the values of a row's text are of, in their order; empty = a condition stands there."""
+    key: tuple[str, ...]
+    """Those that tell rows apart; empty = the table has no unique key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One statement. ``rows`` is how many row images it stands for."""
+
+    sql: bytes
+    rows: int
+    phase: Phase
+    effect: Effect
+    origin: Origin
+    commit_ts: bytes = b""
+    """Of the event that each row's image is of: int64, little-endian. One alone = the newest of all rows."""
+    begin: int = 0
+    """Where the first row's text begins in ``sql``."""
+    ends: bytes = b""
+    """Where each row's text ends in ``sql``, without the comma: int64. One alone for several rows = the statement cannot be cut."""
+    zero_enums: tuple[tuple[str, bytes], ...] = ()
+    """ENUM columns with 0 in some rows, and the numbers of those rows: int64. Servers warn of each."""
+
+    @property
+    def newest_ts(self) -> int:
+        """The commit_ts of the newest transaction concerned; 0 = unknown."""
+        return int(_ints(self.commit_ts).max(initial=0))
+
+    @property
+    def oldest_ts(self) -> int:
+        """The commit_ts of the oldest one; 0 = unknown."""
+        return int(_ints(self.commit_ts).min()) if self.commit_ts else 0
+
+    @property
+    def single(self) -> bool:
+        """It cannot be cut any further."""
+        return self.rows == 1 or len(self.ends) != 8 * self.rows
+
+    def row_text(self, number: int = 0) -> bytes:
+        """The text of one row: its values, or the condition that finds it."""
+        begin = int(_ints(self.ends)[number - 1]) + 1 if number else self.begin
+        return self.sql[begin : int(_ints(self.ends)[number])]
+
+    def cut(self) -> Iterator["Statement"]:
+        """A statement for each row, in their order; only itself when it cannot be cut."""
+        if self.single:
+            yield self
+            return
+        head, tail = self.sql[: self.begin], self.sql[int(_ints(self.ends)[-1]) :]
+        for number in range(self.rows):
+            text = self.row_text(number)
+            yield replace(
+                self,
+                sql=b"".join((head, text, tail)),
+                rows=1,
+                commit_ts=self.commit_ts[number * 8 : number * 8 + 8],
+                ends=np.array([self.begin + len(text)], dtype="<i8").tobytes(),
+                zero_enums=tuple((name, bytes(8)) for name, rows in self.zero_enums if number in _ints(rows)),
+            )
+
+    def as_replace(self) -> bytes:
+        """The same rows written over whatever stands in their way; of an INSERT only."""
+        return self._rows_alone(b"REPLACE")
+
+    def as_ignore(self) -> bytes:
+        """Those rows alone that nothing stands in the way of; of an INSERT only."""
+        return self._rows_alone(b"INSERT IGNORE")
+
+    def _rows_alone(self, verb: bytes) -> bytes:
+        return verb + self.sql[len(b"INSERT") : int(_ints(self.ends)[-1])]
+
+    def zeros_in(self, column: str) -> int:
+        """How many rows have 0 in this ENUM column."""
+        return sum(len(rows) // 8 for name, rows in self.zero_enums if name == column)
+
+
+def split(
+    shape: Statement, tail: bytes, rows: pa.BinaryArray, commit_ts: Ints, limits: tuple[int, int], zeros: Sequence[tuple[str, Mask]] = ()
+) -> list[Statement]:
+    """Statements of consecutive rows like ``shape``, whose ``sql`` is everything before the first row.
+
+    Args:
+        shape: what all of them have in common.
+        tail: what follows the last row.
+        rows: a text per row that ends in a comma; the last one's of a statement is cut off.
+        commit_ts: of each row.
+        limits: bytes and rows that a statement may have; one row it always has.
+        zeros: ENUM columns and in which rows they are 0.
+    """
+    max_bytes, max_rows = limits
+    ends, text = row_ends(rows), text_of(rows)
+    room = max_bytes - len(shape.sql) - len(tail)
+    found = []
+    first = 0
+    while first < len(rows):
+        begin = int(ends[first - 1]) if first else 0
+        end = int(np.searchsorted(ends, begin + room, side="right"))
+        end = min(max(end, first + 1), first + max_rows)
+        here = slice(first, end)
+        found.append(
+            replace(
+                shape,
+                sql=b"".join((shape.sql, text[begin : int(ends[end - 1]) - 1], tail)),
+                rows=end - first,
+                commit_ts=commit_ts[here].astype("<i8").tobytes(),
+                begin=len(shape.sql),
+                ends=(ends[here] - begin - 1 + len(shape.sql)).astype("<i8").tobytes(),
+                zero_enums=tuple((name, np.flatnonzero(mask[here]).astype("<i8").tobytes()) for name, mask in zeros if mask[here].any()),
+            )
+        )
+        first = end
+    return found
+
+
+def _ints(packed: bytes) -> Ints:
+    return np.frombuffer(packed, dtype="<i8")
+
+
+def values_of(row: bytes) -> tuple[bytes, ...]:
+    """The literals of one row's text as ``sinks.mysql.literals`` writes them: ``(1,'it''s',NULL)`` or a bare one."""
+    inner = row[1:-1] if row.startswith(b"(") else row
+    found, begin, at, quoted = [], 0, 0, False
+    while at < len(inner):
+        byte = inner[at]
+        if quoted and byte == 0x5C:
+            at += 1
+        elif byte == 0x27:
+            quoted = not quoted
+        elif byte == 0x2C and not quoted:
+            found.append(inner[begin:at])
+            begin = at + 1
+        at += 1
+    return (*found, inner[begin:])

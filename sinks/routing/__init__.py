@@ -1,0 +1,1 @@
+"""Which tables and rows are replicated, and under which names."""

@@ -1,0 +1,67 @@
+"""What tests share that apply DDLs to a real MariaDB: a session that leaves nothing behind, a step under the lease, a death at a point."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from conf import faults
+from conf.model import ApplyConfig, TargetConfig
+from schemas.history import SchemaHistory
+from sinks.engine.segments import DdlStep
+from sinks.mysql.ddl.executor import DdlOutcome, apply_ddl, ensure_ddl_table
+from sinks.mysql.session import Session, connect
+from tests.leases import held
+
+MARKS = "ddl_marks"
+CONFIG = ApplyConfig(drainer="ddl", checkpoint_schema=MARKS)
+
+
+class Died(BaseException):
+    """Stands for SIGKILL: nothing catches it."""
+
+
+@contextlib.contextmanager
+def ddl_session(target: TargetConfig, config: ApplyConfig = CONFIG, databases: tuple[str, ...] = ("d",)) -> Iterator[Session]:
+    """A session where DDLs can be applied; afterwards its ``databases`` and its own tables are gone."""
+    with connect(target, config) as session:
+        ensure_ddl_table(session, config)
+        yield session
+        session.rollback()
+        for name in (*databases, config.checkpoint_schema):
+            session.execute(f"DROP DATABASE IF EXISTS {name}")
+
+
+def apply(session: Session, step: DdlStep, h: SchemaHistory, config: ApplyConfig = CONFIG) -> DdlOutcome:
+    """Apply one step as the Drainer that holds the lease."""
+    return apply_ddl(session, step, h, config, held(session, schema=config.checkpoint_schema), lambda _: None)
+
+
+def losses(session: Session, config: ApplyConfig = CONFIG, cluster_id: int = 1) -> list[str]:
+    """Everything that this cluster's DDLs had to leave out so far."""
+    rows = session.query(
+        f"SELECT losses FROM {config.checkpoint_schema}.spark_ddl WHERE cluster_id = %s AND losses IS NOT NULL ORDER BY version",
+        [cluster_id],
+    )
+    return list(dict.fromkeys(text for (found,) in rows for text in json.loads(found)))
+
+
+@contextlib.contextmanager
+def deadly(point: str) -> Iterator[None]:
+    """Whoever comes to the fault point dies there; it need not be reached."""
+
+    def die(name: str) -> None:
+        if name == point:
+            raise Died
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(faults, "point", die)
+        yield
+
+
+@contextlib.contextmanager
+def dying(point: str) -> Iterator[None]:
+    """What is done inside dies at the fault point."""
+    with deadly(point), pytest.raises(Died):
+        yield
