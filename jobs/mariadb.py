@@ -26,6 +26,7 @@ import pymysql
 from pymysql.connections import Connection
 
 from conf.model import TargetConfig
+from jobs.ports import free_port
 from schemas.errors import ConfigError
 
 START_TIMEOUT = 60.0
@@ -90,7 +91,7 @@ class PrivateMariaDB:
         self._make_places()
         if not (self._data_dir / "mysql").is_dir():
             self._install()
-        self.port = self.port or _free_port()
+        self.port = self.port or free_port()
         self._process = self._spawn()
         self._wait_ready()
         return self
@@ -255,10 +256,3 @@ def _dies_with_parent() -> tuple[str, ...]:
     if setpriv is None or threading.current_thread() is not threading.main_thread():
         return ()
     return (setpriv, "--pdeathsig", "TERM")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -286,6 +286,12 @@ class Front:
 
     async def _wind_up(self, grace: float) -> None:
         for server in self._servers:
+            for listener in server.sockets:
+                self._loop.remove_reader(listener.fileno())
+        if accepting := asyncio.all_tasks() - {asyncio.current_task()}:
+            # asyncio has accepted them and not handed them over yet; a server that is closed already would leave their sockets open
+            await asyncio.wait(accepting, timeout=LINGER)
+        for server in self._servers:
             server.close()
         for peer in list(self._peers):
             peer.leave()

@@ -7,7 +7,6 @@ not installed the test fails and says what to install.
 import base64
 import json
 import shutil
-import socket
 import subprocess
 import time
 import urllib.error
@@ -15,6 +14,8 @@ import urllib.request
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+from jobs.ports import free_port
 
 _START_TIMEOUT = 30.0
 
@@ -25,7 +26,7 @@ class EtcdProcess:
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
-        self.address, self._peer = (f"127.0.0.1:{port}" for port in _free_ports(2))
+        self.address, self._peer = (f"127.0.0.1:{free_port()}" for _ in range(2))
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> "EtcdProcess":
@@ -87,12 +88,3 @@ class EtcdProcess:
         # a test run that is killed leaves no server behind
         dies_with_us = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
         return [*dies_with_us, binary, *(f"--{name}={value}" for name, value in flags.items())]
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that nobody has at this moment."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(opened.getsockname()[1]) for opened in sockets]
-    for opened in sockets:
-        opened.close()
-    return ports

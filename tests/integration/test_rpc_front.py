@@ -555,6 +555,18 @@ def test_connections_leave_descriptors_for_the_files(server):
             client.socket.close()
 
 
+def test_stopping_closes_the_connections_that_were_just_accepted(recwarn):
+    """A client that connects while it stops is not left with a socket that nobody closes."""
+    for _ in range(20):
+        server = Server()
+        clients = [socket.create_connection(("127.0.0.1", server.front.port), PATIENCE) for _ in range(40)]
+        server.front.stop(0)
+        for client in clients:
+            client.close()
+    gc.collect()
+    assert [str(warning.message) for warning in recwarn] == []
+
+
 def test_rapid_resets(server, channel):
     client = Raw(server)
     block = block_of(b"Wait")

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 import urllib.request
@@ -15,6 +14,7 @@ import pytest
 
 from binlog_source.emulator.rehearsal import load
 from jobs.mariadb import PrivateMariaDB
+from jobs.ports import free_port
 from tests.golden_case import GOLDEN
 from tests.torture.arena import ROOT, Arena, Cut, environ_of
 
@@ -56,9 +56,7 @@ def running(arena: Arena, work_dir: Path, password: str) -> Iterator[str]:
     """The drainer by its entry script, killed at the end so that it cleans nothing up; gives the address of its UI."""
     run = arena.work_dir
     (run / "eventlog").mkdir()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     spark = {
         "spark.ui.enabled": "true",
         "spark.ui.port": port,
