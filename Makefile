@@ -82,7 +82,7 @@ demo: ## see it work for a minute
 
 .PHONY: torture
 torture: setup ## the whole kill test: every fault point, random kill -9, kills of the target; broken sessions against the Pump's front
-	$(PYTEST) -s tests/torture
+	$(PYTEST) -n 2 --dist worksteal -rP --show-capture=stdout tests/torture
 
 .PHONY: looks
 looks: setup ## readers beside the stream: the total of `bank` at every look, at the recorded pace and five times as fast

@@ -1,0 +1,25 @@
+"""Ports for servers that are started next."""
+
+import socket
+
+import pytest
+
+from jobs import ports
+from jobs.ports import free_port
+from schemas.errors import ConfigError
+
+
+def test_a_free_port_is_not_one_that_the_kernel_gives_to_clients() -> None:
+    with socket.socket() as client:
+        client.bind(("127.0.0.1", 0))
+        lowest = int(ports._EPHEMERAL.read_text().split()[0]) if ports._EPHEMERAL.exists() else 32_768
+        assert client.getsockname()[1] >= lowest
+    assert all(10_000 <= free_port() < max(lowest, 11_000) for _ in range(20))
+
+
+def test_a_port_that_is_taken_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_port()
+    with socket.create_server(("127.0.0.1", port)):
+        monkeypatch.setattr(ports.random, "randrange", lambda low, high: port)
+        with pytest.raises(ConfigError, match="no free port"):
+            free_port()
