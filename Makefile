@@ -1,4 +1,4 @@
-# The contributor's door: `make help` lists the targets. Each sets up what it needs.
+# The contributor's commands: `make help` lists the targets. Each sets up what it needs.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
@@ -31,7 +31,7 @@ lint: setup-dev ## formatting and lint (ruff)
 	$(VENV)/ruff check $(LINTED)
 
 .PHONY: format
-format: setup-dev ## put the formatting right
+format: setup-dev ## fix the formatting
 	$(VENV)/ruff check --fix --select I $(LINTED)
 	$(VENV)/ruff format $(LINTED)
 
@@ -47,7 +47,7 @@ imports: setup-dev ## direction of imports (import-linter)
 check: lint type imports ## lint, types and imports together
 
 .PHONY: test
-test: setup ## every test but those marked slow, two files at a time: they wait more than they work
+test: setup ## every test not marked slow, two files at a time: they wait more than they compute
 	$(PYTEST) -n 2 --dist loadfile -m "not slow" tests
 
 .PHONY: unit
@@ -81,31 +81,31 @@ demo: ## see it work for a minute
 	./spark-submit.sh demo
 
 .PHONY: torture
-torture: setup ## the whole kill test: every fault point, random kill -9, kills of the target; broken sessions against the Pump's front
+torture: setup ## the whole kill test: every fault point, random kill -9, kills of the target; malformed sessions against the Pump's server
 	$(PYTEST) -n 2 --dist worksteal -rP --show-capture=stdout tests/torture
 
 .PHONY: looks
-looks: setup ## readers beside the stream: the total of `bank` at every look, at the recorded pace and five times as fast
+looks: setup ## a reader during the stream: the total of `bank` at every query, at the recorded pace and five times as fast
 	TIDB_BINLOG_PACES=1,0.2 $(PYTEST) -s tests/integration/test_bank_looks.py
 
 .PHONY: bench
-bench: setup ## the backlog from query.start() to the checkpoint at end_ts, beside the target's bulk limit (BENCH_ARGS=)
+bench: setup ## the backlog from query.start() to the checkpoint at end_ts, compared to the target's bulk limit (BENCH_ARGS=)
 	$(VENV)/python -m benchmarks.bench_backlog $(BENCH_ARGS)
 
 .PHONY: bench-lag
-bench-lag: setup ## lag of a row beside 500 transactions a second, both deliveries
+bench-lag: setup ## lag of a row under 500 transactions a second, both deliveries
 	$(VENV)/python -m benchmarks.bench_lag
 
 .PHONY: bench-ddl
-bench-ddl: setup ## a backlog of 300 ADD COLUMNs with rows between them, beside the target's own rate (BENCH_ARGS=)
+bench-ddl: setup ## a backlog of 300 ADD COLUMNs with rows between them, compared to the target's own rate (BENCH_ARGS=)
 	$(VENV)/python -m benchmarks.bench_ddl $(BENCH_ARGS)
 
 .PHONY: bench-history
-bench-history: setup-dev ## a DDL history of 100,000 jobs: starts, a further job, memory (BENCH_ARGS=jobs)
+bench-history: setup-dev ## a DDL history of 100,000 jobs: starts, one more job, memory (BENCH_ARGS=jobs)
 	$(VENV)/python -m benchmarks.bench_history $(BENCH_ARGS)
 
 .PHONY: bench-decode
-bench-decode: setup-dev ## rows to Arrow beside the protobuf parse of the same bytes
+bench-decode: setup-dev ## rows to Arrow compared to the protobuf parse of the same bytes
 	$(VENV)/python -m benchmarks.bench_decode $(BENCH_ARGS)
 
 .PHONY: bench-plan
@@ -113,7 +113,7 @@ bench-plan: setup-dev ## row events to SQL statements
 	$(VENV)/python -m benchmarks.bench_plan $(BENCH_ARGS)
 
 .PHONY: bench-pump
-bench-pump: setup-dev ## write and read rates of a Pump, beside the disk and a bare grpcio server (BENCH_ARGS=)
+bench-pump: setup-dev ## write and read rates of a Pump, compared to the disk and a bare grpcio server (BENCH_ARGS=)
 	$(VENV)/python -m benchmarks.bench_pump $(BENCH_ARGS)
 
 .PHONY: soak
@@ -125,13 +125,13 @@ wheel: setup-dev ## build dist/tidb_binlog_spark-*.whl
 	$(VENV)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 
 .PHONY: proto
-proto: setup-dev ## generate the wire messages again; fails where the committed ones differ
+proto: setup-dev ## regenerate the wire messages; fails if the committed ones differ
 	$(VENV)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. schemas/proto/*.proto
 	$(VENV)/python -m grpc_tools.protoc -I. --grpc_python_out=. schemas/proto/pump.proto schemas/proto/cistern.proto
 	$(VENV)/ruff format --quiet --isolated --line-length 140 schemas/proto/*_pb2*.py
 	git diff --exit-code --stat schemas/proto
 
 .PHONY: clean
-clean: ## remove what tools leave; the virtual environment and var/ stay
+clean: ## remove the files of tools; the virtual environment and var/ stay
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis spark-warehouse
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

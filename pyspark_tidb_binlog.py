@@ -1,4 +1,4 @@
-"""Lets Spark find the source ``tidb_binlog`` without registering: Spark imports modules named ``pyspark_*`` for a ``DefaultSource``."""
+"""Lets Spark find the source ``tidb_binlog`` without registration: Spark looks for a ``DefaultSource`` in modules named ``pyspark_*``."""
 
 from binlog_source.source.datasource import BinlogDataSource as DefaultSource
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # The one entry: ./spark-submit.sh [spark options] JOB [options of the job and of spark-submit, in any order]
 #
-# The first start sets everything up (jobs/setup.py); later ones only compare two files. Options that spark-submit knows
-# (--master, --conf, --name, --driver-memory, ...) go to it wherever they stand, all others to the job; `--` ends the sorting.
+# The first start sets everything up (jobs/setup.py); later ones only compare two files. Options of spark-submit
+# (--master, --conf, --name, --driver-memory, ...) are passed to it in any position, all others to the job; all after `--` go to the job.
 # The job is this process, and Spark's JVM its child (jobs/jvm.py); `pump` needs no Spark.
 # Logs go to var/log/JOB.log (the job and every trace) and var/log/JOB.spark.log.
 set -euo pipefail
@@ -31,7 +31,7 @@ die() {
   exit 2
 }
 
-# The oldest Python that can run the code is 3.11; its own name first, so that a newer default is not preferred to the tested one.
+# The code needs Python 3.11 or later; python3.11 comes first, so that a newer default is not preferred to the tested version.
 find_python() {
   local candidate
   for candidate in ${PYTHON:-} python3.11 python3.12 python3.13 python3; do
@@ -97,7 +97,7 @@ while (($#)); do
       ;;
   esac
   case $option in
-    --deploy-mode) [[ $value == client ]] || die "the job is Spark's driver and stays where it is started: --deploy-mode $value is not possible" ;;
+    --deploy-mode) [[ $value == client ]] || die "the job is Spark's driver and runs where it is started: --deploy-mode $value is not possible" ;;
     --master) master=$value ;;
     --jars) jars=$value ;;
     --py-files) py_files=$value ;;
@@ -122,7 +122,7 @@ case $job in
   pump) ;;
   demo | rehearse)
     needs=(--java)
-    # A target of one's own needs no MariaDB here.
+    # With --to, no private MariaDB is needed.
     [[ " ${job_args[*]-} " == *" --to"[=\ ]* ]] || needs+=(--mariadb)
     ;;
   *) needs=(--java) ;;
@@ -140,9 +140,9 @@ fi
 
 export TIDB_BINLOG_LOG=${TIDB_BINLOG_LOG:-$root/var/log/$job.log}
 mkdir -p "${TIDB_BINLOG_LOG%/*}"
-# Not the script's own directory, which is jobs/, but the project is where modules are found.
+# Modules are imported from the project, not from the directory of the script that Python runs (jobs/).
 export PYTHONSAFEPATH=1 PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH}
-# A fault point must end the whole application (conf/faults.py): after exec this process is it.
+# A fault point must kill the whole application (conf/failpoints.py), which is this process after exec.
 [[ -z ${TIDB_BINLOG_DIE:-} ]] || export TIDB_BINLOG_DIE_PID=${TIDB_BINLOG_DIE_PID:-$$}
 
 if [[ $job == pump ]]; then
@@ -150,7 +150,7 @@ if [[ $job == pump ]]; then
 fi
 
 master=${master:-${MASTER:-local[*]}}
-# The JVM and Python workers give memory back after a big batch (jobs/session.py).
+# Makes the JVM and Python workers return memory after a big batch (jobs/spark_session.py).
 export ARROW_DEFAULT_MEMORY_POOL=${ARROW_DEFAULT_MEMORY_POOL:-system}
 export MALLOC_ARENA_MAX=${MALLOC_ARENA_MAX:-2} MALLOC_MMAP_THRESHOLD_=${MALLOC_MMAP_THRESHOLD_:-131072}
 export SPARK_HOME
@@ -161,13 +161,13 @@ jvm="-Dlog4j2.configurationFile=file:$root/conf/log4j2.properties -Xlog:disable 
 if [[ $master == local* && $master != local-cluster* ]]; then
   # Driver and executors are one JVM and see this checkout: nothing to copy, nothing to ship.
   export PYSPARK_PYTHON=$venv/bin/python
-  # Ours first: the JVM's class archive is good for this beginning of the path only.
+  # Ours first: the JVM's class archive matches only a class path that begins with them.
   delta_jars=${delta_jars#,}
   class_path=${delta_jars//,/:}${class_path:+:$class_path}
-  # A collector that the caller names is not to meet ours.
+  # The JVM accepts only one garbage collector: the caller's wins.
   [[ "${SPARK_SUBMIT_OPTS:-} ${spark_args[*]-}" == *-XX:+Use*GC* ]] || jvm="$(<"$root/conf/jvm.options") $jvm"
 else
-  # Its executors are on this machine; those of other clusters have a Python of their own.
+  # The executors of a local-cluster are on this machine; those of other clusters have their own Python.
   [[ $master != local-cluster* ]] || export PYSPARK_PYTHON=${PYSPARK_PYTHON:-$venv/bin/python}
   zip=$root/var/py-files/tidb_binlog_spark.zip
   "$venv/bin/python" "$root/jobs/setup.py" --zip "$zip"
@@ -179,7 +179,7 @@ fi
 [[ -z $py_files ]] || spark_args+=(--py-files "$py_files")
 
 export SPARK_SUBMIT_OPTS="$jvm${SPARK_SUBMIT_OPTS:+ $SPARK_SUBMIT_OPTS}"
-# Strings hash alike in driver and workers, as spark-submit has it.
+# Strings hash alike in driver and workers, as spark-submit sets it.
 export PYTHONHASHSEED=0
 exec "$venv/bin/python" -m jobs.launch --master "$master" --name "tidb-binlog $job" --conf spark.python.daemon.module=jobs.workers --conf spark.ui.showConsoleProgress=false \
   ${spark_args[@]+"${spark_args[@]}"} -- "$job" ${job_args[@]+"${job_args[@]}"}

@@ -1,10 +1,11 @@
-"""The backlog: 279,016 row events of the recorded case ``bench`` from two Pumps into an empty MariaDB, beside the server's own bulk limit.
+"""The backlog: 279,016 row events of the case ``bench`` from two Pumps into an empty MariaDB, compared to the server's own bulk limit.
 
     python benchmarks/bench_backlog.py [--case DIR] [--delivery sorted|raw] [--repeat 5]
 
-Counted from ``query.start()``, on a session warmed by one batch of the case ``txn``, to the commit of the checkpoint at the case's end.
+Measured from ``query.start()``, on a session warmed by one batch of the case ``txn``, to the commit of the checkpoint at the case's end.
 The bulk limit is the same final rows written by plain multi-row INSERTs on two connections. Memory is the largest sum over the JVM and
-the Python processes of the stream (proportional set size), less what this process held before for the recording; Pumps and MariaDB are not in it.
+the Python processes of the stream (proportional set size), less what this process already held for the recording; without Pumps and
+MariaDB.
 """
 
 import argparse
@@ -21,15 +22,15 @@ from pyspark.sql import SparkSession
 
 from binlog_source.emulator.rehearsal import RecordedCase, feed, load
 from conf.model import DrainerConfig, SourceConfig, TargetConfig
-from jobs.mariadb import PrivateMariaDB
+from jobs.lab.mariadb import PrivateMariaDB
 from jobs.rehearse import compare, prepare_target, settings_for, staged
 from jobs.replication import Replication
-from jobs.session import build_session
+from jobs.spark_session import build_session
 from sinks.mysql.session import connect
 
 ROOT = Path(__file__).resolve().parent.parent
 _BARE_KIB = 100 * 1024
-"""What a driver process holds that plays no recording: Python, PySpark and Arrow."""
+"""Memory of a driver process that holds no recording: Python, PySpark and Arrow."""
 SETTINGS = ("innodb_flush_log_at_trx_commit", "sync_binlog", "innodb_buffer_pool_size", "innodb_log_file_size", "max_allowed_packet")
 
 
@@ -164,7 +165,7 @@ def peak_memory() -> Iterator[list[float]]:
 
 
 def _stream_processes() -> list[int]:
-    """Our own process, its JVM and all Python workers below it; not the servers it plays with."""
+    """The own process, its JVM and all Python workers below it; without the benchmark's servers."""
     parents: dict[int, int] = {}
     names: dict[int, str] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):

@@ -1,8 +1,8 @@
-"""A backlog of 300 ADD COLUMNs over 10 tables, one row written between each two, beside the target's own rate of the same statements.
+"""A backlog of 300 ADD COLUMNs over 10 tables, one row written after each, compared to the target's own rate for the same statements.
 
     python -m benchmarks.bench_ddl [--delivery sorted|raw] [--ddls 300] [--tables 10]
 
-Counted from ``query.start()`` to the commit of the checkpoint at the last DDL. The target's own rate is that of the statements as the
+Measured from ``query.start()`` to the commit of the checkpoint at the last DDL. The target's own rate is that of the statements as the
 stream executed them (``tidb_binlog.spark_ddl.executed``), in their order, on one connection into another database.
 """
 
@@ -13,16 +13,16 @@ import tempfile
 import time
 from pathlib import Path
 
+from binlog_source.cluster.cluster_service import UpstreamService
 from binlog_source.cluster.oracle import Oracle
-from binlog_source.cluster.service import UpstreamService
 from binlog_source.emulator.process import PumpProcess
 from binlog_source.emulator.schema import Column, Table
 from binlog_source.emulator.upstream import Upstream
 from binlog_source.pump_client.client import PumpClient
 from conf.model import DrainerConfig, PumpConfig, SourceConfig, TargetConfig
-from jobs.mariadb import PrivateMariaDB
+from jobs.lab.mariadb import PrivateMariaDB
 from jobs.replication import Replication
-from jobs.session import build_session
+from jobs.spark_session import build_session
 from sinks.mysql.session import connect
 
 CLUSTER_ID = 11
@@ -85,7 +85,7 @@ def _pump(registry: str, scratch: Path, number: int) -> PumpProcess:
 
 
 def write_backlog(upstream: Upstream, tables: int, ddls: int) -> None:
-    """The tables, then by turns an ADD COLUMN and a row."""
+    """Create the tables, then write an ADD COLUMN and a row alternately."""
     upstream.ddl.create_database(DATABASE)
     for number in range(tables):
         upstream.ddl.create_table(DATABASE, Table(f"t{number}", (Column("id", "bigint"), Column("v", "varchar(20)")), ("id",)))

@@ -1,10 +1,10 @@
-"""Times the column decoder beside the protobuf parse of the same binlogs, on one core.
+"""Times the column decoder against the protobuf parse of the same binlogs, on one core.
 
     python benchmarks/bench_decode.py [--case tests/golden/bench] [--repeat 5]
 
-Prints the medians of both, their ratio (at most 10 is asked for) and the share of rows that the scalar decoder had to take. Timed are the
-inserted rows to Arrow columns; row keys and the images of all events are shown beside it. CPU seconds are printed too: on a busy machine they
-are the ones to compare.
+Prints the medians of both, their ratio (goal: at most 10) and the share of rows that the scalar decoder had to decode. The ratio is that of
+inserted rows to Arrow columns; row keys and the images of all events are timed too. CPU seconds are printed as well: they are the ones to
+compare on a busy machine.
 """
 
 import argparse
@@ -63,7 +63,7 @@ def tables_of(case: Path, payloads: list[bytes]) -> list[Part]:
         index = np.flatnonzero((ids == table_id) & (ops <= int(Op.DELETE)))
         where = history.table_at(table_id, int(versions[index].max()))
         if where is None:
-            raise SystemExit(f"the history of {case} does not know table id {table_id}")
+            raise SystemExit(f"the history of {case} has no table id {table_id}")
         parts.append((where, ops[index], events.column("row").take(pa.array(index)), versions[index]))
     return parts
 
@@ -86,7 +86,7 @@ def medians(work: Callable[[], Result], repeat: int) -> tuple[float, float]:
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(description="time the column decoder beside the protobuf parse")
+    options = argparse.ArgumentParser(description="time the column decoder against the protobuf parse")
     options.add_argument("--case", type=Path, default=ROOT / "tests" / "golden" / "bench")
     options.add_argument("--repeat", type=int, default=5)
     args = options.parse_args()
@@ -95,7 +95,7 @@ def main() -> int:
     payloads = [p for path in sorted(args.case.glob("pump-*.binlogs.gz")) for p in payloads_of(path)]
     parts = tables_of(args.case, payloads)
     inserts, writes, deletes = ([only(p, *k) for p in parts] for k in ((Op.INSERT,), (Op.INSERT, Op.UPDATE), (Op.UPDATE, Op.DELETE)))
-    stats = columns.Stats()
+    stats = columns.DecodeStats()
     work: dict[str, Callable[[], object]] = {
         "protobuf parse": lambda: parse(payloads),
         "inserted rows to Arrow": lambda: [columns.new_images(*p, stats) for p in inserts],
@@ -109,7 +109,7 @@ def main() -> int:
     for name, (wall, cpu) in timed.items():
         print(f"  {name:26} {wall:.3f} s, CPU {cpu:.3f} s")
     base, own = timed["protobuf parse"], timed["inserted rows to Arrow"]
-    print(f"inserted rows to Arrow / protobuf parse: {own[0] / base[0]:.1f} (CPU {own[1] / base[1]:.1f}); asked for: at most 10")
+    print(f"inserted rows to Arrow / protobuf parse: {own[0] / base[0]:.1f} (CPU {own[1] / base[1]:.1f}); goal: at most 10")
     print(f"rows in the scalar fallback: {100 * stats.fallback_share:.2f}%")
     return 0 if own[1] <= 10 * base[1] and stats.fallback == 0 else 1
 

@@ -1,6 +1,6 @@
-"""A DDL history of 100,000 jobs behind a real HTTP server: the first start, a later one from the cache, a further job; time and memory.
+"""A DDL history of 100,000 jobs behind a real HTTP server: the first start, a later one from the cache, one more job; time and memory.
 
-Run: ``python -m benchmarks.bench_history [jobs]``. The status port runs in a process of its own; each start is a process of its own too.
+Run: ``python -m benchmarks.bench_history [jobs]``. The status port and each start run in their own process.
 """
 
 import json
@@ -24,7 +24,7 @@ _SERVE, _START = "serve", "start"
 
 
 def job_of(number: int) -> dict[str, Any]:
-    """A database, and ``TABLES`` tables of ten columns and two indexes that are altered in turn, now and then made anew."""
+    """A database, and ``TABLES`` tables of ten columns and two indexes that are altered in turn, and recreated now and then."""
     if number == 1:
         return database(1)
     turn, place = divmod(number, TABLES)
@@ -54,11 +54,11 @@ class Status(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 def serve(count: int) -> None:
-    """Answer until stdin ends; each line is one job more."""
+    """Serve until stdin ends; each line adds one job."""
     Status.shown = count
     server = ThreadingHTTPServer(("127.0.0.1", 0), Status)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -69,12 +69,12 @@ def serve(count: int) -> None:
 
 
 def megabytes() -> float:
-    """The most memory that this process had."""
+    """The peak memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def start(url: str, directory: str) -> None:
-    """One start of the feed; what it took, as JSON, and then a further job for each line of stdin."""
+    """Start the feed once and print its cost as JSON, then wait for one more job per line of stdin."""
     imported, begun = megabytes(), time.perf_counter()
     feed = HistoryFeed(url, HistoryCache(Path(directory), CLUSTER))
     jobs = len(feed.snapshot())

@@ -1,9 +1,9 @@
-"""Lag beside a steady load: ``python -m benchmarks.bench_lag [--seconds 120] [--rate 500] [--deliveries sorted raw]``.
+"""Lag under a steady load: ``python -m benchmarks.bench_lag [--seconds 120] [--rate 500] [--deliveries sorted raw]``.
 
 Per delivery: a private MariaDB, two Pumps, the workload at ``--rate`` transactions a second and one probe row per 100 ms. Lag is the
-time from a probe's commit returning upstream to its being visible on a second connection that polls the target every 5 ms.
-Prints p50 and p99 beside their goals, the rate that was reached, how far the Delta checkpoint was behind at most, and where the time of a
-batch goes. Exit code 0 only if every goal is met.
+time from a probe's commit upstream until it is visible on a second connection that polls the target every 5 ms.
+Prints p50 and p99 with their goals, the rate achieved, the largest lag of the Delta checkpoint, and where the time of a batch goes. Exit
+code 0 only if every goal is met.
 """
 
 import argparse
@@ -23,10 +23,10 @@ from benchmarks.processes import cpu_seconds
 from binlog_source.emulator.workload import PROBE, WorkloadConfig
 from conf.model import DrainerConfig, SourceConfig
 from jobs.demo import PUMPS, catch_up, settings_for, upstream
-from jobs.lag import ProbeWatch, lags, percentile
-from jobs.mariadb import PrivateMariaDB
+from jobs.lab.lag import ProbeWatch, lags, percentile
+from jobs.lab.mariadb import PrivateMariaDB
 from jobs.replication import Replication
-from jobs.session import build_session
+from jobs.spark_session import build_session
 
 GOALS = {"sorted": (1.0, 2.0), "raw": (1.5, 3.0)}
 """p50 and p99 that each delivery must stay below, in seconds."""
@@ -35,9 +35,9 @@ DELTA_GOAL = 30.0
 
 def main(argv: Sequence[str]) -> int:
     """Measure each delivery."""
-    options = argparse.ArgumentParser(description="Lag of the target beside a steady load.", allow_abbrev=False)
-    options.add_argument("--seconds", type=float, default=120.0, help="how long is measured")
-    options.add_argument("--warm", type=float, default=15.0, help="seconds of the same load before")
+    options = argparse.ArgumentParser(description="Lag of the target under a steady load.", allow_abbrev=False)
+    options.add_argument("--seconds", type=float, default=120.0, help="how long to measure")
+    options.add_argument("--warm", type=float, default=15.0, help="seconds of the same load before measuring")
     options.add_argument("--rate", type=float, default=500.0, help="transactions a second")
     options.add_argument("--lanes", type=int, default=16, help="concurrent transactions")
     options.add_argument("--deliveries", nargs="+", default=["sorted", "raw"], choices=["sorted", "raw"])
@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def measure(spark: SparkSession, delivery: str, load: WorkloadConfig, warm: float, seconds: float) -> bool:
-    """One delivery; whether it met its goals."""
+    """Measure one delivery; returns whether it met its goals."""
     with contextlib.ExitStack() as stack:
         work_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lag-", ignore_cleanup_errors=True)))
         target = stack.enter_context(PrivateMariaDB()).target()

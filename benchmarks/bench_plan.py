@@ -1,6 +1,6 @@
-"""Planning on one core: fold, parts and literals of a big span, beside Python formatting of the same rows.
+"""Planning on one core: fold, parts and literals of a big span, compared to Python formatting of the same rows.
 
-Run: ``python benchmarks/bench_plan.py [rows]``. Prints medians of 5 repetitions and the ratio that the columns win by; no server is needed.
+Run: ``python benchmarks/bench_plan.py [rows]``. Prints medians of 5 repetitions and the speed-up of the columnar code; no server is needed.
 """
 
 import statistics
@@ -97,7 +97,7 @@ def literal(value: Any) -> str:
 
 
 def scalar_statements(batch: pa.RecordBatch, limits: PlanLimits) -> list[bytes]:
-    """The same statements by a loop over rows: the yardstick."""
+    """The same statements by a loop over rows: the baseline."""
     head = "INSERT INTO `d`.`orders` VALUES "
     found = []
     rows = ["(" + ",".join(map(literal, row.values())) + ")" for row in batch.to_pylist()]

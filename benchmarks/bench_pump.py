@@ -1,11 +1,11 @@
-"""What a Pump takes in and hands out, beside the disk's own limit and a bare grpcio server in the same run.
+"""Write and read rates of a Pump, compared to the disk's own limit and a bare grpcio server in the same run.
 
     python -m benchmarks.bench_pump [--repeat 3] [--seconds 3] [--log-gb 1] [--case tests/golden/bench]
 
 1. the disk: appends of one binlog with fdatasync, and of 1 MiB groups with fdatasync
-2. WriteBinlog (fdatasync on), 200 bytes at 1, 16 and 64 clients: Pump, and a grpcio server that answers and stores nothing; by turns
-3. WriteBinlog, 100 KB at 1 and 16 clients, beside the disk's append limit
-4. PullBinlogs of what 3 wrote, and of small binlogs, sorted and raw, as one message a binlog (a real Drainer) and batched (our source)
+2. WriteBinlog (fdatasync on), 200 bytes at 1, 16 and 64 clients: Pump, and a grpcio server that answers and stores nothing; alternately
+3. WriteBinlog, 100 KB at 1 and 16 clients, compared to the disk's append limit
+4. PullBinlogs of what 3 wrote, and of small binlogs, sorted and raw, one message per binlog (real Drainer) and batched (our source)
 5. memory while the log grows; opening it again with its index and without
 6. a recorded case: load and every delivery, with the Pumps' own CPU seconds
 
@@ -58,7 +58,7 @@ def main() -> None:
         if given.case.exists():
             recorded_case(scratch, given.case, given.repeat)
         else:
-            print(f"no recorded case at {given.case}: left out")
+            print(f"no recorded case at {given.case}: skipped")
 
 
 def disk(scratch: Path) -> float:
@@ -86,7 +86,7 @@ def _appends(path: Path, data: bytes, seconds: float) -> float:
 
 
 def small_writes(scratch: Path, repeat: int, seconds: float) -> None:
-    """Calls a second beside the bare server."""
+    """Calls a second, compared to the bare server."""
     print(f"\n2. WriteBinlog, {_SMALL} bytes, calls/s (p50/p99 ms)")
     with _pump(scratch / "small") as pump, _bare() as bare:
         for clients in (1, 16, 64):
@@ -104,7 +104,7 @@ def small_writes(scratch: Path, repeat: int, seconds: float) -> None:
 
 
 def large_writes(scratch: Path, repeat: int, seconds: float, appended: float) -> None:
-    """MB/s beside the disk, then what it hands out."""
+    """MB/s compared to the disk, then the read rates."""
     print(f"\n3. WriteBinlog, {_LARGE // 1000} KB, MB/s (p50/p99 ms); the disk in groups of 1 MiB: {appended:,.0f}")
     with _pump(scratch / "large") as pump:
         for clients in (1, 16):
@@ -133,7 +133,7 @@ def _pulls(pump: PumpProcess, name: str, repeat: int) -> None:
 
 
 def growing_log(scratch: Path, gigabytes: float) -> None:
-    """Memory over the size of the log; what opening costs."""
+    """Memory as the log grows; the time to open it."""
     shown = -1.0
     print(f"\n5. memory while the log grows to {gigabytes:g} GB of binlogs of 2 KB, 16 clients")
     with _pump(scratch / "grown", max_file_size=128 << 20) as pump:
@@ -200,7 +200,7 @@ def _mark(delivery: str, entity: pump_pb2.Entity) -> tuple[int, ...]:
 
 
 def _end(address: str, delivery: str, cluster_id: int = _CLUSTER) -> tuple[int, ...]:
-    """How far a pull of ``delivery`` comes now: what the tip delivery says last."""
+    """How far a pull of ``delivery`` gets now: the last position that the tip delivery reports."""
     with grpc.insecure_channel(address) as channel:
         method = channel.unary_stream("/binlog.Pump/PullBinlogs", request_serializer=pump_pb2.PullBinlogReq.SerializeToString)
         call = method(

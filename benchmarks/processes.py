@@ -1,4 +1,4 @@
-"""The job and its descendants, by what they are: CPU time, memory, open files and threads, from ``/proc``."""
+"""CPU time, memory, open files and threads of the job and its descendants, by role, from ``/proc``."""
 
 import contextlib
 import os
@@ -18,23 +18,23 @@ _ROLES = (
     ("state_driver", "pairing on the driver"),
     ("pyspark.daemon", "Python workers"),
 )
-"""A mark in the command line, and what has it."""
+"""A text in the command line, and the role of the processes that have it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What processes hold."""
+    """The resources that processes hold."""
 
     pss: int = 0
-    """Memory, what is shared counted by shares. Bytes."""
+    """Proportional set size: shared memory is divided among its processes. Bytes."""
     rss: int = 0
-    """Memory, what is shared counted in each. Bytes."""
+    """Resident set size: shared memory counts in each process. Bytes."""
     files: int = 0
     """Open file descriptors."""
     threads: int = 0
 
     def __add__(self, other: "Holding") -> "Holding":
-        """Both together."""
+        """The sum of both."""
         return Holding(self.pss + other.pss, self.rss + other.rss, self.files + other.files, self.threads + other.threads)
 
 
@@ -43,14 +43,14 @@ def cpu_seconds() -> dict[str, float]:
     seconds: dict[str, float] = {}
     for entry, role in _family():
         with contextlib.suppress(OSError):  # it has ended meanwhile
-            # its own and that of its children that have ended
+            # its own time and that of its children that have ended
             used = sum(map(int, _stat(entry)[11:15])) / os.sysconf("SC_CLK_TCK")
             seconds[role] = seconds.get(role, 0.0) + used
     return seconds
 
 
 def holdings() -> dict[str, Holding]:
-    """What is held now, by role."""
+    """The resources held now, by role."""
     held: dict[str, Holding] = {}
     for entry, role in _family():
         with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
-"""A load for a WriteBinlog server that costs little itself: N connections, one call under way on each, from one process without gRPC.
+"""A cheap load generator for WriteBinlog servers: N connections with one call in flight on each, from one process without gRPC.
 
-A Python gRPC client needs more time for a call than the server does, so it would measure itself. This one speaks just enough HTTP/2: fixed header
-blocks, flow control, pings. It works the same against any server (``bench_pump`` runs it against a bare grpcio server too).
+A Python gRPC client needs more time for a call than the server does, so it would measure itself. This one implements just enough HTTP/2:
+fixed header blocks, flow control, pings. It works the same against any server (``bench_pump`` runs it against a bare grpcio server too).
 
     python -m benchmarks.pump_load HOST:PORT --cluster-id 7 --clients 64 --size 200 --seconds 5 [--first-ts TS]
 
@@ -37,7 +37,7 @@ _OK = b"grpc-status"
 
 
 class Client:
-    """One connection with one call under way at most."""
+    """One connection with at most one call in flight."""
 
     def __init__(self, address: str, payloads: Iterator[bytes]) -> None:
         host, _, port = address.rpartition(":")
@@ -70,7 +70,7 @@ class Client:
         self.send()
 
     def send(self) -> bool:
-        """Send what windows and socket take; whether something is left for the socket."""
+        """Send what windows and socket accept; returns whether something is left for the socket."""
         while self._unsent:
             room = min(_CHUNK, self._window, self._stream_window, len(self._unsent))
             if room <= 0:
@@ -87,7 +87,7 @@ class Client:
         return bool(self._out)
 
     def receive(self) -> bool:
-        """Take what came; whether the call under way has ended."""
+        """Process what has arrived; returns whether the call in flight has ended."""
         data = self._rest + self.socket.recv(1 << 18)
         if data == self._rest:
             raise ConnectionError("the server closed the connection")
@@ -104,7 +104,7 @@ class Client:
 
     def _frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> bool:
         if kind == _HEADERS and flags & 0x1:
-            # bare grpcio enters its trailers in the table and then names them by number: an error is longer than that
+            # bare grpcio sends its trailers as HPACK table indexes after the first call: an error is longer than that
             self.failed += len(payload) > 40
             return True
         if kind == _WINDOW_UPDATE:
@@ -131,7 +131,7 @@ def _frame(kind: int, flags: int, stream_id: int, payload: bytes | memoryview) -
 
 
 def requests(cluster_id: int, size: int, next_ts: Callable[[], int]) -> Iterator[bytes]:
-    """WriteBinlogReq messages: Prewrites of about ``size`` bytes, each followed by its Commit of as many (so that all binlogs are of one size)."""
+    """WriteBinlogReq messages: Prewrites of about ``size`` bytes, each followed by its Commit of the same size."""
     filler = b"v" * max(0, size - 40)
     while True:
         start_ts = next_ts()
@@ -144,7 +144,7 @@ def requests(cluster_id: int, size: int, next_ts: Callable[[], int]) -> Iterator
 
 
 def run(address: str, cluster_id: int, clients: int, size: int, seconds: float, first_ts: int) -> dict[str, float]:
-    """Load the server for so long."""
+    """Load the server for ``seconds``."""
     counter = itertools.count(first_ts)
     everyone = [Client(address, requests(cluster_id, size, lambda: next(counter))) for _ in range(clients)]
     selector = selectors.DefaultSelector()
@@ -164,7 +164,7 @@ def run(address: str, cluster_id: int, clients: int, size: int, seconds: float, 
                 now = time.perf_counter()
                 durations.append(now - client.begun)
                 if now >= deadline and client.calls % 2 == 0:
-                    # a transaction that has begun is ended: an orphan would hold back every promise
+                    # end the transaction first: an orphan would hold back the Pump's promise
                     running -= 1
                     selector.unregister(client.socket)
                     continue

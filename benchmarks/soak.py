@@ -1,8 +1,8 @@
-"""Hours of running in short: ``python -m benchmarks.soak [--minutes 40] [--rate 200] [--delivery raw] [--retention 5m]``.
+"""A soak test of the stream: ``python -m benchmarks.soak [--minutes 40] [--rate 200] [--delivery raw] [--retention 5m]``.
 
-A private MariaDB, two Pumps, the workload at ``--rate`` transactions a second with a DDL now and then, and the stream that ``drainer`` runs.
-Prints what it holds after a minute and at the end (memory, open files, threads, files and bytes of each directory, the target's own
-tables) beside bounds that no leak fits into, and compares every table. Exit code 0 only if all is flat and equal.
+A private MariaDB, two Pumps, the workload at ``--rate`` transactions a second with a DDL now and then, and the stream that ``drainer``
+runs. Prints its resources after a minute and at the end (memory, open files, threads, files and bytes of each directory, the stream's
+tables on the target) with bounds that a leak would exceed, and compares every table. Exit code 0 only if all is flat and equal.
 """
 
 import argparse
@@ -22,22 +22,22 @@ from binlog_source.emulator.workload import WorkloadConfig
 from binlog_source.emulator.workload_process import WorkloadProcess
 from conf.model import DrainerConfig, SourceConfig
 from conf.units import days_or_duration
-from jobs.compare import compare
 from jobs.demo import PUMPS, catch_up, settings_for, upstream
-from jobs.mariadb import PrivateMariaDB
+from jobs.lab.compare import compare
+from jobs.lab.mariadb import PrivateMariaDB
 from jobs.replication import Replication, findings_dir
-from jobs.session import build_session
-from sinks.delta.maintenance import Bounds
+from jobs.spark_session import build_session
+from sinks.delta.maintenance import Retention
 from sinks.mysql.session import connect
 
 WARM_SECONDS = 60.0
 _CLEAN_SECONDS = 5.0
-"""Spark removes what a collection has freed in a thread of its own."""
+"""Time for Spark's own thread to remove what a collection has freed."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run, look twice, judge."""
-    options = argparse.ArgumentParser(description="What the stream holds after a minute and at the end.", allow_abbrev=False)
+    """Run, measure twice, compare with the bounds."""
+    options = argparse.ArgumentParser(description="The resources of the stream after a minute and at the end.", allow_abbrev=False)
     options.add_argument("--minutes", type=float, default=40.0, help="how long it runs (default: 40)")
     options.add_argument("--rate", type=float, default=200.0, help="transactions a second (default: 200)")
     options.add_argument("--delivery", default="raw", choices=["sorted", "raw"])
@@ -69,9 +69,9 @@ def _soak(spark: SparkSession, workload: WorkloadProcess, config: DrainerConfig,
         written = workload.end()
         catch_up(replication, written.upto_ts)
         batches = replication.progress().batches
-        judged = list(verdicts(start, end, allowed(passed, Bounds(days_or_duration(config.delta_retention)))))
+        judged = list(verdicts(start, end, allowed(passed, Retention(days_or_duration(config.delta_retention)))))
         print(
-            f"{written.transactions:,} transactions, {written.ddls:,} DDLs in {batches:,} batches; {passed / 60:.1f} minutes between the looks"
+            f"{written.transactions:,} transactions, {written.ddls:,} DDLs in {batches:,} batches; {passed / 60:.1f} minutes between the measurements"
         )
         print(f"  {'':<42} {'start':>10} {'end':>10}")
         for verdict in judged:
@@ -91,7 +91,7 @@ def _watched(replication: Replication, workload: WorkloadProcess, seconds: float
 
 
 def look(spark: SparkSession, config: DrainerConfig, work_dir: Path) -> Look:
-    """What is held now, after a collection of the JVM's garbage."""
+    """The resources held now, after a garbage collection of the JVM."""
     jvm = spark._jvm
     assert jvm is not None
     jvm.System.gc()
@@ -122,7 +122,7 @@ def look(spark: SparkSession, config: DrainerConfig, work_dir: Path) -> Look:
 
 
 def extent(root: Path, skipped: str = "") -> tuple[int, int]:
-    """Files and bytes below ``root``; what goes meanwhile does not count."""
+    """Number of files and bytes below ``root``; a file that disappears meanwhile does not count."""
     files = size = 0
     for folder, folders, names in os.walk(root):
         folders[:] = [name for name in folders if name != skipped]
@@ -134,7 +134,7 @@ def extent(root: Path, skipped: str = "") -> tuple[int, int]:
 
 
 def tables(config: DrainerConfig) -> Look:
-    """Rows and bytes of the target's own tables."""
+    """Rows and bytes of the stream's own tables on the target."""
     schema = config.apply.checkpoint_schema
     found: dict[str, float] = {}
     with connect(config.target, config.apply) as session:
@@ -146,7 +146,7 @@ def tables(config: DrainerConfig) -> Look:
 
 
 def differences(workload: WorkloadProcess, config: DrainerConfig, others: frozenset[str]) -> list[str]:
-    """Tables that are not as upstream, in words."""
+    """The tables that differ from the upstream, as text."""
     with connect(config.target, config.apply) as session:
         return [f"{o.name} DIFFERS: {o.difference}" for o in compare(workload, session, others) if o.difference]
 

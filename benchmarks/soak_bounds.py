@@ -1,13 +1,13 @@
 """What a soak measures, and what counts as flat.
 
-Promises: pure. A bound is made of what the settings allow, or of what there was at the start and a slack that no leak of weeks fits into.
+Promises: pure. A bound follows from what the settings allow, or is the value at the start plus a slack that a leak over weeks would exceed.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from sinks.delta.checkpoint_table import COMMIT_SECONDS
-from sinks.delta.maintenance import Bounds
+from sinks.delta.maintenance import Retention
 
 MIB = 1 << 20
 
@@ -17,7 +17,7 @@ Look = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What the end may show: ``times`` the start and ``more``."""
+    """The bound of the value at the end: ``times`` the value at the start plus ``more``."""
 
     times: float
     more: float
@@ -29,7 +29,7 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One measure."""
+    """One measurement and its bound."""
 
     name: str
     start: float
@@ -48,10 +48,10 @@ class Verdict:
         return f"  {self.name:<42} {self.start:>10,.1f} {self.end:>10,.1f}  {bound}".rstrip()
 
 
-def allowed(seconds: float, maintenance: Bounds) -> Mapping[str, Allowed]:
-    """The bounds of a soak of ``seconds``, by the beginning of a measure's name; what has none is printed only."""
+def allowed(seconds: float, maintenance: Retention) -> Mapping[str, Allowed]:
+    """The bounds of a soak of ``seconds``, by the prefix of a measurement's name; one without a bound is only printed."""
     commits = seconds / COMMIT_SECONDS
-    # What OPTIMIZE has not joined yet, what it joined last, and what is made while that waits for VACUUM; a checksum beside each.
+    # Files that OPTIMIZE has not compacted yet, those it compacted last, and those made until VACUUM removes these; each with a checksum.
     waiting = (maintenance.retention + maintenance.vacuum_every + maintenance.pause) / COMMIT_SECONDS
     delta_files = 2 * (2 * maintenance.commits + waiting)
     return {
@@ -62,14 +62,14 @@ def allowed(seconds: float, maintenance: Bounds) -> Mapping[str, Allowed]:
         "Python PSS": Allowed(1.25, 96),
         "Python open": Allowed(1.0, 50),
         "Python threads": Allowed(1.0, 20),
-        # State is purged once a minute: at most two minutes of it, and the batches that are kept.
+        # State is purged once a minute: at most two minutes of it, plus the retained batches.
         "checkpoint-dir files": Allowed(2.5, 300),
         "checkpoint-dir MiB": Allowed(2.5, 64),
         "spark.local.dir files": Allowed(2.0, 1000),
         "spark.local.dir MiB": Allowed(2.0, 128),
         "delta-dir data files": Allowed(0.0, delta_files),
         "delta-dir findings files": Allowed(0.0, delta_files),
-        # Delta removes the log by whole days: within one it grows by two files a commit, and a few of each hundredth.
+        # Delta removes its log by whole days: within a day it grows by two files per commit, plus a few per hundred commits.
         "delta-dir log files": Allowed(1.0, 2.2 * commits + 40),
         "tidb_binlog.checkpoint rows": Allowed(1.0, 0),
         "tidb_binlog.spark_lease rows": Allowed(1.0, 0),
@@ -78,7 +78,7 @@ def allowed(seconds: float, maintenance: Bounds) -> Mapping[str, Allowed]:
 
 
 def verdicts(start: Look, end: Look, bounds: Mapping[str, Allowed]) -> Iterator[Verdict]:
-    """Each measure of either moment, judged."""
+    """Each measurement of either moment with its bound."""
     for name in dict.fromkeys((*start, *end)):
         bound = next((bounds[key] for key in bounds if name.startswith(key)), None)
         before = start.get(name, 0.0)

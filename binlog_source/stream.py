@@ -1,11 +1,11 @@
-"""The source and pairing as data frames of ``stages.TRANSACTIONS``. Spark shell; the query is built for one delivery.
+"""The source and pairing as data frames of ``stages.TRANSACTIONS``. Spark shell; a query is built for one delivery.
 
     delivery = resolve_delivery(source)
     transactions(spark, source, pair, delivery)        # a streaming frame: complete transactions and one punctuation per batch
     transactions_between(spark, source, from_ts, to_ts)  # a batch frame of (from_ts, to_ts], always sorted delivery
 
-Promises: *sorted* has no stateful operator. *raw* pairs in ``transformWithStateInPandas`` on the session's state store (RocksDB
-it must be) with as many state partitions as ``spark.sql.shuffle.partitions``; its time is the watermark on ``stages.PACKED``'s event_time.
+Promises: *sorted* has no stateful operator. *raw* pairs in ``transformWithStateInPandas`` on the session's state store, which must
+be RocksDB, with ``spark.sql.shuffle.partitions`` state partitions; its time is the watermark on ``stages.PACKED``'s event_time.
 """
 
 from dataclasses import replace
@@ -48,5 +48,5 @@ def transactions_between(spark: SparkSession, source: SourceConfig, from_ts: int
 
 
 def _register(spark: SparkSession) -> None:
-    """Make the source known to this session, wherever its files lie."""
+    """Register the source in this session."""
     spark.dataSource.register(BinlogDataSource)

@@ -1,7 +1,7 @@
-"""Settings from where people put them: TOML file < environment < flags, into the frozen types of ``conf.model``.
+"""Loads settings from TOML file < environment < flags (the later wins) into the frozen types of ``conf.model``.
 
-Promises: a key nobody knows is an error that names the key and where it stands; values are typed and checked once, here.
-Every refusal is a ``ValueError`` (this package imports nothing of ours); ``jobs.cli`` says it to the operator as a ``ConfigError``.
+Promises: an unknown key is an error that names the key and its origin; values are typed and checked once, here.
+Every error is a ``ValueError`` (this package imports no other of the project); ``jobs.cli`` reports it as a ``ConfigError``.
 
 Keys are in kebab case. A setting's path is its TOML table and key: ``syncer.atomic-rows``, ``syncer.to.host``, ``ddl-history``.
 In the environment the same path is ``TIDB_BINLOG__SYNCER__ATOMIC_ROWS``: upper case, ``__`` for the dot, ``_`` for the dash.
@@ -36,7 +36,7 @@ class Setting:
     path: str
     """``syncer.atomic-rows``"""
     fields: tuple[str, ...]
-    """The way to it from the configuration object: ``("apply", "atomic_rows")``."""
+    """The field names that lead to it from the configuration object: ``("apply", "atomic_rows")``."""
     kind: object
     """Its annotated type."""
     default: object
@@ -55,22 +55,22 @@ def settings_of(model: type) -> tuple[Setting, ...]:
 def load_drainer(
     file: Path | None = None, environ: Mapping[str, str] | None = None, flags: Mapping[str, object] | None = None
 ) -> DrainerConfig:
-    """The drainer's settings. ``flags``: by path, as text or already of the right type. ``environ`` None: the process's own."""
+    """The Drainer's settings. ``flags``: by path, as text or already of the right type. ``environ`` None: the process's own."""
     return _with_password(_load(DrainerConfig, file, environ, flags))
 
 
 def _with_password(config: DrainerConfig) -> DrainerConfig:
-    """The password from the file that is named for it."""
+    """``config`` with the password from ``password_file``, if one is set."""
     target = config.target
     if not target.password_file:
         return config
     if target.password:
-        raise ValueError("syncer.to.password and syncer.to.password-file are both set: which of the two is the password?")
+        raise ValueError("syncer.to.password and syncer.to.password-file are both set: remove one of them")
     try:
         password = Path(target.password_file).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        # not the decoder's own error: that holds the content
+        # not the decoder's own message, which contains the content
         raise ValueError(f"cannot read syncer.to.password-file {target.password_file}: {why}") from None
     password = password.removesuffix("\n").removesuffix("\r")
     if not password:
@@ -79,7 +79,7 @@ def _with_password(config: DrainerConfig) -> DrainerConfig:
 
 
 def load_pump(file: Path | None = None, environ: Mapping[str, str] | None = None, flags: Mapping[str, object] | None = None) -> PumpConfig:
-    """A Pump's settings, from the same three places."""
+    """A Pump's settings, from the same three sources."""
     return _load(PumpConfig, file, environ, flags)
 
 
@@ -147,11 +147,11 @@ def _walk(model: type, table: str, fields: tuple[str, ...]) -> Iterator[Setting]
 
 
 def _typed(setting: Setting, value: object, origin: str, *, text: bool) -> object:
-    """``value`` as the setting's type; ``text``: it comes as a string that is to be read."""
+    """``value`` as the setting's type; ``text``: a string is parsed."""
     try:
         return _read_text(setting.kind, value) if text and isinstance(value, str) else _read_toml(setting.kind, value)
     except (TypeError, ValueError):
-        shown = "what stands there" if setting.path == PASSWORD else repr(value)
+        shown = "the value" if setting.path == PASSWORD else repr(value)
         raise ValueError(f"{origin}: {shown} is not {_KIND_NAMES[setting.kind]}") from None
 
 
@@ -205,10 +205,10 @@ _KIND_NAMES: dict[object, str] = {
     bool: "true or false",
     int: "a whole number",
     float: "a number",
-    str: "a text",
-    tuple[str, ...]: "a list of texts",
+    str: "a string",
+    tuple[str, ...]: "a list of strings",
     tuple[int, ...]: "a list of whole numbers",
     _PAIRS: "a table of names and values",
 }
 _ALL_PATHS = frozenset(setting.path for model in (DrainerConfig, PumpConfig) for setting in settings_of(model))
-"""A demo runs both kinds in one environment: the other one's variables are no error."""
+"""A demo runs Pumps and Drainer in one environment, so variables of the other kind are not an error."""

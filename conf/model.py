@@ -1,6 +1,6 @@
-"""Every setting as a frozen, validated dataclass: default and unit stand on each field's line.
+"""Every setting as a field of a frozen, validated dataclass, with its default and unit.
 
-Promises: pure; a value that cannot work is refused in ``__post_init__`` with a ``ValueError`` that names the setting.
+Promises: pure; an invalid value raises ``ValueError`` in ``__post_init__``, naming the setting.
 ``conf/drainer.toml`` and ``conf/pump.toml`` repeat the defaults with comments; a test keeps them equal.
 """
 
@@ -35,23 +35,23 @@ class SourceConfig:
     """Where binlogs come from. TOML table ``[source]``; also the options of ``format("tidb_binlog")``."""
 
     pumps: str = ""
-    """``host:port,host:port``, or the registry's URL: ``http://host:port``, or ``pd://host:port,host:port`` of PD."""
+    """``host:port,host:port``, or the registry's URL: ``http://host:port``, or ``pd://host:port,host:port`` for PD."""
     cluster_id: int = 0
     """Cluster id that Pumps check; 0 = ask the registry."""
     delivery: str = ""
     """``sorted``, ``raw`` or empty: raw when every Pump offers it, else sorted."""
     starting_commit_ts: int = -1
-    """Where to start when no checkpoint says: exclusive TSO, 0 = the beginning, -1 = now."""
+    """Where to start without a checkpoint: exclusive TSO, 0 = the beginning, -1 = now."""
     ending_commit_ts: int = 0
     """Stop after this TSO (inclusive); 0 = never."""
     max_bytes_per_trigger: int = 128 * 1024 * 1024
-    """Binlog bytes a batch may read, and about as many it may release; one transaction is always admitted. Bytes."""
+    """Binlog bytes that a batch may read, and approximately those it may release; one transaction is always admitted. Bytes."""
     fail_on_data_loss: bool = True
-    """False: a purged span is a warning and a row in Delta instead of an error."""
+    """False: a lost span is logged as a warning and recorded in Delta instead of raising an error."""
     pairing_buckets: int = 8
     """Buckets of start_ts that the pairing state is keyed by; fixed for the life of a checkpoint."""
     max_pending_bytes: int = 1024 * 1024 * 1024
-    """Raw delivery: binlog bytes that may wait in the pairing state for a Pump that holds resolved_ts back, all buckets and Pumps together. Bytes."""
+    """Raw delivery: limit, over all buckets and Pumps, of binlogs that wait in the pairing state for a Pump holding resolved_ts. Bytes."""
 
     def __post_init__(self) -> None:
         _require(self.delivery in ("", "sorted", "raw"), f"source.delivery must be sorted, raw or empty, not {self.delivery!r}")
@@ -62,19 +62,19 @@ class SourceConfig:
 
 @dataclass(frozen=True, slots=True)
 class PairConfig:
-    """When an orphan Prewrite is asked for and given up on. TOML table ``[pair]``."""
+    """When the upstream is asked about an orphan Prewrite, and when that is settled as rolled back. TOML table ``[pair]``."""
 
     orphan_ask_after: float = 1.0
-    """Age from which the resolver may be asked about a Prewrite without outcome. Seconds."""
+    """Age from which the resolver is asked about a Prewrite without outcome. Seconds."""
     orphan_timeout: float = 600.0
-    """Seconds that it must have been seen to wait, by the machine's own running time, before absence upstream settles it as rolled back."""
+    """Seconds, by the monotonic clock, that it must have been observed waiting before its absence upstream settles it as rolled back."""
     resolver: str = ""
     """Status ports of TiDB or of the embedded upstream, ``http://host:port,http://host:port``; empty = none."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetConfig:
-    """The MySQL-protocol server that is written to. TOML table ``[syncer.to]``."""
+    """The target: the MySQL-protocol server that is written to. TOML table ``[syncer.to]``."""
 
     host: str = "127.0.0.1"
     port: int = 3306
@@ -82,11 +82,11 @@ class TargetConfig:
     password: str = field(default="", repr=False)
     """Better in ``TIDB_BINLOG__SYNCER__TO__PASSWORD`` or in ``password_file`` than in a flag: `ps` shows flags."""
     password_file: str = ""
-    """File whose content is the password; a line feed at its end does not count."""
+    """File whose content is the password; a trailing line feed is ignored."""
     socket: str = ""
     """Unix socket; wins over host and port."""
     read_timeout: float = 60.0
-    """Seconds a statement may take before the connection counts as lost."""
+    """Seconds that a statement may take before the connection counts as lost."""
     params: tuple[tuple[str, str], ...] = ()
     """Session variables set after connecting."""
 
@@ -102,22 +102,22 @@ class ApplyConfig:
     atomic_bytes: int = 64 * 1024 * 1024
     """The same bound in bytes of row images."""
     parts: int = 2
-    """Parts that a bigger batch is applied in (parallel connections)."""
+    """Number of parts in which a larger batch is applied (parallel connections)."""
     ddl_policy: str = "stop"
     """``stop``, ``skip`` or ``quarantine``: what to do with a DDL that the target refuses in every form."""
     on_finding: str = "record"
-    """``record`` or ``stop``: what to do when the target's rows are not as the binlogs say they must be."""
+    """``record`` or ``stop``: what to do when the target's rows do not match the binlogs."""
     sql_mode: str = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION"
-    """Session sql_mode; NO_AUTO_VALUE_ON_ZERO is always added. What would change values or turn them into SQL is refused (``conf.sql_mode``)."""
+    """Session sql_mode; NO_AUTO_VALUE_ON_ZERO is always added. Modes that would change values are refused (``conf.sql_mode``)."""
     log_row_data: bool = False
-    """True: log lines, errors and progress may show values of rows; they never do otherwise."""
+    """True: log lines, errors and progress may show row values; otherwise they never do."""
     upstream_charset: str = "utf8mb4"
     upstream_collation: str = "utf8mb4_bin"
-    """What TiDB means where a DDL names no charset or collation."""
+    """The upstream's defaults where a DDL names no charset or collation."""
     retries: int = 60
-    """How often a transaction is tried again, at least, after an error that may pass (deadlock, lost connection, restart, read-only)."""
+    """Minimum number of retries of a transaction after a transient error (deadlock, lost connection, restart, read-only)."""
     retry_seconds: float = 3600.0
-    """How long it is tried again, at least. Seconds."""
+    """Minimum time for which it is retried. Seconds."""
     history_timeout: float = 300.0
     """Seconds that a DDL binlog waits for its job to appear in the DDL history."""
     history_lag: float = 5.0
@@ -157,13 +157,13 @@ class DrainerConfig:
     delta_dir: str = "var/drainer/delta"
     """Where the Delta table ``checkpoint`` lives."""
     delta_retention: str = "7"
-    """How long files and log entries that the Delta tables no longer need are kept for late readers: days, or ``8h``, ``1h30m``."""
+    """How long files and log entries that the Delta tables no longer need are kept for slow readers: days, or ``8h``, ``1h30m``."""
     addr: str = "127.0.0.1:0"
     """host:port that Pumps notify this Drainer at, port 0 = any free one; only with a registry (a real Drainer: 8249)."""
     advertise_addr: str = ""
     """host:port that is registered; empty = addr."""
     log_level: str = "info"
-    """``debug``, ``info``, ``warn`` or ``error``: what goes to the log file; Spark's own log is one step quieter."""
+    """``debug``, ``info``, ``warn`` or ``error``: what goes to the log file; Spark's own log is one level quieter."""
 
     def __post_init__(self) -> None:
         _require_log_level(self.log_level)
@@ -175,20 +175,20 @@ class PumpConfig:
     """A Pump server. ``conf/pump.toml``."""
 
     node_id: str = ""
-    """Unique name in the cluster; empty = what ``<data-dir>/.node`` says, else hostname:port, which is written there."""
+    """Unique name in the cluster; empty = the content of ``<data-dir>/.node``, else hostname:port, which is written there."""
     addr: str = "127.0.0.1:8250"
     """host:port to listen on, for gRPC and HTTP."""
     advertise_addr: str = ""
     """host:port that is registered; empty = addr."""
     socket: str = ""
-    """``unix:///path``: listen there too."""
+    """``unix:///path``: also listen there."""
     data_dir: str = "var/pump"
     pd_urls: str = ""
-    """``http://host:2379,http://host:2379`` of PD: registry, timestamps and cluster id come from there; empty = ``registry``."""
+    """``http://host:2379,http://host:2379`` of PD: source of registry, timestamps and cluster id; empty = ``registry``."""
     registry: str = ""
     """``http://host:port`` of the standalone registry and oracle; both empty = this Pump's own clock, unregistered."""
     tidb_status: str = ""
-    """``http://host:10080,…``: status ports that know what became of orphan Prewrites; empty = those that PD names, or the registry."""
+    """``http://host:10080,…``: status ports to ask for the outcome of orphan Prewrites; empty = those that PD names, or the registry."""
     cluster_id: int = 0
     """0 = ask PD or the registry."""
     labels: tuple[tuple[str, str], ...] = ()
@@ -202,25 +202,25 @@ class PumpConfig:
     gc: str = "7"
     """How long binlogs are kept: days, or ``8h``, ``1h30m``."""
     orphan_timeout: float = 600.0
-    """Seconds that this process must have seen an orphan Prewrite wait before absence upstream settles it as rolled back."""
+    """Seconds that this process must have observed an orphan Prewrite waiting before its absence upstream settles it as rolled back."""
     max_message_size: int = (1 << 63) - 1 - (4 << 20)
     """Largest request. Bytes."""
     max_unfinished_bytes: int = 256 * 1024 * 1024
-    """Held for requests that are not complete; one request above a quarter of it passes beside it. Bytes."""
+    """Memory for incomplete requests; one request larger than a quarter of it is admitted on top. Bytes."""
     max_pulls: int = 512
-    """PullBinlogs at the same time."""
+    """Concurrent PullBinlogs calls."""
     max_pulls_per_peer: int = 64
-    """PullBinlogs at the same time from one address: so that nobody locks the Drainers out."""
+    """Concurrent PullBinlogs calls from one address, so that no client locks the Drainers out."""
     max_connections: int = 4096
-    """Connections at the same time, at most for half of the process's descriptors; above it idle ones are closed."""
+    """Concurrent connections, at most half of the process's file descriptors; above it idle ones are closed."""
     max_connections_per_peer: int = 512
-    """Connections at the same time from one address."""
+    """Concurrent connections from one address."""
     stop_write_at_available_space: str = "10 GiB"
     """Free space on the data directory's disk at which binlogs are refused: ``10 GiB``, ``42 MB``; empty = never."""
     max_file_size: int = 500 * 1024 * 1024
-    """Value-log file size after which a new one is begun. Bytes."""
+    """Value-log file size after which a new file is started. Bytes."""
     step_bytes: int = 1024 * 1024
-    """Bytes of log after which a batch may be cut (``source.max-bytes-per-trigger`` is kept in such steps). Bytes."""
+    """Bytes of log after which a batch may be cut (``source.max-bytes-per-trigger`` is applied in such steps)."""
     sync_log: bool = True
     """fdatasync each batch of records."""
     kv_chan_cap: int = 65_536
@@ -228,13 +228,13 @@ class PumpConfig:
     slow_chaser_threshold: float = 1.0
     """Seconds that a push to the index's queue may wait before the slow chaser takes over (a real Pump: 3)."""
     slow_chaser_poll: float = 0.5
-    """Seconds between two looks at its switch."""
+    """Seconds between two checks whether it is switched on."""
     slow_chaser_quick_pass: float = 1.0
-    """Seconds: a catch-up quicker than this may be followed by a recovery."""
+    """Seconds: a catch-up faster than this may be followed by a recovery."""
     slow_chaser_recovery_interval: float = 60.0
     """Seconds between two recoveries."""
     slow_chaser_recovery_timeout: float = 1.0
-    """Seconds that writers may be kept out by a recovery."""
+    """Seconds for which a recovery may block writers."""
     log_level: str = "info"
     """``debug``, ``info``, ``warn`` or ``error``: what goes to the log file."""
 

@@ -1,6 +1,6 @@
-"""Which values of ``sql_mode`` the apply sessions cannot run in. Pure.
+"""Which values of ``sql_mode`` the apply sessions cannot use. Pure.
 
-Promises: a mode that ``refusals`` passes reads a literal of ``sinks.mysql.literals`` as the value it stands for.
+Promises: in a mode that ``refusals`` accepts, a literal of ``sinks.mysql.literals`` is read as the value that it represents.
 """
 
 _AS_SQL = "row data could be read as SQL"
@@ -12,21 +12,22 @@ REFUSED = {
     "PAD_CHAR_TO_FULL_LENGTH": "rows without a key would not be found by their CHAR columns",
     "REAL_AS_FLOAT": "a REAL of the upstream would lose digits",
 }
-"""Modes that a session must not have, and why."""
+"""Modes that a session must not have, and the reasons."""
 
 _MEANS_ANSI_QUOTES = frozenset({"ANSI", "DB2", "MAXDB", "MSSQL", "ORACLE", "POSTGRESQL"})
-"""Names that stand for several modes, ``ANSI_QUOTES`` among them (MySQL 5.7, MariaDB; MySQL 8 knows only the first)."""
+"""Combination modes that include ``ANSI_QUOTES`` (MySQL 5.7, MariaDB; MySQL 8 has only ``ANSI``)."""
 
 ALWAYS = "NO_AUTO_VALUE_ON_ZERO"
-"""Every session has it whatever the setting says: a 0 in an AUTO_INCREMENT column is a value of the row."""
+"""Set in every session regardless of the setting: a 0 in an AUTO_INCREMENT column is a row value."""
 
 
 ROUNDS_TIMES = "TIME_ROUND_FRACTIONAL"
-"""MariaDB sessions have it: a MODIFY that takes digits from times rounds them as TiDB and MySQL do. Literals of rows have their columns' digits."""
+"""Set in MariaDB sessions: a MODIFY that reduces the fraction digits of times rounds as in TiDB and MySQL. Row literals already have their
+columns' digits."""
 
 
 def refusals(sql_mode: str) -> tuple[str, ...]:
-    """Why each refused mode in ``sql_mode`` is refused: one text per mode, none where the mode will do."""
+    """Why each refused mode in ``sql_mode`` is refused: one text per mode, none for an accepted mode."""
     found = []
     for name in sql_mode.upper().split(","):
         mode = name.strip()

@@ -1,6 +1,6 @@
-"""Sizes and spans as an operator writes them: ``10 GiB``, ``42 MB``, ``8h``, ``7``.
+"""Sizes and durations as an operator writes them: ``10 GiB``, ``42 MB``, ``8h``, ``7``.
 
-Promises: pure; text that is no such thing is a ``ValueError`` that says what would be.
+Promises: pure; other text raises a ``ValueError`` that shows the valid forms.
 """
 
 import re
@@ -12,7 +12,7 @@ _DAY = 86_400.0
 
 
 def size_of(text: str) -> int:
-    """Bytes: ``42 MB`` is 42,000,000, ``42 MiB`` 44,040,192, a bare number bytes, nothing at all 0 (pump.md 3)."""
+    """Bytes: ``42 MB`` is 42,000,000, ``42 MiB`` 44,040,192, a bare number is bytes, empty text 0 (pump.md 3)."""
     if not text.strip():
         return 0
     match = _SIZE.fullmatch(text)
@@ -20,7 +20,7 @@ def size_of(text: str) -> int:
     binary = unit.endswith("ib")
     prefix = unit.removesuffix("ib") if binary else unit.removesuffix("b")
     if match is None or prefix not in _POWERS or (binary and not prefix):
-        raise ValueError(f"{text!r} is no size: write bytes, 42 MB or 10 GiB")
+        raise ValueError(f"{text!r} is not a size: write bytes, 42 MB or 10 GiB")
     return int(float(match[1]) * (1024 if binary else 1000) ** _POWERS[prefix])
 
 
@@ -36,5 +36,5 @@ def days_or_duration(text: str) -> float:
     else:
         seconds = 0.0
     if seconds <= 0:
-        raise ValueError(f"{text!r} is no span of time: write days as a whole number, or 8h, 1h30m, 90s; above 0")
+        raise ValueError(f"{text!r} is not a duration above 0: write days as a whole number, or 8h, 1h30m, 90s")
     return seconds

@@ -1,10 +1,10 @@
 """Adds byte code to an archive of Python sources, in place: ``bytecode.py pyspark.zip``. Run once by ``jobs/setup.py``.
 
-Spark's workers import PySpark from ``pyspark.zip``, which holds sources only, and Python keeps no byte code for archives: every worker
+Spark's workers import PySpark from ``pyspark.zip``, which holds sources only, and Python caches no byte code for archives: every worker
 would compile a hundred modules again, 1.4 s of CPU instead of 0.3, and a stream starts half a dozen workers.
 
-Promises: stdlib only. The entries that are there keep their places, so processes that have the archive open are not disturbed; the new
-archive takes the old one's place at once or not at all. Byte code of another Python is passed over by that one, which finds the sources.
+Promises: stdlib only. Existing entries keep their offsets, so processes that have the archive open are not disturbed; the archive is
+replaced atomically. A Python of another version ignores the byte code and uses the sources.
 """
 
 import importlib.util
@@ -16,7 +16,7 @@ import zipfile
 from pathlib import Path
 
 UNCHECKED = 0b01
-"""Flag of byte code that is taken without a look at the source's time or hash."""
+"""Flag of byte code that is used without checking the source's time or hash."""
 
 
 def compiled(source: bytes, name: str) -> bytes:
@@ -27,7 +27,7 @@ def compiled(source: bytes, name: str) -> bytes:
 
 
 def add_bytecode(archive: Path) -> int:
-    """Give every source its byte code where it has none; the number of those that were added."""
+    """Add the byte code of every source that has none; returns how many were added."""
     aside = archive.with_name(f"{archive.name}.{os.getpid()}")
     shutil.copy(archive, aside)
     with zipfile.ZipFile(aside, "a", zipfile.ZIP_STORED) as members:

@@ -1,9 +1,9 @@
-"""The pieces that every job's command line is made of: settings as flags, clear errors, exit codes.
+"""What the command lines of all jobs share: settings as flags, clear errors, exit codes.
 
 Promises: an operator sees one message that says what happened, where and what to do; Python and Java traces go to the log file.
 
 Exit codes: 0 done; 1 the replication failed or a comparison found a difference; 2 a setting or option is wrong;
-70 a defect of this program; 130 ended at once, by a second signal.
+70 a defect of this program; 130 ended at once by a second signal.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def run_job(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = N
         logging.exception("the job failed")
         _tell(f"error: {error}")
         return EXIT_FAILED
-    except Exception as error:  # the last resort: told, logged in full and never swallowed
+    except Exception as error:  # the last resort: reported, logged in full, never swallowed
         logging.exception("the job failed")
         trace = "".join(traceback.format_exception(error))
         found = replication_error_in(trace)
@@ -56,8 +56,8 @@ def run_job(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = N
             return EXIT_FAILED
         if missing := re.search(r"ModuleNotFoundError: No module named '([\w.]+)'", trace):
             _tell(
-                f"error: Spark's Python workers have no package {missing[1]}: they need those of requirements.txt, "
-                f"by PYSPARK_PYTHON (a path that every executor sees) or --archives\n(the trace is in {log_file()})"
+                f"error: Spark's Python workers have no package {missing[1]}: provide those of requirements.txt "
+                f"by PYSPARK_PYTHON (a path that every executor can read) or --archives\n(the trace is in {log_file()})"
             )
             return EXIT_CONFIG
         _tell(f"internal error: {type(error).__name__}: {_first_line(str(error))}\n(the trace is in {log_file()})")
@@ -67,7 +67,7 @@ def run_job(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = N
 def replication_error_in(trace: str) -> str | None:
     """The message of our own error inside a trace of Spark, Py4J and Python workers, or None if there is none.
 
-    Spark hands an error of a worker or of ``foreachBatch`` on as text inside its own exceptions. Of several the last is the outermost.
+    Spark passes errors of workers and of ``foreachBatch`` on as text inside its own exceptions. Of several, the last is the outermost.
     """
     names = "|".join(sorted(_names(ReplicationError), key=len, reverse=True))
     found = list(re.finditer(rf"\bschemas\.errors\.(?:{names}): (?P<text>[^\n]*(?:\n(?!{_TRACE_GOES_ON})[^\n]+)*)", trace))
@@ -78,7 +78,7 @@ _TRACE_GOES_ON = r"\s*(?:at |Traceback|File \"|Caused by:|During handling|The ab
 
 
 def parser(job: str, description: str) -> argparse.ArgumentParser:
-    """The parser of ``./spark-submit.sh JOB``. Long options are never guessed from their beginning."""
+    """The parser of ``./spark-submit.sh JOB``. Long options cannot be abbreviated."""
     return argparse.ArgumentParser(prog=f"spark-submit.sh {job}", description=description, allow_abbrev=False)
 
 
@@ -97,7 +97,7 @@ def add_settings(to: argparse.ArgumentParser, model: type[DrainerConfig] | type[
 
 
 def drainer_config(arguments: argparse.Namespace) -> DrainerConfig:
-    """The drainer's settings from the parsed command line, the environment and the file it names."""
+    """The Drainer's settings from the parsed command line, the environment and the file it names."""
     flags = _flags(arguments)
     if flags.get(PASSWORD):
         _warn_of_password(f"--{PASSWORD}")
@@ -110,7 +110,7 @@ def drainer_config(arguments: argparse.Namespace) -> DrainerConfig:
 
 
 def pump_config(arguments: argparse.Namespace) -> PumpConfig:
-    """A Pump's settings, likewise."""
+    """A Pump's settings, from the same sources."""
     try:
         config = load_pump(arguments.config, flags=_flags(arguments))
     except ValueError as error:
@@ -120,15 +120,15 @@ def pump_config(arguments: argparse.Namespace) -> PumpConfig:
 
 
 def target_of(url: str) -> TargetConfig:
-    """``mysql://user:password@host:port`` as a target; user, password and port may be left out, escapes are as in any URL.
+    """``mysql://user:password@host:port`` as a target; user, password and port may be left out, percent escapes are decoded.
 
-    A password that is left out is the environment's.
+    Without a password, the one in the environment is used.
     """
     parts = urlsplit(url)
     try:
         port = parts.port or 3306
     except ValueError:
-        # the error's own words may hold what follows a slash that was not escaped in the password
+        # the original message may contain what follows an unescaped slash in the password
         text = "its port is not a number up to 65535 (in a password, / and @ are written %2F and %40)"
         raise ConfigError(f"target {_without_password(url)!r}: {text}") from None
     if parts.scheme not in ("mysql", "mariadb") or not parts.hostname or parts.path.strip("/"):
@@ -143,7 +143,7 @@ _PASSWORD_VARIABLE = ENVIRONMENT_PREFIX + PASSWORD.upper().replace(".", "__").re
 
 
 def _warn_of_password(flag: str) -> None:
-    _tell(f"warning: whoever may run `ps` here reads the password in {flag}: better put it in {_PASSWORD_VARIABLE} or {PASSWORD}-file")
+    _tell(f"warning: anyone who can run `ps` here can read the password in {flag}: put it in {_PASSWORD_VARIABLE} or {PASSWORD}-file")
 
 
 def _flags(arguments: argparse.Namespace) -> dict[str, object]:
@@ -166,5 +166,5 @@ def _first_line(text: str) -> str:
 
 
 def _without_password(url: str) -> str:
-    # up to the last @: a password whose own @ was not escaped is hidden as a whole
+    # up to the last @, so that a password with an unescaped @ is hidden as a whole
     return re.sub(r"(//[^:/@]*):.*@", r"\1:***@", url, flags=re.DOTALL)

@@ -1,9 +1,10 @@
 """``./spark-submit.sh demo``: a private MariaDB, two Pumps, a workload and the drainer on one machine, compared at the end. [spark]
 
-The walk: workload (a process with the embedded upstream) -> two Pumps (processes) -> ``Replication``, the stream that ``drainer`` runs -> MariaDB.
+The data path: workload (a process with the embedded upstream) -> two Pumps (processes) -> ``Replication``, the stream that ``drainer``
+runs -> MariaDB.
 
-Promises: nothing outside a temporary directory is touched. Exit code 0 only if every table came out equal, in every column and row, and
-the target holds no table besides.
+Promises: nothing outside a temporary directory is touched. Exit code 0 only if every table is equal, in every column and row, and
+the target has no other table.
 """
 
 import contextlib
@@ -21,28 +22,28 @@ from binlog_source.emulator.workload import ARCHIVE, DATABASE, PROBE, WorkloadCo
 from binlog_source.emulator.workload_process import Status, WorkloadProcess
 from conf.model import DrainerConfig, PumpConfig, TargetConfig
 from jobs.cli import EXIT_FAILED, add_settings, drainer_config, parser, target_of
-from jobs.compare import TableOutcome, compare
-from jobs.lag import ProbeWatch, lags, percentile
+from jobs.lab.compare import TableOutcome, compare
+from jobs.lab.lag import ProbeWatch, lags, percentile
+from jobs.lab.mariadb import PrivateMariaDB
 from jobs.logs import log_file
-from jobs.mariadb import PrivateMariaDB
 from jobs.replication import Replication
 from jobs.report import Reporter
-from jobs.session import build_session
 from jobs.signals import stop_on_signals
+from jobs.spark_session import build_session
 from schemas.errors import ConfigError, ReplicationError
 from sinks.mysql.session import connect
 
 CLUSTER_ID = 7
 PUMPS = 2
 FAKE_INTERVAL = 0.2
-"""Seconds of silence after which a demo Pump moves its T on: an idle one must not hold the others back."""
+"""Seconds without a write after which a demo Pump writes a fake binlog: an idle one must not hold the others back."""
 _POLL_SECONDS = 0.02
 _STALLED_SECONDS = 120.0
 
 
 @contextlib.contextmanager
 def upstream(work_dir: Path, config: WorkloadConfig) -> Iterator[WorkloadProcess]:
-    """A workload that is ready to begin, and its Pumps, all processes of their own, ended with the block."""
+    """A workload that is ready to begin, and its Pumps, each in its own process, stopped at the end of the block."""
     with contextlib.ExitStack() as stack:
         workload = WorkloadProcess(work_dir / "upstream", CLUSTER_ID, config)
         workload.start()
@@ -84,26 +85,26 @@ def settings_for(workload: WorkloadProcess, config: DrainerConfig, target: Targe
 
 
 def catch_up(replication: Replication, upto_ts: int, stalled_seconds: float = _STALLED_SECONDS) -> None:
-    """Return when the target holds everything up to ``upto_ts``; an error when it does not move on for a while."""
+    """Wait until the target holds everything up to ``upto_ts``; raise an error if it makes no progress for ``stalled_seconds``."""
     stood_at, since = 0, time.monotonic()
     while not replication.reached(upto_ts):
         if replication.commit_ts != stood_at:
             stood_at, since = replication.commit_ts, time.monotonic()
         if time.monotonic() - since > stalled_seconds:
-            held = replication.progress().holding or "nothing it could name"
+            held = replication.progress().holding or "an unknown cause"
             raise ReplicationError(
-                f"the target has stood at commit_ts {stood_at} for {stalled_seconds:.0f} s, the upstream is at {upto_ts}; "
+                f"the target has been at commit_ts {stood_at} for {stalled_seconds:.0f} s, the upstream is at {upto_ts}; "
                 f"held by {held}; Spark's log is {log_file()}"
             )
         time.sleep(_POLL_SECONDS)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Show it."""
+    """Run the demo."""
     options = parser("demo", "A private MariaDB, two Pumps, a workload and the drainer: see it work, then compare every table.")
     options.add_argument("--seconds", type=float, default=60.0, metavar="S", help="how long the workload writes (default: 60)")
     options.add_argument("--rate", type=float, default=200.0, metavar="N", help="transactions a second (default: 200)")
-    options.add_argument("--seed", type=int, default=1, metavar="N", help="the workload's seed: the same content again (default: 1)")
+    options.add_argument("--seed", type=int, default=1, metavar="N", help="the workload's seed, which determines its content (default: 1)")
     options.add_argument("--to", metavar="URL", default="", help="mysql://user:password@host:port (default: a private MariaDB)")
     add_settings(options, DrainerConfig)
     arguments = options.parse_args(argv)
@@ -127,23 +128,23 @@ def main(argv: Sequence[str]) -> int:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Show:
-    """Everything that runs, and how it goes."""
+    """The parts of a running demo."""
 
     replication: Replication
     workload: WorkloadProcess
     watch: ProbeWatch
     settings: DrainerConfig
     others: frozenset[str]
-    """Schemas of the target that are none of the demo's business."""
+    """Schemas of the target that do not belong to the demo."""
     opened_ts: int
-    """Where the upstream stood when its tables were made."""
+    """The upstream's timestamp when its tables were created."""
 
     def run(self, seconds: float, stop: threading.Event) -> int:
         """Write for ``seconds`` or until ``stop``, catch up, compare; the exit code."""
         to = self.settings.target
         with Reporter(self.replication.progress, sys.stdout) as reporter:
             reporter.say(
-                f"workload -> {PUMPS} Pumps -> Spark, delivery {self.replication.delivery} -> {to.host}:{to.port}; starting, tables first"
+                f"workload -> {PUMPS} Pumps -> Spark, delivery {self.replication.delivery} -> {to.host}:{to.port}; starting with the tables"
             )
             catch_up(self.replication, self.opened_ts)
             reporter.say(f"the target has the tables; now the workload writes for {seconds:.0f} s")
@@ -179,7 +180,7 @@ class Show:
 
 
 _NEXT = """where to look next:
-  docs/architecture.md           the walk of the data, stop by stop
+  docs/architecture.md           the data flow, step by step
   ./spark-submit.sh rehearse CASE  a recording of a real TiDB through the same stream (tests/golden)
   ./spark-submit.sh drainer --config conf/drainer.toml  your own Pumps and target
   notebooks/replicate.py         the stream, its Delta checkpoints and its lag in a notebook"""
@@ -199,7 +200,7 @@ def _result(outcomes: Sequence[TableOutcome], measured: Sequence[float]) -> Iter
 
 
 def _schemas_of_others(target: TargetConfig, config: DrainerConfig) -> frozenset[str]:
-    """The target's schemas before the demo, and its checkpoints'; a target on which the demo would meet an earlier one is refused."""
+    """The target's schemas before the demo, and the checkpoint schema; a target with the databases of an earlier demo is refused."""
     with connect(target, config.apply) as session:
         there = {str(row[0]) for row in session.query("SELECT schema_name FROM information_schema.schemata")}
     found = sorted(there & {DATABASE, ARCHIVE, config.apply.checkpoint_schema})

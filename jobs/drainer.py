@@ -1,7 +1,7 @@
 """``./spark-submit.sh drainer``: the replication stream, until it is stopped. [spark]
 
-The walk: ``binlog_source/stream.py`` (pump -> source -> pair) -> ``sinks/apply.py`` (explode -> decode -> plan -> apply) -> ``sinks/mysql/progress.py``
-and ``sinks/delta/checkpoint_table.py`` (checkpoint); ``jobs/replication.py`` holds them together.
+The data path: ``binlog_source/stream.py`` (pump -> source -> pair) -> ``sinks/apply.py`` (explode -> decode -> plan -> apply) ->
+``sinks/mysql/progress.py`` and ``sinks/delta/checkpoint_table.py`` (checkpoint); ``jobs/replication.py`` connects them.
 """
 
 import sys
@@ -11,8 +11,8 @@ from conf.model import DrainerConfig
 from jobs.cli import add_settings, drainer_config, parser
 from jobs.replication import Replication
 from jobs.report import Reporter
-from jobs.session import build_session
 from jobs.signals import stop_on_signals
+from jobs.spark_session import build_session
 
 
 def main(argv: Sequence[str]) -> int:

@@ -1,8 +1,8 @@
-"""Spark's JVM as a child of the job, started beside the job's imports: what ``spark-submit`` does, with the job in front.
+"""Spark's JVM as a child of the job, started while the job imports its modules: as in ``spark-submit``, but with the job as the parent.
 
-Promises: the job alone hears signals. The JVM ignores those that ask a job to end, whoever sends them, so that a stream can be ended between two
-batches; it ends when its stdin closes, so never later than the job. What it and Spark's Python workers print goes to the job's log; where it
-does not start, to the error.
+Promises: only the job reacts to signals. The JVM ignores SIGINT, SIGTERM and SIGHUP from any sender, so that a stream can be stopped
+between two batches; it ends when its stdin closes, so never later than the job. The output of the JVM and of Spark's Python workers goes to
+the job's log; if the JVM does not start, into the error.
 """
 
 import contextlib
@@ -23,19 +23,19 @@ from schemas.errors import ConfigError, Stopped
 _log = logging.getLogger("spark")
 
 END_SECONDS = 8.0
-"""How long Spark may take to put its things away."""
+"""How long Spark may take to shut down."""
 _POLL_SECONDS = 0.02
 _IGNORING = ("/bin/sh", "-c", "trap '' INT TERM HUP; exec \"$@\"", "sh")
-"""What is ignored stays so over exec, and a JVM leaves alone what it finds ignored."""
+"""An ignored signal stays ignored over exec, and a JVM installs no handler for a signal that it finds ignored."""
 _NO_NEWS = "WARNING: Using incubator modules"
-"""The JVM's remark about its own vector module."""
+"""The JVM's notice about its own vector module, which is not logged."""
 
 
 class Jvm:
     """``spark-submit ARGUMENTS pyspark-shell``, waiting for PySpark."""
 
     def __init__(self, spark_home: str, arguments: Sequence[str]) -> None:
-        """Start it; nothing is waited for."""
+        """Start the process without waiting for it."""
         self._place = tempfile.TemporaryDirectory(prefix="tbs-jvm-")
         self._connection = Path(self._place.name) / "connection"
         environ = os.environ | {
@@ -52,10 +52,10 @@ class Jvm:
         self._reader.start()
 
     def connect(self, asked: Callable[[], bool] = lambda: False) -> bool:
-        """Wait for it and tell PySpark, by the environment, where it is. False: ``asked`` said to stop meanwhile.
+        """Wait for the JVM and pass its address to PySpark in the environment. False: ``asked`` requested a stop meanwhile.
 
         Raises:
-            ConfigError: it ended instead; with what it printed.
+            ConfigError: it exited instead; the message has its output.
         """
         if "PYSPARK_GATEWAY_PORT" in os.environ:
             return True
@@ -73,7 +73,7 @@ class Jvm:
         return True
 
     def end(self) -> None:
-        """Let it put its things away, and wait until it is gone; safe to call twice."""
+        """Let the JVM shut down and wait until it has exited; safe to call twice."""
         with contextlib.suppress(OSError):
             if self._process.stdin is not None:
                 self._process.stdin.close()
@@ -93,7 +93,7 @@ class Jvm:
         self._process.kill()
 
     def _read(self) -> None:
-        """A worker that outlives the JVM for a moment holds the pipe open, hence a thread that nobody waits long for."""
+        """Runs in a thread that is joined with a timeout, because a worker that briefly outlives the JVM keeps the pipe open."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if (text := line.rstrip()) and not text.startswith(_NO_NEWS):
@@ -105,21 +105,21 @@ _current: Jvm | None = None
 
 
 def launch(arguments: Sequence[str]) -> Jvm:
-    """The JVM of this process."""
+    """Start the JVM of this process."""
     global _current
     _current = Jvm(os.environ["SPARK_HOME"], arguments)
     return _current
 
 
 def connect(asked: Callable[[], bool]) -> bool:
-    """Whether a JVM is there for PySpark: ours, once it answers, or one that Spark itself started us from.
+    """Whether there is a JVM for PySpark: the one of ``launch``, once it answers, or the one from which Spark started this process.
 
     Raises:
-        ConfigError: ours did not start.
-        Stopped: ``asked`` said so.
+        ConfigError: the one of ``launch`` did not start.
+        Stopped: ``asked`` requested it.
     """
     if _current is None:
         return "PYSPARK_GATEWAY_PORT" in os.environ
     if not _current.connect(asked):
-        raise Stopped("stopped before Spark was there")
+        raise Stopped("stopped before Spark had started")
     return True

@@ -1,7 +1,8 @@
 """What ``spark-submit.sh`` runs: ``launch.py [SPARK OPTIONS --] JOB [options]`` calls ``main`` of the module ``jobs.JOB``.
 
-Promises: the job's code is imported as a module and never is ``__main__``, so whatever it sends to executors is sent by name. The job is the process that
-was started; a job of Spark has the JVM as its child (``jobs/jvm.py``), which starts while the job's modules are imported and is gone when the job ends.
+Promises: the job's code is imported as a module and is never ``__main__``, so functions sent to executors are pickled by name. The job is
+the process that was started; a Spark job has the JVM as its child (``jobs/jvm.py``), which starts while the job's modules are imported and
+has exited when the job ends.
 """
 
 import sys
@@ -13,11 +14,11 @@ from jobs.cli import run_job
 from jobs.signals import REQUEST, stop_on_signals
 
 UNTIL_STOPPED = frozenset({"demo", "drainer", "pump", "rehearse"})
-"""Jobs that look for a request to stop, from their first moment on."""
+"""Jobs that handle stop requests from their start on."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run a job; its exit code."""
+    """Run a job; returns its exit code."""
     spark, job, options = split(argv)
     if job in UNTIL_STOPPED:
         stop_on_signals()

@@ -1,7 +1,8 @@
 """Log files: which one belongs to this process, how much is written and how much is kept.
 
-Promises: two processes never write to one file. A job's Python writes ``JOB.log`` (with what Spark's Python workers print), its JVM ``JOB.spark.log`` beside it; a second
-job of the kind, while the first runs, takes ``JOB-2.log``. Both are rotated by size: ``FILES`` old ones are kept as ``JOB.log.1`` and so on.
+Promises: two processes never write to the same file. A job's Python writes ``JOB.log`` (with the output of Spark's Python workers), its JVM
+``JOB.spark.log`` next to it; a second job of the same kind, while the first runs, uses ``JOB-2.log``. Both are rotated by size: ``FILES``
+old ones are kept as ``JOB.log.1`` and so on.
 """
 
 import fcntl
@@ -12,20 +13,20 @@ import os
 from pathlib import Path
 
 FILE_BYTES = 64 * 1024 * 1024
-"""Size at which a log file is put aside; ``conf/log4j2.properties`` says the same of the JVM's."""
+"""Size at which a log file is rotated; ``conf/log4j2.properties`` has the same for the JVM's."""
 FILES = 4
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
 _OF_SPARK = {"debug": "INFO", "info": "WARN", "warn": "WARN", "error": "ERROR"}
-"""Spark says a hundred times as much as we do: its level is one step up."""
+"""Spark logs a hundred times as much as this project: its level is one higher."""
 
 _claims: dict[Path, int] = {}
-"""Descriptor of the lock behind each file that this process has claimed, by the path that was asked for."""
+"""Descriptor of the lock of each log file that this process has claimed, by the file's path."""
 _claimed: dict[Path, Path] = {}
 
 
 def log_file() -> Path:
-    """The log of this process: what ``TIDB_BINLOG_LOG`` names, or the first of its numbered kin that no other process has."""
+    """The log of this process: the file that ``TIDB_BINLOG_LOG`` names, or its first numbered variant that no other process uses."""
     wanted = Path(os.environ.get("TIDB_BINLOG_LOG", "var/log/spark.log")).absolute()
     if wanted not in _claimed:
         _claimed[wanted] = _claim(wanted)
@@ -38,28 +39,28 @@ def spark_log_file() -> Path:
 
 
 def log_to_file() -> None:
-    """Send this process's log there."""
+    """Send this process's log to ``log_file()``."""
     to_file = logging.handlers.RotatingFileHandler(log_file(), maxBytes=FILE_BYTES, backupCount=FILES, delay=True)
     to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.getLogger().addHandler(to_file)
     set_level("info")
-    # Py4J logs every closed connection of a JVM that is going down.
+    # Py4J logs every closed connection of a JVM that shuts down.
     logging.getLogger("py4j").setLevel(logging.ERROR)
 
 
 def set_level(level: str) -> None:
-    """``level`` as the setting ``log-level`` has it."""
+    """Set the log level; ``level`` as in the setting ``log-level``."""
     logging.getLogger().setLevel(LEVELS[level])
 
 
 def spark_level() -> str:
-    """The level of Spark's own log that goes with ours."""
+    """The level of Spark's own log that corresponds to this process's."""
     ours = logging.getLogger().level
     return next((_OF_SPARK[name] for name, level in LEVELS.items() if level >= ours), "ERROR")
 
 
 def _claim(wanted: Path) -> Path:
-    """A lock beside the file, since the file itself is renamed when it is full; the kernel lets it go with the process, however that ends."""
+    """Claim a file by a lock next to it, since rotation renames the file itself; the kernel releases the lock when the process ends."""
     wanted.parent.mkdir(parents=True, exist_ok=True)
     for number in itertools.count(1):
         path = wanted if number == 1 else wanted.with_name(f"{wanted.stem}-{number}{wanted.suffix}")
@@ -71,4 +72,4 @@ def _claim(wanted: Path) -> Path:
             continue
         _claims[path] = lock
         return path
-    raise AssertionError("the numbers do not end")
+    raise AssertionError("unreachable: the numbers are infinite")

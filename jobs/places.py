@@ -1,7 +1,7 @@
-"""Small files beside Spark's checkpoint, wherever that lies: ``var/spark``, ``file:///…``, ``s3a://…``, ``hdfs://…``, ``dbfs:/…``. [spark]
+"""Small files in Spark's checkpoint directory: ``var/spark``, ``file:///…``, ``s3a://…``, ``hdfs://…``, ``dbfs:/…``. [spark]
 
-Promises: a path means here what it means to Spark, because Spark's own file manager for checkpoints reads and writes it. A file is replaced as a whole,
-and at once wherever the file system can do that.
+Promises: a path has the meaning that it has in Spark, because Spark's own file manager for checkpoints reads and writes it. A file is
+replaced as a whole, atomically if the file system supports that.
 """
 
 import re
@@ -15,21 +15,21 @@ _SCHEME = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(//(?=/))?")
 
 
 def local_path(uri: str) -> Path | None:
-    """``uri`` as a path of this machine, where it says that it is one: a plain path, ``file:/…`` or ``file:///…``."""
+    """``uri`` as a local path, if it is one: a plain path, ``file:/…`` or ``file:///…``; else None."""
     found = _SCHEME.match(uri)
     if found is None:
         return Path(uri)
     return Path(uri[found.end() :]) if found["scheme"].lower() == "file" else None
 
 
-class Place:
+class CheckpointFiles:
     """A directory, as ``checkpointLocation`` names it."""
 
     def __init__(self, spark: SparkSession, uri: str) -> None:
-        """Nothing is touched or made."""
+        """Nothing is read or created."""
         self.uri = uri
         jvm: Any = spark._jvm
-        # Not the session's own: the file manager that is quick for a local checkpoint cannot replace a file.
+        # Not the session's own: its file manager, the faster one for a local checkpoint, cannot replace a file.
         conf = spark.sparkContext._jsc.hadoopConfiguration()
         self._path = jvm.org.apache.hadoop.fs.Path
         self._bytes_of = jvm.org.apache.commons.io.IOUtils.toByteArray
@@ -53,13 +53,13 @@ class Place:
         return [str(found.getPath().getName()) for found in self._files.list(path)] if self._files.exists(path) else []
 
     def write(self, name: str, text: str) -> None:
-        """Make the file ``name``, or replace it; the directory is made where it is missing."""
+        """Create or replace the file ``name``; creates a missing directory."""
         if self.read(name) == text:
             return
         self._files.mkdirs(self._root)
         self._create(name, text)
         if self.read(name) != text:
-            # A file system that renames onto nothing that is there, and says so only in Spark's log.
+            # This file system cannot rename onto an existing file, and Spark only logs that.
             self._files.delete(self._at(name))
             self._create(name, text)
 

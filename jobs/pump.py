@@ -1,10 +1,10 @@
-"""A Pump server until it is told to stop: ``./spark-submit.sh pump --config conf/pump.toml``; or a look into a data directory without one:
-``./spark-submit.sh pump inspect DATA_DIR``; or to tell a Pump what became of a transaction that nobody else can know of:
+"""A Pump server that runs until it is stopped: ``./spark-submit.sh pump --config conf/pump.toml``; offline inspection of a data directory:
+``./spark-submit.sh pump inspect DATA_DIR``; and recording the outcome of a transaction that cannot be determined otherwise:
 ``./spark-submit.sh pump settle DATA_DIR|http://HOST:PORT START_TS commit COMMIT_TS``, or ``… rollback``.
 
-Promises: prints ``serving HOST:PORT`` on stdout once it accepts calls; Ctrl-C and SIGTERM pause it, ``PUT /state/…/close`` ends it when every Drainer
-has everything. ``inspect`` changes nothing and needs no lock; its exit code is 1 when it finds damage. ``settle`` writes one record, and only
-for a Prewrite that waits. No JVM is started.
+Promises: prints ``serving HOST:PORT`` on stdout once it accepts calls; Ctrl-C and SIGTERM pause it, ``PUT /state/…/close`` ends it when
+every Drainer has read everything. ``inspect`` changes nothing and needs no lock; its exit code is 1 when it finds damage. ``settle`` writes
+one record, and only for a waiting Prewrite. No JVM is started.
 """
 
 import contextlib
@@ -26,15 +26,15 @@ from schemas.errors import ConfigError, PumpUnavailable
 
 
 def main(argv: Sequence[str]) -> int:
-    """Serve until stopped, or inspect."""
+    """Serve until stopped, or run ``inspect`` or ``settle``."""
     if argv and argv[0] == "inspect":
         return _inspect(argv[1:])
     if argv and argv[0] == "settle":
         return _settle(argv[1:])
     options = parser(
         "pump",
-        "A Pump server: a durable log of binlogs that a Drainer reads. 'pump inspect DATA_DIR' looks into one offline, "
-        "'pump settle' tells one what became of a transaction.",
+        "A Pump server: a durable log of binlogs that a Drainer reads. 'pump inspect DATA_DIR' shows its content offline, "
+        "'pump settle' records the outcome of a transaction.",
     )
     add_settings(options, PumpConfig)
     config = pump_config(options.parse_args(argv))
@@ -48,8 +48,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _inspect(argv: Sequence[str]) -> int:
-    """Print what a value log holds."""
-    options = parser("pump inspect", "What a Pump's value log holds. Reads only.")
+    """Print the content of a value log."""
+    options = parser("pump inspect", "Shows the content of a Pump's value log. Read-only.")
     options.add_argument("data_dir", type=Path, metavar="DATA_DIR", help="the Pump's data-dir, or its value directory")
     options.add_argument("--records", action="store_true", help="a line for each record")
     options.add_argument("--ts", type=int, help="only records whose start_ts or commit_ts is this one, with their content")
@@ -67,15 +67,15 @@ def _inspect(argv: Sequence[str]) -> int:
 
 
 def _settle(argv: Sequence[str]) -> int:
-    """Tell a Pump, running or stopped, the outcome of one transaction."""
-    options = parser("pump settle", "Tell a Pump what became of a Prewrite that waits, when the upstream cannot say it any more.")
+    """Record the outcome of one transaction in a Pump, running or stopped."""
+    options = parser("pump settle", "Record in a Pump the outcome of a waiting Prewrite that the upstream can no longer report.")
     options.add_argument(
         "pump", metavar="DATA_DIR|URL", help="the data-dir of a Pump that is stopped, or http://host:port of one that runs"
     )
     options.add_argument("start_ts", type=int, metavar="START_TS")
     options.add_argument("outcome", choices=("commit", "rollback"))
     options.add_argument("commit_ts", type=int, nargs="?", default=0, metavar="COMMIT_TS", help="with commit: when it committed")
-    options.add_argument("--cluster-id", type=int, default=0, help="for a real Pump, which is told by a binlog: the cluster's id")
+    options.add_argument("--cluster-id", type=int, default=0, help="for a real Pump, to which a binlog is sent: the cluster's id")
     given = options.parse_args(argv)
     if (given.outcome == "commit") != (given.commit_ts > 0):
         raise ConfigError("give 'commit COMMIT_TS', or 'rollback' without a ts")
@@ -89,7 +89,7 @@ def _settle(argv: Sequence[str]) -> int:
 
 
 def _settled_by(url: str, start_ts: int, commit_ts: int, cluster_id: int) -> str:
-    """What the Pump at ``url`` answered; a real one has no such page and takes the record itself."""
+    """The answer of the Pump at ``url``; a real one has no such page and is sent the record with WriteBinlog."""
     parts = urlsplit(url)
     if parts.scheme != "http" or not parts.hostname or not parts.port:
         raise ConfigError(f"{url!r} is not of the form http://host:port")
@@ -102,11 +102,11 @@ def _settled_by(url: str, start_ts: int, commit_ts: int, cluster_id: int) -> str
         response = connection.getresponse()
         text = response.read().decode(errors="replace").strip()
     except (OSError, http.client.HTTPException) as error:
-        raise PumpUnavailable(f"the Pump at {url} does not answer ({error}); name its data-dir when it is stopped") from error
+        raise PumpUnavailable(f"the Pump at {url} does not answer ({error}); if it is stopped, pass its data-dir") from error
     finally:
         connection.close()
     if response.status == http.client.NOT_FOUND:
-        raise ConfigError(f"the Pump at {url} is a real one: give the cluster's id too, --cluster-id")
+        raise ConfigError(f"the Pump at {url} is a real one: pass the cluster's id too, --cluster-id")
     if response.status != http.client.OK:
         raise ConfigError(f"the Pump at {url} refuses: {text}")
     return text

@@ -1,8 +1,8 @@
-"""``./spark-submit.sh rehearse CASE``: a recorded case of a real TiDB, written to embedded Pumps and replicated by the real Drainer job. [spark]
+"""``./spark-submit.sh rehearse CASE``: a recorded case of a real TiDB, written to embedded Pumps and replicated by the Drainer job. [spark]
 
-Promises: the stream is the same one that ``drainer`` runs, but any finding ends it (``on-finding = stop``). A target that already has the case's databases is refused unless ``--drop``. The
-oracle starts above the last recorded ts, GC is off, the cluster id is the case's. Where the case's folder has a ``compare.py`` beside
-it, the target is compared at the end and the exit code says the outcome: 0 equal, 1 not.
+Promises: the stream is the one that ``drainer`` runs, but any finding ends it (``on-finding = stop``). A target that already has the case's
+databases is refused unless ``--drop`` is given. The oracle starts above the last recorded ts, GC is off, the cluster id is the case's. If
+there is a ``compare.py`` next to the case's folder, the target is compared at the end; exit code 0 means equal, 1 different.
 """
 
 import contextlib
@@ -15,17 +15,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from binlog_source.cluster.cluster_service import UpstreamService
 from binlog_source.cluster.oracle import Oracle
-from binlog_source.cluster.service import UpstreamService
 from binlog_source.emulator.process import PumpProcess
 from binlog_source.emulator.rehearsal import RecordedCase, feed, load, schedule
 from conf.model import DrainerConfig, PumpConfig, SourceConfig, TargetConfig
 from jobs.cli import EXIT_FAILED, add_settings, drainer_config, parser, target_of
-from jobs.mariadb import PrivateMariaDB
+from jobs.lab.mariadb import PrivateMariaDB
 from jobs.replication import Replication
 from jobs.report import Reporter
-from jobs.session import build_session
 from jobs.signals import stop_on_signals
+from jobs.spark_session import build_session
 from schemas.ddl_tokens import quote_name
 from schemas.errors import ConfigError, ReplicationError
 from schemas.events import tso
@@ -33,8 +33,8 @@ from sinks.mysql.session import connect
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Stage:
-    """What a rehearsal plays on: the upstream's services and its Pumps, empty."""
+class RehearsalUpstream:
+    """The environment of a rehearsal: the upstream's services and its empty Pumps."""
 
     case: RecordedCase
     service: UpstreamService
@@ -47,8 +47,8 @@ class Stage:
 
 
 @contextlib.contextmanager
-def staged(case: RecordedCase, work_dir: Path) -> Iterator[Stage]:
-    """Pumps and upstream services of ``case`` on loopback, ended with the block."""
+def staged(case: RecordedCase, work_dir: Path) -> Iterator[RehearsalUpstream]:
+    """Pumps and upstream services of ``case`` on loopback, stopped at the end of the block."""
     oracle = Oracle(work_dir / "oracle", floor=max(tso(time.time_ns() // 1_000_000), case.last_ts) + 1)
     service = UpstreamService(oracle, case.cluster_id, data_dir=work_dir).start()
     with contextlib.ExitStack() as stack:
@@ -66,11 +66,11 @@ def staged(case: RecordedCase, work_dir: Path) -> Iterator[Stage]:
             )
             pumps.append(PumpProcess(config).start())
             stack.callback(pumps[-1].stop)
-        yield Stage(case, service, tuple(pumps))
+        yield RehearsalUpstream(case, service, tuple(pumps))
 
 
-def settings_for(stage: Stage, config: DrainerConfig, target: TargetConfig, work_dir: Path) -> DrainerConfig:
-    """The Drainer's settings for a rehearsal: everything that the case and its stage decide, the rest from ``config``."""
+def settings_for(stage: RehearsalUpstream, config: DrainerConfig, target: TargetConfig, work_dir: Path) -> DrainerConfig:
+    """The Drainer's settings for a rehearsal: what the case and its upstream determine, the rest from ``config``."""
     source: SourceConfig = dataclasses.replace(
         config.source,
         pumps=stage.service.url,
@@ -96,13 +96,13 @@ def prepare_target(target: TargetConfig, config: DrainerConfig, databases: Seque
         there = {str(row[0]) for row in session.query("SELECT schema_name FROM information_schema.schemata")}
         found = [name for name in wanted if name in there]
         if found and not drop:
-            raise ConfigError(f"the target already has {', '.join(found)}: give --drop to remove them first, or another target")
+            raise ConfigError(f"the target already has {', '.join(found)}: pass --drop to remove them first, or name another target")
         for name in found:
             session.execute(f"DROP DATABASE {quote_name(name)}")
 
 
 def compare(case_dir: Path, target: TargetConfig) -> tuple[int, list[tuple[object, ...]]] | None:
-    """(tables equal, differences) by the ``compare.py`` beside the case, or None where there is none."""
+    """(equal tables, differences) from the ``compare.py`` next to the case; None if there is none."""
     script = case_dir.resolve().parent / "compare.py"
     if not script.is_file():
         return None
@@ -167,10 +167,10 @@ def _run(
 
 
 class Feeder(threading.Thread):
-    """Writes a case to the Pumps beside the stream; what goes wrong is raised by ``check``."""
+    """Writes a case to the Pumps while the stream runs; ``check`` raises its errors."""
 
     def __init__(self, begin: Callable[[], Iterator[object]]) -> None:
-        """``begin`` starts the feeding; its steps are driven from the thread."""
+        """``begin`` returns the steps of the feeding, which the thread executes."""
         super().__init__(name="feeder", daemon=True)
         self._begin = begin
         self._failure: Exception | None = None
@@ -184,6 +184,6 @@ class Feeder(threading.Thread):
             self._failure = error
 
     def check(self) -> None:
-        """Raise what ended the feeding early."""
+        """Raise the error that ended the feeding early."""
         if self._failure is not None:
             raise self._failure

@@ -1,7 +1,7 @@
-"""What a person sees while a job runs: one line of progress a second, and a summary at the end.
+"""What a job shows while it runs: one line of progress a second, and a summary at the end.
 
 Promises: rendering is pure (``Progress`` in, text out); ``Reporter`` is the thin shell with the thread and the terminal.
-On a terminal the line renews itself in place; anywhere else every line is one JSON object, for machines and logs.
+On a terminal the line is redrawn in place; elsewhere every line is one JSON object, for machines and logs.
 """
 
 import json
@@ -21,14 +21,14 @@ _RENEW = "\r\x1b[K"
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where the stream stands at one moment. Counts are since the start of this job."""
+    """The state of the stream at one moment. Counts are since the start of this job."""
 
     resolved_ts: int = 0
     """Everything up to here is in the target; 0 = nothing yet."""
     lag_seconds: float = 0.0
     """Age of ``resolved_ts``."""
     rows_per_second: float = 0.0
-    """Row events applied per second, lately."""
+    """Row events applied per second, over the last seconds."""
     batches: int = 0
     transactions: int = 0
     row_events: int = 0
@@ -36,16 +36,16 @@ class Progress:
     holding: str = ""
     """The stage or the Pump that holds resolved_ts back, in words; empty = nothing does."""
     findings: int = 0
-    """What was not as the binlogs say it must be: rows, values, DDLs in part, lost binlogs."""
+    """Number of findings: rows and values that do not match, DDLs not fully applied, lost binlogs."""
     newest_findings: tuple[str, ...] = ()
-    """The last of them in words."""
+    """The newest of them as text."""
 
 
 def held_by(reported: Mapping[str, Any]) -> str:
-    """Who keeps resolved_ts from moving and since when, by what the source reports of its Pumps; empty when it names nobody.
+    """What holds resolved_ts back and since when, from what the source reports of its Pumps; empty when it reports nothing.
 
-    ``reported``: ``{"held_by": Pump, "resolved": time, ...}``, or before the Pumps have answered ``{"unreachable": {Pump: why}, "resolved_ts": R}`` or
-    ``{"registry": why, "resolved_ts": R}``.
+    ``reported``: ``{"held_by": Pump, "resolved": time, ...}``, or before the Pumps have answered
+    ``{"unreachable": {Pump: why}, "resolved_ts": R}`` or ``{"registry": why, "resolved_ts": R}``.
     """
     since = reported.get("resolved") or (as_time(reported["resolved_ts"]) if reported.get("resolved_ts") else "")
     suffix = f" since {since}" if since else ""
@@ -78,36 +78,36 @@ def render_line(progress: Progress, width: int = 0) -> str:
 
 
 def render_json(progress: Progress) -> str:
-    """The same as one JSON object; ``resolved_time`` is ``resolved_ts`` for people."""
+    """The same as one JSON object; ``resolved_time`` is ``resolved_ts`` as UTC text."""
     values = asdict(progress)
     values["resolved_time"] = as_time(progress.resolved_ts) if progress.resolved_ts else None
     return json.dumps(values, ensure_ascii=False)
 
 
 def render_summary(progress: Progress, seconds: float) -> str:
-    """What was done in ``seconds``, and what was found on the way."""
+    """What was replicated in ``seconds``, and the newest findings."""
     rate = progress.row_events / seconds if seconds > 0 else 0.0
     lines = [
         f"{progress.transactions:,} transactions, {progress.row_events:,} row events and {progress.ddls:,} DDLs "
         f"in {progress.batches:,} batches, {_seconds(seconds)} ({rate:,.0f} rows/s)",
-        f"target stands at {as_time(progress.resolved_ts)} UTC (TSO {progress.resolved_ts})"
+        f"target is at {as_time(progress.resolved_ts)} UTC (TSO {progress.resolved_ts})"
         if progress.resolved_ts
-        else "target stands where it stood: no batch was applied",
+        else "target is unchanged: no batch was applied",
     ]
     if progress.findings:
-        lines.append(f"{progress.findings:,} findings (Delta table `findings`), the last of them:")
+        lines.append(f"{progress.findings:,} findings (Delta table `findings`), the newest:")
         lines.extend(f"  - {text}" for text in progress.newest_findings)
     return "\n".join(lines)
 
 
 class Reporter:
-    """Prints ``read()`` once per ``interval`` from a thread of its own, from ``with`` to its end.
+    """Prints ``read()`` once per ``interval`` from its own thread, for the duration of the ``with`` block.
 
     ``read`` is called from that thread; it must be quick and must not raise.
     """
 
     def __init__(self, read: Callable[[], Progress], out: TextIO, interval: float = 1.0) -> None:
-        """``out`` decides the form: a terminal gets a line that renews itself, anything else JSON lines."""
+        """``out`` decides the format: a terminal gets a line that is redrawn, anything else JSON lines."""
         self._read = read
         self._out = out
         self._interval = interval
@@ -118,7 +118,7 @@ class Reporter:
         self._started = time.monotonic()
 
     def say(self, text: str) -> None:
-        """A line that stays, above the progress line."""
+        """Print a permanent line above the progress line."""
         with self._lock:
             if self._terminal:
                 self._write(f"{_RENEW}{text}\n")
@@ -144,7 +144,7 @@ class Reporter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Stop the line; without an error, print the summary unless ``finish`` did. To be asked to stop is none."""
+        """Stop the line; without an error, print the summary unless ``finish`` did. ``Stopped`` does not count as an error."""
         if kind is None or issubclass(kind, Stopped):
             self.finish()
         elif not self._stop.is_set():

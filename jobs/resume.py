@@ -1,17 +1,17 @@
-"""Where a stream goes on: the target's own checkpoint row first, and the places of Spark and Delta only for the same target. Pure.
+"""Where a stream resumes: the target's own checkpoint row comes first; positions of Spark and Delta count only for the same target. Pure.
 
-Promises: a target that was emptied, rebuilt or replaced is never taken for caught up, and a place that was kept for another target is never used
-in silence: where two readings are possible the start is refused, with both and what a person does for each. A checkpoint of a release that kept no
-identity goes on once, if the target has its row, and is this target's from then on.
+Promises: a target that was emptied, rebuilt or replaced is never taken for caught up, and a position of another target is never used
+silently: where two interpretations are possible the start is refused, with both and what to do for each. A checkpoint of a release without
+identities is accepted once, if the target has its row, and belongs to this target from then on.
 
 | target's row | Spark's checkpoint | Delta's rows | the stream |
 |---|---|---|---|
-| there | none, this target's, or without identity | any | goes on from the row |
-| there | another target's, or farther than the row | any | refused |
+| there | none, this target's, or without identity | any | resumes from the row |
+| there | another target's, or ahead of the row | any | refused |
 | missing | any | any | refused |
-| missing | none | this target's | goes on from Delta's newest row |
-| missing | none | only of others | from the settings where they name a ts, else refused |
-| missing | none | none | from the settings |
+| missing | none | this target's | resumes from Delta's newest row |
+| missing | none | only of others | starts from the settings if they name a ts, else refused |
+| missing | none | none | starts from the settings |
 """
 
 import json
@@ -22,27 +22,27 @@ from dataclasses import dataclass
 from binlog_source.source.offset import from_json
 from schemas.errors import ApplyError, ConfigError
 from schemas.events import as_time
-from sinks.mysql.progress import words_of_a_gap
+from sinks.engine.batch import gap_text
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaPlace:
-    """What the Delta table knows."""
+    """The positions in the Delta table."""
 
     of_target: int | None = None
-    """Newest resolved_ts of this very target; None when there is no row of it."""
+    """Newest resolved_ts of this target; None when it has no row."""
     of_others: int | None = None
-    """The same of any other target, or of a release that kept no identity."""
+    """The same of any other target, or of a release without identities."""
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """Everything that could say where to go on, by its own name in the settings."""
+class ResumeState:
+    """What determines where to resume, named as in the settings."""
 
     where: str
-    """The target, for people."""
+    """The target, for messages."""
     cluster_id: int
     checkpoint_schema: str
     checkpoint_dir: str
@@ -51,39 +51,39 @@ class Places:
     """The setting: -1 = now."""
 
 
-def check_spark(places: Places, kept_for: str | None, target: str, commit_ts: int | None) -> None:
-    """See that Spark's checkpoint may be used.
+def check_spark(places: ResumeState, kept_for: str | None, target: str, commit_ts: int | None) -> None:
+    """Check that Spark's checkpoint may be used.
 
     Args:
-        places: for the words.
-        kept_for: identity of the target that it was kept for; empty = by a release that kept none; None = there is no checkpoint.
+        places: for the messages.
+        kept_for: identity of the target that it belongs to; empty = written by a release without identities; None = no checkpoint.
         target: identity of the target.
-        commit_ts: of its row; None = it has none.
+        commit_ts: that of its row; None = it has none.
 
     Raises:
-        ConfigError: it is another target's, or the target has no row.
+        ConfigError: it belongs to another target, or the target has no row.
     """
     if kept_for is None:
         return
     if commit_ts is None:
         raise ConfigError(
-            f"the target {places.where} has no checkpoint of cluster {places.cluster_id}, but Spark's checkpoint {places.checkpoint_dir} says that this stream "
-            f"has run: the target was rebuilt or emptied, its row was deleted, or syncer.to names another one. Choose: {_both(places, with_spark=True)}"
+            f"the target {places.where} has no checkpoint of cluster {places.cluster_id}, but Spark's checkpoint {places.checkpoint_dir} shows that this "
+            f"stream has run: the target was rebuilt or emptied, its row was deleted, or syncer.to names another one. Choose: {_both(places, with_spark=True)}"
         )
     if kept_for not in ("", target):
         raise ConfigError(
-            f"Spark's checkpoint {places.checkpoint_dir} was kept for another target than {places.where}, or for it before its database "
-            f"{places.checkpoint_schema} was rebuilt. If syncer.to is right, delete the directory {places.checkpoint_dir}: the stream then goes on from this "
-            f"target's own row, {commit_ts} ({as_time(commit_ts)})"
+            f"Spark's checkpoint {places.checkpoint_dir} belongs to another target than {places.where}, or to it before its database "
+            f"{places.checkpoint_schema} was rebuilt. If syncer.to is right, delete the directory {places.checkpoint_dir}: the stream then resumes from "
+            f"this target's own row, {commit_ts} ({as_time(commit_ts)})"
         )
 
 
 def committed_ts(commits: Sequence[str], offset_of: Callable[[str], str | None]) -> int:
-    """The resolved_ts up to which Spark holds batches for done; 0 = there is none, or its checkpoint does not tell.
+    """The resolved_ts up to which Spark considers batches done; 0 = there is none, or it is unknown.
 
     Args:
-        commits: names of the files in ``commits`` of Spark's checkpoint, a batch each.
-        offset_of: the text of the file of that name in ``offsets``: a version, metadata, and an offset of each source, a line each.
+        commits: names of the files in ``commits`` of Spark's checkpoint, one per batch.
+        offset_of: the text of the file of that name in ``offsets``: a version, metadata, and one offset per source, a line each.
     """
     newest = max((int(name) for name in commits if name.isdigit()), default=-1)
     text = offset_of(str(newest)) if newest >= 0 else None
@@ -94,24 +94,24 @@ def committed_ts(commits: Sequence[str], offset_of: Callable[[str], str | None])
         return 0  # "-": nothing was read yet; an offset of another version is refused by the source itself
 
 
-def check_no_gap(places: Places, spark_ts: int, commit_ts: int) -> None:
-    """See that the target has all that Spark holds for done; a stream with nothing new to read would not notice.
+def check_no_gap(places: ResumeState, spark_ts: int, commit_ts: int) -> None:
+    """Check that the target has all that Spark considers done; a stream with nothing new to read would not notice.
 
     Raises:
-        ApplyError: it has not.
+        ApplyError: it does not.
     """
     if spark_ts > commit_ts:
-        raise ApplyError(words_of_a_gap(spark_ts, commit_ts, places.checkpoint_dir))
+        raise ApplyError(gap_text(spark_ts, commit_ts, places.checkpoint_dir))
 
 
-def first_ts(places: Places, delta: DeltaPlace) -> int:
+def first_ts(places: ResumeState, delta: DeltaPlace) -> int:
     """Where the stream of a target without a row begins, when Spark has no checkpoint either; -1 = now.
 
     Raises:
-        ConfigError: Delta's rows are of another target, and the settings don't say where to begin.
+        ConfigError: Delta's rows are of another target, and the settings do not say where to begin.
     """
     if delta.of_target is not None:
-        _log.warning("the target has no checkpoint row; Delta's newest row of this target, %d, is taken for it", delta.of_target)
+        _log.warning("the target has no checkpoint row; using Delta's newest row of this target, %d", delta.of_target)
         return delta.of_target
     if delta.of_others is not None and places.starting_commit_ts < 0:
         raise ConfigError(
@@ -121,11 +121,11 @@ def first_ts(places: Places, delta: DeltaPlace) -> int:
     return places.starting_commit_ts
 
 
-def _both(places: Places, *, with_spark: bool) -> str:
+def _both(places: ResumeState, *, with_spark: bool) -> str:
     spark = f"delete {places.checkpoint_dir} and " if with_spark else ""
     row = f"""INSERT INTO {places.checkpoint_schema}.checkpoint VALUES ({places.cluster_id}, '{{"consistent":true,"commitTS":TS}}')"""
     return (
-        f"(1) it is empty and to be filled from the binlogs: see that {places.checkpoint_schema}.spark_ddl and spark_progress hold no rows of this cluster, "
+        f"(1) it is empty and to be filled from the binlogs: check that {places.checkpoint_schema}.spark_ddl and spark_progress hold no rows of this cluster, "
         f"{spark}set source.starting-commit-ts to where the binlogs are to be read from (0 = the beginning); "
-        f"(2) it already holds all data up to some TS, from a dump or a backup: {spark}tell it so, {row}"
+        f"(2) it already holds all data up to some TS, from a dump or a backup: {spark}record that, {row}"
     )

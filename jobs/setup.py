@@ -1,12 +1,13 @@
 """Sets the project up on a fresh machine: Java, MariaDB, etcd, virtual environment, pinned packages, Delta's jars.
 
-Promises: runs on a bare Python with nothing installed (stdlib only, imports nothing of ours); does only what is missing, so a second
-run is quick; says what it does, and exactly what to install where it may not install by itself. ``spark-submit.sh`` and the Makefile call it.
+Promises: runs on a bare Python with nothing installed (stdlib only, imports nothing of the project); installs only what is missing, so a
+second run is quick; prints what it does, and exactly what to install where it may not install anything itself. ``spark-submit.sh`` and the
+Makefile call it.
 
     python3 jobs/setup.py [--java] [--mariadb] [--etcd] [--dev] [--zip FILE]
 
 The stamps ``.venv/.requirements*`` are copies of the requirements files that are installed: a shell can compare them without a process.
-Packages of the system are installed with apt, by root on Debian and its kin only, unless ``TIDB_BINLOG_NO_APT`` is set.
+System packages are installed with apt, only by root on Debian and its derivatives, unless ``TIDB_BINLOG_NO_APT`` is set.
 """
 
 import argparse
@@ -28,7 +29,7 @@ MODULE = "pyspark_tidb_binlog.py"
 
 DELTA = "io.delta:delta-spark_4.2_2.13:4.4.0"
 NOT_NEEDED = "org.apache.hadoop:*,org.apache.parquet:*,com.fasterxml.jackson.core:*,com.github.luben:*,org.xerial.snappy:*,org.slf4j:*,org.apache.logging.log4j:*"
-"""Dependencies of Delta that Spark brings in versions of its own: 70 MB less to fetch."""
+"""Dependencies of Delta that Spark ships in its own versions: 70 MB less to download."""
 JAVA_MIN = 17
 
 
@@ -37,7 +38,7 @@ class SetupError(Exception):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Set up what is asked for; 1 and a clear text where that is not possible."""
+    """Set up what is requested; returns 1 and prints the reason where that is not possible."""
     parser = argparse.ArgumentParser(description="Set the project up on this machine.")
     parser.add_argument("--java", action="store_true", help="Java and Delta's jars too")
     parser.add_argument("--mariadb", action="store_true", help="MariaDB's server too")
@@ -66,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def ensure_java() -> None:
-    """Java 17 or later, from JAVA_HOME or the path."""
+    """Java 17 or later, from JAVA_HOME or PATH."""
     found = java_version()
     if found is not None and found >= JAVA_MIN:
         return
@@ -74,7 +75,7 @@ def ensure_java() -> None:
     apt_install(["openjdk-17-jre-headless"], f"{state}; Spark needs Java {JAVA_MIN} or later (and JAVA_HOME unset or pointing to it)")
     if (java_version() or 0) < JAVA_MIN:
         raise SetupError(
-            f"Java {JAVA_MIN} is installed but not the one that runs: set JAVA_HOME (now {os.environ.get('JAVA_HOME', 'unset')})"
+            f"Java {JAVA_MIN} is installed but another one is used: set JAVA_HOME (now {os.environ.get('JAVA_HOME', 'unset')})"
         )
 
 
@@ -105,7 +106,7 @@ def ensure_packages(*, dev: bool) -> None:
         wanted, stamp = PROJECT / name, VENV / f".{name}"
         if not stamp.exists() or stamp.read_text() != wanted.read_text():
             say(f"installing the packages of {name} (the first time this takes a few minutes)")
-            # The first is complete, and knows better than its packages what goes together.
+            # requirements.txt is complete, and overrides what its packages require of each other.
             alone = ["--no-deps"] if name == "requirements.txt" else []
             run(
                 [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *alone, "-r", str(wanted)],
@@ -146,7 +147,7 @@ def ensure_jars() -> None:
 
 
 def ensure_archive() -> None:
-    """Spark's classes in an archive of the JVM's own form, made by running a little of everything once."""
+    """Spark's classes in a class-data archive of the JVM, made by one warm-up run."""
     archive = JARS / "spark.jsa"
     release = f"{java_version()} {(PROJECT / 'requirements.txt').read_text()}"
     stamp = JARS / ".archive"
@@ -160,7 +161,7 @@ def ensure_archive() -> None:
 
 
 def write_zip(file: Path) -> None:
-    """Our packages as one archive, for executors on other machines; written aside and moved, so that a reader sees a whole one."""
+    """The project's packages as one archive, for executors on other machines; replaced atomically."""
     file.parent.mkdir(parents=True, exist_ok=True)
     aside = file.with_name(f"{file.name}.{os.getpid()}")
     with zipfile.ZipFile(aside, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -197,7 +198,7 @@ def parse_java_version(text: str) -> int | None:
 
 
 def apt_install(packages: Sequence[str], why: str) -> None:
-    """Install packages of the system where that is allowed, else say which."""
+    """Install system packages where that is allowed, else raise an error that names them."""
     command = f"apt-get install --no-install-recommends {' '.join(packages)}"
     if shutil.which("apt-get") is None:
         raise SetupError(f"{why}: install what Debian calls {' '.join(packages)} and start again")
@@ -210,7 +211,7 @@ def apt_install(packages: Sequence[str], why: str) -> None:
 
 
 def spark_environment() -> dict[str, str]:
-    """The environment in which the virtual environment's Spark finds itself."""
+    """The environment variables for running the virtual environment's Spark."""
     inherited = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
     return inherited | {"PYSPARK_PYTHON": str(PYTHON), "PYSPARK_DRIVER_PYTHON": str(PYTHON)}
 
@@ -223,7 +224,7 @@ def run(command: Sequence[str], what: str, env: dict[str, str] | None = None) ->
 
 
 def say(text: str) -> None:
-    """One line of what is going on."""
+    """Print one line of progress."""
     print(f"setup: {text}", file=sys.stderr, flush=True)
 
 

@@ -1,9 +1,10 @@
-"""Ctrl-C, SIGTERM and SIGHUP as a request: the first asks the job to end in order, the second ends it at once.
+"""Ctrl-C, SIGTERM and SIGHUP as stop requests: the first asks the job to stop cleanly, the second ends it at once.
 
-Promises: the first signal only sets an event, whatever the job is doing, also while it waits for just that event: a handler runs between two steps of the main
-thread, which may hold the event's own lock then, so a thread of its own sets it, and the handler writes a byte to that. The second does what was left for it (Spark's JVM is killed), raises
-``KeyboardInterrupt`` in the main thread so that what the job started is taken down, and ends the process where that takes longer than
-``UNWIND_SECONDS``. A signal that the caller ignores stays ignored (``nohup``).
+Promises: the first signal only sets an event, whatever the job is doing, even while it waits for that very event: a handler runs between
+two instructions of the main thread, which may hold its lock, so a helper thread sets the event when the handler writes a byte to its
+pipe. The second signal runs the registered actions (Spark's JVM is killed), raises ``KeyboardInterrupt`` in the main thread so that
+everything the job started is shut down, and ends the process if that takes longer than ``UNWIND_SECONDS``. A SIGHUP that the caller ignores
+stays ignored (``nohup``).
 """
 
 import contextlib
@@ -16,17 +17,17 @@ from collections.abc import Callable
 from types import FrameType
 
 UNWIND_SECONDS = 3.0
-"""How long a job that is ended at once may take to put its servers away."""
+"""How long a job that is ended at once may take to shut its servers down."""
 _ASK = 0
-"""To the helper: set the event. Any other byte is the number of the signal that ends the process."""
+"""The byte that makes the helper thread set the event. Any other byte is the number of the signal that ends the process."""
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StopRequest:
-    """The request to this process; ``asked`` is set by the first signal."""
+    """The stop request of this process; ``asked`` is set by the first signal."""
 
     def __init__(self) -> None:
-        """Nothing is listened to before ``listen``."""
+        """No signal is handled before ``listen``."""
         self.asked = threading.Event()
         self.listening = False
         self._at_once: list[Callable[[], None]] = []
@@ -34,7 +35,7 @@ class StopRequest:
         self._told = -1
 
     def listen(self) -> threading.Event:
-        """Take the signals over, also from whoever took them since: PySpark has a SIGINT handler of its own. Main thread only."""
+        """Install the handlers, also over handlers installed since: PySpark has its own for SIGINT. Main thread only."""
         if not self.listening:
             self._told = self._start_helper()
         for number in NUMBERS:
@@ -44,7 +45,7 @@ class StopRequest:
         return self.asked
 
     def at_once(self, act: Callable[[], None]) -> None:
-        """``act`` is called by the second signal; it must neither wait nor raise."""
+        """Register ``act`` to be called on the second signal; it must neither block nor raise."""
         self._at_once.append(act)
 
     def _heard(self, number: int, frame: FrameType | None) -> None:
@@ -63,7 +64,7 @@ class StopRequest:
             os.write(self._told, bytes([what]))
 
     def _start_helper(self) -> int:
-        """The thread that takes locks for the handler; what is written to it."""
+        """Start the thread that takes locks for the handler; returns the descriptor to write to."""
         heard, told = os.pipe()
         os.set_blocking(told, False)
         threading.Thread(target=self._help, args=(heard,), name="signals", daemon=True).start()
@@ -79,7 +80,7 @@ class StopRequest:
 
 
 REQUEST = StopRequest()
-"""That of this process."""
+"""The stop request of this process."""
 
 
 def stop_on_signals() -> threading.Event:
@@ -88,7 +89,7 @@ def stop_on_signals() -> threading.Event:
 
 
 def take_back() -> None:
-    """Listen again, where ``stop_on_signals`` was called before and this is the main thread."""
+    """Install the handlers again, if ``stop_on_signals`` was called before and this is the main thread."""
     if REQUEST.listening and threading.current_thread() is threading.main_thread():
         REQUEST.listen()
 

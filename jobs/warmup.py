@@ -1,6 +1,6 @@
-"""Run once by ``jobs/setup.py``: a little of everything a job asks of Spark, so that the JVM can archive the classes it loads. [spark]
+"""Run once by ``jobs/setup.py``: uses each feature of Spark that jobs need, so that the JVM can archive the classes it loads. [spark]
 
-Promises: leaves nothing behind but what the JVM is told to write. That it ends well also shows that Spark, Delta and Python workers run.
+Promises: leaves nothing behind except what the JVM is told to write. Its success also shows that Spark, Delta and Python workers run.
 """
 
 import sys
@@ -11,16 +11,16 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from jobs.session import build_session
+from jobs.spark_session import build_session
 
 
 def same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What goes into the Python worker comes out again."""
+    """The batches, unchanged."""
     yield from batches
 
 
 def warm(spark: SparkSession, scratch: Path) -> int:
-    """A stateful stream through a Python worker into Delta; the number of rows that arrived."""
+    """Run a stateful stream through a Python worker into Delta; returns the number of rows that arrived."""
     table = str(scratch / "table")
 
     def append(batch: DataFrame, number: int) -> None:

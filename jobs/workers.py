@@ -1,7 +1,7 @@
-"""The parent of Spark's Python workers (``spark.python.daemon.module``): PySpark's own, deaf to Ctrl-C and SIGTERM. [spark]
+"""The parent of Spark's Python workers (``spark.python.daemon.module``): PySpark's own, with SIGINT and SIGTERM blocked. [spark]
 
-systemd sends SIGTERM to every process of a unit. A worker that obeyed would fail the batch that the job, which heard it too, is about to end in order.
-Workers end as ever when Spark closes their input, which also happens when the JVM dies.
+systemd sends SIGTERM to every process of a unit. A worker that ended then would fail the batch that the job, which receives the signal too,
+is about to finish. Workers still end when Spark closes their input, which also happens when the JVM dies.
 """
 
 import signal

@@ -32,7 +32,7 @@ replication = Replication(spark, config).start()
 
 # COMMAND ----------
 
-# MAGIC %md Let it run for a while. Each line says how far the target is behind, and what holds it.
+# MAGIC %md Let it run for a while. Each line shows how far the target is behind, and what holds it back.
 
 # COMMAND ----------
 
@@ -54,7 +54,7 @@ display(checkpoints)
 
 # COMMAND ----------
 
-# MAGIC %md Lag: how old each batch's newest moment upstream was when the target had it.
+# MAGIC %md Lag: the age of each batch's resolved_ts when the target had it.
 
 # COMMAND ----------
 

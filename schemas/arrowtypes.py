@@ -1,9 +1,9 @@
-"""From a TiDB column to its Arrow type in row images, and to the value of a column that a row lacks.
+"""The Arrow type of a TiDB column in row images, and the value of a column that a row lacks.
 
     integers                     int64, or uint64 when UNSIGNED;   YEAR  int64
     ENUM, SET, BIT               uint64: the number, the bit mask, the bits
     FLOAT, DOUBLE                float32, float64; always finite
-    DECIMAL                      string, plain digits, at least the column's scale of them after the point
+    DECIMAL                      string, plain digits, with at least as many fraction digits as the column's scale
     DATE, DATETIME, TIMESTAMP    string with the column's fraction digits, zero and partial dates as they are, TIMESTAMP in UTC
     TIME                         string "[-]hh:mm:ss[.f]"
     text, blobs                  binary, the bytes as TiDB stores them
@@ -25,10 +25,10 @@ from schemas.errors import Corruption
 from schemas.tableinfo import ColumnInfo, ColumnType, TableInfo
 
 Value: TypeAlias = str | int | float | bytes | None
-"""A cell of an image as Arrow takes it."""
+"""A cell of an image, as passed to Arrow."""
 
 
-class Kind(Enum):
+class CellKind(Enum):
     """How a column's datum becomes a cell."""
 
     INT = auto()
@@ -52,43 +52,43 @@ class Kind(Enum):
 
 
 _ARROW = {
-    Kind.INT: pa.int64(),
-    Kind.UINT: pa.uint64(),
-    Kind.NUMBER: pa.uint64(),
-    Kind.FLOAT: pa.float32(),
-    Kind.DOUBLE: pa.float64(),
-    Kind.BYTES: pa.binary(),
+    CellKind.INT: pa.int64(),
+    CellKind.UINT: pa.uint64(),
+    CellKind.NUMBER: pa.uint64(),
+    CellKind.FLOAT: pa.float32(),
+    CellKind.DOUBLE: pa.float64(),
+    CellKind.BYTES: pa.binary(),
 }
 _INTEGERS = frozenset({ColumnType.TINYINT, ColumnType.SMALLINT, ColumnType.MEDIUMINT, ColumnType.INT, ColumnType.BIGINT})
 _KINDS = {
-    ColumnType.YEAR: Kind.INT,
-    ColumnType.ENUM: Kind.NUMBER,
-    ColumnType.SET: Kind.NUMBER,
-    ColumnType.BIT: Kind.NUMBER,
-    ColumnType.FLOAT: Kind.FLOAT,
-    ColumnType.DOUBLE: Kind.DOUBLE,
-    ColumnType.DECIMAL: Kind.DECIMAL,
-    ColumnType.DATE: Kind.DATE,
-    ColumnType.NEWDATE: Kind.DATE,
-    ColumnType.DATETIME: Kind.DATETIME,
-    ColumnType.TIMESTAMP: Kind.DATETIME,
-    ColumnType.TIME: Kind.TIME,
-    ColumnType.JSON: Kind.JSON,
-    ColumnType.VARCHAR: Kind.BYTES,
-    ColumnType.VAR_STRING: Kind.BYTES,
-    ColumnType.STRING: Kind.BYTES,
-    ColumnType.TINYBLOB: Kind.BYTES,
-    ColumnType.BLOB: Kind.BYTES,
-    ColumnType.MEDIUMBLOB: Kind.BYTES,
-    ColumnType.LONGBLOB: Kind.BYTES,
-    ColumnType.GEOMETRY: Kind.BYTES,
+    ColumnType.YEAR: CellKind.INT,
+    ColumnType.ENUM: CellKind.NUMBER,
+    ColumnType.SET: CellKind.NUMBER,
+    ColumnType.BIT: CellKind.NUMBER,
+    ColumnType.FLOAT: CellKind.FLOAT,
+    ColumnType.DOUBLE: CellKind.DOUBLE,
+    ColumnType.DECIMAL: CellKind.DECIMAL,
+    ColumnType.DATE: CellKind.DATE,
+    ColumnType.NEWDATE: CellKind.DATE,
+    ColumnType.DATETIME: CellKind.DATETIME,
+    ColumnType.TIMESTAMP: CellKind.DATETIME,
+    ColumnType.TIME: CellKind.TIME,
+    ColumnType.JSON: CellKind.JSON,
+    ColumnType.VARCHAR: CellKind.BYTES,
+    ColumnType.VAR_STRING: CellKind.BYTES,
+    ColumnType.STRING: CellKind.BYTES,
+    ColumnType.TINYBLOB: CellKind.BYTES,
+    ColumnType.BLOB: CellKind.BYTES,
+    ColumnType.MEDIUMBLOB: CellKind.BYTES,
+    ColumnType.LONGBLOB: CellKind.BYTES,
+    ColumnType.GEOMETRY: CellKind.BYTES,
 }
 
 
-def kind_of(column: ColumnInfo) -> Kind:
+def kind_of(column: ColumnInfo) -> CellKind:
     """The kind of a column; ``Corruption`` for a type that no table can have."""
     if column.tp in _INTEGERS:
-        return Kind.UINT if column.unsigned else Kind.INT
+        return CellKind.UINT if column.unsigned else CellKind.INT
     try:
         return _KINDS[ColumnType(column.tp)]
     except (KeyError, ValueError) as error:
@@ -97,7 +97,7 @@ def kind_of(column: ColumnInfo) -> Kind:
 
 def digits_of(column: ColumnInfo) -> int:
     """Fraction digits that the text of a DECIMAL or a time shows."""
-    return max(column.decimal, 0) if kind_of(column) is Kind.DECIMAL else min(max(column.decimal, 0), MAX_FSP)
+    return max(column.decimal, 0) if kind_of(column) is CellKind.DECIMAL else min(max(column.decimal, 0), MAX_FSP)
 
 
 def image_schema(columns: Iterable[ColumnInfo]) -> pa.Schema:
@@ -108,7 +108,7 @@ def image_schema(columns: Iterable[ColumnInfo]) -> pa.Schema:
 def missing_value(column: ColumnInfo, at_row: TableInfo | None) -> Value:
     """The cell of a column that the row lacks: default-or-zero of rows.md 8.
 
-    ``at_row`` is the table as the row's writer may have known it (``TableAt.default_info``): its word on the default counts.
+    ``at_row`` is the table info at the row's schema version (``TableAt.default_info``): its default applies.
     """
     known = next((c for c in at_row.columns if c.id == column.id), column) if at_row else column
     if column.tp == ColumnType.BIT and known.origin_default_bit is not None:
@@ -122,48 +122,48 @@ def missing_value(column: ColumnInfo, at_row: TableInfo | None) -> Value:
 
 
 def zero_value(column: ColumnInfo) -> Value:
-    """What TiDB takes for a column that may not be NULL and has no value."""
+    """The value that TiDB uses for a NOT NULL column without a value."""
     kind = kind_of(column)
     match kind:
-        case Kind.INT | Kind.UINT | Kind.NUMBER:
+        case CellKind.INT | CellKind.UINT | CellKind.NUMBER:
             return 1 if column.tp == ColumnType.ENUM else 0
-        case Kind.FLOAT | Kind.DOUBLE:
+        case CellKind.FLOAT | CellKind.DOUBLE:
             return 0.0
-        case Kind.BYTES:
+        case CellKind.BYTES:
             return _pad(column, b"")
-        case Kind.JSON:
+        case CellKind.JSON:
             return "null"
-        case Kind.DECIMAL:
+        case CellKind.DECIMAL:
             return _from_json(column, "0")
-        case Kind.TIME:
+        case CellKind.TIME:
             return time_text(0, digits_of(column))
-        case Kind.DATE | Kind.DATETIME:
+        case CellKind.DATE | CellKind.DATETIME:
             return _time_text(column, 0)
 
 
 def _from_json(column: ColumnInfo, default: str | int | float) -> Value:
-    """A default as the job's JSON states it, as a cell. Times that cannot be read stay the text they are."""
+    """A default from the job's JSON as a cell. Times that cannot be parsed stay as text."""
     kind = kind_of(column)
     match kind:
-        case Kind.INT:
+        case CellKind.INT:
             return to_signed(_whole(default))
-        case Kind.UINT:
+        case CellKind.UINT:
             return to_unsigned(_whole(default))
-        case Kind.NUMBER:
+        case CellKind.NUMBER:
             return _number(column, default)
-        case Kind.FLOAT:
+        case CellKind.FLOAT:
             return round_to_float32(float(default))
-        case Kind.DOUBLE:
+        case CellKind.DOUBLE:
             return float(default)
-        case Kind.DECIMAL:
+        case CellKind.DECIMAL:
             return _decimal_text(column, str(default))
-        case Kind.DATE | Kind.DATETIME:
+        case CellKind.DATE | CellKind.DATETIME:
             return _readable(column, str(default))
-        case Kind.TIME:
+        case CellKind.TIME:
             return _readable_time(column, str(default))
-        case Kind.BYTES:
+        case CellKind.BYTES:
             return _pad(column, str(default).encode(errors="surrogateescape"))
-        case Kind.JSON:
+        case CellKind.JSON:
             return str(default)
 
 
@@ -185,7 +185,7 @@ def _decimal_text(column: ColumnInfo, text: str) -> str:
 
 
 def _time_text(column: ColumnInfo, packed: int) -> str:
-    return date_text(packed) if kind_of(column) is Kind.DATE else datetime_text(packed, digits_of(column))
+    return date_text(packed) if kind_of(column) is CellKind.DATE else datetime_text(packed, digits_of(column))
 
 
 def _readable(column: ColumnInfo, text: str) -> str:

@@ -2,10 +2,10 @@
 
     rows -> chunks -> lockstep.Walk: where each column's datum lies in each row -> vectors: cells of a whole column -> record batch
 
-Same functions, same answers as the scalar ``schemas.decoder``, which also gets the odd rows: those that are damaged, and says what is wrong
-with them, and those that hold what no TiDB writes there. ``Stats`` counts how many took which way.
+Same functions and results as the scalar ``schemas.decoder``, to which odd rows are passed: damaged ones, for which it reports what is
+wrong, and those that contain what TiDB never writes there. ``DecodeStats`` counts how many took which path.
 
-Promises: pure; no Python loop per row or cell (JSON's text excepted); damaged bytes are ``Corruption`` and nothing else.
+Promises: pure; no Python loop per row or cell (except for JSON text); damaged bytes raise nothing but ``Corruption``.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas import decoder
-from schemas.arrowtypes import Kind, digits_of, image_schema, kind_of, missing_value
+from schemas.arrowtypes import CellKind, digits_of, image_schema, kind_of, missing_value
 from schemas.codec import vectors
-from schemas.codec.lockstep import Ints, Mask, Places, Route, Rows, Walk
+from schemas.codec.lockstep import ColumnSearch, DatumPlaces, Ints, Mask, Rows, Walk
 from schemas.decoder import HALVES, LACKING, Half, KeyPart, Ops, Versions, key_parts, place_of, without_lacking
 from schemas.errors import Corruption
 from schemas.events import Op
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from schemas.history import TableAt
 
 CHUNK = 8_192
-"""Rows walked together: enough to hide Python's share, few enough that the arrays between the steps stay in the cache."""
+"""Rows walked together: enough to amortize Python's overhead, few enough that intermediate arrays stay in the CPU cache."""
 
 
 @dataclass(slots=True)
-class Stats:
+class DecodeStats:
     """How many rows were decoded, and how many of them one by one."""
 
     rows: int = 0
@@ -42,11 +42,11 @@ class Stats:
 
     @property
     def fallback_share(self) -> float:
-        """The share of rows that took the slow way, 0 to 1."""
+        """The share of rows that took the slow path, 0 to 1."""
         return self.fallback / self.rows if self.rows else 0.0
 
 
-def row_keys(table: "TableAt", ops: Ops, rows: pa.BinaryArray, stats: Stats | None = None) -> pa.BinaryArray:
+def row_keys(table: "TableAt", ops: Ops, rows: pa.BinaryArray, stats: DecodeStats | None = None) -> pa.BinaryArray:
     """The identity of each event's row as canonical bytes, the same for its insert, its updates and its delete."""
     parts = key_parts(table.info)
 
@@ -61,22 +61,22 @@ def row_keys(table: "TableAt", ops: Ops, rows: pa.BinaryArray, stats: Stats | No
     return _decode(ops, rows, fast, slow, pa.schema([pa.field("key", pa.binary())]), stats).column(0)
 
 
-def new_images(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versions, stats: Stats | None = None) -> pa.RecordBatch:
+def new_images(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versions, stats: DecodeStats | None = None) -> pa.RecordBatch:
     """The rows after INSERT and UPDATE events, one column per target column."""
     return _images(table, ops, rows, versions, Half.NEW, stats)
 
 
-def old_images(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versions, stats: Stats | None = None) -> pa.RecordBatch:
+def old_images(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versions, stats: DecodeStats | None = None) -> pa.RecordBatch:
     """The rows before UPDATE and DELETE events, one column per target column."""
     return without_lacking(old_rows(table, ops, rows, versions, stats))
 
 
-def old_rows(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versions, stats: Stats | None = None) -> pa.RecordBatch:
-    """``old_images`` and, as one more column, which of their cells no image carried (``decoder.LACKING``)."""
+def old_rows(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versions, stats: DecodeStats | None = None) -> pa.RecordBatch:
+    """``old_images`` with one more column: which of their cells the events do not contain (``decoder.LACKING``)."""
     return _images(table, ops, rows, versions, Half.OLD, stats)
 
 
-def _images(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versions, half: Half, stats: Stats | None) -> pa.RecordBatch:
+def _images(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versions, half: Half, stats: DecodeStats | None) -> pa.RecordBatch:
     schema = image_schema(table.info.target_columns())
     reference = decoder.new_images
     if half is Half.OLD:
@@ -99,8 +99,8 @@ _Fast = Callable[[Op, Rows, Ints], tuple[pa.RecordBatch, Mask]]
 _Slow = Callable[[Ints], pa.RecordBatch]
 
 
-def _decode(ops: Ops, rows: pa.BinaryArray, fast: _Fast, slow: _Slow, schema: pa.Schema, stats: Stats | None) -> pa.RecordBatch:
-    """Decode chunk by chunk, odd rows the slow way, and give all back in the order of the events."""
+def _decode(ops: Ops, rows: pa.BinaryArray, fast: _Fast, slow: _Slow, schema: pa.Schema, stats: DecodeStats | None) -> pa.RecordBatch:
+    """Decode chunk by chunk, odd rows on the slow path, and return all in the order of the events."""
     rows = rows if rows.type == pa.binary() else rows.cast(pa.binary())
     pieces: list[pa.RecordBatch] = []
     order: list[Ints] = []
@@ -147,7 +147,7 @@ def _chunks(ops: Ops, rows: pa.BinaryArray) -> Iterator[tuple[Op, Rows, Ints]]:
 
 
 def _kinds(ops: Ops) -> list[Op]:
-    """The kinds of events among ``ops``; ``ValueError`` when one is no change of a row."""
+    """The kinds of events among ``ops``; ``ValueError`` when one is not a row change."""
     counts = {op: int(np.count_nonzero(ops == op)) for op in HALVES}
     if sum(counts.values()) != len(ops):
         raise ValueError(f"only {', '.join(op.name for op in HALVES)} events have rows, but there are others among {len(ops)}")
@@ -155,11 +155,11 @@ def _kinds(ops: Ops) -> list[Op]:
 
 
 def _image(table: "TableAt", op: Op, half: Half, chunk: Rows, versions: Versions) -> tuple[list[pa.Array], dict[int, Mask], Mask]:
-    """The cells of each column, by slot the rows that lack a column, and the odd rows."""
+    """The cells of each column, the rows that lack a column (by slot), and the odd rows."""
     columns = table.info.target_columns()
     slots = {c.id: i for i, c in enumerate(columns)}
     handle = tuple(slots.get(p.id) if p.whole else None for p in key_parts(table.info)) if op == Op.INSERT else ()
-    walk = Walk(chunk, Route(handle, slots, len(HALVES[op])))
+    walk = Walk(chunk, ColumnSearch(handle, slots, len(HALVES[op])))
     odd = walk.odd.copy()
     cells: list[pa.Array] = []
     lacking: dict[int, Mask] = {}
@@ -188,27 +188,27 @@ def _lacking_bits(lacking: Mapping[int, Mask], columns: int, rows: int) -> pa.Bi
     return pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(packed[sizes > 0].tobytes())])
 
 
-def _cells(chunk: Rows, places: Places, column: ColumnInfo) -> vectors.Cells:
+def _cells(chunk: Rows, places: DatumPlaces, column: ColumnInfo) -> vectors.Cells:
     kind = kind_of(column)
     match kind:
-        case Kind.INT | Kind.UINT | Kind.NUMBER:
+        case CellKind.INT | CellKind.UINT | CellKind.NUMBER:
             return vectors.numbers(chunk, places, kind.arrow)
-        case Kind.FLOAT | Kind.DOUBLE:
+        case CellKind.FLOAT | CellKind.DOUBLE:
             return vectors.floats(chunk, places, kind.arrow)
-        case Kind.DECIMAL:
+        case CellKind.DECIMAL:
             return vectors.decimals(chunk, places, digits_of(column))
-        case Kind.DATE | Kind.DATETIME:
-            return vectors.datetimes(chunk, places, digits_of(column), date_only=kind is Kind.DATE)
-        case Kind.TIME:
+        case CellKind.DATE | CellKind.DATETIME:
+            return vectors.datetimes(chunk, places, digits_of(column), date_only=kind is CellKind.DATE)
+        case CellKind.TIME:
             return vectors.times(chunk, places, digits_of(column))
-        case Kind.BYTES:
+        case CellKind.BYTES:
             return vectors.binaries(chunk, places)
-        case Kind.JSON:
+        case CellKind.JSON:
             return vectors.jsons(chunk, places)
 
 
 def _completed(values: pa.Array, table: "TableAt", column: ColumnInfo, op: Op, versions: Versions, absent: Mask) -> vectors.Cells:
-    """Fill in what rows lack (rows.md 8), for each schema version that lacks it; what may not be lacking is odd."""
+    """Fill in missing cells (rows.md 8), per schema version; rows in which the column must not be missing become odd."""
     odd = np.zeros(len(versions), np.bool_)
     for version in np.unique(versions[absent]).tolist():
         these = absent & (versions == version)
@@ -218,7 +218,7 @@ def _completed(values: pa.Array, table: "TableAt", column: ColumnInfo, op: Op, v
         try:
             value = missing_value(column, table.default_info(version))
         except Corruption:
-            odd |= these  # the scalar decoder meets it again and says where it is
+            odd |= these  # the scalar decoder finds it again and reports where it is
             continue
         if value is not None:
             values = pc.if_else(pa.array(these), pa.scalar(value, values.type), values)
@@ -228,8 +228,8 @@ def _completed(values: pa.Array, table: "TableAt", column: ColumnInfo, op: Op, v
 def _keys(parts: tuple[KeyPart, ...], op: Op, chunk: Rows) -> tuple[pa.BinaryArray, Mask]:
     slots = {p.id: i for i, p in enumerate(parts)}
     handle = tuple(slots[p.id] if p.whole else None for p in parts) if op == Op.INSERT else ()
-    by_handle = op == Op.INSERT and len(parts) == 1 and parts[0].kind in (Kind.INT, Kind.UINT)
-    walk = Walk(chunk, Route(handle, {} if by_handle else slots, len(HALVES[op]), until_found=True))
+    by_handle = op == Op.INSERT and len(parts) == 1 and parts[0].kind in (CellKind.INT, CellKind.UINT)
+    walk = Walk(chunk, ColumnSearch(handle, {} if by_handle else slots, len(HALVES[op]), until_found=True))
     odd = walk.odd.copy()
     pieces: list[pa.Array] = []
     for slot, part in enumerate(parts):
@@ -240,17 +240,17 @@ def _keys(parts: tuple[KeyPart, ...], op: Op, chunk: Rows) -> tuple[pa.BinaryArr
     return reduce(lambda a, b: pc.binary_join_element_wise(a, b, pa.scalar(b"", pa.binary())), pieces), odd
 
 
-def _key_cells(chunk: Rows, places: Places, part: KeyPart) -> vectors.Cells:
+def _key_cells(chunk: Rows, places: DatumPlaces, part: KeyPart) -> vectors.Cells:
     """One part of the key of each row, as ``decoder`` encodes it."""
     match part.kind:
-        case Kind.BYTES:
+        case CellKind.BYTES:
             if not part.whole:
                 places = vectors.shortened(chunk, places, part.length, in_bytes=part.column is None or part.column.is_binary)
             values, odd = vectors.binaries(chunk, places)
-        case Kind.DECIMAL:
+        case CellKind.DECIMAL:
             values, odd = vectors.decimals(chunk, places, digits_of(part.column) if part.column else 0)
             values = values.cast(pa.binary())
-        case Kind.FLOAT | Kind.DOUBLE:
+        case CellKind.FLOAT | CellKind.DOUBLE:
             return vectors.float_keys(chunk, places)
         case _:
             return vectors.integer_keys(chunk, places)

@@ -1,9 +1,9 @@
 """SQL text as tokens: enough of MySQL's lexical rules to edit TiDB's DDL text without a parser.
 
-Promises: pure and lossless: the texts of the tokens, joined, are the input. Knows quoting ('..', ".." and `..` with doubled quotes,
-backslashes in strings), the three kinds of comments, and TiDB's and MySQL's feature comments, whose inside counts as SQL:
+Promises: pure and lossless: the token texts joined are the input. Handles quoting ('..', ".." and `..` with doubled quotes,
+backslashes in strings), the three kinds of comments, and TiDB's and MySQL's feature comments, whose content counts as SQL:
 ``/*T! x */``, ``/*T![feature] x */``, ``/*!50000 x */`` become FEATURE_OPEN, the tokens of x, FEATURE_CLOSE.
-Unfinished quotes and comments run to the end of the text: TiDB never writes them, and a user's text may be anything.
+Unterminated quotes and comments extend to the end of the text: TiDB never writes them, but a user's text may contain them.
 """
 
 import re
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class Kind(Enum):
+class TokenKind(Enum):
     """What one token is."""
 
     SPACE = "space"
@@ -26,30 +26,30 @@ class Kind(Enum):
     SIGN = "sign"
 
 
-_BLANK = frozenset({Kind.SPACE, Kind.COMMENT, Kind.FEATURE_OPEN, Kind.FEATURE_CLOSE})
+_BLANK = frozenset({TokenKind.SPACE, TokenKind.COMMENT, TokenKind.FEATURE_OPEN, TokenKind.FEATURE_CLOSE})
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One piece of the text; ``word`` is what keywords are compared by: upper case, empty for anything but a bare word or sign."""
+    """One piece of the text; keywords are compared by ``word``: upper case, empty for anything but a bare word or sign."""
 
-    kind: Kind
+    kind: TokenKind
     text: str
 
     @property
     def word(self) -> str:
         """The upper-case keyword or sign; empty for names, strings, numbers and blanks."""
-        return self.text.upper() if self.kind in (Kind.WORD, Kind.SIGN) else ""
+        return self.text.upper() if self.kind in (TokenKind.WORD, TokenKind.SIGN) else ""
 
     @property
     def blank(self) -> bool:
-        """Carries no meaning of its own."""
+        """Whether the token has no meaning: space, comment or mark of a feature comment."""
         return self.kind in _BLANK
 
     @property
     def name(self) -> str:
         """The identifier this token spells: a bare word, or a quoted name without its quotes."""
-        if self.kind is Kind.NAME or (self.kind is Kind.STRING and self.text.startswith('"')):
+        if self.kind is TokenKind.NAME or (self.kind is TokenKind.STRING and self.text.startswith('"')):
             quote = self.text[0]
             return self.text[1:-1].replace(quote * 2, quote)
         return self.text
@@ -75,19 +75,19 @@ _PATTERNS = {
     )
     for escapes, strings in _STRINGS.items()
 }
-_KINDS = {k.name.lower(): k for k in Kind}
+_KINDS = {k.name.lower(): k for k in TokenKind}
 
 
 def tokenize(sql: str, *, backslash_escapes: bool = True) -> tuple[Token, ...]:
     """The tokens of ``sql``, blanks included.
 
-    TiDB restores its DDL text without escaping: a backslash in a string there is a backslash (``backslash_escapes=False``).
+    TiDB restores its DDL text without escaping: a backslash in a string is a plain backslash there (``backslash_escapes=False``).
     """
     return tuple(Token(_KINDS[m.lastgroup or "sign"], m.group()) for m in _PATTERNS[backslash_escapes].finditer(sql))
 
 
 def significant(sql: str) -> tuple[Token, ...]:
-    """The tokens that mean something: no spaces, comments, feature marks, and no closing semicolons."""
+    """The meaningful tokens: no spaces, comments, marks of feature comments, or trailing semicolons."""
     tokens = [t for t in tokenize(sql) if not t.blank]
     while tokens and tokens[-1].text == ";":
         tokens.pop()
@@ -111,7 +111,7 @@ def quote_string(value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class QualifiedName:
-    """``schema`.`name``; the schema is empty when the text leaves it to the session."""
+    """``schema`.`name``; the schema is empty when the text relies on the session's default database."""
 
     schema: str
     name: str
@@ -126,7 +126,7 @@ def read_name(tokens: Sequence[Token], at: int) -> tuple[QualifiedName, int]:
 
 
 def rename_pairs(sql: str) -> tuple[tuple[QualifiedName, QualifiedName], ...]:
-    """(old, new) of every pair of ``RENAME TABLE a TO b, c TO d``; empty when ``sql`` is something else."""
+    """(old, new) of every pair of ``RENAME TABLE a TO b, c TO d``; empty when ``sql`` is another statement."""
     tokens = significant(sql)
     if len(tokens) < 5 or tokens[0].word != "RENAME" or tokens[1].word not in ("TABLE", "TABLES"):
         return ()

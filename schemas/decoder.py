@@ -1,13 +1,13 @@
 """The scalar row decoder: one row at a time, as simple as the format allows.
 
 It is the reference that ``schemas.columns`` is tested against, and its fallback for rows that do not fit the fast path; so it is also
-the one place that says what is wrong with a damaged row.
+the only place that reports what is wrong with a damaged row.
 
     INSERT  handle datums | pairs          UPDATE  pairs of the old row | pairs of the new row          DELETE  pairs of the old row
     pair    column id | datum              an update's halves have no separator: a column's second pair is its new value
 
-Promises: pure. Damaged bytes are ``Corruption`` that names table, schema version and row, and nothing else. Columns that the table info
-does not know are skipped without a look inside. What a row lacks is completed as rows.md 8 says.
+Promises: pure. Damaged bytes raise nothing but ``Corruption``, which names table, schema version and row. Columns that are not in the table
+info are skipped without decoding. Missing columns are completed as in rows.md 8.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from schemas.arrowtypes import Kind, Value, digits_of, image_schema, kind_of, missing_value
+from schemas.arrowtypes import CellKind, Value, digits_of, image_schema, kind_of, missing_value
 from schemas.codec import datum
 from schemas.codec.cursor import Cursor
 from schemas.codec.datum import Datum, Flag, take_datum
@@ -36,10 +36,10 @@ Ops = npt.NDArray[np.int32]
 Versions = npt.NDArray[np.int64]
 
 LACKING = pa.field("", pa.binary(), nullable=False)
-"""Which cells of an old image stand for columns that its event does not carry: bit i % 8 of byte i // 8 for the i-th; empty = none."""
+"""Which cells of an old image belong to columns that its event does not contain: bit i % 8 of byte i // 8 for the i-th; empty = none."""
 
 _SHOWN = 64
-"""Bytes of a damaged row that its error shows."""
+"""Bytes of a damaged row shown in the error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +50,16 @@ class KeyPart:
     column: ColumnInfo | None
     """None: ``_tidb_rowid``."""
     length: int
-    """Characters (bytes, if binary) that count, or ``WHOLE_COLUMN``."""
+    """Prefix length in characters (bytes, if binary), or ``WHOLE_COLUMN``."""
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> CellKind:
         """The kind of the column."""
-        return kind_of(self.column) if self.column else Kind.INT
+        return kind_of(self.column) if self.column else CellKind.INT
 
     @property
     def whole(self) -> bool:
-        """False for a prefix: then the handle of an insert row holds too little of it."""
+        """False for a prefix: then the handle of an insert row contains only part of the value."""
         return self.length == WHOLE_COLUMN
 
 
@@ -95,35 +95,35 @@ def old_images(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versi
 
 
 def old_rows(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versions) -> pa.RecordBatch:
-    """``old_images`` and, as one more column, which of their cells no image carried (``LACKING``)."""
+    """``old_images`` with one more column: which of their cells the events do not contain (``LACKING``)."""
     return _images(table, ops, rows, versions, Half.OLD)
 
 
 def without_lacking(images: pa.RecordBatch) -> pa.RecordBatch:
-    """The images alone."""
+    """The images without the column ``LACKING``."""
     return images.select(list(range(images.num_columns - 1)))
 
 
 class Half(IntEnum):
-    """Which row of an event."""
+    """Which row image of an event."""
 
     OLD = 0
     NEW = 1
 
 
 HALVES = {Op.INSERT: (Half.NEW,), Op.UPDATE: (Half.OLD, Half.NEW), Op.DELETE: (Half.OLD,)}
-"""What each event holds, in the order it holds it."""
+"""The row images of each kind of event, in their order in the row bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Event:
-    """One row event taken apart: by column id the datums in the order they stand."""
+    """One parsed row event: the datums of each column id, in their order in the row."""
 
     handle: dict[int, Datum]
     pairs: dict[int, list[Datum]]
 
     def find(self, column_id: int, at: int) -> Datum | None:
-        """The column's ``at``-th datum; of a row without it the handle's."""
+        """The column's ``at``-th datum, or the handle's if the row lacks it."""
         found = self.pairs.get(column_id, ())
         return found[at] if at < len(found) else self.handle.get(column_id)
 
@@ -148,7 +148,7 @@ def _image(table: "TableAt", op: int, row: bytes | None, version: int, half: Hal
     lacking = 0
     for place, column in enumerate(columns):
         if op == Op.UPDATE and len(event.pairs.get(column.id, ())) == 1:
-            raise Corruption(f"column {column.name} (id {column.id}) stands in one half of the update only")
+            raise Corruption(f"column {column.name} (id {column.id}) occurs in only one half of the update")
         found = event.find(column.id, at)
         if found is None and op == Op.UPDATE and not table.can_append_default(version):
             raise Corruption(f"column {column.name} (id {column.id}) is missing in an update of schema version {version}")
@@ -161,21 +161,21 @@ def _image(table: "TableAt", op: int, row: bytes | None, version: int, half: Hal
 
 
 def place_of(op: int, half: Half) -> int:
-    """Which of a column's pairs in an event belongs to ``half``; ``ValueError`` when the event has no such half."""
+    """The index of the pair that belongs to ``half`` among a column's pairs in an event; ``ValueError`` when the event has no such half."""
     halves = HALVES.get(Op(op), ())
     if half not in halves:
-        raise ValueError(f"a {Op(op).name} event has no {half.name.lower()} row")
+        raise ValueError(f"{Op(op).name} events have no {half.name.lower()} row")
     return halves.index(half)
 
 
 def _parse(parts: tuple[KeyPart, ...], wanted: set[int], op: int, row: bytes | None, *, until_found: bool = False) -> _Event:
-    """Take a row apart; ``until_found`` stops as soon as every wanted column has been seen."""
+    """Parse a row; ``until_found`` stops as soon as every wanted column has been seen."""
     cursor = Cursor(row or b"")
     handle = {p.id: take_datum(cursor) for p in parts} if op == Op.INSERT else {}
     handle = {p.id: handle[p.id] for p in parts if p.whole and p.id in handle}
     event = _Event(handle, {})
     if not cursor.left:
-        raise Corruption("the row has no columns, not even the empty list's single byte 00")
+        raise Corruption("the row has no columns, not even the byte 00 of an empty row")
     if cursor.peek(2) == EMPTY_ROW:
         return event
     limit = len(HALVES[Op(op)])
@@ -189,7 +189,7 @@ def _parse(parts: tuple[KeyPart, ...], wanted: set[int], op: int, row: bytes | N
         seen = event.pairs.setdefault(column_id, [])
         seen.append(value)
         if len(seen) > limit:
-            raise Corruption(f"column id {column_id} stands {len(seen)} times in the row")
+            raise Corruption(f"column id {column_id} occurs {len(seen)} times in the row")
     return event
 
 
@@ -201,36 +201,36 @@ def _take_column_id(cursor: Cursor) -> int:
 
 
 def cell_of(column: ColumnInfo, value: Datum) -> Value:
-    """A datum as the cell of its column."""
+    """A datum converted to a cell of its column."""
     if value.is_null:
         return None
     kind = kind_of(column)
     match kind:
-        case Kind.INT:
+        case CellKind.INT:
             return to_signed(datum.as_integer(value))
-        case Kind.UINT | Kind.NUMBER:
+        case CellKind.UINT | CellKind.NUMBER:
             return to_unsigned(datum.as_integer(value))
-        case Kind.FLOAT:
+        case CellKind.FLOAT:
             return round_to_float32(datum.as_float(value))
-        case Kind.DOUBLE:
+        case CellKind.DOUBLE:
             return datum.as_float(value)
-        case Kind.DECIMAL:
+        case CellKind.DECIMAL:
             return datum.as_decimal(value, digits_of(column))
-        case Kind.DATE:
+        case CellKind.DATE:
             return date_text(to_unsigned(datum.as_integer(value)))
-        case Kind.DATETIME:
+        case CellKind.DATETIME:
             return datetime_text(to_unsigned(datum.as_integer(value)), digits_of(column))
-        case Kind.TIME:
+        case CellKind.TIME:
             return time_text(to_signed(datum.as_integer(value)), digits_of(column))
-        case Kind.BYTES:
+        case CellKind.BYTES:
             return datum.as_bytes(value)
-        case Kind.JSON:
+        case CellKind.JSON:
             return datum.as_json(value)
 
 
 def _key(parts: tuple[KeyPart, ...], op: int, row: bytes | None) -> bytes:
-    """An insert of a whole integer handle is known by its handle alone; else the row's own value wins over the handle's (rows.md 6)."""
-    by_handle = op == Op.INSERT and len(parts) == 1 and parts[0].kind in (Kind.INT, Kind.UINT)
+    """An insert with an integer handle is identified by the handle alone; else the row's own value precedes the handle's (rows.md 6)."""
+    by_handle = op == Op.INSERT and len(parts) == 1 and parts[0].kind in (CellKind.INT, CellKind.UINT)
     event = _parse(parts, set() if by_handle else {p.id for p in parts}, op, row, until_found=True)
     return b"".join(_key_bytes(p, event.find(p.id, 0)) for p in parts)
 
@@ -240,11 +240,11 @@ def _key_bytes(part: KeyPart, value: Datum | None) -> bytes:
     if value is None or value.is_null:
         raise Corruption(f"the row has no value for column id {part.id} of its key")
     match part.kind:
-        case Kind.BYTES:
+        case CellKind.BYTES:
             return _sized(_prefix(part, datum.as_bytes(value)))
-        case Kind.DECIMAL:
+        case CellKind.DECIMAL:
             return _sized(datum.as_decimal(value, digits_of(part.column) if part.column else 0).encode())
-        case Kind.FLOAT | Kind.DOUBLE:
+        case CellKind.FLOAT | CellKind.DOUBLE:
             return encode_comparable_float(datum.as_float(value))
         case _:
             return to_unsigned(datum.as_integer(value)).to_bytes(8, "big")
@@ -268,5 +268,5 @@ def _damaged(table: "TableAt", op: int, row: bytes | None, error: Corruption) ->
     more = f"... ({len(raw)} bytes)" if len(raw) > _SHOWN else ""
     return Corruption(
         f"damaged {Op(op).name} row of table {table.schema}.{table.name} (id {table.table_id}, schema version {table.version}): {error}; "
-        f"row = {raw[:_SHOWN].hex()}{more}. Compare it with what the other Pumps hold of this transaction, or skip it with ignore-txn-commit-ts"
+        f"row = {raw[:_SHOWN].hex()}{more}. Compare it with the transaction's binlogs on other Pumps, or skip it with ignore-txn-commit-ts"
     )

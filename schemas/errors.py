@@ -1,20 +1,20 @@
-"""Every error the project raises on purpose, as one tree; the type says whose fault it is.
+"""Every error that the project raises deliberately, as one tree; the type says whose fault it is.
 
     ReplicationError                 anything this project refuses or cannot do
-    ├── ConfigError                  a setting or option is wrong: the operator mends it
+    ├── ConfigError                  a setting or option is wrong: the operator fixes it
     ├── Corruption                   bytes that no correct TiDB or Pump would have written
-    │   └── DamagedLog               a Pump's value log is damaged where binlogs that it acknowledged stood, or is an older or another one
-    ├── ProtocolViolation            a Pump (or PD, or TiDB) broke a promise of the protocol
-    │   └── BinlogPurged             the Pump has already collected the span that was asked for
-    ├── PumpUnavailable              a Pump cannot be reached or answers errors: retry may help
+    │   └── DamagedLog               a Pump's value log is damaged where it held acknowledged binlogs, or is an older or another one
+    ├── ProtocolViolation            a Pump (or PD, or TiDB) violated the protocol
+    │   └── BinlogPurged             the Pump has already garbage-collected the requested span
+    ├── PumpUnavailable              a Pump cannot be reached or answers with errors: a retry may help
     ├── HistoryUnavailable           the DDL history lacks a job that a binlog names
     ├── SchemaMismatch               a row or a job does not fit the schema history
-    ├── Stopped                      somebody asked the job to end while it waited: no fault at all
+    ├── Stopped                      the job was asked to stop while it waited: not a failure
     └── ApplyError                   the target refused something
-        ├── RetryableApplyError      deadlock, lost connection, restart: the same again may work
-        ├── DdlRefused               the target refused a DDL in every form we know
-        ├── FindingError             the target is not as the binlogs say it must be, and on-finding is stop
-        ├── LeaseHeld                another Drainer, alive, writes for this cluster to this target
+        ├── RetryableApplyError      deadlock, lost connection, restart: a retry may succeed
+        ├── DdlRefused               the target refused a DDL in every form that was tried
+        ├── FindingError             the target does not match the binlogs, and on-finding is stop
+        ├── LeaseHeld                another live Drainer writes for this cluster to this target
         └── LeaseLost                another Drainer took the lease, or the target was restored: nothing more is written
 
 A message says what happened, where (table, commit_ts, Pump) and what to do about it.
@@ -22,7 +22,7 @@ A message says what happened, where (table, commit_ts, Pump) and what to do abou
 
 
 class ReplicationError(Exception):
-    """Base of every error raised on purpose."""
+    """Base of every error raised deliberately."""
 
 
 class ConfigError(ReplicationError):
@@ -34,15 +34,15 @@ class Corruption(ReplicationError):
 
 
 class DamagedLog(Corruption):
-    """A Pump's value log is damaged where acknowledged binlogs stood, or is an older or another one."""
+    """A Pump's value log is damaged where it held acknowledged binlogs, or is an older or another one."""
 
 
 class ProtocolViolation(ReplicationError):
-    """A peer broke a promise of the protocol."""
+    """A peer violated the protocol."""
 
 
 class BinlogPurged(ProtocolViolation):
-    """The Pump has already collected the span that was asked for."""
+    """The Pump has already garbage-collected the requested span."""
 
 
 class PumpUnavailable(ReplicationError):
@@ -58,17 +58,17 @@ class SchemaMismatch(ReplicationError):
 
 
 class Stopped(ReplicationError):
-    """The job was asked to end while it waited for something."""
+    """The job was asked to stop while it waited."""
 
 
 class ApplyError(ReplicationError):
     """The target refused something; ``errno`` is the server's or client library's error number, 0 when there is none.
 
-    ``words`` are the server's own: they may hold row data, which the message does not unless ``log-row-data`` is set.
+    ``words`` is the server's own message: it may contain row data, which ``message`` does not unless ``log-row-data`` is set.
     """
 
     def __init__(self, message: str, errno: int = 0, words: str = "", where: str = "") -> None:
-        """Keep number, words and the server's name beside the message, also through pickling."""
+        """Store the error number, the server's message and its name; they survive pickling."""
         super().__init__(message)
         self.errno = errno
         self.words = words
@@ -76,20 +76,20 @@ class ApplyError(ReplicationError):
 
 
 class RetryableApplyError(ApplyError):
-    """The target refused for a reason that may pass: deadlock, lost connection, restart."""
+    """The target refused for a transient reason: deadlock, lost connection, restart."""
 
 
 class FindingError(ApplyError):
-    """Something was found that is not as the binlogs say it must be, and ``on-finding`` is ``stop``: nothing of it is committed."""
+    """The target does not match the binlogs, and ``on-finding`` is ``stop``: nothing of that transaction is committed."""
 
 
 class DdlRefused(ApplyError):
-    """The target refused a DDL as text and as derived from the table infos."""
+    """The target refused a DDL both as text and as derived from the table infos."""
 
 
 class LeaseHeld(ApplyError):
-    """Another Drainer, alive, has the lease of this cluster on this target."""
+    """Another live Drainer holds the lease of this cluster on this target."""
 
 
 class LeaseLost(ApplyError):
-    """The lease of this Drainer is not the target's any more: it writes nothing more."""
+    """The target no longer holds this Drainer's lease: the Drainer writes nothing more."""

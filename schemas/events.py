@@ -1,6 +1,6 @@
-"""The words of the field: timestamps, record types and operations, as they stand in a binlog.
+"""The basic types: timestamps, record types and operations, as they occur in a binlog.
 
-Promises: values only; no IO, nothing of ours imported.
+Promises: values only; no IO, no imports from this project.
 Source of the numbers: tipb ``proto/binlog/binlog.proto``.
 """
 
@@ -12,7 +12,7 @@ StartTs = NewType("StartTs", int)
 """A transaction's start timestamp (TSO): ``physical milliseconds << 18 | logical``."""
 
 CommitTs = NewType("CommitTs", int)
-"""A transaction's commit timestamp (TSO). A fake binlog's T and resolved_ts live on this axis too."""
+"""A transaction's commit timestamp (TSO). A fake binlog's T and resolved_ts are values of the same axis."""
 
 SchemaVersion = NewType("SchemaVersion", int)
 """TiDB's schema version: the ordering key of DDL jobs and the ``schema_version`` of rows."""
@@ -36,13 +36,13 @@ class Op(enum.IntEnum):
     DELETE = 4
     DDL = 100
     RESOLVED = 101
-    """No event: a control row that carries the batch's resolved_ts (see ``schemas.stages``)."""
+    """Not an event: a control row that carries the batch's resolved_ts (see ``schemas.stages``)."""
     LOST = 102
-    """No event: a control row that says that a Pump had already collected a span (``failOnDataLoss=false``)."""
+    """Not an event: a control row for a span that a Pump no longer has, or has damaged (``failOnDataLoss=false``)."""
 
 
 class Delivery(enum.StrEnum):
-    """How a Pump hands out its log: complete Commits by commit_ts, or the bare log."""
+    """How a Pump delivers its log: complete Commits by commit_ts, or the bare log."""
 
     SORTED = "sorted"
     RAW = "raw"

@@ -1,8 +1,8 @@
 """Complete transactions to row events: the step between pairing and decoding. Pure; needs no schema history.
 
 Promises: one ``ROW_EVENT`` per row change in execution order (``seq``), one per DDL binlog, and the punctuation passed
-through; a payload that is no correct binlog raises ``Corruption`` naming its commit_ts. Only protobuf parsing and list
-joins run per transaction; the columns are built whole.
+through; an invalid binlog raises ``Corruption`` naming its commit_ts. Only protobuf parsing and list concatenation run per
+transaction; the columns are built as a whole.
 Source of the rules: rows.md 1 (``sequence`` interleaves three row lists), wire.md 2.1.
 """
 

@@ -1,6 +1,6 @@
-"""A finding: something that is not as the binlogs say it must be, on the target or in the Pumps. Pure values.
+"""A finding: something on the target or in the Pumps that does not match the binlogs. Pure values.
 
-Promises: picklable and comparable; ``words`` and ``key`` may hold row data and are masked by whoever prints them, not here.
+Promises: picklable and comparable; ``words`` and ``key`` may contain row data, which ``in_words`` masks unless asked not to.
 """
 
 import enum
@@ -11,16 +11,16 @@ from schemas.redaction import HIDDEN, without_values
 
 
 class FindingKind(enum.StrEnum):
-    """What is not as it must be."""
+    """What does not match the binlogs."""
 
     ROWS = "rows"
-    """A statement touched fewer or more rows than the net change foretells."""
+    """A statement affected fewer or more rows than the net change implies."""
     VALUE = "value"
-    """The target cut, clamped or replaced a value."""
+    """The target truncated, clamped or replaced a value."""
     LOST = "lost"
-    """Binlogs that the Pumps no longer have, or have damaged (``fail-on-data-loss = false``)."""
+    """Binlogs that the Pumps no longer have, or that are damaged there (``fail-on-data-loss = false``)."""
     DDL = "ddl"
-    """A DDL was skipped or quarantined, or lost a part of its meaning on the target."""
+    """A DDL was skipped or quarantined, or lost part of its effect on the target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,21 +29,21 @@ class Finding:
 
     kind: FindingKind
     words: str
-    """What happened, the server's own words among it."""
+    """What happened, including the server's own message."""
     table: str = ""
-    """`` `db`.`table` `` on the target; empty = not of one table."""
+    """`` `db`.`table` `` on the target; empty = not of a single table."""
     commit_ts: int = 0
-    """Of the newest transaction concerned; 0 = unknown."""
+    """That of the newest transaction concerned; 0 = unknown."""
     key: str = ""
-    """The row's key as text; empty = unknown, or of several rows."""
+    """The row's key as text; empty = unknown, or several rows."""
     wanted: int = -1
-    """Rows that had to be touched; -1 = not a matter of rows."""
+    """Rows that had to be affected; -1 = not about rows."""
     found: int = -1
-    """Rows that were."""
+    """Rows that were affected."""
 
 
 def in_words(finding: Finding, show_row_data: bool) -> str:
-    """One line for people; without ``show_row_data`` no value of a row is in it."""
+    """One line for people; without ``show_row_data`` it contains no row value."""
     parts = [f"{finding.kind}"]
     if finding.table:
         parts.append(finding.table)
@@ -52,12 +52,12 @@ def in_words(finding: Finding, show_row_data: bool) -> str:
     if finding.key:
         parts.append(f"key {finding.key if show_row_data else HIDDEN}")
     if finding.wanted >= 0:
-        parts.append(f"{finding.wanted} rows wanted, {finding.found} found")
+        parts.append(f"{finding.wanted} rows expected, {finding.found} found")
     sentence = finding.words if show_row_data or finding.kind in (FindingKind.LOST, FindingKind.DDL) else _without_values(finding.words)
     return f"{' '.join(parts[:2])}{''.join(f', {p}' for p in parts[2:])}: {sentence}"
 
 
 def _without_values(words: str) -> str:
-    """Our own words come first, the server's sentence after the last colon of ours."""
+    """Our own text comes first and has no colon inside; the server's message follows the first colon."""
     ours, colon, server = words.partition(": ")
     return ours + colon + without_values(server) if colon else without_values(words)

@@ -1,9 +1,9 @@
 """Every table at every schema version: DDL jobs folded in the order of ``SchemaVersion``.
 
-Promises: immutable, picklable, no IO. All versions of all lives of a table id are kept, future jobs too: a look-up always names
-the version it means, so a history read ahead of the binlogs does no harm. Jobs without effect (cancelled, rolled back, version 0,
-types that no target can hold) change nothing; a job that names a table or database never seen is taken as it stands instead of
-being fatal, because a recorded history may begin in the middle.
+Promises: immutable, picklable, no IO. All versions of a table id are kept, across drop and recovery and including future jobs: a look-up
+always names its version, so a history that is ahead of the binlogs does no harm. Jobs without effect (cancelled, rolled back, version 0,
+types that no target can hold) change nothing; a job that names an unknown table or database is accepted as it is instead of raising,
+because a recorded history may begin in the middle.
 Facts behind RENAME TABLES and EXCHANGE PARTITION: golden/README.md, ddl.md 4.
 """
 
@@ -23,17 +23,17 @@ __all__ = ["UNSUPPORTED", "DbInfo", "FrozenAs", "Job", "JobReader", "JobType", "
 
 @dataclass(frozen=True, slots=True)
 class FrozenAs:
-    """How rows are written to a table that stayed behind the upstream, because a DDL of it was refused."""
+    """How rows are written to a table whose schema stayed behind the upstream's because one of its DDLs was refused."""
 
     since_job: int
-    """The first job that the target was not given."""
+    """The first job that was not applied to the target."""
     narrow: frozenset[int]
-    """Ids of the columns that may be NULL upstream and not on the target: a NULL becomes the type's zero value."""
+    """Ids of the columns that are nullable upstream but not on the target: a NULL becomes the type's zero value."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableAt:
-    """One table as the target has it at a point of the stream."""
+    """One table as it is on the target at a point of the stream."""
 
     table_id: int
     schema: str
@@ -42,13 +42,13 @@ class TableAt:
     version: SchemaVersion
     """Version of the last DDL of this table that is applied."""
     snapshots: tuple[TableSnapshot, ...]
-    """This life's snapshots up to now, ascending; the last one holds ``info``."""
+    """Snapshots since the table was created or recovered, ascending; the last one holds ``info``."""
     dropping: bool
-    """A column of ``info`` may be on its way out: rows may lack it already."""
+    """A column of ``info`` may be about to be dropped: rows may already lack it."""
     leaving: frozenset[int] = frozenset()
-    """Ids of the columns that the table's next DDL takes away, as far as the history knows it."""
+    """Ids of the columns that the table's next DDL removes, as far as the history shows it."""
     frozen: FrozenAs | None = None
-    """Not None: ``info`` is what both sides have, under the target's names."""
+    """If set, ``info`` is what both sides have in common, under the target's names."""
 
     def default_info(self, row_version: int) -> TableInfo | None:
         """The info whose defaults complete a row of this version: the first snapshot not older than the row (rows.md 8, ``pinfo``)."""
@@ -56,7 +56,7 @@ class TableAt:
         return self.snapshots[at].info if at < len(self.snapshots) else None
 
     def written_as(self, row_version: int) -> TableInfo:
-        """The info that a writer of this version knew: the last snapshot not newer than the row; for a row from before all of them the first."""
+        """The info that a writer of this version used: the last snapshot not newer than the row, or the first one if all are newer."""
         at = bisect_right(self.snapshots, row_version, key=lambda s: s.version)
         return self.snapshots[max(at - 1, 0)].info
 
@@ -70,7 +70,7 @@ class SchemaHistory:
     """All jobs and, folded from them, all tables and databases by version. Build it with ``of``."""
 
     jobs: Mapping[int, Job] = field(default_factory=dict)
-    """By id; the one with effect wins where an id was used twice."""
+    """By id; where an id occurs twice, the job with effect wins."""
     ordered: tuple[Job, ...] = field(default=(), repr=False)
     """The jobs with effect, ascending by version."""
     tracks: Mapping[int, Track] = field(default_factory=dict, repr=False)
@@ -80,7 +80,7 @@ class SchemaHistory:
     passed_over: tuple[Job, ...] = field(default=(), repr=False)
     """The jobs with a version and without effect, ascending by version."""
     _fold: Fold | None = field(default=None, repr=False, compare=False)
-    """Where folding can go on, while nobody else has gone on from there."""
+    """The fold to which later jobs can be added, unless another history has already added jobs to it."""
     _folded: int = field(default=0, repr=False, compare=False)
 
     @classmethod
@@ -94,7 +94,7 @@ class SchemaHistory:
         return cls()._with(by_id, list(by_id.values()), Fold())
 
     def _with(self, by_id: Mapping[int, Job], new: Iterable[Job], fold: Fold) -> Self:
-        """``new`` jobs, all of them later than what is there, folded in."""
+        """A history with the ``new`` jobs folded in, all of which must be later than those of this one."""
         effective = sorted((j for j in new if j.effective), key=lambda j: j.version)
         passed = sorted((j for j in new if j.version > 0 and not j.effective), key=lambda j: j.version)
         for job in effective:
@@ -104,11 +104,11 @@ class SchemaHistory:
         return type(self)(by_id, ordered, fold.tracks(), fold.schemas(), fold.touched(), passed_over, fold, fold.count)
 
     def __getstate__(self) -> tuple[object, ...]:
-        """Without what only the one who folds on needs."""
+        """Without the fold, which only ``merged`` uses."""
         return (self.jobs, self.ordered, self.tracks, self.schemas, self.touched, self.passed_over)
 
     def __setstate__(self, state: tuple[object, ...]) -> None:
-        """The inverse."""
+        """Inverse of ``__getstate__``."""
         names = ("jobs", "ordered", "tracks", "schemas", "touched", "passed_over")
         for name, value in (*zip(names, state, strict=True), ("_fold", None), ("_folded", 0)):
             object.__setattr__(self, name, value)
@@ -118,11 +118,11 @@ class SchemaHistory:
         return len(self.jobs)
 
     def job(self, job_id: int) -> Job | None:
-        """The job a DDL binlog names."""
+        """The job that a DDL binlog names."""
         return self.jobs.get(job_id)
 
     def merged(self, jobs: Iterable[Job]) -> "SchemaHistory":
-        """Fold ``jobs`` in too; the same object when none of them is new."""
+        """A history with ``jobs`` folded in; the same object when none of them is new."""
         new = list({j.id: j for j in jobs if self.jobs.get(j.id) != j}.values())
         if not new:
             return self
@@ -154,10 +154,10 @@ class SchemaHistory:
         return self.passed_over[begin : bisect_right(self.passed_over, upto, key=lambda j: j.version)]
 
     def version_at(self, commit_ts: int) -> SchemaVersion:
-        """The newest version that was surely visible at ``commit_ts``, judged by the jobs' FinishedTS.
+        """The newest version that was certainly visible at ``commit_ts``, by the jobs' FinishedTS.
 
-        FinishedTS is taken a little after the DDL binlog's commit_ts, so a job whose binlog lies at most that little before
-        ``commit_ts`` is missed; a schema version stored with a checkpoint is the better source.
+        FinishedTS is taken shortly after the DDL binlog's commit_ts, so a job whose binlog was written just before ``commit_ts`` is
+        missed; a schema version stored with a checkpoint is the better source.
         """
         done = (j.version for j in self.ordered if 0 < j.finished_ts <= commit_ts)
         return max(done, default=SchemaVersion(0))
@@ -207,5 +207,5 @@ class SchemaHistory:
         return tuple(t for t in found if t is not None and t.schema.lower() == schema.lower())
 
     def find(self, schema: str, name: str, version: int) -> TableAt | None:
-        """The table of this name at ``version``; names compare without case, as TiDB's do."""
+        """The table of this name at ``version``; names are case-insensitive, as in TiDB."""
         return next((t for t in self.tables_in(schema, version) if t.name.lower() == name.lower()), None)

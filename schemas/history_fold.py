@@ -1,6 +1,6 @@
-"""The fold behind ``schemas.history``: one job after the other onto what is known so far.
+"""The fold behind ``schemas.history``: applies one job after the other to the schema known so far.
 
-Promises: pure. Expects jobs with effect only, ascending by version. Goes on where it was: a further job costs what it changes.
+Promises: pure. Expects only jobs with effect, ascending by version. Incremental: a further job costs what it changes.
 """
 
 import dataclasses
@@ -26,14 +26,14 @@ class TableSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """The table id is unknown from ``version`` on."""
+    """The table id does not exist from ``version`` on."""
 
     version: SchemaVersion
 
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """All that happened to one table id: ``entries`` ascending, and beside it the versions and ids of the jobs."""
+    """The history of one table id: ``entries`` ascending, and the versions and ids of its jobs."""
 
     entries: tuple[TableSnapshot | Dropped, ...]
     versions: tuple[SchemaVersion, ...]
@@ -60,7 +60,7 @@ class Fold:
     """The state while folding."""
 
     def __init__(self) -> None:
-        """Nothing is known yet but the database ``mysql``."""
+        """The initial state has only the database ``mysql``."""
         self._tracks: Layered[int, Track] = Layered({})
         self._tables: dict[int, _Growing] = {}
         self._schemas: dict[int, list[tuple[SchemaVersion, DbInfo | None]]] = {1: [(SchemaVersion(0), _INITIAL)]}
@@ -74,14 +74,14 @@ class Fold:
         """How many jobs were folded."""
 
     def tracks(self) -> Mapping[int, Track]:
-        """What came out, by table id."""
+        """The resulting tracks, by table id."""
         grown = {i: Track(tuple(g.entries), tuple(v for v, _ in g.jobs), tuple(j for _, j in g.jobs)) for i, g in self._tables.items()}
         self._tracks = self._tracks.with_more(grown)
         self._tables.clear()
         return self._tracks
 
     def schemas(self) -> dict[int, tuple[tuple[SchemaVersion, DbInfo | None], ...]]:
-        """What came out, by schema id."""
+        """The resulting databases, by schema id."""
         return {i: tuple(entries) for i, entries in self._schemas.items()}
 
     def touched(self) -> Mapping[int, tuple[int, ...]]:
@@ -154,7 +154,7 @@ class Fold:
         self._put(job, info, schema)
 
     def _drop_replaced(self, job: Job, schema: str, view: TableInfo) -> None:
-        """CREATE OR REPLACE VIEW gives the view a new id and drops the old one without a word."""
+        """CREATE OR REPLACE VIEW gives the view a new id and drops the old one without a job for it."""
         named = (schema, view.name.lower())
         for table_id in sorted(self._views.get(named, ())):
             live = self._live(table_id)
@@ -169,7 +169,7 @@ class Fold:
         self._push(info.id, TableSnapshot(job.version, schema, info.name, info), job)
 
     def _push(self, table_id: int, entry: TableSnapshot | Dropped, job: Job) -> None:
-        """One job leaves one entry: a three-way swap touches one id twice."""
+        """One job adds one entry per table id, although a three-way swap changes one id twice."""
         growing = self._growing(table_id)
         if growing.entries and growing.entries[-1].version == entry.version:
             growing.entries.pop()
@@ -192,7 +192,7 @@ class Fold:
             self._drop(job, table_id)
 
     def _recover_schema(self, job: Job) -> None:
-        """FLASHBACK DATABASE: its job names no table, so what fell with the database comes back."""
+        """FLASHBACK DATABASE: its job names no table, so the tables dropped with the database are restored."""
         before = next((info for _, info in reversed(self._schemas.get(job.schema_id, ())) if info is not None), None)
         info = job.db_info or before
         if info is not None:
@@ -209,7 +209,7 @@ class Fold:
             self._put(job, job.table_info, known.schema if known else self._schema_name(job))
 
     def _rename_all(self, job: Job) -> None:
-        """Element i of MultipleTableInfos belongs to pair i of the text, which alone names the databases."""
+        """Element i of MultipleTableInfos belongs to pair i of the text; only the text names the databases."""
         infos = job.multiple_table_infos or ((job.table_info,) if job.table_info else ())
         pairs = rename_pairs(job.query)
         if len(pairs) != len(infos):
@@ -227,7 +227,7 @@ class Fold:
             self._move_in(info.id, self._schema_id(schema, job))
 
     def _true_name(self, schema: str) -> str:
-        """The database's name in the case it was made with."""
+        """The database's name in the case in which it was created."""
         live = (entries[-1][1] for entries in self._schemas.values())
         return next((info.name for info in live if info and info.name.lower() == schema.lower()), schema)
 
@@ -236,7 +236,7 @@ class Fold:
         return next((i for i, info in live if info and info.name == schema), job.schema_id)
 
     def _exchange(self, job: Job) -> None:
-        """The plain table goes on under the partition's old id; the partition has the plain table's."""
+        """The plain table continues under the partition's old id; the partition takes the plain table's id."""
         after = job.table_info
         if after is None:
             return

@@ -1,6 +1,6 @@
-"""One finished DDL job, as ``/ddl/history`` gives it (ddl.md 2 and 3), and what its type means.
+"""One finished DDL job, as ``/ddl/history`` returns it (ddl.md 2 and 3), and what its type means.
 
-Promises: pure, frozen, picklable. Unknown future job types are kept as plain numbers and are never fatal here.
+Promises: pure, frozen, picklable. Unknown job types of later releases are kept as plain numbers and never raise here.
 """
 
 import dataclasses
@@ -88,7 +88,7 @@ class JobType(IntEnum):
 
 
 UNSUPPORTED = frozenset(JobType(n) for n in (27, 28, 31, 49, 50, 51, 52, 53, 54, 55, 56, 57, 59, 68, 69, 70))
-"""Types that change nothing a target could hold (ddl.md 4): skipped everywhere."""
+"""Types that change nothing that a target can hold (ddl.md 4): skipped everywhere."""
 
 SCHEMA_JOBS = frozenset({JobType.CREATE_SCHEMA, JobType.DROP_SCHEMA, JobType.SCHEMA_CHARSET, JobType.RECOVER_SCHEMA})
 """Types whose subject is a database and not a table."""
@@ -116,12 +116,12 @@ class DbInfo:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """The time zone of the session that gave a DDL."""
+    """The time zone of the session that issued a DDL."""
 
     name: str
-    """``Asia/Shanghai``; empty for a zone that is an offset, and for UTC."""
+    """``Asia/Shanghai``; empty for an offset zone and for UTC."""
     offset: int
-    """Seconds east of UTC; 0 where the name says it."""
+    """Seconds east of UTC; 0 where ``name`` is set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,18 +139,18 @@ class Job:
     query: str
     """The user's own text; what a target executes is the binlog's ``ddl_query``."""
     version: SchemaVersion
-    """The schema version at which the result became visible; 0 = it never did."""
+    """The schema version at which the result became visible; 0 = never."""
     db_info: DbInfo | None
     table_info: TableInfo | None
     multiple_table_infos: tuple[TableInfo, ...]
     finished_ts: int
     """TSO taken after the DDL binlog's commit_ts (golden cases: 20 to 400 ms after)."""
     start_ts: int = 0
-    """TSO from before the job's first state; 0 = unknown."""
+    """TSO taken before the job's first state; 0 = unknown."""
     sub_jobs: tuple[int, ...] = ()
-    """The types of a multi-schema change's parts."""
+    """Types of the sub-jobs of a multi-schema change."""
     location: Location | None = None
-    """None: the job does not say it, which TiDB does only for those that look at rows."""
+    """None: not recorded in the job; TiDB records it only for jobs that read rows."""
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> Self:
@@ -159,7 +159,7 @@ class Job:
             return cls._read(json)
         except (KeyError, TypeError, AttributeError) as error:
             where = json.get("id") if isinstance(json, Mapping) else json
-            raise Corruption(f"job {where} of the DDL history is not one: {type(error).__name__} {error}") from error
+            raise Corruption(f"job {where} of the DDL history cannot be read: {type(error).__name__} {error}") from error
 
     @classmethod
     def _read(cls, json: Mapping[str, Any]) -> Self:
@@ -204,7 +204,7 @@ def _location(json: Mapping[str, Any] | None) -> Location | None:
 
 
 class JobReader:
-    """Reads jobs so that equal columns and indexes of all of them are one object: hundreds of versions of a wide table cost little."""
+    """Reads jobs so that they share equal columns and indexes: hundreds of versions of a wide table take little memory."""
 
     def __init__(self) -> None:
         """An empty pool."""
@@ -215,7 +215,7 @@ class JobReader:
         return [self._shared(Job.from_json(json)) for json in history]
 
     def know(self, jobs: Iterable[Job]) -> None:
-        """Take the columns and indexes of jobs that were read before into the pool."""
+        """Add the columns and indexes of jobs that were read before to the pool."""
         keep = self._pool.setdefault
         for info in (info for job in jobs for info in (job.table_info, *job.multiple_table_infos) if info is not None):
             for part in (*info.columns, *info.indexes):

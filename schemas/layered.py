@@ -1,6 +1,7 @@
-"""A mapping that grows by a copy of what is new in it, and not of everything: the DDL history's, with a hundred thousand jobs.
+"""A mapping that is extended by copying its newest entries only: for the DDL history, which may have a hundred thousand jobs.
 
-Promises: immutable; ``with_more`` gives another one and costs a copy of the newest ``LATE`` entries at most, but for once in ``LATE`` times.
+Promises: immutable; ``with_more`` returns a new mapping and copies at most the newest ``LATE`` entries, except that it copies all of them
+once per ``LATE`` new entries.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,17 +15,17 @@ LATE = 1024
 
 
 class Layered(Mapping[K, V]):
-    """``late`` over ``base``."""
+    """The entries of ``late`` over those of ``base``."""
 
     __slots__ = ("_base", "_late")
 
     def __init__(self, base: Mapping[K, V], late: Mapping[K, V] | None = None) -> None:
-        """Neither is copied: whoever gives them changes them no more."""
+        """Neither is copied: the caller must not change them afterwards."""
         self._base = base
         self._late = late or {}
 
     def with_more(self, more: Mapping[K, V]) -> "Layered[K, V]":
-        """What is here and ``more``, which wins."""
+        """The mapping extended by ``more``, which wins."""
         late = {**self._late, **more}
         return Layered(self._base, late) if len(late) <= LATE else Layered({**self._base, **late})
 
@@ -36,7 +37,7 @@ class Layered(Mapping[K, V]):
     @overload
     def get(self, key: K, default: V | D, /) -> V | D: ...
     def get(self, key: K, default: V | D | None = None, /) -> V | D | None:
-        """As any mapping's, without an exception on the way."""
+        """As ``Mapping.get``, without raising an exception internally."""
         return self._late[key] if key in self._late else self._base.get(key, default)
 
     def __contains__(self, key: object) -> bool:

@@ -1,7 +1,7 @@
 """Many Arrow rows as one value, so that Spark moves a few blobs instead of every row. Pure.
 
-Promises: ``unpacked`` of what ``packed`` made is equal to it. Form: one Arrow IPC stream, its buffers compressed with LZ4; it never
-outlives a query. A blob crosses the JVM several times: a quarter of the bytes pays for the compression many times over.
+Promises: ``unpacked`` is the inverse of ``packed``. Format: one Arrow IPC stream with LZ4-compressed buffers; it never outlives a query.
+A value crosses the JVM several times, so a quarter of the bytes is well worth the cost of compression.
 """
 
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 VALUE_BYTES = 4 << 20
-"""About how many bytes of rows go into one value where more would do: what a Python worker or the JVM holds at a time."""
+"""Approximate limit for the bytes of rows in one value: what a Python worker or the JVM holds at a time."""
 
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
 

@@ -1,11 +1,11 @@
-"""A huge binlog cut into pieces, each a binlog of its own that holds a run of the row changes. Pure.
+"""Splits a huge binlog into pieces, each a binlog with a run of the row changes. Pure.
 
-A Prewrite or a complete Commit may hold a gigabyte of rows in ONE message. Nothing behind the reader can hold that as one value, so it is
-cut before anything else looks at it. A piece has the binlog's type, timestamps and key, and the row changes from ``first_seq`` on, in the order of execution;
+A Prewrite or a complete Commit may hold a gigabyte of rows in ONE message. No step after the reader can hold that as one value, so the
+reader splits it first. A piece has the binlog's type, timestamps and key, and the row changes from ``first_seq`` on, in execution order;
 the exploded pieces together give the same row events as the whole.
 
-Promises: the cut depends on the bytes and the limit only, so a repeated read gives the same pieces. Nothing is copied but each piece once, when its turn comes.
-A row bigger than the limit is a piece by itself. DDL binlogs are never cut.
+Promises: the split depends only on the bytes and the limit, so a repeated read gives the same pieces. Each piece is copied once, when it is
+yielded; nothing else is copied. A row larger than the limit is a piece by itself. DDL binlogs are never split.
 Source of the layout: wire.md 2.1 (``Binlog``, ``PrewriteValue``, ``TableMutation``), rows.md 1 (``sequence`` interleaves the row lists).
 """
 
@@ -22,7 +22,7 @@ from schemas.events import Op
 from schemas.wire import BYTES, VARINT, Field, fields, key, read_varint, varint
 
 PIECE_BYTES = 4 << 20
-"""About how many bytes of rows a piece has."""
+"""Approximate bytes of rows per piece."""
 
 _PREWRITE_VALUE = 5
 _SCHEMA_VERSION, _MUTATIONS = 1, 2
@@ -37,17 +37,17 @@ class Piece:
     """One piece of a binlog, or all of a small one."""
 
     first_seq: int
-    """Position of its first row change in the transaction, from 0."""
+    """0-based position of its first row change in the transaction."""
     more: bool
     """Another piece of the same binlog follows."""
     payload: bytes | memoryview
 
 
 def pieces(payload: bytes | memoryview, limit: int = PIECE_BYTES) -> Iterator[Piece]:
-    """``payload`` (a ``Binlog`` message) as pieces of about ``limit`` bytes; as it is when it is no bigger.
+    """``payload`` (a ``Binlog`` message) as pieces of about ``limit`` bytes; unchanged when it is not larger.
 
     Raises:
-        Corruption: it is bigger and no correct binlog.
+        Corruption: it is larger and not a valid binlog.
     """
     if len(payload) <= limit:
         yield Piece(0, False, payload)
@@ -123,7 +123,7 @@ class _Mutation:
         self._require_whole()
 
     def cut(self, limit: int) -> Iterator[tuple[list[Any], int, int]]:
-        """The mutation in runs of about ``limit`` bytes: (its message as parts of bytes, row changes, bytes)."""
+        """The mutation in runs of about ``limit`` bytes, each (its message as a list of bytes, number of row changes, size in bytes)."""
         sizes = np.zeros(len(self._sequence), np.int64)
         for op, (begins, ends) in self._rows.items():
             sizes[self._sequence == op] = ends - begins
@@ -151,7 +151,7 @@ class _Mutation:
 
 
 def _joined(data: memoryview, begins: Offsets, ends: Offsets) -> list[Any]:
-    """The fields at these places; such that lie side by side as one slice."""
+    """The fields at these places; adjacent ones as one slice."""
     if not len(begins):
         return []
     cuts = np.flatnonzero(begins[1:] != ends[:-1]) + 1

@@ -1,7 +1,7 @@
-"""Row data out of texts that people and logs see. Pure.
+"""Removes row data from texts shown to people and written to logs. Pure.
 
-Promises: of a server's words everything that may be a value of a row is taken out, also where the value itself holds quotes; names of
-columns, keys and tables stay where the form of the message is known. Of a statement only what stands before its first value is kept.
+Promises: everything in a server's message that may be a row value is removed, even where the value itself contains quotes; names of
+columns, keys and tables stay where the form of the message is known. Of a statement only the text before its first value is kept.
 """
 
 import re
@@ -24,7 +24,7 @@ _ROW_VERBS = ("INSERT", "REPLACE", "DELETE", "UPDATE", "SELECT")
 
 
 def without_values(words: str) -> str:
-    """A server's sentence without values of rows."""
+    """A server's message without row values."""
     if _NAMES_ONLY.fullmatch(words):
         return words
     for form in _AROUND_A_VALUE:
@@ -36,7 +36,7 @@ def without_values(words: str) -> str:
 
 
 def statement_head(sql: str) -> str:
-    """The beginning of a statement, up to where values may begin; a DDL holds no row and stays."""
+    """The beginning of a statement, up to where values may begin; a DDL contains no row data and is kept."""
     if not sql.lstrip().upper().startswith(_ROW_VERBS):
         return sql
     found = _UP_TO_VALUES.search(sql)

@@ -1,6 +1,6 @@
 """One table as TiDB describes it in a DDL job's JSON (ddl.md 2), as frozen values.
 
-Promises: pure and picklable; a JSON that lacks what every TiDB writes is refused as ``Corruption`` with the key that is missing.
+Promises: pure and picklable; JSON without a key that every TiDB writes raises ``Corruption`` naming that key.
 Names keep their original case. Column lists come in ``offset`` order, the order of the target's columns.
 """
 
@@ -14,10 +14,10 @@ from typing import Any, Self
 from schemas.errors import Corruption
 
 PUBLIC = 5
-"""The schema state of columns and indexes that every reader sees."""
+"""The schema state of columns and indexes that are visible to every reader."""
 
 WHOLE_COLUMN = -1
-"""``IndexColumn.length`` of an index over the whole column and not over a prefix of it."""
+"""``IndexColumn.length`` of an index over the whole column rather than a prefix."""
 
 
 class ColumnType(IntEnum):
@@ -54,7 +54,7 @@ class ColumnType(IntEnum):
 
 
 class ColumnFlag(IntFlag):
-    """``Flag`` of a column, as far as anyone here asks."""
+    """The bits of a column's ``Flag`` that are used here."""
 
     NOT_NULL = 1 << 0
     PRI_KEY = 1 << 1
@@ -72,7 +72,7 @@ class PartitionType(IntEnum):
     KEY = 4
 
 
-# Plain numbers: flags of an enum are ten times as slow to test, and these are tested for every value.
+# Plain integers: testing enum flags is ten times slower, and these are tested for every value.
 _NOT_NULL, _PRI_KEY, _UNSIGNED = int(ColumnFlag.NOT_NULL), int(ColumnFlag.PRI_KEY), int(ColumnFlag.UNSIGNED)
 
 
@@ -92,9 +92,9 @@ class ColumnInfo:
     charset: str
     collate: str
     elems: tuple[str, ...]
-    """The words of an ENUM or SET, else empty."""
+    """The members of an ENUM or SET, else empty."""
     origin_default: str | int | float | None
-    """What rows written before the column existed hold (rows.md 8)."""
+    """The column's value in rows written before it existed (rows.md 8)."""
     origin_default_bit: bytes | None
     default: str | int | float | None
     default_bit: bytes | None
@@ -105,35 +105,35 @@ class ColumnInfo:
     state: int
     comment: str
     version: int = 2
-    """Of this description: below 1 the default of a TIMESTAMP is in the time zone of the TiDB server, from 1 on in UTC."""
+    """Version of the column info: below 1 the default of a TIMESTAMP is in the time zone of the TiDB server, from 1 on in UTC."""
 
     @property
     def unsigned(self) -> bool:
-        """Numbers of this column have no sign."""
+        """Whether the column is UNSIGNED."""
         return self.flag & _UNSIGNED != 0
 
     @property
     def not_null(self) -> bool:
-        """NULL is refused."""
+        """Whether the column is NOT NULL."""
         return self.flag & _NOT_NULL != 0
 
     @property
     def public(self) -> bool:
-        """No DDL on this column is half done."""
+        """Whether no DDL on this column is in progress."""
         return self.state == PUBLIC
 
     @property
     def generated(self) -> bool:
-        """Computed from other columns, so never written by a statement."""
+        """Whether the column is computed from others, so that no statement writes it."""
         return self.generated_expr != ""
 
     @property
     def is_binary(self) -> bool:
-        """Raw bytes and not text (every number type says so too)."""
+        """Whether the charset is ``binary``: raw bytes, not text (numeric types have it too)."""
         return self.charset == "binary"
 
     def number_of(self, text: str) -> int:
-        """The number that stands for an ENUM's word or a SET's words; ``ValueError`` when the column has no such word."""
+        """The number of an ENUM member, or the bit mask of SET members; ``ValueError`` when the column has no such member."""
         if self.tp == ColumnType.ENUM:
             return self._position(text) + 1
         return sum(1 << self._position(word) for word in {w.casefold() for w in text.split(",")} if word)
@@ -142,7 +142,7 @@ class ColumnInfo:
         words = self.elems if word in self.elems else tuple(e.casefold() for e in self.elems)
         wanted = word if word in words else word.casefold()
         if wanted not in words:
-            raise ValueError(f"{word!r} is no word of column {self.name}: {self.elems}")
+            raise ValueError(f"{word!r} is not a member of column {self.name}: {self.elems}")
         return words.index(wanted)
 
     @classmethod
@@ -176,7 +176,7 @@ class ColumnInfo:
 
 @dataclass(frozen=True, slots=True)
 class IndexColumn:
-    """One column of an index; ``offset`` is the column's, ``length`` the prefix's or -1."""
+    """One column of an index; ``offset`` is the column's, ``length`` the prefix length or -1."""
 
     name: str
     offset: int
@@ -213,14 +213,14 @@ class IndexInfo:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDef:
-    """One partition; ``id`` is the physical table id that keys carry and rows never do."""
+    """One partition; ``id`` is the physical table id, which occurs in keys but never in rows."""
 
     id: int
     name: str
     less_than: tuple[str, ...] = ()
-    """The boundary of RANGE, a value per column: a number where the text had an expression, a quoted literal or MAXVALUE."""
+    """The boundary of RANGE, one value per column: a number (where the text had an expression), a quoted literal or MAXVALUE."""
     in_values: tuple[tuple[str, ...], ...] = ()
-    """The values of LIST, likewise."""
+    """The values of LIST, in the same form."""
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> Self:
@@ -253,9 +253,9 @@ class TableInfo:
     temp_table_type: int
     comment: str
     foreign_keys: tuple[str, ...] = ()
-    """Their names."""
+    """Names of the foreign keys."""
     partition_type: int = 0
-    """How rows are spread over ``partitions``, as ``PartitionType``; 0 = not at all."""
+    """How rows are distributed over ``partitions``, as ``PartitionType``; 0 = not at all."""
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> Self:
@@ -264,7 +264,7 @@ class TableInfo:
             return cls._read(json)
         except (KeyError, TypeError, AttributeError) as error:
             where = json.get("id") if isinstance(json, Mapping) else json
-            raise Corruption(f"table info of table id {where} in the DDL history is not one: {type(error).__name__} {error}") from error
+            raise Corruption(f"table info of table id {where} in the DDL history cannot be read: {type(error).__name__} {error}") from error
 
     @classmethod
     def _read(cls, json: Mapping[str, Any]) -> Self:
@@ -293,7 +293,7 @@ class TableInfo:
         return tuple(c for c in self.columns if c.public)
 
     def target_columns(self) -> tuple[ColumnInfo, ...]:
-        """The public columns that are not generated: those a statement names."""
+        """The public columns that are not generated: those that statements name."""
         return tuple(c for c in self.columns if c.public and not c.generated)
 
     def primary_index(self) -> IndexInfo | None:
@@ -309,17 +309,17 @@ class TableInfo:
             raise Corruption(f"index {index.name} of table {self.name} (id {self.id}) names a column offset it lacks: {error}") from error
 
     def handle_columns(self) -> tuple[ColumnInfo, ...]:
-        """The columns that make the row's handle, in index order; empty when it is ``_tidb_rowid``."""
+        """The columns that form the row's handle, in index order; empty when it is ``_tidb_rowid``."""
         if self.pk_is_handle:
             return tuple(c for c in self.columns if c.flag & _PRI_KEY)[:1]
         index = self.primary_index() if self.is_common_handle else None
         return self.index_columns(index) if index else ()
 
     def unique_keys(self) -> tuple[tuple[ColumnInfo, ...], ...]:
-        """Column lists of which no two rows share all values, unless one of them is NULL: the primary key first.
+        """The column lists of the unique keys, the primary key first: no two rows agree in all columns of one, unless a value is NULL.
 
-        Of a prefix key the whole columns count: where prefixes differ, so do they. Left out: indexes not yet public, and those over
-        generated columns, which no row image holds.
+        A prefix key is listed with its whole columns, which differ wherever the prefixes do. Left out are indexes that are not yet public,
+        and those over generated columns, which no row image contains.
         """
         keys = [self.handle_columns()] if self.pk_is_handle else []
         keys += [columns for columns in self._unique_columns() if not _computed(columns)]
@@ -327,18 +327,18 @@ class TableInfo:
 
     @property
     def has_computed_key(self) -> bool:
-        """Whether some unique key is over a generated column, an expression's hidden one among them."""
+        """Whether any unique key contains a generated column, including the hidden column of an expression index."""
         return any(_computed(columns) for columns in self._unique_columns())
 
     def _unique_columns(self) -> Iterator[tuple[ColumnInfo, ...]]:
-        """The columns of each public index that lets no two rows share its values, the primary key's first."""
+        """The columns of each public unique index, the primary key's first."""
         for index in sorted(self.indexes, key=lambda i: not i.primary):
             if (index.unique or index.primary) and index.state == PUBLIC:
                 yield self.index_columns(index)
 
 
 def _computed(columns: Iterable[ColumnInfo]) -> bool:
-    """Some of them are in no row image."""
+    """Whether any of them is missing from row images."""
     return any(c.generated or c.hidden for c in columns)
 
 

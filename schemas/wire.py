@@ -1,6 +1,6 @@
-"""Protobuf's wire format by hand: numbers and fields, where a parsed message would copy too much. Pure.
+"""Protobuf's wire format without the protobuf library: varints and fields, where a parsed message would copy too much. Pure.
 
-Promises: nothing is copied; what is no message raises ``Corruption``.
+Promises: nothing is copied; an invalid message raises ``Corruption``.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 
 class Field(NamedTuple):
-    """Where a field stands: ``begin`` at its key, ``value`` at its content, ``end`` behind it."""
+    """Offsets of a field: ``begin`` of its key, ``value`` of its content, ``end`` after it."""
 
     number: int
     kind: int
@@ -38,11 +38,11 @@ def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, at
         shift += 7
-    raise Corruption(f"a number at byte {at} of a message does not end")
+    raise Corruption(f"a varint before byte {at} of a message does not end")
 
 
 def key(number: int, kind: int) -> bytes:
-    """What a field begins with."""
+    """The key (number and wire type) that begins a field."""
     return varint(number << 3 | kind)
 
 
@@ -60,7 +60,7 @@ def fields(data: bytes | memoryview, at: int, end: int) -> Iterator[Field]:
         elif kind in (FIXED64, FIXED32):
             at = value + (8 if kind == FIXED64 else 4)
         else:
-            raise Corruption(f"a field of wire type {kind} at byte {begin} of a message")
+            raise Corruption(f"unknown wire type {kind} at byte {begin} of a message")
         if at > end:
-            raise Corruption(f"a field at byte {begin} reaches {at - end} bytes past its message")
+            raise Corruption(f"a field at byte {begin} extends {at - end} bytes past the end of its message")
         yield Field(tag >> 3, kind, begin, value, at)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from conf import faults
+from conf import failpoints
 from conf.model import ApplyConfig, TargetConfig
 from schemas.history import SchemaHistory
 from sinks.engine.segments import DdlStep
@@ -56,7 +56,7 @@ def deadly(point: str) -> Iterator[None]:
             raise Died
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(faults, "point", die)
+        patch.setattr(failpoints, "point", die)
         yield
 
 

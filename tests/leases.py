@@ -1,7 +1,7 @@
 """Leases for tests that call the sinks' functions themselves: taken like a Drainer takes them, without the guard that keeps them."""
 
 from sinks.mysql import lease
-from sinks.mysql.lease import Holder, Lease
+from sinks.mysql.lease import Lease, LeaseHolder
 from sinks.mysql.progress import CHECKPOINT_SCHEMA
 from sinks.mysql.session import Session
 
@@ -10,7 +10,7 @@ def take_lease(session: Session, cluster_id: int = 1, schema: str = CHECKPOINT_S
     """The next epoch of ``cluster_id`` on the target."""
     lease.ensure_table(session, schema)
     session.begin()
-    taken = lease.take(session, cluster_id, schema, Holder(drainer))
+    taken = lease.take(session, cluster_id, schema, LeaseHolder(drainer))
     session.commit()
     return taken
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("jobs", "binlog_source", "sinks", "schemas", "conf")
 NOT_JOBS = {"launch", "warmup"}
 """Modules of ``jobs`` with a ``main`` that ``spark-submit.sh`` does not offer."""
-BROAD_EXCEPTS = {"jobs/cli.py", "binlog_source/rpc/front.py", "binlog_source/rpc/peer.py", "binlog_source/pump/storage/index.py"}
+BROAD_EXCEPTS = {"jobs/cli.py", "binlog_source/rpc/rpc_server.py", "binlog_source/rpc/peer.py", "binlog_source/pump/storage/index.py"}
 """Where everything may be caught: to tell it, log it and exit; to answer a client whose handler failed; where a library raises bare Exceptions."""
 
 
@@ -67,6 +67,44 @@ def test_files_and_functions_stay_readable() -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (node.end_lineno or 0) - node.lineno >= 65
     ]
     assert (long_files, long_functions) == ([], [])
+
+
+def test_a_name_means_one_thing() -> None:
+    """Over the whole product, so that a reader who meets it knows which it is."""
+    classes = [(node.name, path) for path, tree in trees() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    modules = [(path.stem, name(path)) for path in sources() if path.stem != "__init__"]
+    for found in (classes, modules):
+        places: dict[str, list[str]] = {}
+        for what, where in found:
+            places.setdefault(what, []).append(where)
+        assert {what: where for what, where in places.items() if len(where) > 1} == {}
+
+
+def test_no_module_imports_itself_in_a_circle() -> None:
+    modules = {name(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in sources()}
+    imports = {name(path).removesuffix(".py").removesuffix("/__init__").replace("/", "."): imported(path) & modules for path in sources()}
+    done: set[str] = set()
+
+    def walk(module: str, way: tuple[str, ...]) -> None:
+        assert module not in way, " -> ".join((*way[way.index(module) :], module))
+        if module not in done:
+            for other in imports[module]:
+                walk(other, (*way, module))
+            done.add(module)
+
+    for module in modules:
+        walk(module, ())
+
+
+def imported(path: Path) -> set[str]:
+    """Modules and ``package.name`` of every import in a file, those for types included."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
 
 
 def test_no_drawer_for_everything() -> None:

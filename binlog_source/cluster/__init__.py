@@ -1,1 +1,1 @@
-"""The cluster around the Pumps: registry and clock (PD or the standalone one), which Pumps there are, and what TiDB's status port tells."""
+"""The cluster around the Pumps: registry and TSO (PD or the standalone one), Pump discovery, and TiDB's status port."""

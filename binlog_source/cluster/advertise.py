@@ -1,7 +1,8 @@
-"""The address that a Pump or Drainer registers: others must reach it. One check for both; a little of the network is asked (names, the route).
+"""The address that a Pump or Drainer registers: other nodes must be able to reach it. One check for both; it resolves names and a route.
 
-Promises: refused are an address for listening only (``0.0.0.0``, ``[::]``, none), a port of 0, and this machine's loopback when the registry is not
-on that loopback too. The error names ``advertise-addr`` and the address it would take: that of this machine on the way to the registry.
+Promises: an address that is only for listening (``0.0.0.0``, ``[::]``, none), a port of 0, and, unless the registry is on this machine's
+loopback too, a loopback address are refused. The error names ``advertise-addr`` and suggests this machine's address on the route to the
+registry.
 """
 
 import ipaddress
@@ -17,16 +18,16 @@ def advertised(addr: str, advertise_addr: str, port: int, registry_url: str) -> 
     """The ``host:port`` to register: ``advertise_addr``, or the host of ``addr`` with the ``port`` that is listened on.
 
     Raises:
-        ConfigError: others cannot reach it.
+        ConfigError: other nodes cannot reach it.
     """
     given = advertise_addr or f"{addr.rpartition(':')[0]}:{port}"
     host, _, port_text = given.rpartition(":")
     host = host.strip("[]")
     registries = [urlsplit(url.strip()) for url in registry_url.split(",")]
     if not port_text.isdigit() or not 0 < int(port_text) < 1 << 16:
-        why = "it has no port that can be called"
+        why = "it has no valid port"
     elif host in _ANYWHERE:
-        why = "it is an address to listen on, which nobody can call"
+        why = "it is only an address to listen on"
     elif _on_loopback(host) and not all(_on_loopback(registry.hostname or "") for registry in registries):
         why = f"it is this machine's loopback, and the registry {registry_url} is elsewhere"
     else:
@@ -34,13 +35,13 @@ def advertised(addr: str, advertise_addr: str, port: int, registry_url: str) -> 
     best = _on_the_way_to(registries[0].hostname or "", registries[0].port or 80)
     shown = f"[{best}]" if ":" in best else best
     raise ConfigError(
-        f"{given} cannot be registered, for others could not reach it: {why}; set addr and advertise-addr so that they can, "
+        f"{given} cannot be registered, because other nodes could not reach it: {why}; set addr and advertise-addr so that they can, "
         f"as in --addr 0.0.0.0:{port} --advertise-addr {shown or 'HOST'}:{port}"
     )
 
 
 def _on_loopback(host: str) -> bool:
-    """Whether ``host``, a name or an address, is of this machine alone; a name that nobody knows here is not."""
+    """Whether ``host``, a name or an address, has only loopback addresses; a name that does not resolve has none."""
     try:
         found = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
     except OSError:
@@ -49,7 +50,7 @@ def _on_loopback(host: str) -> bool:
 
 
 def _on_the_way_to(host: str, port: int) -> str:
-    """The address of this machine on the route to ``host``; empty when there is none. Nothing is sent."""
+    """The address of this machine on the route to ``host``; empty if there is none. Nothing is sent to ``host``."""
     try:
         family, kind, protocol, _name, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind, protocol) as probe:

@@ -1,8 +1,8 @@
 """gRPC to a few servers of which any may answer: PD's list of URLs.
 
-Promises: a question goes to the server that answered last, then to the others. A connection that failed is not used again, so that a server
-is found as soon as it is back; one that was open and proves lost is opened again once per question. When nobody answers, ``PumpUnavailable``
-says so and why, URL by URL. Safe for many threads.
+Promises: a request goes to the server that answered last, then to the others. A connection that failed is not used again, so that a server
+is found as soon as it is back; one that was open and turns out to be lost is reopened once per request. If no server answers,
+``PumpUnavailable`` gives the reason for each URL. Safe for many threads.
 """
 
 import threading
@@ -17,9 +17,9 @@ from binlog_source.wire.reason import reason
 from schemas.errors import ConfigError, PumpUnavailable
 
 REQUEST_SECONDS = 5.0
-"""The time that one server has for one answer (pump.md 1)."""
+"""Timeout of one request to one server (pump.md 1)."""
 
-# Subchannels of its own: a channel that is opened anew does not inherit the back-off of the one before.
+# A local subchannel pool: a channel that is opened again does not inherit the back-off of the former one.
 _OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1))
 _LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
@@ -30,7 +30,7 @@ def addresses_of(urls: str) -> tuple[str, ...]:
     """``host:port`` of each of the comma separated ``http://host:port``.
 
     Raises:
-        ConfigError: one is of another form, or there is none.
+        ConfigError: one has another form, or there is none.
     """
     parts = [urlsplit(url.strip()) for url in urls.split(",") if url.strip()]
     try:
@@ -43,7 +43,7 @@ def addresses_of(urls: str) -> tuple[str, ...]:
 
 
 class Endpoints:
-    """The servers behind comma separated URLs, and a channel to each that was asked. ``name`` is what messages call them."""
+    """The servers behind comma separated URLs, and a channel to each that was used. ``name``: their name in messages."""
 
     def __init__(self, name: str, urls: str) -> None:
         self._addresses = addresses_of(urls)
@@ -52,7 +52,7 @@ class Endpoints:
         self._channels: dict[str, grpc.Channel] = {}
         self._last_good = self._addresses[0]
         self.life = 0
-        """How often it was closed."""
+        """How often ``close`` was called."""
 
     @property
     def url(self) -> str:
@@ -60,7 +60,7 @@ class Endpoints:
         return ",".join(f"http://{address}" for address in self._addresses)
 
     def channel(self, address: str) -> grpc.Channel:
-        """The channel to a server, which need not be one of the list."""
+        """The channel to a server, which need not be in the list."""
         with self._lock:
             if address not in self._channels:
                 self._channels[address] = grpc.insecure_channel(address, options=_OPTIONS)
@@ -71,7 +71,7 @@ class Endpoints:
         return self.channel(self._last_good)
 
     def ask_another_first(self) -> None:
-        """Doubt the server that answered last: the next one of the list comes first from now on."""
+        """Put the server after the one that answered last first, because that one may be wrong."""
         self._last_good = self._addresses[(self._addresses.index(self._last_good) + 1) % len(self._addresses)]
 
     def ask(self, method: str, request: Message, reply: type[Reply]) -> Reply:
@@ -89,17 +89,17 @@ class Endpoints:
         return self._first_answer(call)
 
     def discard(self, channel: grpc.Channel) -> None:
-        """Close a channel that failed, and with it the calls of others, who then open another one."""
+        """Close a channel that failed. Other calls on it end, and are repeated over a new one."""
         with self._lock:
             self._channels = {address: known for address, known in self._channels.items() if known is not channel}
         channel.close()
 
     def unavailable(self, why: str) -> PumpUnavailable:
-        """The error that says that nobody answers."""
-        return PumpUnavailable(f"{self._name} {self.url} does not answer ({why}); does it run, and is it reachable from this machine?")
+        """The error for a request that no server answers."""
+        return PumpUnavailable(f"{self._name} {self.url} does not answer ({why}); check that it runs and is reachable from this machine")
 
     def close(self) -> None:
-        """Close every channel; calls under way end with an error."""
+        """Close every channel; calls in progress end with an error."""
         with self._lock:
             closing, self._channels = list(self._channels.values()), {}
             self.life += 1
@@ -113,7 +113,7 @@ class Endpoints:
                 answer = self._answer_of(address, call)
             except (grpc.RpcError, ValueError) as error:
                 if self.life != life:
-                    raise self.unavailable("it was closed before the answer came") from error
+                    raise self.unavailable("it was closed before the answer arrived") from error
                 failures.append(f"{address}: {reason(error) if isinstance(error, grpc.RpcError) else error}")
                 continue
             self._last_good = address
@@ -121,12 +121,12 @@ class Endpoints:
         raise self.unavailable("; ".join(failures))
 
     def _answer_of(self, address: str, call: Callable[[grpc.Channel], Reply]) -> Reply:
-        """The answer of one server; a connection that was open before and proves lost is replaced once."""
+        """The answer of one server; a connection that was open before and turns out to be lost is replaced once."""
         known, life = address in self._channels, self.life
         channel = self.channel(address)
         try:
             return call(channel)
-        except (grpc.RpcError, ValueError) as error:  # ValueError: gRPC's, for a channel that another thread has closed
+        except (grpc.RpcError, ValueError) as error:  # ValueError: gRPC raises it for a channel that another thread has closed
             if not self._worth_another(channel, error, known) or self.life != life:
                 raise
         return call(self.channel(address))

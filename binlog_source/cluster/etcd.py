@@ -1,6 +1,6 @@
-"""The little of etcd 3 that a registry needs, over gRPC: read a range, write a key as TiDB's tools do, wait for a write.
+"""The part of etcd 3 that a registry needs, over gRPC: read a range, write a key as TiDB's tools do, wait for a write.
 
-Promises: reads are linearizable. ``put`` follows the write protocol of pump.md 1. What nobody answers is a ``PumpUnavailable``.
+Promises: reads are linearizable. ``put`` follows the write protocol of pump.md 1. An unanswered request raises ``PumpUnavailable``.
 """
 
 import time
@@ -18,12 +18,12 @@ _KV = "/etcdserverpb.KV/"
 _WATCH = "/etcdserverpb.Watch/Watch"
 _WRITE_ATTEMPTS = 10
 _BROKEN_PAUSE = 0.2
-"""Seconds between two looks while watches cannot be had."""
+"""Seconds between two reads while watches fail."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Some keys, ascending, and the store's revision that they were read at."""
+    """Some keys, ascending, and the store's revision at which they were read."""
 
     pairs: Sequence[etcd_pb2.KeyValue]
     revision: int
@@ -42,10 +42,10 @@ class Etcd:
         return Range(answer.kvs, answer.header.revision)
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Write a key: created if a look says that it is absent, else updated; the last writer wins.
+        """Write a key: create it if a read finds it absent, else update it; the last writer wins.
 
         Raises:
-            PumpUnavailable: nobody answers, or the key came and went at each attempt.
+            PumpUnavailable: no server answers, or the key was created or deleted in between at each attempt.
         """
         for _ in range(_WRITE_ATTEMPTS):
             found = self._endpoints.ask(f"{_KV}Range", etcd_pb2.RangeRequest(key=key), etcd_pb2.RangeResponse)
@@ -53,13 +53,13 @@ class Etcd:
             if self._endpoints.ask(f"{_KV}Txn", request, etcd_pb2.TxnResponse).succeeded:
                 return
         raise PumpUnavailable(
-            f"etcd {self._endpoints.url} refused {key!r} {_WRITE_ATTEMPTS} times: who creates and deletes it all the time?"
+            f"etcd {self._endpoints.url} refused {key!r} {_WRITE_ATTEMPTS} times: stop the client that keeps creating and deleting it"
         )
 
     def wait_for_put(self, prefix: bytes, revision: int, seconds: float) -> None:
         """Return when a key below ``prefix`` was written at ``revision`` or later, and in any case after ``seconds``.
 
-        It may return early, when a watch breaks or etcd has compacted that revision: look again.
+        It may return early, if a watch breaks or etcd has compacted that revision: read again.
         """
         until = time.monotonic() + seconds
         if not self._saw_put(prefix, revision, seconds):
@@ -75,9 +75,9 @@ class Etcd:
                 request_serializer=etcd_pb2.WatchRequest.SerializeToString,
                 response_deserializer=etcd_pb2.WatchResponse.FromString,
             )
-            # etcd goes on answering when the requests have ended: its JSON gateway lives by that
+            # etcd keeps answering after the request stream has ended: its JSON gateway depends on that
             call: Any = watch(iter((etcd_pb2.WatchRequest(create_request=create),)), timeout=seconds)
-        except ValueError:  # a channel that another thread closes at this moment
+        except ValueError:  # another thread is closing the channel
             return False
         try:
             for answer in call:

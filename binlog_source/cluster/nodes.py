@@ -1,7 +1,7 @@
-"""The node states of the standalone registry, with revisions, kept in a file when there is one.
+"""The node states of the standalone registry, with revisions, optionally kept in a file.
 
-Promises: revisions rise with every write and over restarts, also where there is no file: each life counts on from its own milliseconds since
-1970. So what a client knows of an earlier life is older than anything written in this one. Safe for many threads.
+Promises: revisions rise with every write and across restarts, even without a file: each run starts at the milliseconds since 1970.
+So a revision from an earlier run is lower than any of this one. Safe for many threads.
 """
 
 import json
@@ -16,7 +16,7 @@ _REVISION = "revision"
 
 
 class NodesClosed(Exception):
-    """The registry stops, and the wait with it."""
+    """The registry stops, which ends the wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class _Written:
 
 
 class Nodes:
-    """The node states, by kind and id. The file: per kind a list of Status objects, each with the ``revision`` it was written at."""
+    """The node states, by kind and id. The file has per kind a list of Status objects, each with the ``revision`` of its write."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
@@ -44,7 +44,7 @@ class Nodes:
             return self._after(kind, 0)
 
     def changes(self, kind: str, after: int, timeout: float) -> Listing:
-        """What ``Registry.changes`` says.
+        """See ``Registry.changes``.
 
         Raises:
             NodesClosed: ``close`` was called.

@@ -1,7 +1,7 @@
-"""The timestamp oracle: strictly increasing TSOs, also over restarts.
+"""The timestamp oracle: strictly increasing TSOs, also across restarts.
 
-Promises: what ``next`` gives is above every ts it or an earlier life on the same file gave, and above ``floor``. As PD does, it persists a
-high-water mark some seconds ahead and starts above it.
+Promises: ``next`` returns a ts above every one that it, or an earlier run on the same file, returned, and above ``floor``. Like PD, it
+persists a high-water mark some seconds ahead and starts above it.
 """
 
 import os
@@ -31,7 +31,7 @@ class Oracle:
         self._mark = 0
 
     def next(self, count: int = 1) -> int:
-        """The first of ``count`` timestamps in a row."""
+        """The first of ``count`` consecutive timestamps."""
         with self._lock:
             first = max(tso(self._clock_ms()), self._last + 1)
             self._last = first + count - 1
@@ -47,7 +47,7 @@ class Oracle:
             return int(text)
         except ValueError as error:
             raise ConfigError(
-                f"oracle file {self._path} holds no timestamp: {text!r}; write one above all that were given, or remove it"
+                f"oracle file {self._path} holds no timestamp: {text!r}; write a timestamp above all issued ones into it, or remove it"
             ) from error
 
     def _write_mark(self, path: Path, mark: int) -> None:

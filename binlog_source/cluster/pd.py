@@ -1,7 +1,7 @@
 """The registry in PD: node states in its embedded etcd, timestamps and cluster id from its own service (pump.md 1, pd.md).
 
-Promises: what ``binlog_source.cluster.registry.Registry`` says; the keys, the values and the way they are written are those of a real Pump. A value
-that is no node status is left out and logged once, so that one broken key stops nobody.
+Promises: those of ``binlog_source.cluster.registry.Registry``; the keys, the values and the way they are written are those of a real Pump.
+A value that is not a node status is left out and logged once, so that one broken key does not affect other nodes.
 """
 
 import json
@@ -42,11 +42,11 @@ class PdRegistry:
         return self._clock.cluster_id()
 
     def tso(self, count: int = 1) -> int:
-        """The first of ``count`` fresh timestamps in a row."""
+        """The first of ``count`` consecutive new timestamps."""
         return self._clock.next(count)
 
     def gc_safe_point(self) -> int:
-        """MVCC data up to this ts may be collected; the leader says."""
+        """MVCC data up to this ts may be collected, according to PD's leader."""
         request = pd_pb2.GetGCSafePointRequest(header=pd_pb2.RequestHeader(cluster_id=self.cluster_id()))
         answer = self._endpoints.ask("/pdpb.PD/GetGCSafePoint", request, pd_pb2.GetGCSafePointResponse)
         if answer.header.error.type:
@@ -60,8 +60,8 @@ class PdRegistry:
     def changes(self, kind: str, after: int, timeout: float) -> Listing:
         """The nodes of ``kind`` written after revision ``after``; see ``Registry``.
 
-        The state itself is read, not its history, so compaction loses nothing; a watch only says when to look. An ``after`` that this
-        etcd has yet to reach is of another one: all nodes.
+        The current state is read, not its history, so compaction loses nothing; a watch only triggers the read. An ``after`` above this
+        etcd's revision is from another etcd: all nodes are returned.
         """
         until, life = time.monotonic() + timeout, self._endpoints.life
         while True:
@@ -82,12 +82,12 @@ class PdRegistry:
         self._etcd.put(_ROOTS[kind] + status.node_id.encode(), status.to_json().encode())
 
     def tidb_status_ports(self) -> tuple[str, ...]:
-        """``ip:status_port`` of every TiDB server that runs now, ascending; none for a TiDB on a store of its own (pd.md)."""
+        """``ip:status_port`` of every running TiDB server, ascending; none for a TiDB on an embedded store (pd.md)."""
         found = self._etcd.below(_TIDB_SERVERS)
         return tuple(sorted({port for pair in found.pairs if (port := self._status_port(pair.key, pair.value, pair.mod_revision))}))
 
     def close(self) -> None:
-        """Give connections back; the next question opens them again."""
+        """Close the connections; the next request opens them again."""
         self._clock.close()
         self._endpoints.close()
 
@@ -111,7 +111,7 @@ class PdRegistry:
         return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
     def _tell(self, key: bytes, revision: int, error: Exception) -> None:
-        """Log what is wrong with a key, once for each value."""
+        """Log what is wrong with a key, once per value."""
         if self._told.get(key) != revision:
             self._told[key] = revision
             _log.warning("PD %s: key %s is left out: %s", self.url, key.decode(errors="replace"), error)

@@ -1,7 +1,7 @@
 """PD's timestamps, over one stream to its leader that is kept open (pd.md: ``Tso``).
 
-Promises: every timestamp is above all that PD gave before. When the stream breaks, or PD has another leader, the members are asked for the
-leader again and a new stream is opened, for ``REQUEST_SECONDS`` before it is an error. Safe for many threads, which take turns.
+Promises: every timestamp is above all that PD issued before. When the stream breaks, or PD has another leader, the members are asked for
+the leader again and a new stream is opened; after ``REQUEST_SECONDS`` of this it is an error. Safe for many threads; calls are serialized.
 """
 
 import queue
@@ -20,12 +20,12 @@ from schemas.proto import pd_pb2
 _MEMBERS = "/pdpb.PD/GetMembers"
 _TSO = "/pdpb.PD/Tso"
 _ANSWER_SECONDS = 3.0
-"""The time that an open stream has for one answer: short enough to try a second one before giving up."""
+"""Timeout of one answer on an open stream: short enough to try a second stream before giving up."""
 _PAUSE = 0.1
 
 
 class _Broken(Exception):
-    """The stream gives no answer; the text says why."""
+    """The stream does not answer; the text says why."""
 
 
 class PdClock:
@@ -38,7 +38,7 @@ class PdClock:
         self._cluster_id: int | None = None
 
     def cluster_id(self) -> int:
-        """The cluster's id, asked for once.
+        """The cluster's id, requested once.
 
         Raises:
             PumpUnavailable: no member answers.
@@ -48,11 +48,11 @@ class PdClock:
         return self._cluster_id or 0
 
     def next(self, count: int) -> int:
-        """The first of ``count`` timestamps in a row.
+        """The first of ``count`` consecutive timestamps.
 
         Raises:
             PumpUnavailable: no member answers, or they have no leader that does.
-            ProtocolViolation: PD gave another number of timestamps than was asked for, or not in a row.
+            ProtocolViolation: PD returned another number of timestamps than requested, or not consecutive ones.
         """
         with self._lock:
             until = time.monotonic() + REQUEST_SECONDS
@@ -61,14 +61,14 @@ class PdClock:
                     return _first(self._ask(count), count)
                 except _Broken as error:
                     self._drop()
-                    # a member that is cut off from the others may go on naming the leader of old
+                    # a member that is partitioned from the others may still name the former leader
                     self._endpoints.ask_another_first()
                     if time.monotonic() >= until:
                         raise self._endpoints.unavailable(f"no timestamps: {error}") from error
                     time.sleep(_PAUSE)
 
     def close(self) -> None:
-        """End the stream; the next question finds it ended and opens another one."""
+        """End the stream; the next request opens another one."""
         stream = self._stream
         if stream is not None:
             stream.close()
@@ -76,7 +76,7 @@ class PdClock:
     def _drop(self) -> None:
         if self._stream is not None:
             self._stream.close()
-            # whether its connection is still good is not known; others who use it have it opened anew
+            # its connection may be broken, too; other calls that use it open a new one
             self._endpoints.discard(self._stream.channel)
             self._stream = None
 
@@ -88,29 +88,29 @@ class PdClock:
     def _open(self) -> "_Stream":
         members = self._members()
         if not members.leader.client_urls:
-            raise _Broken("PD has no leader at this moment")
+            raise _Broken("PD has no leader at the moment")
         (address, *_) = addresses_of(members.leader.client_urls[0])
         try:
             return _Stream(self._endpoints.channel(address), members.header.cluster_id)
-        except ValueError as error:  # a channel that another thread closes at this moment
+        except ValueError as error:  # another thread is closing the channel
             raise _Broken(f"{address}: {error}") from error
 
     def _members(self) -> pd_pb2.GetMembersResponse:
         members = self._endpoints.ask(_MEMBERS, pd_pb2.GetMembersRequest(header=pd_pb2.RequestHeader()), pd_pb2.GetMembersResponse)
         if members.header.error.type:
-            raise self._endpoints.unavailable(f"it refuses to name its members: {members.header.error.message}")
+            raise self._endpoints.unavailable(f"GetMembers: {members.header.error.message}")
         if self._cluster_id is None:
             self._cluster_id = members.header.cluster_id
         elif self._cluster_id != members.header.cluster_id:
             raise ConfigError(
-                f"PD {self._endpoints.url} was of cluster {self._cluster_id} and is of cluster {members.header.cluster_id} now: "
+                f"PD {self._endpoints.url} belonged to cluster {self._cluster_id} and now belongs to cluster {members.header.cluster_id}: "
                 "give the URLs of one cluster's PD and start again"
             )
         return members
 
 
 class _Stream:
-    """One Tso call. A thread reads it, because waiting for an answer needs a limit and the call has none."""
+    """One Tso call. A thread reads it, because waiting for an answer needs a timeout and the call has none."""
 
     def __init__(self, channel: grpc.Channel, cluster_id: int) -> None:
         self.channel = channel
@@ -124,12 +124,12 @@ class _Stream:
         threading.Thread(target=self._read, name="pd timestamps", daemon=True).start()
 
     def ask(self, count: int) -> pd_pb2.TsoResponse:
-        """One request and its answer; ``_Broken`` when there is none, and the stream is of no use any more."""
+        """One request and its answer; ``_Broken`` if there is none: the stream must not be used any more."""
         self._requests.put(pd_pb2.TsoRequest(header=self._header, count=count))
         try:
             answer = self._answers.get(timeout=_ANSWER_SECONDS)
         except queue.Empty:
-            raise _Broken(f"the leader is silent for {_ANSWER_SECONDS:.0f} s") from None
+            raise _Broken(f"the leader did not answer for {_ANSWER_SECONDS:.0f} s") from None
         if isinstance(answer, str):
             raise _Broken(answer)
         if answer.header.error.type:
@@ -154,9 +154,9 @@ class _Stream:
 def _first(answer: pd_pb2.TsoResponse, count: int) -> int:
     stamp = answer.timestamp
     if answer.count != count:
-        raise ProtocolViolation(f"PD gave {answer.count} timestamps instead of {count}")
+        raise ProtocolViolation(f"PD returned {answer.count} timestamps instead of {count}")
     if stamp.suffix_bits and count > 1:
         raise ProtocolViolation(
-            f"PD gives no {count} timestamps in a row: it has Local TSO on ({stamp.suffix_bits} suffix bits); turn it off"
+            f"PD cannot issue {count} consecutive timestamps: Local TSO is enabled ({stamp.suffix_bits} suffix bits); disable it"
         )
     return tso(stamp.physical, stamp.logical) - count + 1

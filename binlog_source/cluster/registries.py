@@ -1,4 +1,4 @@
-"""Which registry a URL means: the standalone one (``http://``) or PD (``pd://``)."""
+"""The registry behind a URL: the standalone one (``http://``) or PD (``pd://``)."""
 
 from binlog_source.cluster.pd import PdRegistry
 from binlog_source.cluster.registry import Registry
@@ -9,10 +9,10 @@ PD_SCHEME = "pd://"
 
 
 def open_registry(url: str) -> Registry:
-    """The registry at ``http://host:port`` (standalone) or ``pd://host:port,host:port`` (PD); nothing is asked of it yet.
+    """The registry at ``http://host:port`` (standalone) or ``pd://host:port,host:port`` (PD); no request is sent yet.
 
     Raises:
-        ConfigError: the URL is of another form.
+        ConfigError: the URL has another form.
     """
     if url.startswith(PD_SCHEME):
         return PdRegistry(",".join(f"http://{address.strip()}" for address in url.removeprefix(PD_SCHEME).split(",") if address.strip()))

@@ -1,7 +1,7 @@
-"""What the registry knows of a Pump or Drainer: its Status, as the JSON of pump.md 1; and what a registry can be asked.
+"""What the registry stores of a Pump or Drainer: its Status, as the JSON of pump.md 1; and the requests that a registry answers.
 
-Promises: pure; ``to_json`` writes the fields in the order of a real node. ``Registry`` has two implementations, PD (``upstream/pd.py``) and the
-standalone one (``upstream/registry_client.py``); ``tests/contract`` holds both to what is said here.
+Promises: pure; ``to_json`` writes the fields in the order of a real node. ``Registry`` has two implementations, PD (``cluster/pd.py``) and
+the standalone one (``cluster/registry_client.py``); ``tests/contract`` checks both against this interface.
 """
 
 import enum
@@ -18,7 +18,7 @@ KINDS = (PUMPS, DRAINERS)
 
 
 class NodeState(enum.StrEnum):
-    """A node's state as it registers it."""
+    """The state that a node registers."""
 
     ONLINE = "online"
     PAUSING = "pausing"
@@ -60,7 +60,7 @@ class NodeStatus:
 
     @classmethod
     def from_dict(cls, data: Any) -> "NodeStatus":
-        """The inverse of ``to_dict``; what is missing is zero, what is wrong a ``ProtocolViolation``."""
+        """The inverse of ``to_dict``; missing fields are zero, invalid ones raise ``ProtocolViolation``."""
         try:
             return cls(
                 node_id=str(data["nodeId"]),
@@ -72,7 +72,7 @@ class NodeStatus:
                 labels={str(name): str(value) for name, value in ((data.get("label") or {}).get("labels") or {}).items()},
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ProtocolViolation(f"the registry holds no node status: {data!r} ({error})") from error
+            raise ProtocolViolation(f"the registry holds an invalid node status: {data!r} ({error})") from error
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "NodeStatus":
@@ -80,46 +80,46 @@ class NodeStatus:
         try:
             data = json.loads(text)
         except ValueError as error:
-            raise ProtocolViolation(f"the registry holds no node status: {text!r}") from error
+            raise ProtocolViolation(f"the registry holds an invalid node status: {text!r}") from error
         return cls.from_dict(data)
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Some nodes, by node id, and the registry's revision that they were read at."""
+    """Some nodes, by node id, and the registry's revision at which they were read."""
 
     nodes: tuple[NodeStatus, ...]
     revision: int
 
 
 class Registry(Protocol):
-    """The nodes of a cluster and its clock. Safe for many threads; whatever does not answer is a ``PumpUnavailable`` that names the URL."""
+    """The nodes of a cluster and its clock. Safe for many threads; raises ``PumpUnavailable``, with the URL, if it does not answer."""
 
     @property
     def url(self) -> str:
-        """Where it is, for messages."""
+        """Its URL, for messages."""
 
     def cluster_id(self) -> int:
         """The cluster's id."""
 
     def tso(self, count: int = 1) -> int:
-        """The first of ``count`` fresh timestamps in a row."""
+        """The first of ``count`` consecutive new timestamps."""
 
     def gc_safe_point(self) -> int:
-        """MVCC data of the cluster up to this ts may be collected; 0 = nothing was."""
+        """MVCC data of the cluster up to this ts may be collected; 0 = none."""
 
     def listing(self, kind: str) -> Listing:
         """Every node of ``kind`` (``pumps`` or ``drainers``) that ever registered."""
 
     def changes(self, kind: str, after: int, timeout: float) -> Listing:
-        """The nodes of ``kind`` written after revision ``after``, each as it is newest.
+        """The nodes of ``kind`` written after revision ``after``, each in its newest state.
 
-        Waits until there is one, or ``timeout`` seconds have passed: then ``nodes`` is empty. When the registry no longer knows what
-        happened since ``after`` it answers with all nodes. ``revision`` is what to ask on from.
+        Waits until there is one, or ``timeout`` seconds have passed: then ``nodes`` is empty. If the registry no longer has the changes
+        since ``after``, it returns all nodes. ``revision`` is the next call's ``after``.
         """
 
     def put_status(self, kind: str, status: NodeStatus) -> None:
         """Register a node; the last writer wins."""
 
     def close(self) -> None:
-        """Give connections back; the next question opens them again."""
+        """Close the connections; the next request opens them again."""

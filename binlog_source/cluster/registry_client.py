@@ -1,8 +1,8 @@
-"""The standalone registry and oracle over HTTP, as Pumps, the source and the loader use them.
+"""Client of the standalone registry and oracle, over HTTP.
 
-Promises: what ``binlog_source.cluster.registry.Registry`` says. One kept-alive connection per client, and one more for each call that waits for
-changes, so that a wait holds nobody up. A lost connection is opened again once per call; then ``PumpUnavailable`` says which URL did not
-answer.
+Promises: those of ``binlog_source.cluster.registry.Registry``. One keep-alive connection per client, and one more for each call that waits
+for changes, so that a wait blocks no other call. A lost connection is opened again once per call; then ``PumpUnavailable`` names the URL
+that did not answer.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ _FAILURES = (OSError, http.client.HTTPException)
 
 
 class RegistryClient:
-    """A client of ``http://host:port`` (``binlog_source/cluster/service.py``)."""
+    """A client of ``http://host:port`` (``binlog_source/cluster/cluster_service.py``)."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -43,7 +43,7 @@ class RegistryClient:
         return int(self._json("GET", "/cluster_id")["cluster_id"])
 
     def tso(self, count: int = 1) -> int:
-        """The first of ``count`` fresh timestamps in a row."""
+        """The first of ``count`` consecutive new timestamps."""
         return int(self._json("GET", f"/tso?count={count}")["ts"])
 
     def gc_safe_point(self) -> int:
@@ -73,14 +73,14 @@ class RegistryClient:
         self._request("PUT", f"/registry/{kind}/{quote(status.node_id, safe=':')}", status.to_json().encode())
 
     def mvcc(self, key: bytes) -> Any:
-        """What became of the transactions on a primary key (rows.md 9.3)."""
+        """The locks and write records of a primary key (rows.md 9.3)."""
         return self._json("GET", f"/mvcc/hex/{key.hex()}")
 
     def close(self) -> None:
-        """Give connections back, which ends every wait; the next question opens them again."""
+        """Close the connections, which ends every wait; the next request opens them again."""
         for waiting in tuple(self._waiting):
             if waiting.sock is not None:
-                # to close it would not wake the thread that reads from it
+                # close() would not wake the thread that reads from the socket
                 with contextlib.suppress(OSError):
                     waiting.sock.shutdown(socket.SHUT_RDWR)
         with self._lock:
@@ -102,7 +102,7 @@ class RegistryClient:
         return self._checked(path, status, answer)
 
     def _silent(self, error: Exception) -> PumpUnavailable:
-        return PumpUnavailable(f"registry {self._url} does not answer ({error}); is it running?")
+        return PumpUnavailable(f"registry {self._url} does not answer ({error}); check that it runs")
 
     def _checked(self, path: str, status: int, answer: bytes) -> bytes:
         if status != http.client.OK:
@@ -113,11 +113,11 @@ class RegistryClient:
         try:
             return json.loads(answer)
         except ValueError as error:
-            raise ProtocolViolation(f"registry {self._url}{path} answered no JSON: {answer[:200]!r}") from error
+            raise ProtocolViolation(f"registry {self._url}{path} did not answer with JSON: {answer[:200]!r}") from error
 
 
 def _exchange(connection: http.client.HTTPConnection, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
-    """One request and its answer; a connection that fails is closed, and opens again when it is used again."""
+    """One request and its answer; a connection that fails is closed, and opens again on its next use."""
     try:
         connection.request(method, path, body)
         response = connection.getresponse()
@@ -131,5 +131,5 @@ def _listing(data: Any) -> Listing:
     try:
         items, revision = tuple(data["nodes"]), int(data["revision"])
     except (KeyError, TypeError, ValueError) as error:
-        raise ProtocolViolation(f"the registry answered no listing: {data!r}") from error
+        raise ProtocolViolation(f"the registry did not answer with a listing: {data!r}") from error
     return Listing(tuple(NodeStatus.from_dict(item) for item in items), revision)

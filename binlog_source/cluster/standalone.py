@@ -1,8 +1,9 @@
-"""Registry and oracle (and a recorded DDL history) as a process of its own, for Pumps and Drainers without a PD.
+"""Registry and oracle (and a recorded DDL history) as a separate process, for Pumps and Drainers without a PD.
 
     python -m binlog_source.cluster.standalone --cluster-id 7 --data-dir var/registry [--history ddl_history.json.gz] [--floor TS]
 
-Promises: prints ``serving HOST:PORT`` once it answers; SIGTERM and Ctrl-C end it. Timestamps and node states outlive a restart on the same directory.
+Promises: prints ``serving HOST:PORT`` once it answers; SIGTERM and Ctrl-C end it. Timestamps and node states survive a restart on the
+same directory.
 """
 
 import argparse
@@ -15,8 +16,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from binlog_source.cluster.cluster_service import UpstreamService, no_history
 from binlog_source.cluster.oracle import Oracle
-from binlog_source.cluster.service import UpstreamService, no_history
 
 _LOOK_EVERY = 0.05
 
@@ -29,7 +30,7 @@ def recorded_history(path: Path) -> list[dict[str, Any]]:
 
 
 def until_signalled() -> Callable[[], None]:
-    """Listen to SIGTERM and SIGINT; what is given back waits for one. A handler may take no lock: the thread that it runs in may hold it."""
+    """Handle SIGTERM and SIGINT; the returned function waits for one. The handler takes no lock: the thread it interrupts may hold it."""
     heard: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, frame: heard.append(number))

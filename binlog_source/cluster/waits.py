@@ -1,8 +1,9 @@
-"""How long Prewrites have been seen to wait for their outcome: by the machine's own running time, never by a difference of clocks. Pure but for the readings.
+"""How long Prewrites have been observed waiting for their outcome: by the machine's monotonic clock, never as a difference of two clocks.
+Pure except for reading the clock.
 
-A start_ts is of PD's clock. Where that, or this machine's, is wrong, a transaction that has only just begun looks old; but nobody can have watched it for
-longer than it exists. So what absence proves (``mvcc.decide``) counts from when a Prewrite was first looked at, in readings of one clock: after a
-restart of the machine, or on another one, counting starts again.
+A start_ts comes from PD's clock. If that, or this machine's, is wrong, a transaction that has just begun looks old; but it cannot have been
+observed for longer than it has existed. So the time after which absence proves a rollback (``txn_outcome.decide``) counts from the first
+observation of a Prewrite, in readings of one clock: after a restart of the machine, or on another one, counting starts again.
 """
 
 import os
@@ -19,31 +20,31 @@ _NAMESPACE = "/proc/self/ns/time"
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a clock that only runs shows: its name, and milliseconds since some moment. Readings of one name may be subtracted."""
+    """A reading of a monotonic clock: its name, and milliseconds since some moment. Readings with the same name may be subtracted."""
 
     clock: str
     ms: int
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
-    """Since when each start_ts is seen to wait, by ``clock``."""
+class WaitingTimes:
+    """Since when each start_ts has been observed waiting, by ``clock``."""
 
     clock: str = ""
     since_ms: Mapping[int, int] = field(default_factory=dict)
 
-    def seen(self, start_ts: Iterable[int], now: Reading) -> "Waits":
-        """That ``start_ts`` wait now, and nothing else does."""
+    def seen(self, start_ts: Iterable[int], now: Reading) -> "WaitingTimes":
+        """The same after observing that exactly ``start_ts`` wait now."""
         known = self.since_ms if self.clock == now.clock else {}
-        return Waits(now.clock, {ts: known.get(ts, now.ms) for ts in start_ts})
+        return WaitingTimes(now.clock, {ts: known.get(ts, now.ms) for ts in start_ts})
 
     def waited_ms(self, start_ts: int, now: Reading) -> int:
-        """For how long ``start_ts`` has been seen to wait."""
+        """How long ``start_ts`` has been observed waiting, in milliseconds."""
         return now.ms - self.since_ms.get(start_ts, now.ms) if self.clock == now.clock else 0
 
 
 def running_time() -> Reading:
-    """What the clock of this machine shows, which all its processes share."""
+    """A reading of this machine's monotonic clock, which all its processes share."""
     return Reading(_clock(), time.monotonic_ns() // 1_000_000)
 
 
@@ -52,5 +53,5 @@ def _clock() -> str:
     try:
         return f"{_BOOT_ID.read_text().strip()} {os.readlink(_NAMESPACE)}"
     except OSError:
-        # nothing says so here: then it is this process's alone
+        # the machine's boot cannot be identified here: the name is valid in this process only
         return uuid.uuid4().hex

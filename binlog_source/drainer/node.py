@@ -1,11 +1,11 @@
-"""The Drainer as the cluster sees it: registered, and answering ``/binlog.Cistern/Notify`` (``Cistern`` is the Drainer's name on the wire).
+"""The Drainer as a node: it registers itself and answers ``/binlog.Cistern/Notify`` (``Cistern`` is the Drainer's name on the wire).
 
-A Pump that was offline notifies every online Drainer before it serves (pump.md 2.1). The answer says that this Drainer will not pass a
-commit_ts which that Pump will hold: the Pump is in the registry already, and the source reads the registry after the promises of a
-batch (``datasource._next_offset``). So all there is to do is to see that the registry answers, and knows the Pump's state.
+A Pump that was offline notifies every online Drainer before it serves (pump.md 2.1). The answer promises that this Drainer will not pass a
+commit_ts which that Pump will hold: the Pump is already in the registry, and the source reads the registry after the promises of a
+batch (``BinlogStreamReader._next_offset``). So the handler only checks that the Pumps' states can be read from the registry.
 
-Promises: registered ``online`` with the checkpoint as maxCommitTS from ``start`` on, renewed every ``HEARTBEAT`` seconds, ``paused`` after
-``stop``. A registry that is away is logged and tried again; replication does not depend on it here.
+Promises: registered as ``online`` with the checkpoint as maxCommitTS from ``start`` on, renewed every ``HEARTBEAT`` seconds, and as
+``paused`` after ``stop``. A registry that does not answer is logged and retried; replication does not depend on it here.
 """
 
 import logging
@@ -15,59 +15,59 @@ from collections.abc import Callable
 from binlog_source.cluster.advertise import advertised
 from binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, NodeStatus, Registry
 from binlog_source.rpc.calls import Methods, StreamCall
-from binlog_source.rpc.front import Front
 from binlog_source.rpc.grpc_message import UNKNOWN, Refusal
+from binlog_source.rpc.rpc_server import RpcServer
 from schemas.errors import ConfigError, ReplicationError
 
 HEARTBEAT = 2.0
 """Seconds between two registrations."""
 LEAVE_SECONDS = 3.0
-"""How long ``stop`` waits for the registry."""
+"""Seconds that ``stop`` waits for the registry."""
 _log = logging.getLogger(__name__)
 
 
-class Cistern:
-    """One Drainer's place in its cluster."""
+class DrainerNode:
+    """One Drainer's registration and its Notify service."""
 
     def __init__(self, registry: Registry, node_id: str, addr: str, advertise_addr: str, commit_ts: Callable[[], int]) -> None:
-        """``addr``: host:port to listen on, port 0 for any; ``commit_ts``: everything up to there is in the target."""
+        """``addr``: host:port to listen on, port 0 for any; ``commit_ts`` returns the ts up to which everything is in the target."""
         self._registry = registry
         self._node_id = node_id
         self._addr = addr
         self._advertise_addr = advertise_addr
         self._commit_ts = commit_ts
-        self._front = Front(f"Drainer {node_id}")
+        self._server = RpcServer(f"Drainer {node_id}")
         self.address = ""
-        """host:port that is registered, once it is started."""
+        """The registered host:port, once started."""
         self._stopped = threading.Event()
         self._heart = threading.Thread(target=self._beat, name=f"Drainer {node_id} heartbeat", daemon=True)
 
-    def start(self) -> "Cistern":
+    def start(self) -> "DrainerNode":
         """Serve and register.
 
         Raises:
-            ConfigError: the port is taken, or others could not reach the address.
+            ConfigError: the port is taken, or other nodes could not reach the address.
         """
-        self._front.bind(self._addr)
+        self._server.bind(self._addr)
         try:
-            self.address = advertised(self._addr, self._advertise_addr, self._front.port, self._registry.url)
+            self.address = advertised(self._addr, self._advertise_addr, self._server.port, self._registry.url)
         except ConfigError:
-            self._front.stop(0)
+            self._server.stop(0)
             raise
-        self._front.serve(Methods(stream={b"/binlog.Cistern/Notify": self._notify}))
+        self._server.serve(Methods(stream={b"/binlog.Cistern/Notify": self._notify}))
         self._register(NodeState.ONLINE)
         self._heart.start()
         return self
 
     def stop(self) -> None:
-        """Register as paused and stop serving. A registry that hangs is waited for only so long."""
+        """Register as paused and stop serving. Waits at most ``LEAVE_SECONDS`` for the registry."""
         self._stopped.set()
         leave = threading.Thread(target=self._leave, name=f"Drainer {self._node_id} leaves", daemon=True)
         leave.start()
         leave.join(LEAVE_SECONDS)
         if leave.is_alive():
             _log.warning("Drainer %s could not be registered as paused within %g s", self._node_id, LEAVE_SECONDS)
-        self._front.stop(1.0)
+        self._server.stop(1.0)
         self._registry.close()
 
     def _leave(self) -> None:
@@ -83,13 +83,13 @@ class Cistern:
             status = NodeStatus(self._node_id, self.address, state, self._commit_ts(), self._registry.tso())
             self._registry.put_status(DRAINERS, status)
         except ReplicationError as error:
-            _log.warning("Drainer %s is not registered as %s: %s", self._node_id, state.value, error)
+            _log.warning("Drainer %s could not be registered as %s: %s", self._node_id, state.value, error)
 
     def _notify(self, call: StreamCall) -> None:
         try:
             known = self._registry.listing(PUMPS).nodes
         except ReplicationError as error:
-            raise Refusal(UNKNOWN, f"Drainer {self._node_id} cannot read the Pumps: {error}") from error
+            raise Refusal(UNKNOWN, f"Drainer {self._node_id} cannot read the Pumps from the registry: {error}") from error
         _log.info("notified: the Pumps are %s", ", ".join(f"{pump.node_id} {pump.state.value}" for pump in known))
         call.start(())
         call.send([b""])

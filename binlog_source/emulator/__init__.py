@@ -1,1 +1,1 @@
-"""A TiDB for demo, tests and benchmarks: transactions, DDL, a workload, recorded cases and faults. Nothing of the product needs it."""
+"""An emulated TiDB for demo, tests and benchmarks: transactions, DDL, a workload, recorded cases and faults. Not part of the product."""

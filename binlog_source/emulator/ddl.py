@@ -1,54 +1,52 @@
-"""DDL jobs of the embedded upstream: what they change, the binlogs they write, what the history says of them.
+"""DDL jobs of the embedded upstream: what they change, the binlogs they write, their entries in the history.
 
-Promises: a job changes the tables, an ALTER state by state (``online``), and is *emitted*: its binlogs go through the Pumps like any transaction.
-``emit=False`` leaves that to the caller, so that rows of the new version can precede the binlog. The history shows a job ``history_lag`` seconds after.
+Promises: a job changes the tables, an ALTER state by state (``online``), and is *emitted*: its binlogs go through the Pumps like any
+transaction. ``emit=False`` leaves that to the caller, so that rows of the new version can precede the binlog. The history shows a job
+``history_lag`` seconds after it has finished.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from binlog_source.emulator import online, schema
 from binlog_source.emulator.online import Change, Step
 from binlog_source.emulator.schema import Column, Json, Table
 from binlog_source.emulator.tablestore import LiveTable
+from binlog_source.emulator.upstream_state import UpstreamState
 from schemas.ddl_tokens import quote_name
 from schemas.jobs import STATE_SYNCED, JobType
 from schemas.proto import binlog_pb2
 from schemas.tableinfo import PUBLIC
-
-if TYPE_CHECKING:
-    from binlog_source.emulator.upstream import Upstream
 
 STATE_ROLLBACK_DONE = 3
 STATE_CANCELLED = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class JobStage:
     """One schema version of a job."""
 
     apply: Callable[[], Json]
-    """Prepares the rows and gives the table's next info."""
+    """Prepares the rows and returns the table's next info."""
     live: LiveTable
     binlog: int | None
-    """Schema state of the binlog that is written with it."""
+    """Schema state of the binlog written with this stage; None = no binlog."""
     changes: tuple[int, ...]
-    """Which of the statement's changes take a step."""
+    """The numbers of the statement's changes that take a step."""
 
 
 @dataclass(slots=True)
 class Ddl:
-    """One job, the schema states it has still to go through, and the binlogs it has still to write."""
+    """One job, with the schema states and the binlogs that are still to come."""
 
-    upstream: "Upstream"
+    upstream: UpstreamState
     job: Json
     text: str
     """``ddl_query`` of its binlogs."""
     states: list[int]
     """Schema states of the binlogs that are due."""
-    stages: list[Stage] = field(default_factory=list)
+    stages: list[JobStage] = field(default_factory=list)
     """Schema versions to come."""
     versions: list[int] = field(default_factory=list)
     """Schema versions so far, one for each state."""
@@ -60,11 +58,11 @@ class Ddl:
 
     @property
     def done(self) -> bool:
-        """Every state is behind it."""
+        """Whether the job has passed every state."""
         return not self.stages
 
     def advance(self, *, emit: bool = True) -> int:
-        """Go to the next schema state; its version. The history shows the job after the last one."""
+        """Go to the next schema state and return its version. The history shows the job after the last state."""
         stage = self.stages.pop(0)
         with self.upstream.lock:
             store = self.upstream.store
@@ -85,13 +83,13 @@ class Ddl:
         return version
 
     def emit(self) -> "Ddl":
-        """Write the binlogs that are left."""
+        """Write the remaining binlogs."""
         while self.states:
             self.emit_next()
         return self
 
     def emit_next(self, *, rolled_back: bool = False) -> int:
-        """Write the next binlog; its commit_ts. ``rolled_back``: its transaction fails after the Prewrite, and the binlog is written again later."""
+        """Write the next binlog and return its commit_ts. ``rolled_back``: its transaction fails after the Prewrite; it is then retried."""
         state = self.states[0] if rolled_back else self.states.pop(0)
         upstream = self.upstream
         binlog = binlog_pb2.Binlog(
@@ -112,10 +110,10 @@ class Ddl:
         return binlog.commit_ts
 
 
-def _stages(live: LiveTable, changes: Sequence[Change]) -> list[Stage]:
-    """The states of a job: what can be rolled back, change by change; what cannot, at once; the rest."""
+def _stages(live: LiveTable, changes: Sequence[Change]) -> list[JobStage]:
+    """The stages of a job: what can be rolled back, change by change; what cannot, all at once; then the rest."""
 
-    def stage(steps: Sequence[tuple[int, Step]], binlog: int | None, backfill: bool = False) -> Stage:
+    def stage(steps: Sequence[tuple[int, Step]], binlog: int | None, backfill: bool = False) -> JobStage:
         def apply() -> Json:
             info = live.info
             for number, step in steps:
@@ -127,7 +125,7 @@ def _stages(live: LiveTable, changes: Sequence[Change]) -> list[Stage]:
                     live.conversions[_id_of(info, conversion.temporary)] = (_id_of(info, conversion.column), conversion.of)
             return info
 
-        return Stage(apply, live, binlog, tuple(number for number, _ in steps))
+        return JobStage(apply, live, binlog, tuple(number for number, _ in steps))
 
     steps = [stage([(n, step)], None) for n, change in enumerate(changes) for step in change.prepare]
     steps.append(stage([(n, change.switch) for n, change in enumerate(changes)], None, backfill=True))
@@ -140,28 +138,10 @@ def _id_of(info: Json, name: str) -> int:
     return next(int(c["id"]) for c in info["cols"] if c["name"]["O"] == name)
 
 
-class History:
-    """The jobs that ``/ddl/history`` shows."""
-
-    def __init__(self, lag: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self.lag = lag
-        self._clock = clock
-        self._jobs: list[tuple[float, Json]] = []
-
-    def add(self, job: Json) -> None:
-        """A job is finished; it shows after the lag."""
-        self._jobs.append((self._clock() + self.lag, job))
-
-    def visible(self) -> list[Json]:
-        """The jobs that show now."""
-        now = self._clock()
-        return [job for since, job in self._jobs if since <= now]
-
-
 class DdlRunner:
     """The DDL statements of an upstream. Every method returns the job; with ``emit=False`` its binlogs are still to be written."""
 
-    def __init__(self, upstream: "Upstream") -> None:
+    def __init__(self, upstream: UpstreamState) -> None:
         self._upstream = upstream
 
     def create_database(self, name: str, *, emit: bool = True) -> Ddl:
@@ -218,7 +198,7 @@ class DdlRunner:
         return self._finish(job, f"RENAME TABLE {q(old_db)}.{q(old_name)} TO {q(new_db)}.{q(new_name)};", emit)
 
     def add_column(self, qualified: str, column: Column, *, emit: bool = True) -> Ddl:
-        """ALTER TABLE … ADD COLUMN, as the last one."""
+        """ALTER TABLE … ADD COLUMN, as the last column."""
         return self.alter(qualified, online.add_column(column), emit=emit)
 
     def modify_column(self, qualified: str, column: Column, *, convert: Callable[[Any], Any] | None = None, emit: bool = True) -> Ddl:
@@ -237,7 +217,7 @@ class DdlRunner:
         return ddl
 
     def start(self, qualified: str, *changes: Change) -> Ddl:
-        """The same, to be taken from state to state with ``Ddl.advance``."""
+        """Like ``alter``, but ``Ddl.advance`` takes the job from state to state."""
         with self._upstream.lock:
             live = self._store.table(qualified)
             type_ = changes[0].type if len(changes) == 1 else JobType.MULTI_SCHEMA_CHANGE

@@ -1,6 +1,6 @@
-"""What became of the transactions, by primary key, as TiDB's ``/mvcc/hex`` tells it (rows.md 9.3).
+"""The outcomes of transactions by primary key, as TiDB's ``/mvcc/hex`` reports them (rows.md 9.3).
 
-Promises: safe for many threads; commits and rollbacks are final, and forgotten only by ``collect``, which forgets what TiKV's GC does.
+Promises: safe for many threads; commits and rollbacks are final, and removed only by ``collect``, which removes what TiKV's GC does.
 """
 
 import base64
@@ -18,19 +18,19 @@ class Mvcc:
         self._locks: dict[bytes, int] = {}
         self._writes: dict[bytes, list[dict[str, int]]] = {}
         self.safe_point = 0
-        """Versions that nobody at or above this ts sees are gone."""
+        """Versions that no read at or above this ts can see were collected."""
 
     def lock(self, key: bytes, start_ts: int) -> None:
-        """A transaction is in its prewrite."""
+        """Lock the key of a transaction that is in its prewrite."""
         with self._lock:
             self._locks[key] = start_ts
 
     def commit(self, key: bytes, start_ts: int, commit_ts: int) -> None:
-        """It committed."""
+        """Record a commit."""
         self._settle(key, {"start_ts": start_ts, "commit_ts": commit_ts})
 
     def roll_back(self, key: bytes, start_ts: int) -> None:
-        """It was rolled back."""
+        """Record a rollback."""
         self._settle(key, {"type": _ROLLBACK, "start_ts": start_ts, "commit_ts": start_ts})
 
     def _settle(self, key: bytes, write: dict[str, int]) -> None:
@@ -40,7 +40,7 @@ class Mvcc:
             self._writes.setdefault(key, []).insert(0, write)
 
     def collect(self, safe_point: int) -> None:
-        """MVCC GC: of each key's writes up to ``safe_point`` only the newest version stays, and no rollback."""
+        """MVCC GC: of each key's writes up to ``safe_point`` only the newest version is kept, and no rollback."""
         with self._lock:
             self.safe_point = max(self.safe_point, safe_point)
             for key, writes in self._writes.items():

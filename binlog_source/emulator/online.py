@@ -1,15 +1,16 @@
-"""Online schema changes of the embedded upstream: through which states a TiDB takes a column or an index, and what its rows hold meanwhile.
+"""Online schema changes of the embedded upstream: the states of a column or an index in TiDB, and what rows contain in each of them.
 
     ADD COLUMN, ADD INDEX     none -> delete-only -> write-only -> write-reorg | -> public
     MODIFY COLUMN with data   the same with a new column beside the old one    | -> the new one in the old one's place, under its own id
     MODIFY without, RENAME                                                     | -> at once
     DROP COLUMN, DROP INDEX                                                    | public -> write-only -> delete-only -> delete-reorg -> none
 
-Each arrow is a schema version of its own. What stands before the bar can be rolled back; the steps on the bar of a multi-schema change are one
-schema version together, those behind it follow one after the other, and the job's own version is the last of all (TiDB ``ddl/multi_schema_change.go``).
-Columns that are not public stand at the end of the list (rows.md 8). Inserts and updates hold public, write-only and write-reorg columns, deletes public ones.
+Each arrow is a schema version of its own. The steps before the bar can be rolled back; the steps at the bar of a multi-schema change are
+one schema version together, those after it follow one by one, and the job's own version is the last of all (TiDB
+``ddl/multi_schema_change.go``). Columns that are not public are at the end of the list (rows.md 8). Inserts and updates contain public,
+write-only and write-reorg columns, deletes only public ones.
 
-Promises: pure: a step makes a table info of a table info.
+Promises: pure: a step converts a table info to the next one.
 """
 
 from collections.abc import Callable, Mapping
@@ -35,15 +36,15 @@ class Change:
     type: JobType
     text: str
     prepare: tuple[Step, ...]
-    """Up to where the job can still be rolled back."""
+    """The steps that can be rolled back."""
     switch: Step
-    """The first step that cannot."""
+    """The first step that cannot be rolled back."""
     finish: tuple[Step, ...] = ()
     convert: "Conversion | None" = None
 
     @property
     def binlog_states(self) -> Mapping[int, int]:
-        """Schema states of the binlogs that a job of this change alone writes, by the number of the step that each goes with."""
+        """Schema states of the binlogs that a job with only this change writes, by the number of the step of each."""
         steps = len(self.prepare) + 1 + len(self.finish)
         if self.type == JobType.DROP_COLUMN:
             return {1: DELETE_ONLY, steps - 1: 0}
@@ -56,12 +57,12 @@ class Conversion:
 
     column: str
     temporary: str
-    """The new column's name until it takes the old one's place."""
+    """The new column's name until it replaces the old one."""
     of: Callable[[Any], Any]
 
 
 def add_column(column: Column, after: str | None = None) -> Change:
-    """ADD COLUMN, as the last one or ``after`` another (an empty name: first)."""
+    """ADD COLUMN, as the last column or ``after`` another (an empty name: first)."""
     place = "" if after is None else f" AFTER {quote_name(after)}" if after else " FIRST"
 
     def create(info: Json) -> Json:
@@ -78,7 +79,7 @@ def add_column(column: Column, after: str | None = None) -> Change:
 
 
 def drop_column(name: str) -> Change:
-    """DROP COLUMN; indexes of this column alone go with it, state by state."""
+    """DROP COLUMN; indexes with this column are dropped with it, state by state."""
 
     def gone(info: Json) -> Json:
         kept = [i for i in info["index_info"] or () if not _covers(i, name)]
@@ -184,7 +185,7 @@ def _covers(index: Json, name: str) -> bool:
 
 
 def _redefined(info: Json, old: str, column: Column) -> Json:
-    """The column under its id with another definition; what its old rows hold and its key flag stay."""
+    """The column with another definition, but the same id, origin default and key flag."""
     known = _column(info, old)
     fresh = schema.column_json(column, known["id"], known["offset"])
     fresh["origin_default"] = known["origin_default"]
@@ -193,7 +194,7 @@ def _redefined(info: Json, old: str, column: Column) -> Json:
 
 
 def _replaced(info: Json, old: str, fresh: Json) -> Json:
-    """Another column in the place of ``old``, in the indexes too."""
+    """``info`` with another column in the place of ``old``, also in the indexes."""
     indexes = []
     for index in info["index_info"] or ():
         parts = [{**p, "name": fresh["name"]} if p["name"]["O"] == old else p for p in index["idx_cols"]]

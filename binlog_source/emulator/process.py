@@ -1,6 +1,6 @@
-"""A Pump, or any server of ours that says ``serving HOST:PORT``, as a process of its own.
+"""A Pump, or any server of this project that prints ``serving HOST:PORT``, as a separate process.
 
-Promises: ``start`` returns when the server accepts calls, or raises ``PumpUnavailable`` with what it wrote to stderr. ``kill`` is ``kill -9``.
+Promises: ``start`` returns when the server accepts calls, or raises ``PumpUnavailable`` with its stderr. ``kill`` is ``kill -9``.
 ``start`` after ``kill`` or ``stop`` runs on the same data directory and the same port.
 """
 
@@ -32,11 +32,11 @@ class ServerProcess:
         self._command = command
         self._process: subprocess.Popen[bytes] | None = None
         self.address = ""
-        """host:port it serves at."""
+        """The host:port that it serves."""
 
     @property
     def pid(self) -> int:
-        """The process id, 0 when it does not run."""
+        """The process id, 0 if it does not run."""
         return self._process.pid if self._process is not None else 0
 
     @property
@@ -50,7 +50,7 @@ class ServerProcess:
         paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
         with tempfile.TemporaryFile() as errors:
-            # a session of its own: Ctrl-C on the terminal is for the job, which then stops its servers in order
+            # a separate session: Ctrl-C in the terminal must reach only the job, which then stops its servers in order
             self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, stderr=errors, env=environ, start_new_session=True)
             line = self._first_line(self._process)
             if not line.startswith(_SERVING):
@@ -71,13 +71,13 @@ class ServerProcess:
         return process.stdout.readline().decode(errors="replace")
 
     def kill(self) -> None:
-        """``kill -9``, and wait until it is gone."""
+        """``kill -9``, and wait until the process has ended."""
         if self._process is not None:
             self._process.kill()
             self._reap(self._process)
 
     def stop(self) -> None:
-        """SIGTERM, and wait; ``kill -9`` when it does not go."""
+        """SIGTERM, and wait; ``kill -9`` if it does not end."""
         if self._process is None:
             return
         self._process.send_signal(signal.SIGTERM)
@@ -88,7 +88,7 @@ class ServerProcess:
         self._reap(self._process)
 
     def wait(self, seconds: float) -> int:
-        """Wait until the process has ended by itself; its exit code. ``PumpUnavailable`` when it runs on for ``seconds``."""
+        """Wait until the process has ended by itself; its exit code. ``PumpUnavailable`` if it still runs after ``seconds``."""
         if self._process is None:
             return 0
         try:

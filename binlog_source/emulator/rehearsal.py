@@ -1,11 +1,11 @@
-"""Recorded cases, written again: complete Commits are split into the Prewrite and Commit that a TiDB wrote, and go through WriteBinlog.
+"""Replays recorded cases: complete Commits are split into the Prewrite and Commit that TiDB wrote, and sent through WriteBinlog.
 
     load      case directory -> RecordedCase
     schedule  RecordedCase -> one log per Pump, in the order to write; pure
     feed      logs -> Pumps, at once or at the recorded pace
 
-Promises: each Pump gets its own recording in its own order and ends past ``end_ts`` (a fake is appended where the recording stops earlier).
-The Pumps' own fake binlogs must be off until ``feed`` has ended: a fake of now would promise away what is still to come.
+Promises: each Pump gets its own recording in its own order and ends past ``end_ts`` (a fake is appended if the recording stops earlier).
+The Pumps' own fake binlogs must be off until ``feed`` has ended: with the current ts they would promise that no recorded binlog follows.
 """
 
 import gzip
@@ -41,7 +41,7 @@ class RecordedCase:
     databases: tuple[str, ...]
     tables: tuple[tuple[str, str], ...]
     pumps: tuple[tuple[bytes, ...], ...]
-    """Per Pump what it delivered: payloads of complete Commits and fakes, ascending."""
+    """Per Pump the payloads that it delivered, complete Commits and fakes, ascending."""
 
     @property
     def history(self) -> Path:
@@ -55,7 +55,7 @@ class RecordedCase:
 
 
 class Scheduled(NamedTuple):
-    """One record to write, due when the recorded clock shows ``ts``."""
+    """One record to write, due when the recorded clock reaches ``ts``."""
 
     ts: int
     payload: bytes
@@ -65,7 +65,7 @@ Log = tuple[Scheduled, ...]
 
 
 class FeedProgress(NamedTuple):
-    """How far the feeding is."""
+    """The progress of ``feed``."""
 
     written: int
     total: int
@@ -77,11 +77,11 @@ def load(case_dir: Path) -> RecordedCase:
     """Read a case as ``golden/README.md`` describes it."""
     facts = case_dir / "case.json"
     if not facts.is_file():
-        raise ConfigError(f"{case_dir} is no recorded case: it has no case.json")
+        raise ConfigError(f"{case_dir} is not a recorded case: it has no case.json")
     case = json.loads(facts.read_text())
     files = sorted(case_dir.glob("pump-*.binlogs.gz"))
     if not files:
-        raise ConfigError(f"{case_dir} is no recorded case: it has no pump-N.binlogs.gz")
+        raise ConfigError(f"{case_dir} is not a recorded case: it has no pump-N.binlogs.gz")
     return RecordedCase(
         directory=case_dir,
         cluster_id=int(case["cluster_id"]),
@@ -94,7 +94,7 @@ def load(case_dir: Path) -> RecordedCase:
 
 
 def delimited(data: bytes, origin: str) -> Iterator[bytes]:
-    """The payloads of (varint length, payload) repeated."""
+    """The payloads in a sequence of (varint length, payload)."""
     at = 0
     while at < len(data):
         length = shift = 0
@@ -106,13 +106,13 @@ def delimited(data: bytes, origin: str) -> Iterator[bytes]:
             if byte < 0x80:
                 break
         if at + length > len(data):
-            raise ConfigError(f"{origin} is cut short: a binlog of {length} bytes at offset {at}, {len(data) - at} are there")
+            raise ConfigError(f"{origin} is truncated: a binlog of {length} bytes at offset {at}, of which {len(data) - at} are there")
         yield data[at : at + length]
         at += length
 
 
 def split(payload: bytes) -> tuple[bytes, ...]:
-    """A complete Commit as Prewrite and Commit, as TiDB wrote them; a fake as it is."""
+    """A complete Commit as Prewrite and Commit, as TiDB wrote them; a fake unchanged."""
     complete = _parse(payload)
     if complete.tp != binlog_pb2.Commit:
         return (payload,)
@@ -148,7 +148,7 @@ def moved_back(log: Sequence[Scheduled], chance: random.Random, most: int) -> li
         is_prewrite = item.payload[:2] == b"\x08\x00"
         keyed.append((position - (chance.randint(0, most) + 0.5 if is_prewrite else 0), position, item))
     ordered = [item for _, _, item in sorted(keyed, key=lambda entry: entry[:2])]
-    # what was moved is due when the record behind it is
+    # a moved record is due no later than the records after it
     due = list(accumulate((item.ts for item in reversed(ordered)), min))[::-1]
     return [Scheduled(ts, item.payload) for ts, item in zip(due, ordered, strict=True)]
 
@@ -186,7 +186,7 @@ def feed(
 
 
 class _Lane:
-    """One Pump's log on its way: at most one batch under way, so that the order holds."""
+    """Writes one Pump's log: at most one batch is in flight, so that the order is kept."""
 
     def __init__(self, writer: PumpWriter, log: Log) -> None:
         self._writer = writer
@@ -197,7 +197,7 @@ class _Lane:
 
     @property
     def busy(self) -> bool:
-        """Whether anything is still to be written or to be acknowledged."""
+        """Whether anything is still to be written or acknowledged."""
         return self.done < len(self._log)
 
     @property
@@ -206,7 +206,7 @@ class _Lane:
         return self._log[self.done].ts - 1 if self.busy else self._log[-1].ts
 
     def advance(self, upto_ms: float | None) -> int:
-        """Finish the batch under way and start the next of what is due; how many records were acknowledged."""
+        """Finish the batch in flight and start the next one that is due; the number of records acknowledged."""
         before = self.done
         if self._under_way is not None:
             self._under_way.result()

@@ -20,7 +20,7 @@ Json = dict[str, Any]
 CHARSET = "utf8mb4"
 COLLATION = "utf8mb4_bin"
 DELETE_ONLY, WRITE_ONLY, WRITE_REORG, DELETE_REORG = 1, 2, 3, 4
-"""Schema states of columns and indexes on their way to ``PUBLIC`` or back."""
+"""Schema states of columns and indexes before ``PUBLIC`` and after."""
 WRITABLE = frozenset({PUBLIC, WRITE_ONLY, WRITE_REORG})
 """States of the columns that an INSERT writes."""
 
@@ -70,7 +70,7 @@ _INTEGERS = frozenset(ColumnType(n) for n in (1, 2, 3, 8, 9, 13, 16))
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column as a person would declare it."""
+    """One column, as declared in SQL."""
 
     name: str
     kind: str
@@ -78,7 +78,7 @@ class Column:
     not_null: bool = False
     default: str | int | float | None = None
     collate: str = ""
-    """Collation of a text; empty = the table's."""
+    """Collation of a text column; empty = the table's."""
 
     def text(self) -> str:
         """The column definition in TiDB's restored form."""
@@ -90,13 +90,13 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table as a person would declare it."""
+    """One table, as declared in SQL."""
 
     name: str
     columns: tuple[Column, ...]
     primary_key: tuple[str, ...] = ()
     clustered: bool = True
-    """False: the handle is ``_tidb_rowid`` though there is a primary key."""
+    """False: the handle is ``_tidb_rowid`` although there is a primary key."""
     unique: tuple[tuple[str, ...], ...] = ()
     """Unique keys; a column is ``c``, or ``c(3)`` for a prefix."""
 
@@ -112,7 +112,7 @@ class Table:
 
 
 def name_json(name: str) -> Json:
-    """A name in its two spellings."""
+    """A name as written and in lower case."""
     return {"O": name, "L": name.lower()}
 
 
@@ -148,7 +148,7 @@ def table_json(table: Table, table_id: int) -> Json:
 
 
 def column_json(column: Column, column_id: int, offset: int, *, added: bool = False) -> Json:
-    """One element of ``cols``; an ``added`` column remembers its default for the rows that are there already."""
+    """One element of ``cols``; an ``added`` column keeps its default for existing rows."""
     default = column.default if column.default is None or column.kind.startswith("bit") else str(column.default)
     return {
         "id": column_id,
@@ -226,7 +226,7 @@ def _part(part: str) -> re.Match[str]:
 
 
 def with_columns(info: Json, columns: Sequence[Json]) -> Json:
-    """``info`` with these columns, offsets and index columns set right."""
+    """``info`` with these columns, and the offsets of columns and index columns adjusted."""
     fresh = copy.deepcopy(info)
     fresh["cols"] = [{**column, "offset": offset} for offset, column in enumerate(columns)]
     offsets = {column["name"]["L"]: column["offset"] for column in fresh["cols"]}
@@ -238,7 +238,7 @@ def with_columns(info: Json, columns: Sequence[Json]) -> Json:
 
 
 def parsed(info: Json) -> TableInfo:
-    """The table info as every reader sees it."""
+    """The table info, parsed."""
     return TableInfo.from_json(info)
 
 
@@ -251,12 +251,12 @@ def _literal(value: str | int | float) -> str:
 
 
 def default_of(column: ColumnInfo) -> Any:
-    """What a row gets when an INSERT does not name the column."""
+    """The value of a column that an INSERT does not name."""
     return _value(column, column.default)
 
 
 def origin_of(column: ColumnInfo) -> Any:
-    """What a row holds that was written before the column existed."""
+    """The value of the column in a row that was written before the column existed."""
     return _value(column, column.origin_default)
 
 

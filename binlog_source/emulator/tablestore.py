@@ -1,7 +1,7 @@
-"""The present content of the embedded upstream: databases, tables with all their versions, rows by handle.
+"""The current content of the embedded upstream: databases, tables with all their versions, rows by handle.
 
-Promises: no IO. Not safe for threads by itself: ``Upstream`` holds its lock around every call. A row is a mapping column id -> value in the
-form of ``schemas.codec.rowwriter``; columns that a row lacks hold what they held when they were added.
+Promises: no IO. Not thread-safe by itself: ``Upstream`` holds its lock around every call. A row is a mapping column id -> value in the
+form of ``schemas.codec.rowwriter``; a column that a row lacks has its origin default.
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -19,7 +19,7 @@ Handle = Hashable
 
 
 class WriteConflict(ReplicationError):
-    """Another transaction has the row, or it is not as the caller thinks; begin again."""
+    """Another transaction has locked the row, or it is not as the caller expects; begin again."""
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class LiveTable:
     rows: dict[Handle, Row] = field(default_factory=dict)
     next_rowid: int = 1
     conversions: dict[int, tuple[int, Callable[[Any], Any]]] = field(default_factory=dict)
-    """Columns that a MODIFY COLUMN fills: id -> the id they are made of, and how."""
+    """Columns that a MODIFY COLUMN fills: id -> the id of the source column, and the conversion."""
 
     @property
     def name(self) -> str:
@@ -42,7 +42,7 @@ class LiveTable:
         return str(self.info["name"]["O"])
 
     def at(self, version: int) -> TableInfo:
-        """The table as a session of schema version ``version`` knows it."""
+        """The table as a session at schema version ``version`` sees it."""
         known = [info for since, info in self.versions if since <= version]
         if not known:
             raise WriteConflict(f"table {self.db}.{self.name} does not exist at schema version {version}")
@@ -56,7 +56,7 @@ class LiveTable:
         return full | dict(row)
 
     def converted(self, info: TableInfo, row: Row) -> dict[int, Any]:
-        """``row`` with what a MODIFY COLUMN under way makes of it, as a session that knows ``info`` writes it."""
+        """``row`` with the values of a MODIFY COLUMN in progress, as a session that sees ``info`` writes it."""
         making = {
             c.id: self.conversions[c.id]
             for c in info.columns
@@ -65,13 +65,13 @@ class LiveTable:
         return {**row, **{new: convert(row[old]) for new, (old, convert) in making.items()}}
 
     def backfill(self, column_id: int) -> None:
-        """Fill a column that a MODIFY COLUMN makes, in every row."""
+        """Fill the new column of a MODIFY COLUMN in every row."""
         old, convert = self.conversions[column_id]
         for handle, row in self.rows.items():
             self.rows[handle] = {**row, column_id: convert(self.completed(row)[old])}
 
     def new_handle(self, info: TableInfo, row: Row) -> Handle:
-        """The handle of a row that is inserted."""
+        """The handle of a row to insert."""
         if info.pk_is_handle:
             return int(row[info.handle_columns()[0].id])
         if info.is_common_handle:
@@ -81,7 +81,7 @@ class LiveTable:
 
 
 class TableStore:
-    """All databases and tables at the newest schema version, and the counters behind them."""
+    """All databases and tables at the newest schema version, and the counters for ids and versions."""
 
     def __init__(self) -> None:
         self.version = 1
@@ -89,7 +89,7 @@ class TableStore:
         self.databases: dict[str, int] = {}
         self.tables: dict[int, LiveTable] = {}
         self.row_locks: dict[tuple[int, Handle], int] = {}
-        """(table id, handle) -> start_ts of the transaction that has it."""
+        """(table id, handle) -> start_ts of the transaction that holds the lock."""
 
     def new_id(self) -> int:
         """A fresh id for a job, database or table."""
@@ -121,7 +121,7 @@ class TableStore:
         table.versions.append((version, schema.parsed(info)))
 
     def lock_row(self, table_id: int, handle: Handle, start_ts: int) -> None:
-        """Reserve a row for a transaction."""
+        """Lock a row for a transaction."""
         owner = self.row_locks.setdefault((table_id, handle), start_ts)
         if owner != start_ts:
             raise WriteConflict(f"row {handle!r} of table {table_id} is locked by transaction {owner}")

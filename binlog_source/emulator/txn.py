@@ -1,30 +1,29 @@
-"""One upstream transaction: rows changed, then Prewrite awaited, then committed with its outcome written in the background.
+"""One upstream transaction: row changes, a Prewrite whose answer is awaited, and a commit whose outcome is written in the background.
 
-Promises: the binlog is what a TiDB writes (rows.md 1): mutations by table in order of first touch, ``sequence`` in order of execution, a
-change of the handle as delete and insert. A refused Prewrite aborts. Nothing is visible to others before ``commit``.
+Promises: the binlog is what TiDB writes (rows.md 1): mutations by table in the order of their first change, ``sequence`` in the order of
+execution, a change of the handle as delete and insert. A refused Prewrite aborts the transaction. Nothing is visible to others before
+``commit``.
 """
 
 import struct
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from binlog_source.emulator import schema
 from binlog_source.emulator.tablestore import Handle, LiveTable, Row, WriteConflict, column_of
+from binlog_source.emulator.upstream_state import UpstreamState
 from schemas.codec.rowwriter import encode_delete, encode_insert, encode_update
 from schemas.errors import PumpUnavailable
 from schemas.proto import binlog_pb2
 from schemas.tableinfo import TableInfo
 
-if TYPE_CHECKING:
-    from binlog_source.emulator.upstream import Upstream
-
 _SIGN = 1 << 63
 
 
 class Txn:
-    """Made by ``Upstream.begin``; used by one thread."""
+    """Created by ``Upstream.begin``; used by one thread."""
 
-    def __init__(self, upstream: "Upstream", start_ts: int, schema_version: int) -> None:
+    def __init__(self, upstream: UpstreamState, start_ts: int, schema_version: int) -> None:
         self._upstream = upstream
         self.start_ts = start_ts
         self.schema_version = schema_version
@@ -35,7 +34,7 @@ class Txn:
         self._over = False
 
     def insert(self, table: str, values: Mapping[str, Any]) -> Handle:
-        """Insert a row; columns that are not named get their default. The new row's handle."""
+        """Insert a row and return its handle; columns that are not named get their default."""
         with self._upstream.lock:
             live, info = self._table(table)
             given = {column_of(info, name).id: value for name, value in values.items()}
@@ -46,7 +45,7 @@ class Txn:
             return handle
 
     def update(self, table: str, handle: Handle, values: Mapping[str, Any]) -> Handle:
-        """Change a row; its handle afterwards (another one when the clustered key changed)."""
+        """Change a row and return its new handle (another one if the clustered key changed)."""
         with self._upstream.lock:
             live, info = self._table(table)
             old = self._row(live, handle)
@@ -71,7 +70,7 @@ class Txn:
             self._delete(live, info, handle, self._row(live, handle))
 
     def prewrite(self) -> None:
-        """Write the Prewrite and wait until a Pump has it; ``PumpUnavailable`` aborts the transaction. ``commit`` does it when needed."""
+        """Write the Prewrite and wait until a Pump has it; ``PumpUnavailable`` aborts the transaction. ``commit`` calls it if needed."""
         if self._prewritten or not self._mutations:
             return
         upstream = self._upstream
@@ -88,7 +87,7 @@ class Txn:
         self._prewritten = True
 
     def commit(self, *, lose_outcome: bool = False) -> int:
-        """Commit; the commit_ts (0 when nothing was changed). ``lose_outcome``: no Commit record follows, as when a TiDB dies."""
+        """Commit and return the commit_ts (0 if nothing was changed). ``lose_outcome``: no Commit record follows, as when a TiDB dies."""
         self.prewrite()
         if not self._prewritten:
             self._end()
@@ -105,7 +104,7 @@ class Txn:
         return commit_ts
 
     def rollback(self, *, lose_outcome: bool = False) -> None:
-        """Give up. Before ``prewrite`` nothing is written, after it a Rollback (unless it is to be lost)."""
+        """Roll back. Before ``prewrite`` nothing is written, after it a Rollback (unless it is to be lost)."""
         if self._prewritten:
             self._upstream.mvcc.roll_back(self._prewrite_key, self.start_ts)
             if lose_outcome:
@@ -132,7 +131,7 @@ class Txn:
 
     def _table(self, qualified: str) -> tuple[LiveTable, TableInfo]:
         if self._over or self._prewritten:
-            raise WriteConflict(f"transaction {self.start_ts} takes no more changes")
+            raise WriteConflict(f"transaction {self.start_ts} accepts no more changes")
         live = self._upstream.store.table(qualified)
         return live, live.at(self.schema_version)
 
@@ -177,6 +176,6 @@ def _rowid(info: TableInfo, handle: Handle) -> int | None:
 
 
 def _record_key(table_id: int, handle: Handle) -> bytes:
-    """The key of a row (rows.md 9.1); a clustered key's values stand as text, which nobody reads."""
+    """The key of a row (rows.md 9.1); a clustered key's values are written as text, because nothing parses them."""
     tail = struct.pack(">Q", (handle + _SIGN) % (1 << 64)) if isinstance(handle, int) else repr(handle).encode()
     return b"t" + struct.pack(">Q", table_id + _SIGN) + b"_r" + tail

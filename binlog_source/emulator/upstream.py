@@ -1,31 +1,30 @@
-"""The embedded upstream: a small transactional table store that writes what a TiDB writes, through real gRPC, to its Pumps.
+"""The embedded upstream: a small transactional table store that writes what TiDB writes to its Pumps, over real gRPC.
 
     upstream = Upstream(PumpClient.fixed(["127.0.0.1:8250", "127.0.0.1:8251"], cluster_id=7))
     upstream.ddl.create_database("shop")
     upstream.ddl.create_table("shop", Table("item", (Column("id", "bigint"), Column("name", "varchar(20)")), ("id",)))
     txn = upstream.begin(); txn.insert("shop.item", {"id": 1, "name": "a"}); txn.commit()
 
-Promises: deterministic but for the timestamps; safe for many threads (one thread per transaction). Row locks are taken when a row is changed,
-and a second transaction that wants the row gets ``WriteConflict`` at once. Unique keys other than the handle are not checked.
+Promises: deterministic except for timestamps; safe for many threads (one thread per transaction). A row is locked when it is changed, and a
+second transaction that changes it gets ``WriteConflict`` at once. Unique keys other than the handle are not checked.
 """
 
-import threading
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from binlog_source.cluster.cluster_service import UpstreamService
 from binlog_source.cluster.oracle import Oracle
-from binlog_source.cluster.service import UpstreamService
-from binlog_source.emulator.ddl import DdlRunner, History
-from binlog_source.emulator.faults import NO_FAULTS, Faults, FaultyWriter
-from binlog_source.emulator.mvcc import Mvcc
-from binlog_source.emulator.tablestore import Handle, TableStore
+from binlog_source.emulator.commit_faults import NO_FAULTS, Faults
+from binlog_source.emulator.ddl import DdlRunner
+from binlog_source.emulator.tablestore import Handle
 from binlog_source.emulator.txn import Txn
+from binlog_source.emulator.upstream_state import UpstreamState
 from binlog_source.pump_client.protocol import BinlogClient
 
 
-class Upstream:
-    """One cluster with binlog on."""
+class Upstream(UpstreamState):
+    """One cluster with binlog enabled."""
 
     def __init__(
         self,
@@ -35,15 +34,9 @@ class Upstream:
         history_lag: float = 0.0,
         faults: Faults = NO_FAULTS,
     ) -> None:
-        """Takes ``client`` over: ``close`` closes it. ``history_lag``: seconds until a DDL job shows in the history."""
-        self.cluster_id = client.cluster_id
-        self.oracle = oracle or Oracle()
-        self.lock = threading.RLock()
-        self.store = TableStore()
-        self.mvcc = Mvcc()
-        self.history = History(history_lag)
+        """Takes ownership of ``client``: ``close`` closes it. ``history_lag``: seconds until the history shows a DDL job."""
+        super().__init__(client, oracle, history_lag, faults)
         self.ddl = DdlRunner(self)
-        self.pumps = FaultyWriter(client, faults)
 
     @property
     def schema_version(self) -> int:
@@ -51,11 +44,11 @@ class Upstream:
         return self.store.version
 
     def begin(self, schema_version: int | None = None) -> Txn:
-        """Begin a transaction, of a session that knows ``schema_version`` (default: the newest)."""
+        """Begin a transaction of a session at ``schema_version`` (default: the newest)."""
         return Txn(self, self.oracle.next(), schema_version or self.store.version)
 
     def rows(self, table: str) -> dict[Handle, dict[str, Any]]:
-        """The present content of ``db.table``: handle -> column name -> value, public columns only."""
+        """The current content of ``db.table``: handle -> column name -> value, public columns only."""
         with self.lock:
             live = self.store.table(table)
             columns = live.at(self.store.version).public_columns()
@@ -86,11 +79,11 @@ class Upstream:
         return service.start()
 
     def flush(self, timeout: float = 30.0) -> None:
-        """Wait until every Commit and Rollback has been written but those that are to be lost; ``timeout`` in seconds."""
+        """Wait until every Commit and Rollback is written, except those that are to be lost; ``timeout`` in seconds."""
         self.pumps.flush(timeout)
 
     def close(self) -> None:
-        """Stop writing; outcomes that no Pump took yet are lost."""
+        """Stop writing; outcomes that are not written yet are lost."""
         self.pumps.close()
 
     def __enter__(self) -> "Upstream":

@@ -1,4 +1,4 @@
-"""Random values for every type of column, and how a value is compared with its copy in a target.
+"""Random values for every column type, and how a value is compared with its copy in a target.
 
 Promises: pure; the same random source gives the same values. A value is in the form that ``schemas.codec.rowwriter`` takes.
 """
@@ -15,7 +15,7 @@ EVERY_TYPE = (
     "time(3)", "datetime", "timestamp(2)", "char(10)", "varchar(30)", "binary(8)", "varbinary(20)", "tinytext", "text", "mediumtext",
     "longtext", "tinyblob", "blob", "mediumblob", "longblob", "json", "enum('a','it''s')", "set('x','y','z')",
 )  # fmt: skip
-"""A column of every type that a TiDB has."""
+"""A column of every type that TiDB has."""
 _ALPHABET = string.ascii_letters + string.digits + " '\"\\%_\n\tàß語😀"
 INT_BITS: dict[int, int] = {
     ColumnType.TINYINT: 8,
@@ -40,7 +40,7 @@ def value_for(column: ColumnInfo, chance: random.Random) -> Any:
         case ColumnType.BIT:
             return chance.getrandbits(column.flen)
         case ColumnType.FLOAT:
-            # six digits: more a server does not show of a FLOAT
+            # six significant digits: a server shows no more of a FLOAT
             return chance.randint(-39_999, 39_999) / 4
         case ColumnType.DOUBLE:
             return chance.randint(-80_000, 80_000) / 8

@@ -1,10 +1,10 @@
-"""A mixed, seeded workload for the embedded upstream: what demo, lag benchmark and tests replicate.
+"""A mixed, seeded workload for the embedded upstream, for demo, lag benchmark and tests.
 
 Tables with an integer, an unsigned, a composite and a string clustered key, with unique keys, with a non-clustered key and without any
-key; inserts, updates (of keys too), deletes, transactions over several tables, rolled back ones; now and then a DDL.
+key; inserts, updates (of keys, too), deletes, transactions over several tables, rollbacks; occasionally a DDL.
 
-Promises: the same seed and the same counts give the same content, whatever the timing: each ``Lane`` draws from its own generator and
-touches only its own rows, and a DDL is drawn only between rounds, when every lane rests. No threads and no clock in here.
+Promises: the same seed and the same counts give the same content, whatever the timing: each ``WorkloadSession`` draws from its own
+generator and changes only its own rows, and DDLs run only between rounds, when every session is idle. No threads and no clock here.
 """
 
 import random
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from binlog_source.emulator.faults import Faults
+from binlog_source.emulator.commit_faults import Faults
 from binlog_source.emulator.schema import Column, Table
 from binlog_source.emulator.tablestore import Handle
 from binlog_source.emulator.txn import Txn
@@ -22,9 +22,9 @@ from schemas.tableinfo import ColumnInfo, TableInfo
 
 DATABASE = "demo"
 ARCHIVE = "demo_archive"
-"""Where renamed tables may go."""
+"""The database into which tables may be renamed."""
 PROBE = f"{DATABASE}.probe"
-"""Rows by which lag is measured: no lane writes here."""
+"""The table whose rows measure the lag: no session writes to it."""
 
 _ID = Column("id", "bigint", not_null=True)
 _PAYLOAD = (
@@ -58,7 +58,7 @@ _ADDED = (
     ("varchar(20)", None),
 )
 _CROWD = 50
-"""Values of the first column of a composite key."""
+"""Number of values of the first column of a composite key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,33 +67,33 @@ class WorkloadConfig:
 
     seed: int = 1
     rate: float = 200.0
-    """Transactions a second over all lanes; 0 = as fast as it goes."""
+    """Transactions per second over all sessions; 0 = as fast as possible."""
     lanes: int = 8
     """Concurrent transactions."""
     gather: float = 0.01
-    """Seconds in which Prewrites, and outcomes, gather to go to a Pump in one call."""
+    """Seconds for which Prewrites, and outcomes, are gathered to go to a Pump in one call."""
     write_timeout: float = 15.0
-    """Seconds that a Pump may take for an answer before another one is tried (``PumpClientSettings``)."""
+    """Seconds to wait for a Pump's answer before another one is tried (``PumpClientSettings``)."""
     ddl_every: int = 300
     """Transactions between two DDLs; 0 = no DDL after the first tables."""
     probe_interval: float = 0.1
     """Seconds between two probe rows; 0 = none."""
     lost_commits: float = 0.0
-    """Share of the Commits whose record is never sent (``faults.py``)."""
+    """Share of the Commits whose record is never sent (``commit_faults.py``)."""
     late_commits: float = 0.0
     """Share of the Commits whose record is sent late."""
     late_by: float = 1.0
-    """How late. Seconds."""
+    """Delay of a late Commit, in seconds."""
     duplicates: float = 0.0
-    """Share of the Prewrites that a second Pump gets too."""
+    """Share of the Prewrites that are also written to a second Pump."""
 
     def faults(self) -> Faults:
-        """What goes wrong on the way to the Pumps."""
+        """The faults to inject between upstream and Pumps."""
         return Faults(self.seed, self.lost_commits, self.late_commits, self.late_by, self.duplicates)
 
 
 def create_tables(upstream: Upstream) -> tuple[str, ...]:
-    """Make the databases and the tables; the names of those that lanes write to."""
+    """Create the databases and the tables; the names of the tables that sessions write to."""
     for database in (DATABASE, ARCHIVE):
         upstream.ddl.create_database(database)
     for table in (*_TABLES, _PROBE_TABLE):
@@ -103,14 +103,14 @@ def create_tables(upstream: Upstream) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """What a lane must know of a table to write to it."""
+    """What a session needs to know about a table to write to it."""
 
     columns: tuple[ColumnInfo, ...]
     keys: tuple[tuple[ColumnInfo, ...], ...]
     plain: tuple[ColumnInfo, ...]
     """The columns that are in no key."""
     carried: tuple[str, ...]
-    """The columns of unique keys that are not the handle."""
+    """The columns of unique keys that are not in the handle."""
 
     @classmethod
     def of(cls, info: TableInfo) -> "_Shape":
@@ -123,18 +123,18 @@ class _Shape:
 
 @dataclass(slots=True)
 class _Draft:
-    """Which of a lane's rows a transaction has taken, and which it will leave."""
+    """The rows that a transaction took from its session, and those that exist after its commit."""
 
     taken: list[tuple[str, Handle]] = field(default_factory=list)
     left: list[tuple[str, Handle]] = field(default_factory=list)
     changes: int = 0
 
 
-class Lane:
+class WorkloadSession:
     """One session of the upstream, with rows of its own; used by one thread at a time."""
 
     def __init__(self, upstream: Upstream, number: int, config: WorkloadConfig, tables: Sequence[str]) -> None:
-        """Lane ``number`` of ``config.lanes``, writing to ``tables``."""
+        """Session ``number`` of the ``config.lanes`` concurrent ones, writing to ``tables``."""
         self._upstream = upstream
         self._random = random.Random(f"{config.seed}/{number}")
         self._number, self._stride = number, config.lanes
@@ -160,19 +160,19 @@ class Lane:
         self.changes += draft.changes
 
     def added(self, table: str) -> None:
-        """There is a new table."""
+        """A table was created."""
         self._rows[table] = []
 
     def dropped(self, table: str) -> None:
-        """A table is gone."""
+        """A table was dropped."""
         del self._rows[table]
 
     def truncated(self, table: str) -> None:
-        """A table is empty."""
+        """A table was truncated."""
         self._rows[table] = []
 
     def renamed(self, old: str, new: str) -> None:
-        """A table has another name."""
+        """A table was renamed."""
         self._rows[new] = self._rows.pop(old)
 
     def _change(self, txn: Txn, draft: _Draft) -> None:
@@ -194,7 +194,7 @@ class Lane:
         values = txn_row(self._upstream, table, handle)
         txn.delete(table, handle)
         if action > 0.95:
-            # another row takes over the unique keys of the one that goes
+            # another row takes over the unique keys of the deleted one
             kept = {name: values[name] for name in shape.carried}
             draft.left.append((table, txn.insert(table, self._fresh_row(shape) | kept)))
 
@@ -223,7 +223,7 @@ class Lane:
         return row
 
     def _changed(self, shape: _Shape) -> dict[str, Any]:
-        """New values of some columns that are in no key; at times a new key too."""
+        """New values of some columns that are in no key; sometimes a new key, too."""
         chosen = self._random.sample(shape.plain, self._random.randint(min(1, len(shape.plain)), len(shape.plain)))
         values = {column.name: value_for(column, self._random) for column in chosen}
         if self._random.random() < 0.15:
@@ -253,16 +253,16 @@ def txn_row(upstream: Upstream, table: str, handle: Handle) -> dict[str, Any]:
 
 
 class DdlMix:
-    """Draws DDLs and tells the lanes what became of their tables. Call it only while every lane rests."""
+    """Draws DDLs and updates the sessions' tables accordingly. Call it only while every session is idle."""
 
-    def __init__(self, upstream: Upstream, lanes: Sequence[Lane], config: WorkloadConfig, tables: Sequence[str]) -> None:
-        """``tables`` may be altered; those it makes itself may also be truncated, renamed and dropped."""
+    def __init__(self, upstream: Upstream, lanes: Sequence[WorkloadSession], config: WorkloadConfig, tables: Sequence[str]) -> None:
+        """``tables`` may be altered; those created here may also be truncated, renamed and dropped."""
         self._upstream, self._lanes = upstream, lanes
         self._random = random.Random(f"{config.seed}/ddl")
         self._tables = list(tables)
         self._scratch: list[str] = []
         self._extra: dict[str, dict[str, str]] = {}
-        """Table -> the columns it was given here, with their types."""
+        """Table -> the columns added here, with their types."""
         self._drawn = 0
         self.done = 0
 
@@ -328,7 +328,7 @@ class DdlMix:
         del self._extra[table][name]
 
     def _modify_column(self) -> None:
-        """Widen a text column; make text of a number, which changes the data too."""
+        """Widen a text column, or convert a number to text, which changes the data, too."""
         table, name = self._some_extra()
         kind = self._extra[table][name]
         if kind in ("int", "bigint unsigned"):

@@ -1,9 +1,9 @@
-"""The workload with its whole upstream (oracle, registry, history, MVCC, tables) as a process of its own.
+"""The workload with its whole upstream (oracle, registry, history, MVCC, tables) as a separate process.
 
     python -m binlog_source.emulator.workload_process --data-dir DIR --cluster-id 7 [--rate 200] ...
 
 Promises: prints ``serving HOST:PORT`` before there is any Pump, so that Pumps can register there; ``open`` then finds them in the registry
-and makes the tables. Commands are POST requests of its HTTP service: ``open``, ``start``, ``stop``, ``status``, ``client``, ``tables``,
+and creates the tables. Commands are POST requests of its HTTP service: ``open``, ``start``, ``stop``, ``status``, ``client``, ``tables``,
 ``rows``, ``probes``; ``WorkloadProcess`` has a method for each. SIGTERM and Ctrl-C end it.
 """
 
@@ -23,37 +23,37 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
+from binlog_source.cluster.cluster_service import UpstreamService, nothing_known
 from binlog_source.cluster.oracle import Oracle
 from binlog_source.cluster.registry import PUMPS, NodeState
 from binlog_source.cluster.registry_client import RegistryClient
-from binlog_source.cluster.service import UpstreamService, nothing_known
 from binlog_source.cluster.standalone import until_signalled
 from binlog_source.emulator.process import ServerProcess
 from binlog_source.emulator.upstream import Upstream
 from binlog_source.emulator.values import comparable, form_of
-from binlog_source.emulator.workload import PROBE, DdlMix, Lane, WorkloadConfig, create_tables
+from binlog_source.emulator.workload import PROBE, DdlMix, WorkloadConfig, WorkloadSession, create_tables
 from binlog_source.pump_client.client import PumpClient
 from binlog_source.pump_client.settings import PumpClientSettings
-from binlog_source.pump_client.stats import Stats
+from binlog_source.pump_client.stats import ClientStats
 from schemas.errors import PumpUnavailable, ReplicationError
 
 _OPEN_TIMEOUT = 30.0
 _CALL_TIMEOUT = 120.0
 _ROUND_SECONDS = 1.0
-"""Length of a round where no DDL ends it."""
+"""Length of a round that no DDL ends."""
 
 
 class Host:
     """One upstream and the threads that write to it. ``open``, ``start`` and ``stop`` are called in this order, each once."""
 
     def __init__(self, oracle: Oracle, cluster_id: int, config: WorkloadConfig, data_dir: Path, addr: str = "127.0.0.1:0") -> None:
-        """Make the service; nothing is written before ``open``."""
+        """Create the service; nothing is written before ``open``."""
         self._config = config
         self._oracle = oracle
         self._upstream: Upstream | None = None
         self._client: PumpClient | None = None
         self._registry: RegistryClient | None = None
-        self._lanes: list[Lane] = []
+        self._lanes: list[WorkloadSession] = []
         self._ddl: DdlMix | None = None
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -79,23 +79,23 @@ class Host:
         )
 
     def open(self, pumps: int) -> dict[str, Any]:
-        """Wait for that many Pumps in the registry, then make the tables."""
+        """Wait for that many Pumps in the registry, then create the tables."""
         deadline = time.monotonic() + _OPEN_TIMEOUT
         while (online := self._online()) < pumps:
             if time.monotonic() > deadline:
-                raise PumpUnavailable(f"{online} of {pumps} Pumps registered within {_OPEN_TIMEOUT:g} s: do they run?")
+                raise PumpUnavailable(f"{online} of {pumps} Pumps registered within {_OPEN_TIMEOUT:g} s: check that they run")
             time.sleep(0.05)
         self._registry = registry = RegistryClient(self.service.url)
         settings = PumpClientSettings(self._config.write_timeout, gather=self._config.gather)
         self._client = client = PumpClient.from_registry(registry, settings)
         self._upstream = upstream = Upstream(client, oracle=self._oracle, faults=self._config.faults())
         tables = create_tables(upstream)
-        self._lanes = [Lane(upstream, number, self._config, tables) for number in range(self._config.lanes)]
+        self._lanes = [WorkloadSession(upstream, number, self._config, tables) for number in range(self._config.lanes)]
         self._ddl = DdlMix(upstream, self._lanes, self._config, tables)
         return self.status()
 
     def start(self) -> dict[str, Any]:
-        """Begin to write."""
+        """Start writing."""
         self._opened()
         self._threads = [threading.Thread(target=self._guarded, args=(self._write,), name="workload", daemon=True)]
         if self._config.probe_interval:
@@ -105,7 +105,7 @@ class Host:
         return self.status()
 
     def stop(self) -> dict[str, Any]:
-        """Write no more; everything is in the Pumps when it returns."""
+        """Stop writing; everything is in the Pumps when it returns."""
         self._stop.set()
         for thread in self._threads:
             thread.join()
@@ -113,20 +113,20 @@ class Host:
         return self.status()
 
     def status(self) -> dict[str, Any]:
-        """Counts, the newest commit_ts and what went wrong, if something did. ``Status`` on the other side."""
+        """Counters, a ts above everything written so far, and the failure, if any. ``Status`` on the client's side."""
         ddls = self._ddl.done if self._ddl is not None else 0
         return {
             "transactions": sum(lane.transactions for lane in self._lanes) + len(self._probes),
             "changes": sum(lane.changes for lane in self._lanes) + len(self._probes),
             "ddls": ddls,
-            # every record of this upstream, DDL binlogs too, lies below a ts that is given now
+            # every record written so far, DDL binlogs too, is below a ts issued now
             "upto_ts": self._oracle.next(),
             "failure": self._failure,
         }
 
     def client(self) -> dict[str, int]:
-        """What the Pump client has counted. ``Stats`` on the other side."""
-        return dataclasses.asdict(self._client.stats() if self._client is not None else Stats())
+        """The Pump client's counters. ``ClientStats`` on the client's side."""
+        return dataclasses.asdict(self._client.stats() if self._client is not None else ClientStats())
 
     def tables(self) -> dict[str, list[tuple[str, str]]]:
         """Every table: its columns in order, as (name, form)."""
@@ -144,7 +144,7 @@ class Host:
         return [[comparable(column, row[column.name]) for column in columns] for row in rows]
 
     def close(self) -> None:
-        """End threads and service."""
+        """Stop the threads and the service."""
         self._stop.set()
         for thread in self._threads:
             thread.join()
@@ -170,7 +170,7 @@ class Host:
             self._stop.set()
 
     def _write(self) -> None:
-        """Rounds of transactions by all lanes at once, with a DDL between two rounds."""
+        """Rounds of transactions by all sessions at once, with a DDL between two rounds."""
         config = self._config
         size = config.ddl_every or max(config.lanes, int((config.rate or 500) * _ROUND_SECONDS))
         share = max(1, size // config.lanes)
@@ -182,10 +182,10 @@ class Host:
                 list(pool.map(self._run_lane, self._lanes, starts, repeat(share), repeat(step)))
                 if config.ddl_every and self._ddl is not None and not self._stop.is_set():
                     self._ddl.step()
-                # a round that could not keep pace is not made up for at once
+                # after a slow round at most _ROUND_SECONDS are caught up
                 begin = max(begin + share * step, time.monotonic() - _ROUND_SECONDS)
 
-    def _run_lane(self, lane: Lane, begin: float, count: int, step: float) -> None:
+    def _run_lane(self, lane: WorkloadSession, begin: float, count: int, step: float) -> None:
         for number in range(count):
             self._stop.wait(max(0.0, begin + number * step - time.monotonic()))
             if self._stop.is_set():
@@ -204,14 +204,14 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Where a workload stands."""
+    """The progress of a workload."""
 
     transactions: int
     changes: int
     """Row changes in them."""
     ddls: int
     upto_ts: int
-    """A ts above everything that was written before the question."""
+    """A ts above everything written before the request."""
     failure: str
 
 
@@ -219,7 +219,7 @@ class WorkloadProcess(ServerProcess):
     """``python -m binlog_source.emulator.workload_process``, and its commands."""
 
     def __init__(self, data_dir: Path, cluster_id: int, config: WorkloadConfig) -> None:
-        """Described only; ``start`` (or ``with``) runs it."""
+        """Does not start the process; ``start`` (or ``with``) does."""
         flags = [f"--{field.name.replace('_', '-')}={getattr(config, field.name)}" for field in dataclasses.fields(config)]
         command = [sys.executable, "-m", __name__, f"--data-dir={data_dir}", f"--cluster-id={cluster_id}", *flags]
         super().__init__("workload", command)
@@ -230,27 +230,27 @@ class WorkloadProcess(ServerProcess):
         return f"http://{self.address}"
 
     def open(self, pumps: int) -> Status:
-        """Wait until that many Pumps have registered, then make the tables."""
+        """Wait until that many Pumps have registered, then create the tables."""
         return Status(**self._call("open", pumps=pumps))
 
     def begin(self) -> Status:
-        """Begin to write."""
+        """Start writing."""
         return Status(**self._call("start"))
 
     def end(self) -> Status:
-        """Write no more; everything is in the Pumps when it returns."""
+        """Stop writing; everything is in the Pumps when it returns."""
         return Status(**self._call("stop"))
 
     def status(self) -> Status:
-        """Where it stands; a workload that failed is raised."""
+        """Its progress; ``ReplicationError`` if the workload failed."""
         status = Status(**self._call("status"))
         if status.failure:
             raise ReplicationError(f"the workload ended early: {status.failure}")
         return status
 
-    def client(self) -> Stats:
-        """What its Pump client has counted."""
-        return Stats(**self._call("client"))
+    def client(self) -> ClientStats:
+        """The counters of its Pump client."""
+        return ClientStats(**self._call("client"))
 
     def tables(self) -> dict[str, list[tuple[str, str]]]:
         """Every table's columns as (name, form)."""
@@ -274,7 +274,7 @@ class WorkloadProcess(ServerProcess):
             with error:
                 raise ReplicationError(f"workload, {command}: {error.read().decode(errors='replace')}") from error
         except OSError as error:
-            raise ReplicationError(f"the workload at {self.url} does not answer ({error}); is its process alive?") from error
+            raise ReplicationError(f"the workload at {self.url} does not answer ({error}); check that its process runs") from error
 
 
 def _config_of(given: Mapping[str, Any]) -> WorkloadConfig:

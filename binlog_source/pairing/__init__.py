@@ -1,1 +1,1 @@
-"""Prewrites, Commits and Rollbacks become complete transactions, and what became of those whose outcome was lost."""
+"""Prewrites, Commits and Rollbacks become complete transactions; the outcomes of orphans are looked up."""

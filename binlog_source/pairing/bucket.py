@@ -1,6 +1,6 @@
-"""One bucket's batch: packed records and kept state in, packed transactions and new state out. The shell around ``pairing``.
+"""One bucket's batch: packed records and kept state in, packed transactions and new state out. Shell around ``transitions``, ``state``.
 
-Promises: nothing of Spark here. Pumps are told, and orphans asked about, before the new state is given back.
+Promises: does not use Spark. Outcomes are written to Pumps, and orphans looked up, before the new state is returned.
 """
 
 import logging
@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlog_source.cluster.roster import roster_of
+from binlog_source.cluster.discovery import discovery_of
 from binlog_source.cluster.waits import running_time
 from binlog_source.pairing.resolver import outcomes_of, tell
-from binlog_source.pairing.state import NOTHING, Bodies, Chunks, Index, pack, put_away, take_up, unpack, without_rows
-from binlog_source.pairing.transitions import RECORD, RELEASED, Settle, Span, StepResult, look_after, merged_payloads, step
+from binlog_source.pairing.state import NOTHING, Chunks, Index, PieceStore, pack, put_away, take_up, unpack, without_rows
+from binlog_source.pairing.transitions import RECORD, RELEASED, MissingOutcome, ResolvedSpan, StepResult, look_after, merged_payloads, step
 from binlog_source.source.late_commits import Asked, ask
 from binlog_source.source.pull import Endpoint
 from conf.model import PairConfig, SourceConfig
@@ -27,15 +27,15 @@ from schemas.packed import VALUE_BYTES, packed, unpacked
 from schemas.stages import RAW, TRANSACTION
 
 _AT_ONCE = 1
-"""A time that every watermark has passed."""
+"""A time, in ms, that every watermark has passed."""
 _SECOND = 1000
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Huge:
-    """A transaction in pieces that is due."""
+class LargeTransaction:
+    """A due transaction in pieces."""
 
     start_ts: int
     commit_ts: int
@@ -44,16 +44,16 @@ class Huge:
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """What a batch or a timer made of a bucket."""
+    """The result of a batch or a timer for one bucket."""
 
     state: bytes | None
     """``pairing.state.pack`` of the index; None when nothing is kept."""
     timer_ms: int
-    """When to look after the bucket, by the watermark; 0 = no timer is to be set beyond those that are."""
+    """When the bucket's next timer is to fire, by the watermark; 0 = no further timer is to be set."""
     transactions: tuple[bytes, ...] = ()
-    """Values of ``stages.TRANSACTIONS``, of some megabytes each."""
-    huge: tuple[Huge, ...] = ()
-    """Transactions that go out as well, by ``pieces_of``."""
+    """Values of ``stages.TRANSACTIONS``, some megabytes each."""
+    huge: tuple[LargeTransaction, ...] = ()
+    """Transactions to emit as well, through ``pieces_of``."""
 
 
 def pair_bucket(
@@ -61,15 +61,15 @@ def pair_bucket(
     rows: Iterable[bytes],
     stored: bytes | None,
     chunks: Chunks,
-    bodies: Bodies,
+    bodies: PieceStore,
     clock_ms: int,
     source: SourceConfig,
     pair: PairConfig,
 ) -> Paired:
-    """Pair the values ``rows`` (``stages.PACKED``) of one bucket, of which at least one holds a control row. ``clock_ms``: the watermark.
+    """Pair the values ``rows`` (``stages.PACKED``) of one bucket; at least one holds a control row. ``clock_ms``: the watermark.
 
     Raises:
-        ProtocolViolation: no control row, or a Commit whose Prewrite no Pump has any more.
+        ProtocolViolation: no control row, or no Pump has the Prewrite of a Commit.
     """
     table, arrived = _gathered(rows, bodies)
     controls = table.filter(pc.greater_equal(table.column("tp"), int(Op.RESOLVED)))
@@ -94,8 +94,8 @@ def pair_bucket(
     return Paired(_packed_index(after, wake_ms), timer_ms, tuple(_cut(pa.concat_tables(out))), huge)
 
 
-def pieces_of(huge: Iterable[Huge], bodies: Bodies) -> Iterator[bytes]:
-    """Values of ``stages.TRANSACTIONS``, a piece each; a body is gone once it was read."""
+def pieces_of(huge: Iterable[LargeTransaction], bodies: PieceStore) -> Iterator[bytes]:
+    """Values of ``stages.TRANSACTIONS``, one per piece; each piece is removed once it was read."""
     for found in huge:
         for first_seq in found.first_seqs:
             payload = pa.chunked_array([pa.array([bodies.get(found.start_ts, first_seq)], pa.large_binary())])
@@ -110,8 +110,8 @@ def pieces_of(huge: Iterable[Huge], bodies: Bodies) -> Iterator[bytes]:
             bodies.remove(found.start_ts, first_seq)
 
 
-def _gathered(values: Iterable[bytes], bodies: Bodies) -> tuple[pa.Table, dict[int, tuple[int, ...]]]:
-    """The rows of ``values``; and which pieces came among them, that are bodies now: of those there is one row, a Prewrite without its rows."""
+def _gathered(values: Iterable[bytes], bodies: PieceStore) -> tuple[pa.Table, dict[int, tuple[int, ...]]]:
+    """The rows of ``values``, and the pieces among them. Pieces go to ``bodies``; one row stands for them, a Prewrite without rows."""
     tables = [RAW.empty_table()]
     arrived: dict[int, tuple[int, ...]] = {}
     for value in values:
@@ -124,7 +124,7 @@ def _gathered(values: Iterable[bytes], bodies: Bodies) -> tuple[pa.Table, dict[i
     return pa.concat_tables(tables), arrived
 
 
-def _stubs(pieces: pa.Table, bodies: Bodies, arrived: dict[int, tuple[int, ...]]) -> pa.Table:
+def _stubs(pieces: pa.Table, bodies: PieceStore, arrived: dict[int, tuple[int, ...]]) -> pa.Table:
     stubs = []
     for row in pieces.to_pylist():
         start_ts, first_seq = row["start_ts"], row["first_seq"]
@@ -136,23 +136,25 @@ def _stubs(pieces: pa.Table, bodies: Bodies, arrived: dict[int, tuple[int, ...]]
 
 
 def _merged(known: Mapping[int, tuple[int, ...]], arrived: Mapping[int, tuple[int, ...]]) -> Mapping[int, tuple[int, ...]]:
-    """What bodies there are, with those that have come; a copy of a Prewrite has the same pieces."""
+    """The known pieces with those that arrived; a copy of a Prewrite has the same pieces."""
     return {**known, **{ts: tuple(sorted({*known.get(ts, ()), *seqs})) for ts, seqs in arrived.items()}} if arrived else known
 
 
-def _apart(released: pa.Table, bodies: Mapping[int, tuple[int, ...]]) -> tuple[pa.Table, tuple[Huge, ...]]:
-    """What is due, without the transactions in pieces; and those."""
+def _apart(released: pa.Table, bodies: Mapping[int, tuple[int, ...]]) -> tuple[pa.Table, tuple[LargeTransaction, ...]]:
+    """The due transactions that are not in pieces; and those that are."""
     if not bodies or not released.num_rows:
         return released, ()
     starts = released.column("start_ts").to_pylist()
     in_pieces = pa.array([ts in bodies for ts in starts])
     commits = released.column("commit_ts").to_pylist()
-    huge = tuple(Huge(ts, commit_ts, bodies[ts]) for ts, commit_ts in zip(starts, commits, strict=True) if ts in bodies)
+    huge = tuple(LargeTransaction(ts, commit_ts, bodies[ts]) for ts, commit_ts in zip(starts, commits, strict=True) if ts in bodies)
     return released.filter(pc.invert(in_pieces)), huge
 
 
-def _without_bodies(index: Index, known: pa.Table, records: pa.Table, kept: pa.Table, huge: Sequence[Huge], bodies: Bodies) -> Index:
-    """``index`` without the bodies that nobody will ask for: their transaction was judged, and its payload is kept no more."""
+def _without_bodies(
+    index: Index, known: pa.Table, records: pa.Table, kept: pa.Table, huge: Sequence[LargeTransaction], bodies: PieceStore
+) -> Index:
+    """``index`` without the pieces that are no longer needed: their transaction was judged, and its payload is not kept."""
     if not index.bodies:
         return index
     judged = {*known.column("start_ts").to_pylist(), *records.column("start_ts").to_pylist()} & set(index.bodies)
@@ -165,7 +167,7 @@ def _without_bodies(index: Index, known: pa.Table, records: pa.Table, kept: pa.T
 
 
 def look(stored: bytes | None, clock_ms: int, source: SourceConfig, pair: PairConfig) -> Paired:
-    """A timer has fired: ask about the orphans of a bucket, and tell Pumps what they wait for."""
+    """Handle a timer: look up the outcomes of a bucket's orphans, and write outcomes to the Pumps that wait for them."""
     if stored is None:
         return Paired(None, 0)
     index = unpack(stored)
@@ -187,7 +189,7 @@ def _packed_index(index: Index, wake_ms: int) -> bytes | None:
 
 
 def _wake(set_for: int, result: StepResult, clock_ms: int, ask_after_ms: int) -> int:
-    """When to look after the bucket, given that a timer is set for ``set_for`` (0 = none): never later than that."""
+    """When the next timer is to fire, given that one is set for ``set_for`` (0 = none): never later than that."""
     wanted = physical_ms(result.oldest_alone) + ask_after_ms if result.oldest_alone else 0
     if 0 < wanted <= clock_ms:
         wanted = clock_ms + _SECOND if set_for else _AT_ONCE
@@ -196,30 +198,30 @@ def _wake(set_for: int, result: StepResult, clock_ms: int, ask_after_ms: int) ->
 
 
 def _tell_news(before: Index, after: Index, source: SourceConfig) -> None:
-    """Outcomes that this batch brought are told at once: a Pump that waits for one may hold the watermark. A timer tells them again."""
+    """Write the outcomes of this batch to their Pumps at once: a Pump that waits for one may hold the watermark. A timer repeats it."""
     known = set(look_after(before.records, 0, 0).settles)
     news = [settle for settle in look_after(after.records, 0, 0).settles if settle not in known]
     if news:
         _tell(news, source)
 
 
-def _tell(settles: Sequence[Settle], source: SourceConfig) -> None:
-    """Tell the Pumps; what cannot be told now, because the registry is away, is told when orphans are looked after again."""
+def _tell(settles: Sequence[MissingOutcome], source: SourceConfig) -> None:
+    """Write outcomes to their Pumps. If the registry does not answer, they are written when the next timer fires."""
     try:
         tell(settles, _endpoints(source))
     except PumpUnavailable as error:
-        _log.warning("%d outcomes wait to be told to their Pumps: %s", len(settles), error)
+        _log.warning("%d outcomes are not written to their Pumps yet: %s", len(settles), error)
 
 
 def _cut(transactions: pa.Table) -> Iterator[bytes]:
-    """Values of about ``VALUE_BYTES``: what R held back for long comes out of a bucket all at once."""
+    """Values of about ``VALUE_BYTES``: a bucket may release at once all that R held back for long."""
     rows = max(1, transactions.num_rows * VALUE_BYTES // max(transactions.nbytes, 1))
     for start in range(0, transactions.num_rows, rows):
         yield packed(transactions.slice(start, rows).cast(TRANSACTION))
 
 
 def _late(result: StepResult, source: SourceConfig) -> Asked:
-    """What a Pump has whole of the Commits whose Prewrite is not in hand: it was rolled back before."""
+    """The due Commits without a Prewrite that a Pump has complete: their Prewrite was settled as rolled back before."""
     if not result.missing:
         return Asked((), {})
     try:
@@ -237,16 +239,16 @@ def _late_whole(late: Asked) -> list[pa.Table]:
     return [pa.Table.from_pylist(rows, schema=RELEASED)] if rows else []
 
 
-def _late_in_pieces(late: Asked, bodies: Bodies) -> tuple[Huge, ...]:
+def _late_in_pieces(late: Asked, bodies: PieceStore) -> tuple[LargeTransaction, ...]:
     huge = [found for found in late.found if len(found.pieces) > 1]
     for found in huge:
         for first_seq, payload in found.pieces.items():
             bodies.put(found.start_ts, first_seq, payload)
-    return tuple(Huge(found.start_ts, found.commit_ts, tuple(sorted(found.pieces))) for found in huge)
+    return tuple(LargeTransaction(found.start_ts, found.commit_ts, tuple(sorted(found.pieces))) for found in huge)
 
 
-def _losses(result: StepResult, late: Asked, span: Span, source: SourceConfig) -> list[pa.Table]:
-    """Commits without Prewrite: an error, or with ``failOnDataLoss=false`` a control row each."""
+def _losses(result: StepResult, late: Asked, span: ResolvedSpan, source: SourceConfig) -> list[pa.Table]:
+    """Commits without a Prewrite: an error, or with ``failOnDataLoss=false`` a control row each."""
     rows = []
     found = {transaction.start_ts for transaction in late.found}
     unasked = "".join(f"; Pump {pump} could not be asked: {why}" if pump else f"; {why}" for pump, why in late.failures.items())
@@ -254,8 +256,8 @@ def _losses(result: StepResult, late: Asked, span: Span, source: SourceConfig) -
         if start_ts in found:
             continue
         text = (
-            f"the Commit of start_ts {start_ts}, commit_ts {commit_ts} ({as_time(commit_ts)}) has no Prewrite in the log of any Pump that answers, "
-            f"though all Pumps promise that the span up to {span.upto_ts} is complete{unasked}"
+            f"the Commit of start_ts {start_ts}, commit_ts {commit_ts} ({as_time(commit_ts)}) has no Prewrite in the log of any Pump "
+            f"that answers, although all Pumps promise that the span up to {span.upto_ts} is complete{unasked}"
         )
         if source.fail_on_data_loss:
             raise ProtocolViolation(text + "; look for its Prewrite in the Pumps' logs, or set failOnDataLoss=false to go on without it")
@@ -264,35 +266,35 @@ def _losses(result: StepResult, late: Asked, span: Span, source: SourceConfig) -
     return [pa.Table.from_pylist(rows, schema=RELEASED)] if rows else []
 
 
-def _punctuation(controls: pa.Table, bucket: int) -> Span:
+def _punctuation(controls: pa.Table, bucket: int) -> ResolvedSpan:
     """The batch's span."""
     resolved = controls.filter(pc.equal(controls.column("tp"), int(Op.RESOLVED)))
     if not resolved.num_rows:
         raise ProtocolViolation(
-            f"bucket {bucket} got no control row in this batch: pairingBuckets must not change under one checkpoint directory"
+            f"bucket {bucket} received no control row in this batch: pairingBuckets must not change while a checkpoint directory is in use"
         )
-    return Span(resolved.column("start_ts")[0].as_py(), resolved.column("commit_ts")[0].as_py())
+    return ResolvedSpan(resolved.column("start_ts")[0].as_py(), resolved.column("commit_ts")[0].as_py())
 
 
-def _without_left_out(span: Span, controls: pa.Table) -> Span:
-    """The span that is due, where what committed at its beginning is to be left out (``framing.punctuation``)."""
+def _without_left_out(span: ResolvedSpan, controls: pa.Table) -> ResolvedSpan:
+    """The span without what is to be left out at its beginning (``framing.punctuation``)."""
     payloads = controls.filter(pc.equal(controls.column("tp"), int(Op.RESOLVED))).column("payload").to_pylist()
     return replace(span, after_ts=max([span.after_ts, *(int(payload) for payload in payloads if payload)]))
 
 
-def _passed_on(controls: pa.Table, span: Span) -> pa.Table:
-    """Bucket 0's control rows for the steps behind: one punctuation, and what was lost."""
+def _passed_on(controls: pa.Table, span: ResolvedSpan) -> pa.Table:
+    """Bucket 0's control rows for the following stages: one punctuation, and the losses."""
     lost = controls.filter(pc.equal(controls.column("tp"), int(Op.LOST))).select(RELEASED.names).cast(RELEASED)
     row = {"tp": int(Op.RESOLVED), "start_ts": span.after_ts, "commit_ts": span.upto_ts, "payload": None}
     return pa.concat_tables([lost, pa.Table.from_pylist([row], schema=RELEASED)])
 
 
 @lru_cache(maxsize=8)
-def _roster(source: SourceConfig) -> Any:
-    return roster_of(source)
+def _discovery(source: SourceConfig) -> Any:
+    return discovery_of(source)
 
 
 def _endpoints(source: SourceConfig) -> dict[str, Endpoint]:
-    roster = _roster(source)
-    cluster_id = roster.cluster_id()
-    return {pump: Endpoint(pump, address, cluster_id) for pump, address in roster.pumps().items()}
+    discovery = _discovery(source)
+    cluster_id = discovery.cluster_id()
+    return {pump: Endpoint(pump, address, cluster_id) for pump, address in discovery.pumps().items()}

@@ -1,11 +1,12 @@
 """Pairing as a Spark operator: one bucket's batch in, complete transactions out. Spark shell around ``pairing.bucket``.
 
-The state of a bucket is a value, ``pairing.state.pack`` of its index (absent when nothing is kept), a map of its chunks and one of the pieces of huge Prewrites. Each batch
-brings each bucket at least one control row, so each bucket is called once per batch, with its pieces in no promised order.
+The state of a bucket is a value, ``pairing.state.pack`` of its index (absent if nothing is kept), a map of its chunks, and a map of the
+pieces of huge Prewrites. Each batch has at least one control row for each bucket, so each bucket is called once per batch, with its values
+in any order.
 
-Time is the query's watermark (``stages.PACKED``, event_time). What has to be looked after when nothing more comes of it, orphans and Pumps
-that were not told, has an event-time timer. A timer fires in the first batch that runs once the watermark has passed it, after that batch's
-rows. Releases do not wait for it: they follow the punctuation, which comes a batch earlier.
+Time is the query's watermark (``stages.PACKED``, event_time). What must be done without further records, resolving orphans and writing
+outcomes to Pumps that lack them, has an event-time timer. A timer fires in the first batch that runs after the watermark has passed it,
+after that batch's rows. Releases do not wait for it: they follow the punctuation, which arrives a batch earlier.
 """
 
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessor, StatefulProcessorHandle, TimerValues, ValueState
 
-from conf import faults
+from conf import failpoints
 from conf.model import PairConfig, SourceConfig
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from binlog_source.pairing.state import Chunk
 
 _PIECE_BYTES = 16 << 20
-"""A chunk's value is stored in pieces of this size: one transaction may be bigger than any value should be."""
+"""A chunk's value is stored in pieces of this size: one transaction may be larger than a state value should be."""
 
 
 class PairProcessor(StatefulProcessor):
@@ -43,7 +44,7 @@ class PairProcessor(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: TimerValues) -> "Iterator[pd.DataFrame]":
         """One batch (``stages.PACKED``) of the bucket ``key``."""
-        # Not at module level: Spark also loads this in a process of its own, for whose end the query's start waits.
+        # Not at module level: Spark also loads this module in a separate process, and the query does not start before that ends.
         import pandas as pd
 
         from binlog_source.pairing.bucket import pair_bucket, pieces_of
@@ -52,12 +53,12 @@ class PairProcessor(StatefulProcessor):
         values = (value for piece in rows for value in piece["rows"])
         paired = pair_bucket(key[0], values, stored, self._chunks, self._bodies, clock_ms, self._source, self._pair)
         self._keep(stored, paired)
-        faults.point("pair-state")
+        failpoints.point("pair-state")
         for value in chain(paired.transactions, pieces_of(paired.huge, self._bodies)):
             yield pd.DataFrame({"transactions": [value]})
 
     def handleExpiredTimer(self, key: Any, timerValues: TimerValues, expiredTimerInfo: "ExpiredTimerInfo") -> "Iterator[pd.DataFrame]":
-        """The watermark has passed a bucket's timer."""
+        """Handle a timer that the watermark has passed."""
         from binlog_source.pairing.bucket import look
 
         stored = self._stored()
@@ -65,7 +66,7 @@ class PairProcessor(StatefulProcessor):
         return iter(())
 
     def _stored(self) -> bytes | None:
-        # Spark logs a warning for a value that is asked for and not there.
+        # Spark logs a warning when an absent value is read.
         found = self._index.get() if self._index.exists() else None
         return bytes(found[0]) if found is not None else None
 
@@ -80,29 +81,29 @@ class PairProcessor(StatefulProcessor):
 
 
 class StoredBodies:
-    """``pairing.state.Bodies`` in Spark's state store."""
+    """``pairing.state.PieceStore`` in Spark's state store."""
 
     def __init__(self, values: MapState) -> None:
         self._values = values
 
     def get(self, start_ts: int, first_seq: int) -> bytes:
-        """The payload of a piece that was put."""
+        """The payload of a stored piece."""
         from schemas.errors import Corruption
 
         found = self._values.getValue((start_ts, first_seq))
         if found is None:
             raise Corruption(
-                f"the pairing state in Spark's checkpoint lacks the piece from row change {first_seq} on of the transaction of start_ts {start_ts}; "
-                "delete Spark's checkpoint directory, the target knows where to resume"
+                f"the pairing state in Spark's checkpoint lacks the piece from row change {first_seq} on of start_ts {start_ts}; "
+                "delete Spark's checkpoint directory, the stream then resumes from the target's checkpoint"
             )
         return bytes(found[0])
 
     def put(self, start_ts: int, first_seq: int, payload: bytes) -> None:
-        """Keep a piece."""
+        """Store a piece."""
         self._values.updateValue((start_ts, first_seq), (payload,))
 
     def remove(self, start_ts: int, first_seq: int) -> None:
-        """Forget a piece."""
+        """Remove a piece."""
         self._values.removeKey((start_ts, first_seq))
 
 
@@ -113,16 +114,16 @@ class StoredChunks:
         self._pieces = pieces
 
     def get(self, chunk: "Chunk") -> bytes:
-        """The value of a chunk that was put."""
+        """The value of a stored chunk."""
         return b"".join(self._piece(chunk, piece) for piece in _pieces(chunk))
 
     def put(self, chunk: "Chunk", value: bytes) -> None:
-        """Keep a new chunk."""
+        """Store a new chunk."""
         for piece in _pieces(chunk):
             self._pieces.updateValue((chunk.number, piece), (value[piece * _PIECE_BYTES : (piece + 1) * _PIECE_BYTES],))
 
     def remove(self, chunk: "Chunk") -> None:
-        """Forget a chunk."""
+        """Remove a chunk."""
         for piece in _pieces(chunk):
             self._pieces.removeKey((chunk.number, piece))
 
@@ -133,7 +134,7 @@ class StoredChunks:
         if found is None:
             raise Corruption(
                 f"the pairing state in Spark's checkpoint lacks piece {piece} of chunk {chunk.number}; "
-                "delete Spark's checkpoint directory, the target knows where to resume"
+                "delete Spark's checkpoint directory, the stream then resumes from the target's checkpoint"
             )
         return bytes(found[0])
 

@@ -1,19 +1,19 @@
-"""What a pairing bucket keeps between batches, and where: a small index, and chunks. Pure but for the chunks it is given.
+"""What a pairing bucket keeps between batches, and where: a small index, and chunks. Pure except for access to the chunks.
 
-The *index* is one value, read and written by every batch that changes it. It holds the records that the next batch has to see
-(``pairing.KEPT``) and a line per chunk. Up to ``INDEX_BYTES`` of payloads stay in it, so that a stream without a hold has no chunks.
-What is more goes into *chunks* of about ``CHUNK_BYTES``, written once and read when they are wanted:
+The *index* is one value, read and written by every batch that changes it. It holds the records that the next batch needs
+(``transitions.KEPT``) and an entry per chunk. Up to ``INDEX_BYTES`` of payloads stay in it, so that a stream whose R is not held
+back has no chunks. Anything beyond that goes into *chunks* of about ``CHUNK_BYTES``, written once and read when needed:
 
-- *due* chunks hold closed transactions, ascending by ``due``. One is read when R reaches the first of them, and removed when R has
-  reached the last; what an earlier R has reached of it is passed over. So a batch that releases nothing only adds.
-- a *stash* holds the payloads of open Prewrites, whose records in the index name it (``stash``). It is read when their outcomes come, and
-  removed when nothing names it, or when most of it is no longer named: then the rest moves on, which the part that left has paid for.
+- *due* chunks hold closed transactions, ascending by ``due``. A chunk is read when R reaches its first transaction, and removed when R has
+  reached its last; those that R has reached before are skipped. So a batch that releases nothing only adds chunks.
+- a *stash* holds the payloads of open Prewrites, whose records in the index refer to it (``stash``). It is read when their outcomes arrive,
+  and removed when nothing refers to it, or to less than half of its rows: these are then kept elsewhere, at an amortized cost.
 
-A Prewrite too big for one value (``schemas.pieces``) is one small record here, without its rows. Its pieces are *bodies*, put where they are when they
-come and read one by one when it is released; the index knows which there are.
+A Prewrite too large for one value (``schemas.pieces``) is one small record here, without its rows. Its pieces are stored separately
+(``PieceStore``) as they arrive and read one by one when it is released; the index lists them (``bodies``).
 
-A Prewrite that comes without an outcome may be a copy of a transaction that is closed already: the due chunks that could hold it are
-looked through, once, and the outcome found there is kept beside it.
+A Prewrite that arrives without an outcome may be a copy of a transaction that is already closed: the due chunks that could hold that one
+are searched once, and the outcome found there is kept beside the copy.
 
 Form of the index (format version 2): an Arrow stream of the records; in its schema's metadata ``version``, ``next`` (the number of the next
 chunk), ``wake_ms``, ``chunks``, ``bodies`` and, where there are any, ``waits`` (JSON). A chunk: ``schemas.packed`` of records.
@@ -29,8 +29,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from binlog_source.cluster.waits import Waits
-from binlog_source.pairing.transitions import KEPT, Span
+from binlog_source.cluster.waits import WaitingTimes
+from binlog_source.pairing.transitions import KEPT, ResolvedSpan
 from schemas.errors import Corruption
 from schemas.events import BinlogType
 from schemas.packed import packed, unpacked
@@ -39,7 +39,7 @@ from schemas.wire import fields
 INDEX_BYTES = 256 << 10
 CHUNK_BYTES = 1 << 20
 _ROW_BYTES = 64
-"""What a record costs beside its payload, about."""
+"""Approximate size of a record without its payload."""
 _VERSION = b"2"
 _PREWRITE_VALUE = 5
 """Field ``Binlog.prewrite_value``."""
@@ -47,7 +47,7 @@ _PREWRITE_VALUE = 5
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The index's line about a chunk. ``last_due`` 0: a stash."""
+    """The index's entry for a chunk. ``last_due`` 0: a stash."""
 
     number: int
     stored: int
@@ -60,72 +60,72 @@ class Chunk:
     last_due: int = 0
 
     def may_hold(self, starts: NDArray[np.int64]) -> bool:
-        """Whether one of ``starts`` (ascending) can be of a transaction in it."""
+        """Whether one of ``starts`` (ascending) may be a transaction in it."""
         return bool(np.searchsorted(starts, self.low_start, "left") < np.searchsorted(starts, self.high_start, "right"))
 
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """A bucket's index. ``wake_ms``: for when a timer is set, by the stream's clock; 0 = for never."""
+    """A bucket's index. ``wake_ms``: when the timer that is set fires, by the watermark; 0 = no timer is set."""
 
     records: pa.Table
     chunks: tuple[Chunk, ...] = ()
     next_number: int = 1
     wake_ms: int = 0
     bodies: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    """start_ts of each Prewrite in pieces, and the ``first_seq`` of each piece, ascending."""
-    waits: Waits = Waits()
-    """Since when each orphan is looked after."""
+    """start_ts of each Prewrite in pieces -> the ``first_seq`` of each piece, ascending."""
+    waits: WaitingTimes = WaitingTimes()
+    """Since when each orphan has been observed waiting."""
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is kept, so that nothing needs to be stored."""
+        """Whether nothing needs to be stored."""
         return not (self.records.num_rows or self.chunks or self.wake_ms or self.bodies)
 
 
-class Bodies(Protocol):
-    """Where the pieces of huge Prewrites lie. A piece that is put again is the same."""
+class PieceStore(Protocol):
+    """Storage for the pieces of huge Prewrites. A piece that is put again has the same bytes."""
 
     def get(self, start_ts: int, first_seq: int) -> bytes:
-        """The payload of a piece that was put."""
+        """The payload of a stored piece."""
 
     def put(self, start_ts: int, first_seq: int, payload: bytes) -> None:
-        """Keep a piece."""
+        """Store a piece."""
 
     def remove(self, start_ts: int, first_seq: int) -> None:
-        """Forget a piece."""
+        """Remove a piece."""
 
 
 class Chunks(Protocol):
-    """Where chunks lie: Spark's state store, or a test's dict."""
+    """Storage for chunks: Spark's state store, or a dict in tests."""
 
     def get(self, chunk: Chunk) -> bytes:
-        """The value of a chunk that was put."""
+        """The value of a stored chunk."""
 
     def put(self, chunk: Chunk, value: bytes) -> None:
-        """Keep a new chunk."""
+        """Store a new chunk."""
 
     def remove(self, chunk: Chunk) -> None:
-        """Forget a chunk."""
+        """Remove a chunk."""
 
 
 @dataclass(frozen=True, slots=True)
-class Hand:
-    """What a step works on: ``records``, of which those of ``due`` chunks are there from R's last place to its new one, and the stashes read."""
+class WorkingSet:
+    """What a step works on: ``records``, with those of ``due`` chunks between the former and the new R; and the stashes read."""
 
     records: pa.Table
     due: tuple[tuple[Chunk, int], ...]
-    """Due chunks that were read, each with the first ``due`` beyond the new R in it, 0 = none."""
+    """Due chunks that were read, each with its first ``due`` beyond the new R; 0 = none."""
     stashes: frozenset[int]
 
 
 NOTHING = Index(KEPT.empty_table())
 
 
-def take_up(index: Index, chunks: Chunks, records: pa.Table, span: Span) -> Hand:
-    """What the step over ``span`` must see of what is kept, when ``records`` (``pairing.RECORD``) come."""
+def take_up(index: Index, chunks: Chunks, records: pa.Table, span: ResolvedSpan) -> WorkingSet:
+    """The kept records that the step over ``span`` needs when ``records`` (``transitions.RECORD``) arrive."""
     if not index.chunks:
-        return Hand(index.records, (), frozenset())
+        return WorkingSet(index.records, (), frozenset())
     lone = _lone_prewrites(index.records, records)
     tables, read = [], []
     for chunk in [chunk for chunk in index.chunks if chunk.last_due]:
@@ -141,11 +141,11 @@ def take_up(index: Index, chunks: Chunks, records: pa.Table, span: Span) -> Hand
         if may_hold:
             tables.append(_outcomes(table.slice(end), lone))
     there, stashes = _unstashed(index, chunks, records, span)
-    return Hand(pa.concat_tables([*tables, there]), tuple(read), stashes)
+    return WorkingSet(pa.concat_tables([*tables, there]), tuple(read), stashes)
 
 
-def put_away(index: Index, hand: Hand, kept: pa.Table, chunks: Chunks) -> Index:
-    """The index after a step that took up ``hand`` and keeps ``kept``; the chunks follow."""
+def put_away(index: Index, hand: WorkingSet, kept: pa.Table, chunks: Chunks) -> Index:
+    """The index after a step that worked on ``hand`` and keeps ``kept``; chunks are written and removed accordingly."""
     lines = {chunk.number: chunk for chunk in index.chunks}
     for chunk, next_due in hand.due:
         if next_due:
@@ -163,8 +163,8 @@ def put_away(index: Index, hand: Hand, kept: pa.Table, chunks: Chunks) -> Index:
     return replace(index, records=kept.combine_chunks(), chunks=tuple(lines.values()), next_number=writer.number)
 
 
-def _named(kept: pa.Table, hand: Hand, lines: dict[int, Chunk], chunks: Chunks) -> pa.Table:
-    """``kept`` with its payloads here, but for those that stay in a stash; stashes that are of no more use go."""
+def _named(kept: pa.Table, hand: WorkingSet, lines: dict[int, Chunk], chunks: Chunks) -> pa.Table:
+    """``kept`` with its payloads, except those that stay in a stash; stashes that are no longer worth keeping are removed."""
     stash, due = kept.column("stash").to_numpy(), kept.column("due").to_numpy()
     named = np.where(due == 0, stash, 0)
     numbers, counts = np.unique(named[named > 0], return_counts=True)
@@ -180,8 +180,8 @@ def _named(kept: pa.Table, hand: Hand, lines: dict[int, Chunk], chunks: Chunks) 
     return _with(kept, _bared(kept, bare), named)
 
 
-def _unstashed(index: Index, chunks: Chunks, records: pa.Table, span: Span) -> tuple[pa.Table, frozenset[int]]:
-    """The index's records, with their whole payloads where the step may need them, and the stashes that they came from."""
+def _unstashed(index: Index, chunks: Chunks, records: pa.Table, span: ResolvedSpan) -> tuple[pa.Table, frozenset[int]]:
+    """The index's records, with whole payloads where the step may need them, and the stashes that these came from."""
     there = index.records
     stash = there.column("stash").to_numpy()
     if not stash.any():
@@ -201,7 +201,7 @@ def _unstashed(index: Index, chunks: Chunks, records: pa.Table, span: Span) -> t
 
 
 def _lone_prewrites(there: pa.Table, records: pa.Table) -> NDArray[np.int64]:
-    """The start_ts of new Prewrites of which no outcome is in sight, ascending."""
+    """The start_ts of new Prewrites without an outcome in ``there`` or ``records``, ascending."""
     starts, tp = records.column("start_ts").to_numpy(), records.column("tp").to_numpy()
     settled = [starts[tp != BinlogType.PREWRITE], there.column("start_ts").to_numpy()[there.column("tp").to_numpy() != BinlogType.PREWRITE]]
     lone: NDArray[np.int64] = np.setdiff1d(starts[tp == BinlogType.PREWRITE], np.concatenate(settled))
@@ -216,21 +216,21 @@ def _outcomes(table: pa.Table, starts: NDArray[np.int64]) -> pa.Table:
 
 
 class _Writer:
-    """Writes new chunks and their lines."""
+    """Writes new chunks and their entries."""
 
     def __init__(self, chunks: Chunks, number: int, lines: dict[int, Chunk]) -> None:
         self.number = number
         self._chunks, self._lines = chunks, lines
 
     def due(self, closed: pa.Table) -> None:
-        """Closed transactions, ascending by due. One may lie in two chunks: they are wanted together."""
+        """Write closed transactions, ascending by due. One may span two chunks: both are due together."""
         closed = _with(closed, closed.column("payload"), np.zeros(closed.num_rows, np.int64))
         for part in _cut(closed):
             dues = part.column("due")
             self._put(part, dues[0].as_py(), dues[part.num_rows - 1].as_py())
 
     def stash(self, kept: pa.Table) -> pa.Table:
-        """Open records: their payloads go, unless they are in a stash; the records come back."""
+        """Write the payloads of open records that are in no stash yet; the records without them."""
         stash = kept.column("stash").to_numpy()
         moving = (stash == 0) & (kept.column("tp").to_numpy() == BinlogType.PREWRITE) & _lengths(kept).astype(bool)
         rows = np.flatnonzero(moving)
@@ -250,7 +250,7 @@ class _Writer:
 
 
 def _cut(table: pa.Table) -> Iterable[pa.Table]:
-    """Runs of rows of about ``CHUNK_BYTES``, one row at least."""
+    """Runs of rows of about ``CHUNK_BYTES``, at least one row each."""
     ends = np.cumsum(_lengths(table) + _ROW_BYTES)
     begin = 0
     while begin < table.num_rows:
@@ -261,7 +261,7 @@ def _cut(table: pa.Table) -> Iterable[pa.Table]:
 
 
 def without_rows(payload: bytes | pa.Buffer) -> bytes:
-    """A Prewrite without its ``prewrite_value``: what the resolver asks by, and little else. What does not parse stays as it is."""
+    """A Prewrite without its ``prewrite_value``: what the resolver needs, and little else. A payload that does not parse is unchanged."""
     view = memoryview(payload).cast("B")
     try:
         return b"".join(view[f.begin : f.end] for f in fields(view, 0, len(view)) if f.number != _PREWRITE_VALUE)
@@ -270,7 +270,7 @@ def without_rows(payload: bytes | pa.Buffer) -> bytes:
 
 
 def _bared(table: pa.Table, rows: NDArray[np.bool_]) -> pa.ChunkedArray:
-    """The payloads, without their rows where ``rows`` says so."""
+    """The payloads, without their row changes where ``rows`` is true."""
     payload = table.column("payload")
     if not rows.any():
         return payload
@@ -316,7 +316,7 @@ def unpack(blob: bytes) -> Index:
     """The inverse of ``pack``.
 
     Raises:
-        Corruption: the bytes are no index of this version.
+        Corruption: the bytes are not an index of this version.
     """
     try:
         with pa.ipc.open_stream(blob) as reader:
@@ -324,15 +324,16 @@ def unpack(blob: bytes) -> Index:
         metadata = table.schema.metadata or {}
         if metadata.get(b"version") != _VERSION:
             raise Corruption(
-                f"the pairing state in Spark's checkpoint has version {metadata.get(b'version')!r}, known is {_VERSION!r}; "
-                "delete Spark's checkpoint directory, the target knows where to resume"
+                f"the pairing state in Spark's checkpoint has version {metadata.get(b'version')!r}, supported is {_VERSION!r}; "
+                "delete Spark's checkpoint directory, the stream then resumes from the target's checkpoint"
             )
         chunks = tuple(Chunk(*line) for line in json.loads(metadata[b"chunks"]))
         bodies = {start_ts: tuple(first_seqs) for start_ts, first_seqs in json.loads(metadata[b"bodies"])}
         records = table.replace_schema_metadata(None).cast(KEPT)
         clock, since = json.loads(metadata.get(b"waits", b'["",[]]'))
-        return Index(records, chunks, int(metadata[b"next"]), int(metadata[b"wake_ms"]), bodies, Waits(str(clock), dict(since)))
+        return Index(records, chunks, int(metadata[b"next"]), int(metadata[b"wake_ms"]), bodies, WaitingTimes(str(clock), dict(since)))
     except (pa.ArrowInvalid, OSError, KeyError, ValueError, TypeError) as error:
         raise Corruption(
-            f"the pairing state in Spark's checkpoint does not parse ({error}); delete Spark's checkpoint directory, the target knows where to resume"
+            f"the pairing state in Spark's checkpoint does not parse ({error}); "
+            "delete Spark's checkpoint directory, the stream then resumes from the target's checkpoint"
         ) from error

@@ -1,25 +1,25 @@
 """Pairing: bare Prewrites, Commits and Rollbacks become complete transactions. Pure, columnar.
 
-One call of ``step`` is one micro-batch of one bucket. A transaction is known by its start_ts. What is kept between batches
-is a table of records (``KEPT``; ``pairing.state`` says where it lies); a batch adds its own, and every transaction is judged by what is there of it:
+One call of ``step`` is one micro-batch of one bucket. A transaction is identified by its start_ts. Between batches a table of records is
+kept (``KEPT``; stored by ``pairing.state``); a batch adds its own, and every transaction is judged by the records that are there:
 
-    P  a Prewrite is there (one copy per Pump it came from)     C  a Commit is there, at commit_ts c     R  a Rollback is there
+    P  a Prewrite (one copy per Pump that delivered it)     C  a Commit, at commit_ts c     R  a Rollback
 
-``TRANSITIONS`` says what becomes of it, by what is there and where c lies against the batch's span (after, upto]:
+``TRANSITIONS`` gives its fate, by these records and the position of c relative to the batch's span (after, upto]:
 
-- RELEASE  the transaction is complete and due: it goes out, its payload the Prewrite's with the Commit merged in.
-- WAIT     something is still to come: kept. A Prewrite alone that is old enough is an orphan: the resolver may be asked (``look_after``).
-- FORGET   nothing more can come of it: released before, rolled back, or older than where the stream began.
-- MISSING  the span is complete and the Prewrite is not here: it was rolled back before (``late_commits``), or a Pump broke its promise.
+- RELEASE  the transaction is complete and due: it is emitted; its payload is the Prewrite's with the Commit merged in.
+- WAIT     a record is missing, or c is not due yet: kept. A lone Prewrite that is old enough is an orphan to be resolved (``look_after``).
+- FORGET   it is finished: released before, rolled back, or committed before the stream began.
+- MISSING  the Commit is due and its Prewrite is not here: settled as rolled back before (``late_commits``), or a Pump broke its promise.
 
-A Prewrite that came twice, from two Pumps (a retry elsewhere), goes out once. The Pump without the outcome waits for it and
-holds its promise T below start_ts for ever, so it has to be told: ``look_after`` lists (Pump, start_ts, commit_ts or 0). A
-transaction stays known until each Pump that has its Prewrite has an outcome too. Any order of the records, any cut into
+A Prewrite delivered by two Pumps (a retry at another Pump) is emitted once. The Pump without the outcome waits for it and
+holds its promise T below start_ts forever, so the outcome must be written to it: ``look_after`` lists (Pump, start_ts, commit_ts or 0). A
+transaction is kept until each Pump that has its Prewrite has an outcome too. Any order of the records, any division into
 batches and any duplication gives the same released transactions in the same batch spans.
 
-A transaction may be judged in pieces. What has a Prewrite with its payload, an outcome, and no Pump left to tell, is *closed*: nothing
-is asked of it before R reaches its ``due``, so it may lie elsewhere until then. All that is not closed, and all that is due, is in hand.
-Pieces of one transaction have one commit_ts, so they are due together, and it goes out once.
+A transaction may be judged in parts. One with a Prewrite payload, an outcome, and no Pump that lacks the outcome is *closed*: it is not
+needed before R reaches its ``due``, so it may be stored elsewhere until then. A step sees all that is not closed and all that is due.
+The parts of one transaction have one commit_ts, so they are due together, and it is emitted once.
 """
 
 import enum
@@ -45,20 +45,20 @@ RECORD = pa.schema(
         pa.field("payload", pa.large_binary()),
     ]
 )
-"""One record of the log. ``payload`` is null where another copy of the Prewrite has it, or it is no longer needed."""
+"""One record of the log. ``payload`` is null if another copy of the Prewrite has it, or it is no longer needed."""
 
 KEPT = RECORD.append(pa.field("due", pa.int64(), nullable=False)).append(pa.field("stash", pa.int64(), nullable=False))
-"""A record between two batches. ``due``: R at which a closed transaction is wanted again, 0 = it is not closed.
+"""A record kept between two batches. ``due``: the R at which a closed transaction is needed again, 0 = not closed.
 ``stash``: 0, or the number of the chunk that holds the payload; then ``payload`` is the Prewrite without its rows (``pairing.state``)."""
 
 RELEASED = TRANSACTION.set(TRANSACTION.get_field_index("payload"), pa.field("payload", pa.large_binary()))
-"""``stages.TRANSACTION``, of any size."""
+"""``stages.TRANSACTION`` with payloads of any size."""
 
 
 _AGAIN_MS = 1000
 
 
-class Fate(enum.IntEnum):
+class PairFate(enum.IntEnum):
     """What becomes of a transaction in one step."""
 
     WAIT = 0
@@ -68,7 +68,7 @@ class Fate(enum.IntEnum):
 
 
 class When(enum.IntEnum):
-    """Where an outcome lies: a Commit's c against the span (after, upto]; a Rollback's start_ts against upto (never DUE)."""
+    """Where an outcome lies: a Commit's c relative to the span (after, upto]; a Rollback's start_ts relative to upto (never DUE)."""
 
     NONE = 0
     PAST = 1
@@ -76,33 +76,33 @@ class When(enum.IntEnum):
     AHEAD = 3
 
 
-TRANSITIONS: Mapping[tuple[bool, When, When], Fate] = {
-    # (Prewrite there, where the Commit lies, where the Rollback lies) -> fate
-    (True, When.NONE, When.NONE): Fate.WAIT,
-    (True, When.NONE, When.PAST): Fate.FORGET,
-    (True, When.NONE, When.AHEAD): Fate.WAIT,
-    (True, When.PAST, When.NONE): Fate.FORGET,
-    (True, When.PAST, When.PAST): Fate.FORGET,
-    (True, When.PAST, When.AHEAD): Fate.FORGET,
-    (True, When.DUE, When.NONE): Fate.RELEASE,
-    (True, When.DUE, When.PAST): Fate.RELEASE,
-    (True, When.DUE, When.AHEAD): Fate.RELEASE,
-    (True, When.AHEAD, When.NONE): Fate.WAIT,
-    (True, When.AHEAD, When.PAST): Fate.WAIT,
-    (True, When.AHEAD, When.AHEAD): Fate.WAIT,
-    (False, When.NONE, When.PAST): Fate.FORGET,
-    (False, When.NONE, When.AHEAD): Fate.WAIT,
-    (False, When.PAST, When.NONE): Fate.FORGET,
-    (False, When.PAST, When.PAST): Fate.FORGET,
-    (False, When.PAST, When.AHEAD): Fate.FORGET,
-    (False, When.DUE, When.NONE): Fate.MISSING,
-    (False, When.DUE, When.PAST): Fate.MISSING,
-    (False, When.DUE, When.AHEAD): Fate.MISSING,
-    (False, When.AHEAD, When.NONE): Fate.WAIT,
-    (False, When.AHEAD, When.PAST): Fate.WAIT,
-    (False, When.AHEAD, When.AHEAD): Fate.WAIT,
+TRANSITIONS: Mapping[tuple[bool, When, When], PairFate] = {
+    # (has a Prewrite, where the Commit lies, where the Rollback lies) -> fate
+    (True, When.NONE, When.NONE): PairFate.WAIT,
+    (True, When.NONE, When.PAST): PairFate.FORGET,
+    (True, When.NONE, When.AHEAD): PairFate.WAIT,
+    (True, When.PAST, When.NONE): PairFate.FORGET,
+    (True, When.PAST, When.PAST): PairFate.FORGET,
+    (True, When.PAST, When.AHEAD): PairFate.FORGET,
+    (True, When.DUE, When.NONE): PairFate.RELEASE,
+    (True, When.DUE, When.PAST): PairFate.RELEASE,
+    (True, When.DUE, When.AHEAD): PairFate.RELEASE,
+    (True, When.AHEAD, When.NONE): PairFate.WAIT,
+    (True, When.AHEAD, When.PAST): PairFate.WAIT,
+    (True, When.AHEAD, When.AHEAD): PairFate.WAIT,
+    (False, When.NONE, When.PAST): PairFate.FORGET,
+    (False, When.NONE, When.AHEAD): PairFate.WAIT,
+    (False, When.PAST, When.NONE): PairFate.FORGET,
+    (False, When.PAST, When.PAST): PairFate.FORGET,
+    (False, When.PAST, When.AHEAD): PairFate.FORGET,
+    (False, When.DUE, When.NONE): PairFate.MISSING,
+    (False, When.DUE, When.PAST): PairFate.MISSING,
+    (False, When.DUE, When.AHEAD): PairFate.MISSING,
+    (False, When.AHEAD, When.NONE): PairFate.WAIT,
+    (False, When.AHEAD, When.PAST): PairFate.WAIT,
+    (False, When.AHEAD, When.AHEAD): PairFate.WAIT,
 }
-"""A Commit wins over a Rollback, as in a real Pump. A Rollback is kept until R has passed its start_ts, for copies still on their way."""
+"""A Commit wins over a Rollback, as in a real Pump. A Rollback is kept until R has passed its start_ts, for copies that arrive later."""
 
 
 def _fate_table() -> NDArray[np.int8]:
@@ -116,7 +116,7 @@ _FATES = _fate_table()
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ResolvedSpan:
     """The punctuation of a batch: commit_ts in (after_ts, upto_ts] are due."""
 
     after_ts: int
@@ -124,8 +124,8 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Settle:
-    """An outcome that a Pump has not been told: it must be written to its log. ``commit_ts`` 0 = rolled back."""
+class MissingOutcome:
+    """An outcome that a Pump lacks: it must be written to its log. ``commit_ts`` 0 = rolled back."""
 
     pump: str
     start_ts: int
@@ -134,7 +134,7 @@ class Settle:
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """A Prewrite without outcome that is old enough to be asked about. ``age_ms`` by the stream's own clock."""
+    """A Prewrite without outcome that is old enough to be resolved. ``age_ms`` is by the watermark."""
 
     pump: str
     start_ts: int
@@ -144,31 +144,31 @@ class Orphan:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What one step gives: the records to keep, due transactions by commit_ts, and what is left to look after."""
+    """The result of one step: the records to keep, due transactions by commit_ts, and what is left to resolve."""
 
     kept: pa.Table
     """Schema ``KEPT``."""
     released: pa.Table
     """Schema ``RELEASED``; no punctuation in it."""
     missing: tuple[tuple[int, int], ...] = ()
-    """(start_ts, commit_ts) of due Commits whose Prewrite never came."""
+    """(start_ts, commit_ts) of due Commits without a Prewrite."""
     oldest_alone: int = 0
     """The lowest start_ts of a Prewrite without any outcome; 0 = there is none."""
     unsettled: bool = False
-    """Whether an outcome is known here that a Pump has not been told."""
+    """Whether a Pump lacks an outcome that is known here."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanting:
-    """What there is to look after, and when to look again (ms of the stream's clock, 0 = not for what is there now)."""
+class PendingWork:
+    """Outcomes to write, orphans to resolve, and when to look again (ms of the watermark, 0 = not needed)."""
 
-    settles: tuple[Settle, ...]
+    settles: tuple[MissingOutcome, ...]
     orphans: tuple[Orphan, ...]
     again_ms: int
 
 
-def step(known: pa.Table, records: pa.Table, span: Span) -> StepResult:
-    """One batch of one bucket: ``records`` (schema ``RECORD``, any order) come to what is in hand (``KEPT``), and ``span`` is due.
+def step(known: pa.Table, records: pa.Table, span: ResolvedSpan) -> StepResult:
+    """One batch of one bucket: ``records`` (schema ``RECORD``, any order) are added to ``known`` (``KEPT``), and ``span`` is due.
 
     Raises:
         ProtocolViolation: one start_ts has two different commit_ts.
@@ -182,32 +182,32 @@ def step(known: pa.Table, records: pa.Table, span: Span) -> StepResult:
 
 
 def fresh(records: pa.Table) -> pa.Table:
-    """``records`` (``RECORD``) as ``KEPT``: not closed, payloads here."""
+    """``records`` (``RECORD``) as ``KEPT``: not closed, with payloads."""
     nothing = pa.array(np.zeros(records.num_rows, np.int64))
     return records.append_column(KEPT.field("due"), nothing).append_column(KEPT.field("stash"), nothing)
 
 
-def look_after(known: pa.Table, clock_ms: int, ask_after_ms: int) -> Wanting:
-    """What ``known`` (schema ``KEPT``) wants when the stream's clock, the watermark, shows ``clock_ms``.
+def look_after(known: pa.Table, clock_ms: int, ask_after_ms: int) -> PendingWork:
+    """What ``known`` (schema ``KEPT``) needs when the watermark is at ``clock_ms``.
 
-    What is named once is named again every second, until a Pump's log tells the outcome.
+    Each item is listed again every second until the Pump's log contains the outcome.
     """
     if known.num_rows == 0:
-        return Wanting((), (), 0)
-    view = _Judged(known.combine_chunks(), Span(0, 0))
+        return PendingWork((), (), 0)
+    view = _Judged(known.combine_chunks(), ResolvedSpan(0, 0))
     settles, orphans = view.settles(), view.orphans(clock_ms, ask_after_ms)
     starts_ms = view.groups[view.waiting_alone] >> TSO_LOGICAL_BITS
     young = starts_ms[clock_ms - starts_ms < ask_after_ms]
     moments = [int(young.min()) + ask_after_ms] if len(young) else []
     if settles or orphans:
         moments.append(clock_ms + _AGAIN_MS)
-    return Wanting(settles, orphans, min(moments, default=0))
+    return PendingWork(settles, orphans, min(moments, default=0))
 
 
 class _Judged:
-    """The records of a step, grouped by start_ts, each group with its fate."""
+    """The records of a step, grouped by start_ts, with the fate of each group."""
 
-    def __init__(self, table: pa.Table, span: Span) -> None:
+    def __init__(self, table: pa.Table, span: ResolvedSpan) -> None:
         self.table = table
         start_ts = _numbers(table, "start_ts")
         self.commit_ts = _numbers(table, "commit_ts")
@@ -227,14 +227,14 @@ class _Judged:
         undone[has_rollback] = When.PAST
         undone[has_rollback & (self.groups > span.upto_ts)] = When.AHEAD
         fates = _FATES[has_prewrite.astype(np.int8), when, undone]
-        self.released_groups = fates == Fate.RELEASE
-        self.missing_groups = fates == Fate.MISSING
+        self.released_groups = fates == PairFate.RELEASE
+        self.missing_groups = fates == PairFate.MISSING
         has_outcome = (self.commits > 0) | has_rollback
         self.waiting_alone = has_prewrite & ~has_outcome
         self.unsettled_rows = self._unsettled(is_commit | is_rollback) & has_outcome[self.of]
         unsettled_groups = self._any(self.unsettled_rows)
-        self.kept_groups = (fates == Fate.WAIT) | unsettled_groups
-        self.payload_needed = fates == Fate.WAIT
+        self.kept_groups = (fates == PairFate.WAIT) | unsettled_groups
+        self.payload_needed = fates == PairFate.WAIT
         closed = self.payload_needed & has_prewrite & has_outcome & ~unsettled_groups
         self.dues = np.where(closed, np.where(self.commits > 0, self.commits, self.groups), 0)
 
@@ -244,7 +244,7 @@ class _Judged:
         return found
 
     def _commits(self, is_commit: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Each group's commit_ts, 0 where no Commit is there."""
+        """Each group's commit_ts, 0 without a Commit."""
         rows = np.flatnonzero(is_commit)
         commits = np.zeros(len(self.groups), np.int64)
         commits[self.of[rows]] = self.commit_ts[rows]
@@ -260,7 +260,7 @@ class _Judged:
         return commits
 
     def _unsettled(self, is_outcome: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Prewrites whose own Pump has no outcome for them."""
+        """Rows of Prewrites whose own Pump has no outcome for them."""
         pumps = pc.dictionary_encode(self.table.column("pump").combine_chunks())
         codes: NDArray[np.int64] = pumps.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         keys = self.of * len(pumps.dictionary) + codes
@@ -270,7 +270,7 @@ class _Judged:
         return unsettled
 
     def _first_prewrites(self, groups: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """For each group in ``groups`` that has Prewrites: the row of the one that carries the payload."""
+        """For each group in ``groups`` with a Prewrite payload: the row of the first Prewrite that has it."""
         has_payload = self.table.column("payload").combine_chunks().is_valid().to_numpy(zero_copy_only=False)
         rows = np.flatnonzero(self.is_prewrite & has_payload & groups[self.of])
         first = np.full(len(self.groups), -1, np.int64)
@@ -296,7 +296,7 @@ class _Judged:
         return pa.table(columns, schema=RELEASED)
 
     def kept(self) -> pa.Table:
-        """The records that stay: of waiting transactions, and of those that some Pump has not been told of."""
+        """The records to keep: of waiting transactions, and of those whose outcome some Pump lacks."""
         if not self.kept_groups.any():
             return KEPT.empty_table()
         rows = np.flatnonzero(self.kept_groups[self.of])
@@ -311,11 +311,11 @@ class _Judged:
             table = table.set_column(KEPT.get_field_index(name), KEPT.field(name), values)
         return _distinct(table)
 
-    def settles(self) -> tuple[Settle, ...]:
-        """Outcomes that are known here and not to a Pump that has the Prewrite."""
+    def settles(self) -> tuple[MissingOutcome, ...]:
+        """Outcomes known here that a Pump with the Prewrite lacks."""
         rows = np.flatnonzero(self.unsettled_rows)
         pumps = self.table.column("pump").take(pa.array(rows)).to_pylist()
-        found = {Settle(pump, int(self.groups[g]), int(self.commits[g])) for pump, g in zip(pumps, self.of[rows], strict=True)}
+        found = {MissingOutcome(pump, int(self.groups[g]), int(self.commits[g])) for pump, g in zip(pumps, self.of[rows], strict=True)}
         return tuple(sorted(found, key=lambda s: (s.start_ts, s.pump)))
 
     def orphans(self, clock_ms: int, ask_after_ms: int) -> tuple[Orphan, ...]:
@@ -332,7 +332,7 @@ class _Judged:
         return tuple(found[key] for key in sorted(found))
 
     def missing(self) -> tuple[tuple[int, int], ...]:
-        """Due Commits without Prewrite."""
+        """Due Commits without a Prewrite."""
         places = np.flatnonzero(self.missing_groups)
         return tuple((int(self.groups[i]), int(self.commits[i])) for i in places)
 
@@ -343,7 +343,7 @@ def _numbers(table: pa.Table, name: str) -> NDArray[Any]:
 
 
 def _distinct(table: pa.Table) -> pa.Table:
-    """One record per (start_ts, tp, pump); of equal ones that with a payload."""
+    """One record per (start_ts, tp, pump): one with a payload, if there is any."""
     start_ts, tp = _numbers(table, "start_ts"), _numbers(table, "tp")
     pumps = pc.dictionary_encode(table.column("pump").combine_chunks()).indices.to_numpy(zero_copy_only=False)
     bare = table.column("payload").combine_chunks().is_null().to_numpy(zero_copy_only=False)
@@ -357,7 +357,7 @@ def _distinct(table: pa.Table) -> pa.Table:
 
 
 _TAIL_HEAD = np.frombuffer(b"\x08\x01\x18", np.uint8)
-"""``tp = Commit`` and the key of ``commit_ts``: concatenated protobuf messages are merged, the last value of a field wins."""
+"""``tp = Commit`` and the key of ``commit_ts``: protobuf merges concatenated messages, and the last value of a field wins."""
 
 
 def merged_payloads(prewrites: pa.ChunkedArray, commit_ts: NDArray[np.int64]) -> pa.ChunkedArray:

@@ -1,1 +1,1 @@
-"""The Pump: a durable log of binlogs and the service that writes it and hands it out (pump.md)."""
+"""The Pump: a durable log of binlogs and the service that writes and serves it (pump.md)."""

@@ -1,10 +1,10 @@
-"""The Pump's gRPC methods on the front: wiring between ``rpc.front`` and ``service.PumpService``.
+"""The Pump's gRPC methods on the RPC server: wiring between ``rpc.rpc_server`` and ``service.PumpService``.
 
-    WriteBinlog, WriteBinlogBatch   parsed on the loop; what one round of the loop brings goes to the store together; answered in groups
-    PullBinlogs                     a thread each; bytes pass through: no answer is parsed or marshalled here
+    WriteBinlog, WriteBinlogBatch   parsed on the loop; the requests of one iteration go to the store together; answered in groups
+    PullBinlogs                     a thread each; bytes pass through: no answer is parsed or serialized here
 
-Promises: an OK means durable. A refusal is UNKNOWN with a real Pump's text. While more than ``HOLD_BYTES`` wait for the disk nothing is read
-from the sockets, so that memory stays bounded. What pulls read that is large is bounded for all of them together (``reading``).
+Promises: OK means durable. A refusal is UNKNOWN with a real Pump's text. While more than ``HOLD_BYTES`` wait for the disk, nothing is read
+from the sockets, so that memory stays bounded. The memory for large binlogs is bounded over all pulls together (``reading``).
 """
 
 import threading
@@ -14,18 +14,17 @@ from collections.abc import Callable, Iterator
 from google.protobuf.message import DecodeError
 
 from binlog_source.pump.messages import in_pieces
-from binlog_source.pump.reading import Room, Seat
+from binlog_source.pump.reading import PullMemory, Reservation
 from binlog_source.pump.same_log import holds
 from binlog_source.pump.service import Flush, PumpService
 from binlog_source.pump.storage.pointer import Pointer
-from binlog_source.pump.storage.store import Request
-from binlog_source.rpc.calls import Methods, StreamCall, Ticket
-from binlog_source.rpc.front import Front
+from binlog_source.pump.storage.store import WriteRequest
+from binlog_source.rpc.calls import Methods, PendingCall, StreamCall
 from binlog_source.rpc.grpc_message import DATA_LOSS, UNKNOWN, Refusal
-from binlog_source.rpc.http1 import Answer
-from binlog_source.rpc.http1 import Request as HttpRequest
+from binlog_source.rpc.http1 import HttpRequest, HttpResponse
+from binlog_source.rpc.rpc_server import RpcServer
 from binlog_source.wire.damage import KNOWN_KEY
-from binlog_source.wire.seen import END_KEY, NO, SEEN_KEY, YES, seen_in
+from binlog_source.wire.fingerprint import END_KEY, NO, SEEN_KEY, YES, seen_in
 from conf.model import PumpConfig
 from schemas.errors import DamagedLog, ReplicationError
 from schemas.proto import pump_pb2
@@ -45,37 +44,37 @@ _DECODE_ERROR = Refusal(UNKNOWN, "unexpected EOF")
 class Handlers:
     """The three methods of one Pump."""
 
-    def __init__(self, service: PumpService, front: Front, stopping: threading.Event) -> None:
-        """``stopping``: ends the pulls."""
+    def __init__(self, service: PumpService, server: RpcServer, stopping: threading.Event) -> None:
+        """``stopping``: ends the pulls once it is set."""
         self._service = service
-        self._front = front
+        self._server = server
         self._stopping = stopping
-        self._room = Room()
-        self._gathered: list[Request] = []
+        self._room = PullMemory()
+        self._gathered: list[WriteRequest] = []
         self._waiting_bytes = 0
 
-    def methods(self, http: Callable[[HttpRequest], Answer], config: PumpConfig) -> Methods:
-        """The methods under their wire names, beside the HTTP endpoints."""
+    def methods(self, http: Callable[[HttpRequest], HttpResponse], config: PumpConfig) -> Methods:
+        """The methods under their gRPC paths, and the HTTP endpoints."""
         unary = {b"/binlog.Pump/WriteBinlog": self._write, b"/binlog.Pump/WriteBinlogBatch": self._write_batch}
         limits = (config.max_message_size, config.max_unfinished_bytes, config.max_pulls, config.max_pulls_per_peer)
         connections = (config.max_connections, config.max_connections_per_peer)
         return Methods(unary, {b"/binlog.Pump/PullBinlogs": self._pull}, http, *limits, *connections)
 
-    def _write(self, data: bytes, ticket: Ticket) -> None:
+    def _write(self, data: bytes, ticket: PendingCall) -> None:
         try:
             message = pump_pb2.WriteBinlogReq.FromString(data)
         except DecodeError:
             raise _DECODE_ERROR from None
         self._store(message.clusterID, [message.payload], ticket)
 
-    def _write_batch(self, data: bytes, ticket: Ticket) -> None:
+    def _write_batch(self, data: bytes, ticket: PendingCall) -> None:
         try:
             message = pump_pb2.WriteBinlogBatchReq.FromString(data)
         except DecodeError:
             raise _DECODE_ERROR from None
         self._store(message.clusterID, list(message.payload), ticket)
 
-    def _store(self, cluster_id: int, payloads: list[bytes], ticket: Ticket) -> None:
+    def _store(self, cluster_id: int, payloads: list[bytes], ticket: PendingCall) -> None:
         begun = time.perf_counter()
         try:
             records = self._service.accept(cluster_id, payloads)
@@ -83,35 +82,35 @@ class Handlers:
             self._service.metrics.rpc("WriteBinlog", "fail", (time.perf_counter() - begun,))
             raise Refusal(UNKNOWN, str(error)) from error
         if not records:
-            self._front.answer(((ticket, None),))
+            self._server.answer(((ticket, None),))
             return
-        request = Request(records, self._written, ticket)
+        request = WriteRequest(records, self._written, ticket)
         if not self._gathered:
-            self._front.soon(self._submit)
+            self._server.soon(self._submit)
         self._gathered.append(request)
         self._waiting_bytes += request.size
         if self._waiting_bytes > HOLD_BYTES:
-            self._front.hold(True)
+            self._server.hold(True)
 
     def _submit(self) -> None:
         gathered, self._gathered = self._gathered, []
         self._service.store.submit(gathered)
 
-    def _written(self, requests: list[Request]) -> None:
+    def _written(self, requests: list[WriteRequest]) -> None:
         """On the writer's thread: a group is durable, or refused."""
-        self._front.call(self._answer, requests)
+        self._server.call(self._answer, requests)
 
-    def _answer(self, requests: list[Request]) -> None:
+    def _answer(self, requests: list[WriteRequest]) -> None:
         now = time.perf_counter()
-        answers: list[tuple[Ticket, Refusal | None]] = []
+        answers: list[tuple[PendingCall, Refusal | None]] = []
         for request in requests:
-            assert isinstance(request.ticket, Ticket)
+            assert isinstance(request.ticket, PendingCall)
             refusal = Refusal(UNKNOWN, f"the binlog was not written: {request.error}") if request.error is not None else None
             answers.append((request.ticket, refusal))
             self._waiting_bytes -= request.size
-        self._front.answer(answers)
+        self._server.answer(answers)
         if self._waiting_bytes <= HOLD_BYTES // 2:
-            self._front.hold(False)
+            self._server.hold(False)
         label = "succ" if requests[0].error is None else "fail"
         self._service.metrics.rpc("WriteBinlog", label, [now - request.begun for request in requests])
 
@@ -125,7 +124,7 @@ class Handlers:
         batched = call.headers.get(BATCH_KEY) == b"1"
         piece = call.headers.get(PIECE_KEY, b"")
         store = self._service.store
-        seat = Seat(self._room, call)
+        seat = Reservation(self._room, call)
         call.on_cancel(store.wake)
         call.on_cancel(self._room.wake)
         try:
@@ -150,7 +149,7 @@ class Handlers:
             seat.give()
         self._service.metrics.rpc("PullBinlogs", "succ", (time.perf_counter() - begun,))
 
-    def _flushes(self, delivery: str, start: pump_pb2.Pos, call: StreamCall, seat: Seat) -> Iterator[Flush]:
+    def _flushes(self, delivery: str, start: pump_pb2.Pos, call: StreamCall, seat: Reservation) -> Iterator[Flush]:
         service = self._service
         known = frozenset(call.headers.get(KNOWN_KEY.encode(), b"").decode(errors="replace").split(","))
 
@@ -163,7 +162,7 @@ class Handlers:
 
 
 def _batches(flush: Flush, piece: bytes) -> Iterator[bytes]:
-    """A flush as PullBinlogBatch messages of about 1 MiB; what is bigger than ``piece`` bytes (a number as text, or empty) in pieces."""
+    """A flush as PullBinlogBatch messages of about 1 MiB; messages above ``piece`` bytes (a number as text, or empty) in pieces."""
     limit = int(piece) if piece.isdigit() and int(piece) else 0
     batch: list[bytes] = []
     size = 0

@@ -1,10 +1,10 @@
-"""The states of a Pump and what moves it from one to the next (pump.md 2).
+"""The states of a Pump and their transitions (pump.md 2).
 
     (any)    --start-->  online
     online   --pause-->  pausing --done--> paused
     online   --close-->  closing --done--> offline
 
-Promises: pure; what the table does not hold is refused.
+Promises: pure; a transition that is not in the table is refused.
 """
 
 import enum
@@ -13,7 +13,7 @@ from binlog_source.cluster.registry import NodeState
 
 
 class Move(enum.StrEnum):
-    """What may happen to a Pump that runs."""
+    """What changes the state of a running Pump."""
 
     PAUSE = "pause"
     CLOSE = "close"
@@ -34,5 +34,5 @@ def after(state: NodeState, move: Move) -> NodeState | None:
 
 
 def must_notify(before: NodeState | None) -> bool:
-    """Whether Drainers must be told before a Pump whose last registered state was ``before`` serves: none of them reads from it."""
+    """Whether the Drainers must be notified before a Pump last registered as ``before`` serves: no Drainer reads from it yet."""
     return before is None or before is NodeState.OFFLINE

@@ -1,10 +1,10 @@
-"""What a Pump's value log holds, file by file and record by record, read offline: ``./spark-submit.sh pump inspect DATA_DIR``.
+"""Lists the content of a Pump's value log, file by file and record by record, offline: ``./spark-submit.sh pump inspect DATA_DIR``.
 
     file 000000.vlog: 1,234 records, 56,789 bytes, finished, max ts 470604668048769025 (2026-…)
     0:0       Prewrite  start 470604668048769025 (2026-…)                       216 bytes
     0:232     Commit    start …  commit …  DDL job 95                            80 bytes
 
-Promises: reads only, also beside a Pump that runs and of a real Pump's directory; damaged bytes and a torn tail are counted and named.
+Promises: read-only, also beside a running Pump and on a real Pump's directory; damaged bytes and a torn tail are counted and reported.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from binlog_source.pump.storage.env import RealFileSystem
 from binlog_source.pump.storage.format import FOOTER, decode_footer, file_id_of, file_name, split_records
-from binlog_source.pump.storage.record import Kind, Record, parse, read
+from binlog_source.pump.storage.record import Record, RecordKind, parse, read
 from schemas.errors import ConfigError
 from schemas.events import as_time
 
@@ -28,15 +28,15 @@ class FileReport:
     file_id: int
     size: int
     footer_ts: int | None
-    """Largest ts by the footer; None: not finished."""
-    kinds: Counter[Kind] = field(default_factory=Counter)
+    """Largest ts according to the footer; None: not finished."""
+    kinds: Counter[RecordKind] = field(default_factory=Counter)
     skipped: int = 0
-    """Bytes that are no records, a torn tail included."""
+    """Bytes that are not part of a record, a torn tail included."""
     max_ts: int = 0
 
     def __str__(self) -> str:
         """One line."""
-        counts = ", ".join(f"{self.kinds[kind]:,} {kind.name.capitalize()}" for kind in Kind if self.kinds[kind])
+        counts = ", ".join(f"{self.kinds[kind]:,} {kind.name.capitalize()}" for kind in RecordKind if self.kinds[kind])
         ended = f"finished, max ts {self.footer_ts}" if self.footer_ts is not None else "not finished"
         damage = f", {self.skipped:,} BYTES DAMAGED OR TORN" if self.skipped else ""
         wrong = f", FOOTER BELOW ITS RECORDS ({self.max_ts})" if self.footer_ts is not None and self.footer_ts < self.max_ts else ""
@@ -45,7 +45,7 @@ class FileReport:
 
 
 def value_directory(data_dir: Path) -> Path:
-    """Where the ``.vlog`` files are."""
+    """The directory of the ``.vlog`` files."""
     for directory in (data_dir / "value", data_dir):
         if directory.is_dir() and any(file_id_of(path.name) is not None for path in directory.iterdir()):
             return directory
@@ -53,7 +53,7 @@ def value_directory(data_dir: Path) -> Path:
 
 
 def inspect(directory: Path) -> Iterator[tuple[FileReport, Iterator[tuple[int, Record]]]]:
-    """Each file, with its records and where they lie; a report is complete when its records are read."""
+    """The report of each file, with its records and their offsets; a report is complete when its records are read."""
     for file_id in sorted(i for i in map(file_id_of, (path.name for path in directory.iterdir())) if i is not None):
         reader = RealFileSystem().open_read(directory / file_name(file_id))
         size = reader.size()
@@ -80,7 +80,7 @@ def line_of(file_id: int, at: int, record: Record) -> str:
     """One record as a line."""
     kind = record.kind.name.capitalize()
     times = f"start {record.start_ts} ({as_time(record.start_ts)})"
-    if record.kind in (Kind.COMMIT, Kind.FAKE):
+    if record.kind in (RecordKind.COMMIT, RecordKind.FAKE):
         times += f"  commit {record.commit_ts}"
     job = parse(record.payload).ddl_job_id
     return f"{f'{file_id}:{at}':14} {kind:9} {times}{f'  DDL job {job}' if job else ''}  {len(record.payload)} bytes"

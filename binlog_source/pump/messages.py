@@ -1,10 +1,10 @@
-"""PullBinlogs answers, built by hand: the payload goes from the log to the wire without being parsed.
+"""PullBinlogs answers, encoded by hand: the payload goes from the log to the wire without being parsed.
 
     message = 0a len entity                         (PullBinlogResp; several in a row are a PullBinlogBatch)
     entity  = 0a len pos | 12 len payload | 22 len meta
     pos     = [08 suffix] [10 offset]               meta = [08 start_ts] [10 commit_ts]
 
-Promises: pure. Zero fields are left out, sub-messages are always there (wire.md 2, NNM).
+Promises: pure. Zero fields are omitted, sub-messages are always present (wire.md 2, NNM).
 """
 
 from collections.abc import Iterator
@@ -31,13 +31,13 @@ def _meta_field(start_ts: bytes, commit_ts: bytes) -> bytes:
 
 
 def message(payload: bytes, start_ts: bytes, commit_ts: bytes, pos: bytes = _NO_POS) -> bytes:
-    """A PullBinlogResp; the timestamps are varints as they stand in the payload."""
+    """A PullBinlogResp; the timestamps are varints as encoded in the payload."""
     entity = pos + b"\x12" + varint(len(payload)) + payload + _meta_field(start_ts, commit_ts)
     return b"\x0a" + varint(len(entity)) + entity
 
 
 def in_pieces(whole: bytes, limit: int) -> Iterator[bytes]:
-    """``message`` of a huge binlog as several, each with a piece of it (``schemas.pieces``); only the last one has a position."""
+    """Split the ``message`` of a huge binlog into several, each with a piece of it (``schemas.pieces``); only the last has a position."""
     view = memoryview(whole)
     parts = {part.number: part for body in fields(view, 0, len(view)) for part in fields(view, body.value, body.end)}
     payload, meta = (view[parts[number].value : parts[number].end] for number in (_PAYLOAD, _META))
@@ -54,13 +54,13 @@ def in_pieces(whole: bytes, limit: int) -> Iterator[bytes]:
 
 
 def promise(ts: int, at: Pointer) -> bytes:
-    """The synthetic message that ends what the log holds: T = ``ts`` at ``at`` (raw delivery)."""
+    """The synthetic message at the end of the log: T = ``ts`` at ``at`` (raw delivery)."""
     number = varint(ts)
     return message(fake(ts).payload, number, number, pos_field(at))
 
 
 def tip(at: Pointer, raw_promise: int, sorted_promise: int, max_ts: int | None = None) -> bytes:
-    """One step of the tip delivery: position, T and maxCommitTS there; as payload the fake of ``max_ts``, the largest ts so far."""
+    """One step of the tip delivery: position, T and maxCommitTS there; its payload is the fake of ``max_ts``, the largest ts so far."""
     payload = b"" if max_ts is None else fake(max_ts).payload
     content = b"\x12" + varint(len(payload)) + payload if payload else b""
     entity = pos_field(at) + content + _meta_field(varint(raw_promise), varint(sorted_promise))

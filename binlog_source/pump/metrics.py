@@ -1,7 +1,7 @@
-"""What a Pump measures, under a real Pump's names (pump.md 9), for ``GET /metrics``.
+"""The Pump's metrics under a real Pump's names (pump.md 9), for ``GET /metrics``.
 
-Promises: an observation is a bisection-free array step, so that the write path may make several for each binlog; the text is made by
-``prometheus_client`` when it is asked for. Timestamps are shown in physical milliseconds, as a real Pump shows them.
+Promises: an observation computes its bucket instead of searching it, so that the write path can make several for each binlog; the text is
+made by ``prometheus_client`` on request. Timestamps are in physical milliseconds, as a real Pump's.
 """
 
 import math
@@ -18,7 +18,7 @@ from schemas.events import physical_ms
 
 
 class PowerHistogram:
-    """Counts by buckets of base * 2^i. Writers hold the caller's lock."""
+    """A histogram with the upper bounds base * 2^i. Not thread-safe: its owner locks."""
 
     def __init__(self, base: float, buckets: int) -> None:
         self._base = base
@@ -34,12 +34,12 @@ class PowerHistogram:
             self._counts[0] += 1
             return
         mantissa, exponent = math.frexp(ratio)
-        # a value on a bound belongs below it
+        # upper bounds are inclusive
         place = exponent - 1 if mantissa == 0.5 else exponent
         self._counts[min(place, len(self._bounds))] += 1
 
     def family(self) -> tuple[list[tuple[str, float]], float]:
-        """Cumulated counts by upper bound, and the sum."""
+        """Cumulative counts by upper bound, and the sum."""
         total, rows = 0, []
         for bound, count in zip([*map(repr, map(float, self._bounds)), "+Inf"], self._counts, strict=True):
             total += count
@@ -49,7 +49,7 @@ class PowerHistogram:
 
 @dataclass(frozen=True, slots=True)
 class StoreFigures:
-    """What the store says of itself at the moment of asking."""
+    """The store's current values."""
 
     gc_ts: int
     gc_done_ts: int
@@ -65,7 +65,7 @@ class StoreFigures:
 
 @dataclass(slots=True)
 class _Labelled:
-    """One histogram for each value of its labels."""
+    """One histogram for each combination of label values."""
 
     name: str
     help: str
@@ -89,7 +89,7 @@ class _Labelled:
 
 
 class PumpMetrics:
-    """All figures of one Pump."""
+    """All metrics of one Pump."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -106,17 +106,17 @@ class PumpMetrics:
             standard(registry=self._registry)
 
     def watch(self, figures: Callable[[], StoreFigures]) -> None:
-        """Where the figures of the store come from."""
+        """Set the source of the store's values."""
         self._figures = figures
 
     def rpc(self, method: str, label: str, durations: Iterable[float]) -> None:
-        """Calls of a method ended; ``label`` is ``succ`` or ``fail``. Seconds."""
+        """Calls of a method ended; ``label`` is ``succ`` or ``fail``, ``durations`` are seconds."""
         with self._lock:
             for seconds in durations:
                 self._rpc.add((method, label), seconds)
 
     def written(self, group: GroupWritten, ended: float) -> None:
-        """A group of requests became durable; ``ended``: the clock of ``Request.begun``."""
+        """A group of requests was written; ``ended``: when, by the clock of ``WriteRequest.begun``."""
         with self._lock:
             single_size, single_time = ("single",), ("single",)
             for request in group.requests:
@@ -130,15 +130,15 @@ class PumpMetrics:
                 self._time.add(("rotate",), group.write)
 
     def lost(self) -> None:
-        """A Commit was found without its Prewrite."""
+        """A Commit was found without its Prewrite, or a pull met damage."""
         self._lost += 1
 
     def asked(self) -> None:
-        """The upstream was asked about an orphan Prewrite older than the limit."""
+        """The upstream was asked about an orphan."""
         self._asked += 1
 
     def behind(self, drainer: str) -> None:
-        """A Drainer was found behind what GC may remove."""
+        """A Drainer was found near what GC may remove, or behind it."""
         self._behind[drainer] = self._behind.get(drainer, 0) + 1
 
     def text(self) -> bytes:
@@ -146,7 +146,7 @@ class PumpMetrics:
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """All figures, for ``prometheus_client``."""
+        """All metrics, for ``prometheus_client``."""
         with self._lock:
             families = [self._rpc.family(), self._size.family(), self._time.family()]
         yield from families
@@ -175,7 +175,7 @@ def _of_store(now: StoreFigures) -> Iterator[Metric]:
 
 
 def _count(name: str, text: str, label: str, counts: Iterable[tuple[str, int]]) -> Metric:
-    """A counter under its exact name: the library's own counters are called ``…_total``, a real Pump's are not."""
+    """A counter under its exact name: the library's own counters get the suffix ``_total``, a real Pump's do not."""
     family = Metric(name, text, "unknown")
     for value, count in counts:
         family.add_sample(name, {label: value} if label else {}, count)

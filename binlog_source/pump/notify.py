@@ -1,7 +1,7 @@
-"""Telling the Drainers that this Pump is about to serve (pump.md 2.1, step 4). gRPC shell.
+"""Notifies the Drainers that this Pump is about to serve (pump.md 2.1, step 4). gRPC shell.
 
-Promises: returns only when every online Drainer has answered ``Notify``; else ``PumpUnavailable`` names those that did not. A Drainer answers
-when its list of Pumps is fresh, so none can pass a commit_ts that this Pump will hold.
+Promises: returns only when every online Drainer has answered ``Notify``; else ``PumpUnavailable`` names those that did not. A Drainer
+answers once it has refreshed its list of Pumps, so none can advance past a commit_ts that this Pump will store.
 """
 
 import time
@@ -14,12 +14,12 @@ from binlog_source.cluster.registry import NodeState, NodeStatus
 from schemas.errors import PumpUnavailable
 
 OVERALL = 10.0
-"""Seconds for all of them."""
+"""Seconds for all Drainers together."""
 _PAUSES = (1.0, 2.0, 4.0)
 
 
 def notify(drainers: Iterable[NodeStatus], seconds: float = OVERALL) -> None:
-    """Notify every online Drainer, all at the same time."""
+    """Notify every online Drainer, all concurrently."""
     online = [drainer for drainer in drainers if drainer.state is NodeState.ONLINE]
     if not online:
         return
@@ -33,7 +33,7 @@ def notify(drainers: Iterable[NodeStatus], seconds: float = OVERALL) -> None:
 
 
 def _notify(drainer: NodeStatus, deadline: float) -> str:
-    """Empty, or why it was not told."""
+    """Why the Drainer was not notified; "" if it was."""
     failure = "no time was left"
     with grpc.insecure_channel(drainer.host) as channel:
         call = channel.unary_unary("/binlog.Cistern/Notify", request_serializer=bytes, response_deserializer=bytes)

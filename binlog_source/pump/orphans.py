@@ -1,19 +1,19 @@
-"""Prewrites whose outcome never came: the Pump asks the upstream and writes the record that is missing (pump.md 5).
+"""Orphan resolution: for a Prewrite without outcome, the Pump asks the upstream and writes the missing record (pump.md 5).
 
-    committed -> a Commit (no prewrite_key, no ddl fields: those stand in the Prewrite)       rolled back -> a Rollback
+    committed -> a Commit (no prewrite_key, no ddl fields: those are in the Prewrite)         rolled back -> a Rollback
     locked    -> wait          no trace -> wait, and a Rollback once this process has seen it wait for ``orphan-timeout``
-    no answer -> wait, and raise the alarm
-    no trace, and there may have been one (``mvcc.decide``) -> wait, raise the alarm, and let a person ``settle`` it
+    no answer -> wait, and log an error
+    no trace, although there may have been one (``txn_outcome.decide``) -> wait, log an error, and let an operator ``settle`` it
 
-Promises: nothing but what the upstream said, what its silence proves, or what a person said, is ever written.
+Promises: an outcome is written only if the upstream reported it, if the absence of a trace proves it, or if an operator stated it.
 """
 
 import logging
 import time
 from collections.abc import Callable, Sequence
 
-from binlog_source.cluster.mvcc import Decision, StatusPorts, Verdict, decide, undecided_text
-from binlog_source.cluster.waits import Reading, Waits, running_time
+from binlog_source.cluster.txn_outcome import Decision, StatusPorts, Verdict, decide, undecided_text
+from binlog_source.cluster.waits import Reading, WaitingTimes, running_time
 from binlog_source.pump.service import PumpService
 from binlog_source.pump.storage.index import Entry
 from binlog_source.pump.storage.record import Record, canonical, parse
@@ -23,7 +23,7 @@ from schemas.events import as_time, physical_ms, tso
 from schemas.proto import binlog_pb2
 
 ASK_AFTER = 1.0
-"""Seconds that a Prewrite may wait for its outcome before anybody is asked."""
+"""Seconds that a Prewrite may wait for its outcome before the upstream is asked."""
 _ASKED_AT_ONCE = 256
 _ALARM_EVERY, _UNDECIDED_EVERY = 10.0, 60.0
 _ANY_TS = (1 << 63) - 1
@@ -31,32 +31,32 @@ _log = logging.getLogger(__name__)
 
 
 def outcome(start_ts: int, commit_ts: int) -> Record:
-    """The record that settles transaction ``start_ts``: a Commit, or with ``commit_ts`` 0 a Rollback."""
+    """The outcome of transaction ``start_ts`` as a record: a Commit, or with ``commit_ts`` 0 a Rollback."""
     tp = binlog_pb2.Commit if commit_ts else binlog_pb2.Rollback
     return canonical(binlog_pb2.Binlog(tp=tp, start_ts=start_ts, commit_ts=commit_ts).SerializeToString())
 
 
 def settle(store: Store, start_ts: int, commit_ts: int) -> str:
-    """Write what a person knows of a Prewrite that waits: its ``commit_ts``, or 0 for rolled back; the words for what was done.
+    """Write the outcome that an operator states for a waiting Prewrite: its ``commit_ts``, or 0 for rolled back. What was done, as a text.
 
     Raises:
-        ConfigError: no such Prewrite waits, or it cannot have committed then.
+        ConfigError: no such Prewrite waits, or it cannot have committed at that ts.
     """
     if start_ts not in (entry.ts for entry in store.orphans(_ANY_TS)):
         raise ConfigError(f"no Prewrite of start_ts {start_ts} waits for its outcome here; GET /orphans of the Pump lists those that do")
     promised = store.state.sorted_promise
     if commit_ts and commit_ts <= max(start_ts, promised):
-        raise ConfigError(f"start_ts {start_ts} cannot have committed at {commit_ts}: its commit_ts lies above {max(start_ts, promised)}")
+        raise ConfigError(f"start_ts {start_ts} cannot have committed at {commit_ts}: its commit_ts is above {max(start_ts, promised)}")
     if commit_ts and store.entry(commit_ts) is not None:
         raise ConfigError(f"start_ts {start_ts} cannot have committed at {commit_ts}: that is another binlog's ts")
     store.write([outcome(start_ts, commit_ts)])
     said = f"committed at {commit_ts}" if commit_ts else "rolled back"
-    _log.warning("a person settled start_ts %d: %s", start_ts, said)
+    _log.warning("an operator settled start_ts %d: %s", start_ts, said)
     return f"start_ts {start_ts} is {said}"
 
 
 class OrphanResolver:
-    """One look at what waits."""
+    """Resolves the waiting Prewrites, one pass per call."""
 
     def __init__(
         self,
@@ -68,12 +68,12 @@ class OrphanResolver:
         address: str = "HOST:PORT",
         running: Callable[[], Reading] = running_time,
     ) -> None:
-        """``ports``: the status ports to ask, ``host:port`` each; ``timeout``: seconds of waiting after which absence may be a rollback.
+        """``ports``: the status ports to ask, ``host:port`` each; ``timeout``: seconds after which a missing trace may mean a rollback.
 
-        ``safe_point``: how far MVCC data is collected; ``address``: of this Pump, for people; ``running``: what the waiting is counted by.
+        ``safe_point``: up to which ts MVCC data is collected; ``address``: of this Pump, for messages; ``running``: the clock of waiting.
         """
         self._running = running
-        self._waits = Waits()
+        self._waits = WaitingTimes()
         self._service = service
         self._safe_point = safe_point
         self._address = address
@@ -83,11 +83,11 @@ class OrphanResolver:
         self._now_ms = now_ms
         self._alarmed_at = self._told_at = float("-inf")
         self.alarms = 0
-        """How often nobody could say what became of a Prewrite."""
+        """How often the outcome of a Prewrite could not be found out."""
 
     def __call__(self) -> None:
-        """Settle what the upstream knows of."""
-        # a clock that is behind must not make them look younger than they are
+        """Write the outcomes that the upstream reports."""
+        # a slow clock must not make the Prewrites appear younger than they are
         now = max(self._now_ms(), physical_ms(self._service.store.state.max_ts))
         waiting = self._service.store.orphans(tso(now - int(ASK_AFTER * 1000)))
         self._undecided = {entry.ts: self._undecided[entry.ts] for entry in waiting if entry.ts in self._undecided}
@@ -103,7 +103,7 @@ class OrphanResolver:
             self._alarm(waiting, error)
 
     def waiting(self) -> list[dict[str, object]]:
-        """The Prewrites that wait for their outcome, for people; ``undecided`` says why nobody but a person can settle one."""
+        """The Prewrites that wait for their outcome, for operators; ``undecided``: why only an operator can settle one, else ""."""
         return [
             {"start_ts": entry.ts, "since": as_time(entry.ts), "undecided": self._undecided.get(entry.ts, "")}
             for entry in self._service.store.orphans(_ANY_TS)
@@ -123,13 +123,13 @@ class OrphanResolver:
 
     def _write(self, entry: Entry, verdict: Verdict) -> None:
         _log.warning(
-            "Pump %s: the outcome of start_ts %d (%s) never came; the upstream says: %s", self._service.node_id, entry.ts,
+            "Pump %s: the outcome of start_ts %d (%s) was not received; the upstream reports: %s", self._service.node_id, entry.ts,
             as_time(entry.ts), verdict.finding.value,
         )  # fmt: skip
         self._service.store.write([outcome(entry.ts, verdict.commit_ts)])
 
     def _tell(self, entry: Entry, text: str) -> None:
-        """Say it at first and then once in a while."""
+        """Log it when it is new, and again every ``_UNDECIDED_EVERY`` seconds."""
         self.alarms += 1
         new = entry.ts not in self._undecided
         self._undecided[entry.ts] = text
@@ -142,6 +142,6 @@ class OrphanResolver:
         if time.monotonic() - self._alarmed_at >= _ALARM_EVERY:
             self._alarmed_at = time.monotonic()
             _log.error(
-                "Pump %s: %d Prewrites wait for an outcome, the oldest since %s (start_ts %d), and %s: no Drainer gets past them; "
-                "name a TiDB's status port in tidb-status", self._service.node_id, len(waiting), as_time(waiting[0].ts), waiting[0].ts, error,
+                "Pump %s: %d Prewrites wait for an outcome, the oldest since %s (start_ts %d), and %s: no Drainer can advance past them; "
+                "set tidb-status to a TiDB's status port", self._service.node_id, len(waiting), as_time(waiting[0].ts), waiting[0].ts, error,
             )  # fmt: skip

@@ -1,11 +1,11 @@
-"""Room for large binlogs that pulls read: what all of them hold together, whether their clients take it or not.
+"""The memory for large binlogs that pulls read (``PullMemory``), bounded over all pulls, whether their clients read them or not.
 
-    large   more than ``LARGE`` bytes: a pull waits for room before it reads it, and gives the room back when it was sent
-    huge    more than a quarter of the room: one at a time, beside the room, so that a binlog of any size passes
+    large   more than ``LARGE`` bytes: a pull reserves memory (``Reservation``) before it reads the binlog, and frees it once that is sent
+    huge    more than a quarter of the memory: one at a time, not counted, so that a binlog of any size passes
 
-Promises: safe for many threads. Who waits is served in turn by address: the one whose last turn is the longest ago. One address has at most a
-quarter of the room. While somebody waits, a pull that holds room and whose client takes less than ``SLOWEST`` bytes a second for ``STALL``
-seconds is ended.
+Promises: thread-safe. Waiting pulls are served by address, the least recently served first. One address has at most a quarter of the
+memory. While a pull waits, one that holds memory and whose client reads less than ``SLOWEST`` bytes a second for ``STALL`` seconds is
+ended.
 """
 
 import threading
@@ -14,18 +14,18 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
-from binlog_source.rpc.turns import Turns
+from binlog_source.rpc.serving_order import ServingOrder
 
 LARGE = 1 << 20
 CAPACITY = 64 << 20
 STALL = 30.0
 SLOWEST = 64 << 10
 _LOOK = 1.0
-"""Seconds between two looks at who stalls."""
+"""Seconds between two checks for stalled clients."""
 
 
 class Client(Protocol):
-    """Who a pull is for."""
+    """The client of a pull."""
 
     @property
     def address(self) -> str:
@@ -33,37 +33,37 @@ class Client(Protocol):
 
     @property
     def behind(self) -> int:
-        """Bytes that were sent to it and have not left yet."""
+        """Bytes of answers that are not sent yet."""
 
     @property
     def taken(self) -> int:
-        """Bytes that have left for it."""
+        """Bytes of answers that are sent."""
 
     def end(self, text: str) -> None:
-        """Tell it why nothing more comes."""
+        """End the pull; ``text`` is the reason that the client receives."""
 
 
-class Room:
-    """One Pump's."""
+class PullMemory:
+    """The memory for large binlogs of one Pump."""
 
     def __init__(self, capacity: int = CAPACITY, clock: Callable[[], float] = time.monotonic) -> None:
         self.held = 0
-        """Bytes, without the huge one."""
+        """Bytes in use, the huge binlog excluded."""
         self._capacity = capacity
         self._clock = clock
         self._changed = threading.Condition()
-        self._waiting: dict[Seat, int] = {}
-        self._holding: dict[Seat, _Held] = {}
+        self._waiting: dict[Reservation, int] = {}
+        self._holding: dict[Reservation, _Held] = {}
         self._held_of: Counter[str] = Counter()
-        self._turns = Turns()  # of addresses
-        self._huge: Seat | None = None
+        self._turns = ServingOrder()  # of addresses
+        self._huge: Reservation | None = None
 
     @property
     def _largest(self) -> int:
         return self._capacity // 4
 
-    def take(self, seat: "Seat", size: int, stop: Callable[[], bool]) -> bool:
-        """Wait for room, instead of what ``seat`` held so far; False: ``stop`` said so."""
+    def take(self, seat: "Reservation", size: int, stop: Callable[[], bool]) -> bool:
+        """Wait for ``size`` bytes, in place of what ``seat`` held so far; False: stopped."""
         with self._changed:
             self._release(seat)
             if not self._waiting:
@@ -79,22 +79,22 @@ class Room:
                 self.end_stalled()
         return True
 
-    def give(self, seat: "Seat") -> None:
-        """What ``seat`` holds is free, if it holds anything."""
+    def give(self, seat: "Reservation") -> None:
+        """Release what ``seat`` holds, if anything."""
         with self._changed:
             self._release(seat)
             self._serve()
 
     def wake(self) -> None:
-        """Let who waits look whether it is to stop."""
+        """Have the waiting pulls check ``stop``."""
         with self._changed:
             self._changed.notify_all()
 
-    def holds(self, seat: "Seat") -> bool:
-        """Whether ``seat`` holds room."""
+    def holds(self, seat: "Reservation") -> bool:
+        """Whether ``seat`` holds memory."""
         return seat in self._holding
 
-    def _release(self, seat: "Seat") -> None:
+    def _release(self, seat: "Reservation") -> None:
         held = self._holding.pop(seat, None)
         if held is None:
             return
@@ -115,7 +115,7 @@ class Room:
                     self._huge = seat
                     self._grant(seat, size)
             elif self._held_of[seat.address] + size <= self._largest:
-                # who waits for room is not overtaken; who waits for its own address is
+                # pulls that wait for memory are not overtaken, those that wait for their own address are
                 full = full or self.held + size > self._capacity
                 if not full:
                     self.held += size
@@ -123,18 +123,18 @@ class Room:
                     self._grant(seat, size)
         self._changed.notify_all()
 
-    def _grant(self, seat: "Seat", size: int) -> None:
+    def _grant(self, seat: "Reservation", size: int) -> None:
         del self._waiting[seat]
         self._holding[seat] = _Held(size, self._clock(), seat.client.taken)
         self._turns.took(seat.address)
 
     def _begin_anew(self) -> None:
-        """Nobody waited so far: nobody was in anybody's way."""
+        """Restart the stall timers: no pull waited so far, so that none was held up."""
         for seat, held in self._holding.items():
             held.since, held.taken = self._clock(), seat.client.taken
 
     def end_stalled(self) -> None:
-        """While somebody waits: end the pulls whose clients do not take what they hold."""
+        """While a pull waits: end those whose clients do not read what they hold."""
         now = self._clock()
         for seat, held in self._holding.items() if self._waiting else ():
             if not seat.client.behind:
@@ -142,12 +142,12 @@ class Room:
             elif now - held.since >= STALL:
                 came = seat.client.taken - held.taken
                 if came < SLOWEST * STALL:
-                    seat.client.end(f"others wait, and this client took {came} bytes in {STALL:g} s of a binlog of {held.size} bytes")
+                    seat.client.end(f"other pulls wait, and this client read {came} bytes in {STALL:g} s of a binlog of {held.size} bytes")
                 held.since, held.taken = now, seat.client.taken
 
 
 class _Held:
-    """What a pull holds, and how far its client was when that was looked at."""
+    """What a pull holds, and how far its client had read at the last check."""
 
     __slots__ = ("since", "size", "taken")
 
@@ -155,31 +155,31 @@ class _Held:
         self.size, self.since, self.taken = size, since, taken
 
 
-class Seat:
-    """One pull's place. For one thread."""
+class Reservation:
+    """One pull's reservation. For one thread."""
 
-    def __init__(self, room: Room, client: Client) -> None:
+    def __init__(self, room: PullMemory, client: Client) -> None:
         self.client = client
         self.address = client.address
         self._room = room
 
     def take(self, size: int, stop: Callable[[], bool]) -> bool:
-        """Room for ``size`` bytes instead of what it holds; nothing is asked for what is not large. False: ``stop`` said so."""
+        """Reserve ``size`` bytes in place of what it holds; does nothing if ``size`` is not large. False: stopped."""
         return size <= LARGE or self._room.take(self, size, stop)
 
     def give(self) -> None:
-        """What was read is sent."""
+        """Release the memory: what was read is sent."""
         if self.holds:
             self._room.give(self)
 
     @property
     def holds(self) -> bool:
-        """Whether it holds room."""
+        """Whether it holds memory."""
         return self._room.holds(self)
 
 
 class _Nobody:
-    """A client that takes everything at once."""
+    """A client that reads everything at once."""
 
     address = ""
     behind = taken = 0
@@ -188,6 +188,6 @@ class _Nobody:
         """Nothing to do."""
 
 
-def seat_of_its_own() -> Seat:
-    """For a reader that shares no room with others."""
-    return Seat(Room(), _Nobody())
+def seat_of_its_own() -> Reservation:
+    """A reservation for a reader that shares no memory with others."""
+    return Reservation(PullMemory(), _Nobody())

@@ -1,19 +1,19 @@
-"""Whether what a reader has seen is in this Pump's log (``binlog_source.wire.seen``). Reads at most some megabytes of the log.
+"""Whether what a reader has seen is in this Pump's log (``binlog_source.wire.fingerprint``). Reads at most a few megabytes of the log.
 
-Promises: True wherever the log cannot tell: what was collected, or lies at a damaged place, of which the reader is told otherwise.
+Promises: True wherever the log cannot decide: at what was collected or is damaged, which is reported to the reader by other means.
 """
 
 from binlog_source.pump.storage.pointer import BEGINNING, Pointer
-from binlog_source.pump.storage.record import Kind, read
+from binlog_source.pump.storage.record import RecordKind, read
 from binlog_source.pump.storage.store import Store
-from binlog_source.wire.seen import ANYWHERE, Seen
+from binlog_source.wire.fingerprint import ANYWHERE, LogFingerprint
 from schemas.errors import BinlogPurged
 
 _NOT_IN_IT = -1
 
 
-def holds(store: Store, seen: Seen) -> bool:
-    """Whether ``seen`` was read of this log."""
+def holds(store: Store, seen: LogFingerprint) -> bool:
+    """Whether ``seen`` was read from this log."""
     if seen.position == ANYWHERE:
         return not seen.ts or _holds_ts(store, seen.ts)
     at = Pointer(seen.position.suffix, seen.position.offset)
@@ -28,13 +28,13 @@ def holds(store: Store, seen: Seen) -> bool:
 
 def _holds_ts(store: Store, ts: int) -> bool:
     entry = store.entry(ts)
-    if entry is not None and entry.kind is not Kind.PREWRITE or ts <= store.gc_ts:
+    if entry is not None and entry.kind is not RecordKind.PREWRITE or ts <= store.gc_ts:
         return True
     return any(damage.after_ts < ts for damage in store.damages())
 
 
 def _largest_before(store: Store, at: Pointer) -> int | None:
-    """The largest ts of a fake or Commit before ``at``; None when nobody can say, ``_NOT_IN_IT`` when no record ends there."""
+    """The largest ts of a fake or Commit before ``at``; None when it is unknown, ``_NOT_IN_IT`` when no record ends at ``at``."""
     known, end = store.checkpoint(at), store.state.at
     if known.at <= store.beginning and store.beginning > BEGINNING:
         return None

@@ -1,10 +1,11 @@
-"""The Pump as a server in this process: what it is made of, and its life from ``start`` to ``stop`` or ``close`` (pump.md 2).
+"""The Pump as a server in this process: its parts, and its life cycle from ``start`` to ``stop`` or ``close`` (pump.md 2).
 
-    start   bind -> lock and open the store -> register online -> notify the Drainers when none of them reads from here -> serve
+    start   bind -> lock and open the store -> register online -> notify the Drainers if none of them reads from it yet -> serve
     stop    pausing -> registered paused  -> pulls end with OK, writes under way are answered -> the log is finished
-    close   closing -> wait until every Drainer has everything -> registered offline -> the same
+    close   closing -> wait until every Drainer has read everything -> registered offline -> then as for stop
 
-The answers are made in ``service.py``, the gRPC methods in ``handlers.py``, the HTTP pages in ``status.py``, what it does by itself in ``heart.py``.
+The service is in ``service.py``, the gRPC methods in ``handlers.py``, the HTTP endpoints in ``status.py``, periodic tasks in
+``periodic.py``.
 """
 
 import contextlib
@@ -18,24 +19,24 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from binlog_source.cluster.advertise import advertised
-from binlog_source.cluster.mvcc import StatusPorts, status_ports
 from binlog_source.cluster.pd import PdRegistry
 from binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, NodeStatus, Registry
 from binlog_source.cluster.registry_client import RegistryClient
+from binlog_source.cluster.txn_outcome import StatusPorts, status_ports
 from binlog_source.pump.handlers import Handlers
-from binlog_source.pump.heart import Beat, Collector, FakeBinlogs, own_clock
 from binlog_source.pump.lifecycle import Move, after, must_notify
 from binlog_source.pump.metrics import PumpMetrics, StoreFigures
 from binlog_source.pump.notify import notify
 from binlog_source.pump.orphans import ASK_AFTER, OrphanResolver
+from binlog_source.pump.periodic import Collector, FakeBinlogs, PeriodicTask, own_clock
 from binlog_source.pump.service import PumpService
 from binlog_source.pump.space import LOOK_EVERY, Space
-from binlog_source.pump.status import Controls, StatusPages
+from binlog_source.pump.status import PumpControls, StatusPages
 from binlog_source.pump.storage.chaser import ChaserSettings
 from binlog_source.pump.storage.env import RealFileSystem
 from binlog_source.pump.storage.record import fake
 from binlog_source.pump.storage.store import Store, StoreSettings
-from binlog_source.rpc.front import Front
+from binlog_source.rpc.rpc_server import RpcServer
 from conf.model import PumpConfig
 from conf.units import days_or_duration, size_of
 from schemas.errors import ConfigError, PumpUnavailable, ReplicationError
@@ -48,7 +49,7 @@ _DRAINERS_EVERY = 600.0
 _SAFE_POLL = 1.0
 _BLANK = " \t\r\n\0"
 _FAKE_AGAIN = 10.0
-"""Seconds without news of a Drainer after which a closing Pump writes another fake binlog."""
+"""Seconds without progress of a Drainer after which a closing Pump writes another fake binlog."""
 
 
 class EmbeddedPump:
@@ -60,16 +61,16 @@ class EmbeddedPump:
     def __init__(self, config: PumpConfig, oracle: Callable[[], int] | None = None) -> None:
         self.config = config
         self.node_id = config.node_id
-        """Known once it is started."""
+        """Final once it is started."""
         self.ended = threading.Event()
-        """Set when it has stopped, by whatever hand."""
+        """Set when it has stopped, for whatever reason."""
         self._oracle = oracle
         self._registry: Registry | None = None
-        self._front: Front | None = None
+        self._server: RpcServer | None = None
         self._store: Store | None = None
         self._service: PumpService | None = None
-        self._beats: list[Beat] = []
-        self._orphans: Beat | None = None
+        self._beats: list[PeriodicTask] = []
+        self._orphans: PeriodicTask | None = None
         self._waiting: Callable[[], list[dict[str, object]]] = list
         self._stopping = threading.Event()
         self._stop_lock = threading.Lock()
@@ -78,12 +79,12 @@ class EmbeddedPump:
 
     @property
     def address(self) -> str:
-        """host:port that it serves at."""
+        """The host:port that it listens on."""
         return f"{self.config.addr.rpartition(':')[0]}:{self._port}"
 
     @property
     def service(self) -> PumpService:
-        """The answers, for a look from inside the process."""
+        """The service, for use inside the process."""
         if self._service is None:
             raise ConfigError("the Pump is not started")
         return self._service
@@ -100,19 +101,19 @@ class EmbeddedPump:
         self._stopping.clear()
         self._registry = _registry_of(config)
         try:
-            front = self._front = Front("Pump").bind(config.addr, config.socket.removeprefix("unix://"))
-            self._port = front.port
+            server = self._server = RpcServer("Pump").bind(config.addr, config.socket.removeprefix("unix://"))
+            self._port = server.port
             before = self._open(config)
             self._go_online(before)
             self._start_beats(self.service)
-            self._serve(self.service, front)
+            self._serve(self.service, server)
         except BaseException:
             self._abandon()
             raise
         return self
 
     def _open(self, config: PumpConfig) -> NodeState | None:
-        """The store and the service over it; the state that was registered last."""
+        """Open the store and the service over it; the state that was registered last."""
         registry = self._registry
         cluster_id = config.cluster_id or (registry.cluster_id() if registry is not None else 0)
         directory = Path(config.data_dir)
@@ -123,18 +124,18 @@ class EmbeddedPump:
         space = Space(RealFileSystem(), directory, size_of(config.stop_write_at_available_space))
         self._service = service = PumpService(store, cluster_id, self.node_id, metrics, space)
         metrics.watch(lambda: _figures(store, space))
-        self._beats.append(Beat(f"{self.node_id} space", LOOK_EVERY, space.look))
+        self._beats.append(PeriodicTask(f"{self.node_id} space", LOOK_EVERY, space.look))
         self._collector = Collector(service, days_or_duration(config.gc), self._drainers)
         if registry is None:
             return NodeState.ONLINE
         known = {status.node_id: status.state for status in registry.listing(PUMPS).nodes}
         return known.get(self.node_id)
 
-    def _serve(self, service: PumpService, front: Front) -> None:
+    def _serve(self, service: PumpService, server: RpcServer) -> None:
         pages = StatusPages(
-            service, self._registry, Controls(self._move, self._collector.trigger, self._mvcc_text, lambda: self._waiting())
+            service, self._registry, PumpControls(self._move, self._collector.trigger, self._mvcc_text, lambda: self._waiting())
         )
-        front.serve(Handlers(service, front, self._stopping).methods(pages.answer, self.config))
+        server.serve(Handlers(service, server, self._stopping).methods(pages.answer, self.config))
 
     def _go_online(self, before: NodeState | None) -> None:
         registry = self._registry
@@ -150,14 +151,14 @@ class EmbeddedPump:
                 raise
 
     def _abandon(self) -> None:
-        """A start that failed leaves nothing behind."""
+        """Clean up after a failed start."""
         self._stop_beats()
         if self._orphans is not None:
             self._orphans.stop()
             self._orphans = None
-        if self._front is not None:
-            self._front.stop(0)
-            self._front = None
+        if self._server is not None:
+            self._server.stop(0)
+            self._server = None
         if self._store is not None:
             self._store.close()
             self._store = None
@@ -168,16 +169,16 @@ class EmbeddedPump:
     def _start_beats(self, service: PumpService) -> None:
         config, registry, name = self.config, self._registry, self.node_id
         if registry is not None:
-            self._beats.append(Beat(f"{name} heartbeat", config.heartbeat_interval, lambda: self._register(service.state)))
-            self._beats.append(Beat(f"{name} drainers", _DRAINERS_EVERY, self._collector.check_drainers))
+            self._beats.append(PeriodicTask(f"{name} heartbeat", config.heartbeat_interval, lambda: self._register(service.state)))
+            self._beats.append(PeriodicTask(f"{name} drainers", _DRAINERS_EVERY, self._collector.check_drainers))
         if registry is not None or config.tidb_status:
             address = self._advertised or self.address
             resolver = OrphanResolver(service, self._status_ports, config.orphan_timeout, safe_point=self._safe_point, address=address)
             self._waiting = resolver.waiting
-            self._orphans = Beat(f"{name} orphans", ASK_AFTER, resolver)
+            self._orphans = PeriodicTask(f"{name} orphans", ASK_AFTER, resolver)
         if config.fake_binlog_interval > 0:
-            self._beats.append(Beat(f"{name} fake binlogs", config.fake_binlog_interval, FakeBinlogs(service, self._timestamp)))
-        self._beats.append(Beat(f"{name} gc", _GC_EVERY, self._collector))
+            self._beats.append(PeriodicTask(f"{name} fake binlogs", config.fake_binlog_interval, FakeBinlogs(service, self._timestamp)))
+        self._beats.append(PeriodicTask(f"{name} gc", _GC_EVERY, self._collector))
 
     def _timestamp(self) -> int:
         if self._oracle is not None:
@@ -188,7 +189,7 @@ class EmbeddedPump:
         return self._registry.listing(DRAINERS).nodes if self._registry is not None else ()
 
     def _status_ports(self) -> Sequence[str]:
-        """Where to ask about orphans: as configured, else what PD names, else the standalone registry."""
+        """Where to ask about orphans: the configured ports, else those registered in PD, else the standalone registry."""
         if self.config.tidb_status:
             return status_ports(self.config.tidb_status)
         if isinstance(self._registry, PdRegistry):
@@ -196,7 +197,7 @@ class EmbeddedPump:
         return status_ports(self.config.registry)
 
     def _safe_point(self, ports: StatusPorts) -> int | None:
-        """How far MVCC data is collected, by whoever knows; None when nobody says."""
+        """Up to which ts MVCC data is collected, from the registry or else a status port; None when it is unknown."""
         try:
             return self._registry.gc_safe_point() if self._registry is not None else ports.gc_safe_point()
         except PumpUnavailable:
@@ -220,19 +221,19 @@ class EmbeddedPump:
         registry.put_status(PUMPS, status)
 
     def _move(self, move: Move) -> None:
-        """``PUT /state``: change the state now, end in the background."""
+        """``PUT /state``: change the state now, stop in the background."""
         new = after(self.service.state, move)
         if new is not None:
             self.service.state = new
             threading.Thread(target=self.stop, name=f"{self.node_id} {new}", daemon=True).start()
 
     def close(self) -> None:
-        """Leave the cluster: wait until every Drainer has everything, then be offline."""
+        """Leave the cluster: wait until every Drainer has read everything, then register offline and stop."""
         self.service.state = after(self.service.state, Move.CLOSE) or self.service.state
         self.stop()
 
     def stop(self) -> None:
-        """Stop serving; paused unless it is closing."""
+        """Stop serving; registered as paused, or as offline when it is closing."""
         with self._stop_lock:
             service = self._service
             if service is None:
@@ -248,16 +249,16 @@ class EmbeddedPump:
             try:
                 self._register(service.state)
             except ReplicationError as error:
-                _log.error("Pump %s stops, but is not registered as %s: %s", self.node_id, service.state.value, error)
+                _log.error("Pump %s stops, but could not register as %s: %s", self.node_id, service.state.value, error)
             self._shut_down(service)
         self.ended.set()
 
     def _shut_down(self, service: PumpService) -> None:
         self._stopping.set()
         service.store.wake()
-        if self._front is not None:
-            self._front.stop(_GRACE)
-            self._front = None
+        if self._server is not None:
+            self._server.stop(_GRACE)
+            self._server = None
         service.store.close()
         self._service = self._store = None
         if self._registry is not None:
@@ -269,10 +270,10 @@ class EmbeddedPump:
         self._beats.clear()
 
     def _await_safe(self, service: PumpService) -> None:
-        """Until no Prewrite waits for its outcome and every Drainer that is not offline has read all there is (pump.md 2.3).
+        """Wait until no Prewrite waits for its outcome and every Drainer that is not offline has read the whole log (pump.md 2.3).
 
-        A Drainer is always a little behind, so that it never gets to the end of a log that goes on: another fake binlog follows the first only
-        when a Drainer stands still, as a real one may that writes down where it is only when something comes.
+        A Drainer always lags a little, so it would never reach the end of a log that keeps growing: another fake binlog follows the first
+        only when a Drainer makes no progress, as a real one may that saves its position only when it receives something.
         """
         goal, again_at, behind = 0, 0.0, dict[str, int]()
         while True:
@@ -289,13 +290,13 @@ class EmbeddedPump:
                     behind, again_at = held, time.monotonic() + _FAKE_AGAIN
                 _log.warning("Pump %s closes once Drainer %s has read up to %d", self.node_id, ", ".join(held), goal)
             except (ReplicationError, OSError) as error:
-                _log.warning("Pump %s closes, but: %s", self.node_id, error)
+                _log.warning("Pump %s closes, but a check failed and is retried: %s", self.node_id, error)
             time.sleep(_SAFE_POLL)
 
     def _all_complete(self, service: PumpService) -> int:
-        """Write a fake binlog and wait until nothing in the log is incomplete; the largest commit_ts in it.
+        """Write a fake binlog and wait until no Prewrite in the log lacks its outcome; the largest commit_ts in the log.
 
-        More fakes follow while a Prewrite waits: a Drainer asks about it when it has come of age by what every Pump shows.
+        More fakes follow while a Prewrite waits: a Drainer asks about it once it is old enough by the timestamps that every Pump has shown.
         """
         ts, again_at = self._timestamp(), time.monotonic() + _SAFE_POLL
         service.store.write([fake(ts)])
@@ -326,15 +327,15 @@ def _store_settings(config: PumpConfig) -> StoreSettings:
 
 
 def _node_id(config: PumpConfig, directory: Path, port: int) -> str:
-    """What ``.node`` says, else the setting, else hostname:port, which is written there (pump.md 1)."""
+    """The content of ``.node``, else the setting, else hostname:port, which is then written to ``.node`` (pump.md 1)."""
     file = directory / ".node"
     if file.exists():
         known = file.read_text(errors="replace").strip(_BLANK)
         if known:
             if config.node_id and config.node_id != known:
-                _log.warning("node-id %s is ignored: %s says %s", config.node_id, file, known)
+                _log.warning("node-id %s is ignored: %s contains %s", config.node_id, file, known)
             return known
-        _log.warning("%s is empty, as though it were not there: a Pump died, or its disk was full, before it was written", file)
+        _log.warning("%s is empty and is ignored: a Pump died, or its disk was full, before it was written", file)
     if config.node_id:
         return config.node_id
     made = f"{socket.gethostname()}:{port}"
@@ -343,7 +344,7 @@ def _node_id(config: PumpConfig, directory: Path, port: int) -> str:
 
 
 def _write_whole(file: Path, text: str) -> None:
-    """A small file that is there with all of its content, or not at all."""
+    """Write a small file durably and atomically: with all of its content, or not at all."""
     unfinished = file.with_name(f"{file.name}.tmp")
     unfinished.unlink(missing_ok=True)
     unfinished.touch(0o600)

@@ -1,9 +1,9 @@
-"""What a Pump answers: WriteBinlog and the three deliveries of PullBinlogs, without a word of gRPC.
+"""The Pump's service: WriteBinlog and the three deliveries of PullBinlogs, independent of gRPC.
 
-Promises: a ``pull_*`` is an endless iterator of *flushes*; a flush is a list of finished PullBinlogResp messages that should leave at once.
-What is large is a flush of its own, for which room is asked (``reading``) before it is read, and given back when the next one is asked for.
-It ends when ``stop()`` says so, within the time of one wake-up, or with ``DamagedLog`` before the first thing behind a damaged place of the
-log that the reader does not know of. Contract of the deliveries: docs/architecture.md.
+Promises: a ``pull_*`` is an endless iterator of *flushes*; a flush is a list of serialized PullBinlogResp messages to be sent at once.
+A large binlog is a flush of its own; memory for it is reserved (``reading``) before it is read, and released when the next flush is
+requested. A pull ends within ``_WAIT`` seconds after ``stop()`` is true, or with ``DamagedLog`` before the first record behind a damaged
+place of the log that is not in the reader's ``known``. Contract of the deliveries: docs/architecture.md.
 """
 
 import logging
@@ -13,14 +13,14 @@ from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from binlog_source.cluster.registry import NodeState
 from binlog_source.pump import messages
 from binlog_source.pump.metrics import PumpMetrics
-from binlog_source.pump.reading import LARGE, Seat, seat_of_its_own
+from binlog_source.pump.reading import LARGE, Reservation, seat_of_its_own
 from binlog_source.pump.space import Space
 from binlog_source.pump.storage.index import Entry
 from binlog_source.pump.storage.pointer import Pointer
-from binlog_source.pump.storage.record import Kind, Record, canonical, completed, head_varints, read
-from binlog_source.pump.storage.sorter import Checkpoint
+from binlog_source.pump.storage.record import Record, RecordKind, canonical, completed, head_varints, read
+from binlog_source.pump.storage.sorter import SorterCheckpoint
 from binlog_source.pump.storage.store import Store
-from binlog_source.pump.storage.vlog import Piece
+from binlog_source.pump.storage.vlog import RecordRun
 from binlog_source.wire.damage import Damage
 from schemas.errors import BinlogPurged, Corruption, DamagedLog, ProtocolViolation, PumpUnavailable
 
@@ -30,26 +30,26 @@ Stop = Callable[[], bool]
 FLUSH_BYTES = 1 << 20
 _SCAN_LIMIT = 512
 _WAIT = 1.0
-"""Seconds after which a waiting pull looks around although nobody woke it."""
+"""Seconds after which a waiting pull checks for news and ``stop`` without being woken."""
 _CALM = 0.02
-"""Seconds between two flushes of news: a busy log is handed out in groups, a quiet one at once."""
+"""Seconds between two flushes of new records: a busy log is delivered in groups, a quiet one at once."""
 _log = logging.getLogger(__name__)
 
 
 class PumpService:
-    """The Pump's answers over one store."""
+    """The Pump's service over one store."""
 
     def __init__(self, store: Store, cluster_id: int, node_id: str, metrics: PumpMetrics | None = None, space: Space | None = None) -> None:
-        """Without ``space`` the disk is taken to be endless."""
+        """Without ``space``, the free space of the disk is not checked."""
         self.store = store
         self.cluster_id = cluster_id
         self.node_id = node_id
         self.metrics = metrics or PumpMetrics()
         self._space = space
         self.state = NodeState.ONLINE
-        """Prewrites are taken only while it is online."""
+        """Prewrites are accepted only while it is online."""
         self.writes = 0
-        """WriteBinlog calls of any kind so far: what the fake binlogs watch."""
+        """WriteBinlog calls of any kind so far, for ``FakeBinlogs``."""
 
     def check_cluster(self, given: int) -> None:
         """Refuse a peer of another cluster."""
@@ -57,22 +57,22 @@ class PumpService:
             raise ProtocolViolation(f"cluster ID are mismatch, {given} vs {self.cluster_id}")
 
     def accept(self, cluster_id: int, payloads: Sequence[bytes]) -> list[Record]:
-        """The records that a WriteBinlog asks to store; none for the probe, a binlog without timestamps.
+        """The records of a WriteBinlog that are to be stored; none for a probe, a binlog without timestamps.
 
         Raises:
-            ReplicationError: they are refused; the text is a real Pump's.
+            ReplicationError: the call is refused; the text is a real Pump's.
         """
         self.check_cluster(cluster_id)
         self.writes += 1
         records = [record for record in map(canonical, payloads) if record.start_ts or record.commit_ts]
-        if self.state is not NodeState.ONLINE and any(record.kind is Kind.PREWRITE for record in records):
+        if self.state is not NodeState.ONLINE and any(record.kind is RecordKind.PREWRITE for record in records):
             raise PumpUnavailable(f"no online: {self.state.value}")
         if records and self._space is not None:
             self._space.require()
         return records
 
-    def pull_sorted(self, last: int, stop: Stop, known: Collection[str] = (), seat: Seat | None = None) -> Iterator[Flush]:
-        """Complete Commits and fakes with ts > ``last``, ascending, as far as the sorted promise goes; then what comes.
+    def pull_sorted(self, last: int, stop: Stop, known: Collection[str] = (), seat: Reservation | None = None) -> Iterator[Flush]:
+        """Complete Commits and fakes with ts > ``last``, ascending, up to the sorted promise; then new ones as it rises.
 
         ``known``: the damaged places (``Damage.place``) that the reader knows of.
 
@@ -81,7 +81,7 @@ class PumpService:
             BinlogPurged: GC has overtaken the reader.
         """
         if last < self.store.gc_ts:
-            _log.error("Pump %s: binlogs after %d are asked for, but up to %d they may be collected", self.node_id, last, self.store.gc_ts)
+            _log.error("Pump %s: binlogs after %d are requested, but those up to %d may be collected", self.node_id, last, self.store.gc_ts)
             last = self.store.gc_ts
         begun = last
         seat = seat or seat_of_its_own()
@@ -104,10 +104,10 @@ class PumpService:
             self._await_news(state, stop, calm=bool(found.delivered))
 
     def _next_damage(self, last: int, known: Collection[str]) -> Damage | None:
-        """The first place where a reader that has everything up to ``last`` may miss something."""
+        """The first damaged place where a reader that has everything up to ``last`` may miss something."""
         return min((d for d in self.store.damages() if d.concerns(last, known)), key=lambda d: d.after_ts, default=None)
 
-    def _sorted_flushes(self, entries: Sequence[Entry], near: dict[int, Entry], seat: Seat, stop: Stop) -> Iterator[Flush]:
+    def _sorted_flushes(self, entries: Sequence[Entry], near: dict[int, Entry], seat: Reservation, stop: Stop) -> Iterator[Flush]:
         flush: Flush = []
         size = 0
         for entry in entries:
@@ -116,7 +116,7 @@ class PumpService:
                 if large and not (yield from _admitted(entry.length, flush, seat, stop)):
                     return
                 payload = self._payload(entry, entry.ts)
-                prewrite = self._prewrite_of(payload, entry, near) if entry.kind is Kind.COMMIT else None
+                prewrite = self._prewrite_of(payload, entry, near) if entry.kind is RecordKind.COMMIT else None
                 if prewrite is not None and entry.length + prewrite.length > LARGE:
                     large = True
                     if not (yield from _admitted(entry.length + prewrite.length, flush, seat, stop)):
@@ -148,16 +148,16 @@ class PumpService:
         return prewrite
 
     def _complete(self, payload: bytes, entry: Entry, prewrite: Entry | None) -> bytes | None:
-        """The message of a fake, or of a Commit with what its Prewrite holds; None when that is on another Pump."""
+        """The message of a fake, or of a Commit completed from its Prewrite; None when the Prewrite is on another Pump."""
         start_ts, commit_ts = head_varints(payload)
-        if entry.kind is Kind.COMMIT:
+        if entry.kind is RecordKind.COMMIT:
             if prewrite is None:
                 return None
             payload = completed(payload, self._payload(prewrite, entry.ts))
         return messages.message(payload, start_ts, commit_ts)
 
     def _payload(self, entry: Entry, commit_ts: int) -> bytes:
-        """A record that the binlog of ``commit_ts`` is made of."""
+        """The payload of a record that is part of the binlog of ``commit_ts``."""
         try:
             return self.store.payload(entry)
         except Corruption as error:
@@ -165,7 +165,7 @@ class PumpService:
             raise self._damaged(Damage(at.file_id, at.offset, at.offset + entry.length, commit_ts - 1, commit_ts)) from error
 
     def _require_whole_before(self, commit: Entry) -> None:
-        """A Commit without Prewrite is another Pump's matter, unless the Prewrite may have stood where the log is damaged."""
+        """Raise unless the missing Prewrite of ``commit`` must be on another Pump: it may have been where the log is damaged."""
         for damage in self.store.damages():
             if damage.after_ts < commit.ts and Pointer(damage.file_id, damage.begin) < commit.at:
                 raise self._damaged(Damage(damage.file_id, damage.begin, damage.end, commit.ts - 1, commit.ts))
@@ -176,13 +176,13 @@ class PumpService:
         _log.error("%s", text)
         return DamagedLog(text)
 
-    def pull_raw(self, start: Pointer, stop: Stop, known: Collection[str] = (), seat: Seat | None = None) -> Iterator[Flush]:
-        """Records in log order from ``start`` on, and the promise whenever the end of the log is reached.
+    def pull_raw(self, start: Pointer, stop: Stop, known: Collection[str] = (), seat: Reservation | None = None) -> Iterator[Flush]:
+        """Records in log order from ``start`` on, and the raw promise whenever the end of the log is reached.
 
         ``known``: the damaged places (``Damage.place``) that the reader knows of.
 
         Raises:
-            DamagedLog: what follows is damaged; a reader may go on behind it.
+            DamagedLog: what follows is damaged; a reader may continue behind it.
         """
         if start > self.store.state.at:
             raise ProtocolViolation(
@@ -226,7 +226,7 @@ class PumpService:
                 at, promised = state.at, True
             self._await_news(state, stop, calm=news)
 
-    def _first_hole(self, piece: Piece, known: Collection[str]) -> Damage | None:
+    def _first_hole(self, piece: RecordRun, known: Collection[str]) -> Damage | None:
         for begin, end in piece.holes:
             damage = self.store.damage_at(Pointer(piece.file_id, begin), Pointer(piece.file_id, end))
             if damage.place not in known:
@@ -234,15 +234,15 @@ class PumpService:
         return None
 
     def _shortened(self, at: Pointer, known: Collection[str]) -> Damage | None:
-        """The first place from ``at`` on where the log had been longer, so that nothing in it shows the loss."""
+        """The first place from ``at`` on where the log was longer once: records are lost there, but no damaged bytes show it."""
         places = (d for d in self.store.damages() if d.begin == d.end and d.place not in known)
         return next((d for d in places if Pointer(d.file_id, d.begin) >= at), None)
 
     def pull_tip(self, ts: int, stop: Stop, known: Collection[str] = ()) -> Iterator[Flush]:
-        """How far the log goes, without its content: the base for ``ts``, then step by step.
+        """The positions and promises of the log without its content: the base for ``ts``, then step by step.
 
         Raises:
-            DamagedLog: binlogs above ``ts`` may be lost. What is damaged since it was indexed only its readers meet.
+            DamagedLog: binlogs above ``ts`` may be lost. Damage since indexing is found only by pulls that read the content.
         """
         damage = self._next_damage(ts, known)
         if damage is not None:
@@ -262,23 +262,23 @@ class PumpService:
                 news, steps = True, []
             self._await_news(state, stop, calm=news)
 
-    def _await_news(self, seen: Checkpoint, stop: Stop, *, calm: bool) -> None:
-        """Sleep until the log has grown past ``seen``; right after a flush first let some news gather."""
+    def _await_news(self, seen: SorterCheckpoint, stop: Stop, *, calm: bool) -> None:
+        """Wait until the log has grown past ``seen``; ``calm``: right after a flush, let some new records gather first."""
         if calm:
             time.sleep(_CALM)
         if not stop() and self.store.state.at == seen.at:
             self.store.wait_past(seen, _WAIT)
 
 
-def _admitted(size: int, flush: Flush, seat: Seat, stop: Stop) -> Generator[Flush, None, bool]:
-    """Room for something large, once what was gathered has left; False: ``stop`` said so."""
+def _admitted(size: int, flush: Flush, seat: Reservation, stop: Stop) -> Generator[Flush, None, bool]:
+    """Yield what was gathered, then reserve memory for a large binlog; False: stopped."""
     if flush:
         yield flush.copy()
         flush.clear()
     return seat.take(size, stop)
 
 
-def _raw_messages(piece: Piece) -> Flush:
+def _raw_messages(piece: RecordRun) -> Flush:
     build, pos_field = messages.message, messages.pos_field
     flush: Flush = []
     for position, payload in enumerate(piece.payloads):

@@ -1,6 +1,6 @@
-"""The disk that the Pump writes to: how much is left, and when to refuse binlogs (pump.md 4.4).
+"""The disk that the Pump writes to: its free space, and when to refuse binlogs (pump.md 4.4).
 
-Promises: the free space is read when ``look`` is called and remembered; asking costs nothing.
+Promises: only ``look`` reads the free space; everything else uses its last result.
 """
 
 from pathlib import Path
@@ -9,11 +9,11 @@ from binlog_source.pump.storage.env import FileSystem
 from schemas.errors import PumpUnavailable
 
 LOOK_EVERY = 3.0
-"""Seconds between two looks."""
+"""Seconds between two calls of ``look``."""
 
 
 class Space:
-    """The disk below one directory."""
+    """The disk that holds one directory."""
 
     def __init__(self, files: FileSystem, directory: Path, stop_at: int) -> None:
         """``stop_at``: free bytes at which writing stops; 0 = never."""
@@ -24,11 +24,11 @@ class Space:
         self.look()
 
     def look(self) -> None:
-        """Read how much is left."""
+        """Read the free space and the capacity."""
         self.available = self._files.available(self._directory)
         self.capacity = self._files.capacity(self._directory)
 
     def require(self) -> None:
-        """Refuse to write when too little is left."""
+        """Refuse to write when too little space is left."""
         if self._stop_at and self.available <= self._stop_at:
             raise PumpUnavailable(f"no available space, available: {self.available}, StopWriteAtAvailableSpace: {self._stop_at}")

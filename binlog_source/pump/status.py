@@ -1,6 +1,6 @@
-"""The Pump's HTTP endpoints (wire.md 8.1): status, state changes, a look at a record, GC on demand, metrics.
+"""The Pump's HTTP endpoints (wire.md 8.1): status, state changes, single records, orphans, GC on demand, metrics.
 
-Promises: the JSON and the texts are a real Pump's, its spelling included. ``/debug/pprof`` is Go's and not here.
+Promises: the JSON and the texts are a real Pump's, its spelling included. ``/debug/pprof`` is specific to Go and not served.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,8 +12,8 @@ from binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, Registry
 from binlog_source.pump.lifecycle import Move
 from binlog_source.pump.orphans import settle
 from binlog_source.pump.service import PumpService
-from binlog_source.pump.storage.record import Kind, parse, read
-from binlog_source.rpc.http1 import NOT_ALLOWED, NOT_FOUND, Answer, Request, json_answer
+from binlog_source.pump.storage.record import RecordKind, parse, read
+from binlog_source.rpc.http1 import NOT_ALLOWED, NOT_FOUND, HttpRequest, HttpResponse, json_answer
 from schemas.errors import ReplicationError
 from schemas.proto import binlog_pb2
 
@@ -23,28 +23,28 @@ _OK, _NOT_FOUND, _ERROR = 200, 2, 3
 
 
 @dataclass(frozen=True, slots=True)
-class Controls:
-    """What the endpoints may do to their Pump."""
+class PumpControls:
+    """What the endpoints can do with their Pump."""
 
     move: Callable[[Move], None]
     """Begin to pause or close; called only while online."""
     trigger_gc: Callable[[], bool]
-    """False: a collection is at work."""
+    """False: a collection is running."""
     mvcc: Callable[[bytes], str]
-    """What the upstream says of a key, as text."""
+    """What the upstream reports of a key, as text."""
     waiting: Callable[[], list[dict[str, object]]] = list
     """The Prewrites that wait for their outcome."""
 
 
 class StatusPages:
-    """``answer`` is the handler of the front."""
+    """``answer`` is the handler of the RPC server."""
 
-    def __init__(self, service: PumpService, registry: Registry | None, controls: Controls) -> None:
+    def __init__(self, service: PumpService, registry: Registry | None, controls: PumpControls) -> None:
         self._service = service
         self._registry = registry
         self._controls = controls
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: HttpRequest) -> HttpResponse:
         """One request's answer."""
         match request.path.strip("/").split("/"):
             case ["status"]:
@@ -64,14 +64,14 @@ class StatusPages:
             case ["orphans", start_ts, "rollback"]:
                 return self._only("PUT", request, lambda: self._settle(start_ts, "0"))
             case ["metrics"]:
-                return self._only("GET", request, lambda: Answer(body=self._service.metrics.text(), content_type=_METRICS_TYPE))
+                return self._only("GET", request, lambda: HttpResponse(body=self._service.metrics.text(), content_type=_METRICS_TYPE))
             case _:
                 return NOT_FOUND
 
-    def _only(self, method: str, request: Request, make: Callable[[], Answer]) -> Answer:
+    def _only(self, method: str, request: HttpRequest, make: Callable[[], HttpResponse]) -> HttpResponse:
         return make() if request.method == method else NOT_ALLOWED
 
-    def _status(self) -> Answer:
+    def _status(self) -> HttpResponse:
         status: Mapping[str, Any] | None = None
         commit_ts, trouble = 0, ""
         try:
@@ -82,11 +82,11 @@ class StatusPages:
             status, trouble = None, str(error)
         return json_answer({"status": status, "CommitTS": commit_ts, "Checkpoint": {}, "ErrMsg": trouble})
 
-    def _drainers(self) -> Answer:
+    def _drainers(self) -> HttpResponse:
         nodes = self._registry.listing(DRAINERS).nodes if self._registry is not None else ()
         return json_answer([node.to_dict() for node in nodes] or None)
 
-    def _change(self, node_id: str, action: str) -> Answer:
+    def _change(self, node_id: str, action: str) -> HttpResponse:
         own, state = self._service.node_id, self._service.state
         if node_id != own:
             return _response(f"invalide nodeID {node_id}, this pump's nodeID is {own}", _NOT_FOUND)
@@ -97,36 +97,36 @@ class StatusPages:
         self._controls.move(Move(action))
         return _response(f"apply action {action} success!", _OK)
 
-    def _settle(self, start_ts: str, commit_ts: str) -> Answer:
-        """What a person knows of a Prewrite that waits."""
+    def _settle(self, start_ts: str, commit_ts: str) -> HttpResponse:
+        """Write the outcome that an operator states for a waiting Prewrite."""
         if not (start_ts.isdigit() and commit_ts.isdigit()):
-            return Answer(HTTPStatus.BAD_REQUEST, b"start_ts and commit_ts are numbers\n")
+            return HttpResponse(HTTPStatus.BAD_REQUEST, b"start_ts and commit_ts are numbers\n")
         try:
-            return Answer(body=f"{settle(self._service.store, int(start_ts), int(commit_ts))}\n".encode())
+            return HttpResponse(body=f"{settle(self._service.store, int(start_ts), int(commit_ts))}\n".encode())
         except (ReplicationError, OSError) as error:
-            return Answer(HTTPStatus.CONFLICT, f"{error}\n".encode())
+            return HttpResponse(HTTPStatus.CONFLICT, f"{error}\n".encode())
 
-    def _binlog(self, ts: str) -> Answer:
+    def _binlog(self, ts: str) -> HttpResponse:
         if not ts.isdigit():
-            return Answer(body=f"invalid parameter ts: {ts}\n".encode())
+            return HttpResponse(body=f"invalid parameter ts: {ts}\n".encode())
         store = self._service.store
         entry = store.entry(int(ts))
         if entry is None:
-            return Answer(body=f"fail read binlog by ts: {ts}: leveldb: not found\n".encode())
+            return HttpResponse(body=f"fail read binlog by ts: {ts}: leveldb: not found\n".encode())
         payload = store.payload(entry)
         binlog = parse(payload)
         parts = [f"{entry.kind.name} at {entry.at}, {entry.length} bytes", str(binlog)]
-        if read(payload).kind is Kind.PREWRITE:
+        if read(payload).kind is RecordKind.PREWRITE:
             parts.append(str(binlog_pb2.PrewriteValue.FromString(binlog.prewrite_value)))
         if binlog.prewrite_key:
             parts.append(f"mvcc of {binlog.prewrite_key.hex()}: {self._controls.mvcc(binlog.prewrite_key)}")
-        return Answer(body="\n".join(parts).encode() + b"\n")
+        return HttpResponse(body="\n".join(parts).encode() + b"\n")
 
-    def _gc(self) -> Answer:
-        return Answer(body=b"trigger gc success\n" if self._controls.trigger_gc() else b"gc is working\n")
+    def _gc(self) -> HttpResponse:
+        return HttpResponse(body=b"trigger gc success\n" if self._controls.trigger_gc() else b"gc is working\n")
 
 
-def _response(message: str, code: int) -> Answer:
+def _response(message: str, code: int) -> HttpResponse:
     """A real node's ``Response``, always with HTTP 200."""
     body = json_answer({"message": message, "code": code, "data": None}, indent=2).body
-    return Answer(HTTPStatus.OK, body.rstrip(b"\n"), _RESPONSE_TYPE)
+    return HttpResponse(HTTPStatus.OK, body.rstrip(b"\n"), _RESPONSE_TYPE)

@@ -1,1 +1,1 @@
-"""TiDB's side of WriteBinlog, importable: ``from binlog_source.pump_client.client import PumpClient``."""
+"""The client side of WriteBinlog, as in TiDB: ``from binlog_source.pump_client.client import PumpClient``."""

@@ -1,17 +1,17 @@
-"""Which Pumps are written to: the available and the unavailable ones as a state machine (pump_client.md 3 and 4).
+"""Which Pumps are written to: a state machine of available and unavailable ones (pump_client.md 3 and 4).
 
     standing      event                                                     becomes
     unknown       registered online                                         available
     unknown       registered in another state                               unavailable
-    available     registered away from online                               unavailable
-    available     found unusable after a write that met an error            unavailable
+    available     registered in another state than online                   unavailable
+    available     found unusable after a failed write                       unavailable
     unavailable   registered online after another state                     available
-    unavailable   answered a probe, or took a Prewrite that no other took   available
+    unavailable   answered a probe, or alone accepted a Prewrite            available
 
-Usable is who is registered online and has had at most ``max_errors`` failed calls in a row. No heartbeat counts: a crashed Pump stays online in
-the registry. A Pump is never forgotten: the registry tells of no deletion.
+A Pump is usable if it is registered online and has had at most ``max_errors`` consecutive failed calls. Heartbeats do not count: a crashed
+Pump stays online in the registry. A Pump is never removed: the registry reports no deletions.
 
-Promises: pure. A change of standing sets the count of errors to 0. Not safe for many threads: ``fleet.py`` locks.
+Promises: pure. A change of standing resets the error count. Not thread-safe: ``pump_set.py`` locks.
 """
 
 import enum
@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 from binlog_source.cluster.registry import NodeState, NodeStatus
 
 
-class Standing(enum.Enum):
-    """On which list a Pump is."""
+class Availability(enum.Enum):
+    """Which list a Pump is on."""
 
     UNKNOWN = "unknown"
     AVAILABLE = "available"
@@ -30,61 +30,61 @@ class Standing(enum.Enum):
 
 
 class Event(enum.Enum):
-    """What may move a Pump."""
+    """What may change a Pump's standing."""
 
     ONLINE = "registered online, and was not before"
     AWAY = "registered in another state than online"
-    UNUSABLE = "found unusable after a write that met an error"
+    UNUSABLE = "found unusable after a failed write"
     ANSWERED = "answered although unavailable"
 
 
-TRANSITIONS: Mapping[tuple[Standing, Event], Standing] = {
-    (Standing.UNKNOWN, Event.ONLINE): Standing.AVAILABLE,
-    (Standing.UNKNOWN, Event.AWAY): Standing.UNAVAILABLE,
-    (Standing.AVAILABLE, Event.AWAY): Standing.UNAVAILABLE,
-    (Standing.AVAILABLE, Event.UNUSABLE): Standing.UNAVAILABLE,
-    (Standing.UNAVAILABLE, Event.ONLINE): Standing.AVAILABLE,
-    (Standing.UNAVAILABLE, Event.ANSWERED): Standing.AVAILABLE,
+TRANSITIONS: Mapping[tuple[Availability, Event], Availability] = {
+    (Availability.UNKNOWN, Event.ONLINE): Availability.AVAILABLE,
+    (Availability.UNKNOWN, Event.AWAY): Availability.UNAVAILABLE,
+    (Availability.AVAILABLE, Event.AWAY): Availability.UNAVAILABLE,
+    (Availability.AVAILABLE, Event.UNUSABLE): Availability.UNAVAILABLE,
+    (Availability.UNAVAILABLE, Event.ONLINE): Availability.AVAILABLE,
+    (Availability.UNAVAILABLE, Event.ANSWERED): Availability.AVAILABLE,
 }
-"""Any other event leaves a Pump where it is."""
+"""Any other event leaves the standing unchanged."""
 
 
 def online(status: NodeStatus) -> bool:
-    """Whether the registry says so."""
+    """Whether the Pump is registered online."""
     return status.state is NodeState.ONLINE
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """One Pump as the client sees it."""
+class KnownPump:
+    """What the client knows of one Pump."""
 
     status: NodeStatus
-    standing: Standing = Standing.UNKNOWN
+    standing: Availability = Availability.UNKNOWN
     errors: int = 0
-    """Failed calls in a row."""
+    """Consecutive failed calls."""
 
-    def after(self, event: Event) -> "Known":
+    def after(self, event: Event) -> "KnownPump":
         """The Pump after ``event``."""
         standing = TRANSITIONS.get((self.standing, event), self.standing)
         return self if standing is self.standing else replace(self, standing=standing, errors=0)
 
-    def registered(self, status: NodeStatus) -> "Known":
-        """The Pump after the registry told ``status``: newer, or the first one."""
-        unchanged = self.standing is not Standing.UNKNOWN and online(status) == online(self.status)
+    def registered(self, status: NodeStatus) -> "KnownPump":
+        """The Pump after the registry reported ``status``, its first or a newer one."""
+        unchanged = self.standing is not Availability.UNKNOWN and online(status) == online(self.status)
         fresh = replace(self, status=status)
         return fresh if unchanged else fresh.after(Event.ONLINE if online(status) else Event.AWAY)
 
 
-class Availability:
+class KnownPumps:
     """All known Pumps, in the order in which they became known."""
 
     def __init__(self, max_errors: int) -> None:
         self._max_errors = max_errors
-        self._known: dict[str, Known] = {}
+        self._known: dict[str, KnownPump] = {}
 
     def register(self, status: NodeStatus) -> bool:
-        """The registry told of a Pump; whether that moved it."""
-        known = self._known.get(status.node_id, Known(status))
+        """The registry reported a Pump; whether its standing changed."""
+        known = self._known.get(status.node_id, KnownPump(status))
         return self._put(known.registered(status))
 
     def count_failure(self, node_id: str) -> None:
@@ -99,7 +99,7 @@ class Availability:
             self._known[node_id] = replace(known, errors=0)
 
     def answered(self, node_id: str) -> bool:
-        """The Pump answered although it may be unavailable; whether that moved it. One that left online meanwhile stays where it is."""
+        """The Pump answered although it may be unavailable; whether its standing changed, which it does only if it is registered online."""
         known = self._known[node_id]
         return online(known.status) and self._put(known.after(Event.ANSWERED))
 
@@ -110,21 +110,21 @@ class Availability:
 
     def available(self) -> tuple[NodeStatus, ...]:
         """The Pumps that Prewrites go to."""
-        return tuple(known.status for known in self._known.values() if known.standing is Standing.AVAILABLE)
+        return tuple(known.status for known in self._known.values() if known.standing is Availability.AVAILABLE)
 
     def to_probe(self) -> tuple[NodeStatus, ...]:
         """The unavailable Pumps that should answer: they are registered online."""
-        return tuple(k.status for k in self._known.values() if k.standing is Standing.UNAVAILABLE and online(k.status))
+        return tuple(k.status for k in self._known.values() if k.standing is Availability.UNAVAILABLE and online(k.status))
 
     def online(self) -> tuple[NodeStatus, ...]:
         """Every Pump that is registered online, available or not."""
         return tuple(known.status for known in self._known.values() if online(known.status))
 
     def offline(self, node_id: str) -> bool:
-        """Whether the Pump has left the cluster."""
+        """Whether the Pump is registered offline."""
         return self._known[node_id].status.state is NodeState.OFFLINE
 
-    def _put(self, known: Known) -> bool:
+    def _put(self, known: KnownPump) -> bool:
         before = self._known.get(known.status.node_id)
         self._known[known.status.node_id] = known
         return before is None or before.standing is not known.standing

@@ -1,12 +1,13 @@
-"""TiDB's side of WriteBinlog (pump_client.md 3 and 6): which Pump gets a Prewrite, and that its outcome follows to the same one.
+"""The client side of WriteBinlog, as in TiDB (pump_client.md 3 and 6): chooses a Pump for a Prewrite, sends the outcome to the same one.
 
-    client = PumpClient.from_registry(registry)                                 # follows the registry, probes what fails
+    client = PumpClient.from_registry(registry)                                 # follows the registry, probes unavailable Pumps
     client = PumpClient.fixed(["127.0.0.1:8250", "127.0.0.1:8251"], cluster_id)  # no registry
     client.prewrite(start_ts, payload); client.outcome(start_ts, payload); client.flush(); client.close()
     client.write(payload)                                                        # either, awaited: TiDB's WriteBinlog
 
-Promises: a Prewrite is durable when ``prewrite`` returns; ``PumpUnavailable`` says that it may be lost. It may then, or after a retry, lie on
-several Pumps: only the one that answered gets the outcome, the others ask for it. A Commit or Rollback never fails. Safe for many threads.
+Promises: a Prewrite is durable when ``prewrite`` returns; ``PumpUnavailable`` means that it may be lost. Then, or after a retry, it may be
+stored on several Pumps: only the one that answered gets the outcome, the others ask the upstream. A Commit or Rollback never fails.
+Thread-safe.
 """
 
 import logging
@@ -22,25 +23,25 @@ from google.protobuf.message import DecodeError
 
 from binlog_source.cluster.registry import PUMPS, Listing, NodeStatus, Registry
 from binlog_source.pump_client.clock import WallClock
-from binlog_source.pump_client.fleet import Fleet, Surroundings, Way
-from binlog_source.pump_client.link import failure_of
+from binlog_source.pump_client.connection import failure_of
 from binlog_source.pump_client.protocol import Sent, unheard
-from binlog_source.pump_client.retry import Next, after_failed_prewrite
+from binlog_source.pump_client.pump_set import Dependencies, PumpHandle, PumpSet
+from binlog_source.pump_client.retry import AfterFailure, after_failed_prewrite
 from binlog_source.pump_client.settings import DEFAULTS, PumpClientSettings
-from binlog_source.pump_client.stats import Counters, Stats
+from binlog_source.pump_client.stats import ClientStats, Counters
 from binlog_source.pump_client.watch import Follower, detect, follow
 from binlog_source.pump_client.writer import PumpWriter, WriteFailed
 from schemas.errors import ProtocolViolation, PumpUnavailable
 from schemas.proto import binlog_pb2
 
 _GRACE = 2.0
-"""Seconds that a closed client lets the last outcomes take."""
+"""Seconds that the last outcomes may take when the client is closed."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class _Attempts:
-    """One Prewrite on its way."""
+    """The attempts to write one Prewrite."""
 
     start_ts: int
     payload: bytes
@@ -50,44 +51,44 @@ class _Attempts:
     first: str = ""
     """The Pump that was tried first."""
     failure: WriteFailed | None = None
-    """The last one."""
+    """The last failure."""
 
 
 class PumpClient:
     """Writes to the Pumps of one cluster."""
 
     def __init__(
-        self, pumps: Iterable[NodeStatus], cluster_id: int, settings: PumpClientSettings, surroundings: Surroundings | None = None
+        self, pumps: Iterable[NodeStatus], cluster_id: int, settings: PumpClientSettings, dependencies: Dependencies | None = None
     ) -> None:
-        """Without the two loops; ``from_registry`` and ``fixed`` are for callers. ``surroundings``: what a test puts in the world's place."""
+        """Without the background loops: callers use ``from_registry`` or ``fixed``. ``dependencies``: for tests."""
         self._cluster_id = cluster_id
         self._settings = settings
         self._counters = Counters()
-        self._surroundings = surroundings or Surroundings(
+        self._dependencies = dependencies or Dependencies(
             connect=lambda address: PumpWriter(address, cluster_id, settings.write_timeout), clock=WallClock(), chance=random.Random()
         )
-        self._clock = self._surroundings.clock
-        self._fleet = Fleet(settings, self._surroundings, self._counters)
-        self._fleet.register(pumps)
+        self._clock = self._dependencies.clock
+        self._pump_set = PumpSet(settings, self._dependencies, self._counters)
+        self._pump_set.register(pumps)
         self._threads: list[threading.Thread] = []
 
     @classmethod
     def from_registry(cls, registry: Registry, settings: PumpClientSettings = DEFAULTS) -> "PumpClient":
-        """The Pumps that the registry lists and will list. ``registry`` stays the caller's, to be closed after the client.
+        """A client of the Pumps in the registry, now and later. The caller closes ``registry``, after the client.
 
-        ``PumpUnavailable`` when it lists none, not even one that is away, or does not answer.
+        ``PumpUnavailable`` when no Pump is registered, in whatever state, or the registry does not answer.
         """
         cluster_id = registry.cluster_id()
         if settings.socket:
             return cls([_local(settings.socket)], cluster_id, settings)._probing()
         listing = registry.listing(PUMPS)
         if not listing.nodes:
-            raise PumpUnavailable(f"no pump found in the registry {registry.url}: start a Pump that registers there, then this again")
+            raise PumpUnavailable(f"no pump found in the registry {registry.url}: start one that registers there")
         return cls(listing.nodes, cluster_id, settings)._probing()._following(registry, listing)
 
     @classmethod
     def fixed(cls, addresses: Sequence[str], cluster_id: int, settings: PumpClientSettings = DEFAULTS) -> "PumpClient":
-        """These Pumps and no others, each known by its ``host:port`` or ``unix:///path``; with ``settings.socket`` that one alone."""
+        """A client of these Pumps only, each known by ``host:port`` or ``unix:///path``; with ``settings.socket``, of that one alone."""
         pumps = [_local(settings.socket)] if settings.socket else [NodeStatus(address, address) for address in addresses]
         if not pumps:
             raise PumpUnavailable("no pump found: an upstream with binlog on needs the address of at least one")
@@ -95,85 +96,86 @@ class PumpClient:
 
     @property
     def cluster_id(self) -> int:
-        """The cluster's id, that Pumps check."""
+        """The cluster's id, which Pumps check."""
         return self._cluster_id
 
-    def stats(self) -> Stats:
+    def stats(self) -> ClientStats:
         """The counts so far."""
         return self._counters.snapshot()
 
     def available(self) -> tuple[str, ...]:
         """The ids of the Pumps that Prewrites go to now."""
-        return tuple(way.link.node_id for way in self._fleet.available())
+        return tuple(handle.connection.node_id for handle in self._pump_set.available())
 
     def write(self, payload: bytes) -> None:
-        """TiDB's WriteBinlog: write a serialized ``Binlog`` and wait. A Prewrite may fail, see ``prewrite``; anything else never does.
+        """TiDB's WriteBinlog: write a serialized ``Binlog`` and wait. A Prewrite may fail, see ``prewrite``; an outcome never does.
 
-        ``ProtocolViolation`` when ``payload`` is no binlog.
+        ``ProtocolViolation`` when ``payload`` is not a binlog.
         """
         try:
             binlog = binlog_pb2.Binlog.FromString(payload)
         except DecodeError as error:
-            raise ProtocolViolation(f"what is to be written is no Binlog message: {payload[:40]!r}…") from error
+            raise ProtocolViolation(f"the payload is no Binlog message: {payload[:40]!r}…") from error
         if binlog.tp == binlog_pb2.Prewrite:
             self.prewrite(binlog.start_ts, payload)
             return
         taker = self._handed_over(binlog.start_ts)
         if taker is not None:
-            taker.lane.put(binlog.start_ts, payload).over.wait()
+            taker.outcome_queue.put(binlog.start_ts, payload).over.wait()
 
     def prewrite(self, start_ts: int, payload: bytes, sent: Sent = unheard) -> None:
-        """Write a Prewrite to the next Pump, or to any other that takes it.
+        """Write a Prewrite to the next Pump, or to any other that accepts it.
 
         ``PumpUnavailable`` when none does, after trying for ``write_timeout`` seconds; at once as a ``WriteFailed`` when it is too large.
         """
         attempts = _Attempts(start_ts, payload, sent, self._clock.now())
-        taker: Way | None = None
+        taker: PumpHandle | None = None
         try:
             taker = self._try_in_turn(attempts) or self._try_everyone(attempts)
         finally:
             if attempts.failure is not None:
-                self._fleet.demote_unusable()
-            self._fleet.remember(start_ts, taker)
-        self._counters.add(prewrites=1, failovers=int(taker.link.node_id != attempts.first and attempts.first != ""))
+                self._pump_set.demote_unusable()
+            self._pump_set.remember(start_ts, taker)
+        self._counters.add(prewrites=1, failovers=int(taker.connection.node_id != attempts.first and attempts.first != ""))
 
     def outcome(self, start_ts: int, payload: bytes) -> None:
         """Write a Commit or Rollback to the Pump that has the Prewrite, in the background. Never waits, never fails."""
         taker = self._handed_over(start_ts)
         if taker is not None:
-            taker.lane.put(start_ts, payload)
+            taker.outcome_queue.put(start_ts, payload)
 
     def duplicate(self, start_ts: int, payload: bytes) -> bool:
-        """Write a Prewrite, that a Pump has, to another available one too; whether there is one that took it. The outcome goes to the first."""
-        taker = self._fleet.taker(start_ts)
-        others = [way for way in self._fleet.available() if way is not taker]
-        return any(failure_of(way.link, payload) is None for way in others)
+        """Write a Prewrite that one Pump has to another available one too; whether one accepted it. The outcome goes to the first."""
+        taker = self._pump_set.taker(start_ts)
+        others = [handle for handle in self._pump_set.available() if handle is not taker]
+        return any(failure_of(handle.connection, payload) is None for handle in others)
 
     def forget(self, start_ts: int) -> None:
         """No outcome of this transaction will follow."""
-        self._fleet.remember(start_ts, None)
+        self._pump_set.remember(start_ts, None)
 
     def flush(self, timeout: float = 30.0) -> None:
-        """Wait until every outcome is written or given up; ``PumpUnavailable`` when a Pump stays away for ``timeout`` seconds."""
+        """Wait until every outcome is written or given up; ``PumpUnavailable`` when that takes over ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
-        for way in self._fleet.ways():
-            if not way.lane.flush(max(0.0, deadline - time.monotonic())):
+        for handle in self._pump_set.handles():
+            if not handle.outcome_queue.flush(max(0.0, deadline - time.monotonic())):
                 raise PumpUnavailable(
-                    f"Pump {way.link.node_id} at {way.link.address} did not take {way.lane.open} outcomes within {timeout:g} s; is it running?"
+                    f"Pump {handle.connection.node_id} at {handle.connection.address} did not accept {handle.outcome_queue.open} outcomes within {timeout:g} s; "
+                    "is it running?"
                 )
 
     def close(self) -> None:
-        """Stop writing. Outcomes that wait are tried once more, for a moment; what no Pump takes is lost."""
+        """Stop writing. Queued outcomes are tried once more, for at most ``_GRACE`` seconds; what no Pump accepts is lost."""
         self._clock.close()
-        ways = self._fleet.ways()
-        for way in ways:
-            way.lane.end()
+        handles = self._pump_set.handles()
+        for handle in handles:
+            handle.outcome_queue.end()
         deadline = time.monotonic() + _GRACE
-        for way in ways:
-            way.lane.join(max(0.0, deadline - time.monotonic()))
-        for way in ways:
-            way.link.close()
-            way.lane.join()
+        for handle in handles:
+            handle.outcome_queue.join(max(0.0, deadline - time.monotonic()))
+        for handle in handles:
+            handle.connection.close()
+            handle.outcome_queue.join()
         for thread in self._threads:
             thread.join()
 
@@ -185,27 +187,27 @@ class PumpClient:
         """Close it."""
         self.close()
 
-    def _try_in_turn(self, attempts: _Attempts) -> Way | None:
-        """The Pump that took it; None when it is time to try everyone."""
-        while (way := self._fleet.choose(attempts.start_ts, attempts.retries)) is not None:
-            attempts.first = attempts.first or way.link.node_id
+    def _try_in_turn(self, attempts: _Attempts) -> PumpHandle | None:
+        """The Pump that accepted it; None when it is time to try every Pump."""
+        while (handle := self._pump_set.choose(attempts.start_ts, attempts.retries)) is not None:
+            attempts.first = attempts.first or handle.connection.node_id
             try:
-                way.gate.write(attempts.payload, partial(attempts.sent, way.link.node_id))
-                return way
+                handle.prewrite_writer.write(attempts.payload, partial(attempts.sent, handle.connection.node_id))
+                return handle
             except WriteFailed as failure:
                 attempts.failure = failure
-                if not self._again(attempts, way, failure):
+                if not self._again(attempts, handle, failure):
                     return None
         return None
 
-    def _again(self, attempts: _Attempts, way: Way, failure: WriteFailed) -> bool:
-        """Whether to choose once more, after the pause; raises when that is of no use."""
+    def _again(self, attempts: _Attempts, handle: PumpHandle, failure: WriteFailed) -> bool:
+        """Pause; whether to choose once more. Raises when that is useless."""
         elapsed = self._clock.now() - attempts.begun
         _log.info("the Prewrite of start_ts %d failed: %s", attempts.start_ts, failure)
-        match after_failed_prewrite(failure, elapsed, attempts.retries, len(self._fleet.available()), self._settings):
-            case Next.REFUSE:
-                raise _too_large(attempts, way, failure) from failure
-            case Next.EVERYONE:
+        match after_failed_prewrite(failure, elapsed, attempts.retries, len(self._pump_set.available()), self._settings):
+            case AfterFailure.REFUSE:
+                raise _too_large(attempts, handle, failure) from failure
+            case AfterFailure.EVERYONE:
                 return False
         attempts.retries += 1
         self._counters.add(retries=1)
@@ -213,42 +215,42 @@ class PumpClient:
             raise PumpUnavailable(f"the Prewrite of start_ts {attempts.start_ts} was not written: the Pump client was closed") from failure
         return True
 
-    def _try_everyone(self, attempts: _Attempts) -> Way:
-        """The Pump that took it after all: each that is registered online is dialled anew and asked once."""
-        for way in self._fleet.online():
-            way.link.reset()
+    def _try_everyone(self, attempts: _Attempts) -> PumpHandle:
+        """The Pump that accepted it after all: each that is registered online is tried once, over a new connection."""
+        for handle in self._pump_set.online():
+            handle.connection.reset()
             try:
-                way.link.write([attempts.payload], partial(attempts.sent, way.link.node_id))
+                handle.connection.write([attempts.payload], partial(attempts.sent, handle.connection.node_id))
             except WriteFailed as failure:
                 attempts.failure = failure
                 continue
-            self._fleet.answered(way.link.node_id)
-            return way
+            self._pump_set.answered(handle.connection.node_id)
+            return handle
         raise self._untaken(attempts) from attempts.failure
 
     def _untaken(self, attempts: _Attempts) -> PumpUnavailable:
         waited = self._clock.now() - attempts.begun
         last = attempts.failure or "no available pump to write binlog, none is registered online"
         return PumpUnavailable(
-            f"write binlog failed: no Pump took the Prewrite of start_ts {attempts.start_ts} within {waited:.1f} s, the last error: {last}; "
-            "start a Pump or put one online, then run the transaction again"
+            f"write binlog failed: no Pump accepted the Prewrite of start_ts {attempts.start_ts} within {waited:.1f} s, "
+            f"the last error: {last}; start a Pump or put one online, then run the transaction again"
         )
 
-    def _handed_over(self, start_ts: int) -> Way | None:
-        """The Pump that gets the outcome; with that the client has nothing more to remember."""
-        taker = self._fleet.taker(start_ts)
+    def _handed_over(self, start_ts: int) -> PumpHandle | None:
+        """The Pump that gets the outcome; the client forgets the transaction with that."""
+        taker = self._pump_set.taker(start_ts)
         if taker is None:
             self._counters.add(outcomes_given_up=1)
-            _log.warning("the outcome of start_ts %d is not written: no Pump took its Prewrite from this client", start_ts)
-        self._fleet.remember(start_ts, None)
+            _log.warning("the outcome of start_ts %d is not written: no Pump accepted its Prewrite from this client", start_ts)
+        self._pump_set.remember(start_ts, None)
         return taker
 
     def _probing(self) -> "PumpClient":
-        self._begin("Pump probes", partial(detect, self._fleet, self._clock, self._settings, self._counters))
+        self._begin("Pump probes", partial(detect, self._pump_set, self._clock, self._settings, self._counters))
         return self
 
     def _following(self, registry: Registry, listing: Listing) -> "PumpClient":
-        follower = Follower(registry, self._fleet, listing.revision, self._settings.watch_wait)
+        follower = Follower(registry, self._pump_set, listing.revision, self._settings.watch_wait)
         self._begin("Pump watch", partial(follow, follower, self._clock))
         return self
 
@@ -262,10 +264,10 @@ def _local(socket: str) -> NodeStatus:
     return NodeStatus("local", socket)
 
 
-def _too_large(attempts: _Attempts, way: Way, failure: WriteFailed) -> WriteFailed:
+def _too_large(attempts: _Attempts, handle: PumpHandle, failure: WriteFailed) -> WriteFailed:
     return WriteFailed(
-        f"the Prewrite of start_ts {attempts.start_ts} is too large for Pump {way.link.node_id}, {len(attempts.payload)} bytes: {failure.text}; "
-        "make the transaction smaller or let the Pump take larger messages",
+        f"the Prewrite of start_ts {attempts.start_ts} is too large for Pump {handle.connection.node_id}, {len(attempts.payload)} bytes: "
+        f"{failure.text}; make the transaction smaller or let the Pump accept larger messages",
         failure.code,
         failure.text,
     )

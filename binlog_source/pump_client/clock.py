@@ -1,6 +1,6 @@
-"""Time as the client sees it, so that a test can let ten minutes pass at once.
+"""The client's clock, replaceable so that a test can let ten minutes pass at once.
 
-Promises: safe for many threads; after ``close`` no wait lasts.
+Promises: thread-safe; after ``close`` every wait returns at once.
 """
 
 import threading
@@ -9,13 +9,13 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Tells and passes time. Seconds, from an origin of its own."""
+    """A monotonic clock in seconds, from an arbitrary origin."""
 
     def now(self) -> float:
-        """The time."""
+        """The current time."""
 
     def wait(self, seconds: float) -> bool:
-        """Let time pass; True when the clock is closed: whoever waits should end."""
+        """Wait; True when the clock is closed: the caller should end."""
 
     def close(self) -> None:
         """End every wait, now and later."""

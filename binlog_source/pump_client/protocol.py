@@ -1,4 +1,4 @@
-"""What TiDB asks of a Pump client; ``PumpClient`` offers it.
+"""The interface of a Pump client that TiDB needs; ``PumpClient`` implements it.
 
 Promises: ``prewrite`` returns when the Prewrite is durable, or raises ``PumpUnavailable``. Outcomes never fail.
 """
@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Protocol
 
 Sent = Callable[[str], None]
-"""Told the node id of a Pump each time when a Prewrite was sent to it, before the answer. Runs in the writing thread."""
+"""Called with the node id of a Pump each time a Prewrite was sent to it, before the answer. Runs in the writing thread."""
 
 
 def unheard(node_id: str) -> None:
-    """Nobody wants to know what was sent."""
+    """Ignore what was sent."""
 
 
 class BinlogClient(Protocol):
@@ -22,19 +22,19 @@ class BinlogClient(Protocol):
         """The cluster's id."""
 
     def prewrite(self, start_ts: int, payload: bytes, sent: Sent = unheard) -> None:
-        """Write a Prewrite and wait until a Pump has it; ``PumpUnavailable`` when none takes it."""
+        """Write a Prewrite and wait until a Pump has it; ``PumpUnavailable`` when none accepts it."""
 
     def outcome(self, start_ts: int, payload: bytes) -> None:
         """Write a Commit or Rollback, in the background, to the Pump that has the Prewrite."""
 
     def duplicate(self, start_ts: int, payload: bytes) -> bool:
-        """Write a Prewrite, that a Pump has, to another one too, as a retry after a timeout does; whether another one took it."""
+        """Write a Prewrite that one Pump has to another one too, as a retry after a timeout does; whether another accepted it."""
 
     def forget(self, start_ts: int) -> None:
         """No outcome of this transaction will follow."""
 
     def flush(self, timeout: float = 30.0) -> None:
-        """Wait, ``timeout`` seconds at most, until every outcome is written; ``PumpUnavailable`` when a Pump stays away."""
+        """Wait, ``timeout`` seconds at most, until every outcome is written; ``PumpUnavailable`` when a Pump does not accept its own."""
 
     def close(self) -> None:
-        """Stop writing; outcomes that no Pump took yet are lost."""
+        """Stop writing; outcomes that are not written yet are lost."""

@@ -1,12 +1,12 @@
-"""Which Pump gets a binlog: the strategies, the preference by labels, and who took which Prewrite (pump_client.md 5).
+"""Which Pump gets a binlog: the strategies, the preference by labels, and which Pump has which Prewrite (pump_client.md 5).
 
     strategy   Prewrite                                              Commit, Rollback
-    range      round robin, from the first whenever the list changed  the Pump that took the Prewrite
+    range      round robin, from the first whenever the list changed  the Pump that accepted the Prewrite
     hash       (start_ts + retries) mod n                             the same
     score      drawn by weight; a score of 0 is never drawn           the same
     local      the only one                                           the same
 
-Promises: pure but for the source of chance, which is given. Not safe for many threads: ``fleet.py`` locks.
+Promises: pure but for the random source, which is a parameter. Not thread-safe: ``pump_set.py`` locks.
 """
 
 import random
@@ -17,37 +17,37 @@ from binlog_source.cluster.registry import NodeStatus
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """A Prewrite that wants a Pump."""
+class PrewriteRequest:
+    """A Prewrite for which a Pump is chosen."""
 
     start_ts: int
     retries: int
     """How often it failed already."""
     turn: int
-    """How many choices were made since the list changed."""
+    """How many choices were made since the list of Pumps changed."""
 
 
-Strategy = Callable[[Sequence[NodeStatus], Ask, random.Random], NodeStatus | None]
-"""Chooses from a list that is not empty; None when none of it may be chosen."""
+Strategy = Callable[[Sequence[NodeStatus], PrewriteRequest, random.Random], NodeStatus | None]
+"""Chooses from a list that is not empty; None when no Pump of it may be chosen."""
 
 
-def by_range(pumps: Sequence[NodeStatus], ask: Ask, chance: random.Random) -> NodeStatus | None:
-    """The next one."""
+def by_range(pumps: Sequence[NodeStatus], ask: PrewriteRequest, chance: random.Random) -> NodeStatus | None:
+    """The next one, round robin."""
     return pumps[ask.turn % len(pumps)]
 
 
-def by_hash(pumps: Sequence[NodeStatus], ask: Ask, chance: random.Random) -> NodeStatus | None:
-    """The one that the start_ts falls on; with every retry the next."""
+def by_hash(pumps: Sequence[NodeStatus], ask: PrewriteRequest, chance: random.Random) -> NodeStatus | None:
+    """The one at start_ts modulo their number; with every retry the next."""
     return pumps[(ask.start_ts + ask.retries) % len(pumps)]
 
 
-def by_score(pumps: Sequence[NodeStatus], ask: Ask, chance: random.Random) -> NodeStatus | None:
-    """A random one, each as often as its score weighs; None when all weigh nothing, as real Pumps do."""
+def by_score(pumps: Sequence[NodeStatus], ask: PrewriteRequest, chance: random.Random) -> NodeStatus | None:
+    """A random one, weighted by score; None when all scores are 0, as those of real Pumps are."""
     weights = [max(0, pump.score) for pump in pumps]
     return chance.choices(pumps, weights)[0] if any(weights) else None
 
 
-def the_only_one(pumps: Sequence[NodeStatus], ask: Ask, chance: random.Random) -> NodeStatus | None:
+def the_only_one(pumps: Sequence[NodeStatus], ask: PrewriteRequest, chance: random.Random) -> NodeStatus | None:
     """The local Pump."""
     return pumps[0]
 
@@ -56,7 +56,7 @@ STRATEGIES: Mapping[str, Strategy] = {"range": by_range, "hash": by_hash, "score
 
 
 def matches(pump: NodeStatus, labels: Mapping[str, str]) -> bool:
-    """Whether the Pump carries all of ``labels``."""
+    """Whether the Pump has all of ``labels``."""
     return all(pump.labels.get(name) == value for name, value in labels.items())
 
 
@@ -66,7 +66,7 @@ def preferred(pumps: Sequence[NodeStatus], labels: Mapping[str, str]) -> tuple[N
 
 
 class Selector:
-    """Chooses among the Pumps that were offered last: those with the client's labels, the others only for a Prewrite that these failed."""
+    """Chooses among the Pumps offered last: those with the client's labels, the others only for a Prewrite that failed on these."""
 
     def __init__(self, strategy: Strategy, labels: Mapping[str, str], chance: random.Random) -> None:
         self._strategy = strategy
@@ -77,7 +77,7 @@ class Selector:
         self._turn = 0
 
     def offer(self, pumps: Sequence[NodeStatus]) -> None:
-        """The available Pumps. Turns begin anew when others are preferred than before, not when only a status is newer."""
+        """Set the available Pumps. The turns restart when the preferred Pumps have changed, not when only a status is newer."""
         fresh = preferred(pumps, self._labels)
         if [pump.node_id for pump in fresh] != [pump.node_id for pump in self._preferred]:
             self._turn = 0
@@ -85,17 +85,17 @@ class Selector:
 
     def choose(self, start_ts: int, retries: int) -> str | None:
         """The id of the Pump to try; None when there is none."""
-        # a preferred Pump that fails stays available for a while: a Prewrite must not wait for it where another Pump would take it
+        # a preferred Pump that fails stays available for a while: a Prewrite must not wait for it if another Pump would accept it
         pumps = self._preferred if retries < len(self._preferred) else self._pumps
         if not pumps:
             return None
-        chosen = self._strategy(pumps, Ask(start_ts, retries, self._turn), self._chance)
+        chosen = self._strategy(pumps, PrewriteRequest(start_ts, retries, self._turn), self._chance)
         self._turn += 1
         return chosen.node_id if chosen is not None else None
 
 
 class Sticky:
-    """Which Pump took the Prewrite of a start_ts: its outcome goes there too."""
+    """Which Pump accepted the Prewrite of a start_ts: its outcome goes there too."""
 
     def __init__(self) -> None:
         self._takers: dict[int, str] = {}
@@ -104,7 +104,7 @@ class Sticky:
         return len(self._takers)
 
     def remember(self, start_ts: int, node_id: str | None) -> None:
-        """A Prewrite was taken by ``node_id``, or by none."""
+        """A Prewrite was accepted by ``node_id``, or by none."""
         if node_id is None:
             self._takers.pop(start_ts, None)
         else:

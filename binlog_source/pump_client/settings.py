@@ -1,6 +1,6 @@
 """The constants of TiDB's Pump client (pump_client.md 1 and 2), each a field with unit and default.
 
-Promises: pure; a value that cannot work is refused with a ``ValueError`` that names the field. The timeout of the registry is the registry's.
+Promises: pure; an invalid value raises a ``ValueError`` that names the field. The registry has a timeout of its own.
 """
 
 from collections.abc import Mapping
@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class PumpClientSettings:
-    """How a client chooses, waits and gives up."""
+    """How a client chooses Pumps, waits, retries and gives up."""
 
     write_timeout: float = 15.0
-    """One call may take so long, and Prewrites are tried in turn for at least so long. Seconds; TiDB's ``binlog.write-timeout``."""
+    """Timeout of one call, and the minimum time for which a Prewrite is retried. Seconds; TiDB's ``binlog.write-timeout``."""
     probe_interval: float = 30.0
-    """Between two looks whether an unavailable Pump answers again. Seconds."""
+    """Between two probes of an unavailable Pump. Seconds."""
     max_errors: int = 10
-    """Failed calls in a row that a Pump may have and still be usable."""
+    """Consecutive failed calls up to which a Pump is usable."""
     prewrite_pause: float = 0.1
     """Before a Prewrite is tried again. Seconds."""
     outcome_pause: float = 1.0
@@ -26,13 +26,13 @@ class PumpClientSettings:
     strategy: str = "range"
     """How a Pump is chosen: ``range``, ``hash`` or ``score``; anything else is ``range``, with a warning (``selection.py``)."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """This client's own labels. Pumps that carry all of them come first; others get what no available one of these takes. Empty: all are alike."""
+    """This client's own labels. Pumps that have all of them are preferred; others get what none of these accepts. Empty: no preference."""
     socket: str = ""
-    """``unix:///path`` of the one local Pump that everything is written to, instead of those of the registry; TiDB's ``binlog-socket``."""
+    """``unix:///path`` of the one local Pump that everything is written to, instead of the registered ones; TiDB's ``binlog-socket``."""
     gather: float = 0.0
-    """Prewrites of several callers, and outcomes, begun within so long go to a Pump in one call; 0 = each alone at once. Seconds."""
+    """Prewrites of several callers, and outcomes, begun within this time go to a Pump in one call; 0 = each alone at once. Seconds."""
     watch_wait: float = 1.0
-    """One question to the registry for news may wait so long; so long may ``close`` take. Seconds."""
+    """How long one request to the registry waits for changes, and so how long ``close`` may take. Seconds."""
 
     def __post_init__(self) -> None:
         for name in ("write_timeout", "probe_interval", "prewrite_pause", "outcome_pause", "watch_wait"):

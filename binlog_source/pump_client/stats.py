@@ -1,6 +1,6 @@
-"""What a Pump client counts.
+"""The counters of a Pump client.
 
-Promises: safe for many threads; a snapshot is consistent.
+Promises: thread-safe; a snapshot is consistent.
 """
 
 import threading
@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
-class Stats:
+class ClientStats:
     """Counts since the client was made."""
 
     prewrites: int = 0
-    """Prewrites that a Pump took."""
+    """Prewrites that a Pump accepted."""
     retries: int = 0
-    """Records, of any kind, that were tried once more."""
+    """Retries of records of any kind."""
     failovers: int = 0
-    """Prewrites taken by another Pump than the one tried first."""
+    """Prewrites accepted by another Pump than the one tried first."""
     outcomes_given_up: int = 0
-    """Commits and Rollbacks that no Pump got: too old, of no known Prewrite, or for a Pump that has left. Orphan resolution finds them."""
+    """Commits and Rollbacks that were not written: too old, of no known Prewrite, or for an offline Pump. Orphan resolution finds them."""
     probes: int = 0
     """Empty binlogs sent to unavailable Pumps."""
     demotions: int = 0
@@ -26,17 +26,17 @@ class Stats:
 
 
 class Counters:
-    """The counts as they grow."""
+    """The counts while they grow."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._now = Stats()
+        self._now = ClientStats()
 
     def add(self, **more: int) -> None:
-        """Raise counts, by their names in ``Stats``."""
+        """Raise counts, by their names in ``ClientStats``."""
         with self._lock:
             self._now = replace(self._now, **{name: getattr(self._now, name) + number for name, number in more.items()})
 
-    def snapshot(self) -> Stats:
+    def snapshot(self) -> ClientStats:
         """The counts now."""
         return self._now

@@ -1,14 +1,14 @@
-"""The two loops beside the writes: news of the registry, and whether unavailable Pumps answer again (pump_client.md 3).
+"""The two background loops: following the registry, and probing unavailable Pumps (pump_client.md 3).
 
-Promises: ``follow`` and ``detect`` are bodies of daemon threads and end soon after the clock is closed. A registry that does not answer is logged once
-and then listed anew, so that nothing is missed; what was known of the Pumps stays as it is meanwhile.
+Promises: ``follow`` and ``detect`` are bodies of daemon threads and end soon after the clock is closed. When the registry does not answer,
+that is logged once and the Pumps are listed again later, so that no change is missed; until then their last known states apply.
 """
 
 import logging
 
 from binlog_source.cluster.registry import PUMPS, Listing, Registry
 from binlog_source.pump_client.clock import Clock
-from binlog_source.pump_client.fleet import Fleet, Way
+from binlog_source.pump_client.pump_set import PumpHandle, PumpSet
 from binlog_source.pump_client.retry import ANSWERED
 from binlog_source.pump_client.settings import PumpClientSettings
 from binlog_source.pump_client.stats import Counters
@@ -16,32 +16,32 @@ from binlog_source.pump_client.writer import WriteFailed
 from schemas.errors import ReplicationError
 
 _PROBE = b""
-"""A Pump accepts an empty binlog and forgets it."""
+"""A Pump accepts an empty binlog and discards it."""
 _REGISTRY_PAUSE = 1.0
 _log = logging.getLogger(__name__)
 
 
 class Follower:
-    """Takes the registry's news of Pumps over, change by change."""
+    """Applies the registry's changes of Pumps to the set."""
 
-    def __init__(self, registry: Registry, fleet: Fleet, revision: int, wait: float) -> None:
-        """``revision`` is that of the listing that ``fleet`` knows already; one question may wait ``wait`` seconds."""
+    def __init__(self, registry: Registry, pump_set: PumpSet, revision: int, wait: float) -> None:
+        """``revision``: of the listing that ``pump_set`` already has; ``wait``: seconds that one request waits for changes."""
         self._registry = registry
-        self._fleet = fleet
+        self._pump_set = pump_set
         self._wait = wait
         self._revision: int | None = revision
 
     def step(self) -> bool:
-        """Wait for news once and take them over; False when the registry did not answer. The step after that lists anew."""
+        """Wait for changes once and apply them; False when the registry did not answer. The next step then lists all Pumps again."""
         try:
             news = self._news()
         except ReplicationError as error:
             if self._revision is not None:
-                _log.warning("registry %s: %s; the Pumps known so far are written to meanwhile", self._registry.url, error)
+                _log.warning("registry %s: %s; continuing with the Pumps known so far", self._registry.url, error)
             self._revision = None
             return False
         self._revision = news.revision
-        self._fleet.register(news.nodes)
+        self._pump_set.register(news.nodes)
         return True
 
     def _news(self) -> Listing:
@@ -56,24 +56,24 @@ def follow(follower: Follower, clock: Clock) -> None:
         pass
 
 
-def detect(fleet: Fleet, clock: Clock, settings: PumpClientSettings, counters: Counters) -> None:
+def detect(pump_set: PumpSet, clock: Clock, settings: PumpClientSettings, counters: Counters) -> None:
     """Probe until the clock is closed."""
     while not clock.wait(settings.probe_interval):
-        probe_unavailable(fleet, counters)
+        probe_unavailable(pump_set, counters)
 
 
-def probe_unavailable(fleet: Fleet, counters: Counters) -> None:
-    """One look at each unavailable Pump that is registered online; who answers is available again."""
-    for way in fleet.to_probe():
+def probe_unavailable(pump_set: PumpSet, counters: Counters) -> None:
+    """Probe each unavailable Pump that is registered online; one that answers is available again."""
+    for handle in pump_set.to_probe():
         counters.add(probes=1)
-        if _answers(way):
-            _log.info("Pump %s answers and is written to again", way.link.node_id)
-            fleet.answered(way.link.node_id)
+        if _answers(handle):
+            _log.info("Pump %s answers again and is available", handle.connection.node_id)
+            pump_set.answered(handle.connection.node_id)
 
 
-def _answers(way: Way) -> bool:
+def _answers(handle: PumpHandle) -> bool:
     try:
-        way.link.write([_PROBE])
+        handle.connection.write([_PROBE])
     except WriteFailed as failure:
         return failure.code == ANSWERED
     return True

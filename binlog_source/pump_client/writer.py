@@ -1,8 +1,8 @@
-"""The writing side of a Pump's gRPC: one binlog or many, awaited or not.
+"""The gRPC client of a Pump's WriteBinlog: one binlog or many, awaited or not.
 
-Promises: an answer means durable. A refusal or a lost Pump is ``WriteFailed`` and names the Pump. ``start_many`` needs our Pump's
-``WriteBinlogBatch``; a Pump that lacks it gets the binlogs one by one, in order. The connection is opened by the first write and shares
-nothing with others to the same address, so that a new writer dials anew. ``address`` is ``host:port`` or ``unix:///path``.
+Promises: an answer means durable. A refusal or a lost connection raises ``WriteFailed``, which names the Pump. ``start_many`` needs our
+Pump's ``WriteBinlogBatch``; a Pump that lacks it gets the binlogs one by one, in order. The connection is opened by the first write and
+shares nothing with others to the same address, so that a new writer connects at once. ``address`` is ``host:port`` or ``unix:///path``.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from schemas.proto import pump_pb2
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    # a shared subchannel would go on waiting out the pauses between dials of a connection that was given up
+    # a shared subchannel would keep the reconnect backoff of a connection that was given up
     ("grpc.use_local_subchannel_pool", 1),
 )
 _TIMEOUT = 60.0
@@ -24,14 +24,14 @@ _Call = Callable[[], "grpc.CallFuture[pump_pb2.WriteBinlogResp]"]
 
 
 class WriteFailed(PumpUnavailable):
-    """A Pump did not take a binlog; it may have stored it nevertheless.
+    """A Pump did not acknowledge a binlog; it may have stored it nevertheless.
 
     ``code`` is the name of the gRPC status (``UNAVAILABLE``, ``DEADLINE_EXCEEDED``, ``UNKNOWN``, …); ``OK`` when the Pump answered with an
-    errmsg, which is a failure too (wire.md 1). ``text`` is what the status or the errmsg said.
+    errmsg, which is a failure too (wire.md 1). ``text`` is the text of the status or the errmsg.
     """
 
     def __init__(self, message: str, code: str = "UNKNOWN", text: str = "") -> None:
-        """Keep both beside the message, also through pickling."""
+        """``code`` and ``text`` become attributes, which pickling keeps."""
         super().__init__(message)
         self.code = code
         self.text = text
@@ -71,13 +71,13 @@ class PumpWriter:
         self.start(payload).result()
 
     def start(self, payload: bytes) -> Pending:
-        """Write one binlog without waiting. Two writes under way may change places."""
+        """Write one binlog without waiting. Two writes under way may be stored in either order."""
         request = pump_pb2.WriteBinlogReq(clusterID=self._cluster_id, payload=payload)
         call = self._begun(lambda: self._one.future(request, timeout=self._timeout))
         return Pending(lambda: self._finish(call))
 
     def start_many(self, payloads: Sequence[bytes]) -> Pending:
-        """Write binlogs in this order without waiting for the last."""
+        """Write binlogs, stored in this order, without waiting."""
         if not self._offers_batch:
             return Pending(lambda: self._write_each(payloads))
         request = pump_pb2.WriteBinlogBatchReq(clusterID=self._cluster_id, payload=payloads)
@@ -93,7 +93,7 @@ class PumpWriter:
         return Pending(finish)
 
     def close(self) -> None:
-        """Give the connection back; what is under way fails."""
+        """Close the connection; writes under way fail."""
         self._channel.close()
 
     def _write_each(self, payloads: Sequence[bytes]) -> None:
@@ -118,4 +118,4 @@ class PumpWriter:
             raise WriteFailed(f"Pump {self.address} refused a binlog: {answer.errmsg}", "OK", answer.errmsg)
 
     def _failed(self, code: str, text: str) -> WriteFailed:
-        return WriteFailed(f"Pump {self.address} did not take a binlog: {code} {text}", code, text)
+        return WriteFailed(f"Pump {self.address} did not accept a binlog: {code} {text}", code, text)

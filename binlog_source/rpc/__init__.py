@@ -1,1 +1,1 @@
-"""Serving gRPC and HTTP on one port."""
+"""A server of gRPC and HTTP on one port."""

@@ -1,57 +1,57 @@
-"""Memory for requests that are not complete: one budget for a server, a share of it for each connection.
+"""Memory for unfinished requests: one budget for a server, a share of it for each connection.
 
-    small   what every stream's first window admits is counted as it comes; over one half of the budget, somebody must make room
-    large   a request that says that it is longer asks for the rest; its window is opened when the other half has room, in turn
-    huge    one at a time for the whole server, beside the budget: so that a binlog of any size passes
+    small   what a stream's initial window admits is counted as it arrives; above one half of the budget, a request must be refused
+    large   a request that announces more asks for the rest; its window is opened, in turn, when the other half has room
+    huge    one at a time for the whole server, outside the budget, so that a binlog of any size passes
 
-Promises: pure. Grants never pass their half, and what came unasked never keeps them waiting. A connection has at most a quarter of the budget in
-grants, so that no one keeps the others waiting alone; addresses take turns, the one first whose last turn is the longest ago. What is granted is
-taken from the budget at once, whether its bytes come or not.
+Promises: pure. Grants never exceed their half, and are never delayed by bytes that arrived without a grant. A connection has at most a
+quarter of the budget in grants, so that no connection can block all others; addresses take turns, the least recently served first. A grant
+is charged to the budget at once, whether its bytes arrive or not.
 """
 
 from collections.abc import Callable
 
-from binlog_source.rpc.turns import Turns
+from binlog_source.rpc.serving_order import ServingOrder
 
 DEFAULT_CAPACITY = 256 << 20
 
 
 class Budget:
-    """One server's."""
+    """The budget of one server."""
 
     def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
         """``capacity``: bytes."""
         self.capacity = capacity
         self.counted = 0
-        """Bytes that came without having been asked for."""
+        """Bytes that arrived without a grant."""
         self.excused = 0
-        """Of these, what belongs to requests whose rest was asked for: they wait for us."""
+        """Of these, the bytes of requests that asked for the rest: the server makes them wait, not their clients."""
         self.lent = 0
-        """Bytes that were granted."""
+        """Bytes granted."""
         self.waiting: dict[str, dict[tuple[Share, int], int]] = {}
-        """Bytes asked for and not granted yet, in turn, by owner."""
+        """Bytes asked for and not granted yet, by owner, in order of arrival."""
         self._huge: tuple[Share, int] | None = None
-        self._turns = Turns()  # of owners
+        self._turns = ServingOrder()  # of owners
         self.full = False
-        """Whether somebody waits for the server's room."""
+        """Whether a request waits for room in the server's budget."""
 
     @property
     def _largest(self) -> int:
-        """Bytes of a request from which on it is huge."""
+        """Bytes above which a request is huge."""
         return self.capacity // 4
 
     @property
     def held(self) -> int:
-        """Bytes, without the huge request's."""
+        """Bytes in use, the huge request excluded."""
         return self.counted + self.lent
 
     @property
     def overdrawn(self) -> bool:
-        """Whether more came unasked than there is room for."""
+        """Whether more bytes arrived without a grant than there is room for."""
         return self.counted > self.capacity // 2
 
     def ask(self, share: "Share", stream_id: int, amount: int) -> bool:
-        """Room for a request's rest; False: ``share.granted`` tells when there is."""
+        """Ask for room for the rest of a request; False: ``share.granted`` is called once there is room."""
         key = (share, stream_id)
         if not self._fits(share, amount):
             self.waiting.setdefault(share.owner, {})[key] = amount
@@ -78,7 +78,7 @@ class Budget:
             share.lent += amount
 
     def forget(self, share: "Share", stream_id: int) -> None:
-        """The request is complete, or given up: whatever it asked for or was granted."""
+        """Drop what a request asked for or was granted: it is complete or abandoned."""
         key = (share, stream_id)
         self._wait_no_more(key)
         amount = share.grants.pop(stream_id, 0)
@@ -95,7 +95,7 @@ class Budget:
             del self.waiting[owner]
 
     def serve(self) -> None:
-        """Grant what there is room for now. Who waits for the server's room is not overtaken; who waits for its own connection's is."""
+        """Grant what there is room for. Requests that wait for the budget are not overtaken, those that wait for their share are."""
         self.full = False
         if not self.waiting:
             return
@@ -106,7 +106,7 @@ class Budget:
             share.granted(stream_id)
 
     def _that_fit(self) -> list[tuple["Share", int]]:
-        """Who is granted something now."""
+        """Grant what there is room for; the requests that were granted."""
         fit = []
         for owner in sorted(self.waiting, key=self._turns.order()):
             for key, amount in self.waiting[owner].items():
@@ -119,46 +119,46 @@ class Budget:
 
 
 class Share:
-    """One connection's."""
+    """The share of one connection."""
 
     def __init__(self, budget: Budget, granted: Callable[[int], None], owner: str = "") -> None:
-        """``granted`` is called with the stream for which there is room at last; ``owner``: the client's address."""
+        """``granted`` is called with the id of a stream that waited and has room; ``owner``: the client's address."""
         self.budget = budget
         self.owner = owner
         self.granted = granted
         self.counted = self.excused = self.lent = 0
-        """As in the budget."""
+        """As in ``Budget``, for this connection."""
         self.grants: dict[int, int] = {}
-        """Bytes by stream, whether they have come or not."""
+        """Granted bytes by stream, arrived or not."""
 
     @property
     def held(self) -> int:
-        """Bytes of the budget that are this connection's."""
+        """Bytes of the budget that this connection uses."""
         return self.counted + self.lent
 
     @property
     def idle(self) -> int:
-        """Bytes that came unasked, and whose client does not wait for us."""
+        """Bytes that arrived without a grant, of requests that did not ask for one."""
         return self.counted - self.excused
 
     def count(self, size: int, *, asked: bool = False) -> None:
-        """Bytes came, or (negative) are gone; ``asked``: of a request whose rest was asked for."""
+        """Count bytes that arrived or, if negative, were freed; ``asked``: of a request that asked for the rest."""
         self.counted += size
         self.budget.counted += size
         if asked:
             self.excuse(size)
 
     def excuse(self, size: int) -> None:
-        """So many of the bytes that were counted belong to a request whose rest is asked for now."""
+        """Note that ``size`` of the counted bytes belong to a request that asks for the rest now."""
         self.excused += size
         self.budget.excused += size
 
     def ask(self, stream_id: int, amount: int) -> bool:
-        """Room for the rest of a request; False: later."""
+        """Ask for room for the rest of a request; False: ``granted`` is called later."""
         return self.budget.ask(self, stream_id, amount)
 
     def release(self, stream_id: int, counted: int, *, asked: bool) -> None:
-        """A request is complete, or given up; ``counted`` of it came without having been asked for."""
+        """Release a request that is complete or abandoned; ``counted`` of its bytes arrived without a grant."""
         self.count(-counted, asked=asked)
         if asked:
             self.budget.forget(self, stream_id)
@@ -166,7 +166,7 @@ class Share:
             self.budget.serve()
 
     def close(self) -> None:
-        """The connection is gone."""
+        """Release everything: the connection is closed."""
         self.granted = _nobody
         self.count(-self.counted)
         self.excuse(-self.excused)
@@ -177,4 +177,4 @@ class Share:
 
 
 def _nobody(stream_id: int) -> None:
-    """Nobody is there any more to be told."""
+    """Ignore a grant to a closed connection."""

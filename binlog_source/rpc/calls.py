@@ -1,4 +1,4 @@
-"""What a handler holds of a call, and what a server is made of: ``Ticket`` for one answer, ``StreamCall`` for a stream of them, ``Methods``.
+"""A handler's side of a call (``PendingCall`` for one answer, ``StreamCall`` for a stream of answers), and a server's ``Methods``.
 
 Promises: a ``StreamCall`` is for one handler's thread; ``left`` and ``cancel`` are for the loop's.
 """
@@ -6,27 +6,84 @@ Promises: a ``StreamCall`` is for one handler's thread; ``left`` and ``cancel`` 
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from binlog_source.rpc import http1
 from binlog_source.rpc.budget import DEFAULT_CAPACITY
 from binlog_source.rpc.grpc_message import ENCODING, GZIP, prefixed, prefixed_gzip
 
-if TYPE_CHECKING:
-    from binlog_source.rpc.peer import Peer
-
 Fields = Sequence[tuple[bytes, bytes]]
 
 BACKLOG_BYTES = 2 << 20
-"""A stream handler waits while more than this of its answers is on the way."""
+"""A stream handler waits while more bytes than this of its answers are not sent yet."""
 
 
-class Ticket:
+class Loop(Protocol):
+    """What a call uses of the loop that serves it."""
+
+    def call(self, act: Callable[..., None], *arguments: object) -> None:
+        """Have ``act`` called on the loop's thread."""
+        ...
+
+    def now(self) -> float:
+        """The loop's clock."""
+        ...
+
+
+class AnswerWriter(Protocol):
+    """What answers unary calls on a connection. On the loop's thread."""
+
+    def answer(self, stream_id: int, message: bytes) -> None:
+        """Answer with a message."""
+        ...
+
+    def refuse(self, stream_id: int, status: int, text: str) -> None:
+        """Answer with an error."""
+        ...
+
+
+class CallPeer(Protocol):
+    """What a call uses of its connection. Everything but ``address`` and ``server`` is for the loop's thread."""
+
+    address: str
+
+    @property
+    def server(self) -> Loop:
+        """Where it is served."""
+        ...
+
+    @property
+    def connection(self) -> AnswerWriter | None:
+        """None once the client has disconnected."""
+        ...
+
+    def flush(self) -> None:
+        """Send what the connection has to say."""
+        ...
+
+    def stream_start(self, stream_id: int, metadata: Fields) -> None:
+        """Send a stream's metadata."""
+        ...
+
+    def stream_send(self, call: "StreamCall", data: bytes) -> None:
+        """Send more of a stream."""
+        ...
+
+    def stream_finish(self, stream_id: int, status: int, text: str) -> None:
+        """End a stream."""
+        ...
+
+    def stream_end(self, stream_id: int, text: str) -> None:
+        """End a stream and drop what is not sent."""
+        ...
+
+
+class PendingCall:
     """The right to answer one unary call, once."""
 
     __slots__ = ("peer", "stream_id")
 
-    def __init__(self, peer: "Peer", stream_id: int) -> None:
+    def __init__(self, peer: CallPeer, stream_id: int) -> None:
         self.peer = peer
         self.stream_id = stream_id
 
@@ -34,9 +91,9 @@ class Ticket:
 class StreamCall:
     """One call with a stream of answers, as its handler sees it. For one thread."""
 
-    def __init__(self, peer: "Peer", stream_id: int, message: bytes, headers: Mapping[bytes, bytes]) -> None:
+    def __init__(self, peer: CallPeer, stream_id: int, message: bytes, headers: Mapping[bytes, bytes]) -> None:
         self.stream_id = stream_id
-        """Its name on its connection."""
+        """Its HTTP/2 stream id."""
         self.message = message
         """The request."""
         self.headers = headers
@@ -49,12 +106,12 @@ class StreamCall:
         self._sent = 0
         self._cancelled = False
         self.moved = 0.0
-        """On the loop: when something left for its client last, or when it began."""
+        """On the loop: when bytes were last sent to the client, or when the stream began."""
         self._wakes: list[Callable[[], None]] = []
 
     @property
     def cancelled(self) -> bool:
-        """Whether the client has gone, or the server stops."""
+        """Whether the client cancelled or disconnected, or the server stops."""
         return self._cancelled
 
     @property
@@ -64,16 +121,16 @@ class StreamCall:
 
     @property
     def behind(self) -> int:
-        """Bytes of answers that have not left yet."""
+        """Bytes of answers that are not sent yet."""
         return self._handed + self._backlog
 
     @property
     def taken(self) -> int:
-        """Bytes of answers that have left."""
+        """Bytes of answers that are sent."""
         return self._sent - self.behind
 
     def on_cancel(self, wake: Callable[[], None]) -> None:
-        """Have ``wake`` called, on the loop's thread, when the client goes or the server stops."""
+        """Have ``wake`` called when the call is cancelled, on the loop's thread; here and now if it already is."""
         self._wakes.append(wake)
         if self._cancelled:
             wake()
@@ -81,10 +138,10 @@ class StreamCall:
     def start(self, metadata: Fields) -> None:
         """Send the initial metadata."""
         extra = ((ENCODING, GZIP),) if self._frame is prefixed_gzip else ()
-        self._peer.front.call(self._peer.stream_start, self.stream_id, (*metadata, *extra))
+        self._peer.server.call(self._peer.stream_start, self.stream_id, (*metadata, *extra))
 
     def send(self, messages: Sequence[bytes]) -> None:
-        """Send messages; waits while the client is behind. Nothing happens once it has gone."""
+        """Send messages; waits while the client is behind. Does nothing once the call is cancelled."""
         data = b"".join(map(self._frame, messages))
         with self._changed:
             self._changed.wait_for(lambda: self.behind <= BACKLOG_BYTES or self._cancelled)
@@ -92,36 +149,36 @@ class StreamCall:
                 return
             self._sent += len(data)
             self._handed += len(data)
-        self._peer.front.call(self._peer.stream_send, self, data)
+        self._peer.server.call(self._peer.stream_send, self, data)
 
     def settle(self) -> None:
-        """Wait until all that was sent has left, or the client has gone."""
+        """Wait until all answers are sent, or the call is cancelled."""
         with self._changed:
             self._changed.wait_for(lambda: not self.behind or self._cancelled)
 
     def finish(self, status: int, text: str) -> None:
         """End the stream."""
-        self._peer.front.call(self._peer.stream_finish, self.stream_id, status, text)
+        self._peer.server.call(self._peer.stream_finish, self.stream_id, status, text)
 
     def end(self, text: str) -> None:
-        """From any thread: end the stream now, and drop what has not left; the client is told why."""
-        self._peer.front.call(self.end_now, text)
+        """From any thread: end the stream now and drop what is not sent; ``text`` is the reason that the client receives."""
+        self._peer.server.call(self.end_now, text)
 
     def end_now(self, text: str) -> None:
-        """On the loop: the same."""
+        """The same, on the loop's thread."""
         self._peer.stream_end(self.stream_id, text)
 
     def left(self, backlog: int, taken: int) -> None:
-        """On the loop: ``taken`` more bytes were handed over to it; of all that were, ``backlog`` bytes have not left yet."""
+        """On the loop: it took over ``taken`` more bytes; of all that it took over, ``backlog`` bytes are not sent yet."""
         with self._changed:
             if backlog < self._backlog + taken:
-                self.moved = self._peer.front.now()
+                self.moved = self._peer.server.now()
             self._handed -= taken
             self._backlog = backlog
             self._changed.notify_all()
 
     def cancel(self) -> None:
-        """On the loop: the client has gone, or the server stops."""
+        """On the loop: the client cancelled or disconnected, or the server stops."""
         with self._changed:
             self._cancelled = True
             self._changed.notify_all()
@@ -129,30 +186,30 @@ class StreamCall:
             wake()
 
 
-UnaryHandler = Callable[[bytes, Ticket], None]
+UnaryHandler = Callable[[bytes, PendingCall], None]
 StreamHandler = Callable[[StreamCall], None]
-HttpHandler = Callable[[http1.Request], http1.Answer]
+HttpHandler = Callable[[http1.HttpRequest], http1.HttpResponse]
 
 
 @dataclass(frozen=True, slots=True)
 class Methods:
-    """What a server answers. A handler may raise ``Refusal``."""
+    """A server's handlers and limits. A handler may raise ``Refusal``."""
 
     unary: Mapping[bytes, UnaryHandler] = field(default_factory=dict)
-    """By path, ``/binlog.Pump/WriteBinlog``; called on the loop's thread."""
+    """By path, such as ``/binlog.Pump/WriteBinlog``; called on the loop's thread."""
     stream: Mapping[bytes, StreamHandler] = field(default_factory=dict)
-    """By path; called in a thread of its own."""
+    """By path; each call runs in a thread of its own."""
     http: HttpHandler = lambda request: http1.NOT_FOUND
-    """Called in a thread."""
+    """Called in a thread of a pool."""
     max_request: int = 1 << 62
-    """Bytes of a request message."""
+    """Maximum bytes of a request message."""
     max_unfinished: int = DEFAULT_CAPACITY
-    """Bytes of requests that are not complete, beside one very large one."""
+    """Maximum bytes of unfinished requests, excluding one huge request (``budget``)."""
     max_streams: int = 512
-    """Streams of answers at the same time, a thread each."""
+    """Maximum concurrent streams of answers, a thread each."""
     max_streams_per_peer: int = 64
-    """And for one client's address."""
+    """The same for one client's address."""
     max_connections: int = 4096
-    """Connections at the same time; fewer where the process has few descriptors (``crowds``)."""
+    """Maximum open connections; fewer where the process has few descriptors (``ConnectionLimits``)."""
     max_connections_per_peer: int = 512
-    """And from one client's address."""
+    """The same from one client's address."""

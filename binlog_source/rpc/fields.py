@@ -1,6 +1,6 @@
-"""What the fields of a request must be (RFC 9113, sections 8.2 and 8.3): names, values, pseudo-header fields.
+"""Validation of a request's fields (RFC 9113, sections 8.2 and 8.3): names, values, pseudo-header fields.
 
-Promises: pure. A fault is a text that ends its stream; "" is none.
+Promises: pure. A fault is a description of the violation, for which the stream is reset; "" means valid.
 """
 
 import re
@@ -16,7 +16,7 @@ _DIGITS = re.compile(rb"[0-9]{1,18}").fullmatch
 
 
 def request_fault(fields: Sequence[tuple[bytes, bytes]]) -> str:
-    """What is wrong with a request's fields, in their order."""
+    """The first fault in a request's fields, given in the order received."""
     pseudo: dict[bytes, bytes] = {}
     regular = False
     for name, value in fields:
@@ -27,7 +27,7 @@ def request_fault(fields: Sequence[tuple[bytes, bytes]]) -> str:
                 return f"pseudo-header field {name!r} {'twice' if name in pseudo else 'in a request'}"
             pseudo[name] = value
             if _UNFIT(value):
-                return f"field {name!r} with the value {value[:50]!r}"
+                return f"field {name!r} with the invalid value {value[:50]!r}"
         else:
             regular = True
             fault = _regular_fault(name, value)
@@ -38,19 +38,19 @@ def request_fault(fields: Sequence[tuple[bytes, bytes]]) -> str:
 
 def _regular_fault(name: bytes, value: bytes) -> str:
     if _NAME(name) is None:
-        return f"field name {name[:50]!r}"
+        return f"invalid field name {name[:50]!r}"
     if _UNFIT(value):
-        return f"field {name!r} with the value {value[:50]!r}"
+        return f"field {name!r} with the invalid value {value[:50]!r}"
     if name in _OF_A_CONNECTION or (name == b"te" and value != b"trailers"):
-        return f"field {name!r}, which is HTTP/1's"
+        return f"connection-specific field {name!r}"
     if name == b"content-length" and _DIGITS(value) is None:
-        return f"content-length {value[:50]!r}"
+        return f"invalid content-length {value[:50]!r}"
     return ""
 
 
 def _pseudo_fault(pseudo: Mapping[bytes, bytes]) -> str:
     if pseudo.get(METHOD) == b"CONNECT":
-        return "" if AUTHORITY in pseudo and SCHEME not in pseudo and PATH not in pseudo else "CONNECT with other than an :authority"
+        return "" if AUTHORITY in pseudo and SCHEME not in pseudo and PATH not in pseudo else "CONNECT must have :authority only"
     for name in _REQUIRED:
         if not pseudo.get(name):
             return f"pseudo-header field {name!r} is missing"
@@ -58,7 +58,7 @@ def _pseudo_fault(pseudo: Mapping[bytes, bytes]) -> str:
 
 
 def trailers_fault(fields: Mapping[bytes, bytes]) -> str:
-    """What is wrong with the fields after a body."""
+    """The first fault in a request's trailers."""
     for name, value in fields.items():
         if name[:1] == b":":
             return f"pseudo-header field {name!r} in trailers"

@@ -1,4 +1,4 @@
-"""HTTP/2's frames: kinds, flags, error codes, and what each kind must look like (RFC 9113, sections 4, 6 and 7).
+"""HTTP/2 frames: types, flags, error codes, and the validity rules of each type (RFC 9113, sections 4, 6 and 7).
 
 Promises: pure. ``ProtocolFailure`` ends a connection, ``StreamFailure`` one stream of it.
 """
@@ -26,7 +26,7 @@ DEFAULT_TABLE = 4096
 
 
 class ProtocolFailure(Exception):
-    """The peer broke HTTP/2; ``code`` is the error code that it is told."""
+    """The peer violated HTTP/2; ``code`` is the error code that GOAWAY reports to it."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -34,70 +34,70 @@ class ProtocolFailure(Exception):
 
 
 class StreamFailure(Exception):
-    """The peer broke HTTP/2 on one stream, which is reset with ``code``; the others go on."""
+    """The peer violated HTTP/2 on one stream, which is reset with ``code``; the other streams continue."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
         self.code = code
 
 
-class Shape(NamedTuple):
-    """What a kind of frame must look like."""
+class FrameRules(NamedTuple):
+    """The rules for one type of frame."""
 
     on_stream: bool | None
-    """Whether it belongs to a stream; None: either."""
+    """True: on a stream; False: on the connection (stream 0); None: either."""
     least: int
     most: int
-    """Bytes of its payload."""
+    """Bounds of its payload in bytes."""
     harms: type[ProtocolFailure] | type[StreamFailure] = ProtocolFailure
-    """What a wrong size ends."""
+    """What a wrong size is: a failure of the connection or of the stream."""
 
 
 _ANY = 1 << 24
 SHAPES = {
-    DATA: Shape(True, 0, _ANY),
-    HEADERS: Shape(True, 0, _ANY),
-    PRIORITY: Shape(True, 5, 5, StreamFailure),
-    RST_STREAM: Shape(True, 4, 4),
-    SETTINGS: Shape(False, 0, _ANY),
-    PING: Shape(False, 8, 8),
-    GOAWAY: Shape(False, 8, _ANY),
-    WINDOW_UPDATE: Shape(None, 4, 4),
-    CONTINUATION: Shape(True, 0, _ANY),
+    DATA: FrameRules(True, 0, _ANY),
+    HEADERS: FrameRules(True, 0, _ANY),
+    PRIORITY: FrameRules(True, 5, 5, StreamFailure),
+    RST_STREAM: FrameRules(True, 4, 4),
+    SETTINGS: FrameRules(False, 0, _ANY),
+    PING: FrameRules(False, 8, 8),
+    GOAWAY: FrameRules(False, 8, _ANY),
+    WINDOW_UPDATE: FrameRules(None, 4, 4),
+    CONTINUATION: FrameRules(True, 0, _ANY),
 }
-"""By kind; a client sends no PUSH_PROMISE, and frames of unknown kind are to be passed over."""
+"""By type. A client must not send PUSH_PROMISE; frames of unknown types are ignored."""
 
 COSTS = {PRIORITY: 1, RST_STREAM: 2, SETTINGS: 16, PING: 1, GOAWAY: 1}
-"""What a frame takes from its connection's allowance of frames that bring nothing."""
+"""What a frame costs of its connection's allowance of frames that carry no request data."""
 UNKNOWN_COST = 1
 
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes) -> bytes:
-    """One frame."""
+    """Serialize a frame."""
     return FRAME.pack(len(payload) << 8 | kind, flags, stream_id) + payload
 
 
 def word_frame(kind: int, stream_id: int, value: int) -> bytes:
-    """A frame whose payload is one number: RST_STREAM, WINDOW_UPDATE."""
+    """Serialize a frame whose payload is one 32-bit number: RST_STREAM, WINDOW_UPDATE."""
     return frame(kind, 0, stream_id, WORD.pack(value))
 
 
 def check(kind: int, stream_id: int, size: int) -> None:
-    """Refuse a frame that is not of its kind's shape.
+    """Validate the stream id and the size of a frame.
 
     Raises:
-        ProtocolFailure: it harms the connection.
-        StreamFailure: it harms its stream.
+        ProtocolFailure: the frame is an error of the connection.
+        StreamFailure: the frame is an error of its stream.
     """
     shape = SHAPES.get(kind)
     if shape is None:
         if kind == PUSH_PROMISE:
-            raise ProtocolFailure(PROTOCOL_ERROR, "a client pushes nothing")
+            raise ProtocolFailure(PROTOCOL_ERROR, "PUSH_PROMISE from a client")
         return
     if shape.on_stream is not None and shape.on_stream != bool(stream_id):
-        raise ProtocolFailure(PROTOCOL_ERROR, f"frame of kind {kind} on stream {stream_id}")
+        raise ProtocolFailure(PROTOCOL_ERROR, f"frame of type {kind} on stream {stream_id}")
     if not shape.least <= size <= shape.most:
-        raise shape.harms(FRAME_SIZE_ERROR, f"frame of kind {kind} with {size} bytes")
+        raise shape.harms(FRAME_SIZE_ERROR, f"frame of type {kind} with {size} bytes")
 
 
 def unpadded(payload: bytes, flags: int) -> bytes:
@@ -105,7 +105,7 @@ def unpadded(payload: bytes, flags: int) -> bytes:
     if not flags & PADDED:
         return payload
     if not payload:
-        raise ProtocolFailure(FRAME_SIZE_ERROR, "a padded frame does not say how much its padding is")
+        raise ProtocolFailure(FRAME_SIZE_ERROR, "padded frame without a padding length")
     if payload[0] >= len(payload):
-        raise ProtocolFailure(PROTOCOL_ERROR, "padding longer than its frame")
+        raise ProtocolFailure(PROTOCOL_ERROR, "padding longer than its frame's payload")
     return payload[1 : len(payload) - payload[0]]

@@ -1,6 +1,6 @@
-"""gRPC's own layer: a message is ``compressed flag u8 | length u32 BE | bytes``; statuses; gzip.
+"""gRPC's message framing (``compressed flag u8 | length u32 BE | bytes``), statuses and gzip.
 
-Promises: pure. What a client did wrong is a ``Refusal`` with the status a real Pump (grpc-go) gives.
+Promises: pure. A client's error raises ``Refusal`` with the status that a real Pump (grpc-go) returns.
 """
 
 import gzip
@@ -14,39 +14,39 @@ _PREFIX = struct.Struct(">BI")
 OK, UNKNOWN, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS = 0, 2, 4, 8, 12, 13, 14, 15
 ENCODING, GZIP, IDENTITY = b"grpc-encoding", b"gzip", b"identity"
 _MOST = (1 << 31) - 1
-"""No message is longer: protobuf's bound, and grpc-go's."""
+"""Maximum bytes of a message: protobuf's limit, and grpc-go's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal(Exception):
-    """A call failed: its status and text."""
+    """The failure of a call: its gRPC status and text."""
 
     status: int
     text: str
 
 
 def prefixed(message: bytes) -> bytes:
-    """A message as it stands in a stream."""
+    """Frame a message."""
     return _PREFIX.pack(0, len(message)) + message
 
 
 def prefixed_gzip(message: bytes) -> bytes:
-    """A message as it stands in a stream, compressed."""
+    """Compress and frame a message."""
     packed = gzip.compress(message, 1, mtime=0)
     return _PREFIX.pack(1, len(packed)) + packed
 
 
 def message_of(body: bytes, headers: Mapping[bytes, bytes], limit: int) -> bytes:
-    """The only message of a request's body."""
+    """The single message in a request's body."""
     encoding = headers.get(ENCODING)
     if encoding is not None and encoding not in (GZIP, IDENTITY):
-        # even of a message that is not compressed: so does grpc-go
+        # grpc-go refuses it for an uncompressed message too
         raise Refusal(UNIMPLEMENTED, f'grpc: Decompressor is not installed for grpc-encoding "{encoding.decode(errors="replace")}"')
     if len(body) < _PREFIX.size:
         raise Refusal(INTERNAL, "the request holds no message")
     compressed, length = _PREFIX.unpack_from(body)
     if _PREFIX.size + length != len(body):
-        raise Refusal(INTERNAL, f"the request holds {len(body) - _PREFIX.size} bytes where a message of {length} should be")
+        raise Refusal(INTERNAL, f"the request holds {len(body) - _PREFIX.size} bytes instead of a message of {length}")
     message = body[_PREFIX.size :]
     if not compressed:
         return message
@@ -68,7 +68,7 @@ def _inflated(message: bytes, limit: int) -> bytes:
     if not inflater.eof:
         raise _not_inflated("unexpected EOF")
     if inflater.unused_data:
-        raise _not_inflated(f"{len(inflater.unused_data)} bytes after its end")
+        raise _not_inflated(f"{len(inflater.unused_data)} trailing bytes")
     return data
 
 
@@ -77,10 +77,10 @@ def _not_inflated(why: str) -> Refusal:
 
 
 def too_large(size: int, limit: int) -> Refusal:
-    """The refusal of a message above the limit; TiDB's Pump client looks for ``ResourceExhausted``'s words."""
+    """The refusal of a message above the limit; TiDB's Pump client recognises it by the status name ``ResourceExhausted``."""
     return Refusal(RESOURCE_EXHAUSTED, f"grpc: received message larger than max ({size} vs. {limit})")
 
 
 def announced(beginning: bytes) -> int:
-    """How long the message is that begins so."""
+    """The message length that a body's first bytes announce; 0 if the prefix is incomplete."""
     return int(_PREFIX.unpack_from(beginning)[1]) if len(beginning) >= _PREFIX.size else 0

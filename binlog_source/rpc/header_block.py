@@ -1,10 +1,11 @@
-"""Header blocks (HPACK, RFC 7541): a client's as a mapping, ours as plain literals. The ``hpack`` library gives the tables and Huffman's code.
+"""Header blocks (HPACK, RFC 7541): decodes a client's to a mapping, encodes ours as plain literals. Tables and Huffman code: ``hpack``.
 
-Promises: pure. A ``BadBlock`` ends the connection, for the table is the client's no more; a block is bounded before and after it is unpacked.
+Promises: pure. A ``BadBlock`` must end the connection: the dynamic table no longer matches the client's. A block's size is bounded, both
+encoded and decoded.
 
-Why not the library's decoder: a client says nearly the same with each call, so a block that leaves the table alone is recognised instead of
-read. But grpc-go enters each call's ``grpc-timeout`` in the table, so that TiDB's blocks all differ, and the library takes four times as long
-for one as all the rest of a call.
+Why not the library's decoder: it takes four times as long for one block as all the rest of a call. A client repeats nearly the same block
+with each call, so a block that does not change the table is cached. But grpc-go adds each call's ``grpc-timeout`` to the table, so that
+TiDB's blocks all differ and must be decoded.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,7 +20,7 @@ from binlog_source.rpc.fields import request_fault
 Fields = Iterable[tuple[bytes, bytes]]
 
 MAX_BLOCK = 64 * 1024
-"""Bytes of a block, and of its fields as RFC 9113 counts them (6.5.2)."""
+"""Maximum bytes of a block, and of its fields as RFC 9113 counts them (6.5.2)."""
 _MAX_TABLE = HeaderTable.DEFAULT_SIZE
 _FIELD_OVERHEAD = 32
 _LONGEST_SHIFT = 28
@@ -28,11 +29,11 @@ _KNOWN_BYTES = 1024
 
 
 class BadBlock(Exception):
-    """A header block that cannot be read."""
+    """A header block that cannot be decoded."""
 
 
 def literal(fields: Fields) -> bytes:
-    """A header block of fields that are entered in no table and not compressed."""
+    """Encode fields without the dynamic table and without Huffman coding."""
     return b"".join(b"\x00" + _text(name) + _text(value) for name, value in fields)
 
 
@@ -48,16 +49,16 @@ def _text(value: bytes) -> bytes:
 
 
 class Block(NamedTuple):
-    """A header block."""
+    """A decoded header block."""
 
     fields: Mapping[bytes, bytes]
-    """A field that comes twice counts as it came last."""
+    """Of a field that occurs more than once, the last value."""
     fault: str
-    """What is wrong with it as a request's; "" if nothing."""
+    """Why it is not valid for a request; "" if it is."""
 
 
 class HeaderReader:
-    """One connection's header blocks, in order."""
+    """Decodes one connection's header blocks, in order."""
 
     def __init__(self) -> None:
         self._table = HeaderTable()
@@ -65,10 +66,10 @@ class HeaderReader:
         self._known: dict[bytes, Block] = {}
 
     def read(self, block: bytes) -> Block:
-        """What a block says.
+        """Decode a block.
 
         Raises:
-            BadBlock: it breaks RFC 7541, or is too large.
+            BadBlock: it violates RFC 7541, or is too large.
         """
         known = self._known.get(block)
         if known is not None:
@@ -120,7 +121,7 @@ class HeaderReader:
     def _resize(self, block: bytes, at: int, late: bool) -> int:
         size, at = _number(block, at, 0x1F)
         if late or size > _MAX_TABLE:
-            raise BadBlock(f"the table's size is set to {size}{' after a field' if late else ''}")
+            raise BadBlock(f"the dynamic table's size is set to {size}{' after a field' if late else ''}")
         self._table.maxsize = size
         self._changes += 1
         return at
@@ -139,7 +140,7 @@ def _number(block: bytes, at: int, mask: int) -> tuple[int, int]:
                 break
             shift += 7
             if shift > _LONGEST_SHIFT:
-                raise BadBlock("a number of too many bytes")
+                raise BadBlock("an integer of too many bytes")
     return number, at
 
 

@@ -1,10 +1,10 @@
-"""HTTP/1.1 as an operator's tools speak it: small requests, one answer each, connections kept open. The ``h11`` library reads and writes it.
+"""The server side of HTTP/1.1 for operators' tools: small requests, one answer each, keep-alive. The ``h11`` library parses and serializes.
 
     dialogue = Dialogue()
     dialogue.take(data); request = dialogue.request()   # None while it is not complete
     dialogue.answer(request, answer)                    # bytes to send
 
-Promises: pure. A request that is not understood is a ``BadRequest``; the connection is closed after its answer. What is kept is bounded.
+Promises: pure. An invalid request raises ``BadRequest``; the connection is closed after its answer. Buffers are bounded.
 """
 
 import json
@@ -18,12 +18,12 @@ import h11
 _MAX_HEAD = 64 * 1024
 _MAX_BODY = 1 << 20
 MAX_REQUEST = _MAX_HEAD + _MAX_BODY
-"""Bytes of one request."""
+"""Maximum bytes of one request."""
 TEXT = "text/plain; charset=utf-8"
 
 
 class BadRequest(Exception):
-    """The text is the answer."""
+    """An invalid request; the text is the body of the answer."""
 
     def __init__(self, text: str, status: HTTPStatus = HTTPStatus.BAD_REQUEST) -> None:
         super().__init__(text)
@@ -31,8 +31,8 @@ class BadRequest(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """One request; ``path`` is unquoted and without the query."""
+class HttpRequest:
+    """One request; ``path`` is unquoted and without its query."""
 
     method: str
     path: str
@@ -40,7 +40,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     """One answer."""
 
     status: HTTPStatus = HTTPStatus.OK
@@ -48,14 +48,14 @@ class Answer:
     content_type: str = TEXT
 
 
-NOT_FOUND = Answer(HTTPStatus.NOT_FOUND, b"404 page not found\n")
-NOT_ALLOWED = Answer(HTTPStatus.METHOD_NOT_ALLOWED)
+NOT_FOUND = HttpResponse(HTTPStatus.NOT_FOUND, b"404 page not found\n")
+NOT_ALLOWED = HttpResponse(HTTPStatus.METHOD_NOT_ALLOWED)
 
 
-def json_answer(value: Any, indent: int | None = None) -> Answer:
-    """A value as a Go server's encoder writes it: without blanks, a line feed at the end, or indented."""
+def json_answer(value: Any, indent: int | None = None) -> HttpResponse:
+    """A value as Go's JSON encoder writes it: compact or indented, with a line feed at the end."""
     text = json.dumps(value, indent=indent, separators=None if indent else (",", ":"), ensure_ascii=False)
-    return Answer(body=text.encode() + b"\n")
+    return HttpResponse(body=text.encode() + b"\n")
 
 
 class Dialogue:
@@ -66,7 +66,7 @@ class Dialogue:
         self._asked: h11.Request | None = None
         self._body = bytearray()
         self.waiting = 0
-        """Bytes taken since a request was last found: those after it, which are looked at when it is answered."""
+        """Bytes received since the last complete request; they are parsed once it is answered."""
 
     @property
     def open(self) -> bool:
@@ -75,15 +75,15 @@ class Dialogue:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing of a request has come."""
+        """Whether nothing of a request has been received."""
         return self._asked is None and not self._h11.trailing_data[0]
 
     def take(self, data: bytes) -> None:
-        """More bytes."""
+        """Receive more bytes."""
         self.waiting += len(data)
         self._h11.receive_data(data)
 
-    def request(self) -> Request | None:
+    def request(self) -> HttpRequest | None:
         """The next request, once it is complete.
 
         Raises:
@@ -101,10 +101,10 @@ class Dialogue:
                 else:
                     return None
         except h11.RemoteProtocolError as error:
-            raise BadRequest(f"not a request of HTTP/1: {error}", HTTPStatus(error.error_status_hint)) from error
+            raise BadRequest(f"not an HTTP/1 request: {error}", HTTPStatus(error.error_status_hint)) from error
 
     def expectation(self) -> bytes:
-        """What a client waits for that asks whether it may send its body; else nothing."""
+        """The ``100 Continue`` that the client waits for before it sends its body; else nothing."""
         if not self._h11.they_are_waiting_for_100_continue:
             return b""
         return self._h11.send(h11.InformationalResponse(status_code=100, headers=[])) or b""
@@ -114,24 +114,24 @@ class Dialogue:
         if len(self._body) > _MAX_BODY:
             raise BadRequest(f"a body of more than {_MAX_BODY} bytes", HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
 
-    def _found(self) -> Request:
+    def _found(self) -> HttpRequest:
         assert self._asked is not None
         asked, body = self._asked, bytes(self._body)
         self._asked, self._body = None, bytearray()
         self.waiting = len(self._h11.trailing_data[0])
         if not asked.http_version.startswith(b"1."):
-            raise BadRequest("not a request of HTTP/1", HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
+            raise BadRequest("not an HTTP/1 request", HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
         if asked.method == b"CONNECT":
-            raise BadRequest("no tunnels here", HTTPStatus.METHOD_NOT_ALLOWED)
+            raise BadRequest("CONNECT is not supported", HTTPStatus.METHOD_NOT_ALLOWED)
         target = asked.target.decode("ascii")
         try:
             path = unquote(urlsplit(target).path)
         except ValueError as error:
             raise BadRequest(f"not a path: {target[:100]!r}") from error
-        return Request(asked.method.decode("ascii"), path, body)
+        return HttpRequest(asked.method.decode("ascii"), path, body)
 
-    def answer(self, answer: Answer, *, bodiless: bool) -> bytes:
-        """An answer to the request that was found; ``bodiless``: to a HEAD, which is told the body's length only."""
+    def answer(self, answer: HttpResponse, *, bodiless: bool) -> bytes:
+        """Serialize the answer to the last complete request; ``bodiless``: to a HEAD, with the body's length only."""
         headers = [("Content-Type", answer.content_type), ("Content-Length", str(len(answer.body)))]
         response = h11.Response(status_code=answer.status.value, headers=headers, reason=answer.status.phrase)
         said = self._h11.send(response) or b""
@@ -143,7 +143,7 @@ class Dialogue:
         return said
 
     def refuse(self, error: BadRequest) -> bytes:
-        """The answer to what was not understood; nothing follows it."""
+        """Serialize the answer to an invalid request; nothing follows it."""
         body = f"{error}\n".encode(errors="replace")
         head = f"HTTP/1.1 {error.status.value} {error.status.phrase}\r\nContent-Type: {TEXT}\r\n"
         return f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body

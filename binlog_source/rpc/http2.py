@@ -1,26 +1,27 @@
-"""HTTP/2 as a gRPC server needs it: bytes in, calls out; answers in, bytes out (RFC 9113; header blocks by ``header_block``).
+"""HTTP/2 for a gRPC server: bytes in, calls out; answers in, bytes out (RFC 9113; header blocks by ``header_block``).
 
     connection = Connection(max_request, budget)
-    for event in connection.receive(data, now): ...  # Call: a whole request; Cancelled: its client has gone
+    for event in connection.receive(data, now): ...  # Call: a whole request; Cancelled: a call ended by its client
     connection.answer(stream_id, message)            # or start, send, finish for a stream of answers
     transport.writelines(connection.output())
 
 Rules
 -----
-* A request is handed out when it is complete, or as soon as it is too large; PullBinlogs too is one message up and many down.
-* A stream's first window admits what most requests need. gRPC says at a message's beginning how long it is: the window is opened for the
-  rest of a longer one when the server's ``Budget`` grants it. So a connection holds at most ``MAX_STREAMS * FIRST_WINDOW`` bytes
-  of unfinished requests (HTTP/2's own first window, until its client has heard of ours), and what it was granted.
-* A request must be complete ``PATIENCE`` seconds after it began. One that was granted memory must go on instead: in every ``PATIENCE`` seconds at
-  ``SLOWEST`` bytes a second or to its end, and it must not be silent for ``SILENCE`` seconds, for others wait. How long it says it is earns no time.
-* Frames that bring nothing (``COSTS``) use up an allowance, which time and our own DATA refill: floods end, honest clients never notice. So do
-  wider windows, of which there may be as many as what we send is worth (``Sender.worth``): not one for a byte. They have an effect once for
-  all that was read at once.
-* After ``goaway`` calls under way go on, new ones are passed over: their client knows that it may make them elsewhere.
+* A request is returned when it is complete, or as soon as it is too large; PullBinlogs, too, has one request message and many answers.
+* A stream's initial window admits most requests whole. gRPC announces a message's length at its beginning: for a longer one, the window is
+  opened for the rest when the server's ``Budget`` grants it. So a connection holds at most ``MAX_STREAMS * FIRST_WINDOW`` bytes of
+  unfinished requests (HTTP/2's default window, until its client has acknowledged ours), and what it was granted.
+* A request must be complete ``PATIENCE`` seconds after it began. One that was granted memory must make progress instead: in every
+  ``PATIENCE`` seconds it must be completed or receive ``SLOWEST`` bytes a second, and it must not pause for ``SILENCE`` seconds, because
+  others wait for its memory. A large announced length does not extend the time.
+* Frames that carry no request data (``COSTS``) use up an allowance, which time and our own DATA frames refill: a flood ends the connection,
+  normal use does not. So do WINDOW_UPDATE frames, of which the client may send as many as our answers call for (``Sender.worth``), which
+  excludes one per byte. The window increases in one read take effect together.
+* After ``goaway``, calls under way continue and new ones are ignored: GOAWAY tells their client that it may retry them elsewhere.
 
-Promises: pure: no socket, thread or clock; ``now`` is any clock's seconds. A peer that breaks the protocol is a ``ProtocolFailure`` with the
-code for GOAWAY, or its stream is reset, as RFC 9113 says (tests/unit/binlog_source/test_rpc_rfc9113.py is the table of its rules); what it
-did to a call that we gave up before it did harms nobody. What one connection may hold is bounded.
+Promises: pure: no socket, thread or clock; ``now`` is any clock's seconds. A peer's protocol violation raises ``ProtocolFailure`` with the
+code for GOAWAY, or resets its stream, as RFC 9113 says (tests/unit/binlog_source/test_rpc_rfc9113.py is the table of its rules); frames of
+a call that was abandoned here are ignored. What one connection may hold is bounded.
 """
 
 from collections.abc import Callable, Mapping
@@ -79,28 +80,28 @@ from binlog_source.rpc.header_block import MAX_BLOCK, BadBlock, Block, HeaderRea
 from binlog_source.rpc.sender import Sender, cut
 
 MAX_STREAMS = 512
-"""Calls under way at once on one connection; a client keeps further ones back."""
+"""Concurrent calls on one connection; a client delays further ones."""
 MAX_FRAME = 1 << 16
 _WINDOW = MAX_STREAMS * DEFAULT_WINDOW
-"""Of a connection, refilled as it is used: only the streams' windows hold anything back."""
+"""A connection's window, refilled as it is used: only the streams' windows limit a client."""
 FIRST_WINDOW = 4096
-"""Of a stream: so small that thousands of large requests may wait for their turn."""
+"""A stream's initial window: small, so that thousands of large requests may wait for memory."""
 _BEGINNING = 5
 _MAX_CONTINUATIONS = 32
 _SMALL_PART = 1024
 _MAX_ABANDONED = 4096
 PATIENCE = 30.0
-"""Seconds in which a request must be complete, or go on if it was granted memory."""
+"""Seconds within which a request must be complete or, if it was granted memory, make progress."""
 SILENCE = 10.0
-"""Seconds in which something must come of what was granted."""
+"""Maximum seconds without any byte of a request that was granted memory."""
 GRANT_PATIENCE = 60.0
-"""Seconds that a large request waits for the server's memory."""
+"""Maximum seconds that a large request waits for the server's memory."""
 SLOWEST = 256 << 10
-"""Bytes a second of a large request, at least."""
+"""Minimum bytes a second of a large request."""
 CALM = 8192
-"""Frames that bring nothing, at once."""
+"""Maximum allowance of frames that carry no request data."""
 CALM_RATE = 256
-"""And a second."""
+"""Its refill per second."""
 
 
 class Call(NamedTuple):
@@ -110,11 +111,11 @@ class Call(NamedTuple):
     headers: Mapping[bytes, bytes]
     body: bytes
     too_large: bool = False
-    """The body is longer than ``max_request``: it was thrown away but for its first bytes, and its rest will be."""
+    """The body is longer than ``max_request``: all but its first bytes was discarded, and its rest will be."""
 
 
 class Cancelled(NamedTuple):
-    """The client of a call has given it up, or broken its stream."""
+    """The client cancelled the call, or violated HTTP/2 on its stream."""
 
     stream_id: int
 
@@ -123,7 +124,7 @@ Event = Call | Cancelled
 
 
 class _Allowance:
-    """How many frames of a kind there may be; time refills it, and what was earned."""
+    """An allowance of frames (a token bucket), refilled by time and by what the server sends."""
 
     __slots__ = ("_at", "_earned", "_left")
 
@@ -133,7 +134,7 @@ class _Allowance:
         self._earned = 0
 
     def spend(self, cost: int, now: float, earned: int) -> bool:
-        """Whether there was as much left; ``earned`` so far."""
+        """Spend ``cost``; whether the allowance sufficed. ``earned``: what the server's sending has refilled in total so far."""
         self._left -= cost
         if self._left < 0:
             self._left = min(CALM, self._left + max((now - self._at) * CALM_RATE + earned - self._earned, 0.0))
@@ -142,7 +143,7 @@ class _Allowance:
 
 
 class _Request:
-    """A request that is not complete."""
+    """An unfinished request."""
 
     __slots__ = ("before", "counted", "headers", "heard", "missing", "parts", "patience", "room", "seen", "since", "size", "waits", "whole")
 
@@ -151,18 +152,18 @@ class _Request:
         self.parts: list[bytes | bytearray] = []
         self.size = 0
         self.room = FIRST_WINDOW
-        self.whole = 0  # bytes that it says it has; 0: it has not said yet
+        self.whole = 0  # its announced bytes; 0: not known yet
         self.counted = 0
-        self.missing = 0  # bytes that its first window does not admit; 0: none, or not asked for yet
-        self.waits = False  # for that to be granted
+        self.missing = 0  # bytes that its initial window does not admit; 0: none, or not asked for yet
+        self.waits = False  # whether these are asked for and not granted yet
         self.patience = PATIENCE
-        self.since = -1.0  # when the patience began; negative: with the next look
-        self.before = 0  # its size then
-        self.heard = 0.0  # at the last look at which more had come than at the one before
-        self.seen = 0  # its size then
+        self.since = -1.0  # when ``patience`` began to run; negative: from the next check on
+        self.before = 0  # its size at ``since``
+        self.heard = 0.0  # time of the last check at which it had grown
+        self.seen = 0  # its size at ``heard``
 
     def add(self, part: bytes) -> None:
-        """More of the body; many small parts are kept as one, for each object costs more than its bytes."""
+        """Append to the body; small parts are merged, because an object takes more memory than its few bytes."""
         self.size += len(part)
         if len(part) >= _SMALL_PART:
             self.parts.append(part)
@@ -180,26 +181,26 @@ class _Request:
         return bytes(self.parts[0]) if len(self.parts) == 1 else b"".join(self.parts)
 
     def be_patient(self, seconds: float) -> None:
-        """Let its time begin anew."""
+        """Restart its timeout, with ``seconds``."""
         self.patience, self.since = seconds, -1.0
 
     def overdue(self, now: float) -> str:
-        """Why it must go; "" if it may go on."""
+        """Why it is refused; "" if it may continue."""
         if self.since < 0:
             self._go_on(now)
         if self.size > self.seen:
             self.heard, self.seen = now, self.size
         granted = self.missing > 0 and not self.waits
         if granted and now - self.heard > SILENCE:
-            return f"the request is not complete, and nothing came of it for {SILENCE:g} s: {self.size} bytes came before"
+            return f"the request is not complete, and no byte of it was received for {SILENCE:g} s, after {self.size} bytes"
         if now - self.since <= self.patience:
             return ""
         if self.waits:
-            return f"no memory for a request of {self.whole} bytes within {self.patience:g} s: other large ones are under way"
+            return f"no memory for a request of {self.whole} bytes within {self.patience:g} s: other large requests are under way"
         if granted and self.size - self.before >= SLOWEST * self.patience:
             self._go_on(now)
             return ""
-        return f"the request is not complete after {self.patience:g} s: {self.size - self.before} bytes came"
+        return f"the request is not complete after {self.patience:g} s: {self.size - self.before} bytes were received"
 
     def _go_on(self, now: float) -> None:
         self.since = self.heard = now
@@ -212,13 +213,13 @@ class Connection:
     def __init__(
         self, max_request: int = 1 << 62, budget: Budget | None = None, wake: Callable[[], None] = lambda: None, owner: str = ""
     ) -> None:
-        """``wake`` is called when there is output outside ``receive``; ``owner``: the client's address.
+        """``wake`` is called when output arises outside ``receive``; ``owner``: the client's address.
 
-        ``max_request``: bytes of a request's body. Never more than a stream's window admits: nobody waits for what cannot come.
+        ``max_request``: maximum bytes of a request's body, at most what a stream's window can admit: a longer one could never be complete.
         """
         self._max_request = min(max_request, WIDEST - 1)
         self.share = Share(budget or Budget(), self._granted, owner)
-        """Of the server's memory for unfinished requests."""
+        """Its share of the server's memory for unfinished requests."""
         self._wake = wake
         self._now = 0.0
         self._rest = b""
@@ -228,7 +229,7 @@ class Connection:
         self._reader = HeaderReader()
         self._sender = Sender()
         self._requests: dict[int, _Request] = {}
-        self._abandoned: dict[int, None] = {}  # requests that we gave up before their client had said all
+        self._abandoned: dict[int, None] = {}  # requests abandoned here before their clients had sent all
         self._block: tuple[int, int, bytearray] | None = None
         self._continued = 0
         self._last_id = 0
@@ -239,8 +240,8 @@ class Connection:
         self.start, self.send, self.finish = self._sender.start, self._sender.send, self._sender.finish
         self.answer, self.queued, self.output = self._sender.answer, self._sender.queued, self._sender.output
         self.cut_off = self._sender.cut_off
-        """As the sender does it."""
-        self._overshoot = DEFAULT_WINDOW - FIRST_WINDOW  # of a stream's window, until the client has heard how wide it is
+        """See ``Sender``."""
+        self._overshoot = DEFAULT_WINDOW - FIRST_WINDOW  # allowed beyond a stream's window until the client acknowledges our SETTINGS
         settings = {SET_MAX_STREAMS: MAX_STREAMS, SET_INITIAL_WINDOW: FIRST_WINDOW, SET_MAX_FRAME: MAX_FRAME, SET_MAX_HEADERS: MAX_BLOCK}
         self._sender.say(frame(SETTINGS, 0, 0, b"".join(SETTING.pack(*setting) for setting in settings.items())))
         self._sender.say(word_frame(WINDOW_UPDATE, 0, _WINDOW - DEFAULT_WINDOW))
@@ -256,15 +257,15 @@ class Connection:
         return len(self._sender) <= len(self._requests)
 
     def close(self) -> None:
-        """Give back what the connection holds of the server's memory."""
+        """Release what the connection holds of the server's memory."""
         self._requests.clear()
         self.share.close()
 
     def receive(self, data: bytes, now: float = 0.0) -> list[Event]:
-        """What the peer's bytes mean.
+        """Process the peer's bytes; the resulting events.
 
         Raises:
-            ProtocolFailure: tell the peer by ``goaway`` and close.
+            ProtocolFailure: send it by ``goaway`` and close.
         """
         self._now = now
         if self._rest:
@@ -296,10 +297,10 @@ class Connection:
 
     def _frame(self, kind: int, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
         if self._block is not None and kind != CONTINUATION:
-            raise ProtocolFailure(PROTOCOL_ERROR, "a header block was interrupted")
+            raise ProtocolFailure(PROTOCOL_ERROR, "a header block was interrupted by another frame")
         if not self.settled:
             if kind != SETTINGS or flags & ACK:
-                raise ProtocolFailure(PROTOCOL_ERROR, f"the first frame is of kind {kind}, not SETTINGS")
+                raise ProtocolFailure(PROTOCOL_ERROR, f"the first frame is of type {kind}, not SETTINGS")
             self.settled = True
         try:
             if kind == DATA and stream_id:
@@ -330,16 +331,16 @@ class Connection:
             self._abandoned.pop(stream_id, None)
             if self._sender.drop(stream_id):
                 events.append(Cancelled(stream_id))
-        # PRIORITY and GOAWAY ask for nothing
+        # PRIORITY and GOAWAY need no action
 
     def _spend(self, cost: int, kind: int) -> None:
         if not self._calm.spend(cost, self._now, self._sender.data_frames):
-            raise ProtocolFailure(ENHANCE_YOUR_CALM, f"too many frames that bring nothing; the last is of kind {kind}")
+            raise ProtocolFailure(ENHANCE_YOUR_CALM, f"too many frames that carry no request data; the last is of type {kind}")
 
     def _require_known(self, stream_id: int, kind: int) -> None:
-        """Refuse a frame on a stream that nobody has opened."""
+        """Refuse a frame on a stream that was never opened."""
         if not stream_id % 2 or (stream_id > self._last_id and not self._leaving):
-            raise ProtocolFailure(PROTOCOL_ERROR, f"frame of kind {kind} on stream {stream_id}, which was never opened")
+            raise ProtocolFailure(PROTOCOL_ERROR, f"frame of type {kind} on stream {stream_id}, which was never opened")
 
     # Header blocks.
 
@@ -347,7 +348,7 @@ class Connection:
         block = unpadded(payload, flags)
         if flags & PRIORITIZED:
             if len(block) < 5:
-                raise ProtocolFailure(FRAME_SIZE_ERROR, "HEADERS without the priority that they announce")
+                raise ProtocolFailure(FRAME_SIZE_ERROR, "HEADERS without the priority that its flags announce")
             block = block[5:]
         if flags & END_HEADERS:
             self._on_block(stream_id, flags, block, events)
@@ -356,7 +357,7 @@ class Connection:
 
     def _on_continuation(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
         if self._block is None or self._block[0] != stream_id:
-            raise ProtocolFailure(PROTOCOL_ERROR, "CONTINUATION continues nothing")
+            raise ProtocolFailure(PROTOCOL_ERROR, "CONTINUATION without HEADERS on the same stream before it")
         _, first_flags, block = self._block
         block += payload
         self._continued += 1
@@ -370,11 +371,11 @@ class Connection:
 
     def _on_block(self, stream_id: int, flags: int, block: bytes, events: list[Event]) -> None:
         if not stream_id % 2:
-            raise ProtocolFailure(PROTOCOL_ERROR, f"stream id {stream_id}")
+            raise ProtocolFailure(PROTOCOL_ERROR, f"even stream id {stream_id} from a client")
         try:
             read = self._reader.read(block)
         except BadBlock as error:
-            raise ProtocolFailure(COMPRESSION_ERROR, f"header block cannot be read: {error}") from error
+            raise ProtocolFailure(COMPRESSION_ERROR, f"header block cannot be decoded: {error}") from error
         if stream_id > self._last_id:
             if not self._leaving:
                 self._on_request(stream_id, flags, read, len(block), events)
@@ -406,7 +407,7 @@ class Connection:
             self._count(request, size)
 
     def _on_trailers(self, stream_id: int, flags: int, read: Block, events: list[Event]) -> None:
-        fault = trailers_fault(read.fields) if flags & END_STREAM else "trailers that do not end the request"
+        fault = trailers_fault(read.fields) if flags & END_STREAM else "trailers without END_STREAM"
         if fault:
             raise StreamFailure(PROTOCOL_ERROR, fault)
         self._complete(stream_id, self._requests[stream_id], events)
@@ -430,7 +431,7 @@ class Connection:
         if size and request.room < -self._overshoot:
             raise StreamFailure(FLOW_CONTROL_ERROR, "more than the stream's window")
         if len(part) < size:
-            # padding is not kept
+            # padding is discarded at once
             request.room += size - len(part)
             self._sender.say(word_frame(WINDOW_UPDATE, stream_id, size - len(part)))
         if part:
@@ -445,7 +446,7 @@ class Connection:
             self._make_room(stream_id, request, len(part))
 
     def _on_data_of_none(self, flags: int, stream_id: int) -> None:
-        """DATA that belongs to no request: late, or wrong."""
+        """DATA of no unfinished request: late, or an error."""
         self._require_known(stream_id, DATA)
         if stream_id in self._abandoned:
             if flags & END_STREAM:
@@ -454,7 +455,7 @@ class Connection:
             raise StreamFailure(STREAM_CLOSED, "DATA after the request's end")
 
     def _is_too_much(self, stream_id: int, request: _Request, flags: int, events: list[Event]) -> bool:
-        """Hand out a request that is too large, or longer than it says, before it ends: nothing more is taken of it."""
+        """Return a request that is too large, or longer than announced, before it ends; its rest is discarded. Whether it is."""
         if not request.whole and request.size >= _BEGINNING:
             request.whole = _BEGINNING + announced(request.beginning())
         too_large = max(request.size, request.whole) > self._max_request
@@ -466,7 +467,7 @@ class Connection:
         return True
 
     def _make_room(self, stream_id: int, request: _Request, came: int) -> None:
-        """Count what came without having been granted; ask for what the first window does not admit."""
+        """Count what arrived without a grant; ask for what the initial window does not admit."""
         first = FIRST_WINDOW if request.missing and not request.waits else DEFAULT_WINDOW
         fresh = min(came, first - (request.size - came))
         if fresh > 0:
@@ -496,17 +497,17 @@ class Connection:
         self.share.count(size, asked=bool(request.missing))
 
     def make_room(self) -> bool:
-        """Refuse the request that waits for memory since the shortest time; False: none waits."""
+        """Refuse the request that has waited for memory for the shortest time; False: none waits."""
         for stream_id, request in reversed(self._requests.items()):
             if request.waits:
                 self._drop(stream_id)
                 self._give_up(stream_id, ended=False)
-                self.refuse(stream_id, UNAVAILABLE, f"no memory for a request of {request.whole} bytes: too many wait for it")
+                self.refuse(stream_id, UNAVAILABLE, f"no memory for a request of {request.whole} bytes: too many requests wait for memory")
                 return True
         return False
 
     def _drop(self, stream_id: int) -> None:
-        """A request is complete, or given up: what it holds is free."""
+        """Release what a request holds: it is complete or abandoned."""
         request = self._requests.pop(stream_id, None)
         if request is not None and (request.counted or request.missing):
             self.share.release(stream_id, request.counted, asked=bool(request.missing))
@@ -514,12 +515,12 @@ class Connection:
     def _complete(self, stream_id: int, request: _Request, events: list[Event]) -> None:
         length = request.headers.get(b"content-length")
         if length is not None and int(length) != request.size:
-            raise StreamFailure(PROTOCOL_ERROR, f"{request.size} bytes where content-length says {length.decode()}")
+            raise StreamFailure(PROTOCOL_ERROR, f"body of {request.size} bytes with content-length {length.decode()}")
         self._drop(stream_id)
         events.append(Call(stream_id, request.headers, request.body() if request.parts else b""))
 
     def _give_up(self, stream_id: int, *, ended: bool) -> None:
-        """Remember that the rest of a request is to be passed over."""
+        """Have the rest of a request ignored."""
         if not ended:
             self._abandoned[stream_id] = None
             if len(self._abandoned) > _MAX_ABANDONED:
@@ -535,12 +536,12 @@ class Connection:
             events.append(Cancelled(stream_id))
 
     def excuse(self) -> None:
-        """We did not listen: nobody's time has begun."""
+        """Restart all timeouts: reading was paused."""
         for request in self._requests.values():
             request.since = -1.0
 
     def expire(self, now: float) -> None:
-        """Refuse what should have been complete, or granted, by ``now``."""
+        """Refuse the requests that have timed out by ``now``."""
         for stream_id, request in list(self._requests.items()):
             why = request.overdue(now)
             if why:
@@ -586,12 +587,12 @@ class Connection:
         self._sender.widen(stream_id, more)
 
     def refuse(self, stream_id: int, status: int, text: str) -> None:
-        """The call failed before anything was answered."""
+        """Fail a call before anything was answered."""
         if self._sender.refuse(stream_id, status, text) and stream_id in self._abandoned:
-            # the rest of the body is not wanted
+            # asks the client not to send the rest of the body
             self._sender.say(word_frame(RST_STREAM, stream_id, NO_ERROR))
 
     def goaway(self, code: int = NO_ERROR, text: str = "") -> None:
-        """Say that no further call is taken."""
+        """Send GOAWAY: no further call is accepted."""
         self._leaving = True
         self._sender.say(frame(GOAWAY, 0, 0, WORD.pack(self._last_id) + WORD.pack(code) + cut(text)))

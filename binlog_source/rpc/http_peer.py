@@ -1,73 +1,82 @@
-"""One connection that speaks HTTP/1: one request at a time. Everything here happens on the loop's thread.
+"""One HTTP/1 connection: one request at a time. Everything here runs on the loop's thread.
 
-Promises: a client whose request takes more than ``REQUEST_SECONDS`` to come, or that asks nothing or takes nothing of its answer for
-``IDLE_SECONDS``, is closed; so is one that asks on and on and does not wait for the answers. What it sends counts against the server's ``Budget``.
+Promises: a client is closed if its request takes more than ``REQUEST_SECONDS`` to arrive, if it sends no request or reads nothing of its
+answer for ``IDLE_SECONDS``, or if it pipelines too many requests without waiting for answers. What it sends counts against the server's
+``Budget``.
 """
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 from binlog_source.rpc import http1
-from binlog_source.rpc.budget import Share
+from binlog_source.rpc.budget import Budget, Share
 from binlog_source.rpc.calls import BACKLOG_BYTES
-
-if TYPE_CHECKING:
-    from binlog_source.rpc.front import Front
 
 _log = logging.getLogger(__name__)
 
 REQUEST_SECONDS = 30.0
-"""In which a request must be complete."""
+"""Within which a request must be complete."""
 IDLE_SECONDS = 120.0
-"""Between two requests, or while an answer does not move."""
+"""Allowed between two requests, or without progress in sending an answer."""
 ENDLESS = float("inf")
 
 
-class Turn(NamedTuple):
-    """What is awaited of a client: while it stays the same, time runs."""
+class AwaitedInput(NamedTuple):
+    """What is awaited of a client; the timeout runs while it stays the same."""
 
     seconds: float
-    """That it may take."""
+    """Timeout."""
     requests: int = 0
-    """That the client has made."""
+    """Requests received so far."""
     unsent: int = 0
-    """Bytes of answers that it has not taken."""
+    """Bytes of answers that are not sent yet."""
+
+
+class HttpServer(Protocol):
+    """What a connection uses of its server."""
+
+    budget: Budget
+
+    def run_http(self, request: http1.HttpRequest, answered: Callable[[http1.HttpRequest, http1.HttpResponse], None]) -> None:
+        """Answer a request; ``answered`` is called on the loop's thread."""
+        ...
 
 
 class HttpPeer:
     """The requests and answers of one connection."""
 
-    def __init__(self, front: "Front", transport: asyncio.Transport) -> None:
-        self._front = front
+    def __init__(self, server: HttpServer, transport: asyncio.Transport) -> None:
+        self._server = server
         self._transport = transport
         self._dialogue = http1.Dialogue()
         self._ended = False
         self._requests = 0
-        self.share = Share(front.budget, lambda stream_id: None)
-        """Of the server's memory for unfinished requests."""
+        self.share = Share(server.budget, lambda stream_id: None)
+        """Its share of the server's memory for unfinished requests."""
         self.answering = False
         """Whether a request is under way."""
 
     @property
-    def turn(self) -> Turn:
+    def turn(self) -> AwaitedInput:
         """What is awaited of the client now."""
         unsent = self._transport.get_write_buffer_size()
         if self.answering:
-            return Turn(ENDLESS)
-        return Turn(IDLE_SECONDS if unsent or self._dialogue.idle else REQUEST_SECONDS, self._requests, unsent)
+            return AwaitedInput(ENDLESS)
+        return AwaitedInput(IDLE_SECONDS if unsent or self._dialogue.idle else REQUEST_SECONDS, self._requests, unsent)
 
     def received(self, data: bytes) -> None:
-        """More bytes, or room for more answers."""
+        """Process more bytes; none: the write buffer has room for more answers."""
         if data:
             self._dialogue.take(data)
         self._next()
         if self._dialogue.waiting > http1.MAX_REQUEST:
-            _log.warning("a client is cut off: it sent %d bytes and waits for no answer", self._dialogue.waiting)
+            _log.warning("closing an HTTP/1 connection: its client sent %d bytes without waiting for answers", self._dialogue.waiting)
             self._transport.abort()
 
     def ended(self) -> bool:
-        """The client says no more: whether it still waits for an answer."""
+        """The client sends no more; whether it still waits for an answer."""
         self._ended = True
         return self.answering
 
@@ -83,7 +92,7 @@ class HttpPeer:
         if request is not None:
             self.answering = True
             self._requests += 1
-            self._front.run_http(request, self._answered)
+            self._server.run_http(request, self._answered)
         else:
             self._transport.write(self._dialogue.expectation())
         self._count()
@@ -95,7 +104,7 @@ class HttpPeer:
         self._transport.write(self._dialogue.refuse(error))
         self._transport.close()
 
-    def _answered(self, request: http1.Request, answer: http1.Answer) -> None:
+    def _answered(self, request: http1.HttpRequest, answer: http1.HttpResponse) -> None:
         self.answering = False
         if not self._transport.is_closing():
             self._transport.write(self._dialogue.answer(answer, bodiless=request.method == "HEAD"))

@@ -1,19 +1,20 @@
-"""One connection: what its first bytes say it is, and its calls or requests from there on. Everything here happens on the loop's thread.
+"""One connection: its protocol, detected by the first bytes, and its calls or requests. Everything here runs on the loop's thread.
 
-Promises: a client that does not take its answers is not read either; one that does not finish its first words in ``FIRST_WORD`` seconds is
-closed; one that breaks HTTP/2 is told so and closed. While the front holds, calls that have come wait unread like all that is still in the
-socket, and nobody's time passes.
+Promises: a client that does not read its answers is not read from either. One that does not open the protocol within ``FIRST_WORD``
+seconds is closed; one that violates HTTP/2 receives GOAWAY and is closed. While the server holds, received calls wait, nothing more is read
+from the socket, and no timeout runs (``RpcServer.hold``).
 """
 
 import asyncio
 import logging
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Protocol
 
 from binlog_source.rpc import http2
 from binlog_source.rpc.budget import Share
-from binlog_source.rpc.calls import BACKLOG_BYTES, Fields, StreamCall, Ticket
-from binlog_source.rpc.crowds import address_of
+from binlog_source.rpc.calls import BACKLOG_BYTES, Fields, Loop, Methods, PendingCall, StreamCall, StreamHandler
+from binlog_source.rpc.connection_limits import address_of
 from binlog_source.rpc.frames import ENHANCE_YOUR_CALM, ProtocolFailure
 from binlog_source.rpc.grpc_message import (
     INTERNAL,
@@ -24,33 +25,57 @@ from binlog_source.rpc.grpc_message import (
     message_of,
     too_large,
 )
-from binlog_source.rpc.http_peer import ENDLESS, HttpPeer, Turn
-
-if TYPE_CHECKING:
-    from binlog_source.rpc.front import Front
+from binlog_source.rpc.http_peer import ENDLESS, AwaitedInput, HttpPeer, HttpServer
 
 _log = logging.getLogger(__name__)
 
 _DEAF_BYTES = 16 << 20
-"""A peer is not read while more than this waits for it. Far above the backlog of a stream, whose client is slow but honest."""
+"""A peer is not read from while more bytes than this wait to be sent to it. Far above ``BACKLOG_BYTES``, which a slow client may reach."""
 FIRST_WORD = 10.0
-"""Seconds in which a client must say what it speaks, HTTP/2's preface and SETTINGS included."""
+"""Seconds within which a client must show its protocol; with HTTP/2, send its preface and SETTINGS."""
 LINGER = 1.0
-"""Seconds that last words may take to leave."""
+"""Seconds that a closing connection may take to send what is buffered."""
+
+
+class PeerServer(Loop, HttpServer, Protocol):
+    """What a connection uses of its server. On the loop's thread."""
+
+    methods: Methods
+    held: bool
+
+    def joined(self, peer: "Peer", descriptor: int) -> None:
+        """A connection was made."""
+        ...
+
+    def left(self, peer: "Peer") -> None:
+        """A connection was lost."""
+        ...
+
+    def relieve_memory(self) -> None:
+        """Bytes of unfinished requests have come."""
+        ...
+
+    def run_stream(self, handler: StreamHandler, call: StreamCall) -> None:
+        """Answer a call from a thread of its own."""
+        ...
+
+    def later(self, seconds: float, act: Callable[[], None]) -> asyncio.TimerHandle:
+        """Have ``act`` called after a while."""
+        ...
 
 
 class Peer(asyncio.Protocol):
-    """One connection. Everything here happens on the loop's thread."""
+    """One connection. Everything here runs on the loop's thread."""
 
-    def __init__(self, front: "Front") -> None:
-        self.front = front
+    def __init__(self, server: PeerServer) -> None:
+        self.server = server
         self._transport: asyncio.Transport | None = None
         self.address = ""
-        """The client's host, or network; "" on a Unix socket."""
+        """The client's host, or its IPv6 network (``address_of``); "" on a Unix socket."""
         self.heard = 0.0
-        """When it said something last."""
-        self._turn = Turn(FIRST_WORD)
-        self._since = 0.0  # when the turn was first seen
+        """When it last received something."""
+        self._turn = AwaitedInput(FIRST_WORD)
+        self._since = 0.0  # when that input was first awaited
         self._head = b""
         self.connection: http2.Connection | None = None
         self._http: HttpPeer | None = None
@@ -59,18 +84,18 @@ class Peer(asyncio.Protocol):
         self._paused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio: the connection is there."""
+        """asyncio: the connection was made."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         transport.set_write_buffer_limits(high=BACKLOG_BYTES)
         name = transport.get_extra_info("peername")
         self.address = address_of(str(name[0])) if isinstance(name, tuple) else ""
-        self._since = self.heard = self.front.now()
-        self.front.joined(self, transport.get_extra_info("socket").fileno())
+        self._since = self.heard = self.server.now()
+        self.server.joined(self, transport.get_extra_info("socket").fileno())
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio: the connection is gone, and with it its calls."""
-        self.front.left(self)
+        """asyncio: the connection was lost; its calls are cancelled."""
+        self.server.left(self)
         self._give_up()
         if self._http is not None:
             self._http.share.close()
@@ -78,19 +103,19 @@ class Peer(asyncio.Protocol):
 
     @property
     def share(self) -> Share | None:
-        """Its share of the memory for requests that are not complete."""
+        """Its share of the memory for unfinished requests; None before its protocol is known."""
         if self.connection is not None:
             return self.connection.share
         return self._http.share if self._http is not None else None
 
     def make_room(self) -> bool:
-        """Refuse one of its requests that wait for memory; False: none does."""
+        """Refuse one of its requests that wait for memory; False: none waits."""
         made = self.connection is not None and self.connection.make_room()
         self.flush()
         return made
 
     def look(self, now: float, deaf: bool) -> None:
-        """Time has passed; ``deaf``: we did not listen meanwhile."""
+        """Check the timeouts; ``deaf``: reading was paused since the last check, so they start again."""
         deaf = deaf or self._is_deaf()
         if self.connection is not None:
             if deaf:
@@ -106,22 +131,22 @@ class Peer(asyncio.Protocol):
         elif now - self._since > turn.seconds and self._transport is not None:
             self._transport.abort()
 
-    def _awaited(self) -> Turn:
+    def _awaited(self) -> AwaitedInput:
         if self._http is not None:
             return self._http.turn
-        return Turn(FIRST_WORD if self.connection is None or not self.connection.settled else ENDLESS)
+        return AwaitedInput(FIRST_WORD if self.connection is None or not self.connection.settled else ENDLESS)
 
     def evict(self) -> None:
-        """The server's memory for unfinished requests is used up, mostly by this client."""
+        """Close the connection: the server's memory for unfinished requests is used up, mostly by this client."""
         if self.connection is not None:
-            text = f"{self.connection.share.held} bytes of unfinished requests are more than the server has room for"
+            text = f"no memory for {self.connection.share.held} bytes of unfinished requests"
             self._fail(self.connection, ProtocolFailure(ENHANCE_YOUR_CALM, text))
         elif self._http is not None and self._transport is not None:
             self._http.share.close()
             self._transport.abort()
 
     def _give_up(self) -> None:
-        """Nobody waits for the answers any more."""
+        """Cancel the calls: the client no longer waits for answers."""
         if self.connection is not None:
             self.connection.close()
             self.connection = None
@@ -131,18 +156,18 @@ class Peer(asyncio.Protocol):
         self.streams.clear()
 
     def data_received(self, data: bytes) -> None:
-        """asyncio: bytes came."""
-        self.heard = self.front.now()
+        """asyncio: bytes were received."""
+        self.heard = self.server.now()
         if self.connection is not None:
             self._h2_received(self.connection, data)
         elif self._http is not None:
             self._http.received(data)
         else:
             self._sniff(self._head + data)
-        self.front.relieve_memory()
+        self.server.relieve_memory()
 
     def eof_received(self) -> bool:
-        """Whether to keep the connection: who has said all there is to say may still wait for HTTP's answer."""
+        """asyncio: the client sends no more. Whether to keep the connection: an HTTP/1 client may still wait for its answer."""
         return self._http is not None and self._http.ended()
 
     def _sniff(self, head: bytes) -> None:
@@ -150,10 +175,10 @@ class Peer(asyncio.Protocol):
         if len(head) < 3:
             return
         if head.startswith(b"PRI"):
-            self.connection = http2.Connection(self.front.methods.max_request + 5, self.front.budget, self.flush, self.address)
+            self.connection = http2.Connection(self.server.methods.max_request + 5, self.server.budget, self.flush, self.address)
             self._h2_received(self.connection, head)
         elif self._transport is not None:
-            self._http = HttpPeer(self.front, self._transport)
+            self._http = HttpPeer(self.server, self._transport)
             self._http.received(head)
 
     def _h2_received(self, connection: http2.Connection, data: bytes) -> None:
@@ -165,21 +190,21 @@ class Peer(asyncio.Protocol):
         self._act()
 
     def _fail(self, connection: http2.Connection, failure: ProtocolFailure) -> None:
-        """Tell the client what it did, and close."""
-        _log.warning("the client %s is cut off: %s", self.address or "on the Unix socket", failure)
+        """Send GOAWAY with the failure, and close."""
+        _log.warning("closing the connection of client %s: %s", self.address or "on the Unix socket", failure)
         connection.goaway(failure.code, str(failure))
         self.flush()
         self._give_up()
         self.close()
 
     def go_on(self) -> None:
-        """The front holds no more: do what has waited."""
+        """The server no longer holds: process the events that waited."""
         if self._events:
             self._act()
 
     def _act(self) -> None:
-        """Do what the client said, unless the front holds: then it waits here."""
-        while self._events and not self.front.held and self.connection is not None:
+        """Process the client's events; while the server holds, they wait here."""
+        while self._events and not self.server.held and self.connection is not None:
             event = self._events.popleft()
             if isinstance(event, http2.Call):
                 self._called(self.connection, event)
@@ -191,22 +216,22 @@ class Peer(asyncio.Protocol):
             self.attend()
 
     def _called(self, connection: http2.Connection, call: http2.Call) -> None:
-        methods, stream_id = self.front.methods, call.stream_id
+        methods, stream_id = self.server.methods, call.stream_id
         path = call.headers.get(b":path", b"")
         try:
             if call.too_large:
                 raise too_large(announced(call.body), methods.max_request)
             unary = methods.unary.get(path)
             if unary is not None:
-                unary(message_of(call.body, call.headers, methods.max_request), Ticket(self, stream_id))
+                unary(message_of(call.body, call.headers, methods.max_request), PendingCall(self, stream_id))
                 return
             if path not in methods.stream:
                 raise Refusal(UNIMPLEMENTED, f"unknown method {path.decode(errors='replace')}")
             message = message_of(call.body, call.headers, methods.max_request)
             stream = StreamCall(self, stream_id, message, call.headers)
-            self.front.run_stream(methods.stream[path], stream)
+            self.server.run_stream(methods.stream[path], stream)
             self.streams[stream_id] = stream
-        except Exception as error:  # the call's last resort: the others on this connection must not fall with it
+        except Exception as error:  # last resort: a failed call must not affect the others on this connection
             refusal = refusal_of(error)
             connection.refuse(stream_id, refusal.status, refusal.text)
 
@@ -216,7 +241,7 @@ class Peer(asyncio.Protocol):
             call.cancel()
 
     def stream_start(self, stream_id: int, metadata: Fields) -> None:
-        """Send a stream's metadata."""
+        """Send a stream's initial metadata."""
         if self.connection is not None:
             self.connection.start(stream_id, metadata)
             self.flush()
@@ -236,24 +261,24 @@ class Peer(asyncio.Protocol):
             self.flush()
 
     def stream_end(self, stream_id: int, text: str) -> None:
-        """End a stream whose client does not take it; what waits for it is dropped."""
+        """End a stream whose client does not read it; what waits to be sent is dropped."""
         if self.connection is None or self._transport is None or stream_id not in self.streams:
             return
-        _log.warning("a stream of %s is ended: %s", self.address or "the Unix socket", text)
+        _log.warning("ending a stream of client %s: %s", self.address or "on the Unix socket", text)
         self.connection.cut_off(stream_id, RESOURCE_EXHAUSTED, text)
         self._cancelled(stream_id)
         if self._transport.get_write_buffer_size() > BACKLOG_BYTES:
-            # what waits is out of the connection's hands, and goes only with it
+            # what waits is in the transport's buffer: only an abort drops it
             self._transport.abort()
         else:
             self.flush()
 
     def pause_writing(self) -> None:
-        """asyncio: the client is behind."""
+        """asyncio: the write buffer is above its limit."""
         self._paused = True
 
     def resume_writing(self) -> None:
-        """asyncio: the client has caught up."""
+        """asyncio: the write buffer has drained."""
         self._paused = False
         self._relieve()
         self.attend()
@@ -261,32 +286,32 @@ class Peer(asyncio.Protocol):
             self._http.received(b"")
 
     def _relieve(self, sender: StreamCall | None = None, taken: int = 0) -> None:
-        """Tell the stream handlers how far behind their client is; ``taken`` bytes just came from ``sender``."""
+        """Report to each stream how many bytes are not sent yet; ``taken`` bytes were just taken over from ``sender``."""
         if self.streams and self.connection is not None and self._transport is not None:
             buffered = self._transport.get_write_buffer_size() if self._paused else 0
             for stream_id, call in self.streams.items():
                 call.left(buffered + self.connection.queued(stream_id), taken if call is sender else 0)
 
     def flush(self) -> None:
-        """Send what the connection has to say."""
+        """Write the connection's output to the transport."""
         if self._transport is not None and self.connection is not None:
             out = self.connection.output()
             if out:
-                # joined here: some versions of ``writelines`` do not heed the limits of the buffer
+                # joined here: in some Python versions ``writelines`` ignores the limits of the write buffer
                 self._transport.write(b"".join(out))
 
     def attend(self) -> None:
-        """Read, or not: not while the front holds, nor while this client lets its answers pile up."""
+        """Pause reading while the server holds or this client does not read its answers; else resume it."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if self.front.held or self._is_deaf():
+        if self.server.held or self._is_deaf():
             transport.pause_reading()
         else:
             transport.resume_reading()
 
     def _is_deaf(self) -> bool:
-        """Whether this client lets its answers pile up."""
+        """Whether too many answers wait because this client does not read them."""
         return self._paused and self._transport is not None and self._transport.get_write_buffer_size() > _DEAF_BYTES
 
     @property
@@ -302,7 +327,7 @@ class Peer(asyncio.Protocol):
         return self.connection.idle if self.connection is not None else not self.busy
 
     def dismiss(self) -> None:
-        """Another needs the room: close, at once where its client does not read."""
+        """Close to make room for another connection; abort if the client does not read."""
         if self._transport is None:
             return
         if self.connection is not None:
@@ -315,7 +340,7 @@ class Peer(asyncio.Protocol):
             self._transport.close()
 
     def leave(self) -> None:
-        """The server stops: streams are to end, no further call is taken."""
+        """The server stops: cancel the streams, accept no further call."""
         for call in list(self.streams.values()):
             call.cancel()
         if self.connection is not None:
@@ -323,16 +348,16 @@ class Peer(asyncio.Protocol):
             self.flush()
 
     def close(self) -> None:
-        """Close the connection once everything is sent, or soon."""
+        """Close the connection once everything is sent, after ``LINGER`` seconds at the latest."""
         if self._transport is not None:
             self._transport.close()
-            self.front.later(LINGER, self._transport.abort)
+            self.server.later(LINGER, self._transport.abort)
 
 
 def refusal_of(error: Exception) -> Refusal:
-    """What a client is told of an error in its call's handler."""
+    """The refusal that reports a handler's error to the client."""
     if isinstance(error, Refusal):
-        # a handler may raise the same one for ever; it must not gather the frames of every call
+        # a handler may raise the same instance again and again: its traceback must not grow with every call
         return error.with_traceback(None)
     _log.error("a call failed", exc_info=error)
     return Refusal(INTERNAL, f"{type(error).__name__}: {error}")

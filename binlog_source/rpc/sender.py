@@ -1,8 +1,8 @@
-"""What leaves an HTTP/2 connection: gRPC answers, cut into frames that the client's flow-control windows admit (RFC 9113, section 5.2).
+"""The sending side of HTTP/2: gRPC answers, split into frames that fit the client's flow-control windows (RFC 9113, section 5.2).
 
-Promises: pure. What the windows do not admit waits; ``queued`` says how much. A wider window has an effect with ``flow``: however often it was
-widened in between, each stream sends once. Answers use no dynamic header table, so what they look like
-depends on nothing that was said before. A call that is over is passed over.
+Promises: pure. What the windows do not admit is queued; ``queued`` returns how much. A window increase takes effect at the next ``flow``:
+however many there were, each stream sends once. Answers do not use the dynamic header table, so their encoding does not depend on earlier
+answers. A call that is no longer open is ignored.
 """
 
 from collections import deque
@@ -25,11 +25,11 @@ from binlog_source.rpc.frames import (
 from binlog_source.rpc.header_block import Fields, literal
 
 _MAX_TEXT = 2048
-"""Bytes of a status text: C-core refuses header lists above 8 KiB, and percent-encoding may triple it."""
+"""Maximum bytes of a status text: C-core refuses header lists above 8 KiB, and percent-encoding may triple it."""
 _WORTH = 4
-"""Of a whole message: a client of gRPC's C-core widens two windows, by five bytes, for each that it waits for."""
+"""WINDOW_UPDATE frames per whole message: a client of gRPC's C-core increases two windows, by five bytes, for each that it waits for."""
 _WORTH_ONE = 256
-"""Bytes of DATA for which a client may widen one."""
+"""Bytes of DATA per further WINDOW_UPDATE frame."""
 _STATUS_200 = b"\x88"
 _NO_TABLE = b"\x20"
 HEAD = _STATUS_200 + literal([(b"content-type", b"application/grpc")])
@@ -53,7 +53,7 @@ class _Answering:
 
 
 class Sender:
-    """The calls of one connection that are not answered to the end, and the client's windows."""
+    """The calls of one connection whose answers are not finished, and the client's windows."""
 
     def __init__(self) -> None:
         self._streams: dict[int, _Answering] = {}
@@ -61,13 +61,13 @@ class Sender:
         self._stream_window = DEFAULT_WINDOW
         self.max_frame = DEFAULT_MAX_FRAME
         self._table_update = b""
-        self._blocked: dict[int, None] = {}  # streams that wait for the connection's window, in turn
-        self._widened: dict[int, None] = {}  # streams, or 0, that may send more with the next flow
+        self._blocked: dict[int, None] = {}  # streams that wait for the connection's window, in order
+        self._widened: dict[int, None] = {}  # streams (0: the connection) whose windows grew since the last flow
         self._out: list[bytes | memoryview] = []
         self.data_frames = 0
         """DATA frames sent so far."""
         self.worth = 0
-        """Wider windows that a client may have asked for by what was sent so far."""
+        """WINDOW_UPDATE frames that a client may have sent in response to what was sent so far."""
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -76,29 +76,29 @@ class Sender:
         return stream_id in self._streams
 
     def output(self) -> list[bytes | memoryview]:
-        """The bytes to send now; they are forgotten here."""
+        """Take the bytes to send now."""
         out, self._out = self._out, []
         return out
 
     def say(self, data: bytes) -> None:
-        """A whole frame that no window holds back."""
+        """Send a whole frame that is not subject to flow control."""
         self._out.append(data)
 
     def open(self, stream_id: int) -> None:
-        """A call has begun."""
+        """Begin a call."""
         self._streams[stream_id] = _Answering(self._stream_window)
 
     def drop(self, stream_id: int) -> bool:
-        """Nothing more is sent for a call; whether it was open."""
+        """Send nothing more for a call; whether it was open."""
         self._blocked.pop(stream_id, None)
         return self._streams.pop(stream_id, None) is not None
 
     def use_no_table(self) -> None:
-        """Say so in the next header block; it holds for ever."""
+        """Set the dynamic table's size to 0 in the next header block, for good."""
         self._table_update = _NO_TABLE
 
     def set_stream_window(self, window: int) -> None:
-        """The client's initial window of a stream is another, also for those that are open."""
+        """Change the client's initial window of streams, and with it the windows of the open ones."""
         change, self._stream_window = window - self._stream_window, window
         for stream in self._streams.values():
             if stream.window + change > WIDEST:
@@ -108,7 +108,7 @@ class Sender:
             self._widened |= dict.fromkeys(stream_id for stream_id, stream in self._streams.items() if stream.queue)
 
     def widen(self, stream_id: int, more: int) -> None:
-        """The client takes ``more`` bytes; stream 0: on all streams together."""
+        """Increase a stream's window by ``more`` bytes; stream 0: the connection's."""
         if not stream_id:
             if self._window + more > WIDEST:
                 raise ProtocolFailure(FLOW_CONTROL_ERROR, f"a window of {self._window + more} bytes")
@@ -124,7 +124,7 @@ class Sender:
                 self._widened[stream_id] = None
 
     def flow(self) -> None:
-        """Send what the windows admit since they are wider."""
+        """Send what the windows admit after they have grown."""
         if not self._widened:
             return
         widened, self._widened = self._widened, {}
@@ -136,7 +136,7 @@ class Sender:
                 self._drain(stream_id, stream)
 
     def answer(self, stream_id: int, message: bytes) -> None:
-        """The only answer of a call, and that it went well."""
+        """Send the answer of a unary call, with status OK."""
         stream = self._streams.get(stream_id)
         if stream is None:
             return
@@ -154,7 +154,7 @@ class Sender:
         self._out.append(b"".join((_HEAD_START, number, HEAD, head, b"\x00", WORD.pack(len(message)), message, _OK_START, number, _OK)))
 
     def refuse(self, stream_id: int, status: int, text: str) -> bool:
-        """The call failed before anything was answered; whether it was open."""
+        """Fail a call before anything was answered; whether it was open."""
         if self._streams.pop(stream_id, None) is None:
             return False
         self.worth += _WORTH
@@ -166,14 +166,14 @@ class Sender:
         return update + block
 
     def start(self, stream_id: int, metadata: Fields) -> None:
-        """Begin a stream of answers; ``send`` does it by itself, without metadata."""
+        """Begin a stream of answers with metadata; otherwise ``send`` begins it without."""
         stream = self._streams.get(stream_id)
         if stream is not None and not stream.started:
             stream.started = True
             self._out.append(frame(HEADERS, END_HEADERS, stream_id, self._headed(HEAD + literal(metadata))))
 
     def send(self, stream_id: int, data: bytes) -> None:
-        """More bytes of a stream of answers: framed messages, cut anywhere."""
+        """Send more bytes of a stream of answers: framed messages, split anywhere."""
         stream = self._streams.get(stream_id)
         if stream is None or not data:
             return
@@ -193,14 +193,14 @@ class Sender:
             self._drain(stream_id, stream)
 
     def cut_off(self, stream_id: int, status: int, text: str) -> None:
-        """End a stream of answers at once: what waits is dropped."""
+        """End a stream of answers at once: what is queued is dropped."""
         stream = self._streams.get(stream_id)
         if stream is not None:
             stream.queue, stream.queued = None, 0
             self.finish(stream_id, status, text)
 
     def queued(self, stream_id: int) -> int:
-        """Bytes of a stream that the client's windows did not admit yet."""
+        """Bytes of a stream that the client's windows have not admitted yet."""
         stream = self._streams.get(stream_id)
         return stream.queued if stream is not None else 0
 
@@ -246,12 +246,12 @@ def _trailers(status: int, text: str) -> bytes:
 
 
 def percent(text: str) -> bytes:
-    """A status text as ``grpc-message`` carries it; a very long one is cut."""
+    """A status text as ``grpc-message`` carries it, percent-encoded; a very long one is truncated."""
     return b"".join(bytes((byte,)) if 0x20 <= byte <= 0x7E and byte != 0x25 else b"%%%02X" % byte for byte in cut(text))
 
 
 def cut(text: str) -> bytes:
-    """A text of bounded length, cut between characters."""
+    """A text in UTF-8, truncated between characters to a bounded length."""
     encoded = text.encode(errors="replace")
     if len(encoded) <= _MAX_TEXT:
         return encoded

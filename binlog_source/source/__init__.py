@@ -1,1 +1,1 @@
-"""The Spark source: offsets, what the next batch takes, and the pulls that read it."""
+"""The Spark source: offsets, batch planning, and the PullBinlogs calls that read a batch."""

@@ -1,17 +1,19 @@
-"""How much the next batch takes: from what the tails know to an end offset. Pure.
+"""How much the next batch reads: from the driver's view of the Pumps' logs to an end offset. Pure.
 
-A tail tells a Pump's log as steps (``Step``): a position, the promises T that hold there, and the bytes since the step
-before. ``plan_raw`` and ``plan_sorted`` choose an end offset so that
+A tail describes a Pump's log as steps (``LogStep``): a position, the promises T that hold there, and the bytes since the previous
+step. ``plan_raw`` and ``plan_sorted`` choose an end offset such that
 
 - R, the end's resolved_ts, is at most the minimum of the promises over all Pumps, and never above ``ceiling``;
-- the batch reads at most ``max_bytes`` by the steps' sizes, but always at least one step, and a step that is bigger than that when it is its Pump's first;
-- it releases what lies in at most so many bytes of log, but something always: R is cut to a step's largest ts;
-- ``start`` itself comes back when there is nothing to gain.
+- the batch reads at most ``max_bytes`` by the steps' sizes, but always at least one step; a step larger than ``max_bytes`` is
+  admitted if it is its Pump's first;
+- it releases at most ``max_bytes`` of log, but always something: R is cut to the largest ts of a step;
+- ``start`` itself is returned when there is nothing to gain.
 
-Raw reads log positions and releases by R, so a Pump may be read far ahead of R. What is read and not released waits in the pairing state.
-Once that reaches ``max_pending`` only those are read on whose own promise is what stops R: nothing else can move it, so the stream
-never locks up, and an outcome is reached however much lies before it. And every Pump may be read as far beyond R as an orphan needs
-to come of age. All is known from the offset and the Pumps: a restart plans the same. Sorted reads by commit_ts up to R alone.
+A raw batch reads by log position and releases by R, so a Pump may be read far ahead of R; what is read but not released is kept in
+the pairing state. Once that amounts to ``max_pending``, only those Pumps are read further whose own promise holds R back: nothing
+else can advance R, so the stream cannot lock up, and an outcome is reached however much log precedes it. In addition every Pump may
+be read ``ahead_ms`` beyond R, so that an orphan becomes old enough to be resolved. The plan depends only on the offset and the Pumps,
+so a restart plans the same. A sorted batch reads by commit_ts, up to R only.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,8 +27,8 @@ _FOREVER = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One step of a Pump's log: where it ends, what is promised there, how many bytes it holds. ``max_ts``: the largest ts of a fake or Commit before it."""
+class LogStep:
+    """One step of a Pump's log: its end, the promises there, its bytes. ``max_ts``: the largest ts of a fake or Commit before it."""
 
     position: Position
     raw_promise: int
@@ -37,21 +39,21 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class TailView:
-    """What is known of one Pump beyond the start offset.
+    """What is known about one Pump's log beyond the start offset.
 
-    ``origin``: where reading its log begins (raw). ``promise``: a T known to hold at ``origin``. ``max_ts``: as in ``Step``, there.
-    ``steps``: ascending, all past the origin. ``joined``: the start offset does not name this Pump.
+    ``origin``: where reading its log begins (raw). ``promise``: a T known to hold there. ``max_ts``: as in ``LogStep``, at ``origin``.
+    ``steps``: ascending, all past the origin. ``joined``: the start offset does not contain this Pump.
     ``waiting``: raw; the steps before the origin that hold something not yet released.
-    ``anew``: the start offset names it, but its log is another now and is read from ``origin`` on, as if it had joined.
-    ``seen_ts``: the largest commit_ts in its log up to the start offset; ``tells``: what its steps say of that is exact.
+    ``anew``: the start offset contains it, but its log was replaced and is read from ``origin`` on, as if the Pump had just joined.
+    ``seen_ts``: the largest commit_ts in its log up to the start offset; ``tells``: whether its steps give that ts exactly.
     """
 
     origin: Position
     promise: int
-    steps: Sequence[Step]
+    steps: Sequence[LogStep]
     joined: bool = False
     max_ts: int = 0
-    waiting: Sequence[Step] = ()
+    waiting: Sequence[LogStep] = ()
     anew: bool = False
     seen_ts: int = 0
     tells: bool = False
@@ -59,7 +61,7 @@ class TailView:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The bounds of a raw batch. Bytes; None = no bound. ``ahead_ms``: how far beyond R each Pump may be read whatever waits."""
+    """The bounds of a raw batch, in bytes; None = no bound. ``ahead_ms``: how far beyond R each Pump may always be read."""
 
     max_bytes: int | None = None
     max_pending: int | None = None
@@ -67,8 +69,8 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
-    """The Pump that holds R back, and the promise that it is at."""
+class HeldBy:
+    """The Pump that holds R back, and its newest promise."""
 
     pump: str
     promise: int
@@ -80,14 +82,14 @@ def newest_promise(view: TailView, delivery: Delivery) -> int:
     return max((view.promise, *promises))
 
 
-def holder(views: Mapping[str, TailView], delivery: Delivery) -> Holder:
+def holder(views: Mapping[str, TailView], delivery: Delivery) -> HeldBy:
     """The Pump with the lowest newest promise."""
     promise, pump = min((newest_promise(view, delivery), pump) for pump, view in views.items())
-    return Holder(pump, promise)
+    return HeldBy(pump, promise)
 
 
 def plan_raw(start: BinlogOffset, views: Mapping[str, TailView], limits: Limits, ceiling: int | None) -> BinlogOffset:
-    """The end offset of a raw batch: positions as far as the bytes allow, R as far as the promises there and the bytes allow."""
+    """The end offset of a raw batch: positions as far as the limits allow, R as far as the promises there and ``max_bytes`` allow."""
     reading = _Reading(start, views, limits)
     reading.admit()
     goal = _capped(min(reading.promises.values()), ceiling)
@@ -117,23 +119,23 @@ def _since(view: TailView, origin: Position) -> Position | None:
 
 
 def _seen_upto(view: TailView, reached: int) -> int:
-    """Sorted: the largest commit_ts that the Pump has told, up to ``reached``."""
+    """Sorted: the largest commit_ts that the Pump has reported, up to ``reached``."""
     told = [step.sorted_promise for step in view.steps if view.tells and step.sorted_promise <= reached]
     return max(view.seen_ts, *told, 0)
 
 
 def unread_bytes(views: Mapping[str, TailView]) -> int:
-    """Bytes of log that the steps know and no batch has taken yet."""
+    """Bytes of log that the steps cover and no batch has read yet."""
     return sum(step.size for view in views.values() for step in view.steps)
 
 
 def pending_bytes(views: Mapping[str, TailView]) -> int:
-    """Bytes of log that were read and hold something that is not released: an upper bound of what waits in the pairing state."""
+    """Bytes of log that were read and hold something not yet released: an upper bound of the pairing state."""
     return sum(step.size for view in views.values() for step in view.waiting)
 
 
 class _Reading:
-    """How far the next raw batch reads: where each Pump's log ends in it, and what is promised and seen there."""
+    """How far the next raw batch reads: the end position of each Pump's log in it, and the promise and the largest ts there."""
 
     def __init__(self, start: BinlogOffset, views: Mapping[str, TailView], limits: Limits) -> None:
         self.ends = {pump: view.origin for pump, view in views.items()}
@@ -144,11 +146,11 @@ class _Reading:
         self._views, self._limits = views, limits
         self._pending = pending_bytes(views)
         self._near = start.resolved_ts + tso(limits.ahead_ms)
-        # Where a promise beyond it would not bring R on: what is read already is as much as one batch may release.
+        # A promise above this ts would not advance R: what is read already is as much as one batch may release.
         self._within_reach = _cut(start.resolved_ts, _FOREVER, self.spans, limits.max_bytes)
 
     def admit(self) -> None:
-        """Take steps, those first that R needs first, as far as the limits allow."""
+        """Add steps as far as the limits allow, those that R needs first coming first."""
         used, most = 0, self._limits.max_bytes
         stopped: set[str] = set()
         begun: set[str] = set()
@@ -156,7 +158,7 @@ class _Reading:
             if pump in stopped or not self._allowed(before, pump):
                 stopped.add(pump)
                 continue
-            # A huge one need not fit, or what trickles in elsewhere would keep it out for ever, and with it an outcome that R waits for.
+            # A huge step need not fit: otherwise other Pumps' small steps would keep it out forever, and with it an outcome that R needs.
             fits = most is None or not used or used + step.size <= most or (step.size > most and pump not in begun)
             if not fits:
                 return
@@ -165,12 +167,12 @@ class _Reading:
             self._take(pump, step)
 
     def _allowed(self, promise: int, pump: str) -> bool:
-        """Whether the Pump, whose read log promises ``promise``, may be read on: there is room, R waits for it, or it is just ahead of R."""
+        """Whether the Pump, read up to ``promise``, may be read further: there is room, it holds R back, or it is only just ahead of R."""
         most = self._limits.max_pending
         stops_r = promise <= min(self._within_reach, min(self.promises.values()))
         return most is None or self._pending < most or stops_r or self.clocks[pump] < self._near
 
-    def _take(self, pump: str, step: Step) -> None:
+    def _take(self, pump: str, step: LogStep) -> None:
         self.ends[pump] = step.position
         self.promises[pump] = max(self.promises[pump], step.raw_promise)
         self.clocks[pump] = max(self.clocks[pump], step.max_ts, step.raw_promise)
@@ -179,9 +181,9 @@ class _Reading:
         self._pending += step.size
 
 
-def _by_promise(views: Mapping[str, TailView]) -> list[tuple[int, str, Step]]:
-    """All steps, each with the promise before it, so that what R needs first comes first; each Pump's own order is kept."""
-    keyed: list[tuple[int, str, int, Step]] = []
+def _by_promise(views: Mapping[str, TailView]) -> list[tuple[int, str, LogStep]]:
+    """All steps, each with the promise before it, lowest promise first, since it holds R back; each Pump's own order is kept."""
+    keyed: list[tuple[int, str, int, LogStep]] = []
     for pump, view in views.items():
         highest = view.promise
         for place, step in enumerate(view.steps):
@@ -191,7 +193,7 @@ def _by_promise(views: Mapping[str, TailView]) -> list[tuple[int, str, Step]]:
 
 
 def _cut(floor: int, goal: int, spans: Iterable[tuple[int, int]], max_bytes: int | None) -> int:
-    """The highest R up to ``goal`` so that the ``spans`` (largest ts, bytes) above ``floor`` hold at most ``max_bytes``; one always fits."""
+    """The highest R up to ``goal`` with at most ``max_bytes`` in the ``spans`` (largest ts, bytes) above ``floor``; one always fits."""
     if max_bytes is None or goal <= floor:
         return max(floor, goal)
     reached, used = floor, 0

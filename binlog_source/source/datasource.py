@@ -1,13 +1,13 @@
-"""The Spark source ``tidb_binlog``: ``readStream`` and batch ``read`` over a span of timestamps. Spark shell.
+"""The Spark source ``tidb_binlog``: ``readStream``, and batch ``read`` of a span of timestamps. Spark shell.
 
     spark.readStream.format("tidb_binlog").option("pumps", "host:8250,host:8250").load()
     spark.read.format("tidb_binlog").option("pumps", …).option("startingCommitTs", a).option("endingCommitTs", b).load()
 
-Rows are ``stages.RAW``, or with option ``packed`` ``stages.PACKED``. Offsets are ``offset.BinlogOffset``; a batch (start, end] holds what ``start`` and ``end`` say,
-however often it is read: executors ask the Pumps anew and keep nothing but channels.
+Rows are ``stages.RAW``, or with option ``packed`` ``stages.PACKED``. Offsets are ``offset.BinlogOffset``. ``start`` and ``end``
+determine the content of a batch (start, end], however often it is read: executors pull it from the Pumps again and cache only channels.
 
-Stopping: when ``stopFile`` exists, ``latestOffset`` gives back ``start``, no further batch begins, and the query can be
-stopped while it is idle. ``query.stop()`` in mid-batch may end in an error of Spark's own.
+Stopping: while ``stopFile`` exists, ``latestOffset`` returns ``start``, no further batch begins, and the query can be
+stopped while it is idle. ``query.stop()`` during a batch may end in an error raised by Spark itself.
 """
 
 import logging
@@ -24,7 +24,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from binlog_source.cluster.roster import Roster, patiently, roster_of
+from binlog_source.cluster.discovery import PumpDiscovery, discovery_of, patiently
 from binlog_source.source.admission import Limits, TailView, holder, pending_bytes, plan_raw, plan_sorted, unread_bytes
 from binlog_source.source.framing import Records, clock_row, in_pieces, joined, loss, packed_rows, punctuation, raw_rows, sorted_rows
 from binlog_source.source.offset import BinlogOffset, from_json, require_advance, seen_of
@@ -33,21 +33,21 @@ from binlog_source.source.pull import Endpoint, offers_raw, purge_text, read_raw
 from binlog_source.source.read_notes import noted
 from binlog_source.source.tails import Tails
 from binlog_source.wire.damage import Damage
+from binlog_source.wire.fingerprint import LogFingerprint, anew_text, refuse_replaced
 from binlog_source.wire.position import Position
-from binlog_source.wire.seen import Seen, anew_text, refuse_replaced
-from conf import faults
+from conf import failpoints
 from conf.model import SourceConfig
 from schemas.errors import BinlogPurged, ConfigError, PumpUnavailable
 from schemas.events import Delivery, as_time
 from schemas.stages import PACKED, RAW, ddl_of
 
 _WAIT_SECONDS = 0.2
-"""How long ``latestOffset`` waits for news: bounds how late a stop is seen."""
+"""How long ``latestOffset`` waits for new steps; bounds how late a stop is noticed."""
 _HELD_SECONDS = 1.0
-"""After this long without progress of R a raw batch is made all the same, so that pairing may look after orphans."""
+"""After this long without progress of R a raw batch is planned anyway, so that pairing can resolve orphans."""
 _QUIET_SECONDS = 0.5
 _AHEAD_MS = 1000
-"""How much further than an orphan's age each Pump may be read beyond R: timers fire when the watermark has passed them."""
+"""How much further beyond R than ``orphanAskAfter`` each Pump may be read: timers fire only when the watermark has passed them."""
 _FLUSH_ROWS, _FLUSH_BYTES = 10_000, 4 * 1024 * 1024
 
 _log = logging.getLogger(__name__)
@@ -64,15 +64,15 @@ class BinlogPartition(InputPartition):
     begin: Position
     end: Position
     buckets: int
-    """Buckets that get a control row each; 0 = none from this partition."""
+    """Number of buckets for which this partition emits a control row; 0 = none."""
     clock_ts: int = 0
-    """The ts that the query's watermark learns from this partition; 0 = none."""
-    seen: Seen | None = None
-    """What the Pump's log must hold at the batch's end, or it is another than the one that the batch was planned with."""
+    """The ts to which this partition advances the query's watermark; 0 = none."""
+    seen: LogFingerprint | None = None
+    """What the Pump's log must contain at the batch's end; otherwise it is not the log that the batch was planned with."""
     span_from: int | None = None
-    """Where the batch's span begins for the steps behind, when that is not ``after_ts``: a stream from 0 on leaves out what is collected."""
+    """Where the span begins for the following stages, if not at ``after_ts``: a stream from 0 on skips what the Pumps have collected."""
     anew: bool = False
-    """Its log is another one since this batch: what the one before held and the stream had not read is lost."""
+    """The Pump's log was replaced before this batch: what the former log held and the stream had not read is lost."""
 
 
 class BinlogDataSource(DataSource):
@@ -84,7 +84,7 @@ class BinlogDataSource(DataSource):
         return "tidb_binlog"
 
     def schema(self) -> str:
-        """``stages.RAW``, or ``stages.PACKED``."""
+        """``stages.RAW``, or ``stages.PACKED`` with option ``packed``."""
         return ddl_of(PACKED if stream_options_of(self.options).packed else RAW)
 
     def reader(self, schema: StructType) -> "BinlogReader":
@@ -106,11 +106,11 @@ class BinlogReader(DataSourceReader):
         """One partition per Pump."""
         after_ts, upto_ts = self._config.starting_commit_ts, self._config.ending_commit_ts
         if after_ts < 0 or upto_ts <= 0:
-            raise ConfigError("a batch read needs startingCommitTs (0 = the beginning) and endingCommitTs: it reads what lies between")
+            raise ConfigError("a batch read needs startingCommitTs (0 = the beginning) and endingCommitTs: it reads the span between them")
         if upto_ts < after_ts:
-            raise ConfigError(f"endingCommitTs {upto_ts} lies before startingCommitTs {after_ts}")
-        with closing(roster_of(self._config)) as roster:
-            return _sorted_partitions(_endpoints(roster, roster.pumps(after_ts)), after_ts, upto_ts)
+            raise ConfigError(f"endingCommitTs {upto_ts} is below startingCommitTs {after_ts}")
+        with closing(discovery_of(self._config)) as discovery:
+            return _sorted_partitions(_endpoints(discovery, discovery.pumps(after_ts)), after_ts, upto_ts)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one Pump."""
@@ -118,11 +118,11 @@ class BinlogReader(DataSourceReader):
 
 
 class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """``readStream``. Built in several processes; only the driver-side worker's ever gets tails."""
+    """``readStream``. Spark creates it in several processes; only the one in the driver-side worker ever gets tails."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         self._config, self._extra = source_of(options), stream_options_of(options)
-        self._roster: Roster | None = None
+        self._discovery: PumpDiscovery | None = None
         self._tails: Tails | None = None
         self._ceiling = self._config.ending_commit_ts or None
         self._available_now = self._finite = False
@@ -131,10 +131,10 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._troubled_since = 0.0
 
     def initialOffset(self) -> dict[str, Any]:
-        """The stream's floor: startingCommitTs, or now."""
+        """The stream's floor: startingCommitTs, or the current time."""
         floor = self._config.starting_commit_ts
         if floor < 0:
-            floor = patiently(self._known_roster().now, self._extra.patience)
+            floor = patiently(self._known_discovery().now, self._extra.patience)
         return BinlogOffset(resolve_delivery(self._config, self._extra.patience), floor, floor, {}).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -142,7 +142,7 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxBytes(self._config.max_bytes_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Have the stream end where the Pumps are now; a Pump that does not say where that is ends it with an error."""
+        """Let the stream end at the R that the Pumps have reached now; it fails if a Pump does not report how far its log goes."""
         self._available_now = self._finite = True
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -163,14 +163,14 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end.to_json()
 
     def _end_after(self, before: BinlogOffset, max_bytes: int | None) -> BinlogOffset:
-        """The end of the next batch, ``before`` itself while there is none."""
+        """The end of the next batch; ``before`` itself while there is none."""
         try:
             tails = self._following(before)
             if self._available_now:
                 self._fix_target(tails, before)
             end = self._next_offset(tails, before, max_bytes)
             if end is before and self._finite and not self._done(before):
-                raise PumpUnavailable(f"the stream does not come to ts {self._ceiling}: {_away(tails)}")
+                raise PumpUnavailable(f"the stream cannot reach ts {self._ceiling}: {_away(tails)}")
         except PumpUnavailable as error:
             self._endure(error, before)
             return before
@@ -178,11 +178,11 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end
 
     def _done(self, before: BinlogOffset) -> bool:
-        """Whether nothing more is to come: for Trigger.AvailableNow a batch without news is the end, so nothing else may look like one."""
+        """Whether the stream is complete. Trigger.AvailableNow takes an unchanged offset for the end, so it must not be returned before."""
         return self._stopping() or (self._ceiling is not None and before.resolved_ts >= self._ceiling)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Where the Pumps are, which one holds R, what is not read and what waits for R (``pending_bytes``): shown in the query's progress."""
+        """The Pumps' positions, which Pump holds R back, the bytes not read and those waiting for R: shown in the query's progress."""
         return self._reported
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[BinlogPartition]:
@@ -194,26 +194,26 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         require_advance(before, after)
         span_from = after.floor if before.initial else before.resolved_ts
         after_ts = max(span_from, after.gone_ts if before.initial else 0)
-        roster, patience = self._known_roster(), self._extra.patience
-        known = patiently(roster.pumps, patience)
+        discovery, patience = self._known_discovery(), self._extra.patience
+        known = patiently(discovery.pumps, patience)
         missing = sorted(set(after.pumps) - set(known))
         if missing:
             raise ConfigError(
                 f"the batch (ts {after_ts}, {after.resolved_ts}] reads Pump {', '.join(missing)}, which option pumps or the registry "
                 "no longer names; name it again until the batch is done, or delete Spark's checkpoint directory"
             )
-        owners = patiently(lambda: self._owners(roster, after, after_ts), patience)
-        endpoints = patiently(lambda: _endpoints(roster, {pump: known[pump] for pump in owners}), patience)
+        owners = patiently(lambda: self._owners(discovery, after, after_ts), patience)
+        endpoints = patiently(lambda: _endpoints(discovery, {pump: known[pump] for pump in owners}), patience)
         if after.delivery is Delivery.SORTED:
             made = [_seen(partition, before, after) for partition in _sorted_partitions(endpoints, after_ts, after.resolved_ts)]
         else:
             made = _raw_partitions(endpoints, before, after, after_ts, self._config.pairing_buckets)
         return [replace(partition, span_from=span_from) for partition in made]
 
-    def _owners(self, roster: Roster, after: BinlogOffset, after_ts: int) -> list[str]:
-        """The Pumps of ``after`` to read from: not those that have left since, for whoever leaves has nothing that is still wanted."""
+    def _owners(self, discovery: PumpDiscovery, after: BinlogOffset, after_ts: int) -> list[str]:
+        """The Pumps of ``after`` to read from, without those that went offline since: they hold nothing that is still needed."""
         wanted_from = max(after_ts, self._config.starting_commit_ts)
-        there = roster.pumps(wanted_from)
+        there = discovery.pumps(wanted_from)
         return [pump for pump in after.pumps if pump in there] or list(after.pumps)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -221,21 +221,21 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _read(partition, self._config, self._extra)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark has written the batch that ends at ``end`` to its commit log. The Pumps need not know."""
-        faults.point("after-spark-commit")
+        """Called when Spark has written the batch that ends at ``end`` to its commit log. Nothing is sent to the Pumps."""
+        failpoints.point("after-spark-commit")
 
     def stop(self) -> None:
-        """End the tails and close what is open."""
+        """Stop the tails and close the discovery."""
         if self._tails is not None:
             self._tails.stop()
-        if self._roster is not None:
-            self._roster.close()
+        if self._discovery is not None:
+            self._discovery.close()
 
     def _stopping(self) -> bool:
         return bool(self._extra.stop_file) and os.path.exists(self._extra.stop_file)
 
     def _endure(self, error: PumpUnavailable, before: BinlogOffset) -> None:
-        """A registry that does not answer holds R, and ends the stream only when that lasts."""
+        """Tolerate a registry or Pump that does not answer: R stands still, and the error is raised only when it lasts for ``patience``."""
         now = time.monotonic()
         self._troubled_since = self._troubled_since or now
         if now - self._troubled_since >= self._extra.patience:
@@ -244,35 +244,36 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reported = before.to_json() | {"registry": str(error)}
         time.sleep(_WAIT_SECONDS)
 
-    def _known_roster(self) -> Roster:
-        if self._roster is None:
-            self._roster = roster_of(self._config)
-        return self._roster
+    def _known_discovery(self) -> PumpDiscovery:
+        if self._discovery is None:
+            self._discovery = discovery_of(self._config)
+        return self._discovery
 
     def _require_delivery(self, offset: BinlogOffset) -> None:
         if self._config.delivery and self._config.delivery != offset.delivery:
             raise ConfigError(
                 f"the checkpoint was made with delivery {offset.delivery}, option delivery says {self._config.delivery}: "
-                f"set delivery={offset.delivery}, or delete Spark's checkpoint directory (the target knows where to resume)"
+                f"set delivery={offset.delivery}, or delete Spark's checkpoint directory "
+                "(the stream then resumes from the target's checkpoint)"
             )
 
     def _following(self, before: BinlogOffset) -> Tails:
         if self._tails is None:
             self._tails = Tails(self._config.fail_on_data_loss, self._config.max_bytes_per_trigger // 4)
             self._advanced_at = time.monotonic()
-        roster = self._known_roster()
-        self._tails.follow(_endpoints(roster, roster.pumps(before.resolved_ts)), before.resolved_ts, before)
+        discovery = self._known_discovery()
+        self._tails.follow(_endpoints(discovery, discovery.pumps(before.resolved_ts)), before.resolved_ts, before)
         return self._tails
 
     def _next_offset(self, tails: Tails, before: BinlogOffset, max_bytes: int | None) -> BinlogOffset:
-        """Wait for R to pass ``before``, then plan; the roster is read again last, so that no new Pump is overlooked."""
+        """Wait for R to pass ``before``, then plan. The Pumps are listed again last, so that no new Pump is missed."""
         goes_on = tails.wait(lambda: self._worthwhile(tails, before, max_bytes), _WAIT_SECONDS)
         self._report(tails, before)
         if not goes_on:
             return before
         end = self._plan(tails, before, max_bytes)
-        roster = self._known_roster()
-        if end is before or set(roster.pumps(before.resolved_ts)) <= set(end.pumps):
+        discovery = self._known_discovery()
+        if end is before or set(discovery.pumps(before.resolved_ts)) <= set(end.pumps):
             return end
         return before
 
@@ -292,7 +293,7 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end if start is before else replace(end, gone_ts=start.resolved_ts)
 
     def _beginning(self, tails: Tails, before: BinlogOffset) -> BinlogOffset:
-        """Where a stream begins that asks for all there is: where every Pump still has all. Before that Commits lie whose Prewrites are collected."""
+        """Where a stream from 0 on starts: the ts from which every Pump has everything. Earlier Commits may lack a collected Prewrite."""
         gone_ts = tails.gc_ts() if before.initial and not before.floor else 0
         if self._ceiling is not None:
             gone_ts = min(gone_ts, self._ceiling)
@@ -313,11 +314,11 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return orphan and time.monotonic() - self._advanced_at >= _HELD_SECONDS
 
     def _readable(self, tails: Tails, before: BinlogOffset) -> dict[str, TailView] | None:
-        """What a batch may take. A stream that ends where the Pumps are needs all of it, and is refused without."""
+        """The views to plan with: Trigger.AvailableNow needs all steps, otherwise Pumps that cannot be read now contribute none."""
         return tails.views(before) if self._finite else tails.readable(before)
 
     def _full(self, views: Mapping[str, TailView]) -> bool:
-        """Whether as much waits in the pairing state as may."""
+        """Whether the pairing state has reached ``maxPendingBytes``."""
         return pending_bytes(views) >= self._config.max_pending_bytes
 
     def _report(self, tails: Tails, before: BinlogOffset) -> None:
@@ -341,7 +342,7 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
 
     def _fix_target(self, tails: Tails, before: BinlogOffset) -> None:
-        """Trigger.AvailableNow: the target is R once every Pump has told its whole log."""
+        """Trigger.AvailableNow: the stream ends at the R known once every Pump has reported its whole log."""
         begun = time.monotonic()
         while not self._told(tails, before, begun):
             if self._stopping():
@@ -354,14 +355,14 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._available_now = False
 
     def _told(self, tails: Tails, before: BinlogOffset, begun: float) -> bool:
-        """Whether the Pumps have said all they know: silent for a moment, or talking on for long enough."""
+        """Whether the Pumps have reported their logs: no message for ``_QUIET_SECONDS``, or messages for ten times as long."""
         waited = time.monotonic() - begun
         with tails.changed:
             answered = tails.views(before) is not None
         if not answered and waited >= self._extra.patience:
             self._troubled_since = self._troubled_since or begun
             raise PumpUnavailable(
-                f"Trigger.AvailableNow ends where all Pumps are now, and in {waited:.0f} s not all said where that is: {_away(tails)}"
+                f"Trigger.AvailableNow needs the end of every Pump's log, and within {waited:.0f} s not all reported it: {_away(tails)}"
             )
         if not answered:
             return False
@@ -369,26 +370,26 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def resolve_delivery(config: SourceConfig, patience: float = 60.0) -> Delivery:
-    """The delivery that ``config`` asks for; when it leaves it open: raw if every Pump offers it, else sorted."""
+    """The delivery that ``config`` sets; if it sets none: raw if every Pump offers it, else sorted."""
     if config.delivery:
         return Delivery(config.delivery)
-    with closing(roster_of(config)) as roster:
-        endpoints = _endpoints(roster, roster.pumps())
+    with closing(discovery_of(config)) as discovery:
+        endpoints = _endpoints(discovery, discovery.pumps())
     return Delivery.RAW if all(offers_raw(endpoint, patience) for endpoint in endpoints.values()) else Delivery.SORTED
 
 
 def _away(tails: Tails) -> str:
-    """The Pumps that cannot be heard, and what to do."""
+    """The unreachable Pumps with their reasons, and what to do."""
     away = "; ".join(f"Pump {pump}: {why}" for pump, why in sorted(tails.unreachable().items()))
-    return f"{away or 'a Pump has not told its log up to where the stream is'}; start it again, or take it out of the registry"
+    return f"{away or 'a Pump has not reported its log up to the position of the stream'}; restart it, or set it offline in the registry"
 
 
 def _newest(view: TailView) -> Position:
     return view.steps[-1].position if view.steps else view.origin
 
 
-def _endpoints(roster: Roster, pumps: Mapping[str, str]) -> dict[str, Endpoint]:
-    cluster_id = roster.cluster_id()
+def _endpoints(discovery: PumpDiscovery, pumps: Mapping[str, str]) -> dict[str, Endpoint]:
+    cluster_id = discovery.cluster_id()
     return {pump: Endpoint(pump, address, cluster_id) for pump, address in sorted(pumps.items())}
 
 
@@ -402,7 +403,7 @@ def _sorted_partitions(endpoints: Mapping[str, Endpoint], after_ts: int, upto_ts
 
 
 def _seen(partition: BinlogPartition, before: BinlogOffset, after: BinlogOffset) -> BinlogPartition:
-    """``partition`` with what the stream knows of its log; a mark that begins for a second time says that it is another."""
+    """``partition`` with what the stream has read of its log; a second ``since`` for a Pump means that its log was replaced."""
     pump = partition.endpoint.pump
     return replace(partition, seen=seen_of(after, pump), anew=pump in before.pumps and after.pumps[pump].since is not None)
 
@@ -410,7 +411,7 @@ def _seen(partition: BinlogPartition, before: BinlogOffset, after: BinlogOffset)
 def _raw_partitions(
     endpoints: Mapping[str, Endpoint], before: BinlogOffset, after: BinlogOffset, after_ts: int, buckets: int
 ) -> list[BinlogPartition]:
-    """One partition per Pump whose position moved, and one at least, for the control rows; the first one tells the time."""
+    """One partition per Pump whose position moved, at least one, for the control rows; the first one advances the watermark."""
     made = []
     for pump in endpoints:
         mark = after.pumps[pump]
@@ -424,7 +425,7 @@ def _raw_partitions(
 
 
 def _read(partition: InputPartition, config: SourceConfig, extra: StreamOptions) -> Iterator[pa.RecordBatch]:
-    """A partition's rows, then its control rows, in the form asked for."""
+    """A partition's rows, then its control rows, as ``stages.RAW`` or ``stages.PACKED``."""
     assert isinstance(partition, BinlogPartition)
     rows = _rows(partition, config, extra)
     if not extra.packed:
@@ -461,10 +462,10 @@ def _rows(part: BinlogPartition, config: SourceConfig, extra: StreamOptions) -> 
 
     def find(endpoint: Endpoint) -> Endpoint:
         try:
-            with closing(roster_of(config)) as roster:
-                return replace(endpoint, address=roster.pumps().get(pump, endpoint.address))
+            with closing(discovery_of(config)) as discovery:
+                return replace(endpoint, address=discovery.pumps().get(pump, endpoint.address))
         except PumpUnavailable as error:
-            _log.warning("Pump %s is looked for where it was: %s", pump, error)
+            _log.warning("Pump %s: the last known address is used, because the registry does not answer: %s", pump, error)
             return endpoint
 
     with noted(extra.stop_file, pump) as note:
@@ -474,7 +475,7 @@ def _rows(part: BinlogPartition, config: SourceConfig, extra: StreamOptions) -> 
         else:
             runs = read_sorted(part.endpoint, part.after_ts, part.upto_ts, extra.read_patience, *told)
         for records in _gathered(runs):
-            faults.point("source-read")
+            failpoints.point("source-read")
             for run in in_pieces(records):
                 yield raw_rows(run, pump, config.pairing_buckets) if part.delivery is Delivery.RAW else sorted_rows(run, pump)
     yield from lost
@@ -485,7 +486,7 @@ def _rows(part: BinlogPartition, config: SourceConfig, extra: StreamOptions) -> 
 
 
 def _gathered(runs: Iterator[Records]) -> Iterator[Records]:
-    """Runs joined to batches worth sending."""
+    """Runs joined into batches of ``_FLUSH_ROWS`` rows or ``_FLUSH_BYTES`` bytes."""
     waiting: list[Records] = []
     rows = size = 0
     for run in runs:

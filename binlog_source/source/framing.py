@@ -1,10 +1,10 @@
-"""Bytes of PullBinlogs responses to columns of records. Pure.
+"""Converts the bytes of PullBinlogs responses to columns of records. Pure.
 
-``PullBinlogResp {entity = 1}`` and ``PullBinlogBatch {repeated entity = 1}`` are the same bytes for one entity, so one
-parser takes both. ``Records`` holds a run of messages as columns; ``raw_rows`` and ``sorted_rows`` make ``stages.RAW`` of it,
-``packed_rows`` makes ``stages.PACKED`` of that.
+``PullBinlogResp {entity = 1}`` and ``PullBinlogBatch {repeated entity = 1}`` have the same encoding for one entity, so one
+parser handles both. ``Records`` holds a run of messages as columns; ``raw_rows`` and ``sorted_rows`` convert it to ``stages.RAW``,
+``packed_rows`` converts that to ``stages.PACKED``.
 
-Promises: bytes that are no such message, or a payload that is no binlog, raise ``ProtocolViolation`` naming the Pump.
+Promises: bytes that are not such a message, or a payload that is not a binlog, raise ``ProtocolViolation`` naming the Pump.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,7 +26,7 @@ from schemas.wire import fields
 
 _MAX_INT32 = (1 << 31) - 1
 _BIG = 16 << 20
-"""Bytes of a response from which its payloads are not copied."""
+"""Payloads of a response larger than this, in bytes, are not copied."""
 _ENTITY, _PAYLOAD = 1, 2
 _TP_TAG = 0x08
 """Key of ``Binlog.tp``: field 1, varint. TiDB and Pump always write it first."""
@@ -34,7 +34,7 @@ _TP_TAG = 0x08
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Messages of one Pump in the order received. ``types`` is what stands first in each payload (-1: no payload)."""
+    """Messages of one Pump in the order received. ``types``: the binlog type in each payload (-1: no payload)."""
 
     types: NDArray[np.int32]
     start_ts: NDArray[np.int64]
@@ -42,9 +42,9 @@ class Records:
     suffixes: NDArray[np.int64]
     offsets: NDArray[np.int64]
     first_seqs: NDArray[np.int32]
-    """Of a huge binlog's piece, which row change it begins with (``schemas.pieces``); else 0."""
+    """The number of the first row change in a piece of a huge binlog (``schemas.pieces``); else 0."""
     more: NDArray[np.bool_]
-    """Another piece of the same binlog follows; this one's position says nothing."""
+    """Another piece of the same binlog follows; the position of this one has no meaning."""
     payloads: Sequence[bytes | memoryview]
 
     def __len__(self) -> int:
@@ -87,10 +87,10 @@ def joined(runs: Sequence[Records]) -> Records:
 
 
 def in_pieces(records: Records, limit: int = PIECE_BYTES) -> Iterator[Records]:
-    """``records`` in runs in which no binlog is bigger than ``limit``, unless one row is: huge ones are cut, each piece when its turn comes.
+    """``records`` in runs in which no binlog is larger than ``limit``, unless a single row is: larger ones are cut into pieces, lazily.
 
     Raises:
-        Corruption: a huge one is no correct binlog.
+        Corruption: a binlog to be cut is malformed.
     """
     begin = 0
     for place in [i for i, payload in enumerate(records.payloads) if len(payload) > limit]:
@@ -104,7 +104,7 @@ def in_pieces(records: Records, limit: int = PIECE_BYTES) -> Iterator[Records]:
 
 def _pieces_of(record: Records, limit: int) -> Iterator[Records]:
     if record.more[0] or record.first_seqs[0]:
-        # A piece already; what makes it big is one row.
+        # Already a piece; a single row makes it this large.
         yield record
         return
     for piece in pieces(record.payloads[0], limit):
@@ -125,7 +125,7 @@ def parse(data: bytes, pump: str) -> Records:
         types = [p[1] if len(p) > 1 and p[0] == _TP_TAG else _type(p) for p in payloads]
     except (DecodeError, Corruption) as error:
         raise ProtocolViolation(
-            f"Pump {pump} answered {len(data)} bytes that are no PullBinlogs message ({error}); is it a Pump, and of this protocol?"
+            f"Pump {pump} answered {len(data)} bytes that are not a PullBinlogs message ({error}); check that a Pump serves this address"
         ) from error
     columns = np.array(metas, dtype=np.int64).reshape(-1, 6)
     return Records(
@@ -146,7 +146,7 @@ def _parsed(data: bytes) -> tuple[Sequence[pump_pb2.Entity], list[bytes | memory
 
 
 def _walked(data: bytes) -> tuple[Sequence[pump_pb2.Entity], list[bytes | memoryview]]:
-    """As ``_parsed``, but the payloads, of which one must be huge, stay where they are instead of being copied twice."""
+    """Like ``_parsed``, but the payloads, of which at least one is huge, are views of ``data`` instead of being copied twice."""
     view = memoryview(data)
     entities: list[pump_pb2.Entity] = []
     payloads: list[bytes | memoryview] = []
@@ -176,7 +176,7 @@ def _type(payload: bytes | memoryview) -> int:
 
 
 def buckets(start_ts: NDArray[np.int64], count: int) -> NDArray[np.int32]:
-    """The pairing bucket of each start_ts: a fixed hash, because a checkpoint's state depends on it."""
+    """The pairing bucket of each start_ts. The hash must not change: the state in a checkpoint depends on it."""
     mixed = (start_ts.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)
     return (mixed % np.uint64(count)).astype(np.int32)
 
@@ -193,7 +193,7 @@ def raw_rows(records: Records, pump: str, bucket_count: int) -> pa.RecordBatch:
         place = int(np.argmax(unknown))
         raise ProtocolViolation(
             f"Pump {pump} delivered a record of type {int(types[place])} at start_ts {int(records.start_ts[place])}, commit_ts "
-            f"{int(records.commit_ts[place])}; raw delivery knows Prewrite 0, Commit 1 and Rollback 2"
+            f"{int(records.commit_ts[place])}; raw delivery has only Prewrite 0, Commit 1 and Rollback 2"
         )
     real = records.start_ts != records.commit_ts
     return _rows(records, real, types, pump, buckets(records.start_ts, bucket_count))
@@ -225,17 +225,17 @@ def _rows(records: Records, keep: NDArray[np.bool_], types: NDArray[np.int32], p
 
 
 def _binaries(values: Sequence[bytes | memoryview], pump: str) -> pa.BinaryArray:
-    """``values`` as an Arrow array, copied once: a builder that grows as it goes costs twice that."""
+    """``values`` as an Arrow array, copied only once: a growing builder costs twice as much."""
     ends = np.zeros(len(values) + 1, dtype=np.int64)
     np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=ends[1:])
     if ends[-1] > _MAX_INT32:
-        raise ProtocolViolation(f"Pump {pump} delivered {ends[-1]} bytes in one piece; more than 2 GiB cannot be held at once")
+        raise ProtocolViolation(f"Pump {pump} delivered {ends[-1]} bytes in one run; an Arrow array holds at most 2 GiB")
     buffers = [None, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(b"".join(values))]
     return pa.Array.from_buffers(pa.binary(), len(values), buffers)
 
 
 def packed_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """``batches`` (``stages.RAW``) as ``stages.PACKED``: for each few megabytes one value per bucket, in order."""
+    """``batches`` (``stages.RAW``) as ``stages.PACKED``: one value per bucket for every few megabytes, in order."""
     waiting: list[pa.RecordBatch] = []
     size = 0
     for batch in filter(len, batches):
@@ -260,7 +260,7 @@ def _by_bucket(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def clock_row(clock_ts: int) -> pa.RecordBatch:
-    """The row of ``stages.PACKED`` that tells the watermark the time, and nothing else: Spark may take it for late and drop it."""
+    """A row of ``stages.PACKED`` that advances the watermark. It holds no records, because Spark may drop it as late."""
     return _packed_batch([0], [packed(RAW.empty_table())], [(clock_ts >> TSO_LOGICAL_BITS) * 1000])
 
 
@@ -272,7 +272,7 @@ def _packed_batch(buckets: Any, values: list[bytes], times: Sequence[int | None]
 def punctuation(pump: str, after_ts: int, upto_ts: int, bucket_ids: Iterable[int], clock_ts: int = 0, left_out: int = 0) -> pa.RecordBatch:
     """The control rows of a batch (after_ts, upto_ts], one per bucket; ``clock_ts``: the watermark's source, 0 = none.
 
-    ``left_out``: pairing is to forget what has committed up to this ts, though the span begins before; 0 = nothing. It is the payload, as text.
+    ``left_out``: pairing drops what committed up to this ts, although the span begins earlier; 0 = nothing. It is the payload, as text.
     """
     ids = list(bucket_ids)
     count = len(ids)
@@ -291,7 +291,7 @@ def punctuation(pump: str, after_ts: int, upto_ts: int, bucket_ids: Iterable[int
 
 
 def loss(pump: str, wanted_ts: int, oldest_ts: int, text: str) -> pa.RecordBatch:
-    """The control row that says that the span (wanted_ts, oldest_ts] of ``pump`` is gone."""
+    """The control row that records that the span (wanted_ts, oldest_ts] of ``pump`` is lost."""
     columns: list[Any] = [
         pa.array([pump]),
         pa.array([int(Op.LOST)], pa.int32()),

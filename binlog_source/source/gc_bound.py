@@ -1,8 +1,9 @@
-"""Up to which ts a real Pump may have collected: it says so nowhere in PullBinlogs, but in its metrics, on the same port. HTTP shell around ``gc_ts_in``.
+"""The ts up to which a real Pump may have garbage-collected its log. HTTP shell around ``gc_ts_in``.
 
-``binlog_pump_storage_gc_ts`` is in physical milliseconds (pump.md 9), as a float in the text that Prometheus reads: ``1.795277142123e+12``.
+PullBinlogs does not report it; the Pump's metrics, on the same port, do: ``binlog_pump_storage_gc_ts`` is in physical milliseconds
+(pump.md 9), a float in Prometheus' text format: ``1.795277142123e+12``.
 
-Promises: the bound is never below the Pump's own: what the text leaves out (the logical part, and digits beyond those that are written) is rounded up.
+Promises: the bound is never below the Pump's own: what the text omits (the logical part, and digits beyond those written) is rounded up.
 """
 
 import http.client
@@ -15,16 +16,16 @@ from schemas.events import TSO_LOGICAL_BITS, physical_ms
 
 METRIC = "binlog_pump_storage_gc_ts"
 RECENT_MS = 60_000
-"""No Pump is set to collect what is younger than this: ``gc`` is hours or days."""
+"""No Pump collects what is younger than this: its setting ``gc`` is hours or days."""
 _TIMEOUT = 5.0
 _SAMPLE = re.compile(rf"^{METRIC}(?:\{{[^}}]*\}})?[ \t]+([0-9.eE+]+)(?:[ \t]+-?\d+)?[ \t]*$", re.MULTILINE)
 _ALREADY_TSO = 1 << 53
-"""No time in milliseconds is as large; a Pump that showed its gc ts as it is would be above."""
+"""Larger than any time in milliseconds; a Pump that exports its gc ts as a TSO is above it."""
 _MS = 1 << TSO_LOGICAL_BITS
 
 
 def gc_ts_in(text: str) -> int | None:
-    """The highest gc ts (TSO) that a Pump with this page of metrics can have; None when the page does not say."""
+    """The highest gc ts (TSO) that a Pump with this page of metrics can have; None if the page does not contain it."""
     found = _SAMPLE.search(text)
     if found is None:
         return None
@@ -38,15 +39,15 @@ def gc_ts_in(text: str) -> int | None:
 
 
 def is_recent(ts: int) -> bool:
-    """Whether no Pump can have collected what follows ``ts``, by this machine's clock."""
+    """Whether, by this machine's clock, no Pump can have collected anything above ``ts``."""
     return physical_ms(ts) > time.time_ns() // 1_000_000 - RECENT_MS
 
 
 def gc_ts_of(pump: str, address: str) -> int:
-    """The gc ts of the Pump at ``address``, at most a millisecond too high.
+    """The gc ts of the Pump at ``address``, rounded up to the precision of the metric.
 
     Raises:
-        PumpUnavailable: it does not say.
+        PumpUnavailable: the Pump does not report it.
     """
     host, _, port = address.rpartition(":")
     connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=_TIMEOUT)
@@ -66,6 +67,6 @@ def gc_ts_of(pump: str, address: str) -> int:
 
 def _unknown(pump: str, address: str, why: str) -> PumpUnavailable:
     return PumpUnavailable(
-        f"Pump {pump} does not say what it has collected at http://{address}/metrics ({why}), so that a gap could not be seen; "
-        "make that page reachable from here"
+        f"Pump {pump} does not report its gc ts at http://{address}/metrics ({why}), so a gap in its log would go unnoticed; "
+        "make that page reachable from this machine"
     )

@@ -1,7 +1,7 @@
-"""A Commit that is due and whose Prewrite is no longer in hand: the Pump that has both gives the whole transaction. gRPC shell.
+"""A due Commit whose Prewrite pairing no longer keeps: the whole transaction is read from the Pump that has both. gRPC shell.
 
-It happens where somebody settled a Prewrite as rolled back, and it committed all the same: a Commit wins over a Rollback, in sorted delivery as it does
-in pairing, but pairing has forgotten the Prewrite by then. The Pump's log has not, until it is collected.
+This happens when a Prewrite was settled as rolled back, but its transaction committed: a Commit wins over a Rollback, in sorted delivery as
+in pairing, but pairing has dropped the Prewrite by then. The Pump's log holds it until it is collected.
 """
 
 import logging
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """A complete Commit that a Pump gave: its payload, or its pieces by ``first_seq`` when it is huge."""
+    """A complete Commit read from a Pump: its payload, or its pieces by ``first_seq`` if it is huge."""
 
     start_ts: int
     commit_ts: int
@@ -28,14 +28,14 @@ class Late:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the Pumps gave, and why some could not be asked."""
+    """What the Pumps returned, and why some could not be read."""
 
     found: Sequence[Late]
     failures: Mapping[str, str]
 
 
 def ask(missing: Sequence[tuple[int, int]], endpoints: Mapping[str, Endpoint]) -> Asked:
-    """The transactions (start_ts, commit_ts) of ``missing`` that a Pump has whole. A Pump that does not answer is asked once."""
+    """The transactions (start_ts, commit_ts) of ``missing`` that a Pump has complete. A Pump that fails is not asked again."""
     found: list[Late] = []
     failures: dict[str, str] = {}
     for start_ts, commit_ts in missing:
@@ -49,7 +49,8 @@ def ask(missing: Sequence[tuple[int, int]], endpoints: Mapping[str, Endpoint]) -
                 continue
             if pieces:
                 _log.warning(
-                    "start_ts %d was settled as rolled back, and committed at %d (%s) all the same: Pump %s has its Prewrite, and the Commit wins",
+                    "start_ts %d was settled as rolled back, and committed at %d (%s) nevertheless: "
+                    "Pump %s has its Prewrite, and the Commit wins",
                     start_ts, commit_ts, as_time(commit_ts), pump,
                 )  # fmt: skip
                 found.append(Late(start_ts, commit_ts, pieces))

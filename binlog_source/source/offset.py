@@ -1,22 +1,23 @@
-"""The source's offset: how far the stream is, small, frozen, versioned, never backwards. Pure.
+"""The source's offset: the position of the stream; small, immutable, versioned, never decreasing. Pure.
 
 JSON form (sorted keys, format version 2)::
 
-    {"clock_ts": C, "delivery": "raw", "floor": F, "pumps": {ID: {"offset": o, "suffix": s[, "since": {"offset": o, "suffix": s}][, "seen_ts": S]}},
+    {"clock_ts": C, "delivery": "raw", "floor": F,
+     "pumps": {ID: {"offset": o, "suffix": s[, "since": {"offset": o, "suffix": s}][, "seen_ts": S]}},
      "resolved_ts": R, "version": 2[, "gone_ts": G]}
 
 ``resolved_ts``  all transactions with ``commit_ts <= R`` are released by the batch that ends here.
 ``floor``        where the stream began: transactions with ``commit_ts <= F`` never belong to it. Part of every offset because
                  Spark keeps only end offsets, and "now" must mean the same after a crash in the first batch.
-``pumps``        *raw*: the log position just after the last record read. ``since`` stands in the first offset that names a
-                 Pump and is where reading its log begins; in a later one: its log is another now (``seen``), and reading begins there
-                 anew. *sorted*: ``suffix`` 0, ``offset`` = R; the ids fix who is read. ``seen_ts``: the largest commit_ts of a
-                 Commit or fake that its log has before the position (sorted: up to R); absent where nobody knows it.
-``clock_ts``     *raw*: no Pump has been read less far than to a fake or Commit of this ts: the source of the query's watermark. *sorted*: 0.
-                 Version 1 has no such field, and is read for sorted delivery alone: the pairing state of its time is no longer known.
+``pumps``        *raw*: the log position just after the last record read. ``since`` is in the first offset that contains a Pump
+                 and is where reading its log begins; in a later offset it means that the log was replaced (``fingerprint``) and is
+                 read from there on. *sorted*: ``suffix`` 0, ``offset`` = R; the ids are the Pumps to read. ``seen_ts``: the largest
+                 commit_ts of a Commit or fake in its log before the position (sorted: up to R); absent if unknown.
+``clock_ts``     *raw*: every Pump has been read at least to a fake or Commit of this ts; the source of the query's watermark. *sorted*: 0.
+                 Version 1 has no such field and is accepted for sorted delivery only: its pairing state is not supported.
 
-``gone_ts``      in the first offset of a stream that began at 0, all there is, where a Pump had collected up to G: transactions with
-                 ``commit_ts <= G``, of which not all are there, are left out.
+``gone_ts``      in the first offset of a stream that began at 0, if a Pump had collected up to G: transactions with
+                 ``commit_ts <= G`` are left out, because some are incomplete.
 
 Promises: ``from_json`` refuses everything that ``to_json`` cannot have written, with a ``ConfigError`` that says what to do.
 """
@@ -25,20 +26,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from binlog_source.wire.fingerprint import ANYWHERE, LogFingerprint
 from binlog_source.wire.position import Position
-from binlog_source.wire.seen import ANYWHERE, Seen
 from schemas.errors import ConfigError
 from schemas.events import Delivery
 
 VERSION = 2
 _SORTED_VERSION = 1
-"""What sorted offsets may be of, too."""
+"""Accepted for sorted delivery, too."""
 _MAX_INT64 = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class PumpMark:
-    """How far one Pump's log is read, and where reading began if this offset is the first to name it. ``seen_ts`` 0: not known."""
+    """How far one Pump's log is read, and where reading began if this offset is the first to contain it. ``seen_ts`` 0: unknown."""
 
     position: Position
     since: Position | None = None
@@ -57,14 +58,14 @@ class PumpMark:
 
 @dataclass(frozen=True, slots=True)
 class BinlogOffset:
-    """One offset of the stream; see the module's head for the meaning of the fields."""
+    """One offset of the stream; the module's docstring explains the fields."""
 
     delivery: Delivery
     resolved_ts: int
     floor: int
     pumps: Mapping[str, PumpMark]
     clock_ts: int = 0
-    """Of no sense where it is below ``resolved_ts``: see ``clock``."""
+    """Meaningless if below ``resolved_ts``: see ``clock``."""
     gone_ts: int = 0
 
     @property
@@ -74,7 +75,7 @@ class BinlogOffset:
 
     @property
     def initial(self) -> bool:
-        """True for the offset that nothing has been read for yet."""
+        """True for the offset before the first batch."""
         return not self.pumps
 
     def to_json(self) -> dict[str, Any]:
@@ -91,16 +92,16 @@ class BinlogOffset:
 
 
 def from_json(value: object) -> BinlogOffset:
-    """The offset in ``value``, which came out of a checkpoint directory.
+    """The offset in ``value``, which was read from a checkpoint directory.
 
     Raises:
-        ConfigError: it is not an offset of this source, or of a version that this code does not know.
+        ConfigError: it is not an offset of this source, or its version is not supported.
     """
     fields = _object(value, "the offset")
     version = fields.get("version")
     old = version == _SORTED_VERSION and fields.get("delivery") == Delivery.SORTED
     if not (version == VERSION or old) or isinstance(version, bool):
-        raise _refused(f"its version is {version!r}, known is {VERSION}")
+        raise _refused(f"its version is {version!r}, supported is {VERSION}")
     wanted = {"delivery", "floor", "pumps", "resolved_ts", "version"}
     if set(fields) - {"gone_ts"} != (wanted if old else wanted | {"clock_ts"}):
         raise _refused(f"its fields are {sorted(map(str, fields))}")
@@ -108,7 +109,7 @@ def from_json(value: object) -> BinlogOffset:
         raise _refused(f"its delivery is {fields['delivery']!r}")
     resolved, floor = _count(fields["resolved_ts"], "resolved_ts"), _count(fields["floor"], "floor")
     if resolved < floor:
-        raise _refused(f"its resolved_ts {resolved} lies before its floor {floor}")
+        raise _refused(f"its resolved_ts {resolved} is below its floor {floor}")
     clock = 0 if old else _count(fields["clock_ts"], "clock_ts")
     marks = {pump: _mark(pump, mark) for pump, mark in _object(fields["pumps"], "pumps").items()}
     return BinlogOffset(Delivery(fields["delivery"]), resolved, floor, marks, clock, _count(fields.get("gone_ts", 0), "gone_ts"))
@@ -118,12 +119,12 @@ def require_advance(start: BinlogOffset, end: BinlogOffset) -> None:
     """Refuse a batch that would go backwards.
 
     Raises:
-        ConfigError: ``end`` is of another delivery or floor, or behind ``start`` in any of its parts.
+        ConfigError: ``end`` has another delivery or floor, or any part of it is behind ``start``.
     """
     if start.delivery != end.delivery:
         raise ConfigError(
             f"the checkpoint was made with delivery {start.delivery}, this query uses {end.delivery}: "
-            f"set delivery={start.delivery}, or delete Spark's checkpoint directory (the target knows where to resume)"
+            f"set delivery={start.delivery}, or delete Spark's checkpoint directory (the stream then resumes from the target's checkpoint)"
         )
     if not start.initial and start.floor != end.floor:
         raise _refused(f"its floor moved from {start.floor} to {end.floor}")
@@ -140,7 +141,7 @@ def require_advance(start: BinlogOffset, end: BinlogOffset) -> None:
 
 def _mark(pump: object, value: object) -> PumpMark:
     if not isinstance(pump, str) or not pump:
-        raise _refused(f"{pump!r} is no Pump id")
+        raise _refused(f"{pump!r} is not a Pump id")
     fields = _object(value, f"the mark of Pump {pump}")
     if not {"offset", "suffix"} <= set(fields) <= {"offset", "suffix", "since", "seen_ts"}:
         raise _refused(f"the mark of Pump {pump} has the fields {sorted(map(str, fields))}")
@@ -175,10 +176,10 @@ def _refused(why: str) -> ConfigError:
     )
 
 
-def seen_of(offset: BinlogOffset, pump: str) -> Seen | None:
-    """What the stream at ``offset`` has seen of a Pump's log; None when that is nothing."""
+def seen_of(offset: BinlogOffset, pump: str) -> LogFingerprint | None:
+    """What the stream at ``offset`` has read of a Pump's log; None if nothing."""
     mark = offset.pumps.get(pump)
     if mark is None:
         return None
-    seen = Seen(mark.position if offset.delivery is Delivery.RAW else ANYWHERE, mark.seen_ts)
-    return seen if seen != Seen(ANYWHERE) else None
+    seen = LogFingerprint(mark.position if offset.delivery is Delivery.RAW else ANYWHERE, mark.seen_ts)
+    return seen if seen != LogFingerprint(ANYWHERE) else None

@@ -1,7 +1,7 @@
 """``SourceConfig`` as options of ``format("tidb_binlog")``, and back. Pure.
 
-Promises: ``source_of(options_of(c)) == c``; names are matched as Spark does, without regard to case; an option that is not
-ours or has no sense is a ``ConfigError`` naming it.
+Promises: ``source_of(options_of(c)) == c``; names are case-insensitive, as in Spark; an unknown option or an
+invalid value raises a ``ConfigError`` that names it.
 """
 
 from collections.abc import Mapping
@@ -29,19 +29,19 @@ class StreamOptions:
     """Options that only the Spark source has."""
 
     stop_file: str = ""
-    """When this file exists the stream takes no further batch; empty = no such file."""
+    """While this file exists the stream starts no further batch; empty = no such file."""
     patience: float = 60.0
-    """Seconds that a stream which begins, and its registry, wait for an answer. Option ``pumpPatience``."""
+    """Seconds to wait for an answer of the Pumps when the stream starts, and of the registry. Option ``pumpPatience``."""
     read_patience: float = 86_400.0
-    """Seconds that a read in a batch waits for its Pump before it fails: the stream can do nothing else, and goes on when it is back. Option ``readPatience``."""
+    """Seconds that a read in a batch waits for its Pump before it fails; it continues when the Pump is back. Option ``readPatience``."""
     packed: bool = False
-    """Rows are ``stages.PACKED`` instead of ``stages.RAW``: what the Drainer's own stream reads."""
+    """Rows are ``stages.PACKED`` instead of ``stages.RAW``, as the Drainer's own stream reads them."""
     orphan_ask_after: float = 1.0
-    """``PairConfig.orphan_ask_after``: so far beyond R every Pump may be read, whatever waits, or no orphan would come of age. Seconds."""
+    """``PairConfig.orphan_ask_after``, seconds: every Pump may be read this far beyond R, so that orphans become old enough."""
 
 
 def options_of(config: SourceConfig, extra: StreamOptions | None = None) -> dict[str, str]:
-    """The options that stand for ``config``."""
+    """The options that represent ``config``."""
     extra = extra or StreamOptions()
     options = {name: _text(getattr(config, attribute)) for name, attribute in _CONFIG_NAMES.items()}
     own = {
@@ -58,7 +58,7 @@ def source_of(options: Mapping[str, str]) -> SourceConfig:
     """The settings in ``options``.
 
     Raises:
-        ConfigError: an option is unknown, missing or has no sense.
+        ConfigError: an option is unknown, missing or invalid.
     """
     given = {name.lower(): value for name, value in options.items()}
     known = {name.lower() for name in (*_CONFIG_NAMES, "stopFile", "pumpPatience", "readPatience", "packed", "orphanAskAfter", "path")}
@@ -80,7 +80,7 @@ def source_of(options: Mapping[str, str]) -> SourceConfig:
 
 
 def stream_options_of(options: Mapping[str, str]) -> StreamOptions:
-    """The options of the Spark source alone."""
+    """The options that only the Spark source has."""
     given = {name.lower(): value for name, value in options.items()}
     return StreamOptions(
         given.get("stopfile", ""),

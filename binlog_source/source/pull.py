@@ -1,14 +1,15 @@
 """Calls to a Pump: one open pull (``Pull``), and bounded reads that survive a Pump's restart. gRPC shell.
 
-A damaged place of a Pump's log (``damage.py``) is handed to ``on_damage``, which raises, or returns: then reading goes on behind it.
-A log that is another than the one that the batch was planned with (``seen.py``) is handed to ``on_replaced``, which raises, or returns: then a
-raw read ends, for its positions mean nothing in that log, and a sorted one goes on.
+A damaged place of a Pump's log (``damage.py``) is passed to ``on_damage``, which raises, or returns: then reading continues after it. A log
+that is not the one that the batch was planned with (``fingerprint.py``) is passed to ``on_replaced``, which raises, or returns: then a raw
+read ends, because its positions are meaningless in that log, and a sorted one continues.
 
-Promises of ``read_raw`` and ``read_sorted``: for one (start, end) they yield the same records each time; after a broken
-connection they go on where they were, at whatever address ``find`` says then; they give up with ``PumpUnavailable`` when
-nothing has arrived for ``patience`` seconds. A host that vanished without a word leaves a connection that looks open: who hears nothing in time
-takes a new one (``renew``). No HTTP/2 PINGs: a real Pump's server takes them for an attack when they come oftener than every five minutes. Records out of order are a ``ProtocolViolation``; of a span that the Pump has
-collected the caller is told. Each error names Pump and ts. Channels are kept for the life of the process.
+Promises of ``read_raw`` and ``read_sorted``: for one (start, end) they yield the same records each time. After a broken connection they
+continue where they were, at the address that ``find`` then returns. They fail with ``PumpUnavailable`` when nothing has arrived for
+``patience`` seconds. The connection to a host that crashed or was cut off still looks open, so a call that times out makes the next one
+use a new connection (``renew``). HTTP/2 PINGs are not used: a real Pump's server treats them as an attack if they come more often than
+every five minutes. Records out of order are a ``ProtocolViolation``; ``on_purged`` reports a span that the Pump has collected. Each error
+names Pump and ts. Channels are kept for the life of the process.
 """
 
 import contextlib
@@ -25,9 +26,9 @@ from binlog_source.source.framing import Records, parse
 from binlog_source.source.gc_bound import gc_ts_of, is_recent
 from binlog_source.source.read_notes import ReadNote
 from binlog_source.wire.damage import KNOWN_KEY, REMEDY, Damage, damage_in, first_readable, silent_text
+from binlog_source.wire.fingerprint import END_KEY, NO, SEEN_KEY, LogFingerprint, refuse_replaced, replaced_text
 from binlog_source.wire.position import Position
 from binlog_source.wire.reason import reason
-from binlog_source.wire.seen import END_KEY, NO, SEEN_KEY, Seen, refuse_replaced, replaced_text
 from schemas.errors import ConfigError, DamagedLog, ProtocolViolation, PumpUnavailable
 from schemas.events import Delivery, as_time
 from schemas.pieces import PIECE_BYTES
@@ -47,10 +48,10 @@ _ATTEMPT_SECONDS = 30.0
 _FAR_FUTURE = (1 << 62) - 1
 _FIRST_PAUSE, _LAST_PAUSE = 0.05, 1.0
 _NOTED_SECONDS = 3.0
-"""A read that waits longer than that is told of."""
+"""A read that waits longer than this is reported."""
 _OLDEST = Position(0, 0)
 BARE_ENDS = 8
-"""A real Pump that ends so many pulls in a row, with OK and nothing in them, cannot read its next record; one that stops does so once."""
+"""A real Pump that ends this many pulls in a row with OK and no message cannot read its next record; one that shuts down does so once."""
 _PROBE_SECONDS = 5.0
 
 _channels: dict[str, grpc.Channel] = {}
@@ -59,7 +60,7 @@ _channels_lock = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One Pump to call: id, ``host:port``, and the cluster id it checks. Picklable."""
+    """One Pump to call: id, ``host:port``, and the cluster id that it checks. Picklable."""
 
     pump: str
     address: str
@@ -67,43 +68,43 @@ class Endpoint:
 
 
 Find: TypeAlias = Callable[[Endpoint], Endpoint]
-"""Where a Pump is now: it may have come back at another address."""
+"""Returns where a Pump is now: it may have restarted at another address."""
 
 
 def stays(endpoint: Endpoint) -> Endpoint:
-    """Where a Pump is that never moves."""
+    """``Find`` for a Pump whose address never changes."""
     return endpoint
 
 
 @dataclass(frozen=True, slots=True)
-class Greeting:
-    """A Pump's initial metadata. ``delivery`` is empty for a real Pump, which knows none of this."""
+class PullMetadata:
+    """A Pump's initial metadata. ``delivery`` is empty for a real Pump, which sends none of this."""
 
     delivery: str
     gc_ts: int
     pump: str
     """Its node id."""
     seen: str = ""
-    """Whether what the reader has seen is in its log, ``yes`` or ``no``; empty: it was not asked, or does not know."""
+    """Whether its log contains what the reader has seen, ``yes`` or ``no``; empty: it was not asked, or does not support this."""
     end: Position | None = None
     """Where its log ends."""
 
     def require(self, endpoint: Endpoint) -> None:
-        """Refuse what another Pump says: addresses are given away again, and its promises are not those of the Pump that is asked for.
+        """Refuse the answer of another Pump: addresses are reused, and its promises do not hold for the Pump that was called.
 
         Raises:
-            PumpUnavailable: another Pump answers there. One known by its address alone may have any id.
+            PumpUnavailable: another Pump answers there. A Pump known only by its address may have any id.
         """
         if self.pump not in ("", endpoint.pump) and endpoint.pump != endpoint.address:
-            raise PumpUnavailable(f"at {endpoint.address} answers Pump {self.pump}, not {endpoint.pump}")
+            raise PumpUnavailable(f"{endpoint.address} is the address of Pump {self.pump}, not {endpoint.pump}")
 
 
 OnDamage: TypeAlias = Callable[[Damage, str], None]
-"""Hears of a damaged place, and its words. To raise is to end the read, to return is to go on behind it."""
+"""Called with a damaged place and the message about it. It raises to end the read, or returns to continue after the place."""
 
 
 def refuse_damage(damage: Damage, text: str) -> None:
-    """Lose nothing.
+    """The ``OnDamage`` that accepts no loss.
 
     Raises:
         DamagedLog: always.
@@ -112,7 +113,7 @@ def refuse_damage(damage: Damage, text: str) -> None:
 
 
 OnReplaced: TypeAlias = Callable[[str], None]
-"""Hears that a Pump's log is another, in words. To raise is to end the read, to return is to go on with what there is."""
+"""Called with a message when a Pump's log was replaced. It raises to end the read, or returns to continue with what there is."""
 
 
 class Pull:
@@ -125,9 +126,9 @@ class Pull:
         start: Position,
         timeout: float | None = None,
         known: Collection[str] = (),
-        seen: Seen | None = None,
+        seen: LogFingerprint | None = None,
     ) -> None:
-        """``known``: the damaged places that the reader knows of. ``seen``: what it has read."""
+        """``known``: the damaged places already recorded. ``seen``: what was read of the log."""
         self._endpoint = endpoint
         request = pump_pb2.PullBinlogReq(clusterID=endpoint.cluster_id)
         request.startFrom.suffix, request.startFrom.offset = start.suffix, start.offset
@@ -141,19 +142,19 @@ class Pull:
             request, timeout=timeout, metadata=((DELIVERY_KEY, delivery), (BATCH_KEY, "1"), (PIECE_KEY, str(PIECE_BYTES)), *told)
         )
 
-    def greeting(self) -> Greeting:
-        """What the Pump says of itself before its first message.
+    def greeting(self) -> PullMetadata:
+        """The Pump's initial metadata.
 
         Raises:
-            grpc.RpcError: the call failed before the Pump said anything.
-            PumpUnavailable: it is another Pump.
+            grpc.RpcError: the call failed before the Pump answered.
+            PumpUnavailable: another Pump answered.
         """
         metadata = {key: str(value) for key, value in self._call.initial_metadata() or ()}
         if DELIVERY_KEY not in metadata and self._call.done() and self._call.code() is not grpc.StatusCode.OK:
             raise self._call
         gc_ts = int(metadata.get(GC_KEY, "0") or 0)
         end = _position_in(metadata.get(END_KEY, ""))
-        greeting = Greeting(metadata.get(DELIVERY_KEY, ""), gc_ts, metadata.get(PUMP_KEY, ""), metadata.get(SEEN_KEY, ""), end)
+        greeting = PullMetadata(metadata.get(DELIVERY_KEY, ""), gc_ts, metadata.get(PUMP_KEY, ""), metadata.get(SEEN_KEY, ""), end)
         greeting.require(self._endpoint)
         return greeting
 
@@ -179,16 +180,16 @@ def channel(address: str) -> grpc.Channel:
 
 
 def renew(address: str) -> None:
-    """Have the next call to ``address`` take a new connection. Calls under way keep theirs."""
+    """Make the next call to ``address`` use a new connection. Calls in progress keep theirs."""
     with _channels_lock:
         _channels.pop(address, None)
 
 
 def write(endpoint: Endpoint, payload: bytes, timeout: float = 5.0) -> None:
-    """Store one binlog in the Pump's log.
+    """Write one binlog to the Pump's log.
 
     Raises:
-        PumpUnavailable: the Pump did not take it.
+        PumpUnavailable: the Pump did not accept it.
     """
     stub = channel(endpoint.address).unary_unary(
         "/binlog.Pump/WriteBinlog",
@@ -199,13 +200,13 @@ def write(endpoint: Endpoint, payload: bytes, timeout: float = 5.0) -> None:
         answer = stub(pump_pb2.WriteBinlogReq(clusterID=endpoint.cluster_id, payload=payload), timeout=timeout)
     except grpc.RpcError as error:
         _renew_if_late(error, endpoint)
-        raise PumpUnavailable(f"Pump {endpoint.pump} at {endpoint.address} takes no binlog: {reason(error)}") from error
+        raise PumpUnavailable(f"Pump {endpoint.pump} at {endpoint.address} did not accept a binlog: {reason(error)}") from error
     if answer.errmsg:
         raise PumpUnavailable(f"Pump {endpoint.pump} at {endpoint.address} refused a binlog: {answer.errmsg}")
 
 
 def offers_raw(endpoint: Endpoint, patience: float) -> bool:
-    """Whether the Pump is one of ours, which offer tip and raw delivery. A real one sends its metadata with its first message, so silence means no.
+    """Whether the Pump is ours and so offers tip and raw delivery. A real one sends metadata only with a message: a timeout means no.
 
     Raises:
         PumpUnavailable: it cannot be reached within ``patience`` seconds.
@@ -222,7 +223,7 @@ def offers_raw(endpoint: Endpoint, patience: float) -> bool:
         if failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
             return False
         if time.monotonic() >= deadline:
-            raise PumpUnavailable(f"Pump {endpoint.pump} at {endpoint.address} cannot be asked for its delivery: {reason(failure)}")
+            raise PumpUnavailable(f"Pump {endpoint.pump} at {endpoint.address} did not report its delivery: {reason(failure)}")
         time.sleep(_LAST_PAUSE)
 
 
@@ -235,16 +236,16 @@ def read_raw(
     on_purged: Callable[[int], None],
     find: Find = stays,
     on_damage: OnDamage = refuse_damage,
-    seen: Seen | None = None,
+    seen: LogFingerprint | None = None,
     on_replaced: OnReplaced = refuse_replaced,
     note: ReadNote | None = None,
 ) -> Iterator[Records]:
     """The records of the log from ``begin`` (inclusive) to ``end``, in log order, in runs.
 
     ``on_purged`` is called with the Pump's gc ts when binlogs above ``wanted_ts`` may be gone; if it returns, reading begins
-    at the oldest record kept. ``seen``: what the log must hold, or it is another one.
+    at the oldest record kept. ``seen``: what the log must contain; otherwise it was replaced.
     """
-    reached, lost, half = begin, False, _Half()
+    reached, lost, half = begin, False, _PartialBinlog()
     known: set[str] = set()
 
     def go_on(damage: Damage, text: str) -> None:
@@ -291,18 +292,18 @@ def read_sorted(
     on_purged: Callable[[int], None],
     find: Find = stays,
     on_damage: OnDamage = refuse_damage,
-    seen: Seen | None = None,
+    seen: LogFingerprint | None = None,
     on_replaced: OnReplaced = refuse_replaced,
     note: ReadNote | None = None,
 ) -> Iterator[Records]:
-    """The messages with ``commit_ts`` in (after_ts, upto_ts], ascending, in runs; fakes among them."""
+    """The messages with ``commit_ts`` in (after_ts, upto_ts], ascending, in runs, including fakes."""
     if after_ts < upto_ts:
         read = _SortedRead(after_ts, upto_ts, on_purged, on_damage, seen, on_replaced)
         yield from _patiently(read.attempt, endpoint, read.mark, after_ts, patience, lambda: read.done, find, read.go_on, note)
 
 
 class _SortedRead:
-    """Where a read of (after_ts, upto_ts] is, over all connections that it takes."""
+    """The progress of a read of (after_ts, upto_ts] across connections."""
 
     def __init__(
         self,
@@ -310,14 +311,14 @@ class _SortedRead:
         upto_ts: int,
         on_purged: Callable[[int], None],
         on_damage: OnDamage,
-        seen: Seen | None,
+        seen: LogFingerprint | None,
         on_replaced: OnReplaced,
     ) -> None:
         self._after_ts, self._upto_ts = after_ts, upto_ts
         self._on_purged, self._on_damage, self._on_replaced = on_purged, on_damage, on_replaced
         self._seen = seen
         self._reached = after_ts
-        self._half = _Half()
+        self._half = _PartialBinlog()
         self._known: set[str] = set()
         self._bare_ends = 0
         self._told = False
@@ -325,11 +326,11 @@ class _SortedRead:
         """Whether everything was delivered."""
 
     def mark(self) -> tuple[object, object]:
-        """What moves with every message."""
+        """What changes with every message."""
         return self._reached, self._half.had
 
     def go_on(self, damage: Damage, text: str) -> None:
-        """A damaged place was met."""
+        """Continue after a damaged place."""
         self._on_damage(damage, text)
         self._known.add(damage.place)
         if damage.exact:
@@ -337,14 +338,14 @@ class _SortedRead:
             self.done = self._reached >= self._upto_ts
 
     def attempt(self, endpoint: Endpoint) -> Iterator[Records]:
-        """One connection."""
+        """The records that one connection delivers."""
         again = self._half.had
         with _opened(endpoint, Delivery.SORTED, Position(0, self._reached), self._known, self._seen) as pull:
             self._require_same(endpoint, pull)
-            greeting: Greeting | None = None
+            greeting: PullMetadata | None = None
             for data in pull:
                 if greeting is None:
-                    # not before: a real Pump greets with its first message
+                    # not earlier: a real Pump sends its metadata with its first message
                     greeting = pull.greeting()
                     if greeting.delivery or self._reached == self._after_ts:
                         self._require_kept(endpoint, greeting)
@@ -364,7 +365,7 @@ class _SortedRead:
                     yield records.cut(0, count)
                 if self._reached >= self._upto_ts or count < len(records):
                     if not greeting.delivery:
-                        # GC does not wait for who reads
+                        # GC may have overtaken the read
                         self._require_kept(endpoint, greeting)
                     self.done = True
                     return
@@ -372,7 +373,7 @@ class _SortedRead:
                 self._ended_bare(endpoint)
 
     def _require_same(self, endpoint: Endpoint, pull: Pull) -> None:
-        """Tell once when the log is another one; a Pump that can say so does it before its first message."""
+        """Report once that the log was replaced; a Pump that supports this says so before its first message."""
         if self._seen is None:
             return
         greeting = pull.greeting()
@@ -380,8 +381,8 @@ class _SortedRead:
             self._on_replaced(replaced_text(endpoint.pump, self._seen, greeting.end))
             self._seen = None
 
-    def _require_kept(self, endpoint: Endpoint, greeting: Greeting) -> None:
-        """Tell once when what is wanted may be gone. Our Pump says it at each connection, and ends a pull that GC overtakes; a real one is asked."""
+    def _require_kept(self, endpoint: Endpoint, greeting: PullMetadata) -> None:
+        """Report once that needed binlogs may be gone. Our Pump sends its gc ts and ends a pull that GC overtakes; a real one is asked."""
         if self._told:
             return
         if greeting.delivery:
@@ -400,19 +401,19 @@ class _SortedRead:
 
 
 def kept_by_real(endpoint: Endpoint, wanted_ts: int) -> int:
-    """The gc ts of a real Pump, which is not asked when nothing above ``wanted_ts`` can be gone.
+    """The gc ts of a real Pump; 0, without asking it, if nothing above ``wanted_ts`` can be gone.
 
     Raises:
-        PumpUnavailable: it does not say.
+        PumpUnavailable: the Pump does not report it.
     """
     return 0 if not wanted_ts or is_recent(wanted_ts) else gc_ts_of(endpoint.pump, endpoint.address)
 
 
 def silent_damage(endpoint: Endpoint, after_ts: int, upto_ts: int) -> tuple[Damage, str]:
-    """What a real Pump that stands still after ``after_ts`` cannot read, found by trying from which ts on it gives something, and the words for it.
+    """What a real Pump that stops after ``after_ts`` cannot read, found by probing from which ts on it delivers; and the message.
 
     Raises:
-        PumpUnavailable: it ends every pull, from whatever ts on.
+        PumpUnavailable: it ends every pull, whatever ts the pull starts from.
     """
 
     def readable(ts: int) -> bool:
@@ -421,7 +422,7 @@ def silent_damage(endpoint: Endpoint, after_ts: int, upto_ts: int) -> tuple[Dama
             return next(iter(pull), None) is not None
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                # it waits for news, so that it has read all there is
+                # it waits for new binlogs, so it could read everything there is
                 return True
             raise
         finally:
@@ -429,7 +430,7 @@ def silent_damage(endpoint: Endpoint, after_ts: int, upto_ts: int) -> tuple[Dama
 
     lost = first_readable(after_ts, upto_ts, readable)
     if lost is None:
-        raise PumpUnavailable(f"Pump {endpoint.pump} at {endpoint.address} ends every stream at once; its own log says why")
+        raise PumpUnavailable(f"Pump {endpoint.pump} at {endpoint.address} ends every pull without a message; see its own log")
     text = f"{silent_text(endpoint.pump, after_ts)}: the record at ts {lost} ({as_time(lost)}) is lost"
     return Damage(-1, lost, lost, lost - 1, lost), text
 
@@ -445,10 +446,10 @@ def _patiently(
     on_damage: OnDamage,
     note: ReadNote | None,
 ) -> Iterator[Records]:
-    """Repeat ``attempt``, wherever the Pump is, until ``finished``; the patience starts anew whenever ``mark`` has moved."""
+    """Repeat ``attempt``, wherever the Pump is, until ``finished``; the patience starts again whenever ``mark`` has changed."""
     pause, since, before = _FIRST_PAUSE, time.monotonic(), mark()
     while True:
-        failure = "it ended the stream"
+        failure = "the Pump ended the stream"
         try:
             for records in attempt(endpoint):
                 if note is not None:
@@ -470,8 +471,8 @@ def _patiently(
             pause, since, before = _FIRST_PAUSE, time.monotonic(), mark()
         if time.monotonic() - since >= patience:
             raise PumpUnavailable(
-                f"Pump {endpoint.pump} at {endpoint.address} gave nothing for {patience:.0f} s while reading on from {mark()[0]} "
-                f"(wanted: above ts {wanted_ts}, {as_time(wanted_ts)}): {failure}; start it again, the stream goes on from there"
+                f"Pump {endpoint.pump} at {endpoint.address} gave nothing for {patience:.0f} s while reading from {mark()[0]} "
+                f"(wanted: above ts {wanted_ts}, {as_time(wanted_ts)}): {failure}; restart it, and the stream continues from there"
             )
         if note is not None and time.monotonic() - since >= _NOTED_SECONDS:
             note.waits(failure)
@@ -486,10 +487,10 @@ def _renew_if_late(error: grpc.RpcError, endpoint: Endpoint) -> None:
 
 
 def damage_of(error: grpc.RpcError, endpoint: Endpoint) -> Damage | None:
-    """The damaged place at which a Pump ended a pull; None when it ended for another reason.
+    """The damaged place at which a Pump ended a pull; None if it ended for another reason.
 
     Raises:
-        DamagedLog: it says that data is lost, but not where.
+        DamagedLog: the Pump reports lost data, but not where.
     """
     if not isinstance(error, grpc.Call) or error.code() is not grpc.StatusCode.DATA_LOSS:
         return None
@@ -500,7 +501,9 @@ def damage_of(error: grpc.RpcError, endpoint: Endpoint) -> Damage | None:
 
 
 @contextlib.contextmanager
-def _opened(endpoint: Endpoint, delivery: Delivery, start: Position, known: Collection[str], seen: Seen | None = None) -> Iterator[Pull]:
+def _opened(
+    endpoint: Endpoint, delivery: Delivery, start: Position, known: Collection[str], seen: LogFingerprint | None = None
+) -> Iterator[Pull]:
     pull = Pull(endpoint, delivery, start, _ATTEMPT_SECONDS, known, seen)
     try:
         yield pull
@@ -508,21 +511,21 @@ def _opened(endpoint: Endpoint, delivery: Delivery, start: Position, known: Coll
         pull.cancel()
 
 
-class _Half:
-    """How much of a huge binlog was handed on when its Pump's stream broke: the Pump then delivers it from its first piece again."""
+class _PartialBinlog:
+    """How much of a huge binlog was passed on when the stream broke: the Pump then delivers it again from its first piece."""
 
     def __init__(self) -> None:
         self.had: tuple[int, int] | None = None
-        """(start_ts, first_seq) of the last piece, while others of its binlog are still to come."""
+        """(start_ts, first_seq) of the last piece, while more pieces of its binlog are to come."""
 
     def note(self, records: Records, count: int) -> None:
-        """The first ``count`` of ``records`` are handed on."""
+        """Note that the first ``count`` of ``records`` are passed on."""
         last = count - 1
         self.had = (int(records.start_ts[last]), int(records.first_seqs[last])) if records.more[last] else None
 
 
 def _without(records: Records, had: tuple[int, int] | None) -> tuple[Records, tuple[int, int] | None]:
-    """``records`` without the pieces up to ``had`` at their beginning, and what is still to be left out of those that follow."""
+    """``records`` without the leading pieces up to ``had``, and what is still to be skipped in those that follow."""
     if had is None or not len(records):
         return records, had
     known = records.more & (records.start_ts == had[0]) & (records.first_seqs <= had[1])
@@ -531,10 +534,10 @@ def _without(records: Records, had: tuple[int, int] | None) -> tuple[Records, tu
 
 
 def _until(records: Records, reached: Position, end: Position, endpoint: Endpoint, wanted_ts: int) -> tuple[int, Position]:
-    """How many of ``records`` end at or before ``end``, and the position behind them; their positions must ascend from ``reached``."""
+    """How many of ``records`` end at or before ``end``, and the position after them; their positions must ascend from ``reached``."""
     if not len(records):
         return 0, reached
-    # A piece with others behind it lies where the record before its binlog ended.
+    # A piece that others follow gets the position at which the record before its binlog ended.
     ends = np.maximum.accumulate(np.where(records.more, 0, np.arange(1, len(records) + 1)))
     suffixes = np.concatenate(([reached.suffix], records.suffixes))[ends]
     offsets = np.concatenate(([reached.offset], records.offsets))[ends]
@@ -565,7 +568,7 @@ def _require_ascending(records: Records, reached: int, endpoint: Endpoint) -> No
         )
 
 
-def _require_raw(endpoint: Endpoint, greeting: Greeting) -> None:
+def _require_raw(endpoint: Endpoint, greeting: PullMetadata) -> None:
     if greeting.delivery != Delivery.RAW:
         raise ConfigError(
             f"Pump {endpoint.pump} at {endpoint.address} offers no raw delivery, which this checkpoint was made with: "
@@ -574,13 +577,13 @@ def _require_raw(endpoint: Endpoint, greeting: Greeting) -> None:
 
 
 def purged(gc_ts: int, wanted_ts: int) -> bool:
-    """Whether binlogs above ``wanted_ts`` may be gone; ts 0 asks for whatever there is."""
+    """Whether binlogs above ``wanted_ts`` may be gone; ts 0 requests whatever is left."""
     return 0 < wanted_ts < gc_ts
 
 
 def purge_text(pump: str, gc_ts: int, wanted_ts: int) -> str:
-    """The words for a span that the Pump has collected."""
+    """The message about a span that the Pump has collected."""
     return (
-        f"Pump {pump} has collected binlogs that are still wanted: wanted above ts {wanted_ts} ({as_time(wanted_ts)}), "
+        f"Pump {pump} has collected binlogs that are still needed: wanted above ts {wanted_ts} ({as_time(wanted_ts)}), "
         f"oldest kept {gc_ts} ({as_time(gc_ts)})"
     )

@@ -1,6 +1,7 @@
-"""A read that waits for its Pump says so, for the job's progress: in a file beside the stop file, which the processes of one machine share. Shell.
+"""Notes for the job's progress about reads that wait for their Pump: files beside the stop file, shared by a machine's processes. Shell.
 
-Promises: a note is there while a read waits, and gone when it goes on; what cannot be written, on another machine or when the job has gone, is not.
+Promises: a note exists while a read waits and is removed when the read continues. One that cannot be written, on another machine or
+after the job has ended, is skipped.
 """
 
 import contextlib
@@ -12,7 +13,7 @@ from urllib.parse import quote
 
 _PREFIX = "waits-"
 _AGAIN_SECONDS = 60.0
-"""The log is told again so often."""
+"""Interval at which the warning is logged again."""
 
 _log = logging.getLogger(__name__)
 
@@ -21,25 +22,25 @@ class ReadNote:
     """What one partition's read waits for."""
 
     def __init__(self, stop_file: str, pump: str) -> None:
-        """``stop_file`` empty: only the log is told."""
+        """``stop_file`` empty: only a warning is logged."""
         self._path = Path(stop_file).with_name(_PREFIX + quote(pump, safe="")) if stop_file else None
         self._pump = pump
         self._since = self._told_at = 0.0
 
     def waits(self, why: str) -> None:
-        """Nothing comes, and why; called again and again meanwhile."""
+        """Note that nothing arrives, and why; called repeatedly while it lasts."""
         now = time.time()
         if self._since and now - self._told_at < _AGAIN_SECONDS:
             return
         self._since, self._told_at = self._since or now, now
         text = f"read: Pump {self._pump} since {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(self._since))}: {why}"
-        _log.warning("%s; the stream goes on when it is back", text)
+        _log.warning("%s; the stream continues when the Pump is back", text)
         if self._path is not None:
             with contextlib.suppress(OSError):
                 self._path.write_text(text, "utf-8")
 
     def over(self) -> None:
-        """It goes on, or has ended."""
+        """Remove the note: the read continues, or has ended."""
         if not self._since:
             return
         self._since = 0.0
@@ -50,7 +51,7 @@ class ReadNote:
 
 @contextlib.contextmanager
 def noted(stop_file: str, pump: str) -> Iterator[ReadNote]:
-    """A note for the time of a read."""
+    """A note for the duration of a read."""
     note = ReadNote(stop_file, pump)
     try:
         yield note

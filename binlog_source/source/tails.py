@@ -1,15 +1,16 @@
-"""What the driver knows of each Pump without reading payload: one background ``tip`` stream per Pump.
+"""What the driver knows about each Pump's log without reading payload: one background ``tip`` stream per Pump.
 
 ``Tails`` lives in the driver-side worker. Threads fill it; ``latestOffset`` waits on its condition and reads ``views``.
-A real Pump knows no tip and answers sorted; then its tail reads commit_ts and length only, and knows no positions.
+A real Pump does not support tip and answers sorted; its tail then uses commit_ts and length only, and has no positions.
 
-Promises: a Pump that cannot be reached is tried for ever and holds R (``unreachable`` says so); one that says nothing for ``SILENT_SECONDS`` is asked
-again over a new connection, for its host may have vanished without a word (every Pump writes a fake after some seconds without a write); a Pump that breaks the protocol, or whose
-log is another one than was read (``seen.py``), leaves a ``fault`` that ``views`` raises. With ``fail_on_data_loss`` off the tail of another log
-begins anew at R, and its view says so (``TailView.anew``). Memory is some hundred bytes per step; small steps nobody has used yet are joined, and when a
-Pump has thousands of them, because another one holds R for hours, joined ever more coarsely, so that memory and planning do not grow with the log.
-A joined step is as valid as those that it was made of: it ends where the last of them does, with what is promised there, and has the bytes of all.
-Steps that are read stay known until R has passed what they hold; after a restart the tip, which begins there, tells them again.
+Promises: a Pump that cannot be reached is retried forever and holds R back (``unreachable`` lists it). One that sends nothing for
+``SILENT_SECONDS`` is asked again over a new connection: its host may have crashed, because a Pump writes a fake after some seconds without
+a write. A Pump that breaks the protocol, or whose log is not the one that was read (``fingerprint.py``), leaves a ``fault`` that ``views``
+raises. With ``fail_on_data_loss`` off the tail of a replaced log starts again at R, and its view says so (``TailView.anew``). Memory is
+some hundred bytes per step; small steps not used yet are joined, and when a Pump has thousands of them, because another one holds R back
+for hours, they are joined ever more coarsely, so that memory and planning time do not grow with the log. A joined step is as valid as its
+parts: it ends where the last of them ends, with the promises there, and has the bytes of all. Steps that are read are kept until R has
+passed what they hold; after a restart the tip starts at R and delivers them again.
 """
 
 import logging
@@ -21,7 +22,7 @@ from dataclasses import replace
 
 import grpc
 
-from binlog_source.source.admission import Step, TailView
+from binlog_source.source.admission import LogStep, TailView
 from binlog_source.source.framing import Records, parse
 from binlog_source.source.offset import BinlogOffset, PumpMark, seen_of
 from binlog_source.source.pull import (
@@ -37,30 +38,30 @@ from binlog_source.source.pull import (
     renew,
     silent_damage,
 )
+from binlog_source.wire.fingerprint import ANYWHERE, NO, LogFingerprint, refuse_replaced, replaced_text
 from binlog_source.wire.position import Position
 from binlog_source.wire.reason import reason
-from binlog_source.wire.seen import ANYWHERE, NO, Seen, refuse_replaced, replaced_text
 from schemas.errors import BinlogPurged, ConfigError, ProtocolViolation, PumpUnavailable, ReplicationError
 from schemas.events import Delivery
 from schemas.proto import binlog_pb2
 
 _JOIN_BELOW = 64 * 1024
 _MOST_STEPS = 4096
-"""From so many on steps are joined more coarsely, up to the size that batches are cut well at."""
+"""From this many steps on they are joined more coarsely, up to the size at which batches can still be cut well."""
 _MOST_AT_ALL = 16 * _MOST_STEPS
-"""From so many on they are joined whatever their size."""
+"""From this many on they are joined regardless of their size."""
 _FIRST_PAUSE, _LAST_PAUSE = 0.1, 2.0
 _NOWHERE = Position(0, 0)
 _MUTE_ENDS = 2
 SILENT_SECONDS = 30.0
-"""Well above any interval of fakes."""
+"""Well above the interval at which any Pump writes fakes."""
 _FAR_FUTURE = (1 << 62) - 1
 
 _log = logging.getLogger(__name__)
 
 
 class Tail:
-    """One Pump's tail: a thread, and the steps it has learnt past what the stream has taken."""
+    """One Pump's tail: a thread, and the steps it has received past what the stream has read."""
 
     def __init__(
         self,
@@ -69,9 +70,9 @@ class Tail:
         changed: threading.Condition,
         fail_on_data_loss: bool,
         join_below: int,
-        seen: Seen | None = None,
+        seen: LogFingerprint | None = None,
     ) -> None:
-        """``from_ts``: R; ``join_below``: up to this size steps may be joined; ``seen``: what the stream has read of the log."""
+        """``from_ts``: R; ``join_below``: steps may be joined up to this size, in bytes; ``seen``: what the stream has read of the log."""
         self.endpoint = endpoint
         self.fault: ReplicationError | None = None
         self.trouble = "not reached yet"
@@ -85,7 +86,7 @@ class Tail:
         self._base: Position | None = None
         self._end = _NOWHERE
         self._promised = from_ts
-        self._taken = Step(_NOWHERE, 0, from_ts, 0)
+        self._taken = LogStep(_NOWHERE, 0, from_ts, 0)
         self._stopped = False
         self._pull: Pull | None = None
         self._listens_since = time.monotonic()
@@ -103,27 +104,27 @@ class Tail:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread soon; does not wait."""
+        """Make the thread end soon; does not wait for it."""
         self._stopped = True
         pull = self._pull
         if pull is not None:
             pull.cancel()
 
     def watch(self) -> None:
-        """Give up on a connection that has been silent for long. Called often."""
+        """Cancel a stream without a message for ``SILENT_SECONDS``. To be called often."""
         pull = self._pull
         if pull is not None and not self._silent and time.monotonic() - self._listens_since >= SILENT_SECONDS:
             self._silent = True
             pull.cancel()
 
     def silence(self) -> str:
-        """What is the matter, and since when nothing is heard; empty: nothing."""
+        """Why the stream does not work, and the time of the last message; empty: it works."""
         if not self.trouble or not self._heard_at:
             return self.trouble
-        return f"{self.trouble}; last heard at {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(self._heard_at))} UTC"
+        return f"{self.trouble}; last message at {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(self._heard_at))} UTC"
 
     def view(self, start: BinlogOffset) -> TailView | None:
-        """The steps past ``start``; None while the Pump has not told its log up to there. Call with the condition held."""
+        """The steps past ``start``; None while the Pump has not reported its log up to there. Call with the condition held."""
         mark = start.pumps.get(self.endpoint.pump)
         self._resolved = start.resolved_ts
         self._leave(mark)
@@ -142,7 +143,7 @@ class Tail:
             return TailView(self._base, promise, tuple(self._steps), mark is None, anew=anew, seen_ts=seen_ts, tells=self._tells)
         origin = self._base if mark is None or anew else mark.position
         if self._end < origin:
-            # A new tail tells the log from R on: how much of it waits is known when it has come to where the stream is.
+            # A new tail receives the log from R on: the pending bytes are known once it has reached the position of the stream.
             return None
         self._take(origin)
         self._release(start.resolved_ts)
@@ -151,26 +152,26 @@ class Tail:
         return TailView(origin, promise, tuple(self._steps), mark is None, taken.max_ts, tuple(self._waiting), anew, seen_ts, self._tells)
 
     def _leave(self, mark: PumpMark | None) -> None:
-        """The mark of the log that is no more holds until the stream has another one."""
+        """Treat the log as replaced until the stream's mark is no longer that of the former log."""
         if not self._anew or mark is None:
             return
         self._left = self._left or mark
         self._anew = mark == self._left
 
     def _pass_over(self, resolved_ts: int) -> None:
-        """Sorted: the steps up to R are done with."""
+        """Sorted: drop the steps up to R."""
         while self._steps and self._steps[0].sorted_promise <= resolved_ts:
             self._taken = self._steps.popleft()
             self._passed_ts = self._taken.sorted_promise if self._tells else 0
 
     def _take(self, origin: Position) -> None:
-        """Raw: the steps up to ``origin`` are read."""
+        """Raw: move the steps up to ``origin``, which are read, to those that wait."""
         while self._steps and self._steps[0].position <= origin:
             step = self._steps.popleft()
             self._taken = replace(step, raw_promise=max(step.raw_promise, self._taken.raw_promise), size=0)
             self._waiting.add(step)
         if self._steps and self._taken.position < origin:
-            # A tip that began anew cuts the log elsewhere: of the step that the stream stopped in, part is read.
+            # A restarted tip cuts the log elsewhere: part of the step that the stream stopped in is read.
             first = self._steps.popleft()
             size = min(_between(self._taken.position, origin), first.size)
             self._waiting.add(replace(first, position=origin, size=size))
@@ -178,7 +179,7 @@ class Tail:
             self._taken = replace(self._taken, position=origin)
 
     def _release(self, resolved_ts: int) -> None:
-        """Raw: forget what was read and holds nothing above R, and no Prewrite that waits for its outcome (the sorted promise tells)."""
+        """Raw: drop what was read and holds nothing above R and no Prewrite without an outcome (by the sorted promise)."""
         waiting = self._waiting
         while waiting and waiting[0].max_ts <= resolved_ts and waiting[0].max_ts < self._taken.sorted_promise:
             waiting.popleft()
@@ -200,10 +201,10 @@ class Tail:
                 time.sleep(pause)
 
     def _follow(self) -> str:
-        """One connection: from the newest promise on, until it breaks; why it did."""
+        """One connection: from the newest promise on, until it breaks. Returns why it broke."""
         from_ts, seen = self._promised, self._seen
-        # Of a real Pump the last binlog that it gave is asked for again: as its first one it shows that the log is the same.
-        # When it gives not even that, twice in a row, that record may be what it cannot read, and it is asked for what follows.
+        # A real Pump is asked for its last delivered binlog again: if that comes first, the log is the same.
+        # If twice in a row nothing comes, that record may be the one that it cannot read, and the pull starts after it.
         believed, again = self._knows_tip, seen is not None and not self._knows_tip and self._mute < _MUTE_ENDS
         self._listens_since, self._silent = time.monotonic(), False
         self._pull = pull = Pull(self.endpoint, TIP, Position(0, seen.ts - 1 if seen and again else from_ts), known=self._known, seen=seen)
@@ -219,7 +220,7 @@ class Tail:
                     if seen is not None and pull.greeting().seen == NO:
                         return self._replaced(seen, pull.greeting().end)
                     if seen is not None and not tip and believed:
-                        return "it is a real Pump"
+                        return "it is a real Pump; connecting again"
                     if seen is not None and again and not tip and len(records):
                         first_ts = int(records.commit_ts[0])
                         if first_ts != seen.ts and kept_by_real(self.endpoint, seen.ts) < seen.ts:
@@ -241,22 +242,22 @@ class Tail:
         except grpc.RpcError as error:
             if self._silent:
                 renew(self.endpoint.address)
-                return f"silent for {SILENT_SECONDS:.0f} s; asking again over a new connection"
+                return f"no message for {SILENT_SECONDS:.0f} s; connecting again"
             return self._broken(error)
         finally:
             self._pull = None
             pull.cancel()
-        return "it ended the stream"
+        return "the Pump ended the stream"
 
-    def _replaced(self, seen: Seen, end: Position | None) -> str:
-        """The log is another one: that is the end, or it is read from R on, as that of a Pump that has joined."""
+    def _replaced(self, seen: LogFingerprint, end: Position | None) -> str:
+        """The log was replaced: raise, or read it from R on, like that of a Pump that has just joined."""
         text = replaced_text(self.endpoint.pump, seen, end)
         if self._fail_on_data_loss:
             refuse_replaced(text)
         _log.warning("%s; going on with what it has because failOnDataLoss=false", text)
         with self._changed:
             self._base, self._end, self._promised = None, _NOWHERE, self._resolved
-            self._taken = Step(_NOWHERE, 0, self._resolved, 0)
+            self._taken = LogStep(_NOWHERE, 0, self._resolved, 0)
             self._waiting.clear()
             self._steps.clear()
             self._seen, self._anew, self._left, self._passed_ts = None, True, None, 0
@@ -265,7 +266,7 @@ class Tail:
         return text
 
     def _broken(self, error: grpc.RpcError) -> str:
-        """The stream ended with an error: most pass, that of a damaged log does not."""
+        """Why the stream ended with an error. Most errors are transient; a damaged log raises, or is recorded."""
         damage = damage_of(error, self.endpoint)
         if damage is None:
             return reason(error)
@@ -277,7 +278,7 @@ class Tail:
         return text
 
     def _ended_bare(self, after_ts: int) -> None:
-        """A real Pump ended the pull with nothing in it. When it does so each time, its next record is damaged: the readers of the batch tell of it."""
+        """A real Pump ended the pull without a message. If it always does, its next record is damaged: the batch's readers report it."""
         self._bare_ends += 1
         if self._bare_ends < BARE_ENDS:
             return
@@ -289,9 +290,9 @@ class Tail:
         with self._changed:
             self._base = self._base or _NOWHERE
             self._promised = damage.upto_ts
-            # what lies before the damage is no way to what lies behind it
+            # a pull that starts before the damage would end there again
             self._seen = None
-            self._steps.add(Step(_NOWHERE, 0, damage.upto_ts, 0))
+            self._steps.add(LogStep(_NOWHERE, 0, damage.upto_ts, 0))
             self._changed.notify_all()
 
     def _greeted(self, pull: Pull, from_ts: int) -> bool:
@@ -320,11 +321,11 @@ class Tail:
             elif position > self._end:
                 size = _between(self._end, position)
                 self._end = position
-                self._steps.add(Step(position, raw_promise, sorted_promise, size, max_ts))
-                self._note_seen(Seen(position, max_ts if self._tells else 0))
+                self._steps.add(LogStep(position, raw_promise, sorted_promise, size, max_ts))
+                self._note_seen(LogFingerprint(position, max_ts if self._tells else 0))
             elif position == self._end and not self._steps:
-                # Nothing lies behind the base: the promises there are all there is to learn.
-                self._taken = Step(position, max(raw_promise, self._taken.raw_promise), sorted_promise, 0, max_ts)
+                # The log has nothing after the base; only the promises there are new.
+                self._taken = LogStep(position, max(raw_promise, self._taken.raw_promise), sorted_promise, 0, max_ts)
             self._promised = max(self._promised, sorted_promise)
 
     def _learn_sorted(self, records: Records) -> None:
@@ -337,26 +338,26 @@ class Tail:
                     "sorted delivery promises strictly ascending commit_ts"
                 )
             self._promised = commit_ts
-            self._note_seen(Seen(ANYWHERE, commit_ts))
-            self._steps.add(Step(_NOWHERE, 0, commit_ts, len(payload)))
+            self._note_seen(LogFingerprint(ANYWHERE, commit_ts))
+            self._steps.add(LogStep(_NOWHERE, 0, commit_ts, len(payload)))
 
-    def _note_seen(self, seen: Seen) -> None:
-        """What the Pump has told is what its log must hold when it is asked again; while it tells what was read long ago, that is more."""
+    def _note_seen(self, seen: LogFingerprint) -> None:
+        """Keep the newest position and ts received: the log must contain them at the next connection. Steps received again are older."""
         if self._seen is None or (seen.position >= self._seen.position and seen.ts >= self._seen.ts):
             self._seen = seen
 
 
-class _Steps(deque[Step]):
-    """Steps in log order; small neighbours are joined, for they may come many times a second while R stands still."""
+class _Steps(deque[LogStep]):
+    """Steps in log order. Small neighbours are joined, because many may arrive per second while R stands still."""
 
     def __init__(self, coarsest: int) -> None:
-        """``coarsest``: the size up to which they may be joined, at least while they are not too many."""
+        """``coarsest``: the size up to which they may be joined, unless there are more than ``_MOST_AT_ALL``."""
         super().__init__()
         self._coarsest = coarsest
         self._finest = self._below = min(coarsest, _JOIN_BELOW)
 
-    def add(self, step: Step) -> None:
-        """One more at the end."""
+    def add(self, step: LogStep) -> None:
+        """Append a step."""
         if not self:
             self._below = self._finest
         self._put(step)
@@ -367,7 +368,7 @@ class _Steps(deque[Step]):
             for each in steps:
                 self._put(each)
 
-    def _put(self, step: Step) -> None:
+    def _put(self, step: LogStep) -> None:
         if self and self[-1].size + step.size < self._below:
             last = self.pop()
             step = replace(step, raw_promise=max(last.raw_promise, step.raw_promise), size=last.size + step.size)
@@ -375,27 +376,27 @@ class _Steps(deque[Step]):
 
 
 def _between(begin: Position, end: Position) -> int:
-    """Bytes of log from ``begin`` to ``end``, of which a new file hides those at the end of the old one."""
+    """Bytes of log from ``begin`` to ``end``; if ``end`` is in a newer file, without those at the end of the older one."""
     return end.offset - begin.offset if begin.suffix == end.suffix else end.offset
 
 
 def _max_ts(payload: bytes) -> int:
-    """The ts of the fake in a tip message; 0 when a Pump sends none."""
+    """The ts of the fake in a tip message; 0 if there is none."""
     return int(binlog_pb2.Binlog.FromString(payload).commit_ts) if payload else 0
 
 
 class Tails:
-    """The tails of all Pumps, under one condition that is notified at any news."""
+    """The tails of all Pumps, under one condition that is notified of every change."""
 
     def __init__(self, fail_on_data_loss: bool, join_below: int = _JOIN_BELOW) -> None:
-        """``join_below``: up to this size steps may be joined, a batch is cut between steps; up to 64 KiB they are joined at once, beyond only when they are many."""
+        """``join_below``: steps may be joined up to this size, since batches are cut between steps; above 64 KiB only if many."""
         self.changed = threading.Condition()
         self._fail_on_data_loss = fail_on_data_loss
         self._join_below = join_below
         self._tails: dict[str, Tail] = {}
 
     def follow(self, endpoints: Mapping[str, Endpoint], from_ts: int, start: BinlogOffset | None = None) -> None:
-        """Have exactly the tails of ``endpoints``: new ones start at ``from_ts``, the others end. ``start``: where the stream is."""
+        """Have exactly the tails of ``endpoints``: new ones start at ``from_ts``, others are stopped. ``start``: the stream's offset."""
         for pump in [p for p, tail in self._tails.items() if endpoints.get(p) != tail.endpoint]:
             self._tails.pop(pump).stop()
         for pump, endpoint in endpoints.items():
@@ -407,7 +408,7 @@ class Tails:
         """Every Pump's view past ``start``; None while one has not answered. Call with the condition held.
 
         Raises:
-            ReplicationError: a Pump broke the protocol, or has collected what is wanted.
+            ReplicationError: a Pump broke the protocol, or has lost or collected what is needed.
         """
         for tail in self._tails.values():
             tail.watch()
@@ -418,23 +419,23 @@ class Tails:
         return known if len(known) == len(views) and known else None
 
     def readable(self, start: BinlogOffset) -> dict[str, TailView] | None:
-        """``views``, without the steps of Pumps that cannot be read now: a batch that takes one would wait for its Pump, and so would all others."""
+        """``views``, without the steps of Pumps that cannot be read now: a batch with one would wait for it, and hold up all others."""
         views = self.views(start)
         if views is None:
             return None
         return {pump: replace(view, steps=()) if self._tails[pump].trouble else view for pump, view in views.items()}
 
     def wait(self, accept: Callable[[], bool], seconds: float) -> bool:
-        """Wait until ``accept``, asked with the condition held at any news, or ``seconds`` have passed."""
+        """Wait until ``accept``, evaluated with the condition held at every change, or ``seconds`` have passed; whether it was true."""
         with self.changed:
             return self.changed.wait_for(accept, seconds)
 
     def gc_ts(self) -> int:
-        """The highest ts up to which a Pump had collected when it was reached; 0 for a real one, which does not say."""
+        """The highest ts up to which a Pump had collected when it was first reached; a real one does not report it and counts as 0."""
         return max((tail.gc_ts for tail in self._tails.values()), default=0)
 
     def quiet_for(self) -> float:
-        """Seconds since any Pump said anything."""
+        """Seconds since the last message of any Pump."""
         return time.monotonic() - max((tail.last_news for tail in self._tails.values()), default=0.0)
 
     def unreachable(self) -> dict[str, str]:
@@ -442,7 +443,7 @@ class Tails:
         return {pump: tail.silence() for pump, tail in self._tails.items() if tail.trouble}
 
     def stop(self) -> None:
-        """End all tails."""
+        """Stop all tails."""
         for tail in self._tails.values():
             tail.stop()
         self._tails = {}

@@ -1,1 +1,1 @@
-"""What a Pump and its readers both know of a log: positions, damage, whether it is still the same one."""
+"""What a Pump and its readers share about a log: positions, damage, and whether it is still the same log."""

@@ -1,10 +1,10 @@
-"""A damaged place in a Pump's value log: what is lost there, the words that say so, and how a reader goes on behind it. Pure.
+"""A damaged place in a Pump's value log: what is lost there, the message about it, and how a reader continues after it. Pure.
 
-A Pump ends a pull at such a place with status DATA_LOSS and ``Damage.text``. A reader that must not lose anything passes the text on as its error.
-One that may (``fail-on-data-loss = false``) reads the place out of the text, records a loss, and pulls again: raw from ``end`` on, sorted with the
-place in metadata ``tidb-binlog-known-damage``, or from ``upto_ts`` on where exactly one commit_ts is lost.
+A Pump ends a pull at such a place with status DATA_LOSS and ``Damage.text``. A reader that must not lose anything raises the text as its
+error. One that may (``fail-on-data-loss = false``) parses the place from the text, records a loss, and pulls again: raw from ``end`` on,
+sorted with the place in metadata ``tidb-binlog-known-damage``, or from ``upto_ts`` on if exactly one commit_ts is lost.
 
-A real Pump only ends the stream, with OK and without a word, again and again at the same ts; ``first_readable`` finds the record behind that.
+A real Pump only ends the stream with OK and no message, each time at the same ts; ``first_readable`` finds the record that causes this.
 """
 
 import re
@@ -14,37 +14,37 @@ from dataclasses import dataclass
 from schemas.events import as_time
 
 KNOWN_KEY = "tidb-binlog-known-damage"
-"""Metadata of a pull: the places that the reader has taken notice of, ``file:offset,file:offset``."""
+"""Metadata of a pull: the places that the reader has recorded, ``file:offset,file:offset``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """The bytes ``[begin, end)`` of value-log file ``file_id`` are no records; what stood there committed in (after_ts, upto_ts]."""
+    """The bytes ``[begin, end)`` of value-log file ``file_id`` are not records; what was there committed in (after_ts, upto_ts]."""
 
     file_id: int
     begin: int
     end: int
-    """Equal to ``begin`` where the log is shorter than it was."""
+    """Equal to ``begin`` if the log is shorter than it was."""
     after_ts: int
     upto_ts: int
-    """0: nothing that lies behind says yet how far the loss may reach."""
+    """0: unknown, because nothing after the place bounds the loss yet."""
 
     @property
     def exact(self) -> bool:
-        """Whether it is known which commit_ts is lost: ``upto_ts``."""
+        """Whether exactly one commit_ts, ``upto_ts``, is lost."""
         return self.upto_ts == self.after_ts + 1
 
     @property
     def place(self) -> str:
-        """Its name in metadata."""
+        """The place as metadata names it."""
         return f"{self.file_id}:{self.begin}"
 
     def concerns(self, last: int, known: Iterable[str]) -> bool:
-        """Whether a reader that has everything up to ``last`` may miss something here and does not know it yet."""
+        """Whether a reader that has everything up to ``last`` may miss something here that it has not recorded yet."""
         return self.place not in known and (not self.upto_ts or last < self.upto_ts)
 
     def text(self, pump: str) -> str:
-        """Pump, file, offset and span, in the form that ``damage_in`` reads."""
+        """The message: Pump, file, offsets and span, in the form that ``damage_in`` parses."""
         if self.exact:
             span = f"the binlog of commit_ts {self.upto_ts} ({as_time(self.upto_ts)}) is lost"
         else:
@@ -57,7 +57,7 @@ REMEDY = (
     "restore the file from a copy and remove the Pump's index directory, or load a fresh snapshot of the upstream, "
     "or set failOnDataLoss=false to go on with a finding"
 )
-"""What can be done, for errors."""
+"""What to do, for error messages."""
 
 _TEXT = re.compile(
     r"value log (\d+)\.vlog is damaged from offset (\d+) to (\d+): (?:the binlog of commit_ts (\d+) |binlogs of commit_ts above (\d+) \([^)]*\), (?:up to (\d+) )?)"
@@ -65,7 +65,7 @@ _TEXT = re.compile(
 
 
 def damage_in(text: str) -> Damage | None:
-    """The damage that a Pump's status text tells of."""
+    """The damage in a Pump's status text; None if the text describes none."""
     found = _TEXT.search(text)
     if found is None:
         return None
@@ -76,7 +76,7 @@ def damage_in(text: str) -> Damage | None:
 
 
 def silent_text(pump: str, after_ts: int) -> str:
-    """The words for a real Pump that stands still at a damaged record."""
+    """The message about a real Pump that stops at a damaged record."""
     return (
         f"Pump {pump} ends its stream each time it is asked for what follows ts {after_ts} ({as_time(after_ts)}): "
         "the next record of its value log cannot be read (its own log names file and offset)"
@@ -84,11 +84,11 @@ def silent_text(pump: str, after_ts: int) -> str:
 
 
 def first_readable(after_ts: int, upto_ts: int, readable: Callable[[int], bool]) -> int | None:
-    """The ts of the record that cannot be read: the smallest ts from which on a pull gives something, after ``after_ts``, at most ``upto_ts``.
+    """The ts of the record that cannot be read: the smallest ts in (after_ts, upto_ts] from which a pull delivers something.
 
-    None when there is none: then it is not one record that is the matter.
+    None if there is none: then the cause is not a single record.
 
-    ``readable(ts)``: whether a pull from ``ts`` (exclusive) does not end at once. It is asked some 2 log2(distance) times.
+    ``readable(ts)``: whether a pull from ``ts`` (exclusive) delivers something. It is called about 2 log2(distance) times.
     """
     bad, step = after_ts, 1
     while (good := min(bad + step, upto_ts)) < upto_ts and not readable(good):

@@ -1,11 +1,11 @@
-"""A place in a Pump's value log, as Pump and readers name it."""
+"""A position in a Pump's value log, as Pump and readers express it."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """A place in a Pump's log: value-log file id, byte offset. Ordered."""
+    """A position in a Pump's log: value-log file id, byte offset. Ordered."""
 
     suffix: int
     offset: int

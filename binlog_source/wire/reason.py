@@ -1,4 +1,4 @@
-"""Why a gRPC call failed, in words."""
+"""Why a gRPC call failed, as text."""
 
 import grpc
 

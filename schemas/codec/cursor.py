@@ -1,6 +1,6 @@
-"""A bounds-checked reader over bytes: the only place of the codec that moves a position.
+"""A bounds-checked reader over bytes: the only part of the codec that advances a read position.
 
-Promises: reading past the end, or a varint that no Go writer makes, is ``Corruption``; nothing is copied before it is known to be there.
+Promises: reading past the end, or a varint of more than 64 bits, raises ``Corruption``; lengths are checked before anything is copied.
 """
 
 from schemas.errors import Corruption
@@ -10,7 +10,7 @@ _VARINT_BITS = 64
 
 
 class Cursor:
-    """A position in ``data``, moved by reading."""
+    """A read position in ``data``; every read advances it."""
 
     __slots__ = ("_data", "_end", "_pos")
 
@@ -21,12 +21,12 @@ class Cursor:
 
     @property
     def pos(self) -> int:
-        """How many bytes are read."""
+        """Number of bytes read so far."""
         return self._pos
 
     @property
     def left(self) -> int:
-        """How many bytes are not read yet."""
+        """Number of bytes not read yet."""
         return self._end - self._pos
 
     def byte(self) -> int:
@@ -44,7 +44,7 @@ class Cursor:
         return self._data[self._pos - size : self._pos]
 
     def peek(self, size: int) -> bytes:
-        """The next ``size`` bytes, or what is left of them, without moving."""
+        """The next ``size`` bytes, or fewer at the end, without advancing."""
         return self._data[self._pos : min(self._pos + size, self._end)]
 
     def uvarint(self) -> int:

@@ -1,8 +1,8 @@
-"""The datum codec (rows.md 3): one flag byte, then a body whose size the flag and the body's own first bytes tell.
+"""The datum codec (rows.md 3): one flag byte, then a body whose size follows from the flag and the body's first bytes.
 
-Promises: pure. ``take_datum`` cuts a datum out without judging its content; the ``as_*`` functions turn it into a value or refuse it
-as ``Corruption``. Every flag is accepted at every place and cast by what the column needs; the comparable forms too, which TiDB writes
-only into keys and, for TIME, into the handle of an insert row.
+Promises: pure. ``take_datum`` splits off a datum without validating its content; the ``as_*`` functions convert it to a value or raise
+``Corruption``. Any flag is accepted in any position and converted to what the column needs, including the comparable forms, which TiDB
+writes only into keys and, for TIME, into the handle of an insert row.
 """
 
 import decimal
@@ -34,7 +34,7 @@ class Flag(IntEnum):
 FIXED_SIZE = 8
 """Bytes of the comparable integers, floats and durations."""
 INTEGERS = frozenset({Flag.COMPARABLE_INT, Flag.COMPARABLE_UINT, Flag.DURATION, Flag.VARINT, Flag.UVARINT})
-"""Flags that a column of integers, times, ENUM, SET or BIT may carry."""
+"""Flags that datums of integer, time, ENUM, SET and BIT columns may have."""
 
 _GROUP = 8
 _GROUP_FULL = 0xFF
@@ -42,14 +42,14 @@ _GROUP_FULL = 0xFF
 
 @dataclass(frozen=True, slots=True)
 class Datum:
-    """A datum as it lies in the row; the body of BYTES is the bytes without their length."""
+    """A datum as stored in the row; the body of BYTES is the content without its length prefix."""
 
     flag: int
     body: bytes
 
     @property
     def is_null(self) -> bool:
-        """SQL's NULL."""
+        """Whether the datum is SQL NULL."""
         return self.flag == Flag.NULL
 
 
@@ -77,7 +77,7 @@ def take_datum(cursor: Cursor) -> Datum:
 
 
 def as_integer(datum: Datum) -> int:
-    """Any integer form; whether 64 bits of it are signed is the column's to say."""
+    """The integer in any integer form; whether its 64 bits are signed depends on the column."""
     match datum.flag:
         case Flag.VARINT:
             return Cursor(datum.body).varint()
@@ -120,7 +120,7 @@ def as_json(datum: Datum) -> str:
 
 
 def _misfit(datum: Datum, wanted: str) -> Corruption:
-    return Corruption(f"a datum with flag {datum.flag:#04x} where {wanted} must stand")
+    return Corruption(f"a datum with flag {datum.flag:#04x} where {wanted} is expected")
 
 
 def _take_comparable_bytes(cursor: Cursor) -> bytes:
@@ -140,7 +140,7 @@ NULL = bytes((Flag.NULL,))
 
 
 def encode_int(value: int) -> bytes:
-    """A signed integer, as rows hold it."""
+    """A signed integer as stored in rows."""
     return bytes((Flag.VARINT,)) + number.encode_varint(value)
 
 
@@ -155,7 +155,7 @@ def encode_float(value: float) -> bytes:
 
 
 def encode_duration(nanoseconds: int) -> bytes:
-    """A TIME as the handle of an insert row holds it."""
+    """A TIME as stored in the handle of an insert row."""
     return bytes((Flag.DURATION,)) + number.encode_comparable_int(nanoseconds)
 
 
@@ -170,7 +170,7 @@ def encode_bytes(value: bytes) -> bytes:
 
 
 def encode_comparable_bytes(value: bytes) -> bytes:
-    """A string as keys hold it: groups of 8, each followed by 0xFF minus its padding."""
+    """A string as stored in keys: groups of 8, each followed by 0xFF minus its padding."""
     out = bytearray((Flag.COMPARABLE_BYTES,))
     for start in range(0, len(value) + 1, _GROUP):
         group = value[start : start + _GROUP]

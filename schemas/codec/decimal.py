@@ -3,10 +3,10 @@
     datum = precision (1 byte) | scale (1 byte) | digits
     digits = leading integer digits | 9-digit integer words | 9-digit fraction words | trailing fraction digits
 
-Words are big-endian and take 4 bytes; 0..9 left-over digits take 0,1,1,2,2,3,3,4,4,4. The first bit is inverted; a negative number has
-every bit inverted besides. Text is plain: no exponent, no leading zeros, at least one integer digit, "-" never on zero.
+Words are big-endian and take 4 bytes; 0..9 remaining digits take 0,1,1,2,2,3,3,4,4,4. The first bit is inverted; for a negative
+number every bit is then inverted. Text is plain: no exponent, no leading zeros, at least one integer digit, no "-" on zero.
 
-Promises: pure; digits that are none, and sizes beyond DECIMAL(65,30), are ``Corruption``.
+Promises: pure; invalid digits, and sizes beyond DECIMAL(65,30), raise ``Corruption``.
 """
 
 import decimal
@@ -31,22 +31,22 @@ def groups_of(precision: int, scale: int) -> tuple[int, ...]:
 
 
 def is_valid_size(precision: int, scale: int) -> bool:
-    """Whether TiDB knows a DECIMAL of this size."""
+    """Whether TiDB supports a DECIMAL of this size."""
     return 1 <= precision <= MAX_PRECISION and scale <= min(MAX_SCALE, precision)
 
 
 def size_of(precision: int, scale: int) -> int:
-    """Bytes of the digits of a DECIMAL(precision, scale); ``Corruption`` when there is no such type."""
+    """Bytes of the digits of a DECIMAL(precision, scale); ``Corruption`` when the type does not exist."""
     if not is_valid_size(precision, scale):
         raise Corruption(f"DECIMAL({precision},{scale}) does not exist")
     return sum(BYTES_OF_DIGITS[g] for g in groups_of(precision, scale))
 
 
 def decode_decimal(body: bytes, scale: int) -> str:
-    """The text of a datum's body, with at least ``scale`` fraction digits."""
+    """The text of a datum body, with at least ``scale`` fraction digits."""
     precision, frac = body[0], body[1]
     if len(body) != HEADER + size_of(precision, frac):
-        raise Corruption(f"a DECIMAL({precision},{frac}) of {len(body)} bytes")
+        raise Corruption(f"a DECIMAL({precision},{frac}) has a body of {len(body)} bytes, which is not its size")
     digits = "".join(_digits(body[HEADER:], groups_of(precision, frac)))
     negative = not body[HEADER] & 0x80
     whole, fraction = digits[: precision - frac].lstrip("0"), digits[precision - frac :].ljust(scale, "0")
@@ -68,7 +68,7 @@ def _digits(raw: bytes, groups: tuple[int, ...]) -> Iterator[str]:
 
 
 def encode_decimal(value: decimal.Decimal | str | int, precision: int, scale: int) -> bytes:
-    """The datum's body of a number, rounded half up to ``scale``; ``ValueError`` when it does not fit."""
+    """The datum body of a number, rounded half up to ``scale``; ``ValueError`` when it does not fit."""
     with decimal.localcontext() as context:
         context.prec = 2 * MAX_PRECISION
         number = decimal.Decimal(value).quantize(decimal.Decimal(1).scaleb(-scale), rounding=decimal.ROUND_HALF_UP)

@@ -1,13 +1,13 @@
-"""TiDB's binary JSON (rows.md 5): to its text, and from plain Python values.
+"""TiDB's binary JSON (rows.md 5): decoding to text, encoding from plain Python values.
 
     value  = type (1 byte) | body
     object = count u32 | size u32 | count * (key offset u32, key length u16) | count * (type u8, offset or inline u32) | keys | values
     array  = count u32 | size u32 | count * (type u8, offset or inline u32) | values
 
-All little-endian. Offsets count from the ``count`` field, ``size`` holds the 8 bytes before it too; only literals are inlined.
+All little-endian. Offsets are relative to the ``count`` field; ``size`` includes the 8-byte header; only literals are inlined.
 
-Promises: pure. The text is TiDB's own, byte for byte. Damaged bytes are ``Corruption``; work and output stay proportional to the
-number of bytes, whatever the offsets say, because a value may not be used twice.
+Promises: pure. The text equals TiDB's byte for byte. Damaged bytes raise ``Corruption``; time and output size stay proportional to the
+number of bytes, whatever the offsets are, because the values together may not use more bytes than there are.
 """
 
 import base64
@@ -63,12 +63,12 @@ _LITERALS = {0: "null", 1: "true", 2: "false"}
 
 @dataclass(frozen=True, slots=True)
 class JsonNull:
-    """JSON's null as a whole value (Python's None is SQL's NULL there; inside arrays and objects None will do)."""
+    """JSON null as a whole value (Python's None is SQL NULL there; inside arrays and objects None stands for JSON null)."""
 
 
 @dataclass(frozen=True, slots=True)
 class JsonOpaque:
-    """Bytes with a MySQL type code: what CAST(binary AS JSON) gives."""
+    """Bytes with a MySQL type code: the result of CAST(binary AS JSON)."""
 
     tp: int
     data: bytes
@@ -94,7 +94,7 @@ JsonValue: TypeAlias = JsonScalar | Sequence["JsonValue"] | Mapping[str, "JsonVa
 
 
 def take_json(cursor: Cursor) -> bytes:
-    """The next JSON value, type byte first, cut out by its own size; its inside is not looked at."""
+    """The next JSON value, type byte first, split off by its own size; its content is not validated."""
     tp = cursor.byte()
     head = bytes((tp,))
     if tp in (JsonType.OBJECT, JsonType.ARRAY):
@@ -115,12 +115,12 @@ def take_json(cursor: Cursor) -> bytes:
 def json_text(value: bytes) -> str:
     """The text of one whole JSON value, type byte first."""
     if not value:
-        raise Corruption("a JSON value of no bytes")
-    return _Reader(value).text(value[0], 1, len(value), 0)
+        raise Corruption("an empty JSON value")
+    return _JsonReader(value).text(value[0], 1, len(value), 0)
 
 
-class _Reader:
-    """Walks one value; ``_budget`` bounds the bytes that all values inside may claim together."""
+class _JsonReader:
+    """Reads one value; ``_budget`` limits the total number of bytes that the values inside may use."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -193,7 +193,7 @@ def _opaque_text(cursor: Cursor) -> str:
 
 
 def _core_text(cursor: Cursor, size: int) -> str:
-    """Core time (rows.md 5): the fields of a time, packed otherwise than in a row."""
+    """Core time (rows.md 5): the fields of a time, packed differently than in a row."""
     core = int.from_bytes(cursor.take(8), "little")
     year, month, day = core >> 50, (core >> 46) & 15, (core >> 41) & 31
     hour, minute, second, micro = (core >> 36) & 31, (core >> 30) & 63, (core >> 24) & 63, (core >> 4) & 0xFFFFF
@@ -223,9 +223,9 @@ _SCALARS: dict[int, Callable[[Cursor], str]] = {
 
 
 def float_text(value: float) -> str:
-    """A float as Go's encoding/json writes it: shortest digits that read back, exponent only below 1e-6 and from 1e21 on."""
+    """A float as Go's encoding/json writes it: the shortest digits that round-trip, an exponent only below 1e-6 and from 1e21 on."""
     if value != value or value in (float("inf"), float("-inf")):
-        raise Corruption(f"the JSON number {value}")
+        raise Corruption(f"a JSON number is {value}, which JSON cannot represent")
     size = abs(value)
     if size and (size < 1e-6 or size >= 1e21):
         mantissa, _, exponent = repr(value).partition("e")
@@ -239,7 +239,7 @@ _SHORT = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def quote(raw: bytes) -> str:
-    """A JSON string as Go writes it without HTML escaping: each byte that is no UTF-8 becomes U+FFFD, escaped."""
+    """A JSON string as Go writes it without HTML escaping: each byte that is not valid UTF-8 becomes U+FFFD, escaped."""
     try:
         text = raw.decode()
     except UnicodeDecodeError:

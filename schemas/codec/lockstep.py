@@ -1,11 +1,11 @@
-"""Walks many rows of one table at once: at step k every row reads its k-th (column id, datum) pair, in a handful of numpy operations.
+"""Walks many rows of one table in lockstep: step k reads the k-th (column id, datum) pair of every row, in a few numpy operations.
 
-No value is looked at here; the walk finds out where each wanted column's datum lies in each row (``Places``), and which rows are odd.
-Rows may differ in anything: which columns they hold, flags, lengths, number of pairs. What it costs is the number of pairs of the longest
-row, times the number of different (id, flag) among all rows at a step, which is 1 or 2 in practice.
+Values are not decoded here; the walk finds where each requested column's datum lies in each row (``DatumPlaces``), and which rows are odd.
+Rows may differ in everything: columns present, flags, lengths, number of pairs. The cost is the number of pairs of the longest row times
+the number of distinct (id, flag) pairs per step, which is 1 or 2 in practice.
 
-Promises: pure. Never reads outside a row's bytes (a row that asks for it is odd). A row is odd when it is damaged, or holds what no TiDB
-writes there (bytes in comparable form, more than ``MAX_STEPS`` pairs): the scalar decoder has the last word on it.
+Promises: pure. Never takes bytes from outside a row (a row that would need them is odd). A row is odd when it is damaged or contains what
+TiDB never writes there (bytes in comparable form, more than ``MAX_STEPS`` pairs): odd rows are decided by the scalar decoder.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,19 +27,19 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 MISSING = 0xFF
-"""In place of a flag: the row has no such column."""
+"""Stands in for a flag: the row lacks the column."""
 MAX_STEPS = 10_000
 """More pairs than an update of TiDB's widest table (4,096 columns) has."""
 
 _PAD = 32
-"""Zero bytes after the last row, so that fixed-size reads at the end of a row need no check of their own."""
+"""Zero bytes after the last row, so that fixed-size reads at the end of a row need no bounds check."""
 _MSB = np.uint64(0x8080808080808080)
 _ONE = np.uint64(1)
 _UNKNOWN = -1
 
 
 class Rows:
-    """Rows that lie in order, not overlapping, in one stretch of bytes."""
+    """Rows in order, without overlap, in one contiguous buffer."""
 
     __slots__ = ("buffer", "data", "ends", "starts", "words")
 
@@ -50,7 +50,7 @@ class Rows:
         self.data[: high - low] = data[low:high]
         self.buffer = pa.py_buffer(self.data)
         self.words: U64 = np.ndarray((len(self.data) - FIXED_SIZE + 1,), "<u8", self.data, strides=(1,))
-        """The 8 bytes from each position on, little-endian."""
+        """The 8 bytes starting at each position, as little-endian numbers."""
         self.starts = starts - low
         self.ends = ends - low
 
@@ -59,7 +59,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class DatumPlaces:
     """Where one column's datum lies in each row: its flag, and position and size of its body (of the content, for BYTES)."""
 
     flags: U8
@@ -68,7 +68,7 @@ class Places:
 
     @classmethod
     def missing(cls, rows: Rows) -> Self:
-        """In no row at all."""
+        """The places of a column that no row has."""
         count = len(rows)
         return cls(np.full(count, MISSING, np.uint8), rows.starts.copy(), np.zeros(count, np.int64))
 
@@ -78,27 +78,27 @@ class Places:
         absent: Mask = self.flags == MISSING
         return absent
 
-    def put(self, index: Ints | Mask, other: "Places") -> None:
-        """Take over ``other``, which speaks of the rows ``index`` only."""
+    def put(self, index: Ints | Mask, other: "DatumPlaces") -> None:
+        """Store ``other``, the places of the rows ``index``."""
         self.flags[index] = other.flags
         self.bodies[index] = other.bodies
         self.sizes[index] = other.sizes
 
-    def only(self, index: Ints | Mask) -> "Places":
+    def only(self, index: Ints | Mask) -> "DatumPlaces":
         """The places of these rows."""
-        return Places(self.flags[index], self.bodies[index], self.sizes[index])
+        return DatumPlaces(self.flags[index], self.bodies[index], self.sizes[index])
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
-    """What to look for. A slot is the number under which a column's places are kept."""
+class ColumnSearch:
+    """Which columns to find. A slot is the number under which a column's places are stored."""
 
     handle: tuple[int | None, ...]
-    """Slot of each datum before the pairs; None: read over it."""
+    """Slot of each datum before the pairs; None: skip it."""
     slots: Mapping[int, int]
-    """By column id; other columns are read over."""
+    """Slot by column id; other columns are skipped."""
     halves: int
-    """How often a column may stand in a row."""
+    """How often a column may occur in a row."""
     until_found: bool = False
     """Stop in each row as soon as all columns of ``slots`` have been seen."""
 
@@ -106,20 +106,20 @@ class Route:
 class Walk:
     """The result: places by half and slot, and the odd rows."""
 
-    def __init__(self, rows: Rows, route: Route) -> None:
+    def __init__(self, rows: Rows, route: ColumnSearch) -> None:
         self._rows = rows
         self._route = route
         self._pos = rows.starts.copy()
         self.odd: Mask = np.zeros(len(rows), np.bool_)
-        self._handle: dict[int, Places] = {}
-        self._found: list[dict[int, Places]] = [{} for _ in range(route.halves)]
+        self._handle: dict[int, DatumPlaces] = {}
+        self._found: list[dict[int, DatumPlaces]] = [{} for _ in range(route.halves)]
         if len(rows):
             self._read_handle()
             self._read_pairs()
 
-    def places(self, slot: int, half: int) -> Places:
-        """Where a column lies; a row's own pair wins over its handle. Odd rows have it nowhere."""
-        nowhere = Places.missing(self._rows)
+    def places(self, slot: int, half: int) -> DatumPlaces:
+        """Where a column's datum lies; a row's own pair takes precedence over its handle. In odd rows it is missing."""
+        nowhere = DatumPlaces.missing(self._rows)
         found, handle = self._found[half].get(slot), self._handle.get(slot)
         if found is None:
             found = handle or nowhere
@@ -174,7 +174,7 @@ class Walk:
         self._move(index, at + 1 + sizes, odd)
         return (raw >> 1 & 0x7FFF_FFFF_FFFF_FFFF) ^ -(raw & 1)
 
-    def _read_datums(self, index: Ints | None) -> Places:
+    def _read_datums(self, index: Ints | None) -> DatumPlaces:
         at = self._pos if index is None else self._pos[index]
         ends = self._rows.ends if index is None else self._rows.ends[index]
         odd = at >= ends
@@ -190,10 +190,10 @@ class Walk:
                 bodies[rows], sizes[rows] = found, size
                 odd[rows] |= wrong
         self._move(index, bodies + sizes, odd)
-        return Places(flags, bodies, sizes)
+        return DatumPlaces(flags, bodies, sizes)
 
     def _move(self, index: Ints | None, to: Ints, odd: Mask) -> None:
-        """Go on behind what was read; a row that read past its end stays at its end, odd."""
+        """Advance past what was read; a row that read past its end stays at its end and becomes odd."""
         ends = self._rows.ends if index is None else self._rows.ends[index]
         odd = odd | (to > ends)
         to = np.minimum(to, ends)
@@ -206,7 +206,7 @@ class Walk:
             self._pos[index] = to
             self.odd[index] |= odd
 
-    def _keep(self, ids: Ints, index: Ints | None, places: Places) -> None:
+    def _keep(self, ids: Ints, index: Ints | None, places: DatumPlaces) -> None:
         if ids.min() == ids.max():
             self._keep_slot(self._route.slots.get(int(ids[0]), _UNKNOWN), index, places)
             return
@@ -216,7 +216,7 @@ class Walk:
                 rows = np.flatnonzero(ids == column_id)
                 self._keep_slot(slot, rows if index is None else index[rows], places.only(rows))
 
-    def _keep_slot(self, slot: int, index: Ints | None, places: Places) -> None:
+    def _keep_slot(self, slot: int, index: Ints | None, places: DatumPlaces) -> None:
         if slot == _UNKNOWN:
             return
         for half in self._found:
@@ -224,7 +224,7 @@ class Walk:
                 if index is None:
                     half[slot] = places
                     return
-                half[slot] = Places.missing(self._rows)
+                half[slot] = DatumPlaces.missing(self._rows)
             free = half[slot].absent if index is None else half[slot].absent[index]
             if not free.any():
                 continue
@@ -298,7 +298,7 @@ def _json_extent(rows: Rows, at: Ints) -> tuple[Ints, Ints, Mask]:
 
 
 def _capped(sizes: U64, rows: Rows) -> Ints:
-    """Sizes as signed numbers; one beyond all the data is too long in any case."""
+    """Sizes as signed numbers, capped at the buffer size: a larger one is too long in any case."""
     return np.minimum(sizes, np.uint64(len(rows.data))).astype(np.int64)
 
 
@@ -348,7 +348,7 @@ def _decimal_sizes() -> Ints:
 
 
 def _json_sizes() -> Ints:
-    """Bytes of a JSON value by type, with the type byte; 0 = unknown, 1 = its own bytes tell."""
+    """Bytes of a JSON value by type, with the type byte; 0 = unknown type, 1 = the size is stored in the value."""
     sizes = np.zeros(256, np.int64)
     sizes[[JsonType.OBJECT, JsonType.ARRAY, JsonType.STRING, JsonType.OPAQUE]] = 1
     for tp, size in FIXED_SIZES.items():

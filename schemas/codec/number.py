@@ -37,23 +37,23 @@ def to_unsigned(value: int) -> int:
 
 
 def encode_comparable_int(value: int) -> bytes:
-    """8 bytes that sort as the signed numbers do."""
+    """8 bytes that sort in the order of the signed numbers."""
     return ((value & _MASK) ^ _SIGN).to_bytes(8, "big")
 
 
 def decode_comparable_int(body: bytes) -> int:
-    """The signed number of ``encode_comparable_int``."""
+    """Inverse of ``encode_comparable_int``."""
     return to_signed(int.from_bytes(body, "big") ^ _SIGN)
 
 
 def encode_comparable_float(value: float) -> bytes:
-    """8 bytes that sort as the floats do."""
+    """8 bytes that sort in the order of the floats."""
     bits: int = struct.unpack(">Q", struct.pack(">d", value))[0]
     return ((bits | _SIGN) if value >= 0 else (~bits & _MASK)).to_bytes(8, "big")
 
 
 def decode_comparable_float(body: bytes) -> float:
-    """The float of ``encode_comparable_float``; ``Corruption`` when it is no number that SQL knows."""
+    """Inverse of ``encode_comparable_float``; ``Corruption`` for NaN and infinities."""
     bits = int.from_bytes(body, "big")
     bits = bits ^ _SIGN if bits & _SIGN else ~bits & _MASK
     value: float = struct.unpack(">d", bits.to_bytes(8, "big"))[0]
@@ -63,9 +63,9 @@ def decode_comparable_float(body: bytes) -> float:
 
 
 def round_to_float32(value: float) -> float:
-    """The nearest 32-bit float; ``Corruption`` when there is none."""
+    """The nearest 32-bit float; ``Corruption`` when ``value`` is out of range."""
     try:
         rounded: float = struct.unpack(">f", struct.pack(">f", value))[0]
     except OverflowError as error:
-        raise Corruption(f"{value} is beyond a 32-bit FLOAT") from error
+        raise Corruption(f"{value} is out of range for a 32-bit FLOAT") from error
     return rounded

@@ -1,6 +1,6 @@
 """Rows as TiDB writes them into a binlog (rows.md 4 and 6), from plain Python values: for the embedded upstream and for tests.
 
-A row is ``Mapping[column id, value]``; a column that is missing in it is NULL. Values:
+A row is ``Mapping[column id, value]``; a missing column is NULL. Values:
 
     integers, YEAR, BIT         int
     FLOAT, DOUBLE               float
@@ -8,11 +8,11 @@ A row is ``Mapping[column id, value]``; a column that is missing in it is NULL. 
     text, blobs                 str (written as UTF-8) or bytes
     DATE, DATETIME, TIMESTAMP   text "YYYY-MM-DD[ hh:mm:ss[.f]]", TIMESTAMP in UTC
     TIME                        text "[-]hh:mm:ss[.f]"
-    ENUM                        the word, or its number from 1 (0 = the error value)
-    SET                         words joined by commas, or the bit mask
-    JSON                        a plain Python value; JSON's null is ``json_binary.JsonNull()``
+    ENUM                        the member, or its number from 1 (0 = the error value)
+    SET                         members joined by commas, or the bit mask
+    JSON                        a plain Python value; JSON null is ``json_binary.JsonNull()``
 
-Promises: pure; what no row can hold is a ``ValueError``. New collations count as enabled, TiDB's default.
+Promises: pure; a value that no row can hold raises ``ValueError``. New collations are assumed to be enabled, TiDB's default.
 """
 
 import decimal
@@ -37,7 +37,7 @@ _TEXT = _VARCHAR | {ColumnType.STRING, ColumnType.TINYBLOB, ColumnType.BLOB, Col
 
 
 def encode_insert(info: TableInfo, row: Row, rowid: int | None = None) -> bytes:
-    """An element of ``inserted_rows``; ``rowid`` is the handle of a table whose primary key is not."""
+    """An element of ``inserted_rows``; ``rowid`` is the handle of a table without a clustered primary key."""
     pairs = b"".join(_pair(c, row.get(c.id)) for c in info.columns if c.state in _WRITABLE_STATES and not _omitted(info, c, row.get(c.id)))
     return _handle(info, row, rowid) + (pairs or EMPTY_ROW)
 
@@ -144,7 +144,7 @@ def _prefix(column: ColumnInfo, raw: bytes, length: int) -> bytes:
 
 
 def _sort_key(column: ColumnInfo, raw: bytes) -> bytes:
-    """What stands in the handle instead of the value: a weight per character, near enough to TiDB's general_ci."""
+    """The collation key that the handle holds instead of the value: a weight per character, approximating TiDB's general_ci."""
     if column.is_binary or column.collate.endswith("_bin"):
         return raw
     return b"".join((ord(c.upper()[0]) & 0xFFFF).to_bytes(2, "big") for c in raw.decode().rstrip(" "))

@@ -3,8 +3,8 @@
     packed  ((year*13 + month) << 5 | day) << 17 | (hour << 12 | minute << 6 | second), then << 24 | microsecond
     TIME    signed nanoseconds
 
-Promises: pure; zero and partial dates are kept as they are; fields that no clock shows are ``Corruption``. Digits finer than asked for
-are cut off, never rounded: TiDB has rounded before it wrote.
+Promises: pure; zero and partial dates are kept as they are; fields out of range raise ``Corruption``. Fraction digits beyond the
+requested precision are truncated, not rounded: TiDB rounds before it writes.
 """
 
 import re
@@ -13,7 +13,7 @@ from schemas.errors import Corruption
 
 MAX_FSP = 6
 MAX_TIME_NS = (838 * 3600 + 59 * 60 + 59) * 10**9 + 999_999_999
-"""No TIME is longer than 838:59:59 and a fraction."""
+"""The largest TIME: 838:59:59 and a fraction."""
 
 _DATETIME = re.compile(r"(\d{1,4})-(\d{1,2})-(\d{1,2})(?:[ T](\d{1,2}):(\d{1,2}):(\d{1,2})(?:\.(\d{0,6}))?)?")
 _TIME = re.compile(r"(-?)(\d{1,3}):(\d{1,2}):(\d{1,2})(?:\.(\d{0,6}))?")
@@ -36,7 +36,7 @@ def date_text(packed: int) -> str:
 
 
 def fraction_text(micro: int, fsp: int) -> str:
-    """The first ``fsp`` digits of microseconds, with their point."""
+    """The first ``fsp`` digits of microseconds, with the decimal point."""
     return f".{micro:06}"[: fsp + 1] if fsp else ""
 
 
@@ -44,10 +44,10 @@ def pack_datetime(text: str) -> int:
     """The packed number of ``YYYY-MM-DD[ hh:mm:ss[.f]]``; ``ValueError`` when it is not one."""
     match = _DATETIME.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is no date or time")
+        raise ValueError(f"{text!r} is not a date or time")
     year, month, day, hour, minute, second = (int(g or 0) for g in match.groups()[:6])
     if month > 12 or day > 31 or hour > 23 or minute > 59 or second > 59:
-        raise ValueError(f"{text!r} is no date or time")
+        raise ValueError(f"{text!r} is not a date or time")
     ymd = (year * 13 + month) << 5 | day
     return (ymd << 17 | hour << 12 | minute << 6 | second) << 24 | int((match[7] or "").ljust(6, "0"))
 
@@ -55,7 +55,7 @@ def pack_datetime(text: str) -> int:
 def time_text(nanoseconds: int, fsp: int) -> str:
     """``[-]hh:mm:ss[.f]`` of a duration."""
     if abs(nanoseconds) > MAX_TIME_NS:
-        raise Corruption(f"a TIME of {nanoseconds} ns is beyond 838:59:59")
+        raise Corruption(f"a TIME of {nanoseconds} ns exceeds 838:59:59")
     unit = 10 ** (9 - fsp)
     count = abs(nanoseconds) // unit
     seconds, part = divmod(count, 10**fsp)
@@ -69,9 +69,9 @@ def parse_time(text: str) -> int:
     """The nanoseconds of ``[-]hh:mm:ss[.f]``; ``ValueError`` when it is not one."""
     match = _TIME.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is no TIME")
+        raise ValueError(f"{text!r} is not a TIME")
     hour, minute, second = int(match[2]), int(match[3]), int(match[4])
     nanoseconds = ((hour * 60 + minute) * 60 + second) * 10**9 + int((match[5] or "").ljust(9, "0"))
     if minute > 59 or second > 59 or nanoseconds > MAX_TIME_NS:
-        raise ValueError(f"{text!r} is no TIME")
+        raise ValueError(f"{text!r} is not a TIME")
     return -nanoseconds if match[1] else nanoseconds

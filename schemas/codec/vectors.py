@@ -1,12 +1,12 @@
-"""From places in rows to whole Arrow columns: one function per kind of datum, no Python loop over rows except JSON's.
+"""Converts places in rows to whole Arrow columns: one function per kind of datum, without a Python loop over rows except for JSON.
 
-Every function takes the rows and one column's ``Places`` and returns the cells and the mask of rows whose datum is none of that kind or is
-damaged; the cells of those rows mean nothing. NULL and missing datums are null cells.
+Every function takes the rows and one column's ``DatumPlaces`` and returns the cells and a mask of the rows whose datum is of another kind
+or damaged; the cells of those rows are undefined. NULL and missing datums become null cells.
 
-Text is made in planes: one array per character position, all rows long, transposed once at the end; a number is right-aligned and its
-leading part is cut off by the offsets.
+Text is built in planes: one array per character position with one element per row, transposed once at the end; numbers are right-aligned
+and the offsets skip their unused leading part.
 
-Promises: pure; agrees with ``schemas.decoder.cell_of`` on every datum, which property tests hold it to.
+Promises: pure; agrees with ``schemas.decoder.cell_of`` on every datum, which property tests check.
 """
 
 from typing import Any, TypeAlias
@@ -18,7 +18,7 @@ import pyarrow as pa
 from schemas.codec.datum import Flag
 from schemas.codec.decimal import BYTES_OF_DIGITS, HEADER, groups_of
 from schemas.codec.json_binary import json_text
-from schemas.codec.lockstep import MISSING, U8, U64, Ints, Mask, Places, Rows, varint_values
+from schemas.codec.lockstep import MISSING, U8, U64, DatumPlaces, Ints, Mask, Rows, varint_values
 from schemas.codec.temporal import MAX_TIME_NS
 from schemas.errors import Corruption
 
@@ -29,14 +29,14 @@ _ZERO = ord("0")
 _MICRO_DIGITS = 6
 
 
-def nulls_of(places: Places) -> Mask:
+def nulls_of(places: DatumPlaces) -> Mask:
     """The rows whose cell is null."""
     nulls: Mask = (places.flags == Flag.NULL) | (places.flags == MISSING)
     return nulls
 
 
-def integers(rows: Rows, places: Places) -> tuple[U64, Mask]:
-    """64 bits of any integer form; 0 where there is none."""
+def integers(rows: Rows, places: DatumPlaces) -> tuple[U64, Mask]:
+    """The 64 bits of any integer form; 0 where there is none."""
     flags = places.flags
     first = int(flags[0]) if len(flags) else Flag.NULL
     if first in (Flag.VARINT, Flag.UVARINT) and (flags == first).all():
@@ -71,13 +71,13 @@ def _unzigzag(values: U64) -> U64:
     return (values >> np.uint64(1)) ^ -(values & np.uint64(1))
 
 
-def numbers(rows: Rows, places: Places, kind: pa.DataType) -> Cells:
+def numbers(rows: Rows, places: DatumPlaces, kind: pa.DataType) -> Cells:
     """Integer cells, int64 or uint64."""
     values, odd = integers(rows, places)
     return _array(values, kind, nulls_of(places)), odd
 
 
-def doubles(rows: Rows, places: Places) -> tuple[npt.NDArray[np.float64], Mask]:
+def doubles(rows: Rows, places: DatumPlaces) -> tuple[npt.NDArray[np.float64], Mask]:
     """Floats, 0 where there is none; odd where not finite."""
     is_float = places.flags == Flag.FLOAT
     bits = rows.words[places.bodies].byteswap()
@@ -86,7 +86,7 @@ def doubles(rows: Rows, places: Places) -> tuple[npt.NDArray[np.float64], Mask]:
     return values, ~np.isfinite(values) | ~(is_float | nulls_of(places))
 
 
-def floats(rows: Rows, places: Places, kind: pa.DataType) -> Cells:
+def floats(rows: Rows, places: DatumPlaces, kind: pa.DataType) -> Cells:
     """Float cells, float32 or float64."""
     values, odd = doubles(rows, places)
     if kind == pa.float64():
@@ -104,16 +104,16 @@ def _validity(nulls: Mask) -> pa.Buffer | None:
     return pa.py_buffer(np.packbits(~nulls, bitorder="little")) if nulls.any() else None
 
 
-def binaries(rows: Rows, places: Places) -> Cells:
+def binaries(rows: Rows, places: DatumPlaces) -> Cells:
     """Binary cells."""
     nulls = nulls_of(places)
     return _slices(rows.buffer, places.bodies, places.bodies + places.sizes, nulls), (places.flags != Flag.BYTES) & ~nulls
 
 
 def _slices(buffer: pa.Buffer, starts: Ints, ends: Ints, nulls: Mask) -> pa.BinaryArray:
-    """The stretches [start, end) of a buffer, which must lie in order and not overlap.
+    """The slices [start, end) of a buffer, which must be in order and must not overlap.
 
-    Arrow copies them: seen as one binary array, every other element is a wanted stretch and those between are the gaps.
+    Arrow copies them: in one binary array over the buffer, the elements are alternately a requested slice and a gap.
     """
     if not len(starts):
         return pa.array([], pa.binary())
@@ -123,7 +123,7 @@ def _slices(buffer: pa.Buffer, starts: Ints, ends: Ints, nulls: Mask) -> pa.Bina
     return both.take(_array(wanted, pa.int64(), nulls))
 
 
-def jsons(rows: Rows, places: Places) -> Cells:
+def jsons(rows: Rows, places: DatumPlaces) -> Cells:
     """JSON cells as text."""
     odd = (places.flags != Flag.JSON) & ~nulls_of(places)
     texts: list[str | None] = [None] * len(rows)
@@ -132,11 +132,11 @@ def jsons(rows: Rows, places: Places) -> Cells:
         try:
             texts[i] = json_text(rows.data[begin : begin + int(places.sizes[i])].tobytes())
         except Corruption:
-            odd[i] = True  # the scalar decoder meets it again and says where it is
+            odd[i] = True  # the scalar decoder finds it again and reports where it is
     return pa.array(texts, pa.string()), odd
 
 
-def decimals(rows: Rows, places: Places, scale: int) -> Cells:
+def decimals(rows: Rows, places: DatumPlaces, scale: int) -> Cells:
     """Plain decimal text with at least ``scale`` fraction digits."""
     is_decimal = places.flags == Flag.DECIMAL
     sizes = np.where(is_decimal, rows.data[places.bodies].astype(np.uint16) << 8 | rows.data[places.bodies + 1], 0)
@@ -149,7 +149,7 @@ def decimals(rows: Rows, places: Places, scale: int) -> Cells:
 
 
 class _DecimalPage:
-    """Text under way: one line per row, the point at the same place in all."""
+    """Texts under construction: one line per row, with the decimal point at the same position in all."""
 
     def __init__(self, count: int, whole: int, scale: int) -> None:
         self._whole = max(whole, 1)
@@ -189,7 +189,7 @@ class _DecimalPage:
 
 
 def _decimal_digits(rows: Rows, at: Ints, precision: int, frac: int) -> tuple[U8, Mask, Mask]:
-    """All digits as planes of 0..9, which numbers are negative, which have digits that are none."""
+    """All digits as planes of 0..9, which numbers are negative, and which have invalid digits."""
     negative: Mask = rows.data[at] < 0x80
     planes = np.zeros((precision, len(at)), np.uint8)
     odd = np.zeros(len(at), np.bool_)
@@ -214,7 +214,7 @@ def _write_digits(planes: U8, values: npt.NDArray[np.uint32]) -> None:
         values = tens
 
 
-def datetimes(rows: Rows, places: Places, fsp: int, *, date_only: bool) -> Cells:
+def datetimes(rows: Rows, places: DatumPlaces, fsp: int, *, date_only: bool) -> Cells:
     """``YYYY-MM-DD[ hh:mm:ss[.f]]`` of packed times."""
     packed, odd = integers(rows, places)
     date, clock = (packed >> np.uint64(41)).astype(np.uint32), (packed >> np.uint64(24)).astype(np.uint32) & np.uint32(0x1FFFF)
@@ -253,8 +253,8 @@ def _planes(fields: list[tuple[npt.NDArray[np.uint32], int, str]], count: int) -
     return planes
 
 
-def times(rows: Rows, places: Places, fsp: int) -> Cells:
-    """``[-]hh:mm:ss[.f]`` of nanoseconds; hours take a third digit where they need it."""
+def times(rows: Rows, places: DatumPlaces, fsp: int) -> Cells:
+    """``[-]hh:mm:ss[.f]`` of nanoseconds; hours have a third digit where needed."""
     values, odd = integers(rows, places)
     nanoseconds = values.view(np.int64)
     odd |= (nanoseconds > MAX_TIME_NS) | (nanoseconds < -MAX_TIME_NS)
@@ -278,13 +278,13 @@ def _text(ascii_bytes: pa.BinaryArray) -> pa.StringArray:
     return pa.Array.from_buffers(pa.string(), len(ascii_bytes), ascii_bytes.buffers(), offset=ascii_bytes.offset)
 
 
-def integer_keys(rows: Rows, places: Places) -> Cells:
+def integer_keys(rows: Rows, places: DatumPlaces) -> Cells:
     """Integers as 8 bytes, big-endian."""
     values, odd = integers(rows, places)
     return big_endian(values.astype(">u8")), odd
 
 
-def float_keys(rows: Rows, places: Places) -> Cells:
+def float_keys(rows: Rows, places: DatumPlaces) -> Cells:
     """Floats in their comparable form."""
     values, odd = doubles(rows, places)
     bits = values.view(np.uint64)
@@ -292,17 +292,17 @@ def float_keys(rows: Rows, places: Places) -> Cells:
 
 
 def big_endian(values: npt.NDArray[np.unsignedinteger[Any]]) -> pa.BinaryArray:
-    """Big-endian numbers as the bytes they are."""
+    """Big-endian numbers as their bytes."""
     width = values.itemsize
     offsets = np.arange(0, width * (len(values) + 1), width, dtype=np.int32)
     return pa.Array.from_buffers(pa.binary(), len(values), [None, pa.py_buffer(offsets), pa.py_buffer(values)])
 
 
-def shortened(rows: Rows, places: Places, length: int, *, in_bytes: bool) -> Places:
-    """The places of the first ``length`` characters of strings; UTF-8's continuation bytes are no characters."""
+def shortened(rows: Rows, places: DatumPlaces, length: int, *, in_bytes: bool) -> DatumPlaces:
+    """The places of the first ``length`` characters of strings; UTF-8 continuation bytes do not count."""
     if in_bytes:
-        return Places(places.flags, places.bodies, np.minimum(places.sizes, length))
+        return DatumPlaces(places.flags, places.bodies, np.minimum(places.sizes, length))
     begins = np.flatnonzero(rows.data & 0xC0 != 0x80)
     begins = np.append(begins, np.full(length + 1, len(rows.data)))
     cut = begins[np.searchsorted(begins, places.bodies) + length]
-    return Places(places.flags, places.bodies, np.minimum(places.sizes, cut - places.bodies))
+    return DatumPlaces(places.flags, places.bodies, np.minimum(places.sizes, cut - places.bodies))

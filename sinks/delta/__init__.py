@@ -1,1 +1,1 @@
-"""Tables in Delta beside the target: checkpoints and findings."""
+"""Delta tables in addition to the target: checkpoints and findings."""

@@ -1,9 +1,9 @@
-"""The Delta table ``checkpoint``: a row for every batch, appended behind the stream's back. [spark]
+"""The Delta table ``checkpoint``: one row per batch, appended asynchronously. [spark]
 
-Promises: ``record`` never waits for Spark, Delta or the disk. One background thread writes, several batches a commit, each batch once:
-``txnAppId`` is the query's id and ``txnVersion`` the newest batch id of the commit, and batches that the table already holds are left
-out, because Delta would skip the whole commit in silence. What cannot be written is kept, tried again and reported.
-The table tells people what happened and, when Spark's checkpoint directory is lost, where to resume; the target's own row stays the truth.
+Promises: ``record`` never waits for Spark, Delta or the disk. A background thread writes several batches per commit, each batch once:
+``txnAppId`` is the query's id and ``txnVersion`` the newest batch id of the commit. Batches that the table already holds are left out,
+because Delta would otherwise silently skip the whole commit. Rows that cannot be written are kept, retried and reported. The table is a
+record for operators and says where to resume when Spark's checkpoint directory is lost; the target's row stays authoritative.
 """
 
 import datetime
@@ -21,7 +21,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from conf import faults
+from conf import failpoints
 from schemas.errors import ReplicationError
 from schemas.events import physical_ms
 from schemas.findings import Finding
@@ -29,9 +29,9 @@ from schemas.findings import Finding
 _log = logging.getLogger(__name__)
 
 COMMIT_SECONDS = 10.0
-"""Between two commits of the writer, which take the batches of that time together."""
+"""Interval between two commits; each one writes the batches recorded in the interval."""
 FILLED_UP = -1
-"""``batch_id`` of a row that was taken from the target at start."""
+"""``batch_id`` of a row that was copied from the target's checkpoint at start."""
 
 SCHEMA = pa.schema(
     [
@@ -57,7 +57,7 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRow:
-    """One batch, as the table keeps it."""
+    """One batch, as a row of the table."""
 
     batch_id: int
     from_ts: int
@@ -71,18 +71,18 @@ class CheckpointRow:
     transactions: int = 0
     ddls: int = 0
     bytes: int = 0
-    """Of row images."""
+    """Size of the row images."""
     timings: Mapping[str, float] = field(default_factory=dict)
-    """Wall seconds by stage."""
+    """Wall-clock seconds by stage."""
     notes: Sequence[str] = ()
-    """Where the row comes from, if not from a batch."""
+    """Origin of the row, if it is not a batch."""
     findings: Sequence[Finding] = ()
-    """They go to a table of their own (``sinks.delta.findings_table``)."""
+    """Written to a separate table (``sinks.delta.findings_table``)."""
     recorded_at: datetime.datetime = field(default_factory=lambda: datetime.datetime.now(datetime.UTC))
 
     @property
     def resolved_at(self) -> datetime.datetime:
-        """``resolved_ts`` as a moment."""
+        """The time of ``resolved_ts``, in UTC."""
         return datetime.datetime.fromtimestamp(physical_ms(self.resolved_ts) / 1000, datetime.UTC)
 
 
@@ -93,36 +93,36 @@ class Newest:
     batch_id: int = -1
     """Newest batch of this query."""
     resolved_ts: int = 0
-    """What the newest row of this target says, of any query; lower than rows before it where the target was restored."""
+    """``resolved_ts`` of the newest row of this target, of any query; lower than in earlier rows if the target was restored."""
     recorded_at: datetime.datetime | None = None
-    """When that row was recorded; None = there is none."""
+    """When that row was recorded; None = no such row."""
 
 
 class CheckpointTable(Protocol):
-    """Where the rows go; tests have one without Spark."""
+    """The table that rows are written to; tests use one without Spark."""
 
     def newest(self) -> Newest:
-        """What is there."""
+        """What the table already holds."""
 
     def append(self, rows: Sequence[CheckpointRow]) -> None:
         """Add rows in one commit."""
 
 
 class FindingsTable(Protocol):
-    """Where the findings of the batches go."""
+    """The table that findings are written to."""
 
     def append(self, rows: Sequence[CheckpointRow]) -> None:
-        """Add what is not there yet of their findings."""
+        """Add those findings of ``rows`` that the table lacks."""
 
 
 class Maintenance(Protocol):
-    """What is done to the tables between two commits (``sinks.delta.maintenance``)."""
+    """Maintenance of the tables between two commits (``sinks.delta.maintenance``)."""
 
     def look(self) -> None:
-        """A commit was made, and nothing waits for the next."""
+        """Called after a commit when no other one is requested."""
 
     def end(self) -> None:
-        """No more of it, at once; from any thread."""
+        """Stop immediately; may be called from any thread."""
 
 
 class DeltaCheckpoint:
@@ -145,14 +145,14 @@ class DeltaCheckpoint:
 
         Args:
             spark: the session whose JVM writes.
-            path: directory or URI of the table; made with the first commit.
+            path: directory or URI of the table; created by the first commit.
             app_id: the streaming query's id.
-            target: identity of the target that the rows speak of.
+            target: identity of the target that the rows describe.
             interval: seconds between two commits.
-            retry_after: seconds after which a failed commit is tried again.
-            table: stands in for Delta in tests.
-            findings: gets each batch's findings before its row is written.
-            maintenance: may take its time after a commit, while nobody waits.
+            retry_after: seconds after which a failed commit is retried.
+            table: replaces the Delta table in tests.
+            findings: receives each batch's findings before its row is written.
+            maintenance: called after a commit when no other one is requested; may take long.
         """
         self._path = path
         self._table = table
@@ -185,27 +185,27 @@ class DeltaCheckpoint:
             return len(self._rows)
 
     def record(self, row: CheckpointRow) -> None:
-        """Hand a batch over; returns at once."""
+        """Queue a batch for writing; returns immediately."""
         with self._news:
             self._rows.append(row)
             self._news.notify_all()
 
     def fill_up(self, commit_ts: int, schema_version: int, consistent: bool = True) -> None:
-        """Tell what the target's checkpoint says at start; it becomes a row when the table is behind it."""
+        """Record the target's checkpoint at start; it becomes a row if it differs from the table's newest row for this target."""
         note = "taken from the target's checkpoint: the batches up to here were applied but not recorded"
         self.record(CheckpointRow(FILLED_UP, 0, commit_ts, schema_version, consistent, notes=(note,)))
 
     def hurry(self) -> None:
-        """Have what is there written now instead of with the next batches."""
+        """Write the queued rows now instead of at the end of the interval."""
         with self._news:
             self._hurry = True
             self._news.notify_all()
 
     def flush(self, timeout: float = 60.0) -> None:
-        """Wait until everything recorded before is in the table.
+        """Wait until everything recorded so far is in the table.
 
         Raises:
-            ReplicationError: a commit failed meanwhile, or it takes longer than ``timeout`` seconds.
+            ReplicationError: a commit failed meanwhile, or the rows are not written within ``timeout`` seconds.
         """
         with self._news:
             before = self._attempts
@@ -222,7 +222,7 @@ class DeltaCheckpoint:
         """Flush and end the thread; safe to call twice.
 
         Raises:
-            ReplicationError: rows could not be written. The next start fills the table up from the target.
+            ReplicationError: rows could not be written. The next start adds a row from the target's checkpoint instead.
         """
         if self._maintenance is not None:
             self._maintenance.end()
@@ -240,7 +240,7 @@ class DeltaCheckpoint:
                 self._news.wait_for(lambda: self._rows or self._closing)
                 if self._closing:
                     return
-                # The first commit of a run, like every other, waits a little: batches come in groups.
+                # Every commit waits for the interval first, including the first one of a run: batches come in groups.
                 self._news.wait_for(lambda: self._hurry or self._closing, self._retry_after if self._failure else self._interval)
                 self._hurry = False
                 rows = tuple(self._rows)
@@ -265,15 +265,15 @@ class DeltaCheckpoint:
                 self._newest = self._table.newest()
             new = missing_rows(rows, self._newest)
             if new:
-                faults.point("before-delta")
+                failpoints.point("before-delta")
                 self._table.append(new)
-                faults.point("after-delta")
+                failpoints.point("after-delta")
                 batch_id = max(self._newest.batch_id, *(r.batch_id for r in new))
                 self._newest = Newest(batch_id, new[-1].resolved_ts, new[-1].recorded_at)
         except (PySparkException, Py4JError, OSError) as error:
-            # Nobody knows whether the commit happened, or whether another writer got in between: look again before the next try.
+            # The commit may have succeeded, or another writer may have written: read the table again before the next attempt.
             self._newest = None
-            text = f"cannot write {len(rows)} rows to the Delta table {self._path}: {_first_line(error)}; they are kept and tried again"
+            text = f"cannot write {len(rows)} rows to the Delta table {self._path}: {_first_line(error)}; they are kept and retried"
             _log.warning(text)
             return ReplicationError(text)
         return None
@@ -291,12 +291,14 @@ def missing_rows(rows: Sequence[CheckpointRow], newest: Newest) -> list[Checkpoi
 
 
 def _says_more(filled_up: CheckpointRow, resolved_ts: int, newest: Newest) -> bool:
-    """Whether the target is not where the table has it: ahead, or behind after it was restored; and the row is not one of an append whose answer was lost."""
+    """Whether the target's checkpoint differs from the newest row (ahead, or behind after a restore) and is not the row of an append
+    whose answer was lost.
+    """
     return filled_up.resolved_ts != resolved_ts and (newest.recorded_at is None or filled_up.recorded_at > newest.recorded_at)
 
 
 def latest(spark: SparkSession, path: str) -> CheckpointRow | None:
-    """The row that was recorded last; None when there is no table or no row."""
+    """The most recently recorded row; None when there is no table or no row."""
     if not is_table(spark, path):
         return None
     found = _rows(spark, path).orderBy(F.desc("recorded_at"), F.desc("resolved_ts")).limit(1).toArrow().to_pylist()
@@ -309,7 +311,7 @@ def latest(spark: SparkSession, path: str) -> CheckpointRow | None:
 
 
 def places(spark: SparkSession, path: str, target: str) -> tuple[int | None, int | None]:
-    """The resolved_ts of the row that was recorded last for ``target``, and for any other or no named one; None = there is none."""
+    """The resolved_ts of the newest row of ``target``, and that of the newest row of another or an unnamed target; None = no such row."""
     if not is_table(spark, path):
         return None, None
     mine = F.coalesce(F.col("target") == target, F.lit(False))
@@ -319,7 +321,7 @@ def places(spark: SparkSession, path: str, target: str) -> tuple[int | None, int
 
 
 def _rows(spark: SparkSession, path: str) -> DataFrame:
-    """The table's columns of today, with ``target`` null where a release that kept no identity made it."""
+    """The rows with the columns of ``SCHEMA``; ``target`` is null in a table created by a release that did not store it."""
     rows = spark.read.format("delta").load(path)
     if "target" not in rows.columns:
         rows = rows.withColumn("target", F.lit(None).cast("string"))
@@ -331,10 +333,10 @@ def _last_resolved(which: Column) -> Column:
 
 
 class DeltaTable:
-    """The real ``CheckpointTable``."""
+    """``CheckpointTable`` in Delta."""
 
     def __init__(self, spark: SparkSession | None, path: str, app_id: str, target: str) -> None:
-        """A session of its own, so that its settings disturb nobody."""
+        """Opens a separate Spark session, so that its settings do not affect other queries."""
         if spark is None:
             raise ReplicationError("a Delta checkpoint needs a Spark session")
         self._spark = spark.newSession()
@@ -345,7 +347,7 @@ class DeltaTable:
             self._spark.conf.set(name, value)
 
     def newest(self) -> Newest:
-        """One Spark job over the table."""
+        """Read by one Spark job over the table."""
         if not is_table(self._spark, self._path):
             return Newest()
         mine = F.when(F.col("app_id") == self._app_id, F.col("batch_id"))
@@ -356,10 +358,10 @@ class DeltaTable:
         return Newest(-1 if batch_id is None else batch_id, resolved_ts or 0, recorded_at)
 
     def append(self, rows: Sequence[CheckpointRow]) -> None:
-        """One commit of one file."""
+        """Add rows in one commit of one file."""
         version = max(r.batch_id for r in rows)
         writer = self._spark.createDataFrame(as_table(rows, self._app_id, self._target)).coalesce(1).write.format("delta").mode("append")
-        writer = writer.option("mergeSchema", "true")  # tables of a release that kept no identity
+        writer = writer.option("mergeSchema", "true")  # for tables of a release that did not store the target's identity
         if version >= 0:
             writer = writer.option("txnAppId", self._app_id).option("txnVersion", str(version))
         writer.save(self._path)
@@ -395,9 +397,9 @@ def as_table(rows: Sequence[CheckpointRow], app_id: str, target: str) -> pa.Tabl
 SETTINGS = {
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.databricks.delta.stats.collect": "false",
-    # Two files fewer a commit; a table of so few files needs none to be read quickly.
+    # Two files fewer per commit; with so few files the table can be read quickly without them.
     "spark.databricks.delta.writeChecksumFile.enabled": "false",
-    # These three made a commit of a few rows a quarter cheaper; it runs beside the batches on the same cores.
+    # These make a commit of a few rows about a quarter cheaper; it competes with the batches for the same cores.
     "spark.databricks.delta.properties.defaults.checkpointInterval": "100",
     "spark.databricks.delta.history.metricsEnabled": "false",
     "spark.sql.codegen.wholeStage": "false",
@@ -411,7 +413,7 @@ _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 def is_table(spark: SparkSession, path: str) -> bool:
     """Whether a Delta table is there."""
     if not _URI.match(path):
-        # Without the detour over the JVM: this stands in the way of every start.
+        # Avoids a call into the JVM, because this delays every start.
         return any((Path(path) / "_delta_log").glob("*.json"))
     from delta.tables import DeltaTable as Delta
 

@@ -1,8 +1,8 @@
-"""The Delta table ``findings``, beside ``checkpoint``: everything that was not as the binlogs say it must be. [spark]
+"""The Delta table ``findings``, beside ``checkpoint``: every deviation of the target or the Pumps from the binlogs. [spark]
 
 Promises: written by the background writer of ``sinks.delta.checkpoint_table`` before the checkpoint row of the same batch, each batch once
-(``txnAppId``, ``txnVersion``). Keys and words are whole here whatever ``log-row-data`` says: mind who may read the table.
-What a crash may lose: findings of a transaction that is committed in the target while its batch's row is not yet in Delta; the log has them.
+(``txnAppId``, ``txnVersion``). Keys and words are stored in full regardless of ``log-row-data``: restrict access to the table accordingly.
+A crash may lose the findings of a transaction that is committed on the target while its batch is not yet in Delta; they are in the log.
 """
 
 import datetime
@@ -33,38 +33,38 @@ SCHEMA = pa.schema(
         pa.field("recorded_at", pa.timestamp("us", tz="UTC")),
     ]
 )
-"""The table's columns. ``batch_id`` -1: of a span that was finished at start. What is unknown is null."""
+"""The table's columns. ``batch_id`` -1: of a span that was replayed at start. Unknown values are null."""
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class RecordedFindings:
     """What the table already holds."""
 
     batch_id: int = -1
     """Newest batch of this query."""
     replayed_ts: int = 0
-    """End of the newest span that was finished at start."""
+    """End of the newest span that was replayed at start."""
 
 
-def missing_findings(rows: Sequence[CheckpointRow], known: Known) -> list[CheckpointRow]:
-    """The batches with findings that the table lacks, in order. Pure."""
+def missing_findings(rows: Sequence[CheckpointRow], known: RecordedFindings) -> list[CheckpointRow]:
+    """The batches whose findings the table lacks, in order. Pure."""
     return [
         r for r in rows if r.findings and (r.resolved_ts > known.replayed_ts if r.batch_id == FILLED_UP else r.batch_id > known.batch_id)
     ]
 
 
 class DeltaFindings:
-    """The table; made with the first finding."""
+    """The table; created with the first finding."""
 
     def __init__(self, spark: SparkSession, path: str, app_id: str) -> None:
-        """Nothing is touched before ``append``."""
+        """Does not access the table before ``append``."""
         self._parent = spark
         self._spark: SparkSession | None = None
         self._path = path
         self._app_id = app_id
 
     def append(self, rows: Sequence[CheckpointRow]) -> None:
-        """Add what the table lacks of the findings of ``rows``, in one commit."""
+        """Add those findings of ``rows`` that the table lacks, in one commit."""
         if not any(r.findings for r in rows):
             return
         if self._spark is None:
@@ -80,13 +80,13 @@ class DeltaFindings:
             writer = writer.option("txnAppId", self._app_id).option("txnVersion", str(version))
         writer.save(self._path)
 
-    def _known(self, spark: SparkSession) -> Known:
+    def _known(self, spark: SparkSession) -> RecordedFindings:
         if not is_table(spark, self._path):
-            return Known()
+            return RecordedFindings()
         mine = F.max(F.when(F.col("app_id") == self._app_id, F.col("batch_id")))
         replayed = F.max(F.when(F.col("batch_id") == FILLED_UP, F.col("resolved_ts")))
         batch_id, ts = spark.read.format("delta").load(self._path).agg(mine, replayed).toArrow().to_pylist()[0].values()
-        return Known(-1 if batch_id is None else batch_id, ts or 0)
+        return RecordedFindings(-1 if batch_id is None else batch_id, ts or 0)
 
 
 def as_table(rows: Sequence[CheckpointRow], app_id: str) -> pa.Table:

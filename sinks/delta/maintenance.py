@@ -1,9 +1,9 @@
 """Compaction and vacuum of the Delta tables, between two commits of the background writer. [spark]
 
-Promises: when something is done is decided by ``due`` (pure); what is done changes no row. OPTIMIZE rewrites small files only, in a commit
-without new data, so streams that read the table pass over it; VACUUM removes what no version within the retention names, so a reader
-may be that late. ``txnAppId`` and ``txnVersion`` live in the table's state, not in its files: they outlive both, and the clean-up of the log.
-What fails here is a warning and is tried again later: the rows are in.
+Promises: ``due`` (pure) decides when an operation runs; no operation changes a row. OPTIMIZE rewrites small files only, in a commit
+without new data, so streams that read the table skip it. VACUUM removes files that no version within the retention refers to, so a reader
+may lag by the retention. ``txnAppId`` and ``txnVersion`` are part of the table's state, not of its files: they survive both operations
+and the clean-up of the log. A failure is logged as a warning and retried later; rows already written are not affected.
 """
 
 import logging
@@ -29,34 +29,34 @@ _log = logging.getLogger(__name__)
 
 
 class Operation(StrEnum):
-    """What is done to a table, as ``DESCRIBE HISTORY`` names it."""
+    """An operation on a table, as named by ``DESCRIBE HISTORY``."""
 
     OPTIMIZE = "OPTIMIZE"
     VACUUM = "VACUUM"
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """How often, and what is kept. Seconds."""
+class Retention:
+    """Intervals and retention. Times in seconds."""
 
     retention: float
-    """A file or log entry that no current version needs is kept this long; Delta removes log entries by whole days."""
+    """How long a file or log entry is kept that the current version does not need; Delta removes log entries by whole days."""
     commits: int = 100
-    """OPTIMIZE after so many."""
+    """Commits between two OPTIMIZE."""
     pause: float = 300.0
-    """At least between two of the same kind."""
+    """Minimum interval between two operations of the same kind."""
     settle: float = 60.0
-    """After the start nothing is done for so long: the stream has other work then."""
+    """Delay of the first operation after the start, which the stream needs for its own work."""
 
     @property
     def vacuum_every(self) -> float:
-        """A quarter of the retention, an hour at most."""
+        """Interval between two VACUUM: a quarter of the retention, at most an hour, at least ``pause``."""
         return max(self.pause, min(3600.0, self.retention / 4))
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """The table properties that say the same to Delta and to whoever else runs VACUUM."""
-        # Delta refuses to vacuum where the log would be gone before the files.
+        """The table properties that apply the same retention in Delta itself and in a VACUUM run by somebody else."""
+        # Delta refuses to vacuum if the log were deleted before the files.
         kept = f"interval {math.ceil(self.retention)} seconds"
         return {
             "delta.checkpointInterval": SETTINGS["spark.databricks.delta.properties.defaults.checkpointInterval"],
@@ -66,21 +66,21 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Since:
-    """What has happened since. Seconds; infinite = not yet in this life of the process."""
+class Elapsed:
+    """Seconds since the start and since the last operation of each kind; infinite = not yet in this run of the process."""
 
     start: float
     optimize: float = math.inf
     vacuum: float = math.inf
     commits: int = 0
-    """Since the last OPTIMIZE."""
+    """Commits since the last OPTIMIZE."""
 
 
-def due(since: Since, bounds: Bounds) -> tuple[Operation, ...]:
-    """What is to be done now, in this order. Pure.
+def due(since: Elapsed, bounds: Retention) -> tuple[Operation, ...]:
+    """The operations to run now, in this order. Pure.
 
-    The first time of a life needs no number of commits: nobody knows how many a life before has left, and one that never lives
-    long enough to count to a hundred would leave files for ever.
+    The first OPTIMIZE of a run does not depend on the number of commits: how many small files earlier runs left is unknown, and runs too
+    short to reach the number would never compact.
     """
     if since.start < bounds.settle:
         return ()
@@ -91,10 +91,10 @@ def due(since: Since, bounds: Bounds) -> tuple[Operation, ...]:
 
 
 class DeltaMaintenance:
-    """The tables of one background writer, from whose thread ``look`` is called."""
+    """Maintains the tables of one background writer, whose thread calls ``look``."""
 
-    def __init__(self, spark: SparkSession, paths: Sequence[str], bounds: Bounds) -> None:
-        """Nothing is touched before ``look``. ``paths`` are directories or URIs; a table need not be there yet."""
+    def __init__(self, spark: SparkSession, paths: Sequence[str], bounds: Retention) -> None:
+        """Does not access the tables before ``look``. ``paths`` are directories or URIs; a table need not exist yet."""
         self._parent = spark
         self._spark: SparkSession | None = None
         self._paths = paths
@@ -104,14 +104,14 @@ class DeltaMaintenance:
         self._commits = 0
         self._ended = threading.Event()
         self.group = f"delta-maintenance-{uuid.uuid4()}"
-        """Spark's job group of all that is done here."""
+        """Spark job group of all operations."""
 
     def look(self) -> None:
-        """Count a commit, and do what is due."""
+        """Count a commit and run the operations that are due."""
         self._commits += 1
         now = time.monotonic()
         passed = {operation: now - at for operation, at in self._last.items()}
-        since = Since(now - self._begun, commits=self._commits)
+        since = Elapsed(now - self._begun, commits=self._commits)
         since = replace(
             since,
             optimize=passed.get(Operation.OPTIMIZE, since.optimize),
@@ -124,12 +124,12 @@ class DeltaMaintenance:
                 self._commits = 0
 
     def end(self) -> None:
-        """Nothing more is done, and what runs is broken off; either is safe at any moment."""
+        """Start no more operations and cancel the running one; safe at any time."""
         self._ended.set()
         try:
             self._parent.sparkContext.cancelJobGroup(self.group)
         except (PySparkException, Py4JError, OSError):
-            _log.debug("Spark is gone", exc_info=True)
+            _log.debug("cannot cancel the job group: Spark has stopped", exc_info=True)
 
     def _do(self, operation: Operation) -> None:
         for path in self._paths:
@@ -139,7 +139,7 @@ class DeltaMaintenance:
                 self._do_to(operation, path)
             except (PySparkException, Py4JError, OSError) as error:
                 if not self._ended.is_set():
-                    _log.warning("%s of the Delta table %s failed and is tried again later: %s", operation, path, error)
+                    _log.warning("%s of the Delta table %s failed and will be retried: %s", operation, path, error)
 
     def _do_to(self, operation: Operation, path: str) -> None:
         from delta.tables import DeltaTable
@@ -160,8 +160,8 @@ class DeltaMaintenance:
                 spark.sparkContext.setLocalProperty(name, None)  # type: ignore[arg-type]
 
     def _agree(self, spark: SparkSession, table: "DeltaTable") -> None:
-        """Table properties, where they are not as they must be: the setting was changed, or an earlier release made the table."""
-        # Not by the path as it was given: SQL takes a relative one for a table of that name.
+        """Set the table properties if they differ: the setting was changed, or an earlier release created the table."""
+        # Uses the absolute location: SQL takes a relative path for a table name.
         there = table.detail().select("properties", "location").toArrow().to_pylist()[0]
         wanted = self._bounds.properties
         if wanted.items() <= dict(there["properties"]).items():
@@ -179,11 +179,11 @@ class DeltaMaintenance:
 
 
 _SETTINGS = {
-    # A file of this size is left alone: to join it with the newest again and again would write the whole table each time.
+    # Files of this size are not compacted again: rewriting them together with each new file would rewrite the whole table every time.
     "spark.databricks.delta.optimize.minFileSize": str(16 << 20),
     "spark.databricks.delta.optimize.maxFileSize": str(64 << 20),
-    # VACUUM lists the one directory of a table in so many tasks: 10,000 by default, half a minute of a small machine.
+    # The number of tasks in which VACUUM lists the table's only directory: the default, 10,000, takes half a minute on a small machine.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "1",
-    # As tasks of Spark, which can be broken off.
+    # Deletes in Spark tasks, which can be cancelled.
     "spark.databricks.delta.vacuum.parallelDelete.enabled": "true",
 }

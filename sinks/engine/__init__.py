@@ -1,1 +1,1 @@
-"""What all targets share: a span's steps, the net change of its rows, the DDL history they are read by."""
+"""Shared by all targets: the steps of a span, the net changes of its rows, and the DDL history needed to decode them."""

@@ -1,7 +1,7 @@
-"""What a batch holds, before anything is decoded: its span, its DDLs, and which tables it touches at which schema version. Pure.
+"""Summary of a batch before decoding: its span, its DDLs, and which tables it touches at which schema version. Pure.
 
-Promises: ``summarise`` may run on any cut of the batch and ``merge`` of the parts gives the summary of the whole, so that
-executors can summarise their partitions and the driver sees only a few rows.
+Promises: ``summarise`` may run on any split of the batch, and ``merge`` of the results gives the summary of the whole. So
+executors summarise their partitions, and the driver receives only a few rows.
 """
 
 import struct
@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas.errors import ProtocolViolation
-from schemas.events import Op
+from schemas.events import Op, as_time
 from schemas.findings import Finding, FindingKind
 from schemas.stages import ROW_EVENT
-from sinks.engine.segments import DdlEvent, Touch
+from sinks.engine.segments import DdlEvent, TableActivity
 
 PARTIAL = pa.schema(
     [
@@ -34,13 +34,13 @@ PARTIAL = pa.schema(
 
 
 SUMMARY = 110
-"""``op`` of a control row that summarises the row changes of one Arrow batch for the driver: ``commit_ts`` is their first, ``row`` the rest."""
+"""``op`` of a control row that summarises the row changes of one Arrow batch: ``commit_ts`` is their first one, ``row`` holds ``_REST``."""
 
 _REST = struct.Struct("<qqq")
 """Last commit_ts, events, bytes."""
 
 _TRANSACTIONS = -1
-"""``table_id`` of the summary row that counts the transactions of an Arrow batch in ``events``."""
+"""``table_id`` of the summary row whose ``events`` is the number of transactions of an Arrow batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +51,20 @@ class Controls:
     to_ts: int
     ddls: tuple[DdlEvent, ...]
     findings: tuple[Finding, ...] = ()
-    """Binlogs that the Pumps no longer have."""
+    """Lost binlogs: those that the Pumps no longer hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowSummary:
-    """The row changes of a batch: touches by first commit_ts, and their number."""
+    """The row changes of a batch: which tables they touch, by first commit_ts, and its numbers of row events and transactions."""
 
-    touches: tuple[Touch, ...]
+    touches: tuple[TableActivity, ...]
     events: int
     transactions: int = 0
 
     @property
     def bytes(self) -> int:
-        """Of row images."""
+        """Size of the row images."""
         return sum(touch.bytes for touch in self.touches)
 
 
@@ -77,7 +77,7 @@ def controls_of(events: pa.Table) -> Controls:
     """The controls among ``events`` (schema ``ROW_EVENT``).
 
     Raises:
-        ProtocolViolation: the batch carries no punctuation, or two that disagree.
+        ProtocolViolation: the batch carries no punctuation, or punctuations of different spans.
     """
     spans: set[tuple[int, int]] = set()
     ddls: dict[int, DdlEvent] = {}
@@ -91,7 +91,7 @@ def controls_of(events: pa.Table) -> Controls:
             findings.append(Finding(FindingKind.LOST, (event["row"] or b"").decode("utf-8", "replace"), commit_ts=event["commit_ts"]))
         else:
             query = (event["row"] or b"").decode("utf-8", "replace")
-            # By commit_ts: the same DDL may come from two Pumps.
+            # Keyed by commit_ts, because two Pumps may deliver the same DDL.
             ddls[event["commit_ts"]] = DdlEvent(event["commit_ts"], event["table_id"], query, event["schema_version"])
     if len(spans) != 1:
         raise ProtocolViolation(f"a batch must carry exactly one span of resolved_ts, this one carries {sorted(spans)}")
@@ -115,7 +115,7 @@ def summarise(events: pa.Table, ddl_ts: Sequence[int]) -> pa.Table:
 
 
 def summary_rows(events: pa.Table) -> pa.Table:
-    """The summary of ``events`` as control rows (schema ``ROW_EVENT``), to travel with them."""
+    """The summary of ``events`` as control rows (schema ``ROW_EVENT``), to be sent along with them."""
     found = summarise(events, ()).to_pylist()
     rows = [
         {
@@ -135,12 +135,12 @@ def summary_rows(events: pa.Table) -> pa.Table:
 
 
 def count_transactions(events: pa.Table) -> int:
-    """How many transactions begin among ``events``: a huge one may lie in several Arrow batches, but it has one first row change."""
+    """How many transactions begin in ``events``: a huge one may extend over several Arrow batches, but has only one first row change."""
     return int(np.count_nonzero((events.column("seq").to_numpy() == 0) & ~control_mask(events).to_numpy()))
 
 
 def summary_of(controls: pa.Table, after_ts: int, ddl_ts: Sequence[int]) -> RowSummary | None:
-    """What the summary rows among ``controls`` say of the row changes above ``after_ts``; None when one lies across a DDL or ``after_ts``."""
+    """The row changes after ``after_ts`` according to the summary rows in ``controls``; None when one spans a DDL or ``after_ts``."""
     partials = []
     transactions = 0
     for event in controls.filter(pc.equal(controls.column("op"), SUMMARY)).to_pylist():
@@ -158,17 +158,17 @@ def summary_of(controls: pa.Table, after_ts: int, ddl_ts: Sequence[int]) -> RowS
 
 
 def merge(partials: pa.Table) -> RowSummary:
-    """The whole batch's summary from the concatenated partials."""
+    """The summary of the whole batch from the concatenated partial ones."""
     touched: dict[tuple[int, int, int], list[int]] = {}
     for part in partials.to_pylist():
         seen = touched.setdefault((part["interval"], part["table_id"], part["schema_version"]), [part["first_ts"], part["last_ts"], 0, 0])
         seen[:] = [min(seen[0], part["first_ts"]), max(seen[1], part["last_ts"]), seen[2] + part["events"], seen[3] + part["bytes"]]
-    made = (Touch(table, version, first, n, last, size) for (_, table, version), (first, last, n, size) in touched.items())
+    made = (TableActivity(table, version, first, n, last, size) for (_, table, version), (first, last, n, size) in touched.items())
     touches = sorted(made, key=_by_first)
     return RowSummary(tuple(touches), sum(t.events for t in touches))
 
 
-def _by_first(touch: Touch) -> tuple[int, int]:
+def _by_first(touch: TableActivity) -> tuple[int, int]:
     return touch.first_commit_ts, touch.schema_version
 
 
@@ -180,7 +180,17 @@ def rows_between(events: pa.Table, after_ts: int, upto_ts: int) -> pa.Table:
 
 
 def without(events: pa.Table, name: str, values: Collection[int]) -> pa.Table:
-    """``events`` but those whose column ``name`` has one of ``values``."""
+    """``events`` except those whose column ``name`` has one of ``values``."""
     if not values:
         return events
     return events.filter(pa.array(~np.isin(events.column(name).to_numpy(), list(values))))
+
+
+def gap_text(after_ts: int, commit_ts: int, checkpoint_dir: str) -> str:
+    """The error text when Spark's checkpoint is ahead of the target's, and what to do."""
+    return (
+        f"the stream would continue after {after_ts} ({as_time(after_ts)}), but the target's checkpoint is {commit_ts} "
+        f"({as_time(commit_ts)}): the binlogs in between would be lost. Was the target restored from a backup, including its checkpoint row? "
+        f"Then delete Spark's checkpoint directory {checkpoint_dir}: the stream reads again from the target's row, provided the Pumps "
+        "still hold the binlogs of that time; if they do not, restore a newer backup. If only the row was changed, restore its value"
+    )

@@ -1,7 +1,7 @@
-"""Row events packed many to a Spark row: Spark then moves, shuffles and keeps a few blobs instead of hundreds of thousands of rows. Pure.
+"""Blocks of many row events per Spark row, so that Spark shuffles and stores a few blobs instead of hundreds of thousands of rows. Pure.
 
-Promises: ``unpack`` of what ``pack`` made is equal to it. A block knows its first and last commit_ts, so that whole blocks can be
-passed over. Format of ``events``: ``schemas.packed``.
+Promises: ``unpack`` reverses ``pack``. A block carries its first and last commit_ts, so that whole blocks can be skipped. Format of
+``events``: ``schemas.packed``.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,18 +26,18 @@ ROWS, CONTROLS = 0, 1
 """``kind``: row changes, or DDLs, punctuation and summaries."""
 
 _SLICE = 2000
-"""Transactions that are exploded into one round of blocks: some megabytes."""
+"""Transactions exploded into blocks at a time: a few megabytes."""
 
 
 def slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """``batches`` (``stages.TRANSACTIONS``) as batches of ``TRANSACTION`` of which each makes blocks of a good size."""
+    """``batches`` (``stages.TRANSACTIONS``) as batches of ``TRANSACTION`` that are small enough for one round of blocks."""
     for batch in batches:
         for value in batch.column("transactions"):
             yield from unpacked([value], TRANSACTION).to_batches(max_chunksize=_SLICE)
 
 
 def pack(kind: int, part: int, events: pa.Table) -> Iterator[pa.RecordBatch]:
-    """``events`` (they have a ``commit_ts``) as one block; nothing for none."""
+    """``events`` (with a ``commit_ts`` column) as one block; no block if there are none."""
     if events.num_rows == 0:
         return
     ends = pc.min_max(events.column("commit_ts")).as_py()
@@ -46,5 +46,5 @@ def pack(kind: int, part: int, events: pa.Table) -> Iterator[pa.RecordBatch]:
 
 
 def unpack(blocks: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
-    """All events of ``blocks``, cut to the columns of ``schema``."""
+    """All events of ``blocks``, with the columns of ``schema`` only."""
     return unpacked((value for block in blocks for value in block.column("events")), schema)

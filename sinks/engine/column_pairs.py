@@ -1,6 +1,6 @@
-"""Which column of a table before a job each column after it continues.
+"""Matches the columns of a table after a job to its columns before the job.
 
-Promises: pure; what cannot be told for certain is not guessed.
+Promises: pure; nothing is guessed: an ambiguous match gives None.
 """
 
 from schemas.ddl_tokens import significant
@@ -9,12 +9,12 @@ from schemas.tableinfo import ColumnInfo, TableInfo
 
 
 def visible(info: TableInfo) -> list[ColumnInfo]:
-    """The columns that a user sees."""
+    """The public, non-hidden columns."""
     return [c for c in info.columns if c.public and not c.hidden]
 
 
 def pair_columns(job: Job, query: str, old: TableInfo, new: TableInfo) -> dict[str, ColumnInfo] | None:
-    """Which old column each new one (by lower-case name) continues: by id, else by name. None when that is not certain."""
+    """The old column of each new one (by lower-case name), matched by id, else by name; added columns are absent. None if ambiguous."""
     by_id = {c.id: c for c in visible(old)}
     by_name = {c.name.lower(): c for c in visible(old)}
     pairs = {c.name.lower(): by_id[c.id] for c in visible(new) if c.id in by_id}

@@ -1,12 +1,13 @@
-"""Which DDL job a row needs on the target although its schema version is below the job's own.
+"""Determines whether rows need a DDL job on the target although their schema version is below the job's.
 
-A job's version is that of its last state, but some states before it change already what rows may hold (``binlog_source/emulator/online.py`` shows them):
+A job's version is that of its last state, but some earlier states already change what rows may hold (see
+``binlog_source/emulator/online.py``):
 
-* DROP INDEX, and DROP COLUMN with an index: from delete-only on nobody checks the unique key, so two rows may share it.
-* A multi-schema change with a DROP among others: the other changes are public three versions, for each DROP, before the job's own.
+* DROP INDEX, and DROP COLUMN with an index: from delete-only on the unique key is not checked, so two rows may share a value.
+* A multi-schema change that contains a DROP: its other changes become public three versions per DROP before the job's own version.
 
-Promises: pure. A job that is done early does no harm to rows of the states before, which lack nothing then but columns that the job takes away; but for
-a MODIFY COLUMN that changes data: rows from before its new column has values must find the old one.
+Promises: pure. Executing a job early is harmless for rows of earlier states: they only lose the columns that the job drops. The exception
+is a MODIFY COLUMN that converts data: rows written before its new column has values need the old column.
 """
 
 from schemas.history import TableAt
@@ -15,18 +16,18 @@ from schemas.tableinfo import ColumnInfo, TableInfo
 
 _DROPS = frozenset({JobType.DROP_COLUMN, JobType.DROP_INDEX, JobType.DROP_PRIMARY_KEY})
 _STATES_OF_A_DROP = 3
-"""Schema versions of a DROP after its first: delete-only, delete-reorg, none."""
+"""Schema versions of a DROP after its first one: delete-only, delete-reorg, none."""
 
 
 def needed_early(job: Job, before: TableAt, after: TableAt, row_version: int, last_commit_ts: int) -> bool:
-    """Rows of a table need its next job.
+    """Whether rows of a table need its next job.
 
     Args:
         job: the table's next job.
-        before: the table without it.
-        after: the table with it.
-        row_version: the rows' schema version.
-        last_commit_ts: not before the last of them; 0 = unknown.
+        before: the table before the job.
+        after: the table after the job.
+        row_version: the schema version of the rows.
+        last_commit_ts: upper bound of their commit_ts; 0 = unknown.
     """
     if row_version <= before.version:
         return False

@@ -1,9 +1,9 @@
-"""Row events of one span to the net change of each row, and rows to parts.
+"""Reduces the row events of one span to the net change of each row, and assigns rows to parts.
 
-Promises: pure; the order of the events handed in does not matter; no Python loop over rows.
-Rules: a row is (table_id, key). Its events are ordered by (commit_ts, seq). It existed before the span when its first event
-is no INSERT, and exists after it when its last event is no DELETE. The first event then holds the old image, the last one
-the new image; what happened between them leaves no trace.
+Promises: pure; the order of the input events does not matter; no Python loop over rows.
+Rules: a row is (table_id, key). Its events are ordered by (commit_ts, seq). It existed before the span unless its first event
+is an INSERT, and exists after it unless its last event is a DELETE. The first event then holds the old image, the last one
+the new image; events between them are dropped.
 """
 
 from collections.abc import Iterator
@@ -17,16 +17,16 @@ import pyarrow.compute as pc
 from schemas.events import Op
 
 Indexes = np.ndarray[Any, np.dtype[np.int64]]
-"""Row numbers of the events table that was folded."""
+"""Row numbers in the folded events table."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableChanges:
-    """The net changes of one table, as row numbers of the folded events; each array is in (commit_ts, seq) order of its rows' first events."""
+    """The net changes of one table, as row numbers of the folded events; each array in (commit_ts, seq) order of its rows' first events."""
 
     table_id: int
     removed: Indexes
-    """Events whose old image existed before the span and has no successor."""
+    """Events with the old image of rows that existed before the span and do not exist after it."""
     before: Indexes
     """Events with the old image of rows that existed before and exist after; paired with ``after``."""
     after: Indexes
@@ -37,12 +37,12 @@ class TableChanges:
 
 @dataclass(frozen=True, slots=True)
 class NetChanges:
-    """What a span does to the target: net changes by table, ascending table id."""
+    """The net changes of a span by table, in ascending order of table id."""
 
     tables: tuple[TableChanges, ...]
     events: int
     rows: int
-    """Distinct rows touched, those among them that came and went inside the span."""
+    """Distinct rows touched, including those that were inserted and deleted within the span."""
 
     def __iter__(self) -> Iterator[TableChanges]:
         return iter(self.tables)
@@ -51,7 +51,7 @@ class NetChanges:
 def fold(events: pa.Table) -> NetChanges:
     """Net changes of ``events``: ``ROW_EVENT`` columns and ``key`` (binary), INSERT, UPDATE and DELETE only.
 
-    Only ``commit_ts``, ``seq``, ``op``, ``table_id`` and ``key`` are looked at.
+    Only ``commit_ts``, ``seq``, ``op``, ``table_id`` and ``key`` are used.
     """
     if events.num_rows == 0:
         return NetChanges((), 0, 0)
@@ -71,7 +71,7 @@ def fold(events: pa.Table) -> NetChanges:
 
 
 def ends_of(events: pa.Table) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Which of ``events`` (as for ``fold``) are a row's first or last one: their net changes are those of all."""
+    """Mask of the ``events`` (as for ``fold``) that are a row's first or last one: their net changes equal those of all events."""
     found = np.zeros(events.num_rows, dtype=bool)
     if events.num_rows:
         order = _event_order(_int64(events, "commit_ts"), _int64(events, "seq"))
@@ -84,9 +84,9 @@ def ends_of(events: pa.Table) -> np.ndarray[Any, np.dtype[np.bool_]]:
 def part_numbers(
     table_ids: Indexes, keys: pa.BinaryArray, keyless: np.ndarray[Any, np.dtype[np.bool_]], parts: int
 ) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """The part, 0 to ``parts - 1``, that each row belongs to; a keyless table lies wholly in one part.
+    """The part, 0 to ``parts - 1``, that each row belongs to; all rows of a keyless table are in one part.
 
-    The hash is fixed for ever, since a restart must find the rows of an unfinished part again. All arithmetic is modulo 2**64:
+    The hash must never change, since a restart must find the rows of an unfinished part again. All arithmetic is modulo 2**64:
     ``h = mix(table_id)``; for each 8 key bytes as a little-endian word, the last one padded with zeros, ``h = mix(h ^ word)``;
     ``h = mix(h ^ length)``; part = ``h % parts``. A keyless row stops after the table id.
     ``mix(x)``: ``x += G; x ^= x >> 30; x *= A; x ^= x >> 27; x *= B; x ^= x >> 31`` (splitmix64).
@@ -115,7 +115,7 @@ def _mix(x: Any) -> Any:
 
 
 def _hash_bytes(hashes: Any, starts: Any, lengths: Any, data: Any) -> Any:
-    """Fold the bytes of each row into its hash, one 8-byte word of all rows at a time."""
+    """Mix the bytes of each row into its hash, one 8-byte word at a time for all rows."""
     all_words = _words(data)
     masks = np.array([(1 << (8 * n)) - 1 for n in range(9)], dtype=np.uint64)
     active = np.flatnonzero(lengths)
@@ -131,7 +131,7 @@ def _hash_bytes(hashes: Any, starts: Any, lengths: Any, data: Any) -> Any:
 
 
 def _words(data: Any) -> Any:
-    """For each byte position the little-endian word that begins there, zeros after the end; a view, not aligned."""
+    """For each byte position the little-endian word that begins there, zero-padded at the end; an unaligned view."""
     padded = np.concatenate([data, np.zeros(8, dtype=np.uint8)])
     return np.lib.stride_tricks.as_strided(padded[:8].view("<u8"), shape=(len(data) + 1,), strides=(1,), writeable=False)
 
@@ -149,7 +149,7 @@ def _int64(events: pa.Table, name: str) -> Indexes:
 
 
 def _event_order(commit_ts: Indexes, seq: Indexes) -> Indexes:
-    """Row numbers in execution order; events mostly come in order, which one comparison finds."""
+    """Row numbers in execution order; events are usually ordered already, which one comparison detects."""
     steps = np.diff(commit_ts)
     if bool(np.all((steps > 0) | ((steps == 0) & (np.diff(seq) > 0)))):
         return np.arange(len(commit_ts), dtype=np.int64)
@@ -157,7 +157,7 @@ def _event_order(commit_ts: Indexes, seq: Indexes) -> Indexes:
 
 
 def _row_codes(keys: pa.ChunkedArray, order: Indexes, table_codes: Indexes, tables: int) -> Indexes:
-    """A number for each event's row: equal for equal (table, key)."""
+    """A number for the row of each event, equal for equal (table, key)."""
     codes = _key_codes(keys.combine_chunks())[order]
     codes = codes * tables + table_codes
     if int(codes.max()) > _SPARSE * len(codes):
@@ -166,17 +166,17 @@ def _row_codes(keys: pa.ChunkedArray, order: Indexes, table_codes: Indexes, tabl
 
 
 def _key_codes(keys: pa.BinaryArray) -> Indexes:
-    """A number for each different key."""
+    """A number for each key, equal for equal keys."""
     starts, lengths, data = _binary_parts(keys)
     if bool((lengths == 8).all()):
-        # The usual key, one integer: four times as fast as hashing bytes.
+        # The usual key is one integer; this is four times as fast as hashing bytes.
         return np.unique(_words(data)[starts], return_inverse=True)[1].astype(np.int64)
     codes: Indexes = pc.dictionary_encode(keys).indices.to_numpy(zero_copy_only=False).astype(np.int64)
     return codes
 
 
 _SPARSE = 8
-"""Codes wider than this many times the events are renumbered (by sorting) before arrays of that width are made."""
+"""If the largest code exceeds this multiple of the number of events, codes are renumbered (by sorting) to keep ``_ends``'s arrays small."""
 
 
 def _ends(codes: Indexes) -> tuple[Indexes, Indexes]:
@@ -185,7 +185,7 @@ def _ends(codes: Indexes) -> tuple[Indexes, Indexes]:
     positions = np.arange(len(codes), dtype=np.int64)
     first = np.full(size, -1, dtype=np.int64)
     last = np.full(size, -1, dtype=np.int64)
-    # With repeated indexes numpy keeps the value assigned last, so walking backwards leaves the first position.
+    # With repeated indexes numpy keeps the value assigned last, so assigning in reverse order leaves the first position.
     first[codes[::-1]] = positions[::-1]
     last[codes] = positions
     seen = np.flatnonzero(first >= 0)

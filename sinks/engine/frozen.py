@@ -1,14 +1,14 @@
-"""Tables frozen by a refused DDL (``ddl-policy`` skip or quarantine): the shape the target has, and what of the upstream's rows fits into it.
+"""Tables frozen by a refused DDL (``ddl-policy`` skip or quarantine): their shape on the target, and how upstream rows are written to it.
 
-Promises: pure. Nothing of it is stored but the refused jobs' ids: a shape follows from the DDL history and from them.
+Promises: pure. Only the ids of the refused jobs are stored: a shape is derived from them and the DDL history.
 
-* The shape is the table as it was before the first refused job, moved on by every later job that the target took.
-* A row is written to the columns that both sides have, by TiDB's column id, else by name (a MODIFY COLUMN gives a new id). A key is used
-  only when both sides have it.
-* A column that only the target has gets its default. One that is NOT NULL and has none gets its type's zero value, as do NULLs of a column that
-  may be NULL upstream alone.
-* Rows have nowhere to go when there is no table, or when a unique key of the target stands on such columns alone: each row would push the
-  one before it out. They are passed over and counted.
+* The shape is the table before the first refused job, changed by every later job that the target executed.
+* A row is written to the columns that both sides have, matched by TiDB's column id, else by name (a MODIFY COLUMN assigns a new id). A key
+  is used only if both sides have it.
+* A column that only the target has gets its default. If it is NOT NULL without a default, it gets the zero value of its type, as do NULLs
+  of a column that is nullable only upstream.
+* Rows cannot be written when the target has no such table, or when one of its unique keys consists only of columns that the upstream lacks:
+  each row would replace the one before it. They are skipped and counted.
 """
 
 from collections.abc import Iterable
@@ -21,15 +21,15 @@ from sinks.engine.column_pairs import pair_columns
 from sinks.engine.segments import RowsStep
 
 RefusedJobs = frozenset[int]
-"""Ids of the jobs that the target was never given."""
+"""Ids of the jobs that were not executed on the target."""
 
 _WITH_WORDS = frozenset({ColumnType.ENUM, ColumnType.SET})
 _OF_ITS_OWN = frozenset({ColumnType.BIT, ColumnType.JSON})
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """One table as the target has it since a DDL of it was refused."""
+class FrozenShape:
+    """A table's shape on the target since one of its DDLs was refused."""
 
     schema: str
     name: str
@@ -40,17 +40,17 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Stranded:
-    """Rows that have nowhere to go."""
+class UnwritableTable:
+    """A table whose rows cannot be written to the target."""
 
     table_id: int
     table: str
     why: str
 
 
-def shape_of(history: SchemaHistory, refused: RefusedJobs, table_id: int, version: int) -> Shape | None:
-    """The shape at ``version``; None for a table that no refused job has frozen."""
-    shape: Shape | None = None
+def shape_of(history: SchemaHistory, refused: RefusedJobs, table_id: int, version: int) -> FrozenShape | None:
+    """The shape at ``version``; None for a table that is not frozen."""
+    shape: FrozenShape | None = None
     if not refused:
         return None
     for job in history.jobs_of_table(table_id, -1, version):
@@ -63,7 +63,9 @@ def shape_of(history: SchemaHistory, refused: RefusedJobs, table_id: int, versio
             before = history.table_at(former, job.version - 1)
             shape = shape_of(history, refused, former, job.version - 1)
         if job.id in refused:
-            shape = shape or (Shape(before.schema, before.name, before.info, job) if before else Shape(after.schema, after.name, None, job))
+            shape = shape or (
+                FrozenShape(before.schema, before.name, before.info, job) if before else FrozenShape(after.schema, after.name, None, job)
+            )
         elif shape is not None and shape.info is not None and before is not None:
             renamed = (before.schema, before.name) != (after.schema, after.name)
             schema, name = (after.schema, after.name) if renamed else (shape.schema, shape.name)
@@ -72,7 +74,7 @@ def shape_of(history: SchemaHistory, refused: RefusedJobs, table_id: int, versio
 
 
 def _former_id(job: Job, table_id: int) -> int:
-    """TRUNCATE and EXCHANGE give a table another id."""
+    """The table's id before ``job``: TRUNCATE and EXCHANGE assign another one."""
     moves = job.type == JobType.TRUNCATE_TABLE or (
         job.type == JobType.EXCHANGE_PARTITION and job.table_info and job.table_info.id != table_id
     )
@@ -80,23 +82,23 @@ def _former_id(job: Job, table_id: int) -> int:
 
 
 def on_target(history: SchemaHistory, refused: RefusedJobs, table: TableAt, version: int) -> TableAt | None:
-    """The table as the target has it, for DDLs; None when it has none. ``version``: the upstream's, of the job."""
+    """The table on the target, for DDLs; None when the target has none. ``version``: the upstream's schema version of the job."""
     shape = shape_of(history, refused, table.table_id, version)
     if shape is None:
         return table
     return replace(table, schema=shape.schema, name=shape.name, info=shape.info) if shape.info else None
 
 
-def fitted(step: RowsStep, history: SchemaHistory, refused: RefusedJobs) -> tuple[RowsStep, tuple[Stranded, ...]]:
-    """``step`` with the tables as rows are written to them, and what of it has nowhere to go."""
+def fitted(step: RowsStep, history: SchemaHistory, refused: RefusedJobs) -> tuple[RowsStep, tuple[UnwritableTable, ...]]:
+    """``step`` with the tables as rows are written to them, and the tables whose rows cannot be written."""
     if not refused:
         return step, ()
     tables = dict(step.tables)
-    stranded: list[Stranded] = []
+    stranded: list[UnwritableTable] = []
     for table_id, table in step.tables.items():
         shape = shape_of(history, refused, table_id, table.version)
         found = writable(table, shape) if shape is not None else table
-        if isinstance(found, Stranded):
+        if isinstance(found, UnwritableTable):
             stranded.append(found)
             del tables[table_id]
         else:
@@ -105,12 +107,12 @@ def fitted(step: RowsStep, history: SchemaHistory, refused: RefusedJobs) -> tupl
     return replace(step, tables=tables, gone=gone), tuple(stranded)
 
 
-def writable(table: TableAt, shape: Shape) -> TableAt | Stranded:
-    """The table as rows are decoded from the upstream and written to the target."""
+def writable(table: TableAt, shape: FrozenShape) -> TableAt | UnwritableTable:
+    """The table with which upstream rows are decoded and written to the target."""
     label = f"{shape.schema}.{shape.name}"
     since = f"since the {shape.since.type_name} of job {shape.since.id} was refused"
     if shape.info is None:
-        return Stranded(table.table_id, label, f"{label}: not on the target {since}; its rows have nowhere to go")
+        return UnwritableTable(table.table_id, label, f"{label}: not on the target {since}; its rows are not written")
     pairs = _shared(table.info, shape.info)
     shared = {t.id for _, t in pairs}
     left = [c for c in _public(shape.info) if c.id not in shared and not c.generated]
@@ -118,8 +120,8 @@ def writable(table: TableAt, shape: Shape) -> TableAt | Stranded:
     lost_key = next((i for i in shape.info.indexes if _stands_alone(i, shape.info, shared)), None)
     if lost_key is not None or not {c.id for c in table.info.handle_columns()} <= ids:
         key = lost_key.name if lost_key else "PRIMARY"
-        return Stranded(
-            table.table_id, label, f"{label}: key {key} is on columns that the upstream has not, {since}; its rows have nowhere to go"
+        return UnwritableTable(
+            table.table_id, label, f"{label}: the columns of key {key} are missing upstream {since}; its rows are not written"
         )
     zeros = [c for c in left if _needs_value(c)]
     columns = [replace(c, name=t.name) for c, t in pairs] + [replace(c, origin_default=None, origin_default_bit=None) for c in zeros]
@@ -130,8 +132,8 @@ def writable(table: TableAt, shape: Shape) -> TableAt | Stranded:
     return replace(table, schema=shape.schema, name=shape.name, info=info, dropping=True, leaving=leaving, frozen=frozen)
 
 
-def renamed_columns(upstream: TableInfo, shape: Shape) -> tuple[tuple[str, str], ...]:
-    """(the upstream's name, the target's) of the columns that both sides have under two names."""
+def renamed_columns(upstream: TableInfo, shape: FrozenShape) -> tuple[tuple[str, str], ...]:
+    """(upstream name, target name) of the columns that have different names on the two sides."""
     pairs = _shared(upstream, shape.info) if shape.info else []
     return tuple((c.name, t.name) for c, t in pairs if c.name.lower() != t.name.lower())
 
@@ -141,7 +143,7 @@ def _public(info: TableInfo) -> list[ColumnInfo]:
 
 
 def _shared(upstream: TableInfo, there: TableInfo) -> list[tuple[ColumnInfo, ColumnInfo]]:
-    """(the upstream's column, the target's) for each column that rows bring and the target takes."""
+    """(upstream column, target column) for each column that is written to the target."""
     by_id = {c.id: c for c in _public(there)}
     ids = {c.id for c in _public(upstream)}
     by_name = {c.name.lower(): c for c in _public(there) if c.id not in ids}
@@ -154,7 +156,7 @@ def _shared(upstream: TableInfo, there: TableInfo) -> list[tuple[ColumnInfo, Col
 
 
 def _takes(there: ColumnInfo, column: ColumnInfo) -> bool:
-    """The literal of one means the same in the other, or the server can make something of it and says so."""
+    """Whether a literal of ``column`` means the same in ``there``, or is converted by the server, with a warning if the value changes."""
     if there.tp in _WITH_WORDS or column.tp in _WITH_WORDS:
         shorter = min(len(there.elems), len(column.elems))
         return there.tp == column.tp and there.elems[:shorter] == column.elems[:shorter]
@@ -167,7 +169,7 @@ def _needs_value(column: ColumnInfo) -> bool:
 
 
 def _stands_alone(index: IndexInfo, info: TableInfo, shared: set[int]) -> bool:
-    """A unique key of which no row brings a column, and which does not stay NULL."""
+    """Whether the index is a unique key without a column that rows write, and without one that stays NULL, counts or is generated."""
     columns = info.index_columns(index)
     own = all(c.id not in shared for c in columns)
     null = any(not c.not_null and c.default is None and c.default_bit is None for c in columns)
@@ -176,7 +178,7 @@ def _stands_alone(index: IndexInfo, info: TableInfo, shared: set[int]) -> bool:
 
 
 def _keys_of_both(upstream: TableInfo, there: TableInfo, pairs: list[tuple[ColumnInfo, ColumnInfo]]) -> list[tuple[IndexInfo, list[int]]]:
-    """The target's keys with the ids of their columns upstream: unique ones when the upstream has them too."""
+    """The target's keys with the upstream ids of their columns; unique keys only if the upstream has them too."""
     upstream_id = {t.id: c.id for c, t in pairs}
     unique = {_parts(upstream, i) for i in upstream.indexes if (i.unique or i.primary) and i.state == PUBLIC}
     found = []
@@ -193,7 +195,7 @@ def _parts(info: TableInfo, index: IndexInfo) -> tuple[tuple[int, int], ...]:
 
 
 def _assembled(like: TableInfo, columns: Iterable[ColumnInfo], keys: Iterable[tuple[IndexInfo, list[int]]]) -> TableInfo:
-    """``like`` with these columns in this order, and those keys whose columns are among them."""
+    """``like`` with these columns in this order, and those of the keys whose columns are all among them."""
     placed = {c.id: replace(c, offset=i) for i, c in enumerate(columns)}
     indexes = []
     for index, ids in keys:
@@ -204,7 +206,7 @@ def _assembled(like: TableInfo, columns: Iterable[ColumnInfo], keys: Iterable[tu
 
 
 def moved_on(shape: TableInfo, job: Job, before: TableInfo, after: TableInfo) -> TableInfo:
-    """The shape after a job that the target took: what the job changes upstream, changed in the shape."""
+    """The shape after a job that the target executed: the job's upstream changes, applied to the shape."""
     fate = _fates(job, before, after)
     old_ids = {c.id for c in before.columns}
     by_name = {c.name.lower(): c.id for c in before.columns if c.id not in {s.id for s in shape.columns}}
@@ -230,7 +232,7 @@ def _newer(shape: TableInfo, before: TableInfo, after: TableInfo) -> tuple[Parti
 
 
 def _fates(job: Job, before: TableInfo, after: TableInfo) -> dict[int, ColumnInfo | None]:
-    """By the id before: what became of each column that the job changed; None of one that it took away."""
+    """By the id before the job, the new form of each column that it changed; None for a dropped column."""
     pairs = pair_columns(job, job.query, before, after) or {c.name.lower(): c for c in before.columns}
     became = {pairs[c.name.lower()].id: c for c in _public(after) if c.name.lower() in pairs}
     became |= {c.id: c for c in _public(after) if c.id in {b.id for b in before.columns}}
@@ -243,7 +245,7 @@ def _fates(job: Job, before: TableInfo, after: TableInfo) -> dict[int, ColumnInf
 
 
 def _place(column: ColumnInfo, after: TableInfo, columns: list[ColumnInfo]) -> int:
-    """Behind the nearest column in front of it that the shape has."""
+    """The position after the nearest preceding column that the shape has."""
     names = [c.name.lower() for c in columns]
     for earlier in reversed([c for c in _public(after) if c.offset < column.offset]):
         if earlier.name.lower() in names:
@@ -252,7 +254,7 @@ def _place(column: ColumnInfo, after: TableInfo, columns: list[ColumnInfo]) -> i
 
 
 def _keys_after(shape: TableInfo, before: TableInfo, after: TableInfo, became: dict[int, int]) -> list[tuple[IndexInfo, list[int]]]:
-    """The shape's keys with the ids that their columns have now; -1 for a column that is gone."""
+    """The shape's keys with the ids that their columns have after the job; -1 for a dropped column."""
     was, now = ({i.name.lower(): i for i in info.indexes if i.state == PUBLIC} for info in (before, after))
     renamed = {i.name.lower(): n for i in before.indexes for n in after.indexes if n.id == i.id and n.name.lower() != i.name.lower()}
     keys: list[tuple[IndexInfo, list[int]]] = []

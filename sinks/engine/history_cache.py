@@ -1,9 +1,9 @@
-"""The parsed DDL history beside the checkpoint, so that a start need not read and parse a hundred thousand jobs again. Files; one per Drainer.
+"""Cache of the parsed DDL history beside the checkpoint, so that a start need not parse a hundred thousand jobs. One file per Drainer.
 
-    history.cache = one line of JSON (what it is, of which cluster, how many jobs, SHA-256 of the rest) | the jobs, packed
+    history.cache = one line of JSON (format, cluster, number of jobs, SHA-256 of the rest) | the pickled jobs
 
-Promises: a cache that is torn, of another cluster or written by other code is not used, and the log says why; it is never an error. Nothing but
-this project's plain values can come out of it. Whether it still fits the history it was made of is for the feed to check.
+Promises: a cache that is truncated, of another cluster or written by other code is not used, and the log says why; it is never an error.
+Loading it creates only values of this project's plain classes. The feed checks whether it still matches the history.
 """
 
 import hashlib
@@ -28,22 +28,22 @@ class HistoryCache:
     """The cache of one cluster's history in one directory."""
 
     def __init__(self, directory: Path, cluster_id: int) -> None:
-        """The directory is made when the cache is first written."""
+        """The directory is created when the cache is first written."""
         self._path = directory / "history.cache"
         self._cluster_id = cluster_id
 
     def load(self) -> list[Job]:
-        """The jobs; none when there is no cache that can be used."""
+        """The jobs; empty when there is no usable cache."""
         try:
             with self._path.open("rb") as file:
                 said, body = json.loads(file.readline()), file.read()
             if {name: said.get(name) for name in self._kind()} != self._kind():
-                raise ValueError("it is of another cluster, or of another version of this program")
+                raise ValueError("it is of another cluster or was written by another version of this program")
             if said["sha256"] != hashlib.sha256(body).hexdigest():
                 raise ValueError("its checksum is wrong")
-            jobs: list[Job] = _Reader(io.BytesIO(body)).load()
+            jobs: list[Job] = _SafeUnpickler(io.BytesIO(body)).load()
             if len(jobs) != said["jobs"]:
-                raise ValueError("it is not whole")
+                raise ValueError("it has the wrong number of jobs")
         except FileNotFoundError:
             return []
         except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, pickle.UnpicklingError) as error:
@@ -52,7 +52,7 @@ class HistoryCache:
         return jobs
 
     def store(self, jobs: Sequence[Job]) -> None:
-        """Replace what is cached; a disk that refuses is logged."""
+        """Replace the cache; a failed write is only logged."""
         body = pickle.dumps(list(jobs), protocol=5)
         said = self._kind() | {"jobs": len(jobs), "sha256": hashlib.sha256(body).hexdigest()}
         made = self._path.with_suffix(f".{os.getpid()}")
@@ -61,10 +61,10 @@ class HistoryCache:
             made.write_bytes(json.dumps(said).encode() + b"\n" + body)
             made.replace(self._path)
         except OSError as error:
-            _log.warning("the DDL history is not cached: %s", error)
+            _log.warning("cannot cache the DDL history: %s", error)
 
     def _kind(self) -> dict[str, Any]:
-        """What must be equal for a cache to be used: the fields too, for a class that gained one cannot be read from before."""
+        """What must be equal for a cache to be used; includes the fields, because values of a class with other fields cannot be loaded."""
         shape = {kind.__name__: [f.name for f in fields(kind)] for kind in _KINDS}
         return {"form": _FORM, "cluster_id": self._cluster_id, "shape": shape}
 
@@ -72,13 +72,13 @@ class HistoryCache:
 _KINDS = (Job, DbInfo, Location, TableInfo, ColumnInfo, IndexInfo, PartitionDef)
 
 
-class _Reader(pickle.Unpickler):
-    """Makes this project's values and nothing else, whatever the file says."""
+class _SafeUnpickler(pickle.Unpickler):
+    """Creates only values of this project's classes, whatever the file contains."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """A class by its name."""
+        """The class, if it is allowed."""
         if module.startswith("schemas.") and module.count(".") == 1:
             found = super().find_class(module, name)
             if isinstance(found, type) and (found in _KINDS or found.__module__ == TableInfo.__module__):
                 return found
-        raise pickle.UnpicklingError(f"{module}.{name} has no place in a DDL history")
+        raise pickle.UnpicklingError(f"{module}.{name} is not allowed in a DDL history")

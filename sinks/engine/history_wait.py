@@ -1,9 +1,9 @@
 """Waits until the DDL history holds what a batch needs: the jobs of its DDLs, and the tables and versions of its rows. IO through the feed.
 
-A status port that restarts meanwhile is waited out, for ``history-timeout`` at most.
+An unavailable status port is retried for at most ``history-timeout``.
 
-Promises: returns when every job is there and every table is known; rows of a schema version that is newer than any job wait at
-most ``history-lag`` seconds, once per version, because such a version may just be a state in the middle of a running job.
+Promises: returns when every job and every table is in the history. For rows of a schema version newer than any job it waits at most
+``history-lag`` seconds, once per version, because that version may be an intermediate state of a running job.
 """
 
 import logging
@@ -14,20 +14,20 @@ from conf.model import ApplyConfig
 from schemas.errors import HistoryUnavailable, SchemaMismatch
 from schemas.history import SchemaHistory
 from sinks.engine.history_feed import HistoryFeed
-from sinks.engine.segments import Touch
+from sinks.engine.segments import TableActivity
 
 _PAUSE = 0.1
 _log = logging.getLogger(__name__)
 
 
 def complete_history(
-    feed: HistoryFeed, job_ids: Sequence[int], touches: Sequence[Touch], waited_for: set[int], config: ApplyConfig
+    feed: HistoryFeed, job_ids: Sequence[int], touches: Sequence[TableActivity], waited_for: set[int], config: ApplyConfig
 ) -> None:
-    """Poll the feed until it is complete enough; ``waited_for`` remembers the schema versions that were waited for.
+    """Poll the feed until it holds what is needed; ``waited_for`` collects the schema versions already waited for.
 
     Raises:
-        HistoryUnavailable: a job did not appear within ``history-timeout``, or the history could not be read for so long.
-        SchemaMismatch: a table did not.
+        HistoryUnavailable: a job did not appear within ``history-timeout``, or the history could not be read for that long.
+        SchemaMismatch: a table did not appear within ``history-lag``.
     """
     for job_id in job_ids:
         if feed.snapshot().job(job_id) is None:
@@ -40,13 +40,14 @@ def complete_history(
     if unknown and not _poll(feed, lambda h: all(t.table_id in h.tracks for t in unknown), config):
         first = next(t for t in unknown if t.table_id not in feed.snapshot().tracks)
         raise SchemaMismatch(
-            f"table id {first.table_id}: {first.events} row events from commit_ts {first.first_commit_ts} on (schema version {first.schema_version}), "
-            f"but the DDL history has no such table after {config.history_lag:g} s; check that ddl-history is the history of this cluster"
+            f"table id {first.table_id}: {first.events} row events from commit_ts {first.first_commit_ts} on (schema version "
+            f"{first.schema_version}), but the DDL history has no such table after {config.history_lag:g} s; check that ddl-history is the "
+            "history of this cluster"
         )
 
 
 def _poll(feed: HistoryFeed, enough: Callable[[SchemaHistory], bool], config: ApplyConfig) -> bool:
-    """Ask until it is enough; False when it is not after ``history-lag`` seconds of answers."""
+    """Refresh until ``enough`` holds; False when it does not after ``history-lag`` seconds in which the status port answers."""
     begun = time.monotonic()
     deadline = begun + config.history_lag
     while True:
@@ -58,6 +59,6 @@ def _poll(feed: HistoryFeed, enough: Callable[[SchemaHistory], bool], config: Ap
         except HistoryUnavailable as error:
             if feed.is_recorded or time.monotonic() - begun >= config.history_timeout:
                 raise
-            _log.warning("the DDL history is waited for: %s", error)
+            _log.warning("waiting for the DDL history: %s", error)
             deadline = time.monotonic() + config.history_lag
         time.sleep(_PAUSE)

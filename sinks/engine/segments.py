@@ -1,15 +1,16 @@
-"""Splits a span of transactions at its DDLs: which rows go before which job, and what the tables look like for them.
+"""Splits a span of transactions at its DDLs: which rows precede which job, and the table definitions they are written with.
 
-Promises: pure. The steps, in order, cover (from_ts, to_ts] without a gap, and after each of them everything with
+Promises: pure. The steps, in order, cover (from_ts, to_ts] without a gap; after each one everything with
 ``commit_ts <= `` its ``commit_ts`` (``upto_ts``) is in the target. Rules:
 
-* A DDL binlog is a barrier: rows with a lower commit_ts go before it.
-* No step of their own have: ``SELECT SETVAL``, DROP COLUMN's delete-only twin (it marks the table as dropping), jobs that were cancelled,
-  rolled back or came to nothing, types that no target can hold, and jobs already applied.
-* A row whose schema_version includes a job of its table whose binlog was not read yet has that job, and the unread jobs it builds on,
-  executed before the first such row (``early``); the job's own binlog is then a no-op. ``AppliedJobs`` carries that on.
-* So has a job that its table's rows need although their schema_version is lower (``sinks.engine.early``).
-* The tables of a RowsStep are those of the target then: per table the newer of the version of the DDL binlogs read and of its early jobs.
+* A DDL binlog is a barrier: rows with a lower commit_ts are applied before it.
+* These get no step: ``SELECT SETVAL``, the delete-only binlog of a DROP COLUMN (it marks the table as dropping), jobs that were cancelled,
+  rolled back or changed nothing, job types that no target supports, and jobs already applied.
+* If a row's schema_version includes a job of its table whose binlog was not read yet, that job, and the unread jobs that it depends on, are
+  executed before the first such row (``early``). The job's own binlog is then a no-op, which ``AppliedJobs`` records.
+* The same applies to a job that rows of its table need although their schema_version is lower (``sinks.engine.early``).
+* The tables of a RowsStep are those on the target at that point: per table the newer of the version of the DDL binlogs read and of its
+  early jobs.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,13 +35,13 @@ class DdlEvent:
 
     @property
     def is_setval(self) -> bool:
-        """A sequence's cache was refilled: text of a DDL, but no job behind it (ddl.md 1)."""
+        """Whether the binlog records the refill of a sequence's cache: it has a DDL text but no job (ddl.md 1)."""
         tokens = significant(self.query[:80])
         return len(tokens) > 1 and tokens[0].word == "SELECT" and tokens[1].word == "SETVAL"
 
 
 @dataclass(frozen=True, slots=True)
-class Touch:
+class TableActivity:
     """Row events of one table and one schema version in the batch."""
 
     table_id: int
@@ -48,14 +49,14 @@ class Touch:
     first_commit_ts: int
     events: int
     last_commit_ts: int = 0
-    """0 = unknown: then they may reach up to the end of the span, and every later step counts them too."""
+    """0 = unknown: the events may extend to the end of the span, so every later step counts them too."""
     bytes: int = 0
-    """Of row images."""
+    """Size of the row images."""
 
 
 @dataclass(frozen=True, slots=True)
 class AppliedJobs:
-    """Which jobs the target has: all up to ``version``, and those of ``early`` beyond it."""
+    """The jobs executed on the target: all up to ``version``, and those in ``early`` beyond it."""
 
     version: int
     early: frozenset[int] = frozenset()
@@ -64,32 +65,32 @@ class AppliedJobs:
     """Table ids between the two binlogs of a DROP COLUMN."""
 
     def __contains__(self, job: Job) -> bool:
-        """The target has this job already."""
+        """Whether the job was already executed on the target."""
         return job.version <= self.version or job.id in self.early
 
     def version_of(self, table_id: int, history: SchemaHistory) -> int:
-        """The version that this table has in the target."""
+        """The schema version of this table on the target."""
         if not self.early:
             return self.version
         newer = (j.version for j in history.jobs_of_table(table_id, self.version, history.newest_version) if j.id in self.early)
         return max(newer, default=SchemaVersion(self.version))
 
     def table(self, table_id: int, history: SchemaHistory) -> TableAt | None:
-        """The table as it is in the target."""
+        """The table as it is on the target."""
         return history.table_at(table_id, self.version_of(table_id, history), dropping=table_id in self.dropping)
 
     def with_early(self, job: Job) -> "AppliedJobs":
-        """After ``job`` was executed ahead of its binlog."""
+        """The state after ``job`` was executed ahead of its binlog."""
         return replace(self, early=self.early | {job.id}, dropping=self.dropping - {job.table_id})
 
     def with_binlog(self, job: Job, history: SchemaHistory) -> "AppliedJobs":
-        """After the binlog of ``job`` was read and, if need be, executed."""
+        """The state after the binlog of ``job`` was read and, if necessary, executed."""
         version = max(self.version, job.version)
         left = frozenset(i for i in self.early if (j := history.job(i)) is not None and j.version > version)
         return AppliedJobs(version, left, self.dropping - {job.table_id})
 
     def with_dropping(self, table_id: int) -> "AppliedJobs":
-        """After the delete-only binlog of a DROP COLUMN was read."""
+        """The state after the delete-only binlog of a DROP COLUMN was read."""
         return replace(self, dropping=self.dropping | {table_id})
 
 
@@ -100,14 +101,14 @@ class RowsStep:
     after_ts: int
     upto_ts: int
     row_events: int
-    """Exact when no touch reaches over a cut, else an upper bound; 0 = surely none."""
+    """Exact unless a ``TableActivity`` spans a step boundary, then an upper bound; 0 = certainly none."""
     tables: Mapping[int, TableAt]
     row_bytes: int = 0
-    """Of their images, exact or a bound as ``row_events`` is."""
+    """Size of the row images; exact or an upper bound like ``row_events``."""
     gone: frozenset[int] = frozenset()
-    """Table ids with rows here that are dropped or truncated already: their rows have nowhere to go."""
+    """Ids of tables with rows in this step that are already dropped or truncated: their rows are not written."""
     applied: AppliedJobs = field(default=AppliedJobs(0))
-    """The jobs that the target has before and after this step."""
+    """The jobs executed on the target, the same before and after this step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,37 +116,40 @@ class DdlStep:
     """One DDL job to execute on the target."""
 
     commit_ts: int
-    """Everything up to here is in the target once the step is done; for an early job one less than the row that needs it."""
+    """Everything up to here is in the target after the step; for an early job one less than the commit_ts of the row that needs it."""
     job: Job
     query: str
-    """TiDB's rewritten text; for an early job the user's own, as the history has it."""
+    """TiDB's rewritten text from the binlog; for an early job the user's text from the history."""
     early: bool
     before: AppliedJobs = field(default=AppliedJobs(0))
     applied: AppliedJobs = field(default=AppliedJobs(0))
-    """The jobs that the target has after this step."""
+    """The jobs executed on the target after this step."""
 
     @property
     def skip_ts(self) -> int:
-        """What ``ignore-txn-commit-ts`` names it by. Early jobs may share their ``commit_ts`` with each other and with a transaction; a job's FinishedTS is its own."""
+        """Its timestamp in ``ignore-txn-commit-ts``.
+
+        Early jobs may share their ``commit_ts`` with each other and with a transaction; a job's FinishedTS is unique.
+        """
         return self.job.finished_ts or self.commit_ts if self.early else self.commit_ts
 
 
 def plan_steps(
     span: tuple[int, int],
     ddls: Sequence[DdlEvent],
-    touches: Sequence[Touch],
+    touches: Sequence[TableActivity],
     history: SchemaHistory,
     applied: AppliedJobs,
 ) -> tuple[RowsStep | DdlStep, ...]:
-    """The steps of ``span`` = (from_ts, to_ts]; ``ddls`` and ``touches`` come in any order.
+    """The steps of ``span`` = (from_ts, to_ts]; ``ddls`` and ``touches`` may be in any order.
 
     Raises:
-        HistoryUnavailable: a DDL binlog names a job that ``history`` lacks; wait for it and plan again.
+        HistoryUnavailable: a DDL binlog refers to a job that ``history`` lacks; wait for it and plan again.
     """
     planner = _Planner(span, history, applied)
     events = [d for d in ddls if span[0] < d.commit_ts <= span[1]]
     rows = [t for t in touches if t.first_commit_ts <= span[1]]
-    tagged: list[tuple[int, int, DdlEvent | Touch]] = [(d.commit_ts, 0, d) for d in events]
+    tagged: list[tuple[int, int, DdlEvent | TableActivity]] = [(d.commit_ts, 0, d) for d in events]
     tagged += [(t.first_commit_ts, 1, t) for t in rows]
     for _, _, event in sorted(tagged, key=lambda e: e[:2]):
         if isinstance(event, DdlEvent):
@@ -156,11 +160,11 @@ def plan_steps(
 
 
 def replay_steps(
-    span: tuple[int, int], touches: Sequence[Touch], history: SchemaHistory, applied: AppliedJobs
+    span: tuple[int, int], touches: Sequence[TableActivity], history: SchemaHistory, applied: AppliedJobs
 ) -> tuple[tuple[DdlStep, ...], RowsStep]:
-    """The rows of a span that was begun as one step, and what must be executed before all of them.
+    """The rows of an unfinished span as one step, and the DDLs that must be executed before it.
 
-    When it was begun every job that its rows need had been executed. A job that is needed all the same is one that the history did not show then.
+    Every job that its rows need was executed before the span was begun, except those that were not yet in the history at that time.
     """
     planner = _Planner(span, history, applied)
     for touch in sorted(touches, key=lambda t: t.first_commit_ts):
@@ -175,7 +179,7 @@ class _Planner:
         self._after, self._to = span
         self._history = history
         self._applied = applied
-        self._rows: list[Touch] = []
+        self._rows: list[TableActivity] = []
         self._steps: list[RowsStep | DdlStep] = []
 
     def read_ddl(self, event: DdlEvent) -> None:
@@ -184,7 +188,7 @@ class _Planner:
         job = self._history.job(event.job_id)
         if job is None:
             raise HistoryUnavailable(
-                f"DDL job {event.job_id} (commit_ts {event.commit_ts}: {event.query[:200]}) is not in the DDL history yet; wait for it"
+                f"DDL job {event.job_id} (commit_ts {event.commit_ts}: {event.query[:200]}) is not yet in the DDL history; wait for it"
             )
         if job.type == JobType.DROP_COLUMN and event.schema_state == DELETE_ONLY:
             if job.effective and job not in self._applied:
@@ -198,7 +202,7 @@ class _Planner:
             self._after = event.commit_ts
         self._applied = after
 
-    def read_rows(self, touch: Touch) -> None:
+    def read_rows(self, touch: TableActivity) -> None:
         early = self._unread_jobs(touch)
         if early:
             at = max(touch.first_commit_ts - 1, self._after)
@@ -207,7 +211,7 @@ class _Planner:
         self._execute_early(early)
         self._rows.append(touch)
 
-    def read_begun_rows(self, touch: Touch) -> None:
+    def read_begun_rows(self, touch: TableActivity) -> None:
         self._execute_early(self._unread_jobs(touch))
         self._rows.append(touch)
 
@@ -241,10 +245,10 @@ class _Planner:
             return None
         following = self._history.jobs_of_table(table_id, table.version, self._history.newest_version)
         if not following:
-            # The rows may come from states of a job that the history does not show yet.
+            # The rows may be from states of a job that is not yet in the history.
             newest = max(t.schema_version for t in self._rows if t.table_id == table_id)
             return replace(table, dropping=table.dropping or newest > table.version)
-        # A multi-schema change has no delete-only binlog, and a restart forgets one.
+        # Does not rely on the delete-only binlog: a multi-schema change has none, and it is not remembered across restarts.
         after = self._history.table_at(table_id, following[0].version)
         left = after.info.public_columns() if after else table.info.public_columns()
         ids, names = {c.id for c in left}, {c.name for c in left}
@@ -252,8 +256,8 @@ class _Planner:
         leaving = frozenset(c.id for c in gone if c.name not in names)
         return replace(table, dropping=table.dropping or bool(gone), leaving=leaving)
 
-    def _next_job(self, touch: Touch) -> tuple[Job, ...]:
-        """The table's first job beyond the rows' version, if they need it all the same."""
+    def _next_job(self, touch: TableActivity) -> tuple[Job, ...]:
+        """The table's first job beyond the rows' version, if they need it nevertheless."""
         after_version = max(touch.schema_version, self._applied.version_of(touch.table_id, self._history))
         job = next(iter(self._history.jobs_of_table(touch.table_id, after_version, self._history.newest_version)), None)
         before = self._history.table_at(touch.table_id, job.version - 1) if job else None
@@ -262,7 +266,7 @@ class _Planner:
             return ()
         return (job,) if needed_early(job, before, after, touch.schema_version, touch.last_commit_ts) else ()
 
-    def _unread_jobs(self, touch: Touch) -> tuple[Job, ...]:
+    def _unread_jobs(self, touch: TableActivity) -> tuple[Job, ...]:
         of_table = self._history.jobs_of_table(touch.table_id, self._applied.version, touch.schema_version)
         needed = [j for j in (*of_table, *self._next_job(touch)) if j not in self._applied]
         if not needed:
@@ -272,7 +276,7 @@ class _Planner:
 
 
 def _with_foundations(needed: Iterable[Job], unread: Sequence[Job], history: SchemaHistory) -> tuple[Job, ...]:
-    """``needed`` and all jobs of ``unread`` (ascending) they build on: of the same tables, names and databases."""
+    """``needed`` and all jobs of ``unread`` (ascending) that they depend on: those on the same tables, names or databases."""
     wanted = {j.id for j in needed}
     subjects: set[object] = set()
     chosen: list[Job] = []

@@ -1,7 +1,7 @@
-"""Rows and statements of a part that may be bigger than memory: kept in memory up to a bound, in a temporary file beyond it.
+"""Rows and statements of a part that may exceed memory: kept in memory up to a limit, in a temporary file beyond it.
 
-Promises: what went in comes out in order, any number of times, until ``close``; a file has no name that could be left behind. The files lie where
-Python's ``tempfile`` puts them (``TMPDIR``).
+Promises: values are returned in insertion order, any number of times, until ``close``. A file that is being read has no directory entry.
+The files are where Python's ``tempfile`` puts them (``TMPDIR``).
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import Generic, Self, TypeVar
 import pyarrow as pa
 
 IN_MEMORY = 32 << 20
-"""Bytes that are kept in memory."""
+"""Limit in bytes of what is kept in memory."""
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class RowSpool:
         return self
 
     def table(self) -> pa.Table:
-        """All rows; beyond the bound they stay on disk and are read as they are looked at. Nothing may be added any more."""
+        """All rows; beyond the limit they stay on disk and are memory-mapped. Nothing may be added afterwards."""
         if self._writer is None:
             return pa.concat_tables([self._schema.empty_table(), *self._tables])
         self._writer.close()
@@ -54,7 +54,7 @@ class RowSpool:
         return pa.ipc.open_file(self._map).read_all()
 
     def close(self) -> None:
-        """Let go of the rows."""
+        """Release the rows."""
         self._tables = []
         if self._writer is not None:
             self._writer.close()
@@ -82,14 +82,14 @@ class RowSpool:
 
 
 class Spool(Generic[T]):
-    """Values that can be pickled, one after the other."""
+    """A sequence of picklable values."""
 
     def __init__(self, in_memory: int = IN_MEMORY) -> None:
         self._file = tempfile.SpooledTemporaryFile(max_size=in_memory, prefix="tidb-binlog-values-")
         self._count = 0
 
     def __len__(self) -> int:
-        """How many values there are."""
+        """Number of values."""
         return self._count
 
     def append(self, value: T) -> None:
@@ -104,14 +104,14 @@ class Spool(Generic[T]):
             self.append(value)
 
     def __iter__(self) -> Iterator[T]:
-        """From the first one on. Only one iteration at a time, and nothing may be added during it."""
+        """All values from the first one. Only one iteration at a time, and nothing may be added during it."""
         self._file.seek(0)
         for _ in range(self._count):
             value: T = pickle.load(self._file)
             yield value
 
     def close(self) -> None:
-        """Let go of the values."""
+        """Release the values."""
         self._file.close()
 
     def __enter__(self) -> Self:

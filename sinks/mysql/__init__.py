@@ -1,1 +1,1 @@
-"""The target that speaks MySQL's protocol: its session, statements, parts and tables of its own."""
+"""A target that speaks the MySQL protocol: sessions, statements, parallel parts and the Drainer's own tables."""

@@ -1,9 +1,9 @@
-"""The statements of one transaction, each checked for its effect, and looked at row by row where that is not as foretold.
+"""Runs the statements of one transaction, checks the effect of each, and repeats them row by row where it is not the expected one.
 
-Promises: a transaction whose statements do what they must is run once and nothing is asked. Otherwise it is rolled back and run again
-with the statements in doubt cut into rows, so that every finding, and every refusal, names its row; rows to change that seemed to be missing
-are counted for certain then. With ``on-finding = stop`` a finding leaves as ``FindingError`` before anything is committed; with ``record``
-the target gets the row all the same.
+Promises: a transaction whose statements have their expected effects is run once, without extra queries. Otherwise it is rolled back and run
+again with the doubtful statements split into rows, so that every finding and every rejected row is identified; rows to update that seemed
+to be missing are then counted reliably. With ``on-finding = stop`` a finding raises ``FindingError`` before anything is committed; with
+``record`` the row is written nevertheless.
 """
 
 import itertools
@@ -15,7 +15,7 @@ from schemas.errors import ApplyError, FindingError, RetryableApplyError
 from schemas.events import as_time
 from schemas.findings import Finding, FindingKind, in_words
 from schemas.redaction import HIDDEN
-from sinks.mysql.effects import Answer, finding, judge, key_text
+from sinks.mysql.effects import StatementResult, finding, judge, key_text
 from sinks.mysql.session import Session
 from sinks.mysql.statements import Effect, Statement
 
@@ -24,19 +24,19 @@ T = TypeVar("T")
 _DUPLICATE = 1062
 _PACKET_TOO_LARGE = 1153
 _NOT_COMPARABLE = 1267
-"""A text is compared with a column whose charset cannot hold it: no row there has it."""
+"""A text is compared with a column whose charset cannot represent it, so no row has that value."""
 _ROUNDS = 8
-"""Tries in which statements are named one after the other; beyond them each is run row by row."""
+"""Runs in which rejected statements are identified one after the other; beyond them every statement is run row by row."""
 _ALL = range(1 << 62)
 CLOSER_ROWS = 10_000
-"""Rows of a transaction that are run one by one to name those concerned; a doubt beyond them is named by its statement."""
+"""Maximum rows of a transaction that are run one by one to identify those with a finding; beyond it only the statement is identified."""
 
 
 class Effects:
-    """Runs the statements of one transaction and gathers what is found."""
+    """Runs the statements of one transaction and collects the findings."""
 
     def __init__(self, session: Session, apply: ApplyConfig, by_row: Container[int] = (), counted: Container[int] = ()) -> None:
-        """The numbers of the statements to look at more closely: ``by_row``, or as a whole with its missing rows ``counted``."""
+        """``by_row``: numbers of the statements to run row by row; ``counted``: of those to run whole, with their missing rows counted."""
         self._session = session
         self._apply = apply
         self._by_row = by_row
@@ -47,10 +47,10 @@ class Effects:
         self.findings: list[Finding] = []
 
     def run(self, statements: Iterable[Statement]) -> int:
-        """Run them in order; the row images that they stand for.
+        """Run the statements in order; returns their number of row images.
 
         Raises:
-            ApplyError: the target refuses a row, or it is too big for the server.
+            ApplyError: the target rejected a row, or a row is too big for the server.
         """
         rows = 0
         for statement in statements:
@@ -68,11 +68,11 @@ class Effects:
 
     @property
     def refused(self) -> bool:
-        """Whether a statement was refused as a whole: its rows are not in."""
+        """Whether a whole statement was rejected: its rows are not written."""
         return bool(self._refused)
 
     def to_look_at(self) -> tuple[frozenset[int], frozenset[int]]:
-        """The numbers of the statements that are to be run again ``by_row`` and ``counted``, beyond those that were."""
+        """The numbers of the statements to run again ``by_row`` and ``counted``, in addition to those of this run."""
         by_row, counted = set(self._refused), set[int]()
         rows = 0
         for number, statement_rows in self._doubted.items():
@@ -104,25 +104,25 @@ class Effects:
             raise
         except ApplyError as error:
             if error.errno == _NOT_COMPARABLE and statement.effect is Effect.REMOVES:
-                return (finding(statement, FindingKind.ROWS, f"the row cannot be looked for, so it was not there: {error.words}", 0),)
+                return (finding(statement, FindingKind.ROWS, f"the row to be deleted cannot exist in the target: {error.words}", 0),)
             if error.errno != _DUPLICATE or statement.effect is Effect.REMOVES or not statement.origin.key:
                 raise self._refusal(statement, error) from (error if self._apply.log_row_data else None)
             self._send(statement, statement.as_replace())
-            return (finding(statement, FindingKind.ROWS, f"a row was there that must not be: {error.words}", 0),)
+            return (finding(statement, FindingKind.ROWS, f"a row that the binlogs insert already existed: {error.words}", 0),)
 
     def _judged(self, statement: Statement, closely: bool) -> tuple[Finding, ...]:
-        """What is found when it is run; ``closely``: rows that are to be changed and are missing are added first, which counts them."""
+        """Run the statement and return its findings; ``closely``: missing rows of an update are inserted first, which counts them."""
         missing = None
         if closely and statement.effect is Effect.CHANGES:
             missing = self._send(statement, statement.as_ignore()).affected
         return judge(statement, self._send(statement, statement.sql), missing)
 
-    def _send(self, statement: Statement, sql: bytes) -> Answer:
-        # The server, and the protocol, count a byte for the command.
+    def _send(self, statement: Statement, sql: bytes) -> StatementResult:
+        # The limit includes one byte for the protocol command.
         if len(sql) + 1 > self._session.max_allowed_packet > 0:
             raise ApplyError(
-                f"{self._place(statement)}: the row needs a statement of {len(sql):,} bytes, the target's max_allowed_packet is "
-                f"{self._session.max_allowed_packet:,}; raise it on the target (SET GLOBAL max_allowed_packet, up to 1 GiB) and start again",
+                f"{self._place(statement)}: the row needs a statement of {len(sql):,} bytes, but the target's max_allowed_packet is "
+                f"{self._session.max_allowed_packet:,}; raise it there (SET GLOBAL max_allowed_packet, up to 1 GiB) and start again",
                 _PACKET_TOO_LARGE,
             )
         return self._session.answer(sql)
@@ -132,8 +132,8 @@ class Effects:
             return error
         ts = statement.newest_ts
         return ApplyError(
-            f"{self._place(statement)}, schema version {statement.origin.schema_version}: {error}. Mend the target (its words say what it does not "
-            f"take) and start again, or leave the transaction out with syncer.ignore-txn-commit-ts = [{ts}]",
+            f"{self._place(statement)}, schema version {statement.origin.schema_version}: {error}. Repair the target (its message says "
+            f"what it rejects) and start again, or skip the transaction with syncer.ignore-txn-commit-ts = [{ts}]",
             error.errno,
             error.words,
         )
@@ -145,20 +145,20 @@ class Effects:
 
 
 def checked(session: Session, apply: ApplyConfig, write: Callable[[Effects], T]) -> tuple[T, tuple[Finding, ...]]:
-    """Have ``write`` done in the open transaction of ``session``, again where something is in doubt; its result and what was found.
+    """Call ``write`` in the open transaction of ``session``, repeatedly if an effect is doubtful; returns its result and the findings.
 
     Args:
-        session: in a transaction that nothing was done in yet.
-        apply: what becomes of findings, and whether errors may show rows.
-        write: everything that belongs into the transaction; its statements go through ``Effects.run``, the same ones each time.
+        session: in a transaction in which nothing was executed yet.
+        apply: how to handle findings, and whether errors may show rows.
+        write: does everything that belongs to the transaction; runs its statements through ``Effects.run``, the same ones each time.
 
     Raises:
-        FindingError: something was found, and ``on-finding`` is ``stop``; the transaction must not be committed.
+        FindingError: there are findings, and ``on-finding`` is ``stop``; the transaction must not be committed.
     """
     by_row: frozenset[int] = frozenset()
     counted: frozenset[int] = frozenset()
     for number in itertools.count(1):
-        # What is written row by row may bring the rows of another statement in the way of a third: so until nothing new is refused.
+        # Rows written one by one may conflict with the rows of other statements: repeat until no further statement is rejected.
         effects = Effects(session, apply, by_row if number < _ROUNDS else _ALL, counted)
         result = write(effects)
         rows, wholes = effects.to_look_at()
@@ -175,6 +175,7 @@ def checked(session: Session, apply: ApplyConfig, write: Callable[[Effects], T])
 def _stop_text(findings: list[Finding], show: bool) -> str:
     first = in_words(findings[0], show)
     return (
-        f"the target is not as the binlogs say it must be, {len(findings)} findings, the first: {first}. Nothing of this transaction is committed. "
-        "Compare the table with its source and mend it, then start again; or go on and keep a list of what is found with syncer.on-finding = record"
+        f"the target is not as the binlogs say it must be, {len(findings)} findings, the first: {first}. Nothing of this transaction is "
+        "committed. Compare the table with the upstream and repair it, then start again; or continue and record findings with "
+        "syncer.on-finding = record"
     )

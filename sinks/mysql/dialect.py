@@ -1,6 +1,6 @@
-"""The words of SQL that differ by server or need quoting: names, statement heads, exact conditions.
+"""SQL fragments that differ by server or need quoting: names, statement heads, exact conditions.
 
-Promises: pure text from table infos. Literals are written for UTF-8 connections and the session of ``sinks.mysql.session``.
+Promises: pure; text is made from table infos, for UTF-8 connections and sessions of ``sinks.mysql.session``.
 """
 
 import enum
@@ -11,7 +11,7 @@ from schemas.tableinfo import ColumnInfo, ColumnType, TableInfo
 
 
 class Flavour(enum.StrEnum):
-    """Whose MySQL the target is."""
+    """Which server product the target is."""
 
     MARIADB = "mariadb"
     MYSQL = "mysql"
@@ -19,7 +19,7 @@ class Flavour(enum.StrEnum):
 
 
 def flavour_of(version: str) -> Flavour:
-    """The flavour from what ``SELECT VERSION()`` says."""
+    """The flavour from the result of ``SELECT VERSION()``."""
     text = version.lower()
     if "tidb" in text:
         return Flavour.TIDB
@@ -27,7 +27,7 @@ def flavour_of(version: str) -> Flavour:
 
 
 def table_name(schema: str, table: str) -> str:
-    """A table with its database, quoted."""
+    """A table name qualified with its database, quoted."""
     return f"{quote_name(schema)}.{quote_name(table)}"
 
 
@@ -38,10 +38,10 @@ def write_head(schema: str, table: str, columns: Sequence[str]) -> bytes:
 
 
 def change_tail(columns: Sequence[str]) -> bytes:
-    """What follows the last row of an INSERT whose rows are there already.
+    """The text after the last row of an INSERT whose rows exist already.
 
-    It counts rows that were missing apart from rows that are the same (``sinks.mysql.effects``), which REPLACE does not; and where a table has
-    several unique keys MariaDB takes half the time, because nothing is deleted.
+    Its affected-rows count distinguishes missing rows from unchanged ones (``sinks.mysql.effects``), which that of REPLACE does not. And on
+    a table with several unique keys it takes MariaDB half the time of REPLACE, because no row is deleted.
     """
     return b" ON DUPLICATE KEY UPDATE " + ",".join(f"{n}=VALUES({n})" for n in map(quote_name, columns)).encode()
 
@@ -54,18 +54,18 @@ def delete_head(schema: str, table: str) -> bytes:
 def key_head(schema: str, table: str, key: Sequence[str]) -> bytes:
     """Everything before the first key of a multi-row DELETE.
 
-    Of several columns it is a row constructor: MariaDB 10.11 and MySQL 8 read it as index ranges, MariaDB three times as fast as
-    an OR of ANDs of 1,000 rows and forty times of 5,000.
+    For several columns it is a row constructor, which MariaDB 10.11 and MySQL 8 evaluate as index ranges. In MariaDB that is three times as
+    fast as an OR of ANDs for 1,000 rows and forty times as fast for 5,000.
     """
     names = ",".join(quote_name(c) for c in key)
     return delete_head(schema, table) + (f"({names})" if len(key) > 1 else names).encode() + b" IN ("
 
 
 def match_condition(column: ColumnInfo, flavour: Flavour, indexed: bool) -> tuple[bytes, ...]:
-    """Texts around the literal in a condition that holds for exactly this value; the literal stands between each two of them.
+    """The texts of a condition that is true for exactly one value; the literal goes between each two of them.
 
-    Text is compared as bytes: a collation would take 'a' for 'A' and 'a' for 'a '. Where an index can find it, the collation's own
-    comparison stands in front, for speed.
+    Text is compared as bytes: a collation may treat 'a' and 'A', or 'a' and 'a ', as equal. On an indexed column the collation's comparison
+    is put first, so that the index is used.
     """
     name = quote_name(column.name)
     if column.tp == ColumnType.JSON and flavour is not Flavour.MARIADB:
@@ -77,24 +77,24 @@ def match_condition(column: ColumnInfo, flavour: Flavour, indexed: bool) -> tupl
 
 
 def likeness_condition(column: ColumnInfo) -> tuple[bytes, bytes]:
-    """Texts around a literal of another type in a condition that holds where ``column`` shows the same text; no value makes it fail."""
+    """The texts around a literal of another type in a condition that is true where ``column`` has the same text; fails for no value."""
     name = quote_name(column.name)
     shown = f"CONVERT({name} USING utf8mb4)" if is_text(column) else name
     return f"CAST({shown} AS BINARY) <=> CAST(".encode(), b" AS BINARY)"
 
 
 def is_text(column: ColumnInfo) -> bool:
-    """Characters and not raw bytes, numbers or times."""
+    """Whether the column holds characters, not raw bytes, numbers or times."""
     return column.tp in _STRING_TYPES and not column.is_binary
 
 
 def is_bytes(column: ColumnInfo) -> bool:
-    """BINARY, VARBINARY and the blobs."""
+    """Whether the column is a BINARY, VARBINARY or blob."""
     return column.tp in _STRING_TYPES and column.is_binary
 
 
 def indexed_columns(info: TableInfo) -> frozenset[str]:
-    """Columns that some public index begins with."""
+    """Columns that are the first column of an index."""
     return frozenset(i.columns[0].name for i in info.indexes if i.columns)
 
 

@@ -1,14 +1,13 @@
-"""What a statement did to the target beside what it had to do. Pure.
+"""Compares the effect of a statement on the target with its expected effect. Pure.
 
-How the counts say it, on MariaDB, MySQL and TiDB alike (a connection without CLIENT_FOUND_ROWS):
+The affected-rows counts, which are the same in MariaDB, MySQL and TiDB (on a connection without CLIENT_FOUND_ROWS):
 
-* DELETE, INSERT: the affected rows are the rows that were removed, or added. A row that is there already makes the INSERT fail (1062).
-* INSERT ... ON DUPLICATE KEY UPDATE: a row that was not there counts 1, one that was changed 2, one that was there and is the same 0. The
-  statement's info names the changed ones (``Duplicates``), so that affected - 2 * duplicates rows were missing. Of one row there is no info.
-  But MariaDB counts 1 for a row that is the same with NULL in a column whose default is not NULL: of rows that seem to be missing only
-  INSERT IGNORE tells whether they are.
+* DELETE, INSERT: the number of rows removed or added. A row that exists already makes the INSERT fail (1062).
+* INSERT ... ON DUPLICATE KEY UPDATE: a missing row counts 1, a changed row 2, an unchanged row 0. The statement's info gives the number of
+  changed rows (``Duplicates``), so affected - 2 * duplicates rows were missing. A statement of one row has no info. But MariaDB counts 1
+  for an unchanged row with NULL in a column whose default is not NULL: for rows that seem to be missing only INSERT IGNORE gives certainty.
 
-A warning is a finding unless it is among the harmless ones: any other may be a value that was cut, clamped or replaced.
+A warning is a finding unless it is known to be harmless: any other may mean that a value was truncated, clamped or replaced.
 """
 
 import re
@@ -20,7 +19,7 @@ from schemas.findings import Finding, FindingKind
 from sinks.mysql.statements import Effect, Statement, values_of
 
 KEY_TEXT = 200
-"""Characters of a key that a finding shows."""
+"""Maximum length of the key shown in a finding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +31,15 @@ class Warned:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What the server says of a statement."""
+class StatementResult:
+    """The server's response to a statement."""
 
     affected: int
     info: str = ""
     """``Records: 3  Duplicates: 1  Warnings: 0``, in the server's language; empty for one row."""
     warning_count: int = 0
     warnings: tuple[Warned, ...] = ()
-    """Those that the server still knows."""
+    """Those that the server has kept."""
 
 
 _ABOUT_THE_STATEMENT = frozenset(
@@ -51,14 +50,14 @@ _ABOUT_THE_STATEMENT = frozenset(
         3778,  # deprecated collation
     }
 )
-"""Warnings that say nothing of a row."""
+"""Warnings that do not concern row values."""
 
 _TRUNCATED = 1265
 _COLUMN = re.compile(r"column '(?P<name>.*)' at row \d+$")
 
 
-def judge(statement: Statement, answer: Answer, missing: int | None = None) -> tuple[Finding, ...]:
-    """What of ``answer`` is not as it must be; ``missing``: rows that were not there, where that is known for certain."""
+def judge(statement: Statement, answer: StatementResult, missing: int | None = None) -> tuple[Finding, ...]:
+    """The deviations in ``answer`` from the expected effect; ``missing``: number of rows that did not exist, if known for certain."""
     found = touched(statement, answer) if missing is None else statement.rows - missing
     findings = []
     if found != statement.rows:
@@ -68,14 +67,14 @@ def judge(statement: Statement, answer: Answer, missing: int | None = None) -> t
     return tuple(findings)
 
 
-def touched(statement: Statement, answer: Answer) -> int:
-    """How many of its rows the statement found as they had to be."""
+def touched(statement: Statement, answer: StatementResult) -> int:
+    """The number of rows for which the statement had its expected effect."""
     if statement.effect is not Effect.CHANGES:
         return answer.affected
     if statement.rows == 1:
         return 0 if answer.affected == 1 else 1
     numbers = re.findall(r"\d+", answer.info)
-    # Without info an odd count still tells that a row was missing.
+    # Without info, an odd count still shows that a row was missing.
     duplicates = int(numbers[-2]) if len(numbers) >= 3 else answer.affected // 2
     return statement.rows - (answer.affected - 2 * duplicates)
 
@@ -87,7 +86,7 @@ def finding(statement: Statement, kind: FindingKind, words: str, found: int = -1
 
 
 def key_text(statement: Statement) -> str:
-    """The key of a statement of one row, ``id=7``; the first of several and how many more there are."""
+    """The key of a one-row statement, as in ``id=7``; for several rows the first key and the number of others."""
     text = statement.row_text()
     origin = statement.origin
     if not origin.columns:
@@ -102,28 +101,31 @@ def key_text(statement: Statement) -> str:
 
 def _row_words(effect: Effect, difference: int) -> str:
     if difference > 0:
-        return f"{difference} rows more were touched than the binlogs know of"
+        return f"{difference} more rows were affected than the binlogs contain"
     if effect is Effect.ADDS:
-        return "a row that the binlogs add was not added"
-    verb = "remove" if effect is Effect.REMOVES else "change"
+        return "a row that the binlogs insert was not inserted"
+    verb = "delete" if effect is Effect.REMOVES else "update"
     return f"{-difference} of the rows that the binlogs {verb} were not in the target" + (
-        " and were added" if effect is Effect.CHANGES else ""
+        " and were inserted" if effect is Effect.CHANGES else ""
     )
 
 
-def _harm(statement: Statement, answer: Answer) -> str:
-    """The first warning that may mean another value, and how many there are; empty = none."""
+def _harm(statement: Statement, answer: StatementResult) -> str:
+    """The first warning that may mean a changed value, and how many there are; empty = none."""
     harmful = _harmful(statement, answer.warnings)
     unseen = max(0, answer.warning_count - len(answer.warnings))
     count = len(harmful) + unseen
     if not count:
         return ""
-    first = f"warning {harmful[0].errno}: {harmful[0].words}" if harmful else "the server shows none of them"
+    first = f"warning {harmful[0].errno}: {harmful[0].words}" if harmful else "the server has kept none of them"
     return first if count == 1 else f"{count} warnings, {first}"
 
 
 def _harmful(statement: Statement, warnings: Sequence[Warned]) -> list[Warned]:
-    """A 0 of an ENUM is what TiDB keeps of a value that it did not know: the target warns once for each and keeps it too."""
+    """The warnings that may mean a changed value.
+
+    TiDB stores 0 for an invalid ENUM value. The target warns once for each such 0 but stores it too, so that many warnings are expected.
+    """
     zeros = Counter(c["name"] for w in warnings if w.errno == _TRUNCATED and (c := _COLUMN.search(w.words)))
     return [
         w

@@ -1,13 +1,13 @@
-"""Who may write to the target for a cluster: the lease row that every transaction proves before it writes. [db]
+"""The right to write to the target for a cluster: the lease row that every transaction checks before it writes. [db]
 
-Promises: ``spark_lease`` holds one row per cluster. Taking the lease raises its epoch and writes the taker's ``life``, a new uuid, in a
-transaction of its own; it waits for every transaction that has proved the lease before. ``check`` comes first in every transaction
-that writes rows, markers, DDL records or the checkpoint: it holds the row (shared, so that parts run side by side) until that
-transaction ends, and ends it with ``LeaseLost`` when another life has the lease. ``sinks.mysql.lease_guard`` says who may take it and when.
+Promises: ``spark_lease`` holds one row per cluster. Taking the lease increments its epoch and stores the taker's ``life``, a new uuid, in
+a separate transaction; it waits for every transaction that has already checked the lease. ``check`` comes first in every transaction
+that writes rows, markers, DDL records or the checkpoint: it locks the row (shared, so that parts can run in parallel) until that
+transaction ends, and raises ``LeaseLost`` when another life has the lease. ``sinks.mysql.lease_guard`` decides who may take it and when.
 
-A life is compared, not the epoch alone: a target that was restored from a backup counts its epochs again from an older one.
+The life is compared, not only the epoch: in a target restored from a backup, the epoch continues from an older value.
 
-The row also holds the target's identity for this cluster: a uuid made with the row, and gone with it when the target is rebuilt.
+The row also holds the target's identity for this cluster: a uuid created with the row, and lost with it when the target is rebuilt.
 """
 
 import os
@@ -22,27 +22,27 @@ from sinks.mysql.dialect import Flavour
 from sinks.mysql.target import Target
 
 _ABSENT = frozenset({1049, 1146})
-"""No such database, no such table."""
+"""No such database; no such table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to write to one target for one cluster, as one life of a Drainer has it: picklable."""
+    """A lease held by one life of a Drainer: the right to write to one target for one cluster. Picklable."""
 
     cluster_id: int
     schema: str
     """Database of the row: ``syncer.checkpoint-schema``."""
     epoch: int
-    """How many times the lease has been taken, with this one."""
+    """How many times the lease has been taken, including this time."""
     life: str
     """uuid of this life of the Drainer."""
     target: str
-    """uuid of the target's own tables for this cluster: another one after it was rebuilt."""
+    """The target's identity: uuid of our tables there for this cluster; a new one after the target was rebuilt."""
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
-    """Who asks for a lease, as the row tells it to people."""
+class LeaseHolder:
+    """The process that requests a lease; stored in the row for operators."""
 
     drainer: str
     host: str = field(default_factory=socket.gethostname)
@@ -51,20 +51,20 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRow:
-    """The lease as the target has it."""
+    """The lease row on the target."""
 
     epoch: int
     life: str
-    """Empty: it was given back."""
+    """Empty: the lease was released."""
     target: str
     words: str
-    """Who took it, and when."""
+    """The holder, and when it took the lease."""
     age: float
-    """Seconds since its guard was taken, by the server's clock."""
+    """Seconds since the guard's lock was last acquired, by the server's clock."""
 
 
 def ensure_table(session: Target, schema: str) -> None:
-    """Create the database and the table where missing. DDL: not to be called inside a transaction."""
+    """Create the database and the table if missing. DDL: must not be called inside a transaction."""
     session.execute(f"CREATE DATABASE IF NOT EXISTS {quote_name(schema)}")
     session.execute(
         f"CREATE TABLE IF NOT EXISTS {_table(schema)} ("
@@ -74,8 +74,8 @@ def ensure_table(session: Target, schema: str) -> None:
     )
 
 
-def take(session: Target, cluster_id: int, schema: str, holder: Holder) -> Lease:
-    """The next epoch, written in the caller's transaction; waits for the transactions that still prove the epoch before."""
+def take(session: Target, cluster_id: int, schema: str, holder: LeaseHolder) -> Lease:
+    """Take the lease with the next epoch, in the caller's transaction; waits for transactions that have checked the previous epoch."""
     columns = "(cluster_id, epoch, life, drainer, host, pid, target)"
     fresh = [cluster_id, 0, "", "", "", 0, str(uuid.uuid4())]
     session.execute(f"INSERT IGNORE INTO {_table(schema)} {columns} VALUES (%s, %s, %s, %s, %s, %s, %s)", fresh)
@@ -90,23 +90,23 @@ def take(session: Target, cluster_id: int, schema: str, holder: Holder) -> Lease
 
 
 def check(session: Target, lease: Lease) -> None:
-    """Prove the lease: in a transaction, it stays ours until that ends.
+    """Check that the lease is ours and lock it: in a transaction, it stays ours until the transaction ends.
 
     Raises:
         LeaseLost: another life has it; nothing may be written.
     """
-    # TiDB has no shared row locks: parts that overlap there meet at commit, and the later one is tried again.
+    # TiDB has no shared row locks: concurrent parts conflict there at commit, and the later one is retried.
     lock = "FOR UPDATE" if session.flavour is Flavour.TIDB else "LOCK IN SHARE MODE"
     _compare(look(session, lease.cluster_id, lease.schema, lock), lease)
 
 
 def check_unlocked(session: Target, lease: Lease) -> None:
-    """``check`` for a moment's look, which waits for nobody."""
+    """Like ``check``, but without a lock: never waits, and says nothing about later."""
     _compare(look(session, lease.cluster_id, lease.schema), lease)
 
 
 def look(session: Target, cluster_id: int, schema: str, lock: str = "") -> LeaseRow | None:
-    """The row as it is; None when there is none, or no table."""
+    """Read the row; None when there is no row or no table."""
     age = "TIMESTAMPDIFF(MICROSECOND, renewed_at, NOW(6))"
     sql = f"SELECT epoch, life, target, drainer, host, pid, taken_at, {age} FROM {_table(schema)} WHERE cluster_id = %s {lock}"
     try:
@@ -122,37 +122,37 @@ def look(session: Target, cluster_id: int, schema: str, lock: str = "") -> Lease
 
 
 def renew(session: Target, lease: Lease) -> None:
-    """Write that the guard of this lease was taken again, after the server had lost it."""
+    """Record that the guard's lock of this lease was acquired again after the server had released it."""
     session.execute(
         f"UPDATE {_table(lease.schema)} SET renewed_at = NOW(3) WHERE cluster_id = %s AND life = %s", [lease.cluster_id, lease.life]
     )
 
 
 def give_back(session: Target, lease: Lease) -> None:
-    """End this life's right to write; what is left of it anywhere then loses too."""
+    """Release the lease: any process that still writes under this life then gets ``LeaseLost``."""
     session.execute(f"UPDATE {_table(lease.schema)} SET life = '' WHERE cluster_id = %s AND life = %s", [lease.cluster_id, lease.life])
 
 
 def lock_name(kind: str, schema: str, cluster_id: int) -> str:
-    """The name of a server-side lock: at most 64 characters, of this cluster and this checkpoint schema alone."""
+    """The name of a server-side lock: at most 64 characters, specific to this cluster and this checkpoint schema."""
     return f"tidb_binlog.{kind}.{cluster_id}.{zlib.crc32(schema.lower().encode()):08x}"
 
 
 def _compare(row: LeaseRow | None, lease: Lease) -> None:
     if row is not None and row.life == lease.life:
         return
-    ours = f"cluster {lease.cluster_id} on this target (epoch {lease.epoch}): this Drainer writes nothing more"
+    ours = f"cluster {lease.cluster_id} on this target (epoch {lease.epoch}) is lost, so this Drainer stops writing"
     if row is None or row.epoch < lease.epoch:
         raise LeaseLost(
-            f"the lease of {ours}, because {lease.schema}.spark_lease has gone back or is empty. The target was restored or rebuilt under the stream: "
-            "start the Drainer again"
+            f"the lease of {ours}: {lease.schema}.spark_lease is empty or has an older epoch. The target was restored or rebuilt while the "
+            "stream was running; restart the Drainer"
         )
     if row.epoch == lease.epoch and not row.life:
-        raise LeaseLost(f"the lease of {ours}; it was given back when the stream was closed")
-    since = "" if row.life else ", and given back since"
+        raise LeaseLost(f"the lease of {ours}: it was released when the stream was closed")
+    since = "" if row.life else ", and released since"
     raise LeaseLost(
-        f"the lease of {ours}; it was taken, as epoch {row.epoch}, by {row.words}{since}. One Drainer writes for a cluster: if this is the one to go on, "
-        "stop that one and start this one again"
+        f"the lease of {ours}: it was taken, as epoch {row.epoch}, by {row.words}{since}. Only one Drainer may write for a cluster: to "
+        "continue with this one, stop that one and start this one again"
     )
 
 

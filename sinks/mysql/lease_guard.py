@@ -1,14 +1,15 @@
-"""Who may take the lease of a cluster on a target: a server-side lock that only a living Drainer keeps. [db]
+"""Decides who may take the lease of a cluster on a target: a server-side lock that only a running Drainer holds. [db]
 
-Promises: a Drainer holds the lock (``GET_LOCK``) on a connection of its own, which a thread uses every few seconds. The server ends a
-connection, and with it the lock, at once when its process dies, and after ``syncer.lease-timeout`` (the session's ``wait_timeout``) when
-it is silent: stopped, cut off, its machine gone. So another Drainer that does not get the lock within that time faces a living one, and is refused
-with ``LeaseHeld``; one that gets it takes the lease. What the former one still sends is fenced by ``lease.check``, not by this lock.
+Promises: a Drainer holds the lock (``GET_LOCK``) on a dedicated connection, which a thread uses every few seconds. The server closes that
+connection, which releases the lock, at once when the process dies, and after ``syncer.lease-timeout`` (the session's ``wait_timeout``)
+when the connection is idle: process stopped, network cut, machine down. So a Drainer that does not get the lock within that time has a
+running competitor and is refused with ``LeaseHeld``; one that gets it takes the lease. Late statements of the previous holder are fenced
+by ``lease.check``, not by this lock.
 
-Each taker also passes the lock under which DDLs run (``alone``): no epoch begins between a DDL's last look at the lease and its end. When a
-process is stopped between the two, the server ends that connection first, and the statement is never run.
+Taking the lease also requires the lock under which DDLs run (``alone``), so no new epoch begins between a DDL's last check of the lease and
+its end. If a process is suspended between the two, the server closes its connection first, and the statement is never executed.
 
-A server that restarts forgets locks. Then the holder takes its lock again, and another Drainer gives it ``lease-timeout`` for that.
+A restarted server has lost its locks. The holder then acquires its lock again, and another Drainer waits ``lease-timeout`` for that.
 """
 
 import logging
@@ -19,59 +20,59 @@ from contextlib import contextmanager
 
 from schemas.errors import ApplyError, LeaseHeld, LeaseLost, RetryableApplyError
 from sinks.mysql import lease
-from sinks.mysql.lease import Holder, Lease
-from sinks.mysql.patience import Patience
+from sinks.mysql.lease import Lease, LeaseHolder
+from sinks.mysql.retry_policy import RetryPolicy
 from sinks.mysql.session import Session, retried
 from sinks.mysql.target import Target
 
 _log = logging.getLogger(__name__)
 
 GUARD = "lease"
-"""Kinds of server-side locks: that of the holder's own connection,"""
+"""Kind of server-side lock: held by the lease holder's dedicated connection."""
 DDL = "ddl"
-"""that of whoever executes a DDL or takes the lease,"""
+"""Kind of server-side lock: held while a DDL is executed or the lease is taken."""
 LAYOUT = "layout"
-"""and that of whoever changes our own tables, for all clusters (``cluster_id`` 0)."""
+"""Kind of server-side lock: held while our own tables are changed, for all clusters (``cluster_id`` 0)."""
 _SLICE = 5
-"""Seconds that one question for a lock waits: less than any read timeout."""
+"""Seconds that one GET_LOCK waits: less than any read timeout."""
 _BEATS = 5
-"""Uses of the guard's connection within one timeout."""
+"""Uses of the guard's connection per timeout."""
 _MOMENT = 0.2
 _CLOSE_SECONDS = 3.0
 
 
 @contextmanager
 def alone(session: Target, name: str) -> Iterator[None]:
-    """Nobody else holds the server-side lock ``name`` (``lease.lock_name``) until the block ends; it is waited for.
+    """Hold the server-side lock ``name`` (``lease.lock_name``) for the duration of the block; waits until it is free.
 
-    A statement of a crashed predecessor may still run on the server: its connection holds the lock until it ends.
+    A statement of a crashed predecessor may still run on the server: its connection holds the lock until the statement ends.
     """
     while not _got(session, name, _SLICE):
-        _log.warning("another connection is still executing a DDL on the target under the lock %s; waiting for it", name)
+        _log.warning("waiting for the lock %s on the target, held by another connection, which may still be executing a DDL", name)
     try:
         yield
     finally:
         try:
             session.query("SELECT RELEASE_LOCK(%s)", [name])
         except RetryableApplyError:
-            _log.debug("the connection is gone, and the lock with it")
+            _log.debug("the connection is lost, which released the lock")
 
 
 class LeaseGuard:
-    """Takes the lease and keeps it until ``close``; one per life of a Drainer."""
+    """Takes the lease and holds it until ``close``; one per life of a Drainer."""
 
     def __init__(
-        self, connect: Callable[[], Session], cluster_id: int, schema: str, holder: Holder, timeout: float, patience: Patience
+        self, connect: Callable[[], Session], cluster_id: int, schema: str, holder: LeaseHolder, timeout: float, patience: RetryPolicy
     ) -> None:
-        """Nothing is touched before ``take``.
+        """Does not access the target before ``take``.
 
         Args:
             connect: opens a session whose ``wait_timeout`` is ``timeout``.
-            cluster_id: whose lease.
-            schema: database of the lease's table.
-            holder: who asks.
+            cluster_id: the cluster of the lease.
+            schema: database of the lease table.
+            holder: the requesting process.
             timeout: seconds, ``syncer.lease-timeout``.
-            patience: how long the taking is tried again after an error that may pass; its ``pause`` may end the waiting for another Drainer too.
+            patience: how long ``take`` is retried after a transient error; its ``pause`` may also end the wait for another Drainer.
         """
         self._connect = connect
         self._cluster_id = cluster_id
@@ -84,13 +85,13 @@ class LeaseGuard:
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         self.lost: LeaseLost | None = None
-        """Why this life may not write any more, as soon as it is known."""
+        """Why this life may not write any more, once detected."""
 
     def take(self) -> Lease:
-        """The lease, from now on kept.
+        """Take the lease and hold it from then on.
 
         Raises:
-            LeaseHeld: a living Drainer has it.
+            LeaseHeld: another running Drainer holds it.
         """
         taken = retried(self._try_take, self._patience)
         self._thread = threading.Thread(target=self._run, args=(taken,), name="lease", daemon=True)
@@ -98,7 +99,7 @@ class LeaseGuard:
         return taken
 
     def close(self) -> None:
-        """Give the lease back; safe to call twice, and without ``take``. Where the target does not answer, the lease ends with this process's connection."""
+        """Release the lease; safe to call twice, and without ``take``. If the target does not answer, the lock ends with the connection."""
         self._closing.set()
         if self._thread is not None:
             self._thread.join(_CLOSE_SECONDS)
@@ -115,7 +116,7 @@ class LeaseGuard:
                 session.begin()
                 taken = lease.take(session, self._cluster_id, self._schema, self._holder)
                 session.commit()
-            # What comes later on this connection must not stand in the way of those who prove the lease.
+            # Later statements on this connection must not wait long for the row locks of transactions that check the lease.
             session.execute("SET SESSION innodb_lock_wait_timeout = 1")
         except BaseException:
             session.close()
@@ -134,22 +135,23 @@ class LeaseGuard:
             words = row.words if row is not None else "a Drainer that is just starting"
             if time.monotonic() > until:
                 raise LeaseHeld(
-                    f"cluster {self._cluster_id} already has a living Drainer on this target: {words}. One Drainer writes for a cluster: stop that one and "
-                    "start this one again. (Is it gone? Then its connection still lives somewhere between; look for it in the target's process list)"
+                    f"cluster {self._cluster_id} already has a running Drainer on this target: {words}. Only one Drainer may write for a "
+                    "cluster: stop that one and start this one again. (If it is already stopped, its connection is still open, perhaps in "
+                    "a proxy: find and kill it in the target's process list)"
                 )
             if not waited:
-                _log.warning("%s has the lease of cluster %d; waiting up to %.0f s for it to end", words, self._cluster_id, patience)
+                _log.warning("%s has the lease of cluster %d; waiting up to %.0f s for its release", words, self._cluster_id, patience)
                 waited = True
 
     def _wait_out_restart(self, session: Session) -> None:
-        """Where the server was restarted after the lease was taken, a living holder may be about to come back for its lock."""
+        """If the server was restarted after the lease was taken, its holder may still be running and about to acquire its lock again."""
         while (wait := self._absent_for(session)) > 0:
             session.query("SELECT RELEASE_LOCK(%s)", [self._name])
             self._patience.pause(min(wait, _MOMENT))
             self._wait_for_guard(session)
 
     def _absent_for(self, session: Session) -> float:
-        """Seconds that the holder before may still take to come back; 0 = it is gone."""
+        """Seconds in which the previous holder may still acquire its lock again; 0 = it has stopped."""
         row = lease.look(session, self._cluster_id, self._schema)
         if row is None or not row.life:
             return 0.0
@@ -169,7 +171,7 @@ class LeaseGuard:
                 self._drop()
                 return
             except ApplyError as error:
-                _log.warning("the connection that keeps the lease is lost, a new one follows: %s", error)
+                _log.warning("lost the connection that holds the lease, reconnecting: %s", error)
                 self._drop()
         self._give_back(taken)
 
@@ -185,7 +187,7 @@ class LeaseGuard:
             session.execute("SET SESSION autocommit = 1, innodb_lock_wait_timeout = 1")
             lease.check_unlocked(session, taken)
             if not _got(session, self._name, 1):
-                session.close()  # our own old connection may still have it, or somebody who is about to take the lease
+                session.close()  # held by our previous connection, or by a Drainer that is about to take the lease
                 return
             lease.check_unlocked(session, taken)
             lease.renew(session, taken)
@@ -199,7 +201,7 @@ class LeaseGuard:
             if self._session is not None:
                 lease.give_back(self._session, taken)
         except ApplyError as error:
-            _log.warning("the lease was not given back, it ends with the connection: %s", error)
+            _log.warning("the lease could not be released, its lock ends with the connection: %s", error)
         self._drop()
 
     def _drop(self) -> None:

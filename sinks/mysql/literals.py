@@ -1,8 +1,8 @@
-"""Decoded columns to SQL literals and rows of them, whole columns at a time by Arrow compute.
+"""Converts decoded columns to SQL literals and rows of literals, whole columns at a time with Arrow compute.
 
-Promises: pure. A literal read back by the server in the session of ``sinks.mysql.session`` (utf8mb4, backslash escapes on) is the
-value itself, bit by bit: floats are written in their shortest exact form, raw bytes as ``_binary'...'``.
-No sql_mode lets a value end its literal: quotes and backslashes are doubled, and a doubled quote is a quote in every mode.
+Promises: pure. A literal parsed by the server in a session of ``sinks.mysql.session`` (utf8mb4, backslash escapes on) gives exactly the
+same value: floats are written in their shortest exact form, raw bytes as ``_binary'...'``.
+No sql_mode lets a value terminate its literal: quotes and backslashes are doubled, and a doubled quote is a quote in every mode.
 """
 
 import enum
@@ -18,53 +18,53 @@ from schemas.tableinfo import ColumnInfo, ColumnType
 from sinks.mysql.dialect import is_bytes
 
 
-class Form(enum.Enum):
-    """How values of a column become text."""
+class LiteralForm(enum.Enum):
+    """How values of a column are written as literals."""
 
     BARE = enum.auto()
-    """Numbers: as their text is."""
+    """Numbers: their text unchanged."""
     QUOTED = enum.auto()
-    """Dates and times: in quotes; their text holds nothing to escape."""
+    """Dates and times: quoted; their text needs no escaping."""
     TEXT = enum.auto()
     """Characters: escaped and quoted."""
     BYTES = enum.auto()
-    """Raw bytes: as TEXT, with an introducer that keeps the server from reading them as characters."""
+    """Raw bytes: like TEXT, with an introducer so that the server does not interpret them as characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """Literals of one column. A NULL cell stands for NULL; ``opening`` and ``closing`` belong around every cell."""
+    """Literals of one column. A null cell means NULL; ``opening`` and ``closing`` enclose every cell."""
 
     values: pa.BinaryArray
     opening: bytes = b""
     closing: bytes = b""
 
 
-def form_of(column: ColumnInfo, kind: pa.DataType) -> Form:
+def form_of(column: ColumnInfo, kind: pa.DataType) -> LiteralForm:
     """The form for a column's decoded values of Arrow type ``kind`` (see ``schemas.columns``)."""
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or column.tp == ColumnType.DECIMAL:
-        return Form.BARE
+        return LiteralForm.BARE
     if pa.types.is_binary(kind):
-        return Form.BYTES if is_bytes(column) else Form.TEXT
-    return Form.TEXT if column.tp == ColumnType.JSON else Form.QUOTED
+        return LiteralForm.BYTES if is_bytes(column) else LiteralForm.TEXT
+    return LiteralForm.TEXT if column.tp == ColumnType.JSON else LiteralForm.QUOTED
 
 
-def literals(values: pa.Array, form: Form) -> Cells:
-    """Literals of a decoded column."""
+def literals(values: pa.Array, form: LiteralForm) -> Cells:
+    """The literals of a decoded column."""
     text = _as_text(values)
-    if form is Form.BARE:
+    if form is LiteralForm.BARE:
         return Cells(text)
-    if form is not Form.QUOTED:
+    if form is not LiteralForm.QUOTED:
         text = _escape(text)
-    opening = b"_binary'" if form is Form.BYTES else b"'"
+    opening = b"_binary'" if form is LiteralForm.BYTES else b"'"
     if text.null_count == 0:
         return Cells(text, opening, b"'")
-    # NULL must not be quoted, so here the quotes are joined to the values that are not NULL.
+    # NULL must not be quoted, so the quotes are added here to the values that are not NULL.
     return Cells(pc.binary_join_element_wise(_scalar(opening), text, _scalar(b"'"), _scalar(b""), null_handling="emit_null"))
 
 
 def join_cells(opening: bytes, columns: Sequence[Cells], between: Sequence[bytes], closing: bytes) -> pa.BinaryArray:
-    """One text per row: ``opening``, the columns' literals with ``between[i]`` after the i-th of them (not the last), ``closing``."""
+    """One text per row: ``opening``, the columns' literals with ``between[i]`` after the i-th (except the last), ``closing``."""
     pieces: list[Any] = []
     pending = opening
     for i, cells in enumerate(columns):
@@ -75,20 +75,20 @@ def join_cells(opening: bytes, columns: Sequence[Cells], between: Sequence[bytes
 
 
 def text_of(rows: pa.BinaryArray) -> memoryview:
-    """All rows as one text, without a copy: they lie side by side in the array."""
+    """All rows as one text, without a copy: they are contiguous in the array."""
     _, offsets, data = rows.buffers()
     ends = np.frombuffer(offsets, dtype=np.int32)
     return memoryview(data)[int(ends[rows.offset]) : int(ends[rows.offset + len(rows)])]
 
 
 def row_ends(rows: pa.BinaryArray) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """For each row the bytes of it and all rows before it."""
+    """For each row the total bytes of it and all rows before it."""
     ends = np.frombuffer(rows.buffers()[1], dtype=np.int32)[rows.offset : rows.offset + len(rows) + 1].astype(np.int64)
     return ends[1:] - ends[0]  # type: ignore[no-any-return]
 
 
 _ESCAPES = ((0x5C, "\\", "\\\\"), (0x27, "'", "''"), (0x00, "\0", "\\0"))
-"""Backslash first, or it would escape the escapes. NUL is escaped for the sake of logs and proxies that end texts at it."""
+"""Backslash first, or it would escape the other escapes. NUL is escaped because logs and proxies may end a text at it."""
 
 
 def _escape(text: pa.BinaryArray) -> pa.BinaryArray:
@@ -106,7 +106,7 @@ def _as_text(values: pa.Array) -> pa.BinaryArray:
     if pa.types.is_binary(values.type):
         return values
     if pa.types.is_float32(values.type):
-        # The shortest text of a float32 is another number as a double; comparisons need the float's own value.
+        # The shortest text of a float32 denotes another number when read as a double; comparisons need the float's exact value.
         values = pc.cast(values, pa.float64())
     return pc.cast(pc.cast(values, pa.string()), pa.binary())
 

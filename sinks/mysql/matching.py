@@ -1,13 +1,14 @@
-"""How each row that a span takes away is found in the target: by which unique key, or by which columns.
+"""Determines how each row that a span deletes is found in the target: by which unique key, or by which columns.
 
-    old image -> its first unique key without a NULL, of columns that it carries     -> ByKey
-              -> none: its columns, those that it carries and the target will keep   -> ByColumns
+    old image -> its first unique key without NULL, of columns that it carries            -> ByKey
+              -> no such key: the columns that it carries and that are not being dropped  -> ByColumns
 
-An image lacks a column while a DDL on it runs (rows.md 6), and then its cell is a guess: no key and no condition is made of it. Where rows are
-alike in all the rest, guesses decide which of them goes: the value that the column had under its former id, else its default. So does, of a
-column that a DROP COLUMN is about to take away, the value itself: it holds no longer once a delete without that column took another of those rows.
+An image lacks a column while a DDL on that column runs (rows.md 6). Its cell is then a guess and is not used in a key or a condition. Among
+rows that are equal in all other columns, guesses decide which one is deleted: the value that the column had under its former id, else its
+default. For a column that a DROP COLUMN is about to remove, its value is used in the same way only: the value is unreliable once a delete
+without that column may have removed another of those rows.
 
-Promises: pure; rows are grouped on whole columns, never looked at one by one.
+Promises: pure; rows are grouped on whole columns, never processed one by one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,12 +30,12 @@ NO_KEY = -1
 
 @dataclass(frozen=True, slots=True)
 class OldRows:
-    """Rows as they stood before a span."""
+    """Rows before a span."""
 
     images: pa.RecordBatch
-    """``schemas.columns.old_rows``: the target's columns, and last what each image lacks."""
+    """``schemas.columns.old_rows``: the target's columns, and as the last one the columns that each image lacks."""
     events: Numbers
-    """The events that the images are of."""
+    """Row number of the event of each image."""
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -48,17 +49,17 @@ class OldRows:
         return OldRows(self.images.take(pa.array(chosen)), self.events[chosen])
 
     def slice(self, start: int, rows: int) -> "OldRows":
-        """Some rows that follow each other, without a copy."""
+        """Consecutive rows, without a copy."""
         return OldRows(self.images.slice(start, rows), self.events[start : start + rows])
 
     @property
     def lacking(self) -> pa.BinaryArray:
-        """What each image lacks (``schemas.decoder.LACKING``)."""
+        """The columns that each image lacks (``schemas.decoder.LACKING``)."""
         return self.images.column(self.images.num_columns - 1)
 
     @property
     def whole(self) -> bool:
-        """No image lacks anything."""
+        """Whether no image lacks a column."""
         return int(pc.sum(pc.binary_length(self.lacking)).as_py() or 0) == 0
 
     def lacks(self, place: int) -> Mask:
@@ -79,19 +80,19 @@ class ByKey:
 
 @dataclass(frozen=True, slots=True)
 class ByColumns:
-    """Rows that are found by columns, all of one schema version if their images lack any."""
+    """Rows that are found by column values, all of one schema version if their images lack columns."""
 
     certain: tuple[ColumnInfo, ...]
-    """What a row must have."""
+    """Columns that must match."""
     preferred: tuple[ColumnInfo, ...]
-    """What it had once: the last word among rows that are alike in the certain columns."""
+    """Columns that decide among rows that are equal in the certain ones."""
     lacked: tuple[ColumnInfo, ...]
-    """What the images do not carry: their cells are what the target has if nobody changed it."""
+    """Columns that the images do not carry: their cells hold what the target has unless it was changed."""
     rows: OldRows
 
 
 def key_numbers(table: TableAt, old: OldRows) -> Numbers:
-    """For each row the number of its first unique key without a NULL, in ``unique_keys``; ``NO_KEY`` where it has none."""
+    """For each row the index in ``unique_keys`` of its first key without NULL; ``NO_KEY`` if it has none."""
     found = np.full(len(old), NO_KEY, dtype=np.int64)
     whole = old.whole
     places = {c.id: i for i, c in enumerate(table.info.target_columns())}
@@ -111,12 +112,12 @@ def key_numbers(table: TableAt, old: OldRows) -> Numbers:
 
 
 def matches(table: TableAt, old: OldRows, versions: Numbers) -> Iterator[ByKey | ByColumns]:
-    """The ways to find all of ``old``; the surest first, since what one finds is gone for the next.
+    """The ways to find all rows of ``old``; the most precise first, since the rows that one deletes cannot be matched by the next.
 
     Args:
-        table: the table as the target has it.
+        table: the table on the target.
         old: the rows.
-        versions: the schema version of each event (``OldRows.events`` points into it).
+        versions: the schema version of each event, indexed by ``OldRows.events``.
     """
     numbers = key_numbers(table, old)
     for number, key in enumerate(table.info.unique_keys()):

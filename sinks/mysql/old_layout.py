@@ -1,11 +1,11 @@
-"""Markers and DDL records of the layout before the lease, which were keyed by the Drainer's name, brought under the cluster's id. [db]
+"""Migrates markers and DDL records of the layout before the lease, which are keyed by the Drainer's name, to the cluster id as key. [db]
 
-Promises: ``adopt`` may be killed at any point and is ended by the next start. The old tables are first set aside under another name, so that a
-Drainer of an older release, which knows no lease, fails at its next write; then each cluster takes what is its own, in one transaction that
-proves its lease. What nobody has taken yet stays, since it may be another cluster's; tables that are empty go.
+Promises: ``adopt`` may be killed at any point and is completed by the next start. The old tables are first renamed, so that a Drainer of an
+older release, which does not check the lease, fails at its next write; then each cluster moves its own rows, in one transaction that checks
+its lease. The remaining rows are kept, since they may belong to another cluster; empty tables are dropped.
 
-What is a cluster's own, whatever the Drainer was called: the unfinished span that begins at the cluster's checkpoint; all DDL records where the
-target serves no other cluster, else those under the Drainer's own name whose job the cluster's DDL history has.
+The rows of a cluster, whatever the Drainer was called: the unfinished span that begins at the cluster's checkpoint; all DDL records if the
+target serves no other cluster, else those under the Drainer's own name whose job is in the cluster's DDL history.
 """
 
 import logging
@@ -23,15 +23,15 @@ _log = logging.getLogger(__name__)
 
 PROGRESS, DDL = "spark_progress", "spark_ddl"
 ASIDE = "_by_drainer"
-"""What is added to an old table's name."""
+"""Suffix of a renamed old table."""
 _CHUNK = 1000
 
 
 def set_aside(session: Session, schema: str) -> None:
-    """Rename tables of the old layout. DDL: not to be called inside a transaction.
+    """Rename tables of the old layout. DDL: must not be called inside a transaction.
 
     Raises:
-        ApplyError: an older copy of such a table already stands aside.
+        ApplyError: a table with the new name already exists.
     """
     there = _columns(session, schema)
     for name in (PROGRESS, DDL):
@@ -39,18 +39,18 @@ def set_aside(session: Session, schema: str) -> None:
             continue
         if name + ASIDE in there:
             raise ApplyError(
-                f"{schema}.{name} is of the layout before the lease, and {schema}.{name + ASIDE} holds what an earlier start left of another such table. "
-                f"The target was restored? Then drop {schema}.{name + ASIDE} and start again"
+                f"{schema}.{name} has the layout before the lease, but {schema}.{name + ASIDE} already exists, left by an earlier start "
+                f"from another such table. If the target was restored, drop {schema}.{name + ASIDE} and start again"
             )
-        _log.info("%s.%s is keyed by the Drainer's name: it is set aside as %s", schema, name, name + ASIDE)
+        _log.info("%s.%s is keyed by the Drainer's name: renaming it to %s for migration", schema, name, name + ASIDE)
         session.execute(f"RENAME TABLE {_table(schema, name)} TO {_table(schema, name + ASIDE)}")
 
 
 def adopt(session: Session, held: Lease, drainer: str, history: SchemaHistory) -> None:
-    """Take over what is this cluster's of the tables set aside; the present tables are there. No transaction may be open.
+    """Move this cluster's rows from the renamed tables into the present ones, which must exist. No transaction may be open.
 
     Raises:
-        ApplyError: several Drainers of other names have begun a span at the cluster's checkpoint.
+        ApplyError: several Drainers with other names have begun a span at the cluster's checkpoint.
     """
     there = _columns(session, held.schema)
     aside = [name for name in (PROGRESS, DDL) if name + ASIDE in there]
@@ -82,9 +82,9 @@ def _adopt_span(session: Session, held: Lease, drainer: str, *, only: bool) -> N
         names = {drainer}
     if len(names) > 1:
         raise ApplyError(
-            f"{held.schema}.{PROGRESS + ASIDE} holds unfinished spans of the Drainers {sorted(names)}, all begun at the checkpoint {commit_ts} of cluster "
-            f"{held.cluster_id}: two Drainers wrote for it before there was a lease. Set syncer.drainer to the one whose span is to be finished, and compare "
-            "the tables afterwards"
+            f"{held.schema}.{PROGRESS + ASIDE} holds unfinished spans of the Drainers {sorted(names)}, all begun at the checkpoint "
+            f"{commit_ts} of cluster {held.cluster_id}: several Drainers wrote for it before leases existed. Set syncer.drainer to the one "
+            "whose span is to be finished, and compare the tables with the upstream afterwards"
         )
     for name in names:
         columns = "from_ts, to_ts, part, parts, phase, done_at"
@@ -99,7 +99,7 @@ def _adopt_span(session: Session, held: Lease, drainer: str, *, only: bool) -> N
 
 
 def _adopt_all_ddls(session: Session, held: Lease, drainer: str, columns: Sequence[str]) -> None:
-    """Of two records of one job the one under the own name counts, then the one of a DDL that was brought to an end."""
+    """Of several records of one job the one under our own name is used, else a finished one."""
     old, names = _table(held.schema, DDL + ASIDE), ", ".join(columns)
     session.execute(
         f"INSERT IGNORE INTO {_table(held.schema, DDL)} (cluster_id, {names}) SELECT %s, {names} FROM {old} "
@@ -124,7 +124,7 @@ def _adopt_known_ddls(session: Session, held: Lease, drainer: str, columns: Sequ
 
 
 def _columns(session: Session, schema: str) -> dict[str, list[str]]:
-    """Table -> its columns in order, of all tables in ``schema``."""
+    """The columns of each table in ``schema``, in order."""
     sql = "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = %s ORDER BY table_name, ordinal_position"
     found: dict[str, list[str]] = {}
     for table, column in session.query(sql, [schema]):

@@ -1,8 +1,8 @@
-"""The target's password on its way to the executors. Pure.
+"""Transfers the target's password to the executors. Pure.
 
-A task's function is written to disk when it is big, kept by Spark and sent over the network, and so is a broadcast variable: neither may hold the
-password. It goes in two halves that are random bytes each on their own: a pad in the function, and what the pad makes of the password in a
-broadcast variable. Only a task, which has both, can put them together.
+Spark stores a task's function, writes it to disk when it is big and sends it over the network, and does the same with a broadcast variable:
+neither may contain the password. It is sent as two values, each of which alone is random bytes: a pad in the function, and the password
+XORed with the pad in a broadcast variable. Only a task, which receives both, can restore it.
 """
 
 import secrets
@@ -18,12 +18,12 @@ class Broadcast(Protocol):
 
     @property
     def value(self) -> bytes:
-        """What was broadcast."""
+        """The broadcast value."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShippedTarget:
-    """A target whose password is not in it: picklable, and safe to show."""
+    """A target without its password: picklable, and safe to log."""
 
     public: TargetConfig
     pad: bytes = field(repr=False)
@@ -31,13 +31,13 @@ class ShippedTarget:
 
     @classmethod
     def of(cls, target: TargetConfig, broadcast: Callable[[bytes], Broadcast]) -> "ShippedTarget":
-        """``target`` for tasks; each call broadcasts."""
+        """``target`` prepared for tasks; each call broadcasts a value."""
         password = target.password.encode()
         pad = secrets.token_bytes(len(password))
         return cls(replace(target, password=""), pad, broadcast(_xor(password, pad)))
 
     def target(self) -> TargetConfig:
-        """The target as it was, in a task."""
+        """The target with its password; called in a task."""
         return replace(self.public, password=_xor(self.masked.value, self.pad).decode())
 
 

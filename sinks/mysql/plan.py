@@ -1,11 +1,11 @@
-"""Row events of one span to the SQL statements that bring a target from the state before the span to the state after it.
+"""Plans the SQL statements that bring a target from the state before a span to the state after it, from the span's row events.
 
-Promises: pure; the same events in any order give the same statements. All deletes run before all writes.
-Rules (``sinks.mysql.matching``): rows that are gone, and rows with another value in any unique key, are deleted, each by the first unique key of which
-its old image has every column and no NULL. A row that keeps its unique keys needs no delete if one of them finds it: it is changed in place. All
-others that exist after the span are inserted.
-A row without such a key is deleted by the columns that its image carries, one row at a time; rows that are equal in them are interchangeable.
-Removed, added and changed rows stand in different statements, so that the server's counts tell whether each was as the binlogs say.
+Promises: pure; the same events in any order give the same statements. All deletes run before all writes. Rules (``sinks.mysql.matching``):
+deleted rows, and rows whose value in any unique key changes, are deleted, each by the first unique key of which its old image has every
+column and no NULL. A row that keeps its unique keys, at least one of which identifies it, is changed in place. All others that exist after
+the span are inserted. A row without such a key is deleted by the columns that its image carries, with a LIMIT; rows equal in these columns
+are interchangeable. Deleted, inserted and changed rows are in separate statements, so that the server's counts show whether each had the
+expected effect.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +22,7 @@ from schemas.events import Op
 from schemas.history import TableAt
 from schemas.tableinfo import ColumnInfo, ColumnType, TableInfo
 from sinks.engine.fold import Indexes, TableChanges, fold
+from sinks.engine.identity import EventColumns, row_identities
 from sinks.mysql.dialect import (
     Flavour,
     change_tail,
@@ -36,22 +37,22 @@ from sinks.mysql.dialect import (
 from sinks.mysql.literals import Cells, form_of, join_cells, literals
 from sinks.mysql.matching import NO_KEY, ByColumns, ByKey, OldRows, key_numbers, matches
 from sinks.mysql.statements import Effect, Mask, Origin, Phase, Statement, split
-from sinks.routing.route import EVERYTHING, Route
+from sinks.routing.table_filter import EVERYTHING, TableFilter
 
 
 @dataclass(frozen=True, slots=True)
 class PlanLimits:
-    """How big a statement may grow. A single row bigger than ``max_bytes`` still gets its statement."""
+    """Maximum size of a statement. A single row bigger than ``max_bytes`` still gets a statement of its own."""
 
     max_bytes: int = 1024 * 1024
     max_rows: int = 2000
     max_keys: int = 1000
-    """Keys of one DELETE: beyond some thousands MariaDB leaves the index for a scan of the table."""
+    """Keys of one DELETE: beyond a few thousand MariaDB scans the table instead of using the index."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanCounts:
-    """What went into a plan and came out of it."""
+    """Input and output counts of a plan."""
 
     events: int = 0
     deleted: int = 0
@@ -76,17 +77,17 @@ def plan_rows(
     keys: pa.BinaryArray | None = None,
     *,
     flavour: Flavour = Flavour.MARIADB,
-    route: Route = EVERYTHING,
+    table_filter: TableFilter = EVERYTHING,
 ) -> Plan:
-    """Statements for ``events`` (``ROW_EVENT``; DDLs and punctuation are passed over), which lie between two DDL barriers.
+    """Statements for ``events`` (``ROW_EVENT``; DDLs and punctuation are skipped), which lie between two DDL barriers.
 
     Args:
         events: row events of the span, in any order.
-        tables: what the target's tables look like in this span, by table id.
+        tables: the target's table definitions in this span, by table id.
         limits: statement sizes.
-        keys: row identities, one per event; made by ``schemas.columns.row_keys`` when not given.
-        flavour: whose SQL to write.
-        route: which tables are replicated.
+        keys: row identities, one per event; computed by ``schemas.columns.row_keys`` if None.
+        flavour: the SQL dialect.
+        table_filter: which databases are replicated.
 
     Raises:
         SchemaMismatch: an event's table is not among ``tables``.
@@ -95,7 +96,7 @@ def plan_rows(
     if keys is not None:
         events = events.append_column("key", keys)
     total = events.num_rows
-    events = _wanted(events, tables, route)
+    events = _wanted(events, tables, table_filter)
     if keys is None:
         events = events.append_column("key", row_identities(events, tables))
     source = _Source(events)
@@ -111,44 +112,15 @@ def plan_rows(
     return Plan(tuple(deletes), tuple(writes), counts)
 
 
-def row_identities(events: pa.Table, tables: Mapping[int, TableAt]) -> pa.BinaryArray:
-    """``schemas.columns.row_keys`` over the events of many tables, in the events' order."""
-    if events.num_rows == 0:
-        return pa.array([], pa.binary())
-    source = _Source(events)
-    pieces: list[pa.BinaryArray] = []
-    places: list[Indexes] = []
-    for table_id in np.unique(source.table_ids).tolist():
-        rows = np.flatnonzero(source.table_ids == table_id)
-        pieces.append(decode.row_keys(tables[table_id], source.ops[rows], source.rows_at(rows)))
-        places.append(rows)
-    if len(pieces) == 1:
-        return pieces[0]
-    return pa.concat_arrays(pieces).take(pa.array(np.argsort(np.concatenate(places), kind="stable")))
-
-
-class _Source:
-    """The events' columns as arrays that can be taken from."""
-
-    def __init__(self, events: pa.Table) -> None:
-        self.ops = events["op"].to_numpy()
-        self.table_ids = events["table_id"].to_numpy()
-        self.versions = events["schema_version"].to_numpy()
-        self.commit_ts = events["commit_ts"].to_numpy()
-        self._rows = events["row"].combine_chunks()
-
-    def rows_at(self, indexes: Indexes) -> pa.BinaryArray:
-        """Row bytes of some events."""
-        if len(indexes) == len(self._rows) and bool(np.all(np.diff(indexes) == 1)):
-            return self._rows
-        return self._rows.take(pa.array(indexes))
+class _Source(EventColumns):
+    """The events' columns, and the images of their rows."""
 
     def old_rows(self, table: TableAt, indexes: Indexes) -> OldRows:
-        """Rows as they stood before the events."""
+        """The rows before the events."""
         return OldRows(decode.old_rows(table, self.ops[indexes], self.rows_at(indexes), self.versions[indexes]), indexes)
 
     def new_images(self, table: TableAt, indexes: Indexes) -> "Images":
-        """Rows as they stood after the events."""
+        """The rows after the events."""
         rows = decode.new_images(table, self.ops[indexes], self.rows_at(indexes), self.versions[indexes])
         return Images(rows, self.commit_ts[indexes])
 
@@ -161,28 +133,28 @@ class Images:
     commit_ts: Indexes
 
     def slice(self, start: int, count: int) -> "Images":
-        """Some that follow each other, without a copy."""
+        """Consecutive images, without a copy."""
         return Images(self.rows.slice(start, count), self.commit_ts[start : start + count])
 
     def only(self, mask: Mask) -> "Images":
-        """Some of them."""
+        """The images selected by ``mask``."""
         return self if bool(mask.all()) else Images(self.rows.filter(pa.array(mask)), self.commit_ts[mask])
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What is to be done with the rows of one table."""
+    """The rows of one table to delete, change and insert."""
 
     gone: OldRows
-    """To delete: removed rows, and rows that come back with another key."""
+    """To delete: deleted rows, and rows that are inserted again with another key."""
     changed: Images
-    """New images of rows that are there with the same unique keys."""
+    """New images of rows that exist with the same unique keys."""
     added: Images
-    """New images of rows that are not there, or not any more."""
+    """New images of rows that do not exist, or no longer after the deletes."""
 
 
-def _wanted(events: pa.Table, tables: Mapping[int, TableAt], route: Route) -> pa.Table:
-    """The row events of replicated tables; an unknown table is refused."""
+def _wanted(events: pa.Table, tables: Mapping[int, TableAt], table_filter: TableFilter) -> pa.Table:
+    """The row events of replicated tables; raises ``SchemaMismatch`` for an unknown table."""
     table_ids, ops = events["table_id"].to_numpy(), events["op"].to_numpy()
     rows = ops < Op.DDL
     dropped = []
@@ -191,7 +163,7 @@ def _wanted(events: pa.Table, tables: Mapping[int, TableAt], route: Route) -> pa
         if table is None:
             raise _unknown_table(events, table_id)
         info = table.info
-        if info.is_view or info.is_sequence or info.temp_table_type or not route.keeps(table.schema):
+        if info.is_view or info.is_sequence or info.temp_table_type or not table_filter.keeps(table.schema):
             dropped.append(table_id)
     if dropped:
         rows &= ~np.isin(table_ids, dropped)
@@ -202,8 +174,8 @@ def _unknown_table(events: pa.Table, table_id: int) -> SchemaMismatch:
     here = events.filter(pc.equal(events["table_id"], table_id))
     first, version = pc.min(here["commit_ts"]).as_py(), pc.max(here["schema_version"]).as_py()
     return SchemaMismatch(
-        f"table id {table_id}: {here.num_rows} row events from commit_ts {first} on (schema version {version}), but the DDL history has no such table there; "
-        "check that ddl-history is the history of this cluster and reaches back to the table's CREATE TABLE"
+        f"table id {table_id}: {here.num_rows} row events from commit_ts {first} on (schema version {version}), but the DDL history has no "
+        "such table at that version; check that ddl-history is the history of this cluster and reaches back to the table's CREATE TABLE"
     )
 
 
@@ -223,7 +195,7 @@ def _images(builder: "TableBuilder", changes: TableChanges, source: _Source) -> 
 
 
 def _differ(old: pa.RecordBatch, new: pa.RecordBatch, names: Sequence[str]) -> Mask:
-    """Rows whose images are not equal in some of these columns; NULL equals NULL."""
+    """Mask of the rows whose images differ in any of these columns; NULL equals NULL."""
     moved = np.zeros(old.num_rows, dtype=bool)
     for name in names:
         a, b = old.column(name), new.column(name)
@@ -233,7 +205,7 @@ def _differ(old: pa.RecordBatch, new: pa.RecordBatch, names: Sequence[str]) -> M
 
 
 class TableBuilder:
-    """Makes the statements for one table from decoded images."""
+    """Builds the statements for one table from decoded images."""
 
     def __init__(self, table: TableAt, limits: PlanLimits, flavour: Flavour = Flavour.MARIADB) -> None:
         self.table = table
@@ -241,7 +213,7 @@ class TableBuilder:
         self.limits = limits
         self.flavour = flavour
         self.columns = self.info.target_columns()
-        # With a key over a generated column no image shows whether a row keeps its keys: none is compared then, and every row makes way.
+        # If a key includes a generated column, images do not show whether a row keeps its keys, so every row is deleted and inserted.
         keys = () if self.info.has_computed_key else self.info.unique_keys()
         self.unique_names = tuple(dict.fromkeys(c.name for key in keys for c in key))
         # An update never changes an integer handle, so there is nothing to compare.
@@ -249,7 +221,7 @@ class TableBuilder:
         self.identity_is_the_only_key = bool(handle) and self.unique_names == tuple(c.name for c in handle)
 
     def deletes(self, old: OldRows, source: _Source) -> list[Statement]:
-        """Statements that remove these rows."""
+        """Statements that delete these rows."""
         found: list[Statement] = []
         for match in matches(self.table, old, source.versions):
             for piece in (match.rows.slice(start, rows) for start, rows in _pieces(match.rows.images)):
@@ -257,7 +229,7 @@ class TableBuilder:
         return found
 
     def writes(self, new: Images, effect: Effect) -> list[Statement]:
-        """Statements that write these images, of rows that are there (``CHANGES``) or not (``ADDS``)."""
+        """Statements that write these images, of rows that exist (``CHANGES``) or not (``ADDS``)."""
         names = [c.name for c in self.columns]
         tail = change_tail(names) if effect is Effect.CHANGES else b""
         shape = self._shape(write_head(self.table.schema, self.table.name, names), effect, self.columns)
@@ -272,7 +244,7 @@ class TableBuilder:
 
     def _shape(self, head: bytes, effect: Effect, columns: Sequence[ColumnInfo], key: Sequence[ColumnInfo] = ()) -> Statement:
         unique = self.info.unique_keys()
-        # A frozen table may have keys of its own: a row in the way is then told of by its columns, and pushed out.
+        # A frozen table may have unique keys that the upstream lacks: a conflicting row is then reported with all columns, and replaced.
         key = key or (unique[0] if unique else columns if self.table.frozen else ())
         table = table_name(self.table.schema, self.table.name)
         origin = Origin(table, int(self.table.version), tuple(c.name for c in columns), tuple(c.name for c in key))
@@ -287,7 +259,7 @@ class TableBuilder:
         return split(shape, b")", rows, source.commit_ts[old.events], (self.limits.max_bytes, self.limits.max_keys))
 
     def _by_columns(self, match: ByColumns, old: OldRows, source: _Source) -> list[Statement]:
-        """One statement for all equal rows: LIMIT keeps other equal rows of the table alive."""
+        """One statement for all equal rows: its LIMIT preserves further equal rows in the table."""
         shape = self._shape(delete_head(self.table.schema, self.table.name), Effect.REMOVES, ())
         columns = {"condition": self._conditions(match, old, source), "ts": source.commit_ts[old.events]}
         found = pa.table(columns).group_by("condition", use_threads=False).aggregate([("ts", "count"), ("ts", "max")])
@@ -306,7 +278,7 @@ class TableBuilder:
         ]
 
     def _conditions(self, match: ByColumns, old: OldRows, source: _Source) -> pa.BinaryArray:
-        """For each row what must hold of it, and the order of those of which it does."""
+        """For each row the WHERE condition, and an ORDER BY that prefers the likeliest of the matching rows."""
         indexed = indexed_columns(self.info)
         terms = [(b" AND ", match_condition(c, self.flavour, c.name in indexed), c, old.images) for c in match.certain]
         guesses = [(match_condition(c, self.flavour, indexed=False), c, old.images) for c in match.preferred]
@@ -327,7 +299,7 @@ class TableBuilder:
         return join_cells(opening, cells, between, closing)
 
     def _guess(self, column: ColumnInfo, old: OldRows, source: _Source) -> list[tuple[tuple[bytes, ...], ColumnInfo, pa.RecordBatch]]:
-        """What a column that the images lack may hold: what a MODIFY COLUMN made of its former value, else its default."""
+        """The likely value of a column that the images lack: the former value converted by a MODIFY COLUMN, else the default."""
         writer = replace(self.table, info=self.table.written_as(int(source.versions[old.events[0]])))
         former = next((c for c in writer.info.target_columns() if c.name == column.name and c.id != column.id), None)
         if former is None:
@@ -338,16 +310,16 @@ class TableBuilder:
         return [_cells_of(c, self._taken(c, images.column(c.name))) for c in columns]
 
     def _sought(self, images: pa.RecordBatch, columns: Sequence[ColumnInfo]) -> list[Cells]:
-        """Literals to compare with."""
+        """Literals for comparisons."""
         return [_cells_of(c, self._comparable(c, self._taken(c, images.column(c.name)))) for c in columns]
 
     def _comparable(self, column: ColumnInfo, values: pa.Array) -> pa.Array:
-        """MariaDB compares a SET with a number as signed, so one of 64 members needs its bits as such a number."""
+        """Values for comparisons: MariaDB compares a SET with a number as signed, so a SET with 64 members needs a signed literal."""
         signed = self.flavour is Flavour.MARIADB and column.tp == ColumnType.SET
         return pc.cast(values, pa.int64(), safe=False) if signed else values
 
     def _taken(self, column: ColumnInfo, values: pa.Array) -> pa.Array:
-        """NULLs that a frozen table does not take as its zero value."""
+        """``values`` with NULLs replaced by the zero value where the column of a frozen table is NOT NULL."""
         frozen = self.table.frozen
         if frozen is None or column.id not in frozen.narrow or not values.null_count:
             return values
@@ -363,7 +335,7 @@ def _cells_of(column: ColumnInfo, values: pa.Array) -> Cells:
 
 
 _CHUNK_BYTES = 256 * 1024 * 1024
-"""Images are made into text in pieces of this size: Arrow's binary arrays end at 2 GiB, and escaping may double a text."""
+"""Images are converted to text in pieces of this size: Arrow's binary arrays are limited to 2 GiB, and escaping may double a text."""
 
 
 def _pieces(images: pa.RecordBatch) -> Iterator[tuple[int, int]]:

@@ -1,11 +1,11 @@
-"""What the target itself remembers of the stream: the Drainer's checkpoint row and the markers of a batch in parts.
+"""The stream's progress as stored on the target: the Drainer's checkpoint row and the markers of a batch applied in parts.
 
-Promises: the functions change rows only inside the transaction that the caller has opened, so that data and marker are one. The table
+Promises: the functions change rows only in the transaction that the caller has opened, so that data and marker commit together. The table
 ``checkpoint`` is the Drainer's, byte for byte, and holds nothing else; ``spark_progress`` is ours.
 
-How a batch (from_ts, to_ts] goes: at most ``atomic-rows`` events: data, ``mark_atomic`` and ``save_checkpoint(to_ts,
+How a batch (from_ts, to_ts] is applied: at most ``atomic-rows`` events: data, ``mark_atomic`` and ``save_checkpoint(to_ts,
 consistent=True)`` in one transaction. More: ``begin_span`` with ``save_checkpoint(from_ts, consistent=False)``, then for each part and
-phase ``claim_part`` and its data, last ``save_checkpoint(to_ts, consistent=True)`` with ``finish_span``.
+phase ``claim_part`` and its data, finally ``save_checkpoint(to_ts, consistent=True)`` with ``finish_span``.
 """
 
 import enum
@@ -15,49 +15,23 @@ from typing import Any
 
 from schemas.ddl_tokens import quote_name
 from schemas.errors import ApplyError
-from schemas.events import as_time
 from sinks.mysql.session import Session
+from sinks.sink import TargetProgress, UnfinishedSpan
 
 CHECKPOINT_SCHEMA = "tidb_binlog"
 
 
 class Mark(enum.StrEnum):
-    """What a marker row says is done."""
+    """What a marker row records as done."""
 
     SPAN = "span"
-    """Part -1: a span is begun, with ``parts`` parts."""
+    """Part -1: a span was begun, with ``parts`` parts."""
     ATOMIC = "atomic"
     """The whole span, in one transaction."""
     DELETE = "delete"
     """All old images of one part."""
     WRITE = "write"
     """All new images of one part."""
-
-
-@dataclass(frozen=True, slots=True)
-class UnfinishedSpan:
-    """A span begun in parts whose end was never recorded: to be replayed exactly, with this many parts."""
-
-    from_ts: int
-    """Exclusive."""
-    to_ts: int
-    """Inclusive."""
-    parts: int
-    done: frozenset[tuple[int, str]]
-    """(part, phase) pairs that are in the target."""
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Where the target stands."""
-
-    commit_ts: int
-    """Everything up to here, inclusive, is in the target."""
-    consistent: bool
-    schema_version: int
-    unfinished: UnfinishedSpan | None
-    known: bool = True
-    """Whether the target has a checkpoint row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,42 +43,32 @@ class Checkpoint:
     schema_version: int
 
     def to_json(self) -> str:
-        """As the Drainer writes it: these keys in this order, without blanks."""
+        """The Drainer's form: these keys in this order, without spaces."""
         value = {"consistent": self.consistent, "commitTS": self.commit_ts, "ts-map": {}, "schema-version": self.schema_version}
         return json.dumps(value, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> "Checkpoint":
-        """Read a row, also one that a real Drainer wrote; keys that are missing count as zero, as the Drainer has it."""
+        """Parse a row, including one written by the original Drainer; missing keys count as zero, as in the Drainer."""
         value: Any = json.loads(text)
         return cls(int(value.get("commitTS", 0)), bool(value.get("consistent", False)), int(value.get("schema-version", 0)))
 
 
-def words_of_a_gap(after_ts: int, commit_ts: int, checkpoint_dir: str) -> str:
-    """What is wrong when Spark's place lies beyond the target's row, and what to do."""
-    return (
-        f"the stream goes on after {after_ts} ({as_time(after_ts)}), but the target's checkpoint says {commit_ts} "
-        f"({as_time(commit_ts)}): what lies between would be lost. Was the target restored from a backup, its checkpoint row with it? "
-        f"Then delete Spark's checkpoint directory {checkpoint_dir}: the stream reads again from the target's row, as long as the Pumps "
-        "still hold binlogs of that time; if they do not, take a newer backup. If only the row was changed, put it back"
-    )
-
-
 def ensure_tables(session: Session, schema: str = CHECKPOINT_SCHEMA) -> None:
-    """Create the database and both tables where missing. DDL: not to be called inside a transaction."""
+    """Create the database and both tables if missing. DDL: must not be called inside a transaction."""
     for statement in _create_statements(schema):
         session.execute(statement)
 
 
-def load(session: Session, cluster_id: int, schema: str = CHECKPOINT_SCHEMA) -> Progress:
-    """Where the target stands.
+def load(session: Session, cluster_id: int, schema: str = CHECKPOINT_SCHEMA) -> TargetProgress:
+    """Read the target's progress.
 
     Raises:
-        ApplyError: the row is not JSON, or more than one span is unfinished.
+        ApplyError: the row is not a valid checkpoint, or more than one span is unfinished.
     """
     recorded = _load_checkpoint(session, cluster_id, schema)
     checkpoint = recorded or Checkpoint(0, True, 0)
-    return Progress(
+    return TargetProgress(
         checkpoint.commit_ts,
         checkpoint.consistent,
         checkpoint.schema_version,
@@ -114,16 +78,16 @@ def load(session: Session, cluster_id: int, schema: str = CHECKPOINT_SCHEMA) -> 
 
 
 def only_cluster(session: Session, schema: str = CHECKPOINT_SCHEMA) -> int:
-    """The cluster whose row is the only one, for a Drainer that does not know its cluster's id; 0 = there is no row.
+    """The cluster id of the only checkpoint row, for a Drainer without a configured cluster id; 0 = no row.
 
     Raises:
-        ApplyError: the table holds rows of several.
+        ApplyError: the table holds rows of several clusters.
     """
     there = session.query("SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = 'checkpoint'", [schema])
     ids = sorted(int(row[0]) for row in session.query(f"SELECT clusterID FROM {_checkpoint(schema)}")) if there else []
     if len(ids) > 1:
         raise ApplyError(
-            f"{schema}.checkpoint holds rows of several clusters {ids}: set source.cluster-id to the one that is replicated here"
+            f"{schema}.checkpoint holds rows of several clusters {ids}: set source.cluster-id to the one that this Drainer replicates"
         )
     return ids[0] if ids else 0
 
@@ -137,37 +101,39 @@ def save_checkpoint(
 
 
 def begin_span(session: Session, cluster_id: int, from_ts: int, to_ts: int, parts: int, schema: str = CHECKPOINT_SCHEMA) -> None:
-    """Record that (from_ts, to_ts] is being applied in ``parts`` parts; again for the same span is no change."""
+    """Record that (from_ts, to_ts] is being applied in ``parts`` parts; idempotent."""
     _mark(session, cluster_id, from_ts, to_ts, -1, parts, Mark.SPAN, schema)
 
 
 def claim_part(
     session: Session, cluster_id: int, from_ts: int, to_ts: int, part: int, parts: int, phase: Mark | str, schema: str = CHECKPOINT_SCHEMA
 ) -> bool:
-    """Mark one part and phase as done before its data is written, in the same transaction; False: it is in the target already.
+    """Mark one part and phase as done before its data is written, in the same transaction; False: it is already in the target.
 
-    A worker that outlives its killed driver, or a commit whose answer was lost, may still be at the same part on another connection:
-    the marker's lock makes this one wait until that one has committed or is undone. One that comes too late finds its span closed.
+    A worker that outlives its killed driver, or a commit whose answer was lost, may still be processing the same part on another
+    connection: the lock on the marker row blocks this call until that transaction commits or is rolled back. A late worker finds its span
+    closed.
 
     Raises:
-        ApplyError: the span is not open (any more): nothing may be written for it.
+        ApplyError: the span is not open, or no longer open: nothing may be written for it.
     """
     sql = f"INSERT IGNORE INTO {_progress(schema)} (cluster_id, from_ts, to_ts, part, parts, phase) VALUES (%s, %s, %s, %s, %s, %s)"
     if not session.execute(sql, [cluster_id, from_ts, to_ts, part, parts, str(Mark(phase))]):
         return False
-    # Asked only now: as long as this marker is not committed, nobody else can finish the part, and so nobody the span.
+    # Must be checked after the insert: while this marker is uncommitted, no other process can finish the part, and so not the span either.
     if not is_marked(session, cluster_id, from_ts, to_ts, -1, parts, Mark.SPAN, schema):
         raise ApplyError(
-            f"part {part} of {parts} of ({from_ts}, {to_ts}] is not written: the span is not open in {schema}.spark_progress; another life of "
-            f"the Drainer of cluster {cluster_id} has finished it"
+            f"part {part} of {parts} of ({from_ts}, {to_ts}] is not written: the span is not open in {schema}.spark_progress; another life "
+            f"of the Drainer of cluster {cluster_id} has already finished it"
         )
     return True
 
 
 def lock_checkpoint(session: Session, cluster_id: int, schema: str = CHECKPOINT_SCHEMA) -> int:
-    """The newest committed commitTS, held against everybody else until this transaction ends; 0 = there is no row.
+    """Read the newest committed commitTS and lock its row until this transaction ends; 0 = no row.
 
-    First in each transaction that moves it: a predecessor's commit that is still under way on the server is waited for and then seen.
+    Comes first in each transaction that changes it: so a predecessor's commit still in progress on the server is waited for, and its value
+    read.
     """
     rows = session.query(f"SELECT checkPoint FROM {_checkpoint(schema)} WHERE clusterID = %s FOR UPDATE", [cluster_id])
     return Checkpoint.from_json(rows[0][0]).commit_ts if rows else 0
@@ -176,24 +142,24 @@ def lock_checkpoint(session: Session, cluster_id: int, schema: str = CHECKPOINT_
 def is_marked(
     session: Session, cluster_id: int, from_ts: int, to_ts: int, part: int, parts: int, phase: Mark | str, schema: str = CHECKPOINT_SCHEMA
 ) -> bool:
-    """Whether that part and phase is in the target already."""
+    """Whether that part and phase is already in the target."""
     sql = f"SELECT 1 FROM {_progress(schema)} WHERE cluster_id = %s AND from_ts = %s AND to_ts = %s AND part = %s AND parts = %s AND phase = %s"
     return bool(session.query(sql, [cluster_id, from_ts, to_ts, part, parts, str(Mark(phase))]))
 
 
 def mark_atomic(session: Session, cluster_id: int, from_ts: int, to_ts: int, schema: str = CHECKPOINT_SCHEMA) -> None:
-    """Record a span applied in one transaction, in that transaction; the markers before it go."""
+    """Record, in the same transaction, a span that was applied in one transaction; deletes the earlier markers."""
     finish_span(session, cluster_id, from_ts, to_ts, schema)
     _mark(session, cluster_id, from_ts, to_ts, 0, 1, Mark.ATOMIC, schema)
 
 
 def finish_span(session: Session, cluster_id: int, from_ts: int, to_ts: int, schema: str = CHECKPOINT_SCHEMA) -> None:
-    """Forget the markers of (from_ts, to_ts] and of every span before it; with the checkpoint row of ``to_ts``."""
+    """Delete the markers of (from_ts, to_ts] and of every earlier span; in the transaction that saves ``to_ts`` as the checkpoint."""
     session.execute(f"DELETE FROM {_progress(schema)} WHERE cluster_id = %s AND to_ts <= %s", [cluster_id, to_ts])
 
 
 def forget_other_spans(session: Session, cluster_id: int, commit_ts: int, schema: str = CHECKPOINT_SCHEMA) -> None:
-    """Forget markers of spans that begin elsewhere than at the checkpoint: they are of data that was there before it was set."""
+    """Delete markers of spans that do not begin at the checkpoint: they describe data from before the checkpoint was set back."""
     session.execute(
         f"DELETE FROM {_progress(schema)} WHERE cluster_id = %s AND to_ts > %s AND from_ts <> %s", [cluster_id, commit_ts, commit_ts]
     )
@@ -233,7 +199,7 @@ def _load_checkpoint(session: Session, cluster_id: int, schema: str) -> Checkpoi
         return Checkpoint.from_json(rows[0][0])
     except (ValueError, TypeError, AttributeError) as error:
         raise ApplyError(
-            f"{schema}.checkpoint of cluster {cluster_id} is no checkpoint: {rows[0][0]!r} ({error}); mend or delete the row"
+            f"{schema}.checkpoint of cluster {cluster_id} is not a valid checkpoint: {rows[0][0]!r} ({error}); repair or delete the row"
         ) from error
 
 
@@ -245,11 +211,12 @@ def _load_unfinished(session: Session, cluster_id: int, commit_ts: int, schema: 
         return None
     if len(spans) > 1:
         raise ApplyError(
-            f"{schema}.spark_progress holds {len(spans)} unfinished spans of cluster {cluster_id}: {spans}; two Drainers wrote to this target for it "
-            "before there was a lease. Compare the tables with the upstream, mend them, delete the markers of the spans that are not to be finished"
+            f"{schema}.spark_progress holds {len(spans)} unfinished spans of cluster {cluster_id}: {spans}; several Drainers wrote for it "
+            "to this target before leases existed. Compare the tables with the upstream, repair them, and delete the markers of the spans "
+            "that are not to be finished"
         )
     from_ts, to_ts, parts = spans[0]
     if from_ts != commit_ts:
-        return None  # a span is begun with the checkpoint at its start: the data was restored, or the checkpoint set, since
+        return None  # a span begins at the checkpoint, so the data was restored, or the checkpoint set, after it was begun
     done = frozenset((part, str(phase)) for f, t, part, n, phase in rows if (f, t, n) == spans[0] and phase != Mark.SPAN)
     return UnfinishedSpan(from_ts, to_ts, parts, done)

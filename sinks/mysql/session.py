@@ -1,8 +1,8 @@
-"""A connection to the target in the one state that our SQL is written for, and transactions that are tried again. [db]
+"""Connections to the target, with the session variables that our SQL depends on, and transactions that are retried. [db]
 
-Promises: every error of the server or the wire leaves as ``ApplyError``, as ``RetryableApplyError`` when the same again may work, with
-the error number, the statement's beginning and the server's words, without values of rows unless ``log-row-data`` is set. Nothing is
-retried behind the caller's back except by ``run_transaction``.
+Promises: every server or network error is raised as ``ApplyError``, or as ``RetryableApplyError`` if a retry may succeed, with the error
+number, the beginning of the statement and the server's message, without row values unless ``log-row-data`` is set. Only
+``run_transaction``, ``run_retried`` and ``retried`` retry.
 """
 
 import itertools
@@ -23,21 +23,21 @@ from schemas.ddl_tokens import quote_name
 from schemas.errors import ApplyError, ConfigError, RetryableApplyError
 from schemas.redaction import statement_head, without_values
 from sinks.mysql.dialect import Flavour, flavour_of
-from sinks.mysql.effects import Answer, Warned
-from sinks.mysql.patience import FEW, LONGEST_PAUSE, Patience, Waited, passing, what_is_wrong
+from sinks.mysql.effects import StatementResult, Warned
+from sinks.mysql.retry_policy import FEW, LONGEST_PAUSE, RetryPolicy, TransientError, passing, what_is_wrong
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 _NOT_OURS_TO_SET = frozenset({ER.UNKNOWN_SYSTEM_VARIABLE, 1227, 1238})
-"""There is no such variable, we may not set it, or nobody may."""
+"""The variable does not exist, our user may not set it, or it is read-only."""
 _MOST_TIMES = 64
-"""An hour, where the settings say a minute."""
+"""Maximum factor for the read timeout: an hour if the setting is a minute."""
 _HEAD = 200
-"""Characters of a statement that an error shows."""
+"""Characters of a statement shown in an error."""
 _SEARCHED = 100_000
-"""Bytes in which its first value is looked for: names of columns come before."""
+"""Length of the prefix of a statement that is searched for its first value: column names come before it."""
 
 _OURS = frozenset(
     {
@@ -58,50 +58,50 @@ _IF_KNOWN = (
     ("in_predicate_conversion_threshold", "0"),  # MariaDB: a long IN list stays a list of ranges instead of a join with a temporary table
     ("range_optimizer_max_mem_size", "0"),  # MySQL: the same
     ("max_error_count", "65535"),  # every warning of a statement is kept until it is read
-    ("tidb_constraint_check_in_place", "1"),  # TiDB: a duplicate is refused by its INSERT, not at the commit
-    ("default_storage_engine", "InnoDB"),  # statements name no engine, and a table without transactions would keep half of one
-    ("explicit_defaults_for_timestamp", "1"),  # a TIMESTAMP without a word about NULL may be NULL, as in TiDB
-    ("allow_auto_random_explicit_insert", "1"),  # the rest: TiDB, as the Drainer sets them
+    ("tidb_constraint_check_in_place", "1"),  # TiDB: a duplicate is rejected by its INSERT, not at commit
+    ("default_storage_engine", "InnoDB"),  # DDLs name no engine, and a non-transactional table would keep half of a transaction
+    ("explicit_defaults_for_timestamp", "1"),  # a TIMESTAMP declared without NULL or NOT NULL is nullable, as in TiDB
+    ("allow_auto_random_explicit_insert", "1"),  # this and the following: TiDB, same values as in the Drainer
     ("tidb_txn_mode", "'optimistic'"),
     ("tidb_placement_mode", "'ignore'"),
 )
 
 
 class Session:
-    """One connection, autocommit off. Not for use by two threads at a time."""
+    """One connection, autocommit off. Not thread-safe."""
 
     def __init__(self, connection: "pymysql.connections.Connection[Any]", where: str, *, log_row_data: bool = False) -> None:
-        """Wrap an open connection; ``where`` names the server in errors, ``log_row_data`` lets them show values of rows."""
+        """Wrap an open connection; ``where`` names the server in errors, ``log_row_data`` permits row values in them."""
         self._connection = connection
         self._where = where
         self._log_row_data = log_row_data
         self.max_allowed_packet = 0
-        """Bytes that one statement may have."""
+        """Maximum bytes of one statement."""
         self.flavour = Flavour.MYSQL
-        """Whose server this is."""
+        """Which server product this is."""
 
     def execute(self, sql: bytes | str, args: Sequence[Any] | None = None) -> int:
-        """Run a statement without a result; the number of rows it says it affected."""
+        """Run a statement without a result set; the number of affected rows."""
         with self._classified(sql):
             if args is not None:
                 with self._connection.cursor() as cursor:
                     return int(cursor.execute(sql if isinstance(sql, str) else sql.decode(), args))
-            # Straight to the connection: a cursor would look through a megabyte of statement for placeholders.
+            # Bypasses the cursor, which would search a statement of a megabyte for placeholders.
             return int(self._connection.query(sql))
 
-    def answer(self, sql: bytes) -> Answer:
-        """Run a statement without a result; all that the server says of it. Warnings are asked for only where there are some."""
+    def answer(self, sql: bytes) -> StatementResult:
+        """Run a statement without a result set; the server's response with its warnings, which are queried only if there are any."""
         with self._classified(sql):
             affected = int(self._connection.query(sql))
         result: Any = self._connection._result  # type: ignore[attr-defined]
         count = int(result.warning_count)
         if not count:
-            return Answer(affected, _info_of(result))
+            return StatementResult(affected, _info_of(result))
         warnings = self.query("SHOW WARNINGS")
-        return Answer(affected, _info_of(result), count, tuple(Warned(int(errno), str(words)) for _, errno, words in warnings))
+        return StatementResult(affected, _info_of(result), count, tuple(Warned(int(errno), str(words)) for _, errno, words in warnings))
 
     def query(self, sql: str, args: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
-        """Run a statement with a result and read all of it."""
+        """Run a statement and return its whole result set."""
         with self._classified(sql), self._connection.cursor() as cursor:
             cursor.execute(sql, args)
             return list(cursor.fetchall())
@@ -111,20 +111,20 @@ class Session:
         self.execute("BEGIN")
 
     def commit(self) -> None:
-        """Commit it. After a ``RetryableApplyError`` nobody knows whether it was: look at the marker."""
+        """Commit the transaction. After a ``RetryableApplyError`` the outcome is unknown: check the marker."""
         self.execute("COMMIT")
 
     def rollback(self) -> None:
-        """Undo it."""
+        """Roll back the transaction."""
         self.execute("ROLLBACK")
 
     def wait_longer(self, times: int) -> None:
-        """Let each statement take ``times`` as long as the settings say."""
+        """Multiply the read timeout by ``times``."""
         connection: Any = self._connection
         connection._read_timeout *= times
 
     def close(self) -> None:
-        """Drop the connection, and with it whatever was not committed; safe to call twice."""
+        """Close the connection without committing; safe to call twice."""
         if self._connection.open:
             self._connection.close()
 
@@ -143,7 +143,7 @@ class Session:
         except pymysql.err.MySQLError as error:
             show = self._log_row_data
             refused = _as_apply_error(error, self._where, f"target {self._where} refused {_head(sql, show)!r}", show)
-            # The driver's own error has the words in it, and traces are logged.
+            # The driver's error contains the server's message with row values, and tracebacks are logged.
             raise refused from (error if show else None)
 
 
@@ -151,15 +151,15 @@ def connect(target: TargetConfig, apply: ApplyConfig) -> Session:
     """Open a session on the target: UTC, our sql_mode, no foreign key checks, utf8mb4, autocommit off.
 
     Raises:
-        ConfigError: ``params`` holds a variable that our SQL depends on, or the server has an sql_mode that it cannot be run in.
-        ApplyError: the server cannot be reached (retryable) or refuses us.
+        ConfigError: ``params`` sets a variable that our SQL depends on, or the resulting sql_mode is incompatible with our SQL.
+        ApplyError: the server cannot be reached (retryable) or rejects the connection.
     """
     where = target.socket or f"{target.host}:{target.port}"
     for name, _ in target.params:
         if name.lower() in _OURS:
             raise ConfigError(
-                f"syncer.to.params may not set {name}: the statements are written for our own value (sql_mode has its setting syncer.sql-mode, "
-                "wait_timeout follows syncer.lease-timeout)"
+                f"syncer.to.params may not set {name}: the Drainer's statements depend on its value (for sql_mode use syncer.sql-mode, "
+                "for wait_timeout syncer.lease-timeout)"
             )
     try:
         connection = _open(target)
@@ -174,15 +174,15 @@ def connect(target: TargetConfig, apply: ApplyConfig) -> Session:
     return session
 
 
-def run_transaction(session_factory: Callable[[], Session], work: Callable[[Session], T], patience: Patience = FEW) -> T:
-    """Run ``work`` in a transaction of a fresh session and commit; on an error that may pass, all of it again.
+def run_transaction(session_factory: Callable[[], Session], work: Callable[[Session], T], patience: RetryPolicy = FEW) -> T:
+    """Run ``work`` in a transaction of a new session and commit; all of it is retried after a transient error.
 
-    A commit whose answer is lost may have happened, so ``work`` looks for its own marker first and does nothing when it finds it.
+    A commit whose answer was lost may have succeeded, so ``work`` must first check for its own marker and do nothing if it exists.
 
     Args:
         session_factory: opens a session.
-        work: what is done between BEGIN and COMMIT.
-        patience: how often and how long it is tried again; the last error then leaves.
+        work: called between BEGIN and COMMIT.
+        patience: how often and how long to retry; the last error is then raised.
     """
 
     def transaction(session: Session) -> T:
@@ -194,10 +194,10 @@ def run_transaction(session_factory: Callable[[], Session], work: Callable[[Sess
     return run_retried(session_factory, transaction, patience)
 
 
-def run_retried(session_factory: Callable[[], Session], work: Callable[[Session], T], patience: Patience) -> T:
-    """Run ``work`` with a fresh session, and with another one after an error that may pass; the last error leaves.
+def run_retried(session_factory: Callable[[], Session], work: Callable[[Session], T], patience: RetryPolicy) -> T:
+    """Run ``work`` with a new session, and retry with another one after a transient error; the last error is raised.
 
-    A statement that got no answer in time has twice the time in the next try: the same again might never end.
+    After a read timeout the next attempt has twice the timeout: with the same one it might never succeed.
     """
     times = 1
 
@@ -215,8 +215,8 @@ def run_retried(session_factory: Callable[[], Session], work: Callable[[Session]
     return retried(once, patience)
 
 
-def retried(work: Callable[[], T], patience: Patience) -> T:
-    """Call ``work``, and again after an error that may pass; the last error leaves."""
+def retried(work: Callable[[], T], patience: RetryPolicy) -> T:
+    """Call ``work`` and retry it after a transient error; the last error is raised."""
     begun, began_at = time.monotonic(), time.time()
     for attempt in itertools.count():
         try:
@@ -225,8 +225,8 @@ def retried(work: Callable[[], T], patience: Patience) -> T:
             if patience.gives_up(attempt, time.monotonic() - begun):
                 raise
             wait = min(0.05 * 2 ** min(attempt, 10), LONGEST_PAUSE)
-            _log.warning("work on the target failed, try %d, again in %.2f s: %s", attempt + 1, wait, error)
-            patience.tell(Waited(what_is_wrong(error), began_at))
+            _log.warning("attempt %d on the target failed, retrying in %.2f s: %s", attempt + 1, wait, error)
+            patience.tell(TransientError(what_is_wrong(error), began_at))
             patience.pause(wait)
         else:
             if attempt:
@@ -240,7 +240,7 @@ def _open(target: TargetConfig) -> "pymysql.connections.Connection[Any]":
         host=target.host,
         port=target.port,
         user=target.user,
-        password=target.password.encode(),  # PyMySQL would take text as latin1, servers take UTF-8
+        password=target.password.encode(),  # PyMySQL encodes text as latin1, servers expect UTF-8
         charset="utf8mb4",
         autocommit=False,
         read_timeout=target.read_timeout,
@@ -250,7 +250,7 @@ def _open(target: TargetConfig) -> "pymysql.connections.Connection[Any]":
     if not target.socket:
         connection.connect()
         return connection
-    # PyMySQL leaves its own Unix socket open when the server does not answer.
+    # Passes its own socket, because PyMySQL leaves a Unix socket open when the server does not answer.
     local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         local.connect(target.socket)
@@ -263,13 +263,13 @@ def _open(target: TargetConfig) -> "pymysql.connections.Connection[Any]":
 
 def _prepare(session: Session, target: TargetConfig, apply: ApplyConfig) -> None:
     session.execute("SET NAMES utf8mb4")
-    # A process that was stopped holds locks for as long as its connections live: the server ends them when they are silent.
+    # A suspended process holds its locks as long as its connections are open, so the server must close idle connections.
     values = [",".join(filter(None, (apply.sql_mode, ALWAYS))), math.ceil(apply.lease_timeout)]
     session.execute("SET SESSION time_zone = '+00:00', foreign_key_checks = 0, unique_checks = 1, sql_mode = %s, wait_timeout = %s", values)
     version, packet, sql_mode = session.query("SELECT VERSION(), @@max_allowed_packet, @@SESSION.sql_mode")[0]
     _check_sql_mode(str(sql_mode), apply)
     session.flavour = flavour_of(str(version))
-    session.max_allowed_packet = int(packet)  # an old TiDB gives it as text
+    session.max_allowed_packet = int(packet)  # old TiDB versions return it as text
     _relax_isolation(session)
     if session.flavour is Flavour.MARIADB:
         _round_times(session)
@@ -293,16 +293,16 @@ def _round_times(session: Session) -> None:
 
 
 def _check_sql_mode(effective: str, apply: ApplyConfig) -> None:
-    """What the server made of the setting: a number or a name that only it knows may stand for more."""
+    """Check the effective sql_mode: the setting may contain a number or a name that the server expands to further modes."""
     why = refusals(effective)
     if ALWAYS not in effective.upper().split(","):
-        why += (f"no {ALWAYS}, without which a 0 in an AUTO_INCREMENT column becomes another value",)
+        why += (f"{ALWAYS} is missing, without which a 0 in an AUTO_INCREMENT column becomes another value",)
     if why:
         raise ConfigError(f"with syncer.sql-mode = {apply.sql_mode!r} the target's session has sql_mode {effective!r}: {'; '.join(why)}")
 
 
 def _relax_isolation(session: Session) -> None:
-    """READ COMMITTED locks no gaps, so parallel parts rarely meet; a server that logs statements cannot take it."""
+    """READ COMMITTED takes no gap locks, so parallel parts rarely conflict; a server with statement-based logging does not support it."""
     variables = dict(session.query("SHOW VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format')"))
     logs_statements = variables.get("log_bin") == "ON" and variables.get("binlog_format") == "STATEMENT"
     if session.flavour is not Flavour.TIDB and not logs_statements:
@@ -315,14 +315,12 @@ def _as_apply_error(error: pymysql.err.MySQLError | OSError, where: str, what: s
     errno = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     words = error.args[1] if len(error.args) > 1 and error.args[1] else str(error) or "the connection is closed"
     kind = RetryableApplyError if passing(errno, str(words)) else ApplyError
-    hint = (
-        "; a statement may take as long as syncer.to.read-timeout says, twice that in the next try" if _timed_out(errno, str(words)) else ""
-    )
+    hint = "; syncer.to.read-timeout limits the time of a statement, the next retry doubles it" if _timed_out(errno, str(words)) else ""
     return kind(f"{what}: error {errno}, {words if show else without_values(str(words))}{hint}", errno, str(words), where)
 
 
 def _timed_out(errno: int, words: str) -> bool:
-    """Whether the server gave no answer within the read timeout; the driver's words end so."""
+    """Whether the server did not answer within the read timeout, according to the driver's message."""
     return errno == CR.CR_SERVER_LOST and "timed out" in words
 
 

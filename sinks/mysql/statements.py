@@ -1,7 +1,7 @@
-"""One statement of a plan: its text, what it must do, and where its rows come from. Pure.
+"""One statement of a plan: its text, its expected effect, and the origin of its rows. Pure.
 
-Promises: comparable and picklable. A statement of many rows can be cut into statements of one row each (``row``), so that a row
-that the target refuses, or treats in another way than foretold, can be named.
+Promises: comparable and picklable. A statement of many rows can be split into statements of one row each (``cut``), so that a row
+that the target rejects, or on which the statement has another effect than expected, can be identified.
 """
 
 import enum
@@ -19,39 +19,39 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class Phase(enum.StrEnum):
-    """When a statement runs: every DELETE of a span before its first WRITE."""
+    """When a statement runs: all statements of phase DELETE of a span before its first one of phase WRITE."""
 
     DELETE = "delete"
     WRITE = "write"
 
 
 class Effect(enum.StrEnum):
-    """What a statement must do with each of its rows."""
+    """The expected effect of a statement on each of its rows."""
 
     REMOVES = "removes"
-    """The row is there, and then it is not."""
+    """The row exists and is deleted."""
     ADDS = "adds"
-    """No such row is there, nor another one with a unique key of it."""
+    """Neither the row nor another one with one of its unique keys exists; the row is inserted."""
     CHANGES = "changes"
-    """The row is there with the same unique keys; whatever else it holds, it then holds the new image."""
+    """The row exists with the same unique keys; whatever its other columns hold, it is set to the new image."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where the rows of a statement come from."""
+    """The table and columns that the rows of a statement belong to."""
 
     table: str
     """`` `db`.`table` `` on the target."""
     schema_version: int
     columns: tuple[str, ...]
-    """Which columns the values of a row's text are of, in their order; empty = a condition stands there."""
+    """The columns of the values in a row's text, in order; empty = the text is a condition."""
     key: tuple[str, ...]
-    """Those that tell rows apart; empty = the table has no unique key."""
+    """The columns that identify a row; empty = the table has no unique key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One statement. ``rows`` is how many row images it stands for."""
+    """One statement. ``rows`` is the number of its row images."""
 
     sql: bytes
     rows: int
@@ -59,27 +59,27 @@ class Statement:
     effect: Effect
     origin: Origin
     commit_ts: bytes = b""
-    """Of the event that each row's image is of: int64, little-endian. One alone = the newest of all rows."""
+    """The commit_ts of each row's event: int64, little-endian. A single value = the newest of all rows."""
     begin: int = 0
-    """Where the first row's text begins in ``sql``."""
+    """Offset in ``sql`` where the first row's text begins."""
     ends: bytes = b""
-    """Where each row's text ends in ``sql``, without the comma: int64. One alone for several rows = the statement cannot be cut."""
+    """Offsets in ``sql`` where each row's text ends, without the comma: int64. A single value for several rows = it cannot be split."""
     zero_enums: tuple[tuple[str, bytes], ...] = ()
-    """ENUM columns with 0 in some rows, and the numbers of those rows: int64. Servers warn of each."""
+    """ENUM columns with 0 in some rows, and the numbers of those rows: int64. Servers warn about each."""
 
     @property
     def newest_ts(self) -> int:
-        """The commit_ts of the newest transaction concerned; 0 = unknown."""
+        """The commit_ts of the newest transaction among its rows; 0 = unknown."""
         return int(_ints(self.commit_ts).max(initial=0))
 
     @property
     def oldest_ts(self) -> int:
-        """The commit_ts of the oldest one; 0 = unknown."""
+        """The commit_ts of the oldest transaction among its rows; 0 = unknown."""
         return int(_ints(self.commit_ts).min()) if self.commit_ts else 0
 
     @property
     def single(self) -> bool:
-        """It cannot be cut any further."""
+        """Whether it cannot be split any further."""
         return self.rows == 1 or len(self.ends) != 8 * self.rows
 
     def row_text(self, number: int = 0) -> bytes:
@@ -88,7 +88,7 @@ class Statement:
         return self.sql[begin : int(_ints(self.ends)[number])]
 
     def cut(self) -> Iterator["Statement"]:
-        """A statement for each row, in their order; only itself when it cannot be cut."""
+        """One statement per row, in order; only itself when it cannot be split."""
         if self.single:
             yield self
             return
@@ -105,11 +105,11 @@ class Statement:
             )
 
     def as_replace(self) -> bytes:
-        """The same rows written over whatever stands in their way; of an INSERT only."""
+        """The same rows as a REPLACE, which deletes conflicting rows; for an INSERT only."""
         return self._rows_alone(b"REPLACE")
 
     def as_ignore(self) -> bytes:
-        """Those rows alone that nothing stands in the way of; of an INSERT only."""
+        """The same rows as an INSERT IGNORE, which skips rows that conflict with existing ones; for an INSERT only."""
         return self._rows_alone(b"INSERT IGNORE")
 
     def _rows_alone(self, verb: bytes) -> bytes:
@@ -123,15 +123,15 @@ class Statement:
 def split(
     shape: Statement, tail: bytes, rows: pa.BinaryArray, commit_ts: Ints, limits: tuple[int, int], zeros: Sequence[tuple[str, Mask]] = ()
 ) -> list[Statement]:
-    """Statements of consecutive rows like ``shape``, whose ``sql`` is everything before the first row.
+    """Statements of consecutive rows modelled on ``shape``, whose ``sql`` is everything before the first row.
 
     Args:
-        shape: what all of them have in common.
-        tail: what follows the last row.
-        rows: a text per row that ends in a comma; the last one's of a statement is cut off.
+        shape: what all the statements have in common.
+        tail: the text after the last row.
+        rows: a text per row that ends in a comma; the comma of a statement's last row is removed.
         commit_ts: of each row.
-        limits: bytes and rows that a statement may have; one row it always has.
-        zeros: ENUM columns and in which rows they are 0.
+        limits: maximum bytes and rows of a statement; it has at least one row.
+        zeros: ENUM columns and the rows in which they are 0.
     """
     max_bytes, max_rows = limits
     ends, text = row_ends(rows), text_of(rows)
@@ -163,7 +163,7 @@ def _ints(packed: bytes) -> Ints:
 
 
 def values_of(row: bytes) -> tuple[bytes, ...]:
-    """The literals of one row's text as ``sinks.mysql.literals`` writes them: ``(1,'it''s',NULL)`` or a bare one."""
+    """The literals in one row's text as written by ``sinks.mysql.literals``: ``(1,'it''s',NULL)`` or a single one without parentheses."""
     inner = row[1:-1] if row.startswith(b"(") else row
     found, begin, at, quoted = [], 0, 0, False
     while at < len(inner):

@@ -1,4 +1,4 @@
-"""The target as leases and DDLs see it: statements in a transaction, whoever runs them."""
+"""Interface of the target for leases and DDLs: transactions and statements."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -7,16 +7,16 @@ from sinks.mysql.dialect import Flavour
 
 
 class Target(Protocol):
-    """What leases and DDLs need of ``sinks.mysql.session.Session``."""
+    """The part of ``sinks.mysql.session.Session`` that leases and DDLs use."""
 
     flavour: Flavour
 
     def execute(self, sql: bytes | str, args: Sequence[Any] | None = None) -> int:
-        """Run a statement without a result."""
+        """Run a statement without a result set; the number of affected rows."""
         ...
 
     def query(self, sql: str, args: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
-        """Run a statement with a result."""
+        """Run a statement and return its result set."""
         ...
 
     def begin(self) -> None:
@@ -24,9 +24,9 @@ class Target(Protocol):
         ...
 
     def commit(self) -> None:
-        """Commit it."""
+        """Commit the transaction."""
         ...
 
     def rollback(self) -> None:
-        """Undo it."""
+        """Roll back the transaction."""
         ...

@@ -1,1 +1,1 @@
-"""Which tables and rows are replicated, and under which names."""
+"""Which databases are replicated."""

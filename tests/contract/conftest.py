@@ -6,10 +6,10 @@ from typing import Protocol
 
 import pytest
 
+from binlog_source.cluster.cluster_service import UpstreamService
 from binlog_source.cluster.oracle import Oracle
 from binlog_source.cluster.registries import open_registry
 from binlog_source.cluster.registry import Registry
-from binlog_source.cluster.service import UpstreamService
 from tests.fakes.etcd import EtcdProcess
 from tests.fakes.pd import FakePd
 

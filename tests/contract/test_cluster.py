@@ -9,7 +9,7 @@ import pytest
 
 from binlog_source.cluster.registries import open_registry
 from binlog_source.cluster.registry import PUMPS, NodeState, Registry
-from binlog_source.drainer.node import Cistern
+from binlog_source.drainer.node import DrainerNode
 from binlog_source.pump.server import EmbeddedPump
 from binlog_source.pump_client.client import PumpClient
 from binlog_source.source.datasource import BinlogStreamReader
@@ -48,13 +48,13 @@ def eventually(look: Callable[[], object], want: object) -> None:
 
 
 @pytest.fixture
-def drainer(site: Site, registry: Registry) -> Iterator[Cistern]:
-    made = Cistern(open_registry(site.url), "drainer", "127.0.0.1:0", "", lambda: 1 << 62).start()
+def drainer(site: Site, registry: Registry) -> Iterator[DrainerNode]:
+    made = DrainerNode(open_registry(site.url), "drainer", "127.0.0.1:0", "", lambda: 1 << 62).start()
     yield made
     made.stop()
 
 
-def test_a_cluster(site: Site, registry: Registry, drainer: Cistern, tmp_path: Path) -> None:
+def test_a_cluster(site: Site, registry: Registry, drainer: DrainerNode, tmp_path: Path) -> None:
     before = registry.tso()
     pumps = [pump(site, tmp_path, name).start() for name in ("pump-1", "pump-2")]
     (one, two) = registry.listing(PUMPS).nodes

@@ -7,7 +7,7 @@ from binlog_source.pairing.state import Chunk
 
 @dataclass
 class MemoryBodies:
-    """``pairing.state.Bodies`` in memory."""
+    """``pairing.state.PieceStore`` in memory."""
 
     values: dict[tuple[int, int], bytes] = field(default_factory=dict)
 

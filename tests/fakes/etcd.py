@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from jobs.ports import free_port
+from jobs.lab.ports import free_port
 
 _START_TIMEOUT = 30.0
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from binlog_source.pump_client.fleet import Surroundings
+from binlog_source.pump_client.pump_set import Dependencies
 from binlog_source.pump_client.writer import Pending, WriteFailed
 
 Rule = Callable[[Sequence[bytes]], WriteFailed | None]
@@ -63,8 +63,8 @@ class World:
     dialled: list[str] = field(default_factory=list)
     hung_up: list[str] = field(default_factory=list)
 
-    def surroundings(self, seed: int = 1) -> Surroundings:
-        return Surroundings(lambda address: Wire(self, address), self.clock, random.Random(seed))
+    def dependencies(self, seed: int = 1) -> Dependencies:
+        return Dependencies(lambda address: Wire(self, address), self.clock, random.Random(seed))
 
     def taken(self, address: str) -> list[bytes]:
         """What the Pump at ``address`` was asked to take."""

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from binlog_source.rpc.calls import Methods, StreamCall
-from binlog_source.rpc.front import Front
 from binlog_source.rpc.grpc_message import UNAVAILABLE, Refusal
-from binlog_source.rpc.http1 import NOT_FOUND, Answer, Request
+from binlog_source.rpc.http1 import NOT_FOUND, HttpRequest, HttpResponse
+from binlog_source.rpc.rpc_server import RpcServer
 from schemas.proto import binlog_pb2, pump_pb2
 
 
@@ -54,17 +54,17 @@ class ScriptedPump:
 
     def __enter__(self) -> "ScriptedPump":
         """Start serving on a port of its own."""
-        self._front = Front("scripted Pump").bind("127.0.0.1:0")
-        self.address = f"127.0.0.1:{self._front.port}"
-        self._front.serve(Methods(stream={b"/binlog.Pump/PullBinlogs": self._pull}, http=self._page))
+        self._server = RpcServer("scripted Pump").bind("127.0.0.1:0")
+        self.address = f"127.0.0.1:{self._server.port}"
+        self._server.serve(Methods(stream={b"/binlog.Pump/PullBinlogs": self._pull}, http=self._page))
         return self
 
     def __exit__(self, *_: object) -> None:
         """Stop at once."""
-        self._front.stop(0)
+        self._server.stop(0)
 
-    def _page(self, request: Request) -> Answer:
-        return Answer(body=self.metrics.encode()) if request.path == "/metrics" and self.metrics else NOT_FOUND
+    def _page(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse(body=self.metrics.encode()) if request.path == "/metrics" and self.metrics else NOT_FOUND
 
     def _pull(self, call: StreamCall) -> None:
         message = pump_pb2.PullBinlogReq.FromString(call.message)

@@ -9,7 +9,7 @@ from unittest import mock
 
 from binlog_source.pump import service
 from binlog_source.pump.storage.pointer import BEGINNING
-from binlog_source.pump.storage.record import Kind, canonical, completed
+from binlog_source.pump.storage.record import RecordKind, canonical, completed
 from schemas.proto import binlog_pb2, pump_pb2
 
 
@@ -35,8 +35,8 @@ class Model:
         """The largest ts of a Commit or fake that no waiting Prewrite precedes."""
         best = 0
         for n, record in enumerate(self.records):
-            if record.kind is Kind.PREWRITE:
-                if not any(r.start_ts == record.start_ts and r.kind is not Kind.PREWRITE for r in self.records[n + 1 :]):
+            if record.kind is RecordKind.PREWRITE:
+                if not any(r.start_ts == record.start_ts and r.kind is not RecordKind.PREWRITE for r in self.records[n + 1 :]):
                     break
             else:
                 best = max(best, record.commit_ts)
@@ -46,7 +46,7 @@ class Model:
         """The definition at every prefix, never going back."""
         best, waiting, largest = 0, set(), 0
         for record in self.records:
-            if record.kind is Kind.PREWRITE:
+            if record.kind is RecordKind.PREWRITE:
                 waiting.add(record.start_ts)
             else:
                 waiting.discard(record.start_ts)
@@ -56,12 +56,12 @@ class Model:
 
     def delivered(self, after=0):
         """The payloads that sorted delivery must send."""
-        prewrites = {r.start_ts: r.payload for r in self.records if r.kind is Kind.PREWRITE}
+        prewrites = {r.start_ts: r.payload for r in self.records if r.kind is RecordKind.PREWRITE}
         found = {}
         for record in self.records:
-            if record.kind is Kind.FAKE:
+            if record.kind is RecordKind.FAKE:
                 found[record.commit_ts] = record.payload
-            elif record.kind is Kind.COMMIT and record.start_ts in prewrites:
+            elif record.kind is RecordKind.COMMIT and record.start_ts in prewrites:
                 found[record.commit_ts] = completed(record.payload, prewrites[record.start_ts])
         promise = self.sorted_promise()
         return [found[ts] for ts in sorted(found) if after < ts <= promise]

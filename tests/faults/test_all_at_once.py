@@ -9,7 +9,7 @@ from binlog_source.pump.service import PumpService
 from binlog_source.pump.storage.chaser import ChaserSettings
 from binlog_source.pump.storage.index import KeyIndex
 from binlog_source.pump.storage.pointer import BEGINNING, Pointer
-from binlog_source.pump.storage.record import Kind
+from binlog_source.pump.storage.record import RecordKind
 from binlog_source.pump.storage.store import Store, StoreSettings
 from schemas.errors import BinlogPurged
 from schemas.proto import pump_pb2
@@ -89,7 +89,7 @@ def follow_raw(store, stop):
                 for entity in entities(flush):
                     here = Pointer(entity.pos.suffix, entity.pos.offset)
                     assert here >= at
-                    if entity.payload[1] == Kind.PREWRITE:
+                    if entity.payload[1] == RecordKind.PREWRITE:
                         assert entity.meta.startTs not in prewritten
                         prewritten.add(entity.meta.startTs)
                     count, at = count + 1, here

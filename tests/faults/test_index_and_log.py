@@ -120,7 +120,7 @@ def test_an_index_from_before_each_group(tmp_path, caplog):
         directory = tmp_path / f"again {number}"
         shutil.copytree(made, directory)
         comes_back(directory, run)
-    assert "anew" not in caplog.text, "it only goes on from where it was"
+    assert "rebuil" not in caplog.text, "it only goes on from where it was"
 
 
 def test_an_index_from_before_the_collection(tmp_path, caplog):
@@ -133,7 +133,7 @@ def test_an_index_from_before_the_collection(tmp_path, caplog):
     shutil.rmtree(tmp_path / "index")
     (tmp_path / "before").rename(tmp_path / "index")
     comes_back(tmp_path, run, remembers=False)
-    assert "indexing it anew" in caplog.text and "taken to be collected" in caplog.text
+    assert "rebuilding the index" in caplog.text and "assumed to be collected" in caplog.text
 
 
 @pytest.mark.parametrize("cut", ["files", "bytes"])
@@ -152,7 +152,7 @@ def test_an_index_ahead_of_a_log_that_was_cut(tmp_path, cut, caplog):
             os.truncate(directory / "value" / files[-1].name, newest - number)
         caplog.clear()
         with contextlib.closing(Store(directory, LATER)) as store:
-            assert "indexing it anew" in caplog.text
+            assert "rebuilding the index" in caplog.text
             assert [damage.end - damage.begin for damage in store.damages()] == [0], "Drainers are told what is gone"
             left = Run(run.submitted, [], run.collected)
             with mock.patch.object(Store, "damages", lambda store: []):
@@ -185,7 +185,7 @@ def test_garbage_in_the_index_directory(tmp_path, harm, caplog):
                 harmed.unlink()
         caplog.clear()
         comes_back(directory, run)
-        told += "made anew from the value log" in caplog.text
+        told += "rebuilt from the value log" in caplog.text
     assert told >= 2
 
 
@@ -204,7 +204,7 @@ def test_what_is_no_index_at_all_is_replaced(tmp_path, caplog):
     shutil.rmtree(tmp_path / "index")
     (tmp_path / "index").write_bytes(b"no directory")
     comes_back(tmp_path, run)
-    assert "made anew from the value log" in caplog.text
+    assert "rebuilt from the value log" in caplog.text
 
 
 def filled(directory, collects=True):

@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from binlog_source.pump.storage.record import Kind, Record, fake
+from binlog_source.pump.storage.record import Record, RecordKind, fake
 from binlog_source.pump.storage.store import Store, StoreSettings
 from tests.faults.store_model import Model, commit, prewrite, pulled, raw, rollback
 
@@ -111,8 +111,8 @@ def comes_back(directory: Path, run: Run, remembers: bool = True) -> None:
         gone = [record for record in run.durable if record not in kept]
         records = [*gone, *kept] if remembers else kept
         check(store, records)
-        ended = {record.start_ts for record in kept if record.kind is not Kind.PREWRITE}
-        waiting = [record.start_ts for record in kept if record.kind is Kind.PREWRITE and record.start_ts not in ended]
+        ended = {record.start_ts for record in kept if record.kind is not RecordKind.PREWRITE}
+        waiting = [record.start_ts for record in kept if record.kind is RecordKind.PREWRITE and record.start_ts not in ended]
         more = [fake(999), *map(rollback, waiting), *itertools.chain.from_iterable(script(2, 1000))]
         for record in more:
             store.write([record])

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from binlog_source.emulator.rehearsal import load
-from jobs.mariadb import PrivateMariaDB
+from jobs.lab.mariadb import PrivateMariaDB
 from jobs.rehearse import prepare_target
 from jobs.replication import Replication
 from sinks.mysql.progress import Checkpoint

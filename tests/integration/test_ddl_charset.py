@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from conf.model import ApplyConfig
-from jobs.mariadb import PrivateMariaDB
+from jobs.lab.mariadb import PrivateMariaDB
 from schemas.history import JobReader, SchemaHistory
 from sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
 from sinks.mysql.ddl.executor import apply_ddl, ensure_ddl_table

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jobs.mariadb import PrivateMariaDB
+from jobs.lab.mariadb import PrivateMariaDB
 from schemas.errors import ApplyError, DdlRefused
 from schemas.history import SchemaHistory
 from sinks.engine.segments import DdlStep

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from conf.model import ApplyConfig
-from jobs.mariadb import PrivateMariaDB
+from jobs.lab.mariadb import PrivateMariaDB
 from schemas.history import JobReader, SchemaHistory
 from schemas.tableinfo import ColumnType
 from sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
 from sinks.mysql.ddl.clauses import Dialect
 from sinks.mysql.ddl.executor import apply_ddl, ensure_ddl_table
-from sinks.mysql.ddl.pictures import column_names, take_picture
+from sinks.mysql.ddl.snapshots import column_names, take_picture
 from sinks.mysql.ddl.text import subject_of
 from sinks.mysql.ddl.wanted import lacks
 from sinks.mysql.dialect import Flavour
@@ -115,7 +115,7 @@ def test_what_the_target_cannot_hold_is_named(mariadb: PrivateMariaDB, config: A
             "g_beyond.auto_r: AUTO_RANDOM left out",
             "g_beyond.shard: SHARD_ROW_ID_BITS left out",
             "g_beyond.ttl: TTL left out",
-            "g_beyond.gtmp: temporary table made an ordinary one, which stays empty",
+            "g_beyond.gtmp: temporary table created as an ordinary one, which stays empty",
         ]
 
 

@@ -154,7 +154,7 @@ def test_a_cache_of_another_history_is_not_used(status: Status, tmp_path: Path, 
         case "another":
             status.jobs = [job(i, 3, table(i, f"other{i}")) for i in range(1, 1001)]
     assert cached(status, tmp_path).snapshot() == HistoryFeed(status.url).snapshot()
-    assert "it is read anew" in caplog.text
+    assert "discarding it and reading the whole history" in caplog.text
     caplog.clear()
     assert cached(status, tmp_path).snapshot() == HistoryFeed(status.url).snapshot()
     assert caplog.text == "", "the cache was replaced"
@@ -192,12 +192,12 @@ def test_a_disk_that_refuses_costs_the_cache_only(status: Status, tmp_path: Path
     status.jobs = many(1000)
     (tmp_path / "history").write_text("a file, and no directory")
     assert len(cached(status, tmp_path).snapshot()) == 1000
-    assert "is not cached" in caplog.text
+    assert "cannot cache the DDL history" in caplog.text
 
 
 def test_an_old_tidb_without_pages_is_named(status: Status) -> None:
     status.jobs, status.old = many(1000), True
-    with pytest.raises(HistoryUnavailable, match="knows no start_job_id"):
+    with pytest.raises(HistoryUnavailable, match="does not support start_job_id"):
         HistoryFeed(status.url).snapshot()
 
 
@@ -206,7 +206,7 @@ def test_another_status_port_is_asked_when_one_is_away(status: Status) -> None:
     feed = HistoryFeed(f"http://127.0.0.1:1, {status.url}")
     assert len(feed.snapshot()) == 3
     status.broken = True
-    with pytest.raises(HistoryUnavailable, match=r"500: tikv is away.*http://127.0.0.1:1/ddl/history.* cannot be read"):
+    with pytest.raises(HistoryUnavailable, match=r"500: tikv is away.*cannot read http://127.0.0.1:1/ddl/history"):
         feed.refresh()
 
 
@@ -265,7 +265,7 @@ def test_an_empty_history_and_an_unusable_answer(status: Status) -> None:
 
 
 def test_nobody_there() -> None:
-    with pytest.raises(HistoryUnavailable, match="cannot be read"):
+    with pytest.raises(HistoryUnavailable, match="cannot read"):
         HistoryFeed("http://127.0.0.1:1").snapshot()
 
 

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import pytest
 
 from conf.model import ApplyConfig, TargetConfig
-from jobs.mariadb import PrivateMariaDB
+from jobs.lab.mariadb import PrivateMariaDB
 from schemas.errors import ApplyError, DdlRefused
 from schemas.history import SchemaHistory
 from sinks.engine.segments import AppliedJobs
 from sinks.mysql.ddl.clauses import Dialect
 from sinks.mysql.ddl.derive import derive
 from sinks.mysql.ddl.executor import DdlOutcome, apply_ddl, load_applied
-from sinks.mysql.ddl.pictures import column_names
+from sinks.mysql.ddl.snapshots import column_names
 from sinks.mysql.ddl.text import subject_of
 from sinks.mysql.dialect import Flavour
 from sinks.mysql.lease import lock_name
@@ -73,7 +73,7 @@ def test_rows_that_nobody_sends_again_stop_the_stream(session: Session) -> None:
 def test_policies_that_go_on_say_so(session: Session, policy: str, state: str) -> None:
     config = dataclasses.replace(CONFIG, ddl_policy=policy)
     outcome = run(session, recovered(), TEXTS, config)[-1]
-    words = f"d.t: DDL {state} at commit_ts 40, the target's table stays as it is since: RECOVER TABLE `t`;"
+    words = f"d.t: DDL {state} at commit_ts 40, the table is frozen on the target: RECOVER TABLE `t`;"
     assert (outcome.state, outcome.how, outcome.losses) == (state, "policy", (words,))
 
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from jobs.mariadb import PrivateMariaDB
+from jobs.lab.mariadb import PrivateMariaDB
 from schemas.errors import ApplyError, DdlRefused
 from schemas.history import SchemaHistory
-from sinks.engine.segments import AppliedJobs, DdlStep, Touch, plan_steps
+from sinks.engine.segments import AppliedJobs, DdlStep, TableActivity, plan_steps
 from sinks.mysql.ddl.executor import ensure_ddl_table, load_applied
 from sinks.mysql.session import Session
 from tests.ddl_jobs import INT, column, database, history, index, job, steps_of, table
@@ -239,7 +239,7 @@ def test_the_advice_names_one_early_job_alone(session: Session) -> None:
         apply(session, step, h)
     session.execute("INSERT INTO d.t VALUES (1, 7), (2, 7)")
     session.commit()
-    steps = plan_steps((25, 100), (), (Touch(10, 6, 40, 10, 45, 0),), h, AppliedJobs(2))
+    steps = plan_steps((25, 100), (), (TableActivity(10, 6, 40, 10, 45, 0),), h, AppliedJobs(2))
     unique, added = [s for s in steps if isinstance(s, DdlStep)]
     assert unique.early and added.early and unique.commit_ts == added.commit_ts
     with pytest.raises(DdlRefused) as caught:

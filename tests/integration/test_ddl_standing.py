@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from jobs.mariadb import PrivateMariaDB
+from jobs.lab.mariadb import PrivateMariaDB
 from schemas.errors import DdlRefused
 from schemas.history import SchemaHistory
 from sinks.engine.segments import DdlStep
@@ -47,7 +47,7 @@ OTHERS = [
     ("(id INT PRIMARY KEY, v VARCHAR(5))", r"column v is varchar\(5\) instead of VARCHAR\(20\)"),
     ("(id INT PRIMARY KEY, v VARCHAR(20) CHARACTER SET latin1)", "latin1"),
     ("(id INT PRIMARY KEY, v VARCHAR(20), w INT)", "columns"),
-    ("(id INT PRIMARY KEY, v VARCHAR(20), UNIQUE x (v))", "unique key x is not upstream's"),
+    ("(id INT PRIMARY KEY, v VARCHAR(20), UNIQUE x (v))", "unique key x does not exist upstream"),
 ]
 
 

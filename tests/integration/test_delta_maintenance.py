@@ -11,7 +11,7 @@ from schemas.events import tso
 from schemas.findings import Finding, FindingKind
 from sinks.delta.checkpoint_table import CheckpointRow, DeltaCheckpoint, DeltaTable
 from sinks.delta.findings_table import DeltaFindings
-from sinks.delta.maintenance import Bounds, DeltaMaintenance
+from sinks.delta.maintenance import DeltaMaintenance, Retention
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.spark
 
 TARGET = "target-1"
 COMMITS = 8
-QUICK = Bounds(retention=1.0, commits=1, pause=0.0, settle=0.0)
+QUICK = Retention(retention=1.0, commits=1, pause=0.0, settle=0.0)
 LONGEST = 600.0
 """A commit may take so long on a loaded machine."""
 

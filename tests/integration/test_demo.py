@@ -10,8 +10,8 @@ import pytest
 
 from binlog_source.emulator.workload import WorkloadConfig
 from conf.model import ApplyConfig
-from jobs.compare import compare, difference
 from jobs.demo import PUMPS, upstream
+from jobs.lab.compare import compare, difference
 from sinks.mysql.session import connect
 
 PROJECT = Path(__file__).parents[2]
@@ -58,7 +58,7 @@ def test_the_comparison_sees_what_differs(fresh_mariadb, tmp_path):
             session.execute("CREATE TABLE demo.more (n INT)")
             session.execute("INSERT INTO demo.word VALUES ('a', 1, NULL)")
             found = {outcome.name: outcome.difference for outcome in compare(workload, session, OTHERS)}
-    assert found["demo.word"] == "1 rows only in the target, as ('a', '1', None)"
+    assert found["demo.word"] == "1 rows only in the target, e.g. ('a', '1', None)"
     assert found["demo.event"] == "has the columns kind in the target instead of kind, text"
     assert found["demo.more"] == "is not in the upstream"
 
@@ -66,7 +66,7 @@ def test_the_comparison_sees_what_differs(fresh_mariadb, tmp_path):
 def test_rows_are_compared_as_often_as_they_occur():
     assert difference([("1",), ("1",), ("2",)], [("2",), ("1",), ("1",)]) == ""
     assert difference([("1",), ("1",)], [("1",), (None,)]) == (
-        "1 rows missing in the target, as ('1',); 1 rows only in the target, as (None,)"
+        "1 rows missing in the target, e.g. ('1',); 1 rows only in the target, e.g. (None,)"
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from conf.model import ApplyConfig
-from jobs.mariadb import PrivateMariaDB
+from jobs.lab.mariadb import PrivateMariaDB
 from schemas.errors import ApplyError
 from sinks.mysql import progress
 from sinks.mysql.session import Session, connect

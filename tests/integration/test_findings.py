@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import pytest
 
 from conf.model import ApplyConfig, TargetConfig
-from jobs.mariadb import PrivateMariaDB
+from jobs.lab.mariadb import PrivateMariaDB
 from schemas.errors import ApplyError, FindingError
 from schemas.findings import Finding, FindingKind
 from schemas.history import TableAt
 from schemas.tableinfo import ColumnFlag, ColumnType
 from sinks.mysql.checked import CLOSER_ROWS, checked
-from sinks.mysql.patience import Patience
 from sinks.mysql.plan import PlanLimits, plan_rows
+from sinks.mysql.retry_policy import RetryPolicy
 from sinks.mysql.session import Session, connect, run_transaction
 from tests.unit.sinks.samples import INT_PK, TABLE_ID, Events, column, index, table, text
 
@@ -54,7 +54,7 @@ def apply(
     def work(session: Session) -> tuple[Finding, ...]:
         return checked(session, config, lambda effects: [effects.run(plan.deletes), effects.run(plan.writes)])[1]
 
-    return run_transaction(lambda: connect(target, config), work, Patience(retries=0))
+    return run_transaction(lambda: connect(target, config), work, RetryPolicy(retries=0))
 
 
 def facts(findings: tuple[Finding, ...]) -> list[tuple[str, str, int, int, int]]:
@@ -162,7 +162,7 @@ def test_harmless_warnings_are_none(target: TargetConfig) -> None:
 def test_stop_commits_nothing_and_says_what_to_do_without_row_data(target: TargetConfig) -> None:
     sql(target, PAIR_SQL.format(type="varchar(20)"), "INSERT INTO d.t VALUES (1,1,'a')", "SELECT 1")
     events = Events(PAIR).update((1, 1, "a"), (1, 1, "A")).delete(4711, 2, "b")
-    with pytest.raises(FindingError, match=r"rows `d`\.`t`, commit_ts 1002 .*1 rows wanted, 0 found.*on-finding = record") as caught:
+    with pytest.raises(FindingError, match=r"rows `d`\.`t`, commit_ts 1002 .*1 rows expected, 0 found.*on-finding = record") as caught:
         apply(target, events, config=STOP)
     assert "4711" not in str(caught.value)
     assert sql(target, "SELECT * FROM d.t") == [(1, 1, "a")]
@@ -186,7 +186,7 @@ def test_a_row_above_the_servers_packet_is_refused_at_once(target: TargetConfig)
     sql(target, PAIR_SQL.format(type="longtext"), "SELECT 1")
     events = Events(PAIR).insert(1, 1, "a").insert(2, 2, "x" * (16 * 1024 * 1024))
     with pytest.raises(
-        ApplyError, match=r"`d`\.`t`, key id=2, commit_ts 1002 .*16,777,\d+ bytes, the target's max_allowed_packet is 16,777,216"
+        ApplyError, match=r"`d`\.`t`, key id=2, commit_ts 1002 .*16,777,\d+ bytes, but the target's max_allowed_packet is 16,777,216"
     ):
         apply(target, events)
     with pytest.raises(ApplyError, match="key …, commit_ts 1002") as caught:

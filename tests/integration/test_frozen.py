@@ -12,31 +12,34 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from conf import faults
+from conf import failpoints
 from conf.model import ApplyConfig, DrainerConfig
-from jobs.mariadb import PrivateMariaDB
+from jobs.lab.mariadb import PrivateMariaDB
 from schemas.codec.rowwriter import encode_delete, encode_insert, encode_update
 from schemas.events import Op
 from schemas.findings import Finding, FindingKind
 from schemas.history import SchemaHistory
 from schemas.stages import ROW_EVENT
 from schemas.tableinfo import TableInfo
-from sinks.apply import BatchApplier, _Tally
+from sinks.apply import BatchApplier
 from sinks.engine.batch import Controls
-from sinks.engine.frozen import RefusedJobs, Stranded, fitted
+from sinks.engine.batch_report import BatchCounts
+from sinks.engine.frozen import RefusedJobs, UnwritableTable, fitted
 from sinks.engine.history_feed import HistoryFeed
+from sinks.engine.keyed import with_keys
 from sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, plan_steps
 from sinks.mysql import progress
 from sinks.mysql.checked import checked
 from sinks.mysql.ddl.executor import DdlOutcome, apply_ddl, ensure_ddl_table, load_refused
-from sinks.mysql.ddl.pictures import column_names
+from sinks.mysql.ddl.snapshots import column_names
 from sinks.mysql.dialect import Flavour
-from sinks.mysql.parallel import PartPlan, PartTarget, _planned_part, _write_part, with_keys
+from sinks.mysql.mysql_sink import MySQLSink
+from sinks.mysql.parallel import PartPlan, PartTarget, _planned_part, _write_part
 from sinks.mysql.password import ShippedTarget
 from sinks.mysql.plan import PlanLimits, plan_rows
 from sinks.mysql.session import Session, connect
 from sinks.mysql.statements import Phase
-from sinks.routing.route import EVERYTHING
+from sinks.routing.table_filter import EVERYTHING
 from tests.ddl_jobs import INT, VARCHAR, column, database, history, index, job, table
 from tests.ddl_target import losses
 from tests.fakes.broadcast import Here
@@ -81,7 +84,7 @@ class Stream:
         assert (outcome.state, outcome.how) == ("quarantined", "policy")
         return outcome
 
-    def rows(self, *changes: tuple[Any, Any], table_id: int = 10) -> tuple[Stranded, ...]:
+    def rows(self, *changes: tuple[Any, Any], table_id: int = 10) -> tuple[UnwritableTable, ...]:
         """(old, new) rows by column id, as this version of the upstream writes them."""
         found = self.history.table_at(table_id, self.version)
         assert found is not None
@@ -177,7 +180,7 @@ def test_an_added_column_stays_away_and_a_later_one_comes(sessions: tuple[Sessio
     stream = stream_of(sessions, texts, job(2, 3, t([V])), job(3, 5, t([V, a])), job(4, 5, t([V, a, b])))
     stream.ddl(2)
     stream.rows((None, {1: 1, 2: 10}))
-    words = "d.t: DDL quarantined at commit_ts 30, the target's table stays as it is since: ALTER TABLE `t` ADD COLUMN `a` INT"
+    words = "d.t: DDL quarantined at commit_ts 30, the table is frozen on the target: ALTER TABLE `t` ADD COLUMN `a` INT"
     assert stream.refuse(3).losses == (words,)
     assert losses(stream.session, CONFIG) == [words]
     assert stream.rows((None, {1: 2, 2: 20, 3: 7}), ({1: 1, 2: 10, 3: None}, {1: 1, 2: 11, 3: 8})) == ()
@@ -283,7 +286,7 @@ def test_rows_that_would_push_each_other_out_go_nowhere(sessions: tuple[Session,
     (stranded,) = stream.rows((None, {1: 2}), (None, {1: 3}))
     assert (
         stranded.why
-        == "d.t: key u is on columns that the upstream has not, since the drop column of job 3 was refused; its rows have nowhere to go"
+        == "d.t: the columns of key u are missing upstream since the drop column of job 3 was refused; its rows are not written"
     )
     assert stream.all() == [(1, 5)]
 
@@ -328,7 +331,7 @@ def test_rows_of_a_table_that_was_not_made_have_nowhere_to_go(sessions: tuple[Se
     stream = stream_of(sessions, texts, *jobs)
     stream.refuse(2)
     (stranded,) = stream.rows((None, {1: 1, 2: 10}))
-    assert stranded.why == "d.t: not on the target since the create table of job 2 was refused; its rows have nowhere to go"
+    assert stranded.why == "d.t: not on the target since the create table of job 2 was refused; its rows are not written"
     assert stream.ddl(3).how == "nothing"
     assert len(stream.rows((None, {1: 1, 2: 10, 3: 1}))) == 1
     assert stream.ddl(4).state == "done"
@@ -450,7 +453,7 @@ def test_a_crash_behind_a_ddl_of_a_frozen_table(sessions: tuple[Session, Session
             raise RuntimeError(name)
 
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="after-ddl"):
-        patch.setattr(faults, "point", crash)
+        patch.setattr(failpoints, "point", crash)
         stream.ddl(4)
     assert column_names(stream.session, "d", "t") == ("id", "v", "a")
     assert stream.ddl(4).how == "found"
@@ -531,10 +534,10 @@ def batch(
         }
         for ts, version, info, row in rows
     ]
-    tally = _Tally()
+    counts = BatchCounts()
     controls = Controls(*span, tuple(DdlEvent(number * 10, number, text, 5) for number, text in ddls))
-    applier._apply_events(pa.Table.from_pylist(events, schema=ROW_EVENT), controls, tally)
-    return list(tally.findings)
+    applier._apply_events(pa.Table.from_pylist(events, schema=ROW_EVENT), controls, counts)
+    return list(counts.findings)
 
 
 def test_a_batch_goes_on_behind_a_refused_ddl_and_so_does_the_next_life(
@@ -552,14 +555,15 @@ def test_a_batch_goes_on_behind_a_refused_ddl_and_so_does_the_next_life(
     found: list[Finding] = []
     for number, ids in ((3, {1: 1, 2: 10, 3: 5}), (4, {1: 2, 2: 20, 3: 6, 4: 7})):
         # Nothing of the batches below runs on Spark.
-        applier = BatchApplier(cast(SparkSession, None), config, 1, HistoryFeed(config.ddl_history), lambda _: None)
+        sink = MySQLSink(config, 1)
+        applier = BatchApplier(cast(SparkSession, None), config, sink, HistoryFeed(config.ddl_history), lambda _: None)
         info = infos[number - 1]
         assert info is not None
         try:
             applier.open(lambda _, commit_ts: 25 if commit_ts is None else commit_ts)
-            found += batch(applier, (applier.commit_ts, number * 10 + 8), [(number, texts[number])], [(number * 10 + 5, number, info, ids)])
+            found += batch(applier, (sink.commit_ts, number * 10 + 8), [(number, texts[number])], [(number * 10 + 5, number, info, ids)])
         finally:
-            applier.close()
+            sink.close()
     assert Stream(*sessions, {}, *jobs[1:]).all() == [(1, 10), (2, 20)]
     assert [f.kind for f in found] == [FindingKind.DDL] * 2
     assert "ADD COLUMN `a`" in found[0].words and "ADD COLUMN `b`" in found[1].words

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from binlog_source.emulator.rehearsal import load
-from jobs.mariadb import PrivateMariaDB
+from jobs.lab.mariadb import PrivateMariaDB
 from tests.torture.arena import Arena, Cut
 
 pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql]

@@ -14,18 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from conf import faults
+from conf import failpoints
 from conf.model import ApplyConfig
-from jobs.mariadb import PrivateMariaDB
+from jobs.lab.mariadb import PrivateMariaDB
 from schemas.errors import ApplyError, LeaseHeld, LeaseLost, RetryableApplyError
 from sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
 from sinks.mysql import lease, parallel, progress
 from sinks.mysql.ddl.executor import apply_ddl, ensure_ddl_table, forget_later, load_applied
-from sinks.mysql.lease import Holder, Lease
+from sinks.mysql.lease import Lease, LeaseHolder
 from sinks.mysql.lease_guard import DDL, GUARD, LeaseGuard, alone
 from sinks.mysql.parallel import PartTarget
 from sinks.mysql.password import ShippedTarget
-from sinks.mysql.patience import Patience
+from sinks.mysql.retry_policy import RetryPolicy
 from sinks.mysql.session import Session, connect, run_retried
 from sinks.mysql.statements import Effect, Origin, Phase, Statement
 from tests.ddl_jobs import database, history, job, table
@@ -63,7 +63,9 @@ def guards(mariadb: PrivateMariaDB) -> Iterator[Callable[[str], LeaseGuard]]:
 
     def make(name: str) -> LeaseGuard:
         made.append(
-            LeaseGuard(lambda: connect(mariadb.target(), CONFIG), 1, SCHEMA, Holder(name), CONFIG.lease_timeout, Patience(CONFIG.retries))
+            LeaseGuard(
+                lambda: connect(mariadb.target(), CONFIG), 1, SCHEMA, LeaseHolder(name), CONFIG.lease_timeout, RetryPolicy(CONFIG.retries)
+            )
         )
         return made[-1]
 
@@ -93,7 +95,7 @@ def test_the_former_life_is_told_who_has_it(session: Session) -> None:
     second = take_lease(session, schema=SCHEMA, drainer="two")
     lease.check(session, second)
     assert (second.epoch, second.target) == (first.epoch + 1, first.target)
-    with pytest.raises(LeaseLost, match=rf"writes nothing more.*epoch 2, by drainer 'two' on .* \(pid {os.getpid()}\) since 20"):
+    with pytest.raises(LeaseLost, match=rf"stops writing.*epoch 2, by drainer 'two' on .* \(pid {os.getpid()}\) since 20"):
         lease.check(session, first)
 
 
@@ -145,7 +147,7 @@ def test_taking_waits_for_a_transaction_under_way_and_parts_do_not(mariadb: Priv
 def test_a_living_drainer_is_not_robbed(guards: Callable[[str], LeaseGuard]) -> None:
     first = guards("one")
     held = first.take()
-    with pytest.raises(LeaseHeld, match="already has a living Drainer on this target: drainer 'one' on "):
+    with pytest.raises(LeaseHeld, match="already has a running Drainer on this target: drainer 'one' on "):
         guards("two").take()
     assert first.lost is None
     first.close()
@@ -156,7 +158,7 @@ def test_a_lease_that_was_given_back_writes_nothing(guards: Callable[[str], Leas
     guard = guards("one")
     held = guard.take()
     guard.close()
-    with pytest.raises(LeaseLost, match="given back"):
+    with pytest.raises(LeaseLost, match="it was released"):
         lease.check(session, held)
 
 
@@ -184,12 +186,12 @@ def test_a_holder_notices_that_it_lost_without_writing(guards: Callable[[str], L
 HOLD = """
     import json, os, sys, time
     from conf.model import ApplyConfig, TargetConfig
-    from sinks.mysql.lease import Holder, check
+    from sinks.mysql.lease import LeaseHolder, check
     from sinks.mysql.lease_guard import LeaseGuard
-    from sinks.mysql.patience import Patience
+    from sinks.mysql.retry_policy import RetryPolicy
     from sinks.mysql.session import connect
     target, apply = TargetConfig(**json.loads(os.environ["TARGET"])), ApplyConfig(checkpoint_schema=sys.argv[1], lease_timeout=1.0)
-    guard = LeaseGuard(lambda: connect(target, apply), 1, sys.argv[1], Holder("process"), 1.0, Patience(5))
+    guard = LeaseGuard(lambda: connect(target, apply), 1, sys.argv[1], LeaseHolder("process"), 1.0, RetryPolicy(5))
     held = guard.take()
     session = connect(target, apply)
     session.begin()
@@ -220,7 +222,7 @@ def test_a_killed_process_leaves_the_lease_at_once(
     holder.kill()
     holder.wait()
     patient = ApplyConfig(checkpoint_schema=SCHEMA, lease_timeout=600.0)
-    guard = LeaseGuard(lambda: connect(mariadb.target(), patient), 1, SCHEMA, Holder("next"), 600.0, Patience(5))
+    guard = LeaseGuard(lambda: connect(mariadb.target(), patient), 1, SCHEMA, LeaseHolder("next"), 600.0, RetryPolicy(5))
     assert guard.take().epoch == 2
     guard.close()
 
@@ -232,7 +234,7 @@ def test_a_stopped_process_loses_the_lease_and_says_so_when_it_wakes(
     assert guards("next").take().epoch == 2
     holder.send_signal(signal.SIGCONT)
     said, _ = holder.communicate(timeout=60)
-    assert "this Drainer writes nothing more; it was taken, as epoch 2, by drainer 'next'" in said
+    assert "so this Drainer stops writing: it was taken, as epoch 2, by drainer 'next'" in said
     assert "RetryableApplyError" in said  # its transaction ended with its connection
     assert session.query("SELECT * FROM leased.t") == []
 
@@ -241,7 +243,7 @@ def test_a_holder_comes_back_after_the_server_restarted(fresh_mariadb: PrivateMa
     config = ApplyConfig(checkpoint_schema=SCHEMA, lease_timeout=8.0)
 
     def guard(name: str) -> LeaseGuard:
-        return LeaseGuard(lambda: connect(fresh_mariadb.target(), config), 1, SCHEMA, Holder(name), 8.0, Patience(60))
+        return LeaseGuard(lambda: connect(fresh_mariadb.target(), config), 1, SCHEMA, LeaseHolder(name), 8.0, RetryPolicy(60))
 
     first = guard("one")
     held = first.take()
@@ -303,15 +305,17 @@ def test_a_process_stopped_between_its_look_and_its_ddl(
 
     def stopped(name: str) -> None:
         if name == "after-ddl-intent":
-            monkeypatch.setattr(faults, "point", lambda _: None)
+            monkeypatch.setattr(failpoints, "point", lambda _: None)
             guards("two").take()
             session.execute("INSERT INTO leased.t VALUES (1)")
             session.commit()
 
-    monkeypatch.setattr(faults, "point", stopped)
+    monkeypatch.setattr(failpoints, "point", stopped)
     with pytest.raises(LeaseLost, match="drainer 'two'"):
         run_retried(
-            lambda: connect(mariadb.target(), CONFIG), lambda s: apply_ddl(s, truncate, HISTORY, CONFIG, first, lambda _: None), Patience(5)
+            lambda: connect(mariadb.target(), CONFIG),
+            lambda s: apply_ddl(s, truncate, HISTORY, CONFIG, first, lambda _: None),
+            RetryPolicy(5),
         )
     assert session.query("SELECT id FROM leased.t") == [(1,)]
 

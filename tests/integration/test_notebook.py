@@ -8,8 +8,8 @@ from pyspark.sql import DataFrame
 
 from binlog_source.emulator.workload import WorkloadConfig
 from conf.model import DrainerConfig
-from jobs.compare import compare
 from jobs.demo import PUMPS, catch_up, settings_for, upstream
+from jobs.lab.compare import compare
 from sinks.mysql.session import connect
 
 pytestmark = [pytest.mark.spark, pytest.mark.mysql, pytest.mark.grpc]

@@ -9,11 +9,11 @@ from typing import Any
 import grpc
 import pytest
 
+from binlog_source.cluster.cluster_service import UpstreamService
 from binlog_source.cluster.oracle import Oracle
 from binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, NodeStatus
 from binlog_source.cluster.registry_client import RegistryClient
-from binlog_source.cluster.service import UpstreamService
-from binlog_source.drainer.node import Cistern
+from binlog_source.drainer.node import DrainerNode
 from binlog_source.pump.server import EmbeddedPump
 from binlog_source.source.datasource import BinlogStreamReader
 from binlog_source.source.offset import from_json
@@ -43,8 +43,8 @@ def registry(service: UpstreamService) -> Iterator[RegistryClient]:
 
 
 @pytest.fixture
-def drainer(service: UpstreamService) -> Iterator[Cistern]:
-    made = Cistern(RegistryClient(service.url), "drainer", "127.0.0.1:0", "", lambda: 42).start()
+def drainer(service: UpstreamService) -> Iterator[DrainerNode]:
+    made = DrainerNode(RegistryClient(service.url), "drainer", "127.0.0.1:0", "", lambda: 42).start()
     yield made
     made.stop()
 
@@ -64,13 +64,13 @@ def state_of(registry: RegistryClient, kind: str, node_id: str) -> NodeState:
     return next(status.state for status in registry.listing(kind).nodes if status.node_id == node_id)
 
 
-def test_the_drainer_is_registered(registry: RegistryClient, drainer: Cistern) -> None:
+def test_the_drainer_is_registered(registry: RegistryClient, drainer: DrainerNode) -> None:
     (status,) = registry.listing(DRAINERS).nodes
     assert (status.node_id, status.host, status.state, status.max_commit_ts) == ("drainer", drainer.address, NodeState.ONLINE, 42)
 
 
 def test_a_stopped_drainer_is_paused(service: UpstreamService, registry: RegistryClient) -> None:
-    Cistern(RegistryClient(service.url), "d", "127.0.0.1:0", "", lambda: 1).start().stop()
+    DrainerNode(RegistryClient(service.url), "d", "127.0.0.1:0", "", lambda: 1).start().stop()
     assert state_of(registry, DRAINERS, "d") is NodeState.PAUSED
 
 
@@ -78,15 +78,15 @@ def test_a_new_pump_serves_once_the_drainer_has_answered(
     service: UpstreamService, registry: RegistryClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, go_on = threading.Event(), threading.Event()
-    plain = Cistern._notify
+    plain = DrainerNode._notify
 
-    def slow(self: Cistern, call: Any) -> None:
+    def slow(self: DrainerNode, call: Any) -> None:
         asked.set()
         go_on.wait(10)
         plain(self, call)
 
-    monkeypatch.setattr(Cistern, "_notify", slow)
-    drainer = Cistern(RegistryClient(service.url), "drainer", "127.0.0.1:0", "", lambda: 1).start()
+    monkeypatch.setattr(DrainerNode, "_notify", slow)
+    drainer = DrainerNode(RegistryClient(service.url), "drainer", "127.0.0.1:0", "", lambda: 1).start()
     made = pump("new", service, tmp_path)
     starting = threading.Thread(target=made.start)
     starting.start()
@@ -125,7 +125,7 @@ def test_a_pump_that_was_paused_notifies_nobody(service: UpstreamService, regist
 
 @pytest.mark.parametrize("delivery", list(Delivery))
 def test_the_first_commit_of_a_new_pump_is_not_passed(
-    service: UpstreamService, drainer: Cistern, tmp_path: Path, delivery: Delivery, monkeypatch: pytest.MonkeyPatch
+    service: UpstreamService, drainer: DrainerNode, tmp_path: Path, delivery: Delivery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pump 1 holds {8, 12}; while the Drainer makes up its mind about a batch that ends at 12, Pump 2 joins, and its first is 10."""
     one, two = pump("pump-1", service, tmp_path).start(), pump("pump-2", service, tmp_path)

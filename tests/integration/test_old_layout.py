@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from conf.model import ApplyConfig
-from jobs.mariadb import PrivateMariaDB
+from jobs.lab.mariadb import PrivateMariaDB
 from schemas.errors import ApplyError
 from schemas.history import SchemaHistory
 from sinks.engine.segments import AppliedJobs
 from sinks.mysql import old_layout, progress
 from sinks.mysql.ddl.executor import ensure_ddl_table, load_applied
-from sinks.mysql.progress import Progress, UnfinishedSpan
 from sinks.mysql.session import Session, connect
+from sinks.sink import TargetProgress, UnfinishedSpan
 from tests.ddl_jobs import database, history, job, table
 from tests.ddl_target import Died
 from tests.leases import held
@@ -105,8 +105,8 @@ def write_ddl(session: Session, drainer: str, job_id: int, state: str, early: in
     session.commit()
 
 
-def start(session: Session, cluster_id: int = 7, drainer: str = "drainer", jobs: SchemaHistory = HISTORY) -> Progress:
-    """What ``BatchApplier.open`` does to our tables."""
+def start(session: Session, cluster_id: int = 7, drainer: str = "drainer", jobs: SchemaHistory = HISTORY) -> TargetProgress:
+    """What ``MySQLSink.open`` does to our tables."""
     lease = held(session, cluster_id, SCHEMA)
     old_layout.set_aside(session, SCHEMA)
     progress.ensure_tables(session, SCHEMA)
@@ -140,7 +140,7 @@ def test_an_unfinished_span_and_early_marks_through_a_death_at_every_statement(o
             except Died:
                 deaths += 1
         with open_session() as session:
-            assert start(session) == Progress(100, False, 1, UNFINISHED)
+            assert start(session) == TargetProgress(100, False, 1, UNFINISHED)
             assert load_applied(session, CONFIG, 7, 1) == AppliedJobs(1, frozenset({2}))
             assert session.query(f"SELECT cluster_id, job_id, state FROM {SCHEMA}.spark_ddl") == [(7, 2, "done"), (7, 3, "intent")]
             assert tables(session) == PRESENT
@@ -160,7 +160,7 @@ def test_what_is_behind_the_checkpoint_is_forgotten(open_session: Callable[[], S
     """A span that another name left when it was renamed, and the stream went past."""
     with open_session() as session:
         write_former(session, [("former", 50, 120), ("drainer", 100, 200)], [(7, 100)])
-        assert start(session) == Progress(100, False, 1, UNFINISHED)
+        assert start(session) == TargetProgress(100, False, 1, UNFINISHED)
         assert session.query(f"SELECT COUNT(*) FROM {SCHEMA}.spark_progress") == [(4,)]
 
 
@@ -173,7 +173,7 @@ def test_two_clusters_with_one_name_each_take_their_own(open_session: Callable[[
         assert start(session, 8, jobs=theirs).unfinished == UnfinishedSpan(101, 300, 2, UNFINISHED.done)
         assert load_applied(session, CONFIG, 8, 1) == AppliedJobs(1, frozenset({5}))
         assert tables(session) == PRESENT | {"spark_progress_by_drainer", "spark_ddl_by_drainer"}
-        assert start(session, 7) == Progress(100, False, 1, UNFINISHED)
+        assert start(session, 7) == TargetProgress(100, False, 1, UNFINISHED)
         assert load_applied(session, CONFIG, 7, 1) == AppliedJobs(1, frozenset({3}))
         assert tables(session) == PRESENT
 

@@ -19,7 +19,7 @@ from binlog_source.emulator.online import Change
 from binlog_source.emulator.schema import Column, Table
 from binlog_source.emulator.upstream import Upstream
 from conf.model import ApplyConfig
-from jobs.mariadb import PrivateMariaDB
+from jobs.lab.mariadb import PrivateMariaDB
 from schemas.events import BinlogType
 from schemas.explode import explode
 from schemas.history import JobReader, SchemaHistory

@@ -8,15 +8,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from binlog_source.cluster.cluster_service import UpstreamService
 from binlog_source.cluster.oracle import Oracle
-from binlog_source.cluster.service import UpstreamService
 from binlog_source.cluster.waits import Reading
 from binlog_source.emulator.mvcc import Mvcc
 from binlog_source.pairing import resolver
 from binlog_source.pairing.bucket import look, pair_bucket, pieces_of
 from binlog_source.pairing.resolver import outcomes_of
 from binlog_source.pairing.state import Index, pack
-from binlog_source.pairing.transitions import RECORD, Orphan, Settle
+from binlog_source.pairing.transitions import RECORD, MissingOutcome, Orphan
 from binlog_source.pairing.transitions import fresh as fresh_rows
 from binlog_source.pump.server import EmbeddedPump
 from binlog_source.pump.storage.record import fake
@@ -78,7 +78,7 @@ def test_the_pump_waits_says_so_and_takes_a_persons_word(
     url = f"http://{pump.address}"
     with caplog.at_level(logging.ERROR):
         deadline = time.monotonic() + 20
-        while "cannot be known any more" not in caplog.text:
+        while "can no longer be determined" not in caplog.text:
             assert time.monotonic() < deadline
             time.sleep(0.05)
     assert f"./spark-submit.sh pump settle {url} {START} commit COMMIT_TS" in caplog.text
@@ -118,7 +118,7 @@ def test_the_drainer_decides_alike(
     mvcc.commit(b"other", 1, 2)
     source = SourceConfig(pumps=upstream.url)
     assert outcomes_of([fresh], lambda start_ts: 999, config, source) == (), "whatever the clocks say"
-    assert outcomes_of([fresh], lambda start_ts: 1001, config, source) == (Settle("p1", START + 6000, 0),)
+    assert outcomes_of([fresh], lambda start_ts: 1001, config, source) == (MissingOutcome("p1", START + 6000, 0),)
 
 
 def test_the_drainer_counts_what_it_has_seen_itself(upstream: UpstreamService, pump: EmbeddedPump, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.places import Place
+from jobs.places import CheckpointFiles
 from sinks.delta.checkpoint_table import CheckpointRow, DeltaCheckpoint, latest
 
 pytestmark = pytest.mark.spark
@@ -27,12 +27,12 @@ def uri(request, tmp_path, spark):
 
 
 def test_a_file_is_kept_and_replaced(spark, uri, tmp_path):
-    place = Place(spark, uri)
+    place = CheckpointFiles(spark, uri)
     assert place.read("x.json") is None
     assert not (tmp_path / "at").exists(), "to look makes nothing"
     place.write("x.json", "one")
     place.write("x.json", "zwei ü")
-    assert Place(spark, uri).read("x.json") == "zwei ü"
+    assert CheckpointFiles(spark, uri).read("x.json") == "zwei ü"
     assert (tmp_path / "at" / "x.json").read_text() == "zwei ü"
     assert [entry.name for entry in (tmp_path / "at").iterdir() if not entry.name.startswith(".")] == ["x.json"]
     assert not list(Path().glob("*:*")), "no folder that is named like a URI"
@@ -40,7 +40,7 @@ def test_a_file_is_kept_and_replaced(spark, uri, tmp_path):
 
 def test_a_file_of_an_earlier_version_is_read(spark, tmp_path):
     (tmp_path / "x.json").write_text("{}")
-    assert Place(spark, str(tmp_path)).read("x.json") == "{}"
+    assert CheckpointFiles(spark, str(tmp_path)).read("x.json") == "{}"
 
 
 def test_the_delta_table_is_found_by_any_name(spark, uri):

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conf.model import ApplyConfig
-from jobs.mariadb import PrivateMariaDB
+from jobs.lab.mariadb import PrivateMariaDB
 from schemas.events import BinlogType, Op
 from schemas.explode import explode
 from schemas.history import JobReader, SchemaHistory, TableAt
@@ -26,8 +26,9 @@ from schemas.proto import binlog_pb2 as pb
 from schemas.stages import TRANSACTION
 from schemas.tableinfo import ColumnType
 from sinks.engine.fold import part_numbers
+from sinks.engine.identity import row_identities
 from sinks.mysql.checked import checked
-from sinks.mysql.plan import Plan, PlanLimits, plan_rows, row_identities
+from sinks.mysql.plan import Plan, PlanLimits, plan_rows
 from sinks.mysql.session import Session, connect
 from tests.unit.sinks.samples import INT_PK, NOT_NULL, TABLE_ID, Events, column, index, table, text
 

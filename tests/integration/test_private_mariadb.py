@@ -11,7 +11,7 @@ from pathlib import Path
 import pymysql
 import pytest
 
-from jobs.mariadb import ACCOUNT, PrivateMariaDB
+from jobs.lab.mariadb import ACCOUNT, PrivateMariaDB
 from schemas.errors import ConfigError
 
 pytestmark = pytest.mark.mysql
@@ -91,7 +91,7 @@ def test_a_datadir_that_its_user_cannot_reach_is_named(open_path: Path) -> None:
     closed = open_path / "closed"
     closed.mkdir(0o700)
     server = PrivateMariaDB(closed / "db")
-    with pytest.raises(ConfigError, match=f"{closed} is closed to the system user mysql"):
+    with pytest.raises(ConfigError, match=f"{closed} is not accessible to the system user mysql"):
         server.start()
     server.stop()
 

@@ -5,11 +5,12 @@ from collections.abc import Iterator
 import pytest
 
 from conf.model import ApplyConfig
-from jobs.mariadb import PrivateMariaDB
+from jobs.lab.mariadb import PrivateMariaDB
 from schemas.errors import ApplyError
 from sinks.mysql import progress
-from sinks.mysql.progress import Mark, Progress, UnfinishedSpan
+from sinks.mysql.progress import Mark
 from sinks.mysql.session import Session, connect
+from sinks.sink import TargetProgress, UnfinishedSpan
 
 pytestmark = pytest.mark.mysql
 
@@ -26,7 +27,7 @@ def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
         session.execute(f"DROP DATABASE {SCHEMA}")
 
 
-def load(session: Session, cluster_id: int = CLUSTER) -> Progress:
+def load(session: Session, cluster_id: int = CLUSTER) -> TargetProgress:
     return progress.load(session, cluster_id, SCHEMA)
 
 
@@ -35,9 +36,9 @@ def save(session: Session, ts: int, consistent: bool, cluster_id: int = CLUSTER)
 
 
 def test_an_empty_target(session: Session) -> None:
-    assert load(session) == Progress(0, True, 0, None, known=False)
+    assert load(session) == TargetProgress(0, True, 0, None, known=False)
     save(session, 0, True)
-    assert load(session) == Progress(0, True, 48, None)
+    assert load(session) == TargetProgress(0, True, 48, None)
 
 
 def test_checkpoint_row_is_the_drainers(session: Session) -> None:
@@ -51,7 +52,7 @@ def test_checkpoint_row_is_the_drainers(session: Session) -> None:
         "SELECT column_name, column_type FROM information_schema.columns WHERE table_schema = %s AND table_name = 'checkpoint'", [SCHEMA]
     )
     assert columns == [("clusterID", "bigint(20) unsigned"), ("checkPoint", "mediumtext")]
-    assert load(session) == Progress(470604628714323969, True, 48, None)
+    assert load(session) == TargetProgress(470604628714323969, True, 48, None)
 
 
 def test_an_unknown_cluster_is_that_of_the_only_row(session: Session) -> None:
@@ -66,7 +67,7 @@ def test_an_unknown_cluster_is_that_of_the_only_row(session: Session) -> None:
 
 def test_a_broken_row_says_what_to_do(session: Session) -> None:
     session.execute(f"REPLACE INTO {SCHEMA}.checkpoint VALUES (1, 'rubbish')")
-    with pytest.raises(ApplyError, match="mend or delete the row"):
+    with pytest.raises(ApplyError, match="repair or delete the row"):
         load(session, cluster_id=1)
 
 
@@ -74,7 +75,7 @@ def test_a_span_in_parts_from_begin_to_end(session: Session) -> None:
     span = (100, 200)
     save(session, 100, False)
     progress.begin_span(session, CLUSTER, *span, 2, SCHEMA)
-    assert load(session) == Progress(100, False, 48, UnfinishedSpan(100, 200, 2, frozenset()))
+    assert load(session) == TargetProgress(100, False, 48, UnfinishedSpan(100, 200, 2, frozenset()))
     assert not progress.is_marked(session, CLUSTER, *span, 1, 2, Mark.DELETE, SCHEMA)
     assert progress.claim_part(session, CLUSTER, *span, 1, 2, "delete", SCHEMA)
     assert progress.is_marked(session, CLUSTER, *span, 1, 2, Mark.DELETE, SCHEMA)
@@ -87,7 +88,7 @@ def test_a_span_in_parts_from_begin_to_end(session: Session) -> None:
     assert load(session, cluster_id=8).unfinished is None
     save(session, 200, True)
     progress.finish_span(session, CLUSTER, *span, SCHEMA)
-    assert load(session) == Progress(200, True, 48, None)
+    assert load(session) == TargetProgress(200, True, 48, None)
     assert session.query(f"SELECT * FROM {SCHEMA}.spark_progress") == []
 
 
@@ -100,7 +101,7 @@ def test_an_atomic_span_keeps_one_marker(session: Session) -> None:
     assert session.query(f"SELECT cluster_id, from_ts, to_ts, part, parts, phase FROM {SCHEMA}.spark_progress") == [
         (CLUSTER, 2, 3, 0, 1, "atomic")
     ]
-    assert load(session) == Progress(3, True, 48, None)
+    assert load(session) == TargetProgress(3, True, 48, None)
 
 
 def test_an_unknown_phase_is_refused(session: Session) -> None:
@@ -121,5 +122,5 @@ def test_markers_live_and_die_with_the_transaction(session: Session) -> None:
 def test_two_unfinished_spans_are_refused(session: Session) -> None:
     progress.begin_span(session, CLUSTER, 1, 2, 2, SCHEMA)
     progress.begin_span(session, CLUSTER, 1, 3, 2, SCHEMA)
-    with pytest.raises(ApplyError, match="before there was a lease"):
+    with pytest.raises(ApplyError, match="before leases existed"):
         load(session)

@@ -20,12 +20,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from binlog_source.cluster.cluster_service import UpstreamService, nothing_known
 from binlog_source.cluster.oracle import Oracle
 from binlog_source.cluster.registry_client import RegistryClient
-from binlog_source.cluster.service import UpstreamService, nothing_known
 from binlog_source.drainer import node as cistern
-from binlog_source.drainer.node import Cistern
-from binlog_source.emulator.faults import Faults
+from binlog_source.drainer.node import DrainerNode
+from binlog_source.emulator.commit_faults import Faults
 from binlog_source.emulator.schema import Column, Table
 from binlog_source.emulator.upstream import Upstream
 from binlog_source.pairing.bucket import look, pair_bucket
@@ -41,7 +41,7 @@ from schemas.events import BinlogType, Delivery
 from schemas.packed import unpacked
 from schemas.proto import binlog_pb2
 from schemas.stages import TRANSACTION
-from tests.fakes.chunks import MemoryChunks
+from tests.fakes.chunks import MemoryBodies, MemoryChunks
 from tests.pump_herd import Herd, Kind, draw
 
 pytestmark = [pytest.mark.grpc, pytest.mark.spark]
@@ -72,11 +72,12 @@ class Follower:
         self._reader = BinlogStreamReader(options_of(self._source, StreamOptions(packed=True)))
         self._waiting: dict[int, bytes | None] = {}
         self._chunks: defaultdict[int, MemoryChunks] = defaultdict(MemoryChunks)
+        self._bodies: defaultdict[int, MemoryBodies] = defaultdict(MemoryBodies)
         self._timers: defaultdict[int, set[int]] = defaultdict(set)
         self._watermark_ms = 0
         """What pairing keeps of each bucket."""
         self._stopped = threading.Event()
-        self._cistern = Cistern(RegistryClient(url), "drainer", "127.0.0.1:0", "", lambda: self.resolved_ts)
+        self._cistern = DrainerNode(RegistryClient(url), "drainer", "127.0.0.1:0", "", lambda: self.resolved_ts)
         self._pool = ThreadPoolExecutor(1, "follower")
         self._run: Future[None] | None = None
         self.resolved_ts = begin
@@ -132,7 +133,9 @@ class Follower:
         released: list[bytes] = []
         for bucket, values in buckets.items():
             chunks = self._chunks[bucket]
-            paired = pair_bucket(bucket, values, self._waiting.get(bucket), chunks, self._watermark_ms, self._source, self._pair)
+            paired = pair_bucket(
+                bucket, values, self._waiting.get(bucket), chunks, self._bodies[bucket], self._watermark_ms, self._source, self._pair
+            )
             released += paired.transactions
             self._timers[bucket] |= {paired.timer_ms} - {0}
             while fired := {timer for timer in self._timers[bucket] if timer < self._watermark_ms}:

@@ -9,11 +9,11 @@ from concurrent import futures
 import grpc
 import pytest
 
+from binlog_source.cluster.cluster_service import UpstreamService
 from binlog_source.cluster.oracle import Oracle
 from binlog_source.cluster.registry import PUMPS, NodeState, NodeStatus
 from binlog_source.cluster.registry_client import RegistryClient
-from binlog_source.cluster.service import UpstreamService
-from binlog_source.emulator.faults import Faults
+from binlog_source.emulator.commit_faults import Faults
 from binlog_source.emulator.process import PumpProcess
 from binlog_source.emulator.schema import Column, Table
 from binlog_source.emulator.upstream import Upstream
@@ -88,7 +88,7 @@ def test_fail_over_and_the_commit_follows_after_a_restart(pumps):
             client.prewrite(start_ts, record(PREWRITE, start_ts))
             client.outcome(start_ts, record(COMMIT, start_ts, start_ts + 100))
         assert client.stats().failovers >= 1
-        with pytest.raises(PumpUnavailable, match=f"{addresses[0]} did not take 1 outcomes"):
+        with pytest.raises(PumpUnavailable, match=f"{addresses[0]} did not accept 1 outcomes"):
             client.flush(0.05)
         pumps[0].start()
         client.flush()
@@ -118,7 +118,7 @@ def test_when_all_are_gone_it_says_so_and_goes_on_later(pumps):
     with PumpClient.fixed([pump.address for pump in pumps], CLUSTER, QUICK) as client:
         for pump in pumps:
             pump.stop()
-        with pytest.raises(PumpUnavailable, match="no Pump took the Prewrite of start_ts 10 .*UNAVAILABLE"):
+        with pytest.raises(PumpUnavailable, match="no Pump accepted the Prewrite of start_ts 10 .*UNAVAILABLE"):
             client.prewrite(10, record(PREWRITE, 10))
         for pump in pumps:
             pump.start()

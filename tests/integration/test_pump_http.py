@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from binlog_source.cluster.cluster_service import UpstreamService
 from binlog_source.cluster.oracle import Oracle
 from binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, NodeStatus
 from binlog_source.cluster.registry_client import RegistryClient
-from binlog_source.cluster.service import UpstreamService
 from binlog_source.pump import server
 from binlog_source.pump.server import EmbeddedPump
 from binlog_source.pump_client.writer import PumpWriter

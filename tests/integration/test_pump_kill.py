@@ -11,7 +11,7 @@ import pytest
 
 from binlog_source.emulator.process import PumpProcess
 from binlog_source.pump_client.writer import PumpWriter
-from conf import faults
+from conf import failpoints
 from schemas.errors import PumpUnavailable
 from schemas.events import BinlogType, tso
 from schemas.proto import binlog_pb2
@@ -82,9 +82,9 @@ def pump(tmp_path):
 
 def start(pump, monkeypatch, point, passes):
     """Start it so that it dies at the ``passes``-th pass of ``point``."""
-    monkeypatch.setenv(faults.DIE, f"{point}:{passes}")
+    monkeypatch.setenv(failpoints.DIE, f"{point}:{passes}")
     pump.start()
-    monkeypatch.delenv(faults.DIE)
+    monkeypatch.delenv(failpoints.DIE)
 
 
 def await_death(pump, meanwhile=lambda: None):

@@ -14,16 +14,16 @@ from pathlib import Path
 import grpc
 import pytest
 
+from binlog_source.cluster.cluster_service import UpstreamService
 from binlog_source.cluster.oracle import Oracle
 from binlog_source.cluster.registry import PUMPS, NodeState
 from binlog_source.cluster.registry_client import RegistryClient
-from binlog_source.cluster.service import UpstreamService
 from binlog_source.emulator import rehearsal
 from binlog_source.emulator.process import PumpProcess
 from binlog_source.pump import reading, server
 from binlog_source.pump.server import EmbeddedPump
 from binlog_source.pump_client.writer import PumpWriter
-from binlog_source.rpc import front
+from binlog_source.rpc import rpc_server
 from binlog_source.rpc.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, WINDOW_UPDATE, frame
 from binlog_source.rpc.header_block import literal
 from conf.model import PumpConfig
@@ -314,7 +314,7 @@ def test_many_pulls_that_nobody_reads_hold_one_huge_binlog(tmp_path, delivery):
 
 def test_a_pull_that_holds_a_huge_binlog_and_reads_nothing_makes_room(tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "STALL", 0.5)
-    monkeypatch.setattr(front, "LOOK", 0.1)
+    monkeypatch.setattr(rpc_server, "LOOK", 0.1)
     pump = EmbeddedPump(config(tmp_path)).start()
     try:
         huge_binlog(pump, 10, 20 << 20)
@@ -325,7 +325,7 @@ def test_a_pull_that_holds_a_huge_binlog_and_reads_nothing_makes_room(tmp_path, 
                 assert [entity.meta.commitTs for entity in pull.take(1)] == [11]
             silent.settimeout(20)
             said = b""
-            while b"others wait" not in said:
+            while b"other pulls wait" not in said:
                 said += silent.recv(1 << 20)
     finally:
         pump.stop()
@@ -334,7 +334,7 @@ def test_a_pull_that_holds_a_huge_binlog_and_reads_nothing_makes_room(tmp_path, 
 def test_a_slow_reader_of_a_huge_binlog_is_not_ended_while_others_wait(tmp_path, monkeypatch):
     """With a window as wide as can be all of it waits in the socket's buffer: what leaves from there is progress too."""
     monkeypatch.setattr(reading, "STALL", 0.5)
-    monkeypatch.setattr(front, "LOOK", 0.1)
+    monkeypatch.setattr(rpc_server, "LOOK", 0.1)
     pump = EmbeddedPump(config(tmp_path)).start()
     try:
         size = 20 << 20

@@ -17,7 +17,7 @@ from binlog_source.emulator.rehearsal import load, schedule
 from binlog_source.source.offset import from_json
 from binlog_source.source.pull import Endpoint, read_raw
 from binlog_source.wire.position import Position
-from jobs.mariadb import PrivateMariaDB
+from jobs.lab.mariadb import PrivateMariaDB
 from jobs.rehearse import prepare_target
 from jobs.replication import Replication
 from schemas.events import BinlogType

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from binlog_source.emulator.rehearsal import load
-from jobs.mariadb import PrivateMariaDB
-from jobs.ports import free_port
+from jobs.lab.mariadb import PrivateMariaDB
+from jobs.lab.ports import free_port
 from tests.golden_case import GOLDEN
 from tests.torture.arena import ROOT, Arena, Cut, environ_of
 

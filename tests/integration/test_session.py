@@ -8,17 +8,17 @@ import pyarrow as pa
 import pytest
 
 from conf.model import ApplyConfig, TargetConfig
-from jobs.mariadb import PrivateMariaDB
+from jobs.lab.mariadb import PrivateMariaDB
 from schemas.errors import ApplyError, ConfigError, RetryableApplyError
 from sinks.mysql import progress
 from sinks.mysql.dialect import Flavour
-from sinks.mysql.literals import Form, join_cells, literals
-from sinks.mysql.patience import Patience
+from sinks.mysql.literals import LiteralForm, join_cells, literals
+from sinks.mysql.retry_policy import RetryPolicy
 from sinks.mysql.session import Session, connect, run_transaction
 
 pytestmark = pytest.mark.mysql
 
-QUICK = Patience(pause=lambda _: None)
+QUICK = RetryPolicy(pause=lambda _: None)
 
 
 @pytest.fixture
@@ -90,11 +90,11 @@ def test_a_statement_that_takes_long_has_longer_in_the_next_try(target: TargetCo
         return int(session.query("SELECT SLEEP(2.5)")[0][0])
 
     waited = []
-    patience = Patience(retries=3, pause=lambda _: None, tell=waited.append)
+    patience = RetryPolicy(retries=3, pause=lambda _: None, tell=waited.append)
     assert run_transaction(lambda: connect(replace(target, read_timeout=1.0), ApplyConfig()), work, patience) == 0
     assert len(tries) == 3
-    with pytest.raises(RetryableApplyError, match="may take as long as syncer.to.read-timeout says"):
-        run_transaction(lambda: connect(replace(target, read_timeout=1.0), ApplyConfig()), work, Patience(retries=0))
+    with pytest.raises(RetryableApplyError, match="syncer.to.read-timeout limits the time of a statement"):
+        run_transaction(lambda: connect(replace(target, read_timeout=1.0), ApplyConfig()), work, RetryPolicy(retries=0))
 
 
 def test_bytes_and_arguments(target: TargetConfig) -> None:
@@ -169,7 +169,7 @@ def test_retries_end(target: TargetConfig) -> None:
         raise RetryableApplyError("again", 1213)
 
     with pytest.raises(RetryableApplyError):
-        run_transaction(lambda: connect(target, ApplyConfig()), work, Patience(retries=3, pause=pauses.append))
+        run_transaction(lambda: connect(target, ApplyConfig()), work, RetryPolicy(retries=3, pause=pauses.append))
     assert pauses == [0.05, 0.1, 0.2]
 
 
@@ -236,10 +236,10 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("mode", ["", "NO_BACKSLASH_ESCAPES", "ANSI_QUOTES", "ANSI,NO_BACKSLASH_ESCAPES", "ORACLE", "MSSQL"])
-@pytest.mark.parametrize("form", [Form.TEXT, Form.BYTES])
-def test_no_mode_reads_row_data_as_sql(target: TargetConfig, mode: str, form: Form) -> None:
+@pytest.mark.parametrize("form", [LiteralForm.TEXT, LiteralForm.BYTES])
+def test_no_mode_reads_row_data_as_sql(target: TargetConfig, mode: str, form: LiteralForm) -> None:
     """One value stays one value; in a mode without escapes it is at worst another one."""
-    values = [v for v in HOSTILE if form is Form.BYTES or v != b"\xe6'"]
+    values = [v for v in HOSTILE if form is LiteralForm.BYTES or v != b"\xe6'"]
     rows = join_cells(b"(", [literals(pa.array(values, pa.binary()), form)], [], b"),").to_pylist()
     with connect(target, ApplyConfig()) as session:
         session.execute("CREATE TABLE h_session.b (id int primary key auto_increment, v varbinary(100))")

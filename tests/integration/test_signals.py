@@ -19,7 +19,7 @@ from binlog_source.cluster.registry_client import RegistryClient
 from binlog_source.emulator.workload import WorkloadConfig
 from binlog_source.emulator.workload_process import WorkloadProcess
 from jobs.demo import PUMPS, upstream
-from jobs.mariadb import PrivateMariaDB
+from jobs.lab.mariadb import PrivateMariaDB
 
 pytestmark = [pytest.mark.spark, pytest.mark.mysql, pytest.mark.grpc]
 

@@ -11,7 +11,7 @@ import pytest
 
 from binlog_source.pump.storage.chaser import ChaserSettings
 from binlog_source.pump.storage.pointer import BEGINNING
-from binlog_source.pump.storage.record import Kind, read
+from binlog_source.pump.storage.record import RecordKind, read
 from binlog_source.pump.storage.store import Store, StoreSettings
 from tests.faults.slow_index import QUICK, Writers, opened
 from tests.faults.store_model import raw
@@ -72,6 +72,6 @@ def test_kill_nine_while_the_chaser_is_on(tmp_path):
         process.kill()
         durable += [int(line) for line in lines if line.endswith("\n")]
     with contextlib.closing(Store(tmp_path, StoreSettings())) as store:
-        there = [entity.meta.startTs for entity in raw(store)[:-1] if entity.payload[1] == Kind.PREWRITE]
+        there = [entity.meta.startTs for entity in raw(store)[:-1] if entity.payload[1] == RecordKind.PREWRITE]
         assert len(there) == len(set(there)) and set(durable) <= set(there)
         assert all(store.prewrite(start_ts) for start_ts in there)

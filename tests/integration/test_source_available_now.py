@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from binlog_source.cluster.cluster_service import UpstreamService
 from binlog_source.cluster.oracle import Oracle
 from binlog_source.cluster.registry import PUMPS, NodeStatus
-from binlog_source.cluster.service import UpstreamService
 from binlog_source.pump.server import EmbeddedPump
 from binlog_source.pump.storage.record import fake
 from binlog_source.source.datasource import BinlogStreamReader
@@ -101,7 +101,7 @@ def test_a_pump_that_joins_and_does_not_answer_is_no_end(pump: EmbeddedPump) -> 
     at = reader.initialOffset()
     reader._fix_target(reader._following(from_json(at)), from_json(at))
     service.nodes.put(PUMPS, NodeStatus("p2", NOBODY))
-    with pytest.raises(PumpUnavailable, match="does not come to ts 20: Pump p2: UNAVAILABLE"):
+    with pytest.raises(PumpUnavailable, match="cannot reach ts 20: Pump p2: UNAVAILABLE"):
         run(reader)
     reader.stop()
     service.stop()

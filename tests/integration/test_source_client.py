@@ -74,7 +74,7 @@ def test_another_pump_at_the_address_is_not_listened_to() -> None:
         places = [endpoint(stranger), endpoint(pump)]
         assert commits(read_sorted(endpoint(stranger), 8, 9, 5, refuse, lambda known: places.pop(0))) == [9]
         assert (len(stranger.asked), len(pump.asked)) == (2, 1)
-        with pytest.raises(PumpUnavailable, match=f"at {stranger.address} answers Pump p8, not p7"):
+        with pytest.raises(PumpUnavailable, match=f"{stranger.address} is the address of Pump p8, not p7"):
             commits(read_sorted(endpoint(stranger), 8, 9, 0.0, refuse))
         known_by_address = Endpoint(stranger.address, stranger.address, 1)
         assert commits(read_sorted(known_by_address, 8, 9, 5, refuse)) == [9]

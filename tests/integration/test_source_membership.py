@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from binlog_source.cluster.cluster_service import UpstreamService
 from binlog_source.cluster.oracle import Oracle
 from binlog_source.cluster.registry import PUMPS, NodeState, NodeStatus
 from binlog_source.cluster.registry_client import RegistryClient
-from binlog_source.cluster.service import UpstreamService
 from binlog_source.pump.server import EmbeddedPump
 from binlog_source.source.datasource import BinlogStreamReader, resolve_delivery
 from binlog_source.source.offset import BinlogOffset, PumpMark, from_json

@@ -114,7 +114,9 @@ def world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
 
 STRICT = [(delivery, True) for delivery in Delivery]
 LOSSY = [(delivery, False) for delivery in Delivery]
-WORDS = r"Pump \S+ has another log than the one that was read .*commit_ts 355 .*its log now ends at 000000.vlog:\d+ .*failOnDataLoss=false"
+WORDS = (
+    r"Pump \S+ has a different log from the one that was read .*commit_ts 355 .*its log now ends at 000000.vlog:\d+ .*failOnDataLoss=false"
+)
 
 
 @pytest.mark.parametrize("drainer", ["goes on", "restarts"])
@@ -160,7 +162,7 @@ def test_a_batch_that_was_planned_before_is_not_read_from_another_log(world: Wor
     world.restore("backup")
     world.write(60, size=17)
     if world.strict:
-        with pytest.raises(DamagedLog, match="Pump .* has another log"):
+        with pytest.raises(DamagedLog, match="Pump .* has a different log"):
             world.batch(end)
     else:
         world.batch(end)
@@ -187,7 +189,7 @@ def test_what_was_told_and_not_read_counts_too(world: World) -> None:
     shutil.rmtree(world.directory / "backup")
     shutil.move(world.directory / "late" / "p", world.directory / "backup")
     world.restore("backup")
-    with pytest.raises(DamagedLog, match="Pump .* has another log"):
+    with pytest.raises(DamagedLog, match="Pump .* has a different log"):
         for _ in range(TRIES):
             world.plan()
             time.sleep(0.1)
@@ -264,7 +266,7 @@ def test_a_real_pump_must_give_its_last_binlog_again(strict: bool, restarts: boo
         log.stamps = (10, 50)
         log.over.set()
         if strict:
-            with pytest.raises(DamagedLog, match="Pump p has another log than the one that was read in order, commit_ts 40 "):
+            with pytest.raises(DamagedLog, match="Pump p has a different log from the one that was read in order, commit_ts 40 "):
                 tails.wait(lambda: promise(50), 5)
         else:
             assert tails.wait(lambda: promise(50), 5)

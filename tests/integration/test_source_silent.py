@@ -121,9 +121,9 @@ def test_it_says_since_when_it_heard_nothing(pump: EmbeddedPump, network: Networ
     network.vanish()
     network.listener.close()
     deadline = time.monotonic() + 8
-    while "last heard at 20" not in tails.unreachable().get("p1", "") and time.monotonic() < deadline:
+    while "last message at 20" not in tails.unreachable().get("p1", "") and time.monotonic() < deadline:
         until(tails, start, 0, 0.2)
-    assert "last heard at 20" in tails.unreachable()["p1"]
+    assert "last message at 20" in tails.unreachable()["p1"]
     tails.stop()
 
 

@@ -155,7 +155,7 @@ def test_another_pump_at_its_address_promises_nothing(tails: Tails) -> None:
     script = Held(tip(100, 10, 10), tip(200, 15, 14))
     with ScriptedPump(script, TIP | {"tidb-binlog-pump": "q"}) as stranger, ScriptedPump(script, TIP | {"tidb-binlog-pump": "p"}) as pump:
         follow(tails, p=stranger)
-        assert tails.wait(lambda: "answers Pump q, not p" in tails.unreachable().get("p", ""), 5)
+        assert tails.wait(lambda: "is the address of Pump q, not p" in tails.unreachable().get("p", ""), 5)
         assert tails.views(RAW_10) is None
         follow(tails, p=pump)
         assert tails.wait(lambda: resolved(tails, RAW_10) == 15, 5)

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from conf.model import ApplyConfig, TargetConfig
-from jobs.mariadb import PrivateMariaDB
+from jobs.lab.mariadb import PrivateMariaDB
 from schemas.errors import ApplyError, RetryableApplyError
-from sinks.mysql.patience import Patience, Waited
+from sinks.mysql.retry_policy import RetryPolicy, TransientError
 from sinks.mysql.session import Session, connect, run_retried, run_transaction
 
 pytestmark = pytest.mark.mysql
@@ -22,7 +22,7 @@ class Told(list[str]):
     def __init__(self, then: Callable[[], None]) -> None:
         self._then = [then]
 
-    def __call__(self, waited: Waited | None) -> None:
+    def __call__(self, waited: TransientError | None) -> None:
         self.append(str(waited).partition(" since ")[0])
         while self._then:
             self._then.pop()()
@@ -62,7 +62,7 @@ def add_column(session: Session) -> None:
 def test_read_only_is_waited_out(fresh_mariadb: PrivateMariaDB, plain: TargetConfig, work: Callable[[Session], None]) -> None:
     admin(fresh_mariadb, "SET GLOBAL read_only = 1")
     told = Told(lambda: admin(fresh_mariadb, "SET GLOBAL read_only = 0"))
-    patience = Patience(retries=0, seconds=60.0, tell=told)
+    patience = RetryPolicy(retries=0, seconds=60.0, tell=told)
     run = run_transaction if work is insert else run_retried
     run(lambda: connect(plain, ApplyConfig()), work, patience)
     assert (told[0], told[-1]) == (f"target {plain.socket}: read-only", "None")
@@ -73,7 +73,7 @@ def test_a_killed_server_is_waited_for_until_it_is_back(fresh_mariadb: PrivateMa
     with contextlib.ExitStack() as stack:
         told = Told(lambda: stack.callback(in_background(fresh_mariadb.restart).join))
         fresh_mariadb.kill()
-        run_transaction(lambda: connect(plain, ApplyConfig()), insert, Patience(retries=0, seconds=60.0, tell=told))
+        run_transaction(lambda: connect(plain, ApplyConfig()), insert, RetryPolicy(retries=0, seconds=60.0, tell=told))
     assert (told[0], told[-1]) == (f"target {plain.socket}: not reachable", "None")
     assert rows(fresh_mariadb) == [1]
 
@@ -87,7 +87,7 @@ def in_background(work: Callable[[], object]) -> threading.Thread:
 def test_a_wait_ends(fresh_mariadb: PrivateMariaDB, plain: TargetConfig) -> None:
     admin(fresh_mariadb, "SET GLOBAL read_only = 1")
     with pytest.raises(RetryableApplyError, match="1290"):
-        run_transaction(lambda: connect(plain, ApplyConfig()), insert, Patience(retries=2, pause=lambda seconds: None))
+        run_transaction(lambda: connect(plain, ApplyConfig()), insert, RetryPolicy(retries=2, pause=lambda seconds: None))
 
 
 @pytest.mark.parametrize(
@@ -107,6 +107,6 @@ def test_what_cannot_pass_is_said_at_once(plain: TargetConfig, changed: dict[str
 
     with pytest.raises(ApplyError) as refused:
         run_transaction(
-            lambda: connect(replace(plain, **changed), ApplyConfig()), lambda session: session.execute(sql), Patience(pause=never)
+            lambda: connect(replace(plain, **changed), ApplyConfig()), lambda session: session.execute(sql), RetryPolicy(pause=never)
         )
     assert (refused.value.errno, type(refused.value)) == (errno, ApplyError)

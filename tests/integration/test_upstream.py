@@ -259,7 +259,7 @@ def test_a_refused_prewrite_aborts(upstream, pumps):
     pumps[1].stop()
     txn = upstream.begin()
     txn.insert("d.ints", {"id": 3})
-    with pytest.raises(Exception, match="no Pump took the Prewrite"):
+    with pytest.raises(Exception, match="no Pump accepted the Prewrite"):
         txn.commit()
     assert set(upstream.rows("d.ints")) == {1, 2}
     for pump in pumps:

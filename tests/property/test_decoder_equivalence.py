@@ -20,7 +20,7 @@ SLOW_DRAWS = [HealthCheck.too_slow, HealthCheck.data_too_large]
 @settings(max_examples=150, deadline=None, suppress_health_check=SLOW_DRAWS)
 @given(events())
 def test_images_are_what_was_written(drawn: Events) -> None:
-    stats = columns.Stats()
+    stats = columns.DecodeStats()
     for select, image, ops in (("new", "new_images", (Op.INSERT, Op.UPDATE)), ("old", "old_images", (Op.UPDATE, Op.DELETE))):
         part = drawn.only(*ops)
         fast = getattr(columns, image)(part.table, part.ops, part.rows, part.versions, stats)
@@ -38,7 +38,7 @@ def test_images_are_what_was_written(drawn: Events) -> None:
 @settings(max_examples=100, deadline=None, suppress_health_check=SLOW_DRAWS)
 @given(events())
 def test_keys_agree_and_never_need_the_slow_way(drawn: Events) -> None:
-    stats = columns.Stats()
+    stats = columns.DecodeStats()
     fast = columns.row_keys(drawn.table, drawn.ops, drawn.rows, stats)
     fast.validate(full=True)
     assert fast.equals(decoder.row_keys(drawn.table, drawn.ops, drawn.rows))

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from binlog_source.pairing.state import NOTHING, Index, pack, put_away, take_up, unpack
-from binlog_source.pairing.transitions import KEPT, RECORD, Span, StepResult, look_after, step
+from binlog_source.pairing.transitions import KEPT, RECORD, ResolvedSpan, StepResult, look_after, step
 from schemas.events import BinlogType, tso
 from schemas.packed import unpacked
 from schemas.proto import binlog_pb2
@@ -82,7 +82,7 @@ class Bucket:
     chunks: MemoryChunks = dataclasses.field(default_factory=MemoryChunks)
     whole: pa.Table = dataclasses.field(default_factory=KEPT.empty_table)
 
-    def take(self, rows: pa.Table, span: Span) -> StepResult:
+    def take(self, rows: pa.Table, span: ResolvedSpan) -> StepResult:
         hand = take_up(self.index, self.chunks, rows, span)
         result = step(hand.records, rows, span)
         self.index = put_away(self.index, hand, result.kept, self.chunks)
@@ -132,9 +132,9 @@ def run(rng: random.Random) -> None:
         promised = min(promise(logs[p], at[p]) for p in PUMPS)
         before, resolved = resolved, max(resolved, rng.choice([promised, resolved + (promised - resolved) // 3]))
         before_it = bucket.again()
-        result = bucket.take(batch(rng.sample(rows, len(rows))), Span(before, resolved))
+        result = bucket.take(batch(rng.sample(rows, len(rows))), ResolvedSpan(before, resolved))
         if rng.random() < 0.5:  # a replay of the batch in another order, from the stored state
-            replayed = before_it.take(batch(rows), Span(before, resolved))
+            replayed = before_it.take(batch(rows), ResolvedSpan(before, resolved))
             assert replayed.released == result.released
             assert known(before_it, resolved) == known(bucket, resolved)
             bucket, result = before_it, replayed

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from schemas.history import SchemaHistory
-from sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, Touch, plan_steps
+from sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, TableActivity, plan_steps
 from tests.ddl_jobs import VARCHAR, column, database, history, job, table
 
 ID, A, NEW_A = column(1, "id"), column(2, "a"), column(3, "a", VARCHAR)
@@ -26,12 +26,12 @@ def stream(change: str) -> tuple[SchemaHistory, list[DdlEvent]]:
     return h, events + [DdlEvent(ts, 8, "x;", state) for ts, state in twins]
 
 
-def touches_of(rows: list[tuple[int, int, int]]) -> list[Touch]:
+def touches_of(rows: list[tuple[int, int, int]]) -> list[TableActivity]:
     """As the driver summarises them: one per table and version, cuts unknown."""
     found = []
     for (table_id, version), group in itertools.groupby(sorted(rows, key=lambda r: r[1:]), key=lambda r: r[1:]):
         times = [ts for ts, _, _ in group]
-        found.append(Touch(table_id, version, min(times), len(times), max(times)))
+        found.append(TableActivity(table_id, version, min(times), len(times), max(times)))
     return found
 
 

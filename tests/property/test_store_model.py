@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from binlog_source.pump.storage.pointer import BEGINNING, Pointer
-from binlog_source.pump.storage.record import Kind, fake
-from binlog_source.pump.storage.sorter import NOTHING, Sorter, Step
+from binlog_source.pump.storage.record import RecordKind, fake
+from binlog_source.pump.storage.sorter import NOTHING, LogRecord, Sorter
 from binlog_source.pump.storage.store import Store, StoreSettings
 from schemas.proto import binlog_pb2
 from tests.faults.store_model import Model, commit, drained, prewrite, pulled, raw, rollback
@@ -108,7 +108,7 @@ class StoreMachine(RuleBasedStateMachine):
         there = len(raw(self.store)) - 1
         gone = self.kept[: len(self.kept) - there]
         assert all(record.ts <= gc_ts - slack for record in gone)
-        assert not {record.start_ts for record in gone if record.kind is Kind.PREWRITE} & set(self.open_txns)
+        assert not {record.start_ts for record in gone if record.kind is RecordKind.PREWRITE} & set(self.open_txns)
         self.collected += len(gone)
 
     @rule()
@@ -119,7 +119,7 @@ class StoreMachine(RuleBasedStateMachine):
         shutil.rmtree(self.directory / "index")
         self.store = self.opened()
         self.model.records, self.collected = self.kept, 0
-        first = min((record.commit_ts for record in self.kept if record.kind in (Kind.COMMIT, Kind.FAKE)), default=1)
+        first = min((record.commit_ts for record in self.kept if record.kind in (RecordKind.COMMIT, RecordKind.FAKE)), default=1)
         assert self.store.gc_ts == (first - 1 if self.store.beginning > BEGINNING else 0)
         assert (self.store.state.at, self.store.state.sorted_promise) == (before.at, before.sorted_promise)
 
@@ -155,10 +155,10 @@ class StoreMachine(RuleBasedStateMachine):
         """Nothing above ts has its Prewrite or Commit before the base."""
         base, *steps = drained(self.store, lambda service, stop: service.pull_tip(ts, stop))
         start = position(base)
-        starts = {e.meta.startTs for e in raw(self.store, start)[:-1] if e.payload[1] == Kind.PREWRITE}
-        prewritten = {record.start_ts for record in self.kept if record.kind is Kind.PREWRITE}
+        starts = {e.meta.startTs for e in raw(self.store, start)[:-1] if e.payload[1] == RecordKind.PREWRITE}
+        prewritten = {record.start_ts for record in self.kept if record.kind is RecordKind.PREWRITE}
         for record in self.kept:
-            if record.kind is Kind.COMMIT and record.commit_ts > ts and record.start_ts in prewritten:
+            if record.kind is RecordKind.COMMIT and record.commit_ts > ts and record.start_ts in prewritten:
                 assert record.start_ts in starts
         state = self.store.state
         if steps:
@@ -209,12 +209,14 @@ def test_a_sorter_goes_on_from_each_of_its_checkpoints(steps, span):
         at = walked[-1].end if walked else Pointer(0, 0)
         if kind == "p":
             waiting.append(ts)
-            step = Step(Kind.PREWRITE, ts, 0, at, length)
+            step = LogRecord(RecordKind.PREWRITE, ts, 0, at, length)
         elif kind in "cr" and waiting:
             start = waiting.pop(pick % len(waiting))
-            step = Step(Kind.COMMIT, start, ts, at, length) if kind == "c" else Step(Kind.ROLLBACK, start, 0, at, length)
+            step = (
+                LogRecord(RecordKind.COMMIT, start, ts, at, length) if kind == "c" else LogRecord(RecordKind.ROLLBACK, start, 0, at, length)
+            )
         else:
-            step = Step(Kind.FAKE, ts, ts, at, length)
+            step = LogRecord(RecordKind.FAKE, ts, ts, at, length)
         walked.append(step)
         due = sorter.push(step)
         if due is not None:

@@ -20,13 +20,13 @@ from types import TracebackType
 
 import pyarrow.parquet as parquet
 
+from binlog_source.cluster.cluster_service import UpstreamService
 from binlog_source.cluster.oracle import Oracle
-from binlog_source.cluster.service import UpstreamService
 from binlog_source.emulator.process import PumpProcess
 from binlog_source.emulator.rehearsal import Log, RecordedCase, feed, schedule
-from conf import faults
+from conf import failpoints
 from conf.model import ApplyConfig, DrainerConfig, PumpConfig, SourceConfig
-from jobs.mariadb import PrivateMariaDB
+from jobs.lab.mariadb import PrivateMariaDB
 from schemas.events import tso
 
 ROOT = Path(__file__).parents[2]
@@ -113,11 +113,11 @@ class Arena:
         )
 
     def drainer(self, die: str = "", flags: Sequence[str] = ()) -> "Drainer":
-        """A new life of the drainer; ``die`` as ``conf.faults`` reads it, ``flags`` in addition or instead."""
+        """A new life of the drainer; ``die`` as ``conf.failpoints`` reads it, ``flags`` in addition or instead."""
         self.lives += 1
         environ = environ_of(self.target, self.work_dir / f"job-{self.lives}.log")
         if die:
-            environ |= {faults.DIE: die, faults.DIE_LOG: str(self.die_log)}
+            environ |= {failpoints.DIE: die, failpoints.DIE_LOG: str(self.die_log)}
         return Drainer([*command_of(self.flags()), *flags], environ, self.work_dir / f"out-{self.lives}.txt")
 
     def live_and_die(self, die: str, after_death: Callable[[int], None] = lambda deaths: None) -> int:
@@ -211,7 +211,7 @@ class Drainer:
     def __init__(self, command: list[str], environ: dict[str, str], out: Path) -> None:
         """Start it. ``TIDB_BINLOG_DIE_PID`` is its own process, known only once it runs: the shell in front says it."""
         self._out = out
-        shell = f'export {faults.DIE_PID}=$$; exec "$@"'
+        shell = f'export {failpoints.DIE_PID}=$$; exec "$@"'
         with out.open("wb") as stream:
             self._process = subprocess.Popen(
                 ["/bin/sh", "-c", shell, "sh", *command],

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from binlog_source.emulator.rehearsal import load
-from jobs.mariadb import PrivateMariaDB
+from jobs.lab.mariadb import PrivateMariaDB
 from tests.golden_case import GOLDEN
 from tests.torture.arena import Arena, Cut, numbered
 

@@ -18,7 +18,7 @@ from binlog_source.emulator.schema import Column, Table
 from binlog_source.emulator.upstream import Upstream
 from binlog_source.pump_client.client import PumpClient
 from binlog_source.pump_client.settings import PumpClientSettings
-from jobs.mariadb import PrivateMariaDB
+from jobs.lab.mariadb import PrivateMariaDB
 from tests.torture.arena import Drainer
 from tests.torture.test_huge import CLUSTER, LIMIT_MIB, drainer_of, peak_mib, pump_config
 

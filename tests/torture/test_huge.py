@@ -20,7 +20,7 @@ from binlog_source.emulator.upstream import Upstream
 from binlog_source.pump_client.client import PumpClient
 from binlog_source.pump_client.settings import PumpClientSettings
 from conf.model import PumpConfig
-from jobs.mariadb import PrivateMariaDB
+from jobs.lab.mariadb import PrivateMariaDB
 from tests.torture.arena import Drainer, command_of, environ_of
 
 pytestmark = [pytest.mark.torture, pytest.mark.slow, pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from binlog_source.emulator.rehearsal import RecordedCase, load
-from jobs.mariadb import PrivateMariaDB
+from jobs.lab.mariadb import PrivateMariaDB
 from tests.golden_case import GOLDEN, load_case
 from tests.torture.arena import Arena, Cut, numbered
 from tests.torture.bank_states import TOTAL, bank_changes, states_at

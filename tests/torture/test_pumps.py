@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 from binlog_source.emulator.workload import WorkloadConfig
 from binlog_source.emulator.workload_process import WorkloadProcess
 from conf.model import DrainerConfig, SourceConfig
-from jobs.compare import compare
 from jobs.demo import CLUSTER_ID, catch_up, settings_for
-from jobs.mariadb import PrivateMariaDB
+from jobs.lab.compare import compare
+from jobs.lab.mariadb import PrivateMariaDB
 from jobs.replication import Replication
 from sinks.mysql.session import connect
 from tests.pump_herd import Happened, Herd, Kind, draw

@@ -8,7 +8,7 @@ import pytest
 
 from binlog_source.emulator.rehearsal import load
 from jobs.cli import EXIT_FAILED
-from jobs.mariadb import PrivateMariaDB
+from jobs.lab.mariadb import PrivateMariaDB
 from tests.golden_case import GOLDEN
 from tests.torture.arena import Arena, Cut
 from tests.torture.test_kills import moved
@@ -35,7 +35,7 @@ def test_a_stopped_drainer_is_succeeded_and_does_nothing_more(way: str, fresh_ma
             arena.assert_equal()
             first.signal(signal.SIGCONT)
             assert first.wait() == EXIT_FAILED, first.output()
-            assert "this Drainer writes nothing more; it was taken, as epoch 2, by drainer 'other'" in first.output()
+            assert "so this Drainer stops writing: it was taken, as epoch 2, by drainer 'other'" in first.output()
         arena.assert_equal()
 
 
@@ -50,5 +50,5 @@ def test_a_second_drainer_is_refused_while_the_first_lives(fresh_mariadb: Privat
                 time.sleep(0.02)
             with arena.drainer(flags=other) as second:
                 assert second.wait() == EXIT_FAILED, second.output()
-            assert "already has a living Drainer on this target: drainer 'first' on " in second.output()
+            assert "already has a running Drainer on this target: drainer 'first' on " in second.output()
             assert first.running, first.output()

@@ -1,4 +1,4 @@
-"""What is in the value log and not yet in the index: a bounded queue between the two.
+"""The bounded queue between value log and index: what is in the one and not yet in the other.
 
 Promises: order is kept; ``put`` takes all of its steps or none; memory is bounded by the capacity and one group.
 """
@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 
-from binlog_source.pump.storage.sorter import Step
+from binlog_source.pump.storage.sorter import LogRecord
 
 
 class Backlog:
@@ -15,17 +15,17 @@ class Backlog:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._groups: deque[Sequence[Step]] = deque()
+        self._groups: deque[Sequence[LogRecord]] = deque()
         self._size = 0
         self._closed = False
         self._changed = threading.Condition()
 
     def __len__(self) -> int:
-        """Steps that wait."""
+        """Steps in the queue."""
         return self._size
 
-    def put(self, steps: Sequence[Step], timeout: float) -> bool:
-        """Enter a group; False when there was no room for ``timeout`` seconds. An empty queue takes a group of any size."""
+    def put(self, steps: Sequence[LogRecord], timeout: float) -> bool:
+        """Add a group; False when there was no room for ``timeout`` seconds. An empty queue accepts a group of any size."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._has_room(len(steps)) or self._closed, timeout):
                 return False
@@ -37,11 +37,11 @@ class Backlog:
     def _has_room(self, count: int) -> bool:
         return not self._size or self._size + count <= self._capacity
 
-    def take(self, limit: int) -> list[Step]:
+    def take(self, limit: int) -> list[LogRecord]:
         """Wait for steps and take at most ``limit``; none when the queue is closed and empty."""
         with self._changed:
             self._changed.wait_for(lambda: self._groups or self._closed)
-            taken: list[Step] = []
+            taken: list[LogRecord] = []
             while self._groups and len(taken) < limit:
                 group = self._groups.popleft()
                 room = limit - len(taken)
@@ -53,7 +53,7 @@ class Backlog:
             return taken
 
     def close(self) -> None:
-        """Have ``take`` return at once from now on; what waits can still be taken."""
+        """Have ``take`` return at once from now on; queued steps can still be taken."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -1,10 +1,10 @@
 """The slow chaser: when the index cannot keep up, writers stop waiting for it, and the chaser feeds it from the value log (pump.md 4.4).
 
-    off --a push waited too long--> on: writes go to the log only; the chaser reads on from the first record that was not pushed
-    on  --a pass was quick and the last recovery long ago--> recovery: a last pass while nobody may write, bounded in time
-    recovery --reached the end--> off          recovery --out of time--> on
+    off --a push waited too long--> on: writes go to the log only; the chaser reads the log from the first record that was not pushed
+    on  --a pass was quick and the last recovery long ago--> recovery: a last pass while writers are blocked, limited in time
+    recovery --reached the end--> off          recovery --timed out--> on
 
-Promises: the switch is decided by ``decide``, which is pure; every record reaches the index once, in log order, whatever the switch does.
+Promises: ``decide``, which is pure, says when to recover; every record reaches the index once, in log order, in every state.
 """
 
 import enum
@@ -18,23 +18,23 @@ from binlog_source.pump.storage.pointer import Pointer
 
 @dataclass(frozen=True, slots=True)
 class ChaserSettings:
-    """When the chaser starts, looks and ends. All in seconds."""
+    """When the chaser is turned on, runs and is turned off. All in seconds."""
 
     threshold: float = 1.0
-    """A push to the index's queue that waits longer turns it on (the real Pump: 3)."""
+    """A push to the index's queue that waits longer turns it on (a real Pump: 3)."""
     poll: float = 0.5
-    """Between two looks at the switch."""
+    """Between two checks whether it is on."""
     quick_pass: float = 1.0
-    """A pass below this may be followed by a recovery."""
+    """A shorter pass may be followed by a recovery."""
     recovery_interval: float = 60.0
-    """Between two recoveries."""
+    """Minimum between two recoveries."""
     recovery_timeout: float = 1.0
-    """How long writers may be kept out by one."""
+    """How long one may block writers."""
 
 
 @dataclass(slots=True)
 class ChaserCounts:
-    """How often what happened (``binlog_pump_storage_slow_chaser_count``)."""
+    """How often each event happened (``binlog_pump_storage_slow_chaser_count``)."""
 
     turned_on: int = 0
     turned_off: int = 0
@@ -46,24 +46,24 @@ class ChaserCounts:
         return tuple((f.name, getattr(self, f.name)) for f in fields(self))
 
 
-class Next(enum.Enum):
+class AfterPass(enum.Enum):
     """What follows a pass."""
 
     SLEEP = enum.auto()
     RECOVER = enum.auto()
 
 
-def decide(settings: ChaserSettings, pass_seconds: float, since_recovery: float) -> Next:
+def decide(settings: ChaserSettings, pass_seconds: float, since_recovery: float) -> AfterPass:
     """What follows a pass that took ``pass_seconds``, the last recovery being ``since_recovery`` seconds ago."""
     quick = pass_seconds < settings.quick_pass and since_recovery > settings.recovery_interval
-    return Next.RECOVER if quick else Next.SLEEP
+    return AfterPass.RECOVER if quick else AfterPass.SLEEP
 
 
 class Chaser:
-    """The thread and its switch.
+    """The thread and its on/off state.
 
-    ``pass_on(start, deadline)`` pushes the log's records from ``start`` on to the index and gives the position reached; it may stop early
-    when ``deadline`` (monotonic) has passed. ``write_lock`` is what a writer holds for its append and push.
+    ``pass_on(start, deadline)`` pushes the log's records from ``start`` on to the index and returns the position reached and whether that
+    is the end; it may stop early when ``deadline`` (monotonic) has passed. A writer holds ``write_lock`` during its append and push.
     """
 
     def __init__(
@@ -88,16 +88,16 @@ class Chaser:
 
     @property
     def on(self) -> bool:
-        """Whether writers are to leave the index alone."""
+        """Whether writers must not push to the index."""
         return self._from is not None
 
     def turn_on(self, first: Pointer) -> None:
-        """``first``: the first record that was not pushed. Called with the write lock held."""
+        """Turn it on; ``first``: the first record that was not pushed. The caller holds the write lock."""
         self._from = first
         self.counts.turned_on += 1
 
     def stop(self) -> None:
-        """End the thread; what it has not passed on is found by the scan at the next open."""
+        """End the thread; the scan at the next open indexes what it has not passed on."""
         self._stopped.set()
         self._thread.join()
 
@@ -112,7 +112,7 @@ class Chaser:
         self._from, _ = self._pass_on(start, None)
         now = self._clock()
         self.last_catch_up = now - begun
-        if decide(self._settings, self.last_catch_up, now - self._recovered_at) is Next.RECOVER and not self._stopped.is_set():
+        if decide(self._settings, self.last_catch_up, now - self._recovered_at) is AfterPass.RECOVER and not self._stopped.is_set():
             self._recovered_at = now
             self._recover(self._from)
 

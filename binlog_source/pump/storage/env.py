@@ -1,6 +1,6 @@
-"""The disk, behind one interface, so that tests can make it fail.
+"""The file system behind one interface, so that tests can make it fail.
 
-Promises: the only place of the storage that opens files. Every method raises ``OSError`` as the system does.
+Promises: the only module of the storage that opens files. Every method raises ``OSError`` as the system does.
 """
 
 import contextlib
@@ -22,14 +22,14 @@ class AppendFile(Protocol):
         """Force the data to the disk (fdatasync)."""
 
     def truncate(self, size: int) -> None:
-        """Cut the file to ``size`` bytes."""
+        """Truncate the file to ``size`` bytes."""
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
 
 
 class ReadFile(Protocol):
-    """A file that is read at places; safe for many threads. Its descriptor goes with the last reference to it."""
+    """A file that is read at offsets; thread-safe. Its descriptor is closed with the last reference to it."""
 
     def read(self, offset: int, length: int) -> bytes:
         """At most ``length`` bytes from ``offset``; fewer only at the end of the file."""
@@ -39,26 +39,26 @@ class ReadFile(Protocol):
 
 
 class Directory(Protocol):
-    """An open directory, whose names can be made durable without another descriptor."""
+    """An open directory, which can be synced without another descriptor."""
 
     def sync(self) -> None:
-        """Force what was made and removed in it to the disk (fsync)."""
+        """Make created and removed names durable (fsync)."""
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
 
 
 class FileSystem(Protocol):
-    """What the value log asks of a disk."""
+    """The file operations that the storage needs."""
 
     def make_dir(self, path: Path) -> None:
-        """Make a directory and those above it, unless they are there; durable."""
+        """Create a directory and its parents where they are missing, durably."""
 
     def names(self, path: Path) -> list[str]:
         """The names in a directory."""
 
     def open_append(self, path: Path) -> AppendFile:
-        """Open for appending; made when absent."""
+        """Open for appending; created when absent."""
 
     def open_read(self, path: Path) -> ReadFile:
         """Open for reading."""
@@ -76,10 +76,10 @@ class FileSystem(Protocol):
         """Bytes of the disk of ``path``."""
 
     def lock(self, path: Path) -> int:
-        """Take the exclusive lock on a file; a descriptor that holds it. ``BlockingIOError`` when another process has it."""
+        """Take the exclusive lock on a file; the descriptor that holds it. ``BlockingIOError`` when another process has it."""
 
     def unlock(self, descriptor: int) -> None:
-        """Give the lock back."""
+        """Release the lock."""
 
 
 class _RealAppendFile:
@@ -136,7 +136,7 @@ class RealFileSystem:
     """The operating system's files."""
 
     def __init__(self) -> None:
-        """A value log keeps each of its files open: have all descriptors that the system grants, not the few that a shell asks for."""
+        """Raise the soft limit of descriptors to the hard one: a value log keeps each of its files open."""
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 

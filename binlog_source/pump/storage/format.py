@@ -1,12 +1,12 @@
-"""The bytes of a value-log file, exactly as a real Pump writes them (wire.md 4, pump.md 4.1).
+"""The format of a value-log file, exactly as a real Pump writes it (wire.md 4, pump.md 4.1).
 
     file    = record* [footer]
     record  = 0x823A56E8 u32 LE | payload length u64 LE | CRC-32C(payload) u32 LE | payload
     footer  = max ts i64 LE | 0x123AB922 u32 LE        (only in a file that is finished)
     name    = file id, six digits, ".vlog"; the ids count up from 0
 
-Promises: pure. Reading never trusts a length: a record that does not fit into what is left of its file, has another
-magic or another CRC is damage, and reading goes on at the next record magic that starts a whole record.
+Promises: pure. Lengths are not trusted: a record that does not fit into the rest of its file, or has a wrong magic or CRC, is damaged,
+and reading continues at the next record magic that starts a whole record.
 """
 
 import re
@@ -29,21 +29,21 @@ _NAME = re.compile(r"(\d{6,10})\.vlog\Z")
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """What a piece of a file holds: whole records, and how far it was understood."""
+    """The content of a piece of a file: whole records, and how far it was parsed."""
 
     offsets: list[int]
     """Where each record's header starts, relative to the piece."""
     payloads: list[bytes]
     consumed: int
-    """Bytes dealt with; go on reading from there."""
+    """Bytes processed; reading continues from there."""
     holes: list[tuple[int, int]]
-    """Where damaged bytes begin and end that were passed over, all before ``consumed``; ascending, never adjacent."""
+    """Begin and end of the damaged bytes that were skipped, all before ``consumed``; ascending, never adjacent."""
     missing: int
-    """Bytes needed from ``consumed`` on to go on; 0 when the piece is used up."""
+    """Bytes needed from ``consumed`` on to continue; 0 when the piece is used up."""
 
     @property
     def skipped(self) -> int:
-        """Damaged bytes passed over."""
+        """Damaged bytes that were skipped."""
         return sum(end - begin for begin, end in self.holes)
 
 
@@ -53,7 +53,7 @@ def file_name(file_id: int) -> str:
 
 
 def file_id_of(name: str) -> int | None:
-    """The file id that ``name`` stands for, None when it is no value-log file."""
+    """The file id that ``name`` stands for, None when it is not a value-log file."""
     match = _NAME.match(name)
     file_id = int(match[1]) if match else -1
     return file_id if name == file_name(file_id) else None
@@ -70,7 +70,7 @@ def encode_footer(max_ts: int) -> bytes:
 
 
 def decode_footer(tail: bytes) -> int | None:
-    """The highest timestamp named by a file's last 12 bytes, None when they are no footer."""
+    """The highest timestamp named by a file's last 12 bytes, None when they are not a footer."""
     if len(tail) != FOOTER.size:
         return None
     max_ts, magic = FOOTER.unpack(tail)
@@ -80,9 +80,7 @@ def decode_footer(tail: bytes) -> int | None:
 def decode_record(record: bytes, at: Pointer) -> bytes:
     """The payload of exactly one record that was read at ``at``."""
     if len(record) < HEADER.size:
-        raise Corruption(
-            f"value log {at}: {len(record)} bytes where a record of at least {HEADER.size} should be; restore the file or purge it"
-        )
+        raise Corruption(f"value log {at}: {len(record)} bytes instead of a record of at least {HEADER.size}; restore the file or purge it")
     magic, length, crc = HEADER.unpack_from(record)
     payload = record[HEADER.size :]
     if magic != RECORD_MAGIC or length != len(payload) or google_crc32c.value(payload) != crc:
@@ -94,7 +92,7 @@ def split_records(piece: bytes, available: int) -> Split:
     """Cut ``piece``, which starts at a record, into records.
 
     ``available`` is the number of bytes from the piece's start to the end of the file's records (without a footer): a record that
-    claims more is damaged, one that merely claims more than ``piece`` is reported in ``missing``.
+    claims more is damaged, one that only claims more than ``piece`` is reported in ``missing``.
     """
     offsets: list[int] = []
     payloads: list[bytes] = []
@@ -130,7 +128,7 @@ def split_records(piece: bytes, available: int) -> Split:
 
 
 def _pass_over(holes: list[tuple[int, int]], begin: int, end: int) -> None:
-    """Add a hole, joined to the last one where they touch."""
+    """Add a hole, merged with the last one if they touch."""
     if holes and holes[-1][1] == begin:
         begin = holes.pop()[0]
     if begin < end:
@@ -138,7 +136,7 @@ def _pass_over(holes: list[tuple[int, int]], begin: int, end: int) -> None:
 
 
 def is_framed(piece: bytes) -> bool:
-    """Whether ``piece`` begins with the header of a record that it holds whole, be its checksum right or not."""
+    """Whether ``piece`` begins with a record that is whole by its header, whatever its checksum."""
     if len(piece) < HEADER.size:
         return False
     magic, length, _ = HEADER.unpack_from(piece)

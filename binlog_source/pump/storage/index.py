@@ -1,4 +1,4 @@
-"""The key index: where each timestamp's record lies, the checkpoints, and how far the log is indexed; in RocksDB (docs/adr/0005).
+"""The key index: the position of each timestamp's record, the checkpoints, and how far the log is indexed; in RocksDB (docs/adr/0005).
 
     "ts:" ts u64 BE                    -> pointer (12 bytes) | length u32 LE | kind u8
     "cp:" file u32 BE, offset u64 BE   -> checkpoint at that position
@@ -7,8 +7,9 @@
     "!binlog!headPointer"              -> pointer just after the last indexed record | largest ts of that file so far i64 LE
     "!binlog!gcts"                     -> i64 LE
 
-Promises: ``apply`` is atomic and survives ``kill -9``; after a power failure the index is as it was some moments ago, never torn, but not from
-before the last ``note_gc`` or ``clear``; the log is scanned from there. One writer, any number of readers. What RocksDB refuses is an ``OSError``.
+Promises: ``apply`` is atomic and survives ``kill -9``. After a power failure the index is in an earlier consistent state, not older than
+the last ``note_gc``, ``note_hole`` or ``clear``, from which the log is scanned. One writer, any number of readers. RocksDB's errors are
+raised as ``OSError``.
 """
 
 import logging
@@ -22,8 +23,8 @@ from typing import NamedTuple
 from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, Rdict, WriteBatch, WriteOptions
 
 from binlog_source.pump.storage.pointer import BEGINNING, Pointer
-from binlog_source.pump.storage.record import Kind
-from binlog_source.pump.storage.sorter import NOTHING, Checkpoint
+from binlog_source.pump.storage.record import RecordKind
+from binlog_source.pump.storage.sorter import NOTHING, SorterCheckpoint
 from schemas.errors import Corruption
 
 _log = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ _POSITION = struct.Struct(">IQ")
 _SIGNED = struct.Struct("<q")
 _TS_PREFIX, _CP_PREFIX, _CT_PREFIX, _DM_PREFIX = b"ts:", b"cp:", b"ct:", b"dm:"
 _HEAD, _GC_TS = b"!binlog!headPointer", b"!binlog!gcts"
-_KINDS = tuple(Kind)
+_KINDS = tuple(RecordKind)
 _POINTER_SIZE = len(BEGINNING.pack())
 _CHECKPOINT_SIZE = len(NOTHING.pack())
 _MEND = "stop the Pump, remove its index directory and start it again"
@@ -47,10 +48,10 @@ _LOG_FILE_BYTES = 1 << 20
 
 
 class Entry(NamedTuple):
-    """One record that is found by its ts."""
+    """The position of one record, found by its ts."""
 
     ts: int
-    kind: Kind
+    kind: RecordKind
     at: Pointer
     length: int
     """Bytes of the record, header included."""
@@ -66,28 +67,28 @@ class Head(NamedTuple):
 
 
 class Hole(NamedTuple):
-    """A damaged place of the log, met while it was indexed."""
+    """A damaged place of the log, found while indexing."""
 
     begin: Pointer
     end: Pointer
     after_ts: int
-    """The sorted promise before it: what is lost there has a commit_ts above."""
+    """The sorted promise before it: what is lost there has a commit_ts above it."""
 
 
-class Span(NamedTuple):
-    """Some of the index by ts."""
+class IndexRange(NamedTuple):
+    """A range of the index by ts."""
 
     delivered: Sequence[Entry]
     """Commits and fakes, ascending."""
     prewrites: dict[int, Entry]
-    """The Prewrites met between them, by start_ts."""
+    """The Prewrites found between them, by start_ts."""
 
 
 class KeyIndex:
     """The index below one directory."""
 
     def __init__(self, directory: Path) -> None:
-        """Open it, made when absent; one that is damaged is thrown away, for the log holds all it says.
+        """Open it, created when absent; a damaged one is discarded, because it can be rebuilt from the log.
 
         The caller holds the data directory's lock.
         """
@@ -96,9 +97,9 @@ class KeyIndex:
             self._open()
         except (OSError, Corruption) as error:
             if "/LOCK" in str(error):
-                # not damaged: readers of this process have not let go of it yet
+                # not damaged: readers in this process still have it open
                 raise
-            _log.error("index %s cannot be opened (%s): it is thrown away and made anew from the value log", directory, error)
+            _log.error("index %s cannot be opened (%s): it is discarded and rebuilt from the value log", directory, error)
             _remove(directory)
             self._open()
 
@@ -118,8 +119,8 @@ class KeyIndex:
     def _told(self, error: Exception) -> OSError:
         return OSError(f"index {self._directory}: {error}")
 
-    def apply(self, entries: Iterable[Entry], checkpoints: Iterable[Checkpoint], head: Head) -> None:
-        """Enter records, later ones with the same ts replacing earlier ones; all or nothing."""
+    def apply(self, entries: Iterable[Entry], checkpoints: Iterable[SorterCheckpoint], head: Head) -> None:
+        """Store entries, later ones with the same ts replacing earlier ones, checkpoints and head; all or nothing."""
         batch = WriteBatch(raw_mode=True)
         put, pack, pack_ts = batch.put, _VALUE.pack, _TS.pack
         for ts, kind, at, length in entries:
@@ -160,8 +161,8 @@ class KeyIndex:
         value = self._get(_GC_TS, _SIGNED.size)
         return int(_SIGNED.unpack(value)[0]) if value is not None else 0
 
-    def note_gc(self, ts: int, now: Checkpoint) -> None:
-        """Remember, also over a power failure, that binlogs up to ``ts`` may be collected. ``now``: recovery can begin there instead."""
+    def note_gc(self, ts: int, now: SorterCheckpoint) -> None:
+        """Store, safe against power failure, that binlogs up to ``ts`` may be collected, and ``now``, from which recovery can start."""
         batch = WriteBatch(raw_mode=True)
         batch.put(_GC_TS, _SIGNED.pack(ts))
         _put_checkpoint(batch, now)
@@ -172,19 +173,19 @@ class KeyIndex:
         value = self._get(_TS_PREFIX + _TS.pack(ts & _LARGEST), _VALUE.size)
         return _entry(ts, value) if value is not None else None
 
-    def span(self, after: int, upto: int, limit: int) -> Span:
+    def span(self, after: int, upto: int, limit: int) -> IndexRange:
         """At most ``limit`` Commits and fakes with ``after < ts <= upto``, and the Prewrites between them."""
         delivered: list[Entry] = []
         prewrites: dict[int, Entry] = {}
         for key, value in self._items(_TS_PREFIX + _TS.pack(after + 1), _TS_PREFIX + _TS.pack(upto)):
             entry = _entry(_TS.unpack_from(key, 3)[0], value)
-            if entry.kind is Kind.PREWRITE:
+            if entry.kind is RecordKind.PREWRITE:
                 prewrites[entry.ts] = entry
                 continue
             delivered.append(entry)
             if len(delivered) == limit:
                 break
-        return Span(delivered, prewrites)
+        return IndexRange(delivered, prewrites)
 
     def _items(self, first: bytes, last: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values from ``first`` to ``last``, both included."""
@@ -201,15 +202,15 @@ class KeyIndex:
         except Exception as error:  # rocksdict raises bare Exceptions
             raise self._told(error) from error
 
-    def newest_checkpoint(self, upto: Pointer) -> Checkpoint:
+    def newest_checkpoint(self, upto: Pointer) -> SorterCheckpoint:
         """The last checkpoint at or before ``upto``."""
         return self._before(_CP_PREFIX, _POSITION.pack(*upto))
 
-    def base(self, ts: int) -> Checkpoint:
-        """The last checkpoint that no Commit above ``ts`` precedes."""
+    def base(self, ts: int) -> SorterCheckpoint:
+        """The last checkpoint before which no Commit has a ts above ``ts``."""
         return self._before(_CT_PREFIX, _TS.pack(ts) + b"\xff" * _POSITION.size)
 
-    def _before(self, prefix: bytes, key: bytes) -> Checkpoint:
+    def _before(self, prefix: bytes, key: bytes) -> SorterCheckpoint:
         try:
             iterator = self._db.iter()
             iterator.seek_for_prev(prefix + key)
@@ -219,7 +220,7 @@ class KeyIndex:
             raise self._told(error) from error
         return _checkpoint(found) if found is not None else NOTHING
 
-    def checkpoints(self, after: Pointer, limit: int) -> list[Checkpoint]:
+    def checkpoints(self, after: Pointer, limit: int) -> list[SorterCheckpoint]:
         """At most ``limit`` checkpoints past ``after``, ascending."""
         first, last = _POSITION.pack(after.file_id, after.offset + 1), b"\xff" * _POSITION.size
         found = []
@@ -230,7 +231,7 @@ class KeyIndex:
         return found
 
     def note_hole(self, hole: Hole) -> None:
-        """Remember a damaged place, also over a power failure: what stood there is in no index."""
+        """Store a damaged place, safe against power failure: its records are not in the index."""
         batch = WriteBatch(raw_mode=True)
         batch.put(_DM_PREFIX + _POSITION.pack(*hole.begin), hole.end.pack() + _TS.pack(hole.after_ts))
         self._write(batch, sync=True)
@@ -244,16 +245,16 @@ class KeyIndex:
         return found
 
     def drop_oldest(self, upto: int, kept: Pointer, limit: int) -> Iterator[int]:
-        """Forget the records with ``ts <= upto``, in batches of at most ``limit``; how many with each.
+        """Delete the records with ``ts <= upto``, in batches of at most ``limit``; yields the number deleted by each.
 
-        A Prewrite that the log still holds, from ``kept`` on, stays: its Commit may be to come, or far above ``upto``.
+        A Prewrite that the log still holds, from ``kept`` on, stays: its Commit may be missing yet, or far above ``upto``.
         """
         first, last = _TS_PREFIX, _TS_PREFIX + _TS.pack(max(0, upto))
         while found := list(islice(self._items(first, last), limit)):
             batch, count = WriteBatch(raw_mode=True), 0
             for key, value in found:
                 entry = _entry(_TS.unpack_from(key, len(_TS_PREFIX))[0], value)
-                if entry.kind is not Kind.PREWRITE or entry.at < kept:
+                if entry.kind is not RecordKind.PREWRITE or entry.at < kept:
                     batch.delete(key)
                     count += 1
             self._write(batch)
@@ -261,7 +262,7 @@ class KeyIndex:
             first = found[-1][0] + b"\x00"
 
     def drop_checkpoints(self, before: Pointer) -> None:
-        """Forget the checkpoints before a position, but for the last one there; and the damaged places."""
+        """Delete the damaged places before a position, and the checkpoints but for the last one there."""
         self._drop(_DM_PREFIX, _DM_PREFIX + _POSITION.pack(*before))
         kept = self.newest_checkpoint(before)
         self._drop(_CP_PREFIX, _CP_PREFIX + _POSITION.pack(*kept.at))
@@ -274,7 +275,7 @@ class KeyIndex:
             raise self._told(error) from error
 
     def clear(self) -> None:
-        """Forget everything but ``gc_ts``; also over a power failure, for what it said of a log that was cut would fit the log again one day."""
+        """Delete all but ``gc_ts``, safe against power failure: entries of a truncated log would match it once it has grown again."""
         batch = WriteBatch(raw_mode=True)
         gc_ts = self.gc_ts
         batch.delete_range(b"", b"\xff")
@@ -293,16 +294,16 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _put_checkpoint(batch: WriteBatch, checkpoint: Checkpoint) -> None:
+def _put_checkpoint(batch: WriteBatch, checkpoint: SorterCheckpoint) -> None:
     position, value = _POSITION.pack(*checkpoint.at), checkpoint.pack()
     batch.put(_CP_PREFIX + position, value)
     batch.put(_CT_PREFIX + _TS.pack(checkpoint.max_ts) + position, value)
 
 
-def _checkpoint(value: bytes) -> Checkpoint:
+def _checkpoint(value: bytes) -> SorterCheckpoint:
     if len(value) != _CHECKPOINT_SIZE:
         raise Corruption(f"index: a checkpoint of {len(value)} bytes; {_MEND}")
-    return Checkpoint.unpack(value)
+    return SorterCheckpoint.unpack(value)
 
 
 def _entry(ts: int, value: bytes) -> Entry:
@@ -313,7 +314,7 @@ def _entry(ts: int, value: bytes) -> Entry:
 
 
 def _options() -> Options:
-    """Small and steady in memory: two write buffers and one block cache; one background thread."""
+    """Little and bounded memory: two write buffers and one block cache; one background thread."""
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_write_buffer_size(_WRITE_BUFFER)

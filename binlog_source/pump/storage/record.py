@@ -1,7 +1,7 @@
-"""What the store must know of a payload: type and timestamps, read from its first bytes.
+"""What the store needs of a payload: type and timestamps, read from its first bytes.
 
-Promises: pure. A payload as Pumps keep it starts ``08 tp 10 start_ts 18 commit_ts [22 prewrite_key]`` (wire.md 5), which a compiled pattern reads;
-any other order of fields is left to protobuf. ``completed`` gives byte for byte what a real Pump would send for a Commit.
+Promises: pure. A payload as Pumps store it starts ``08 tp 10 start_ts 18 commit_ts [22 prewrite_key]`` (wire.md 5), which a compiled
+pattern reads; any other order of fields is left to protobuf. ``completed`` returns byte for byte what a real Pump would send for a Commit.
 """
 
 import enum
@@ -20,8 +20,8 @@ _KEY_TAG = 0x22
 _COPIED_WITH_PRESENCE = ("prewrite_value", "ddl_query", "ddl_job_id", "ddl_schema_state")
 
 
-class Kind(enum.IntEnum):
-    """What a record is to the store."""
+class RecordKind(enum.IntEnum):
+    """The kinds of records."""
 
     PREWRITE = 0
     COMMIT = 1
@@ -32,24 +32,24 @@ class Kind(enum.IntEnum):
 class Record(NamedTuple):
     """One binlog on its way into the log."""
 
-    kind: Kind
+    kind: RecordKind
     start_ts: int
     commit_ts: int
     payload: bytes
 
     @property
     def ts(self) -> int:
-        """The key it is found by: start_ts of a Prewrite, commit_ts of everything else (pump.md 4.3)."""
-        return self.start_ts if self.kind is Kind.PREWRITE else self.commit_ts
+        """Its key in the index: start_ts of a Prewrite, commit_ts of everything else (pump.md 4.3)."""
+        return self.start_ts if self.kind is RecordKind.PREWRITE else self.commit_ts
 
 
-def kind_of(tp: int, start_ts: int, commit_ts: int) -> Kind:
-    """The kind of a binlog. A fake is recognised by its equal timestamps; a Rollback by the commit_ts it has not."""
+def kind_of(tp: int, start_ts: int, commit_ts: int) -> RecordKind:
+    """The kind of a binlog. A fake is recognised by its equal timestamps; a Rollback by its commit_ts of 0."""
     if tp == BinlogType.PREWRITE:
-        return Kind.PREWRITE
+        return RecordKind.PREWRITE
     if commit_ts == 0:
-        return Kind.ROLLBACK
-    return Kind.FAKE if start_ts == commit_ts else Kind.COMMIT
+        return RecordKind.ROLLBACK
+    return RecordKind.FAKE if start_ts == commit_ts else RecordKind.COMMIT
 
 
 def _unvarint(data: bytes) -> int:
@@ -60,7 +60,7 @@ def _unvarint(data: bytes) -> int:
 
 
 def parse(payload: bytes) -> binlog_pb2.Binlog:
-    """A payload as a message; ``Corruption`` when it is none."""
+    """Parse a payload; ``Corruption`` when it is not a Binlog message."""
     try:
         return binlog_pb2.Binlog.FromString(payload)
     except DecodeError as error:
@@ -68,7 +68,7 @@ def parse(payload: bytes) -> binlog_pb2.Binlog:
 
 
 def canonical(payload: bytes) -> Record:
-    """A payload as it arrives, re-marshalled as Pump does: fields ascending, the non-nullable ones always there."""
+    """A received payload, serialized again as a real Pump does: fields ascending, the non-nullable ones always present."""
     message = parse(payload)
     for name in ("tp", "start_ts", "commit_ts", "ddl_job_id", "ddl_schema_state"):
         if not message.HasField(name):
@@ -78,7 +78,7 @@ def canonical(payload: bytes) -> Record:
 
 
 def head_varints(payload: bytes) -> tuple[bytes, bytes]:
-    """start_ts and commit_ts as the varints that stand in ``payload``."""
+    """start_ts and commit_ts as the varints in ``payload``."""
     match = _HEAD.match(payload)
     if match is not None:
         return match[2], match[3]
@@ -100,11 +100,11 @@ def read(payload: bytes) -> Record:
 def fake(ts: int) -> Record:
     """A fake binlog at ``ts``."""
     number = varint(ts)
-    return Record(Kind.FAKE, ts, ts, b"\x08\x02\x10" + number + b"\x18" + number + b"\x38\x00\x40\x00")
+    return Record(RecordKind.FAKE, ts, ts, b"\x08\x02\x10" + number + b"\x18" + number + b"\x38\x00\x40\x00")
 
 
 def _after_key(payload: bytes) -> int:
-    """Offset of the first field after prewrite_key; -1 when the pattern does not hold."""
+    """Offset of the first field after prewrite_key; -1 when the pattern does not match."""
     match = _HEAD.match(payload)
     if match is None:
         return -1

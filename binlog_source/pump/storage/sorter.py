@@ -1,18 +1,18 @@
-"""What may be promised after each record: the sorted promise and the raw one, and the checkpoints that remember them.
+"""The promises after each record, sorted and raw, and the checkpoints that store them.
 
 Rules
 -----
 * *Sorted promise* S (``maxCommitTS``): the largest commit_ts before the first Prewrite, in log order, that still waits for its outcome
-  (pump.md 4.5); so everything written before it is complete.
+  (pump.md 4.5); everything written before that Prewrite is complete.
 * *Raw promise* T: the largest ts of a fake or Commit so far, but below the lowest start_ts that still waits for its outcome; never
-  below an earlier T. TiDB asks for a commit ts only after its Prewrite was acknowledged, so a Prewrite that comes late commits above
-  every ts that the log held before it, however low its start_ts is: an earlier T stays true.
-* *Low position*: where the first Prewrite that still waits was written; a pull from there meets it again.
-* A *checkpoint* holds all of them for a position, at least every ``span`` bytes of log. All are functions of the log before the
-  position and of nothing else. From a checkpoint and the records of ``[low, at)`` the sorter is what it was (``Sorter.resume``): every
-  Prewrite that waited at ``at`` lies there, and S is the largest commit_ts before ``low``.
+  below an earlier T. TiDB requests a commit_ts only after its Prewrite was acknowledged, so a Prewrite that arrives late commits above
+  every ts that the log held before it, however low its start_ts is: an earlier T stays valid.
+* *Low position*: where the first Prewrite that still waits was written; a pull from there reads it again.
+* A *checkpoint* holds all of them for a position, at least every ``span`` bytes of log. They depend only on the log before the
+  position. A checkpoint and the records of ``[low, at)`` restore the sorter (``Sorter.resume``): every Prewrite that waited at ``at`` is
+  among them, and S is the largest commit_ts before ``low``.
 
-Promises: pure; memory grows with the Prewrites that wait, not with what is written behind them.
+Promises: pure; memory grows with the Prewrites that wait, not with the records after them.
 """
 
 import heapq
@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from binlog_source.pump.storage.pointer import BEGINNING, Pointer
-from binlog_source.pump.storage.record import Kind
+from binlog_source.pump.storage.record import RecordKind
 
 CHECKPOINT_SPAN = 1 << 20
 """At most this many bytes of log lie between two checkpoints (more only when one record is bigger)."""
@@ -30,37 +30,37 @@ _PACKED = struct.Struct("<IqQQIqQ")
 _HEAP_SLACK = 1024
 
 
-class Checkpoint(NamedTuple):
-    """What may be promised at a position of the log."""
+class SorterCheckpoint(NamedTuple):
+    """The promises at a position of the log."""
 
     at: Pointer
     """The position just after the last record it covers."""
     raw_promise: int
     sorted_promise: int
     low: Pointer
-    """Where the first waiting Prewrite lies; ``at`` when none waits."""
+    """The position of the first waiting Prewrite; ``at`` when none waits."""
     max_ts: int
     """Largest ts of a fake or Commit before ``at``."""
 
     def pack(self) -> bytes:
-        """As the index keeps it."""
+        """As the index stores it."""
         return _PACKED.pack(*self.at, self.raw_promise, self.sorted_promise, *self.low, self.max_ts)
 
     @classmethod
-    def unpack(cls, data: bytes) -> "Checkpoint":
+    def unpack(cls, data: bytes) -> "SorterCheckpoint":
         """The inverse of ``pack``."""
         file_id, offset, raw, in_order, low_file, low_offset, max_ts = _PACKED.unpack(data)
         return cls(Pointer(file_id, offset), raw, in_order, Pointer(low_file, low_offset), max_ts)
 
 
-NOTHING = Checkpoint(BEGINNING, 0, 0, BEGINNING, 0)
+NOTHING = SorterCheckpoint(BEGINNING, 0, 0, BEGINNING, 0)
 """The promises of an empty log."""
 
 
-class Step(NamedTuple):
+class LogRecord(NamedTuple):
     """One record of the log as the sorter and the index see it: from ``at``, ``length`` bytes long with its header."""
 
-    kind: Kind
+    kind: RecordKind
     start_ts: int
     commit_ts: int
     at: Pointer
@@ -79,10 +79,10 @@ class _Waiting(NamedTuple):
 
 
 class Sorter:
-    """Follows the log record by record."""
+    """Computes the promises, record by record."""
 
     def __init__(self, span: int = CHECKPOINT_SPAN, beginning: Pointer = BEGINNING) -> None:
-        """Follow a log of which nothing is known, from ``beginning`` on."""
+        """Start at ``beginning``, with no Prewrite waiting."""
         self._span = span
         self._waiting: OrderedDict[int, _Waiting] = OrderedDict()
         self._lowest: list[int] = []
@@ -91,7 +91,7 @@ class Sorter:
         self._since = 0
 
     @classmethod
-    def resume(cls, checkpoint: Checkpoint, before: Iterable[Step], span: int = CHECKPOINT_SPAN) -> "Sorter":
+    def resume(cls, checkpoint: SorterCheckpoint, before: Iterable[LogRecord], span: int = CHECKPOINT_SPAN) -> "Sorter":
         """The sorter as it was at ``checkpoint``; ``before``: the records from ``checkpoint.low`` to ``checkpoint.at``."""
         sorter = cls(span)
         sorter._max_ts = checkpoint.sorted_promise
@@ -106,8 +106,8 @@ class Sorter:
         """The start_ts of the Prewrites without outcome, in log order."""
         return tuple(self._waiting)
 
-    def push(self, step: Step) -> Checkpoint | None:
-        """The next record of the log. The checkpoint just before it, when one is due."""
+    def push(self, step: LogRecord) -> SorterCheckpoint | None:
+        """Process the next record of the log; the checkpoint just before it, when one is due."""
         kind, start_ts, commit_ts, at, length = step
         due = None
         if self._since and self._since + length > self._span:
@@ -115,7 +115,7 @@ class Sorter:
             self._since = 0
         self._since += length
         self._end = Pointer(at.file_id, at.offset + length)
-        if kind is Kind.PREWRITE:
+        if kind is RecordKind.PREWRITE:
             if start_ts not in self._waiting:
                 self._waiting[start_ts] = _Waiting(at, self._max_ts)
                 heapq.heappush(self._lowest, start_ts)
@@ -127,15 +127,15 @@ class Sorter:
         return due
 
     def pass_over(self, end: Pointer) -> None:
-        """A damaged place, up to ``end``: nothing is known of what stood there."""
+        """Skip a damaged place, up to ``end``, whose content is unknown."""
         self._end = end
 
-    def now(self) -> Checkpoint:
+    def now(self) -> SorterCheckpoint:
         """The promises at the end of the log."""
         if not self._waiting:
-            return Checkpoint(self._end, self._raw, self._max_ts, self._end, self._max_ts)
+            return SorterCheckpoint(self._end, self._raw, self._max_ts, self._end, self._max_ts)
         first = next(iter(self._waiting.values()))
-        return Checkpoint(self._end, self._raw, first.max_before, first.at, self._max_ts)
+        return SorterCheckpoint(self._end, self._raw, first.max_before, first.at, self._max_ts)
 
     def _raise_raw(self) -> None:
         waiting, lowest = self._waiting, self._lowest

@@ -1,15 +1,15 @@
-"""The store: the value log, the index over it and the promises it can give, behind one small interface.
+"""The store: the value log, its index and the promises, behind one small interface.
 
     submit   records -> writer thread: groups -> one append, one fdatasync -> answered (durable)
                      -> backlog -> indexer thread: index and sorter -> new state -> readers wake (visible)
     open     the log is read from the smaller of two pointers on: the index's head, and the low position of its last checkpoint
-    damage   what is no record where records stood is remembered with the span it may have held (``damage``): no reader passes it unknowing
+    damage   a place where records cannot be read is stored with the commit_ts it may have held (``damage``): no reader passes it unaware
 
-Promises: who is answered has its records on the disk; they become visible in log order a moment later. ``state`` is an immutable picture of
-the end of what is indexed; everything before ``state.at`` can be read. A full index queue never stops writers for longer than the
-chaser's threshold. A failed append refuses its whole group and leaves no trace of it.
+Promises: a request that is answered has its records on the disk; they become visible in log order a moment later. ``state`` is an immutable
+snapshot of the end of what is indexed; everything before ``state.at`` can be read. A full index queue never blocks writers for longer than
+the chaser's threshold. A failed append leaves nothing in the log, and fails the requests whose records are not all durable.
 
-Points of ``conf.faults`` besides those of the log: store-answered, index-before-write, index-written, gc-noted, gc-keys.
+Points of ``conf.failpoints`` besides those of the log: store-answered, index-before-write, index-written, gc-noted, gc-keys.
 """
 
 import bisect
@@ -29,35 +29,35 @@ from binlog_source.pump.storage.backlog import Backlog
 from binlog_source.pump.storage.chaser import Chaser, ChaserSettings
 from binlog_source.pump.storage.env import FileSystem, RealFileSystem
 from binlog_source.pump.storage.format import HEADER
-from binlog_source.pump.storage.index import Entry, Head, Hole, KeyIndex, Span
+from binlog_source.pump.storage.index import Entry, Head, Hole, IndexRange, KeyIndex
 from binlog_source.pump.storage.pointer import BEGINNING, Pointer
-from binlog_source.pump.storage.record import Kind, Record, read
-from binlog_source.pump.storage.sorter import CHECKPOINT_SPAN, Checkpoint, Sorter, Step
-from binlog_source.pump.storage.vlog import Admit, Piece, ValueLog
+from binlog_source.pump.storage.record import Record, RecordKind, read
+from binlog_source.pump.storage.sorter import CHECKPOINT_SPAN, LogRecord, Sorter, SorterCheckpoint
+from binlog_source.pump.storage.vlog import Admit, RecordRun, ValueLog
 from binlog_source.wire.damage import Damage
-from conf import faults
+from conf import failpoints
 from schemas.errors import BinlogPurged, ConfigError, Corruption
 
 _log = logging.getLogger(__name__)
 
 _GROUP_BYTES = 1 << 20
 _SMALL_BYTES = 128 << 10
-"""A group whose first record is at most so long takes only so much more: small requests do not wait for big ones (pump.md 4.4)."""
+"""A group whose first request is at most this large takes only this much more: small requests do not wait for large ones (pump.md 4.4)."""
 _INDEX_BATCH = 512
 _INDEX_RETRY = 1.0
 _GC_BATCH = 1024
 _FOREVER = 1e9
 _RECENT = 256
-"""States of a moment ago that are kept: where readers are, mostly."""
+"""Recent states that are kept: most readers are there."""
 _ANY_TS = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """How a store works."""
+    """The settings of a store."""
 
     max_file_size: int = 500 << 20
-    """Bytes of a value-log file from which on the next is begun."""
+    """Bytes of a value-log file above which the next is begun."""
     sync: bool = True
     """fdatasync each group."""
     span: int = CHECKPOINT_SPAN
@@ -67,29 +67,29 @@ class StoreSettings:
     chaser: ChaserSettings = field(default_factory=ChaserSettings)
 
 
-class Request:
-    """Records that are to become durable together; ``done`` hears of it on the writer's thread, with those of its group that share it."""
+class WriteRequest:
+    """Records to be written together; ``done`` is called on the writer's thread, with all requests of the group that share it."""
 
     __slots__ = ("begun", "done", "error", "records", "size", "ticket")
 
-    def __init__(self, records: Sequence[Record], done: Callable[[list["Request"]], None], ticket: object = None) -> None:
+    def __init__(self, records: Sequence[Record], done: Callable[[list["WriteRequest"]], None], ticket: object = None) -> None:
         self.records = records
         self.done = done
         self.ticket = ticket
         self.size = sum(len(record.payload) for record in records)
         self.error: OSError | None = None
-        """Why nothing was written; None: all of it is durable."""
+        """Why the write failed; None: all of it is durable."""
         self.begun = time.perf_counter()
 
 
 @dataclass(frozen=True, slots=True)
 class GroupWritten:
-    """What one group cost, for the metrics. Seconds and bytes."""
+    """The sizes and times of one group, for the metrics. Bytes and seconds."""
 
-    requests: Sequence[Request]
+    requests: Sequence[WriteRequest]
     size: int
     write: float
-    """All of it; ``fsync`` is part of it."""
+    """The whole write, ``fsync`` included."""
     fsync: float
     rotated: bool
 
@@ -106,7 +106,7 @@ class Store:
         open_index: Callable[[Path], KeyIndex] = KeyIndex,
         observe: Callable[[GroupWritten], None] = lambda written: None,
     ) -> None:
-        """Open the log below ``data_dir``, made when absent, and bring index and sorter up to its end."""
+        """Open the log below ``data_dir``, created when absent, and bring index and sorter up to its end."""
         self.settings = settings
         self._fs = files or RealFileSystem()
         self._observe = observe
@@ -114,13 +114,13 @@ class Store:
         try:
             self._lock_fd = self._fs.lock(data_dir / ".lock")
         except BlockingIOError as error:
-            raise ConfigError(f"data directory {data_dir}: another Pump works on it; stop it or name another data-dir") from error
+            raise ConfigError(f"data directory {data_dir}: another Pump uses it; stop that Pump or set another data-dir") from error
         self._news = threading.Condition()
         self._closing = threading.Event()
         self._file_max = (0, 0)
         self._holes: dict[Pointer, Hole] = {}
         self._upto: dict[Pointer, int] = {}
-        self._recent: deque[Checkpoint] = deque(maxlen=_RECENT)
+        self._recent: deque[SorterCheckpoint] = deque(maxlen=_RECENT)
         self.index_errors = 0
         """Failed writes of the index so far."""
         with contextlib.ExitStack() as undo:
@@ -137,7 +137,7 @@ class Store:
         self._backlog = Backlog(settings.backlog)
         self._written_at = self._state.at
         self._write_lock = threading.Lock()
-        self._queue: queue.SimpleQueue[Sequence[Request] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Sequence[WriteRequest] | None] = queue.SimpleQueue()
         self._gc_lock = threading.Lock()
         self.deleted_keys = 0
         """Index keys that GC removed so far."""
@@ -153,11 +153,11 @@ class Store:
 
     def _recover(self) -> None:
         head, beginning, span = self._index.head, self._log.beginning, self.settings.span
-        # an index that knows of no collection is older than the one that took the log's first files
+        # an index without gc_ts is older than the collection that removed the log's first files
         lost = head.at < beginning or beginning.file_id > 0 and not self._index.gc_ts
         shortened = False
         if lost or head.at > self._log.end:
-            _log.error("the index knows the log up to %s, but it is %s to %s; indexing it anew", head.at, beginning, self._log.end)
+            _log.error("the index ends at %s of the log, but the log is %s to %s: rebuilding the index", head.at, beginning, self._log.end)
             self._index.clear()
             shortened, head = head.at > self._log.end, self._index.head
         self._holes = {hole.begin: hole for hole in self._index.holes()}
@@ -179,14 +179,14 @@ class Store:
             self._guess_gc_ts()
 
     def _guess_gc_ts(self) -> None:
-        """The index that knew what was collected is lost: readers must be told nevertheless."""
+        """Estimate gc_ts: the index that stored it is lost, but readers must be told what was collected."""
         oldest = self._index.span(0, _ANY_TS, 1).delivered
         if oldest and oldest[0].ts - 1 > self._index.gc_ts:
-            _log.error("binlogs below %d are gone, the oldest that is kept: they are taken to be collected", oldest[0].ts)
+            _log.error("the index was lost: binlogs below %d, the oldest that is kept, are assumed to be collected", oldest[0].ts)
             self._index.note_gc(oldest[0].ts - 1, self._sorter.now())
 
     def _note_max_ts(self, start: Pointer, head: Head) -> None:
-        """The largest ts of files without footer, as far as the scan from ``start`` on will not meet it."""
+        """Note the largest ts of files without footer where the scan from ``start`` on will not find it."""
         for file_id in self._log.unfinished():
             if file_id == head.at.file_id and start.file_id == file_id:
                 self._log.note_ts(file_id, head.file_max_ts)
@@ -194,14 +194,14 @@ class Store:
                 for piece in self._log.scan(Pointer(file_id, 0), Pointer(file_id + 1, 0)):
                     self._log.note_ts(file_id, max((step.commit_ts or step.start_ts for step in _steps(piece)), default=0))
 
-    def _before(self, checkpoint: Checkpoint) -> Iterator[Piece]:
-        """The records that waited at a checkpoint, and others; one that cannot be read any more may have been a Prewrite that waits."""
+    def _before(self, checkpoint: SorterCheckpoint) -> Iterator[RecordRun]:
+        """The records from a checkpoint's ``low`` up to it. One that can no longer be read may have been a Prewrite that waits."""
         for piece in self._log.scan(checkpoint.low, checkpoint.at):
             for begin, end in piece.holes:
                 self._note_hole(Pointer(piece.file_id, begin), Pointer(piece.file_id, end), checkpoint.sorted_promise)
             yield piece
 
-    def _recovered(self, piece: Piece) -> None:
+    def _recovered(self, piece: RecordRun) -> None:
         steps = list(_steps(piece))
         for step in steps:
             self._log.note_ts(piece.file_id, max(step.start_ts, step.commit_ts))
@@ -213,35 +213,35 @@ class Store:
             steps = steps[ahead:]
         self._put_recovered(piece.file_id, steps)
 
-    def _put_recovered(self, file_id: int, steps: Sequence[Step]) -> None:
+    def _put_recovered(self, file_id: int, steps: Sequence[LogRecord]) -> None:
         if steps:
             self._put(steps, self._log.max_ts(file_id))
 
     def _note_hole(self, begin: Pointer, end: Pointer, after_ts: int) -> None:
         if begin in self._holes:
             return
-        _log.error("value log %s: what stood from there to %s is lost; Drainers behind commit_ts %d are told", begin, end, after_ts)
+        _log.error("value log: records from %s to %s, commit_ts above %d, are lost; Drainers that miss them are told", begin, end, after_ts)
         hole = Hole(begin, end, after_ts)
         self._index.note_hole(hole)
         self._holes = {**self._holes, begin: hole}
 
     # writing
 
-    def submit(self, requests: Sequence[Request]) -> None:
-        """Have records made durable; ``done`` of each request is called once they are, or cannot be."""
+    def submit(self, requests: Sequence[WriteRequest]) -> None:
+        """Queue requests; ``done`` of each is called once its records are durable, or have failed to become so."""
         self._queue.put(requests)
 
     def write(self, records: Sequence[Record]) -> None:
         """Make records durable and wait for it. ``OSError`` when nothing was written."""
         written = threading.Event()
-        request = Request(records, lambda requests: written.set())
+        request = WriteRequest(records, lambda requests: written.set())
         self.submit([request])
         written.wait()
         if request.error is not None:
             raise OSError(f"the binlog was not written: {request.error}") from request.error
 
     def _write_loop(self) -> None:
-        waiting: list[Request] = []
+        waiting: list[WriteRequest] = []
         while True:
             if not waiting:
                 got = self._queue.get()
@@ -259,7 +259,7 @@ class Store:
             with self._write_lock:
                 self._write_group(group)
 
-    def _write_group(self, group: list[Request]) -> None:
+    def _write_group(self, group: list[WriteRequest]) -> None:
         records = [record for request in group for record in request.records]
         begun, synced, rotations = time.perf_counter(), self._log.sync_seconds, self._log.rotations
         places: list[Pointer] = []
@@ -269,18 +269,20 @@ class Store:
         except OSError as error:
             _refuse(group, len(places), error)
         took = time.perf_counter() - begun
-        steps = [Step(r.kind, r.start_ts, r.commit_ts, at, HEADER.size + len(r.payload)) for r, at in zip(records, places, strict=False)]
+        steps = [
+            LogRecord(r.kind, r.start_ts, r.commit_ts, at, HEADER.size + len(r.payload)) for r, at in zip(records, places, strict=False)
+        ]
         if steps:
             self.written_max_ts = max(self.written_max_ts, max(step.commit_ts for step in steps))
             self._written_at = steps[-1].end
         for done, requests in itertools.groupby(group, key=attrgetter("done")):
             done(list(requests))
-        faults.point("store-answered")
+        failpoints.point("store-answered")
         self._push(steps)
         size = sum(request.size for request in group)
         self._observe(GroupWritten(group, size, took, self._log.sync_seconds - synced, self._log.rotations > rotations))
 
-    def _push(self, steps: list[Step]) -> None:
+    def _push(self, steps: list[LogRecord]) -> None:
         if not steps or self.chaser.on:
             return
         if not self._backlog.put(steps, self.settings.chaser.threshold):
@@ -288,7 +290,7 @@ class Store:
             self.chaser.turn_on(steps[0].at)
 
     def _pass_on(self, start: Pointer, deadline: float | None) -> tuple[Pointer, bool]:
-        """Push what the log holds from ``start`` on; how far it came, and whether to the end."""
+        """Push the log's records from ``start`` on to the index; the position reached, and whether that is the end."""
         end, reached = self._log.end, start
         try:
             for piece in self._log.scan(start, end):
@@ -321,21 +323,21 @@ class Store:
             if not self._put(steps, largest):
                 return
 
-    def _put(self, steps: Sequence[Step], file_max_ts: int) -> bool:
-        """Index steps in log order; tried until it works or the store closes, for the log holds them already. Whether it worked."""
+    def _put(self, steps: Sequence[LogRecord], file_max_ts: int) -> bool:
+        """Index steps in log order; retried until the store closes, because the log has them already. Whether it succeeded."""
         entries = [
-            Entry(s.start_ts if s.kind is Kind.PREWRITE else s.commit_ts, s.kind, s.at, s.length)
+            Entry(s.start_ts if s.kind is RecordKind.PREWRITE else s.commit_ts, s.kind, s.at, s.length)
             for s in steps
-            if s.kind is not Kind.ROLLBACK
+            if s.kind is not RecordKind.ROLLBACK
         ]
         with self._news:
             checkpoints = [due for due in map(self._sorter.push, steps) if due is not None]
             now = self._sorter.now()
         while True:
             try:
-                faults.point("index-before-write")
+                failpoints.point("index-before-write")
                 self._index.apply(entries, checkpoints, Head(now.at, file_max_ts))
-                faults.point("index-written")
+                failpoints.point("index-written")
                 break
             except OSError as error:
                 self.index_errors += 1
@@ -351,13 +353,13 @@ class Store:
     # reading
 
     @property
-    def state(self) -> Checkpoint:
-        """The end of what is visible and what may be promised there."""
+    def state(self) -> SorterCheckpoint:
+        """The end of what is visible and the promises there."""
         return self._state
 
     @property
     def beginning(self) -> Pointer:
-        """Where the oldest record that is still kept lies."""
+        """The position of the oldest record that is still kept."""
         return self._log.beginning
 
     @property
@@ -367,7 +369,7 @@ class Store:
 
     @property
     def damaged_bytes(self) -> int:
-        """Bytes of the log passed over because they are no records, over all scans so far."""
+        """Bytes of the log skipped because they are not records, over all scans so far."""
         return self._log.damaged_bytes
 
     @property
@@ -376,7 +378,7 @@ class Store:
         return self._gc_ts
 
     def damages(self) -> list[Damage]:
-        """The damaged places that were met while the log was indexed, in log order."""
+        """The damaged places that were found while the log was indexed, in log order."""
         beginning = self._log.beginning
         return [self._damage(hole) for hole in sorted(self._holes.values()) if hole.end >= beginning]
 
@@ -392,10 +394,10 @@ class Store:
         return Damage(hole.begin.file_id, hole.begin.offset, hole.end.offset, hole.after_ts, upto)
 
     def _commits_above(self, hole: Hole) -> int:
-        """What is lost in ``hole`` has a smaller commit_ts than this; 0: nobody can say yet.
+        """The largest commit_ts that may be lost in ``hole``; 0: not known yet.
 
-        That is the commit_ts of a transaction whose Prewrite lies behind (TiDB asks for it after the Prewrite was acknowledged), or the second
-        fake binlog behind: its ts was fetched when the first one had been written.
+        It is one less than the commit_ts of a transaction whose Prewrite is behind the hole (TiDB requests a commit_ts after the Prewrite
+        was acknowledged), or than the ts of the second fake binlog behind it, which was fetched after the first one had been written.
         """
         last, fakes = hole.after_ts, 0
         while True:
@@ -403,8 +405,8 @@ class Store:
             for entry in delivered:
                 if entry.at < hole.end:
                     continue
-                fakes += entry.kind is Kind.FAKE
-                if fakes == 2 or entry.kind is Kind.COMMIT and self._began_behind(entry, hole.end):
+                fakes += entry.kind is RecordKind.FAKE
+                if fakes == 2 or entry.kind is RecordKind.COMMIT and self._began_behind(entry, hole.end):
                     return entry.ts - 1
             if len(delivered) < _INDEX_BATCH:
                 return 0
@@ -417,15 +419,15 @@ class Store:
             return False
         return prewrite is not None and prewrite.at >= position
 
-    def wait_past(self, seen: Checkpoint, timeout: float) -> Checkpoint:
-        """The state as soon as it has grown past ``seen``, ``wake`` was called or ``timeout`` seconds have gone."""
+    def wait_past(self, seen: SorterCheckpoint, timeout: float) -> SorterCheckpoint:
+        """The state as soon as it has grown past ``seen``, ``wake`` was called or ``timeout`` seconds have passed."""
         with self._news:
             if self._state.at == seen.at:
                 self._news.wait(timeout)
             return self._state
 
-    def catch_up(self, timeout: float = 30.0) -> Checkpoint:
-        """The state once everything that was answered before is visible."""
+    def catch_up(self, timeout: float = 30.0) -> SorterCheckpoint:
+        """The state once everything that was answered before the call is visible."""
         written = self._written_at
         with self._news:
             if not self._news.wait_for(lambda: self._state.at >= written, timeout):
@@ -433,11 +435,11 @@ class Store:
             return self._state
 
     def wake(self) -> None:
-        """Let every waiting reader look around (its call was cancelled, or the Pump stops)."""
+        """Wake every waiting reader, to check whether its call was cancelled or the Pump stops."""
         with self._news:
             self._news.notify_all()
 
-    def span(self, after: int, upto: int, limit: int) -> Span:
+    def span(self, after: int, upto: int, limit: int) -> IndexRange:
         """At most ``limit`` Commits and fakes with ``after < ts <= upto``, ascending, and the Prewrites between them."""
         return self._index.span(after, upto, limit)
 
@@ -448,16 +450,16 @@ class Store:
     def prewrite(self, start_ts: int) -> Entry | None:
         """The Prewrite of a transaction."""
         entry = self._index.get(start_ts)
-        return entry if entry is not None and entry.kind is Kind.PREWRITE else None
+        return entry if entry is not None and entry.kind is RecordKind.PREWRITE else None
 
     def payload(self, entry: Entry) -> bytes:
         """The payload of a record."""
         return self._log.read(entry.at, entry.length)
 
-    def scan(self, start: Pointer, upto: Pointer, admit: Admit = lambda size: True) -> Iterator[Piece]:
+    def scan(self, start: Pointer, upto: Pointer, admit: Admit = lambda size: True) -> Iterator[RecordRun]:
         """The records in ``[start, upto)``, in log order; from ``BEGINNING``: from the oldest that is kept.
 
-        ``admit`` is asked before a large record is read; where it says no, the scan ends.
+        ``admit`` is called with the bytes of a large record before it is read; where it returns False, the scan ends.
 
         Raises:
             BinlogPurged: ``start`` has been collected.
@@ -467,22 +469,22 @@ class Store:
             raise BinlogPurged(f"position {start} has been collected; the oldest one kept is {beginning}")
         return pieces
 
-    def base(self, ts: int) -> Checkpoint:
-        """The checkpoint from whose ``low`` on a reader sees every transaction with commit_ts > ``ts``, or where it may be lost."""
+    def base(self, ts: int) -> SorterCheckpoint:
+        """The checkpoint from whose ``low`` on a reader finds every transaction with commit_ts > ``ts``, or where it is lost."""
         found, beginning = self._index.base(max(0, ts)), self._log.beginning
         for damage in self.damages():
             if damage.concerns(ts, ()):
                 found = found._replace(low=min(found.low, Pointer(damage.file_id, damage.begin)))
         return found if found.low >= beginning else found._replace(low=beginning)
 
-    def checkpoint(self, upto: Pointer) -> Checkpoint:
-        """The newest checkpoint at or before ``upto``, or the state when the log ended nearer to it, a while ago."""
+    def checkpoint(self, upto: Pointer) -> SorterCheckpoint:
+        """The newest checkpoint at or before ``upto``; a recent state instead if it is newer."""
         with self._news:
             near = [state for state in self._recent if state.at <= upto]
         return max([self._index.newest_checkpoint(upto), *near], key=attrgetter("at"))
 
-    def steps_past(self, after: Pointer, limit: int) -> list[Checkpoint]:
-        """At most ``limit`` checkpoints past ``after``, ascending; the last one is the end when it is near."""
+    def steps_past(self, after: Pointer, limit: int) -> list[SorterCheckpoint]:
+        """At most ``limit`` checkpoints past ``after``, ascending; the end of the log is the last one if they reach it."""
         state = self._state
         found = [c for c in self._index.checkpoints(after, limit) if c.at <= state.at]
         if len(found) < limit and after < state.at and (not found or found[-1].at < state.at):
@@ -498,16 +500,16 @@ class Store:
     # collecting
 
     def collect(self, gc_ts: int, slack: int) -> bool:
-        """Remove what lies up to ``gc_ts`` - ``slack``; False when there is nothing to do, or another collection is at work.
+        """Remove binlogs up to ``gc_ts`` - ``slack``; False when there is nothing to do, or another collection is running.
 
-        ``gc_ts`` is remembered at once: readers from before it are told. What a waiting Prewrite holds is kept.
+        ``gc_ts`` is stored first, so that readers behind it are told. The files from the first waiting Prewrite on are kept.
         """
         if gc_ts <= self._gc_ts or self._state.sorted_promise <= gc_ts or not self._gc_lock.acquire(blocking=False):
             return False
         try:
             self._index.note_gc(gc_ts, self._state)
             self._gc_ts = gc_ts
-            faults.point("gc-noted")
+            failpoints.point("gc-noted")
             self._remove(gc_ts - slack)
         finally:
             self._gc_lock.release()
@@ -519,18 +521,18 @@ class Store:
         self._holes = {begin: hole for begin, hole in self._holes.items() if hole.end >= beginning}
         for count in self._index.drop_oldest(upto, beginning, _GC_BATCH):
             self.deleted_keys += count
-            faults.point("gc-keys")
+            failpoints.point("gc-keys")
             if self._closing.is_set():
                 return
         self._index.drop_checkpoints(beginning)
         if gone:
-            _log.info("gc: value-log files %s and the keys up to %d are gone", gone, upto)
+            _log.info("gc: removed value-log files %s and the keys up to %d", gone, upto)
         self.gc_done_ts = upto
 
     # closing
 
     def close(self) -> None:
-        """Write what was submitted, index what the index takes, finish the log. Nothing may be submitted any more."""
+        """Write what was submitted, index what the index accepts, finish the log. Nothing may be submitted afterwards."""
         if self._closing.is_set():
             return
         self._queue.put(None)
@@ -539,15 +541,15 @@ class Store:
         self._backlog.close()
         self.chaser.stop()
         self._indexer.join()
-        # the last collection ends, and there is none any more
+        # wait for a running collection, and allow no further one
         self._gc_lock.acquire()
         self._log.close()
         self._index.close()
         self._fs.unlock(self._lock_fd)
 
 
-def _group_of(requests: Sequence[Request]) -> int:
-    """How many of the requests, from the first on, go to the disk together."""
+def _group_of(requests: Sequence[WriteRequest]) -> int:
+    """How many of the requests, from the first on, are written together."""
     size = requests[0].size
     limit = size + _SMALL_BYTES if size <= _SMALL_BYTES else _GROUP_BYTES
     count = 1
@@ -557,16 +559,16 @@ def _group_of(requests: Sequence[Request]) -> int:
     return count
 
 
-def _refuse(group: Sequence[Request], durable: int, error: OSError) -> None:
-    """Tell the requests whose records are not all among the ``durable`` first ones of their group."""
+def _refuse(group: Sequence[WriteRequest], durable: int, error: OSError) -> None:
+    """Set the error of the requests whose records are not all among the first ``durable`` ones of their group."""
     for request in group:
         durable -= len(request.records)
         if durable < 0:
             request.error = error
 
 
-def _steps(piece: Piece) -> Iterable[Step]:
+def _steps(piece: RecordRun) -> Iterable[LogRecord]:
     for offset, payload in zip(piece.offsets, piece.payloads, strict=True):
         record = read(payload)
         if record.start_ts or record.commit_ts:
-            yield Step(record.kind, record.start_ts, record.commit_ts, Pointer(piece.file_id, offset), HEADER.size + len(payload))
+            yield LogRecord(record.kind, record.start_ts, record.commit_ts, Pointer(piece.file_id, offset), HEADER.size + len(payload))

@@ -1,12 +1,12 @@
 """The value log: files of records, appended in batches, rotated, scanned, read at a pointer.
 
-Promises: ``append`` returns only when its records are on the disk (with ``sync``); a batch that fails leaves no trace, or, when even the cut
-back fails, stops the log for good rather than acknowledge what may be lost. What could not even be opened is refused, and the next ``append``
-tries again. Reading stays inside what is durable.
-One appender; readers of any number: a file that is dropped stays readable for those who read it. A torn tail of the newest file is cut off
-at ``recover``; what was acknowledged is never cut, and damage is counted and told with the records around it (``Piece.holes``).
+Promises: ``append`` returns only when its records are on the disk (with ``sync``). A batch that fails is truncated away; if that fails too,
+or a sync fails, the log stops for good rather than acknowledge what may be lost. If a file cannot be opened, the batch is refused and the
+next ``append`` tries again. Only durable records are read.
+One appender, any number of readers: a file that is dropped stays readable for the scans that read it. ``recover`` truncates a torn tail of
+the newest file, never acknowledged records; damage is counted and reported with the records around it (``RecordRun.holes``).
 
-Points of ``conf.faults``: vlog-before-write, vlog-written, vlog-synced, vlog-finished, vlog-created, vlog-before-drop, vlog-dropped.
+Points of ``conf.failpoints``: vlog-before-write, vlog-written, vlog-synced, vlog-finished, vlog-created, vlog-before-drop, vlog-dropped.
 """
 
 import contextlib
@@ -32,11 +32,11 @@ from binlog_source.pump.storage.format import (
 )
 from binlog_source.pump.storage.pointer import BEGINNING, Pointer
 from binlog_source.pump.storage.record import Record
-from conf import faults
+from conf import failpoints
 from schemas.errors import BinlogPurged, Corruption
 
 FINISH_FROM = 50 * 1024
-"""A clean close finishes the active file with a footer only from this size on (pump.md 4.1)."""
+"""Minimum bytes of the active file for a clean close to finish it with a footer (pump.md 4.1)."""
 _PIECE = 1 << 20
 Admit = Callable[[int], bool]
 _log = logging.getLogger(__name__)
@@ -46,14 +46,14 @@ def _at_once(size: int) -> bool:
     return True
 
 
-class Piece(NamedTuple):
+class RecordRun(NamedTuple):
     """Some records of one file, in order, and the damaged places between them."""
 
     file_id: int
     offsets: list[int]
     payloads: list[bytes]
     holes: Sequence[tuple[int, int]] = ()
-    """Where bytes that are no records begin and end: places that records may have stood at."""
+    """Begin and end of the bytes that are not records: places where records may have been."""
 
     def end_of(self, position: int) -> int:
         """Offset just after the record at ``position``."""
@@ -61,7 +61,7 @@ class Piece(NamedTuple):
 
 
 class _File:
-    """One value-log file: how to read it, and how far its records reach."""
+    """One value-log file: its reader, and how far its records reach."""
 
     __slots__ = ("finished", "length", "max_ts", "reader")
 
@@ -91,15 +91,15 @@ class ValueLog:
         self._files = {i: _File(files.open_read(directory / file_name(i))) for i in ids}
         self._active = ids[-1] if ids else -1
         self.damaged_bytes = 0
-        """Bytes passed over because they are no records, over all scans so far."""
+        """Bytes skipped because they are not records, over all scans so far."""
         self.sync_seconds = 0.0
-        """Spent in fdatasync so far."""
+        """Seconds spent in fdatasync so far."""
         self.rotations = 0
         """Files finished because they were full."""
 
     @property
     def file_ids(self) -> tuple[int, ...]:
-        """The files there are, ascending."""
+        """The ids of the files, ascending."""
         with self._lock:
             return tuple(sorted(self._files))
 
@@ -111,7 +111,7 @@ class ValueLog:
 
     @property
     def beginning(self) -> Pointer:
-        """Where the oldest record that is still kept lies."""
+        """The position of the oldest record that is still kept."""
         with self._lock:
             return Pointer(min(self._files), 0) if self._files else BEGINNING
 
@@ -121,10 +121,10 @@ class ValueLog:
         with self._lock:
             return sum(f.length for f in self._files.values())
 
-    def recover(self, start: Pointer, indexed: Pointer = BEGINNING) -> Iterator[Piece]:
-        """The records from ``start`` on, in order; then the torn tail is cut off and the log is ready for ``append``.
+    def recover(self, start: Pointer, indexed: Pointer = BEGINNING) -> Iterator[RecordRun]:
+        """The records from ``start`` on, in order; then the torn tail is truncated and the log is ready for ``append``.
 
-        ``indexed``: what lies before it was durable once, so that it is damaged and not torn.
+        ``indexed``: what precedes it was durable once, so that an unreadable record there is damaged, not torn.
         """
         good = start.offset if start.file_id == self._active else 0
         for piece in self.scan(start, None):
@@ -140,13 +140,13 @@ class ValueLog:
         active = self._files[self._active]
         self._appender = self._fs.open_append(self._directory / file_name(self._active))
         if good < active.length:
-            _log.warning("value log %s: torn tail of %d bytes cut off at offset %d", file_name(self._active), active.length - good, good)
+            _log.warning("value log %s: torn tail of %d bytes truncated at offset %d", file_name(self._active), active.length - good, good)
             self._appender.truncate(good)
             self._appender.sync()
             active.length = good
 
-    def _without_torn(self, piece: Piece, indexed: Pointer) -> Piece:
-        """The newest file's ``piece`` without an append that was never finished: that leaves a part of a record, which nobody was answered for."""
+    def _without_torn(self, piece: RecordRun, indexed: Pointer) -> RecordRun:
+        """The newest file's ``piece`` without the hole of an unfinished append: part of a record that was never acknowledged."""
         active = self._files[self._active]
         if active.finished or not piece.holes or piece.holes[-1][1] != active.length:
             return piece
@@ -157,19 +157,19 @@ class ValueLog:
         return piece._replace(holes=[*piece.holes[:-1], *([(begin, kept)] if kept - begin >= HEADER.size else [])])
 
     def max_ts(self, file_id: int) -> int:
-        """The largest ts of a file: of a finished one for good, of another as far as it was written or noted."""
+        """The largest ts of a file; of an unfinished one, of what was appended or noted so far."""
         return self._files[file_id].max_ts
 
     def unfinished(self) -> tuple[int, ...]:
-        """The files without a footer, ascending; but for the active one they are the trace of another's accident."""
+        """The ids of the files without a footer, ascending; those besides the active one lost it, or another program left them so."""
         return tuple(i for i in self.file_ids if not self._files[i].finished)
 
     def note_ts(self, file_id: int, ts: int) -> None:
-        """Recovery found ``ts`` in a file (a footer carries the largest)."""
+        """Note that recovery found ``ts`` in a file; its footer will hold the largest."""
         self._files[file_id].max_ts = max(self._files[file_id].max_ts, ts)
 
     def append(self, records: Sequence[Record]) -> list[Pointer]:
-        """Make the first records durable, as many as the active file takes (one may cross its limit); where each begins."""
+        """Make the first records durable, as many as the active file takes (the last may exceed its limit); the position of each."""
         if self._failure is not None:
             raise OSError(f"the value log stopped after an earlier failure ({self._failure}); restart the Pump")
         if not self._ready:
@@ -193,7 +193,7 @@ class ValueLog:
         try:
             self._make_room()
         except OSError as error:
-            _log.warning("value log %s: %s; the next file is begun with the next record", file_name(self._active), error)
+            _log.warning("value log %s: %s; the next append begins the next file", file_name(self._active), error)
         return places
 
     def _make_room(self) -> None:
@@ -210,25 +210,25 @@ class ValueLog:
         appender = self._appender
         if appender is None:
             raise OSError("the value log has no file to write to")
-        faults.point("vlog-before-write")
+        failpoints.point("vlog-before-write")
         try:
             appender.append(data)
         except OSError:
-            # what was written of it must not stand before the next record
+            # a partial write must not precede the next record
             try:
                 appender.truncate(length_before)
             except OSError as error:
                 self._failure = error
             raise
-        faults.point("vlog-written")
+        failpoints.point("vlog-written")
         if self._sync:
             begun = time.perf_counter()
             self._force(appender.sync)
             self.sync_seconds += time.perf_counter() - begun
-        faults.point("vlog-synced")
+        failpoints.point("vlog-synced")
 
     def _force(self, sync: Callable[[], None]) -> None:
-        """After a failed sync nobody knows what the disk holds: no record may be acknowledged any more."""
+        """Sync; after a failure it is unknown what the disk holds, so that no further record may be acknowledged."""
         try:
             sync()
         except OSError as error:
@@ -239,17 +239,17 @@ class ValueLog:
         active = self._files[self._active]
         self._write(encode_footer(active.max_ts), active.length)
         active.finished = True
-        faults.point("vlog-finished")
+        failpoints.point("vlog-finished")
 
     def _open_next(self) -> None:
         self._close_appender()
         path = self._directory / file_name(self._active + 1)
-        # everything is opened before anything is asked of the disk: for want of descriptors this is tried again, after a failed sync it is not
+        # open everything before the sync: a lack of descriptors can be retried, a failed sync cannot
         with contextlib.closing(self._fs.open_dir(self._directory)) as directory, contextlib.ExitStack() as undo:
             appender = self._fs.open_append(path)
             undo.callback(appender.close)
             opened = _File(self._fs.open_read(path))
-            faults.point("vlog-created")
+            failpoints.point("vlog-created")
             self._force(directory.sync)
             undo.pop_all()
         self._appender = appender
@@ -276,11 +276,11 @@ class ValueLog:
             raise BinlogPurged(f"value log {at}: the file has been collected")
         return decode_record(file.reader.read(at.offset, length), at)
 
-    def scan(self, start: Pointer, upto: Pointer | None, piece_size: int = _PIECE, admit: Admit = _at_once) -> Iterator[Piece]:
-        """Records from ``start`` on in pieces of about ``piece_size``, up to ``upto`` or the end of the files there are now.
+    def scan(self, start: Pointer, upto: Pointer | None, piece_size: int = _PIECE, admit: Admit = _at_once) -> Iterator[RecordRun]:
+        """Records from ``start`` on in pieces of about ``piece_size``, up to ``upto`` or the current end of the log.
 
-        ``admit`` is asked before more than that is read, for a record that is longer; where it says no, the scan ends.
-        The files are taken at the call, so that one which is dropped later is read to its end nevertheless.
+        ``admit`` is called with the bytes of each larger read, for a record that is longer; where it returns False, the scan ends.
+        The files are determined at the call: one that is dropped later is still read to its end.
         """
         with self._lock:
             ids = sorted(i for i in self._files if i >= start.file_id and (upto is None or i <= upto.file_id))
@@ -289,15 +289,17 @@ class ValueLog:
 
     def _scan_files(
         self, files: Mapping[int, _File], start: Pointer, upto: Pointer | None, piece_size: int, admit: Admit
-    ) -> Iterator[Piece]:
+    ) -> Iterator[RecordRun]:
         for file_id, file in files.items():
             begin = start.offset if file_id == start.file_id else 0
             end = upto.offset if upto is not None and file_id == upto.file_id else file.length
             if not (yield from self._scan_file(file_id, file.reader, begin, end, piece_size, admit)):
                 return
 
-    def _scan_file(self, file_id: int, reader: ReadFile, at: int, end: int, piece_size: int, admit: Admit) -> Generator[Piece, None, bool]:
-        """Returns whether ``admit`` let it come to the end."""
+    def _scan_file(
+        self, file_id: int, reader: ReadFile, at: int, end: int, piece_size: int, admit: Admit
+    ) -> Generator[RecordRun, None, bool]:
+        """Returns whether the end was reached; False: ``admit`` returned False."""
         wanted = piece_size
         carried: list[tuple[int, int]] = []
         while at < end:
@@ -306,13 +308,13 @@ class ValueLog:
             split = split_records(reader.read(at, min(wanted, end - at)), end - at)
             if split.skipped:
                 self.damaged_bytes += split.skipped
-                _log.warning("value log %s: %d damaged bytes passed over from offset %d on", file_name(file_id), split.skipped, at)
+                _log.warning("value log %s: %d damaged bytes skipped from offset %d on", file_name(file_id), split.skipped, at)
             holes = _joined(carried, [(at + begin, at + over) for begin, over in split.holes])
-            # a hole that reaches the end of the piece may go on in the next
+            # a hole that reaches the end of the piece may continue in the next
             carried = [holes.pop()] if holes and holes[-1][1] == at + split.consumed < end else []
             holes = [hole for hole in holes if hole[1] - hole[0] >= HEADER.size]
             if split.offsets or holes:
-                yield Piece(file_id, [at + offset for offset in split.offsets], split.payloads, holes)
+                yield RecordRun(file_id, [at + offset for offset in split.offsets], split.payloads, holes)
             if not split.consumed and split.missing <= wanted:
                 raise Corruption(f"value log {Pointer(file_id, at)}: the file is shorter than it was ({end} bytes expected)")
             at += split.consumed
@@ -320,25 +322,25 @@ class ValueLog:
         return True
 
     def drop(self, upto_ts: int, before: int) -> list[int]:
-        """Remove the oldest finished files, below file id ``before``, whose largest ts is at most ``upto_ts``; which."""
+        """Remove the oldest finished files, below file id ``before``, whose largest ts is at most ``upto_ts``; their ids."""
         gone: list[int] = []
         with contextlib.closing(self._fs.open_dir(self._directory)) as directory:
             for file_id in self.file_ids:
                 file = self._files[file_id]
                 if file_id >= before or file_id == self._active or not file.finished or file.max_ts > upto_ts:
                     break
-                faults.point("vlog-before-drop")
+                failpoints.point("vlog-before-drop")
                 self._fs.remove(self._directory / file_name(file_id))
                 with self._lock:
                     del self._files[file_id]
-                # one by one: after a power failure a file must not be back whose successor is gone
+                # one by one: after a power failure no file may reappear whose successor is gone
                 directory.sync()
                 gone.append(file_id)
-                faults.point("vlog-dropped")
+                failpoints.point("vlog-dropped")
         return gone
 
     def close(self) -> None:
-        """Finish the active file if it is big enough, and let go of all files. What the disk refuses now is mended at the next open."""
+        """Finish the active file if it is large enough, and close all files. A failure is repaired at the next open."""
         self._ready = False
         try:
             if self._appender is not None and self._failure is None and self._files[self._active].length >= FINISH_FROM:
@@ -351,7 +353,7 @@ class ValueLog:
 
 
 def _joined(before: list[tuple[int, int]], holes: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """``before`` (at most one) and ``holes``, those that touch as one."""
+    """``before`` (at most one) and ``holes``, merged where they touch."""
     if before and holes and before[0][1] == holes[0][0]:
         return [(before[0][0], holes[0][1]), *holes[1:]]
     return [*before, *holes]

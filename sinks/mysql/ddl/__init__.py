@@ -1,1 +1,1 @@
-"""A DDL on the target: TiDB's text made acceptable, or derived, executed exactly once."""
+"""DDL on the target: TiDB's text adapted to it, or a derived statement, executed exactly once."""

@@ -1,10 +1,10 @@
-"""The specs of one ALTER TABLE, each kept, edited or left out.
+"""Edits the specs of one ALTER TABLE: each is kept, changed or left out.
 
-Promises: pure. A statement all of whose specs are left out becomes the empty text. Specs name columns by the table info after the job
-and indexes by the one before it.
+Promises: pure. If all specs are left out, the result is the empty text. Columns are looked up in the table info after the job,
+indexes in the one before it.
 """
 
-from schemas.ddl_tokens import Kind, Token, text_of
+from schemas.ddl_tokens import Token, TokenKind, text_of
 from schemas.history import TableAt
 from schemas.tableinfo import TableInfo
 from sinks.mysql.ddl.clauses import (
@@ -31,7 +31,7 @@ _SILENT = frozenset(
     "TTL TTL_ENABLE TTL_JOB_INTERVAL STATS_OPTIONS STATS_BUCKETS STATS_TOPN STATS_SAMPLE_RATE STATS_COL_CHOICE STATS_COL_LIST "
     "ENGINE ROW_FORMAT KEY_BLOCK_SIZE FORCE COMPACT ENABLE DISABLE COMPRESSION ENCRYPTION SECONDARY_LOAD SECONDARY_UNLOAD".split()
 )
-"""Specs that say how TiDB stores, places or counts, or how its server should go about the change."""
+"""Specs on TiDB's storage, placement, id allocation and statistics, or on how its server executes the change."""
 
 _NAMED = {
     "CACHE": "CACHE left out",
@@ -42,7 +42,7 @@ _NAMED = {
 
 
 def edit_alter(tokens: Tokens, old: TableAt | None, info: TableInfo | None, dialect: Dialect, losses: Losses) -> str:
-    """The whole statement for the target."""
+    """The statement for the target; empty if no spec is left."""
     start, end = table_name(tokens)
     absent = _absent_indexes(old.info) if old and dialect.flavour is Flavour.MARIADB else frozenset()
     specs = []
@@ -54,7 +54,7 @@ def edit_alter(tokens: Tokens, old: TableAt | None, info: TableInfo | None, dial
 
 
 def _absent_indexes(info: TableInfo) -> frozenset[str]:
-    """Indexes over expressions: TiDB keeps them on hidden columns, and the target was made without them."""
+    """Names of expression indexes: TiDB stores them on hidden columns, and the target's table was created without them."""
     return frozenset(i.name.lower() for i in info.indexes if any(c.hidden for c in info.index_columns(i)))
 
 
@@ -85,7 +85,7 @@ def _charset_spec(convert: bool, info: TableInfo | None, dialect: Dialect) -> st
 
 
 def _definition_spec(spec: Tokens, info: TableInfo | None, dialect: Dialect, losses: Losses) -> str:
-    """ADD, MODIFY and CHANGE: the words up to the definition stay, the definition is edited."""
+    """ADD, MODIFY and CHANGE: the text before the definition is kept, the definition is edited."""
     at = definition_at(spec)
     if not at:
         return _add_other(spec, next_solid(spec, 1), dialect, losses)
@@ -117,17 +117,17 @@ def _names_absent_index(spec: Tokens, absent: frozenset[str]) -> bool:
     solid = [t for t in spec if not t.blank]
     if len(solid) < 3 or solid[0].word not in ("DROP", "RENAME", "ALTER") or solid[1].word not in ("INDEX", "KEY"):
         return False
-    named = next((t for t in solid[2:] if not (t.kind is Kind.WORD and t.word in ("IF", "EXISTS"))), None)
+    named = next((t for t in solid[2:] if not (t.kind is TokenKind.WORD and t.word in ("IF", "EXISTS"))), None)
     return named is not None and named.name.lower() in absent
 
 
 def _is_check(spoken: list[str]) -> bool:
-    """Dropping or switching a CHECK constraint: the target was made without."""
+    """Whether the spec drops or alters a CHECK constraint, which the target's table does not have."""
     return spoken[0] in ("DROP", "ALTER") and spoken[1] in ("CHECK", "CONSTRAINT")
 
 
 def _without_validation(spec: Tokens) -> str:
-    """Rows of an exchange have been checked upstream, and MariaDB does not know the words."""
+    """EXCHANGE PARTITION without its VALIDATION clause: the upstream has validated the rows, and MariaDB does not support the clause."""
     end = next((i for i, t in enumerate(spec) if t.word in ("WITH", "WITHOUT") and _says_validation(spec, i)), len(spec))
     return text_of(strip(spec[:end]))
 

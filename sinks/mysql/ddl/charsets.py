@@ -1,7 +1,7 @@
-"""Which charset and collation of the target stands for TiDB's; the table is explained in docs/charset-mapping.md.
+"""Maps TiDB's charsets and collations to the target's; the table is explained in docs/charset-mapping.md.
 
-Promises: pure. TiDB keeps every non-binary string as UTF-8 and writes no clause where it means its own default, so the target gets an
-explicit one, chosen so that (1) no value TiDB holds is lost and (2) no two keys that TiDB tells apart are one key on the target.
+Promises: pure. TiDB stores every non-binary string as UTF-8 and omits the clause for its own default, so the target gets an explicit
+one, chosen so that (1) no value that TiDB can hold is lost and (2) no two keys that differ in TiDB are equal on the target.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Charset:
 UPSTREAM_DEFAULT = Charset("utf8mb4", "utf8mb4_bin")
 
 _AS_UTF8MB4 = frozenset({"latin1"})
-"""TiDB's latin1 holds any UTF-8 unchecked and compares it by bytes: the target's own latin1 would turn it into question marks."""
+"""TiDB's latin1 holds any UTF-8 unchecked and compares it by bytes: in the target's latin1 it would become question marks."""
 
 _SPELLED = {"utf8": "utf8mb3"}
 
@@ -38,10 +38,10 @@ _MYSQL_NOPAD = {"utf8mb4_bin": "utf8mb4_0900_bin"}
 
 
 def target_charset(charset: str, collate: str, flavour: Flavour, default: Charset = UPSTREAM_DEFAULT, *, nopad: bool = True) -> Charset:
-    """What to write on the target for an upstream charset and collation; ``default`` where the upstream names none.
+    """The target's charset and collation for those of the upstream; ``default`` if the upstream names none.
 
-    TiDB's ``*_bin`` pads or not, depending on how the cluster was first set up, which no binlog tells. Not padding (``nopad``) is the safe
-    side: it keeps 'a' and 'a ' apart, and where the upstream pads it never has both.
+    Whether TiDB's ``*_bin`` pads depends on how the cluster was first set up, which binlogs do not show. A NO PAD collation (``nopad``) is
+    safe: it distinguishes 'a' and 'a ', and an upstream that pads never has both as keys.
     """
     charset, collate = charset.lower(), collate.lower()
     if not charset:

@@ -1,13 +1,13 @@
-"""Pieces of DDL text: column definitions, index definitions and table options, edited until a MySQL or MariaDB target takes them.
+"""Parts of DDL text: column definitions, index definitions and table options, edited so that a MySQL or MariaDB target accepts them.
 
 Promises: pure; works on tokens (``schemas.ddl_tokens``), so quoted names and strings are never mistaken for keywords. What is left out
-because the target cannot hold it is reported through ``Losses``. TiDB's feature comments are gone before these functions run.
+because the target cannot hold it is reported in ``Losses``. Requires that TiDB's feature comments were removed before.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from schemas.ddl_tokens import Kind, Token, quote_name, text_of, tokenize
+from schemas.ddl_tokens import Token, TokenKind, quote_name, text_of, tokenize
 from schemas.tableinfo import ColumnInfo, TableInfo
 from sinks.mysql.ddl.charsets import UPSTREAM_DEFAULT, Charset, target_charset
 from sinks.mysql.dialect import Flavour, is_text
@@ -22,23 +22,23 @@ _INDEX_WORDS = frozenset({"CONSTRAINT", "PRIMARY", "UNIQUE", "INDEX", "KEY", "FU
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The target as far as DDL text depends on it, and the upstream's defaults."""
+    """The properties of the target that DDL text depends on, and the upstream's default charset."""
 
     flavour: Flavour
     default: Charset = field(default_factory=lambda: UPSTREAM_DEFAULT)
     nopad: bool = True
-    """The server has binary collations that do not pad."""
+    """The server has binary NO PAD collations."""
 
     def charset(self, charset: str, collate: str) -> Charset:
-        """The target's charset for one of the upstream's."""
+        """The target's charset for one of the upstream."""
         return target_charset(charset, collate, self.flavour, self.default, nopad=self.nopad)
 
 
 class Losses:
-    """Collects what one statement had to leave out, each text once."""
+    """Collects what had to be left out of one statement, each text once."""
 
     def __init__(self, subject: str) -> None:
-        """``subject``: ``schema.table`` that every text begins with."""
+        """``subject``: the ``schema.table`` with which every text begins."""
         self._subject = subject
         self.texts: list[str] = []
 
@@ -50,7 +50,7 @@ class Losses:
 
 
 def words(tokens: Iterable[Token]) -> list[str]:
-    """The keywords and signs among the tokens that mean something; names and strings count as an empty word."""
+    """The keywords and signs of the non-blank tokens; an empty word for each name and string."""
     return [t.word for t in tokens if not t.blank]
 
 
@@ -66,26 +66,26 @@ def split_commas(tokens: Sequence[Token]) -> list[Tokens]:
 
 
 def with_depth(tokens: Iterable[Token]) -> Iterator[tuple[int, Token]]:
-    """Each token with the number of parentheses open around it; a parenthesis counts as inside itself."""
+    """Each token with its parenthesis depth; a parenthesis itself has the depth of its content."""
     depth = 0
     for token in tokens:
-        if token.kind is Kind.SIGN and token.text == "(":
+        if token.kind is TokenKind.SIGN and token.text == "(":
             depth += 1
         yield depth, token
-        if token.kind is Kind.SIGN and token.text == ")":
+        if token.kind is TokenKind.SIGN and token.text == ")":
             depth -= 1
 
 
 def closing(tokens: Sequence[Token], opening: int) -> int:
-    """Index of the parenthesis that closes the one at ``opening``; the end when none does."""
+    """Index of the parenthesis that closes the one at ``opening``; the length if there is none."""
     for i, (depth, token) in enumerate(with_depth(tokens[opening:])):
-        if depth == 1 and token.text == ")" and token.kind is Kind.SIGN:
+        if depth == 1 and token.text == ")" and token.kind is TokenKind.SIGN:
             return opening + i
     return len(tokens)
 
 
 def strip(tokens: Sequence[Token]) -> Tokens:
-    """Without blanks at both ends."""
+    """The tokens without blanks at both ends."""
     left, right = 0, len(tokens)
     while left < right and tokens[left].blank:
         left += 1
@@ -95,16 +95,16 @@ def strip(tokens: Sequence[Token]) -> Tokens:
 
 
 def next_solid(tokens: Sequence[Token], at: int) -> int:
-    """Index of the first token from ``at`` on that is no blank; the length when there is none."""
+    """Index of the first non-blank token from ``at`` on; the length if there is none."""
     while at < len(tokens) and tokens[at].blank:
         at += 1
     return at
 
 
 def without_if_not_exists(tokens: Sequence[Token]) -> Tokens:
-    """CREATE TABLE, CREATE INDEX and ALTER TABLE without the words: the upstream made what they name, or there would be no job.
+    """CREATE TABLE, CREATE INDEX and ALTER TABLE without IF NOT EXISTS: the object did not exist upstream, or there would be no job.
 
-    What stands there on the target must be looked at and not passed over.
+    So the target reports an existing object, which must then be compared.
     """
     solid = [i for i, t in enumerate(tokens) if not t.blank]
     spoken = [tokens[i].word for i in solid]
@@ -118,14 +118,14 @@ def without_if_not_exists(tokens: Sequence[Token]) -> Tokens:
 
 
 def is_index(element: Sequence[Token]) -> bool:
-    """An element of a column list that defines a key or a constraint and not a column."""
+    """Whether an element of a column list defines a key or a constraint, not a column."""
     return bool(words(element)) and words(element)[0] in _INDEX_WORDS
 
 
 def edit_column(element: Tokens, info: TableInfo | None, dialect: Dialect, losses: Losses, *, explicit: bool) -> Tokens:
-    """One column definition, beginning with the column's name.
+    """Edit one column definition, which begins with the column's name.
 
-    ``explicit``: write the charset even where it is the table's, because the target's table may differ.
+    ``explicit``: write the charset even if it is the table's, because the target's table may have another one.
     """
     tokens = strip(element)
     if not tokens:
@@ -140,7 +140,7 @@ def edit_column(element: Tokens, info: TableInfo | None, dialect: Dialect, losse
 
 
 def edit_index(element: Tokens, dialect: Dialect, losses: Losses, name: str = "") -> Tokens | None:
-    """One key or constraint; None when the target must do without. ``name``: the index's name where the text has it elsewhere."""
+    """Edit one key or constraint; None if it is left out. ``name``: the index's name if it is elsewhere in the text."""
     tokens = strip(element)
     spoken = words(tokens)
     if "CHECK" in spoken[:3]:
@@ -154,20 +154,20 @@ def edit_index(element: Tokens, dialect: Dialect, losses: Losses, name: str = ""
 
 
 def visibility(tokens: Tokens, dialect: Dialect) -> Tokens:
-    """INVISIBLE and VISIBLE as MariaDB says them."""
+    """INVISIBLE and VISIBLE in the target's syntax."""
     if dialect.flavour is not Flavour.MARIADB:
         return tokens
     renamed = {"INVISIBLE": "IGNORED", "VISIBLE": "NOT IGNORED"}
-    return [Token(Kind.WORD, renamed[t.word]) if d == 0 and t.word in renamed else t for d, t in with_depth(tokens)]
+    return [Token(TokenKind.WORD, renamed[t.word]) if d == 0 and t.word in renamed else t for d, t in with_depth(tokens)]
 
 
 def charset_text(found: Charset) -> str:
-    """The clause of a column."""
+    """The charset clause of a column."""
     return f"CHARACTER SET {found.charset} COLLATE {found.collate}"
 
 
 def _is_expression_index(tokens: Sequence[Token]) -> bool:
-    """A key part that is itself parenthesised is an expression."""
+    """Whether a key part is parenthesised, which makes it an expression."""
     inside = [(d, t) for d, t in with_depth(tokens) if not t.blank]
     return any(
         before[0] == 1 and before[1].text in ("(", ",") and after[0] == 2 and after[1].text == "("
@@ -176,12 +176,12 @@ def _is_expression_index(tokens: Sequence[Token]) -> bool:
 
 
 def _index_name(tokens: Sequence[Token]) -> str:
-    named = [t for d, t in with_depth(tokens) if d == 0 and not t.blank and (t.kind is Kind.NAME or t.word not in _INDEX_WORDS)]
+    named = [t for d, t in with_depth(tokens) if d == 0 and not t.blank and (t.kind is TokenKind.NAME or t.word not in _INDEX_WORDS)]
     return named[0].name if named else "without a name"
 
 
 def _remove(tokens: Tokens, match: Callable[[Sequence[Token], int], int]) -> Tokens:
-    """Without every top-level run that ``match(tokens, i)`` says ends at the returned index (0 = no match)."""
+    """The tokens without every top-level run that begins at an ``i`` and ends at ``match(tokens, i)`` (0 = no match)."""
     out: Tokens = []
     i = depth = 0
     while i < len(tokens):
@@ -189,14 +189,14 @@ def _remove(tokens: Tokens, match: Callable[[Sequence[Token], int], int]) -> Tok
         if end:
             i = next_solid(tokens, end) if out and out[-1].blank else end
             continue
-        depth += {"(": 1, ")": -1}.get(tokens[i].text, 0) if tokens[i].kind is Kind.SIGN else 0
+        depth += {"(": 1, ")": -1}.get(tokens[i].text, 0) if tokens[i].kind is TokenKind.SIGN else 0
         out.append(tokens[i])
         i += 1
     return strip(out)
 
 
 def _after_group(tokens: Sequence[Token], at: int) -> int:
-    """The index after a parenthesised group at ``at``, or ``at`` when there is none."""
+    """The index after a parenthesised group at ``at``, or ``at`` if there is none."""
     opening = next_solid(tokens, at)
     return closing(tokens, opening) + 1 if opening < len(tokens) and tokens[opening].text == "(" else at
 
@@ -260,7 +260,7 @@ def _without_nextval(tokens: Tokens, name: str, losses: Losses) -> Tokens:
 
 
 def _charset_clause(at: Sequence[Token], i: int) -> int:
-    """The end of a ``[DEFAULT] CHARACTER SET x``, ``CHARSET x`` or ``COLLATE x`` at ``i``; 0 when there is none."""
+    """The end of a ``[DEFAULT] CHARACTER SET x``, ``CHARSET x`` or ``COLLATE x`` at ``i``; 0 if there is none."""
     if at[i].word == "DEFAULT":
         following = next_solid(at, i + 1)
         return _charset_clause(at, following) if following < len(at) and at[following].word != "DEFAULT" else 0
@@ -279,18 +279,18 @@ def _charset_clause(at: Sequence[Token], i: int) -> int:
 
 
 def without_charset(tokens: Tokens) -> Tokens:
-    """Without any top-level charset or collation clause."""
+    """The tokens without top-level charset and collation clauses."""
     return _remove(tokens, lambda at, i: _charset_clause(at, i) if i else 0)
 
 
 def is_charset_only(tokens: Sequence[Token]) -> bool:
-    """Nothing but charset and collation clauses, as in ``ALTER TABLE t COLLATE x``."""
+    """Whether there are only charset and collation clauses, as in ``ALTER TABLE t COLLATE x``."""
     rest = _remove(list(strip(tokens)), _charset_clause)
     return not words(rest)
 
 
 def _with_charset(tokens: Tokens, column: ColumnInfo | None, info: TableInfo | None, dialect: Dialect, *, explicit: bool) -> Tokens:
-    """The column's charset spelled out, right behind its type."""
+    """The definition with the column's charset written directly after its type."""
     at = next_solid(tokens, 1)
     if column is None or info is None or at >= len(tokens) or not is_text_or_words(column) or tokens[at].word not in _TEXT_TYPES:
         return tokens
@@ -308,19 +308,19 @@ def _with_charset(tokens: Tokens, column: ColumnInfo | None, info: TableInfo | N
 
 
 def is_text_or_words(column: ColumnInfo) -> bool:
-    """A column whose values have a charset: text, ENUM or SET."""
+    """Whether the column's values have a charset: text, ENUM or SET."""
     return is_text(column) or (bool(column.elems) and not column.is_binary)
 
 
 def quoted(schema: str, name: str) -> str:
-    """A table with its database."""
+    """A table name qualified with its database, quoted."""
     return f"{quote_name(schema)}.{quote_name(name)}"
 
 
 def table_options(tail: Tokens, info: TableInfo | None, dialect: Dialect, losses: Losses) -> str:
-    """Everything behind the column list of a CREATE TABLE: charset written out, AUTO_INCREMENT, COMMENT and partitions kept.
+    """The text after the column list of a CREATE TABLE: an explicit charset, AUTO_INCREMENT, COMMENT and partitions.
 
-    Other options are for an engine that only TiDB has, or would make the target's table non-transactional (``ENGINE = MyISAM``).
+    Other options are left out: they are specific to TiDB, or would make the target's table non-transactional (``ENGINE = MyISAM``).
     """
     begin = next((i for i, (d, t) in enumerate(with_depth(tail)) if d == 0 and t.word == "PARTITION"), len(tail))
     options, partition = tail[:begin], strip(tail[begin:])

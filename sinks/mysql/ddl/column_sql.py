@@ -1,6 +1,6 @@
-"""Columns and keys as SQL, made from the table info.
+"""Column and key definitions as SQL, built from the table info.
 
-Promises: pure. Types carry their measures, charsets are the target's, and nothing is left to the target's defaults but what TiDB left to its.
+Promises: pure. Types have explicit lengths, charsets are the target's, and only what TiDB left to its defaults is left to the target's.
 """
 
 from schemas.ddl_tokens import quote_name, quote_string
@@ -31,9 +31,9 @@ _PLAIN = {ColumnType.DATE: "DATE", ColumnType.NEWDATE: "DATE", ColumnType.YEAR: 
 
 
 def column_definition(column: ColumnInfo, info: TableInfo, dialect: Dialect, *, explicit: bool, default: str | None = None) -> str:
-    """Name, type, charset, default and the rest of one column.
+    """The definition of one column.
 
-    ``explicit``: write the charset even where it is the table's. ``default``: a literal instead of the declared default.
+    ``explicit``: write the charset even if it is the table's. ``default``: a literal instead of the declared default.
     """
     parts = [quote_name(column.name), column_type(column)]
     own = dialect.charset(column.charset, column.collate)
@@ -43,7 +43,7 @@ def column_definition(column: ColumnInfo, info: TableInfo, dialect: Dialect, *, 
         parts.append(f"GENERATED ALWAYS AS ({column.generated_expr}) {'STORED' if column.generated_stored else 'VIRTUAL'}")
     parts.append("NOT NULL" if column.not_null else "NULL")
     if dialect.flavour is Flavour.MARIADB and column.generated:
-        parts.pop()  # MariaDB takes no nullability on a generated column
+        parts.pop()  # MariaDB does not accept NULL or NOT NULL on a generated column
     clause = default_clause(column) if default is None else f"DEFAULT {default}"
     if clause and not column.generated:
         parts.append(clause)
@@ -57,7 +57,7 @@ def column_definition(column: ColumnInfo, info: TableInfo, dialect: Dialect, *, 
 
 
 def column_type(column: ColumnInfo) -> str:
-    """The type with its measures."""
+    """The type with its length or precision."""
     tp, length = column.tp, column.flen
     if tp in _NUMBERS:
         return _number_type(column)
@@ -88,7 +88,7 @@ def _number_type(column: ColumnInfo) -> str:
 
 
 def default_clause(column: ColumnInfo) -> str:
-    """``DEFAULT x``; empty when the column has none."""
+    """``DEFAULT x``; empty if the column has no default."""
     if column.default_bit is not None:
         return f"DEFAULT b'{int.from_bytes(column.default_bit, 'big'):b}'"
     if column.default is None:
@@ -102,7 +102,7 @@ def default_clause(column: ColumnInfo) -> str:
 
 
 def index_definition(index: IndexInfo, dialect: Dialect) -> str:
-    """One key as CREATE TABLE and ALTER TABLE ADD take it."""
+    """The definition of one key for CREATE TABLE and ALTER TABLE ADD."""
     columns = ", ".join(quote_name(c.name) + (f"({c.length})" if c.length != WHOLE_COLUMN else "") for c in index.columns)
     comment = f" COMMENT {quote_string(index.comment)}" if index.comment else ""
     if index.primary:

@@ -1,15 +1,15 @@
-"""Defaults in DDL text: what the rows that are there get is TiDB's ``origin_default``, not what the target makes of the text.
+"""Edits defaults in DDL text, so that existing rows get TiDB's ``origin_default`` and not the target's evaluation of the text.
 
-Promises: pure. An added column is added with its origin default as a literal, and then given its declared default by a second statement
-where the two differ (``DEFAULT CURRENT_TIMESTAMP`` would be the target's own time). A TIMESTAMP's literal comes from the table info, which
-has it in UTC, as the session has; the text has it in the time zone of whoever wrote it. A nullable TIMESTAMP says so, because a server
-without ``explicit_defaults_for_timestamp`` takes silence for NOT NULL.
+Promises: pure. A new column is added with its origin default as a literal, and then gets its declared default in a second statement if the
+two differ (``DEFAULT CURRENT_TIMESTAMP`` would fill in the target's current time). A TIMESTAMP's literal is taken from the table info,
+which has it in UTC, like the session; in the text it is in the time zone of the user's session. A nullable TIMESTAMP gets an explicit NULL,
+because a server without ``explicit_defaults_for_timestamp`` makes it NOT NULL otherwise.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 
 from schemas.arrowtypes import missing_value, zero_value
-from schemas.ddl_tokens import Kind, Token, quote_name, quote_string, tokenize
+from schemas.ddl_tokens import Token, TokenKind, quote_name, quote_string, tokenize
 from schemas.tableinfo import ColumnFlag, ColumnInfo, ColumnType, TableInfo
 from sinks.mysql.ddl.clauses import Dialect, Tokens, closing, is_index, next_solid, split_commas, with_depth, words
 from sinks.mysql.ddl.column_sql import column_definition
@@ -21,14 +21,14 @@ _ATTRIBUTES = frozenset(
     "NOT NULL DEFAULT AUTO_INCREMENT UNIQUE PRIMARY KEY COMMENT ON FIRST AFTER REFERENCES CHECK CONSTRAINT COLLATE".split()
 )
 UTC_SINCE = 1
-"""``ColumnInfo.version`` from which the default of a TIMESTAMP is kept in UTC."""
+"""``ColumnInfo.version`` from which the default of a TIMESTAMP is stored in UTC."""
 
 Edit = Callable[[str, Tokens], Tokens]
-"""From the verb (CREATE, ADD, MODIFY, CHANGE, SET) and a column's definition, beginning with its name, to the definition."""
+"""Maps the verb (CREATE, ADD, MODIFY, CHANGE, SET) and a column's definition, which begins with its name, to the edited definition."""
 
 
 def origin_literal(column: ColumnInfo, flavour: Flavour) -> str:
-    """What a row written before the column existed holds, as a literal of a DEFAULT clause."""
+    """The value of the column in rows written before it existed, as a literal for a DEFAULT clause."""
     origin, tp = column.origin_default, column.tp
     value = missing_value(column, None)
     if value is None:
@@ -46,13 +46,13 @@ def origin_literal(column: ColumnInfo, flavour: Flavour) -> str:
 
 
 def fills_otherwise(column: ColumnInfo, flavour: Flavour) -> bool:
-    """The target's own reading of the text might give the rows that are there something else than the origin default."""
+    """Whether the target, executing the text as it is, might give existing rows another value than the origin default."""
     if column.generated or column.flag & ColumnFlag.AUTO_INCREMENT:
         return False
     declared = column.default is not None or column.default_bit is not None
     if not declared:
         if column.tp in _LOBS and flavour is not Flavour.MARIADB:
-            return False  # no literal may stand there, and these servers fill in the zero value that TiDB does
+            return False  # a literal default is not allowed there, and these servers fill in the same zero value as TiDB
         return column.not_null and (
             column.tp in (ColumnType.TIMESTAMP, ColumnType.JSON) or missing_value(column, None) != zero_value(column)
         )
@@ -62,9 +62,9 @@ def fills_otherwise(column: ColumnInfo, flavour: Flavour) -> bool:
 
 
 def declare(name: str, columns: Sequence[ColumnInfo], info: TableInfo, dialect: Dialect) -> str:
-    """The statement that gives columns their declared defaults after ``origin_literal`` has filled them; empty when they have them.
+    """The statement that sets the declared defaults of columns that were added with ``origin_literal``; empty if these are the same.
 
-    ``name``: the quoted table. Running it again changes nothing.
+    ``name``: the quoted table. The statement is idempotent.
     """
     clauses = []
     for column in columns:
@@ -74,7 +74,7 @@ def declare(name: str, columns: Sequence[ColumnInfo], info: TableInfo, dialect: 
         if wanted is None and (column.default is not None or column.default_bit is not None):
             clauses.append(f"MODIFY COLUMN {column_definition(column, info, dialect, explicit=True)}")
         elif wanted is None and column.tp == ColumnType.TIMESTAMP:
-            continue  # without a default a server may take it for the row's own time
+            continue  # without a default a server may set the column to the current time
         elif wanted is None:
             dropped = "DROP DEFAULT" if column.not_null else "SET DEFAULT NULL"
             clauses.append(f"ALTER COLUMN {quote_name(column.name)} {dropped}")
@@ -84,7 +84,7 @@ def declare(name: str, columns: Sequence[ColumnInfo], info: TableInfo, dialect: 
 
 
 def declared_literal(column: ColumnInfo) -> str | None:
-    """The declared default as a literal; None when there is none or it is an expression."""
+    """The declared default as a literal; None if there is none or it is an expression."""
     if column.default_bit is not None:
         return f"b'{int.from_bytes(column.default_bit, 'big'):b}'"
     if column.default is None and not column.not_null:
@@ -97,7 +97,7 @@ def declared_literal(column: ColumnInfo) -> str | None:
 def settle_defaults(
     tokens: Tokens, info: TableInfo | None, old: TableInfo | None, flavour: Flavour
 ) -> tuple[Tokens, tuple[ColumnInfo, ...]]:
-    """A CREATE or ALTER TABLE with its defaults settled, and the added columns whose default still has to be declared."""
+    """A CREATE or ALTER TABLE with its defaults edited, and the added columns whose default still has to be declared."""
     by_name = {c.name.lower(): c for c in info.columns} if info else {}
     there = {c.name.lower() for c in old.columns if c.public} if old else set()
     added: list[ColumnInfo] = []
@@ -115,7 +115,7 @@ def settle_defaults(
 
 
 def definition_at(spec: Tokens) -> int:
-    """Where the definition begins in ADD, MODIFY or CHANGE [COLUMN] [IF NOT EXISTS]; 0 when the spec is no column's."""
+    """Index of the definition in ADD, MODIFY or CHANGE [COLUMN] [IF NOT EXISTS]; 0 if the spec does not define a column."""
     verb = spec[0].word
     at = next_solid(spec, 1)
     if at >= len(spec):
@@ -124,14 +124,14 @@ def definition_at(spec: Tokens) -> int:
         at = next_solid(spec, at + 1)
     elif verb == "ADD" and (is_index(spec[at:]) or spec[at].word == "PARTITION"):
         return 0
-    while at < len(spec) and spec[at].kind is Kind.WORD and spec[at].word in ("IF", "NOT", "EXISTS"):
+    while at < len(spec) and spec[at].kind is TokenKind.WORD and spec[at].word in ("IF", "NOT", "EXISTS"):
         at = next_solid(spec, at + 1)
     at = next_solid(spec, at + 1) if verb == "CHANGE" else at
     return at if at < len(spec) else 0
 
 
 def table_name(tokens: Tokens) -> tuple[int, int]:
-    """Where the name in ``ALTER TABLE name …`` begins and ends."""
+    """Begin and end of the name in ``ALTER TABLE name …``."""
     at = next(i for i, t in enumerate(tokens) if t.word == "TABLE")
     begin = next_solid(tokens, at + 1)
     end = begin + 1
@@ -145,14 +145,14 @@ def _each_definition(tokens: Tokens, edit: Edit) -> Tokens:
     if "TABLE" not in spoken[:4] or spoken[0] not in ("CREATE", "ALTER"):
         return tokens
     if spoken[0] == "CREATE":
-        opening = next((i for i, t in enumerate(tokens) if t.kind is Kind.SIGN and t.text == "("), len(tokens))
+        opening = next((i for i, t in enumerate(tokens) if t.kind is TokenKind.SIGN and t.text == "("), len(tokens))
         return _inside(tokens, opening, "CREATE", edit)
     _, end = table_name(tokens)
     return [*tokens[:end], *_joined(_edit_spec(spec, edit) for spec in split_commas(tokens[end:]))]
 
 
 def _inside(tokens: Tokens, opening: int, verb: str, edit: Edit) -> Tokens:
-    """The definitions in the parentheses at ``opening``."""
+    """The tokens with the definitions in the parentheses at ``opening`` edited."""
     end = closing(tokens, opening)
     pieces = split_commas(tokens[opening + 1 : end])
     edited = (piece if not words(piece) or is_index(piece) else _edited(verb, piece, edit) for piece in pieces)
@@ -167,7 +167,7 @@ def _edited(verb: str, piece: Tokens, edit: Edit) -> Tokens:
 def _joined(pieces: Iterator[Tokens]) -> Tokens:
     out: Tokens = []
     for i, piece in enumerate(pieces):
-        out += [Token(Kind.SIGN, ","), *piece] if i else piece
+        out += [Token(TokenKind.SIGN, ","), *piece] if i else piece
     return out
 
 
@@ -182,32 +182,32 @@ def _edit_spec(spec: Tokens, edit: Edit) -> Tokens:
     at = definition_at(inner)
     if not at:
         return spec
-    if inner[at].text == "(" and inner[at].kind is Kind.SIGN:
+    if inner[at].text == "(" and inner[at].kind is TokenKind.SIGN:
         return [*spec[:begin], *_inside(inner, at, spoken[0], edit)]
     return [*spec[:begin], *inner[:at], *edit(spoken[0], inner[at:])]
 
 
 def _edit_set_default(inner: Tokens, edit: Edit) -> Tokens:
-    """``ALTER [COLUMN] c SET DEFAULT x``, edited as if it were a definition ``c DEFAULT x``."""
+    """``ALTER [COLUMN] c SET DEFAULT x``, edited like a definition ``c DEFAULT x``."""
     at = next_solid(inner, 1)
     at = next_solid(inner, at + 1) if at < len(inner) and inner[at].word == "COLUMN" else at
     set_at = next_solid(inner, at + 1)
     default_at = next_solid(inner, set_at + 1)
     if default_at >= len(inner) or inner[set_at].word != "SET" or inner[default_at].word != "DEFAULT":
         return inner
-    name, space = inner[at], Token(Kind.SPACE, " ")
+    name, space = inner[at], Token(TokenKind.SPACE, " ")
     edited = edit("SET", [name, space, *inner[default_at:]])
     clause = next((edited[i : _default_ends(edited, i)] for i, t in enumerate(edited) if t.word == "DEFAULT"), [])
     return [*inner[:default_at], *clause]
 
 
 def _default_at(definition: Tokens) -> int:
-    """The index of the top-level DEFAULT of a definition; 0 when it has none."""
+    """The index of the top-level DEFAULT of a definition; 0 if it has none."""
     return next((i for i, (d, t) in enumerate(with_depth(definition)) if i and d == 0 and t.word == "DEFAULT"), 0)
 
 
 def _default_ends(tokens: Tokens, at: int) -> int:
-    """The index behind the DEFAULT clause at ``at``."""
+    """The index after the DEFAULT clause at ``at``."""
     i = next_solid(tokens, at + 1)
     while i < len(tokens) and tokens[i].text in ("+", "-", "."):
         i = next_solid(tokens, i + 1)
@@ -215,13 +215,13 @@ def _default_ends(tokens: Tokens, at: int) -> int:
         return len(tokens)
     if tokens[i].text == "(":
         return closing(tokens, i) + 1
-    if tokens[i].kind is not Kind.WORD:
+    if tokens[i].kind is not TokenKind.WORD:
         return i + 1
     if tokens[i].word == "NEXT":
         name = next_solid(tokens, next((k for k in range(i, len(tokens)) if tokens[k].word == "FOR"), i) + 1)
         return name + 3 if name + 1 < len(tokens) and tokens[name + 1].text == "." else name + 1
     following = next_solid(tokens, i + 1)
-    if following < len(tokens) and (tokens[following].kind is Kind.STRING and (following == i + 1 or tokens[i].text.startswith("_"))):
+    if following < len(tokens) and (tokens[following].kind is TokenKind.STRING and (following == i + 1 or tokens[i].text.startswith("_"))):
         return following + 1  # b'1', x'41', _utf8mb4 'a'
     if following < len(tokens) and tokens[following].text == "(":
         return closing(tokens, following) + 1
@@ -237,10 +237,10 @@ def _with_default(definition: Tokens, literal: str) -> Tokens:
 
 
 def _inserted(definition: Tokens, clause: Tokens) -> Tokens:
-    """In front of the first attribute, behind the type."""
+    """The definition with ``clause`` inserted before the first attribute, after the type."""
     place = next((i for i, (d, t) in enumerate(with_depth(definition)) if i > 1 and d == 0 and t.word in _ATTRIBUTES), len(definition))
-    space, end = Token(Kind.SPACE, " "), place
-    while definition[end - 1].kind is Kind.SPACE:
+    space, end = Token(TokenKind.SPACE, " "), place
+    while definition[end - 1].kind is TokenKind.SPACE:
         end -= 1
     return [*definition[:end], space, *clause, *([space, *definition[place:]] if place < len(definition) else definition[end:])]
 
@@ -254,13 +254,13 @@ def _in_utc(definition: Tokens, column: ColumnInfo) -> Tokens:
 
 
 def _nullable(definition: Tokens, column: ColumnInfo) -> Tokens:
-    """With an explicit NULL for a nullable TIMESTAMP; the NULL of ``DEFAULT NULL`` says nothing."""
+    """The definition with an explicit NULL for a nullable TIMESTAMP; ``DEFAULT NULL`` does not count as one."""
     if column.tp != ColumnType.TIMESTAMP or column.not_null:
         return definition
     at = _default_at(definition)
     end = _default_ends(definition, at) if at else 0
     said = any(d == 0 and t.word == "NULL" and not (at < i < end) for i, (d, t) in enumerate(with_depth(definition)))
-    return definition if said else _inserted(definition, [Token(Kind.WORD, "NULL")])
+    return definition if said else _inserted(definition, [Token(TokenKind.WORD, "NULL")])
 
 
 def _is_now(column: ColumnInfo) -> bool:

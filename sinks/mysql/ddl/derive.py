@@ -1,7 +1,7 @@
-"""Statements made from the table infos before and after a job, for when the target refuses the text.
+"""Derives statements from the table infos before and after a job, for a target that refuses the text.
 
-Promises: pure. What cannot be told from the infos for certain is not guessed: then there is no derived statement. Partitions are not
-in the infos, so a derived CREATE TABLE makes a plain table and says so in its losses; foreign keys likewise.
+Promises: pure. Nothing is guessed: if the infos are ambiguous, there is no derived statement. A derived CREATE TABLE has no partitions
+and no foreign keys and reports them as losses.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from sinks.mysql.ddl.defaults import declare, fills_otherwise, origin_literal
 from sinks.mysql.ddl.text import Rewritten, Subject
 
 _CHANGE_THEMSELVES = frozenset({ColumnType.TIMESTAMP, ColumnType.DATETIME})
-"""ON UPDATE CURRENT_TIMESTAMP, which some servers add unasked."""
+"""Types that may have ON UPDATE CURRENT_TIMESTAMP, which some servers add implicitly."""
 
 _DERIVABLE = frozenset(
     {
@@ -41,7 +41,7 @@ _DERIVABLE = frozenset(
 
 
 def derive(subject: Subject, dialect: Dialect) -> tuple[Rewritten, ...]:
-    """The statements that bring the target from before to after; empty when the infos do not tell."""
+    """The statements that change the target as the job does; empty if they cannot be derived from the infos."""
     job = subject.job
     if job.type == JobType.CREATE_TABLES:
         return tuple(create_table(t.schema, t.info, dialect) for t in subject.after)
@@ -64,7 +64,7 @@ def derive(subject: Subject, dialect: Dialect) -> tuple[Rewritten, ...]:
 
 
 def create_table(schema: str, info: TableInfo, dialect: Dialect) -> Rewritten:
-    """A plain table with these columns and keys."""
+    """An unpartitioned table with these columns and keys."""
     losses = Losses(f"{schema}.{info.name}")
     if info.partitions:
         losses.add("partitions left out")
@@ -87,12 +87,12 @@ def create_table(schema: str, info: TableInfo, dialect: Dialect) -> Rewritten:
 
 
 def null_fills(subject: Subject, dialect: Dialect) -> tuple[tuple[str, str], ...]:
-    """(column, statement) for each column that becomes NOT NULL: NULLs, of which TiDB has none, get TiDB's value and not the target's own time."""
+    """(column, statement) for each column that becomes NOT NULL: NULLs, of which TiDB has none, become its default, not the server's."""
     if subject.old is None or subject.new is None:
         return ()
     info = subject.new.info
     name = quoted(subject.old.schema, subject.old.name)
-    # A column that is assigned does not change by itself with the update.
+    # A column that is assigned is not changed by its ON UPDATE clause.
     still = "".join(
         f", {n} = {n}" for c in visible(subject.old.info) if c.tp in _CHANGE_THEMSELVES and not c.generated for n in (quote_name(c.name),)
     )
@@ -108,7 +108,7 @@ def null_fills(subject: Subject, dialect: Dialect) -> tuple[tuple[str, str], ...
 
 
 def alter_clauses(subject: Subject, old: TableInfo, new: TableInfo, dialect: Dialect) -> list[str]:
-    """The difference between two infos as ALTER TABLE clauses; empty when a column may have been changed under a new name and id."""
+    """The difference between two infos as ALTER TABLE clauses; empty if a column may have got both a new name and a new id."""
     was = {c.name.lower(): c for c in visible(old)}
     pairs = pair_columns(subject.job, subject.query, old, new)
     if pairs is None:
@@ -158,7 +158,7 @@ def _keys(info: TableInfo) -> dict[int, IndexInfo]:
 
 
 def _shape(info: TableInfo, index: IndexInfo) -> Sequence[object]:
-    """What makes an index, whatever it and its columns are called."""
+    """The properties of an index apart from its name and its columns' names."""
     by_offset = {c.offset: c.id for c in info.columns}
     return (index.unique, index.primary, index.invisible, tuple((by_offset.get(c.offset), c.length) for c in index.columns))
 

@@ -1,16 +1,16 @@
-"""Executes one DDL on the target exactly once: intent before, done after, and inspection in between after a crash. [db]
+"""Executes one DDL on the target exactly once: intent recorded before, done recorded after; after a crash the target is inspected. [db]
 
-Promises: the intent row (``spark_ddl``: text and picture of the tables touched) is committed before the statement runs; the done mark is
-committed together with whatever ``on_done`` writes, the checkpoint. A call that finds an earlier try first learns from the target whether
-its effect is there (``sinks.mysql.ddl.judge``) and never makes it a second time. Order of attempts: TiDB's text made acceptable, the statement
-derived from the infos, the policy (``ddl-policy``). Nothing is dropped in silence: what the target cannot hold is in ``DdlOutcome.losses``
-and in the row, and ``tries`` keeps every refusal: when, what was sent, the server's words.
+Promises: the intent row (``spark_ddl``: text and ``SchemaSnapshot`` of the affected tables) is committed before the statement runs; the
+done state is committed together with what ``on_done`` writes, the checkpoint. A call that finds an earlier attempt first determines from
+the target whether its effect is there (``sinks.mysql.ddl.execution_check``) and never applies it a second time. Order of attempts: TiDB's
+text adapted to the target, a statement derived from the table infos, the policy (``ddl-policy``). Nothing is dropped silently: what the
+target cannot hold is in ``DdlOutcome.losses`` and in the row, and ``tries`` keeps every refusal: time, statement, and the server's message.
 
     no row --intent--> INTENT --executed, or its effect found--> DONE
                           |--refused, policy skip / quarantine--> SKIPPED / QUARANTINED
                           `--refused, policy stop--> REFUSED and DdlRefused
-    REFUSED --next start, effect found (a person made it)--> DONE
-       `--next start, effect not found--> INTENT, with a picture of the target as it is now
+    REFUSED --next start, effect found (made by an operator)--> DONE
+       `--next start, effect not found--> INTENT, with a new snapshot of the target
 """
 
 import json
@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from conf import faults
+from conf import failpoints
 from conf.model import ApplyConfig
 from schemas.ddl_tokens import quote_name
 from schemas.errors import ApplyError, DdlRefused, RetryableApplyError
@@ -30,11 +30,11 @@ from sinks.engine.frozen import RefusedJobs
 from sinks.engine.segments import AppliedJobs, DdlStep
 from sinks.mysql.ddl.charsets import Charset
 from sinks.mysql.ddl.clauses import Dialect
-from sinks.mysql.ddl.clock import Clock, clock_of, in_zone
+from sinks.mysql.ddl.ddl_clock import DdlClock, clock_of, in_zone
 from sinks.mysql.ddl.derive import derive, null_fills
-from sinks.mysql.ddl.frozen_names import Form
-from sinks.mysql.ddl.judge import DROPS, EarlierTry, Judge, shows
-from sinks.mysql.ddl.pictures import Picture, column_names, is_empty, partition_method, take_picture
+from sinks.mysql.ddl.execution_check import DROPS, EarlierTry, ExecutionCheck, shows
+from sinks.mysql.ddl.frozen_names import DdlForm
+from sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty, partition_method, take_picture
 from sinks.mysql.ddl.spread import holds_other_rows, on_single_partitions
 from sinks.mysql.ddl.text import Rewritten, Subject, rewrite, subject_of
 from sinks.mysql.ddl.wanted import lacks, unlike
@@ -42,7 +42,7 @@ from sinks.mysql.dialect import Flavour
 from sinks.mysql.lease import Lease, check, lock_name
 from sinks.mysql.lease_guard import DDL, alone
 from sinks.mysql.target import Target
-from sinks.routing.route import Route
+from sinks.routing.table_filter import TableFilter
 
 _log = logging.getLogger(__name__)
 
@@ -50,36 +50,37 @@ INTENT, REFUSED, DONE, SKIPPED, QUARANTINED = "intent", "refused", "done", "skip
 
 _EXISTS_DATABASE, _EXISTS_TABLE = 1007, 1050
 _GONE = frozenset({1008, 1051, 4091, 4092, 1049})
-"""No such database, table, sequence, view: a DROP has nothing left to do."""
+"""No such database, table, sequence or view: a DROP has nothing left to do."""
 
 _UNDERIVABLE = frozenset({JobType.RECOVER_TABLE, JobType.RECOVER_SCHEMA, JobType.FLASHBACK_CLUSTER})
-"""They bring back rows that the target no longer has, and no binlog carries."""
+"""These restore rows that the target no longer has and that no binlog contains."""
 
 _MOST_TRIES = 20
-"""Refusals of one DDL that are kept, the newest ones."""
+"""Number of refusals kept per DDL, the newest ones."""
 
 _TABLE = "spark_ddl"
 
 
 @dataclass(frozen=True, slots=True)
 class DdlOutcome:
-    """What became of one DDL."""
+    """The outcome of one DDL."""
 
     state: str
     """``done``, ``skipped`` or ``quarantined``."""
     how: str
-    """``text``, ``derived``, ``found`` (its effect was there: run before a crash, or by a person), ``nothing`` (no statement needed), ``filtered``, ``ignored``, ``policy``."""
+    """``text``, ``derived``, ``found`` (its effect was there: executed before a crash, or by an operator), ``nothing`` (no statement
+    needed), ``filtered``, ``ignored`` or ``policy``."""
     sql: str
     losses: tuple[str, ...] = ()
 
     @property
     def freezes(self) -> bool:
-        """The target goes without it, so its tables stay as they are."""
+        """Whether the DDL was not executed, so that its tables are frozen."""
         return self.state in (SKIPPED, QUARANTINED)
 
 
 def ensure_ddl_table(session: Target, config: ApplyConfig) -> None:
-    """Make the marker table when it is missing."""
+    """Create the table of DDL records if missing."""
     schema = quote_name(config.checkpoint_schema)
     session.execute(f"CREATE DATABASE IF NOT EXISTS {schema}")
     session.execute(
@@ -94,7 +95,7 @@ def ensure_ddl_table(session: Target, config: ApplyConfig) -> None:
 
 
 def load_applied(session: Target, config: ApplyConfig, cluster_id: int, version: int) -> AppliedJobs:
-    """The jobs that the target has: all up to ``version`` (the checkpoint's schema-version) and the early ones marked beyond it."""
+    """The jobs executed on the target: all up to ``version`` (the checkpoint's schema-version), and the early ones recorded beyond it."""
     rows = session.query(
         f"SELECT job_id FROM {_table(config)} WHERE cluster_id = %s AND early = 1 AND state NOT IN (%s, %s) AND version > %s",
         [cluster_id, INTENT, REFUSED, version],
@@ -103,7 +104,10 @@ def load_applied(session: Target, config: ApplyConfig, cluster_id: int, version:
 
 
 def forget_later(session: Target, config: ApplyConfig, cluster_id: int, commit_ts: int) -> tuple[int, ...]:
-    """Forget jobs that were ended later than the target's checkpoint, in the caller's transaction; their ids. An intent is judged by what is there."""
+    """Delete the records of jobs finished after the target's checkpoint, in the caller's transaction; returns their ids.
+
+    Intents are kept: whether they were executed is judged from the target.
+    """
     which = f"FROM {_table(config)} WHERE cluster_id = %s AND commit_ts > %s AND state NOT IN (%s, %s)"
     values = [cluster_id, commit_ts, INTENT, REFUSED]
     jobs = tuple(int(job_id) for (job_id,) in session.query(f"SELECT job_id {which} ORDER BY commit_ts", values))
@@ -113,7 +117,7 @@ def forget_later(session: Target, config: ApplyConfig, cluster_id: int, commit_t
 
 
 def load_refused(session: Target, config: ApplyConfig, cluster_id: int) -> RefusedJobs:
-    """The jobs that the policy passed over: their tables are frozen (``sinks.engine.frozen``). A row set to ``done`` by hand thaws its table."""
+    """The skipped and quarantined jobs, whose tables are frozen (``sinks.engine.frozen``). A row set to ``done`` unfreezes its table."""
     rows = session.query(
         f"SELECT job_id FROM {_table(config)} WHERE cluster_id = %s AND state IN (%s, %s)", [cluster_id, SKIPPED, QUARANTINED]
     )
@@ -129,22 +133,22 @@ def apply_ddl(
     on_done: Callable[[Target], None],
     refused: RefusedJobs = frozenset(),
 ) -> DdlOutcome:
-    """Bring ``step`` to an end on the target, whatever a crashed predecessor has done of it.
+    """Complete ``step`` on the target, however much of it a crashed predecessor has done.
 
     Args:
         session: no transaction may be open on it.
         step: from ``segments.plan_steps``.
         history: the one ``step`` was planned with.
-        config: policy, filters and marker table.
-        lease: proved before each thing that is written or executed; it says whose DDL this is.
-        on_done: writes the checkpoint; runs in the transaction that marks the DDL done, before its commit.
-        refused: jobs that the target was never given: their tables are frozen.
+        config: policy, filters and the schema of the table of DDL records.
+        lease: checked before everything that is written or executed; its cluster is the one of the DDL.
+        on_done: writes the checkpoint; runs in the transaction that records the DDL as done, before its commit.
+        refused: jobs that were not executed on the target: their tables are frozen.
 
     Raises:
-        DdlRefused: the target refuses every form and the policy is ``stop``.
+        DdlRefused: the target refused every form and the policy is ``stop``.
         LeaseLost: another Drainer has the lease; nothing was executed.
         RetryableApplyError: the connection was lost; call again with a new session.
-        ApplyError: after a crash nobody can tell whether the statement ran.
+        ApplyError: after a crash it cannot be determined whether the statement ran.
     """
     return _Run(session, step, history, config, lease, on_done, refused).run()
 
@@ -167,40 +171,40 @@ class _Run:
         self._on_done = on_done
         self._subject = subject_of(step, history, refused)
         self._dialect = dialect_of(session, config)
-        self._clock = Clock(self._subject)
-        """Of the statements; the subject itself is what the target is compared with."""
-        self._unfinished: Picture | None = None
-        """The target before a try that has no known end: what is there now and was not then is that try's."""
+        self._clock = DdlClock(self._subject)
+        """For executing statements; comparisons with the target use ``_subject``."""
+        self._unfinished: SchemaSnapshot | None = None
+        """The target before an attempt with unknown outcome: what was not there then was made by that attempt."""
         self._tries: list[dict[str, str]] = []
-        """Refusals of earlier calls, and of this one."""
+        """Refusals of earlier calls and of this one."""
 
     def run(self) -> DdlOutcome:
         if not _kept(self._subject, self._config):
             return self._finish(DdlOutcome(DONE, "filtered", ""))
         if self._step.skip_ts in self._config.ignore_txn_commit_ts:
             return self._finish(self._ignored())
-        if self._subject.given.form is Form.NOTHING:
-            _log.info("DDL at commit_ts %d needs nothing on the target: %s", self._step.commit_ts, self._subject.given.why)
+        if self._subject.given.form is DdlForm.NOTHING:
+            _log.info("DDL at commit_ts %d needs no statement on the target: %s", self._step.commit_ts, self._subject.given.why)
             return self._finish(DdlOutcome(DONE, "nothing", ""))
         with self._alone():
             return self._run_locked()
 
     def _ignored(self) -> DdlOutcome:
-        """A person says to pass over it: either it was done by hand, or the table stays as it is from here on."""
+        """The DDL is listed in ``ignore-txn-commit-ts``: either it was executed by hand, or the table is frozen from here on."""
         lacking = [lack for lack in lacks(self._session, self._subject, self._dialect) or () if lack.kind != "type"]
         if not lacking:
             return DdlOutcome(DONE, "ignored", self._step.query)
         return DdlOutcome(SKIPPED, "ignored", self._step.query, (self._frozen_words(SKIPPED, self._step.query),))
 
     def _frozen_words(self, state: str, sql: str) -> str:
-        return f"{self._subject.label}: DDL {state} at commit_ts {self._step.commit_ts}, the target's table stays as it is since: {sql}"
+        return f"{self._subject.label}: DDL {state} at commit_ts {self._step.commit_ts}, the table is frozen on the target: {sql}"
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Autocommit on (MariaDB 10.11 waits for itself when EXCHANGE PARTITION runs without), nobody else at it, and the lease ours.
+        """Run the block with autocommit on (MariaDB 10.11 blocks itself in EXCHANGE PARTITION without it), the DDL lock and the lease.
 
-        Nobody takes the lease while the block runs. Should this process be stopped in it, the server ends the connection, and with it the
-        lock, before another one may go on: the statement can't follow.
+        The lease cannot be taken while the block runs. If this process is suspended in it, the server closes the connection, which releases
+        the lock, before another process can continue, so the statement cannot be executed late.
         """
         with alone(self._session, lock_name(DDL, self._lease.schema, self._lease.cluster_id)):
             self._session.execute("SET SESSION autocommit = 1")
@@ -209,11 +213,11 @@ class _Run:
                 yield
             finally:
                 try:
-                    self._session.rollback()  # an error between BEGIN and COMMIT must not be committed by what follows
+                    self._session.rollback()  # SET autocommit would commit a transaction that an error has left open
                     self._session.execute("SET SESSION autocommit = 0")
                     self._session.commit()
                 except RetryableApplyError:
-                    _log.debug("the connection is gone, and the lock with it")
+                    _log.debug("the connection is lost, which released the lock")
 
     def _run_locked(self) -> DdlOutcome:
         ended = self._ended()
@@ -224,7 +228,7 @@ class _Run:
         text = self._text()
         now = self._picture()
         earlier = self._earlier()
-        judge = Judge(self._session, self._step, self._subject, self._dialect, _table(self._config))
+        judge = ExecutionCheck(self._session, self._step, self._subject, self._dialect, _table(self._config))
         if earlier is not None and not scattered and judge.has_run(earlier, now):
             losses = self._declare(text.then or next((d.then for d in derive(self._clock.subject, self._dialect)), ""))
             return self._finish(DdlOutcome(DONE, "found", self._step.query, (*text.losses, *losses)))
@@ -238,9 +242,9 @@ class _Run:
         return self._finish(outcome)
 
     def _point(self, name: str) -> None:
-        """A fault point, and the same of this kind of DDL alone: ``after-ddl`` and ``after-ddl-exchange-partition``."""
-        faults.point(name)
-        faults.point(f"{name}-{self._subject.job.type_name.replace(' ', '-')}")
+        """A failpoint, and one for this type of DDL: ``after-ddl`` and ``after-ddl-exchange-partition``."""
+        failpoints.point(name)
+        failpoints.point(f"{name}-{self._subject.job.type_name.replace(' ', '-')}")
 
     def _text(self) -> Rewritten:
         if self._subject.job.type in _UNDERIVABLE:
@@ -249,32 +253,32 @@ class _Run:
         return rewrite(self._clock.subject, self._dialect, restored=restored)
 
     def _scattered(self) -> str:
-        """Why the partitions that the job empties or swaps hold other rows on the target; empty when they hold the same, or it does neither."""
+        """Why the partitions that the job truncates or exchanges hold other rows on the target; empty if they do not, or for other jobs."""
         old = self._subject.old
         if old is None or self._dialect.flavour is Flavour.TIDB or not on_single_partitions(self._subject):
             return ""
         return holds_other_rows(self._subject, partition_method(self._session, old.schema, old.name))
 
-    def _picture(self) -> Picture:
+    def _picture(self) -> SchemaSnapshot:
         subject = self._subject
         names = {(t.schema, t.name) for t in (*subject.before, *subject.after)}
         return take_picture(self._session, [] if names else [subject.schema], names)
 
-    def _execute(self, text: Rewritten, now: Picture) -> DdlOutcome:
+    def _execute(self, text: Rewritten, now: SchemaSnapshot) -> DdlOutcome:
         job = self._subject.job
         if job.type in _UNDERIVABLE:
-            words = f"{job.type_name} cannot be replicated: it brings back rows that the target no longer has and that no binlog carries"
+            words = f"{job.type_name} cannot be replicated: it restores rows that the target no longer has and that no binlog contains"
             return self._pass_by("policy", self._step.query, words)
         if self._clock.why_not:
             return self._pass_by("time zone", text.sql, self._clock.why_not)
         given = self._subject.given
-        if given.form is Form.REFUSED:
+        if given.form is DdlForm.REFUSED:
             return self._pass_by("frozen", self._step.query, given.why)
-        if given.form is Form.INFOS:
+        if given.form is DdlForm.INFOS:
             self._fill_nulls()
             return self._derived(self._step.query, given.why)
         if job.type == JobType.CREATE_TABLES:
-            return self._derived(text.sql, "a batch of CREATE TABLE has no text of its own")
+            return self._derived(text.sql, "a batched CREATE TABLE has no statement text")
         if not text.sql:
             return DdlOutcome(DONE, "nothing", "", text.losses)
         filled = self._fill_nulls()
@@ -285,7 +289,7 @@ class _Run:
         except ApplyError as error:
             self._note_try("text", text.sql, error)
             if text.may_fail or self._already_so(error):
-                _log.warning("DDL at commit_ts %d needs nothing on the target, which says: %s", self._step.commit_ts, error)
+                _log.warning("the target does not need the DDL at commit_ts %d, its error is ignored: %s", self._step.commit_ts, error)
                 return DdlOutcome(DONE, "nothing", text.sql, text.losses)
             if job.type == JobType.CREATE_TABLE and error.errno == _EXISTS_TABLE and self._subject.new is not None:
                 return self._by_policy(text.sql, f"{error}; {self._in_the_way(self._subject.new)}")
@@ -307,15 +311,15 @@ class _Run:
                 continue
             if rows:
                 losses.append(
-                    f"{self._subject.label}: {rows} rows held NULL in {column} where the upstream has none; they were filled: {sql}"
+                    f"{self._subject.label}: {rows} rows held NULL in {column} where the upstream has none; they were updated: {sql}"
                 )
         return tuple(losses)
 
     def _declare(self, sql: str) -> tuple[str, ...]:
-        """The declared defaults of added columns. The rows are right without them, so a refusal is a loss and no reason to stop."""
+        """Set the declared defaults of added columns. The rows are correct without them, so a refusal is only a loss."""
         if not sql:
             return ()
-        faults.point("after-ddl-fill")
+        failpoints.point("after-ddl-fill")
         try:
             self._send(sql)
         except RetryableApplyError:
@@ -337,10 +341,10 @@ class _Run:
         except RetryableApplyError:
             raise
         except ApplyError as error:
-            _log.debug("statement runs without a current database: %s", error)
+            _log.debug("executing the DDL without a current database: %s", error)
 
     def _already_so(self, error: ApplyError) -> bool:
-        """The target already is as the DDL would make it: a database that is there, a table that is gone, an equal and empty table."""
+        """Whether the target already is as the DDL makes it: an existing database, a dropped table, an equal and empty table."""
         job, subject = self._subject.job, self._subject
         if job.type in DROPS:
             return error.errno in _GONE
@@ -351,15 +355,15 @@ class _Run:
         return shows(self._session, subject, self._dialect)
 
     def _in_the_way(self, table: TableAt) -> str:
-        """Why the table that stands under this name is not the one to be made; empty when it is: it is equal to it and empty."""
+        """Why the existing table of this name cannot serve as the one to be created; empty if it can: it is equal to it and has no rows."""
         made_here = self._unfinished is not None and not self._unfinished.holds(table.schema, table.name)
         if not made_here:
             differing = unlike(self._session, self._subject, self._dialect, table)
             if differing:
-                return f"the table that is there is another one: {'; '.join(lack.words for lack in differing)}"
+                return f"the existing table is a different one: {'; '.join(lack.words for lack in differing)}"
         elif column_names(self._session, table.schema, table.name) != tuple(c.name for c in visible(table.info)):
-            return "the table that is there has other columns"
-        return "" if is_empty(self._session, table.schema, table.name) else "the table that is there is not empty"
+            return "the existing table has other columns"
+        return "" if is_empty(self._session, table.schema, table.name) else "the existing table is not empty"
 
     def _derived(self, refused: str, words: str) -> DdlOutcome:
         statements = derive(self._clock.subject, self._dialect)
@@ -377,7 +381,7 @@ class _Run:
                 if many and error.errno == _EXISTS_TABLE:
                     why = self._in_the_way(self._subject.after[number])
                     if not why:
-                        continue  # a crash between two of them
+                        continue  # created before a crash between two of the statements
                     said = f"{error}; {why}"
                 return self._by_policy(refused or statement.sql, f"{words}; derived statement refused too: {said}")
         if not statements:
@@ -385,7 +389,7 @@ class _Run:
         return DdlOutcome(DONE, "derived", "; ".join(s.sql for s in statements), tuple(losses))
 
     def _pass_by(self, step: str, sql: str, words: str) -> DdlOutcome:
-        """Nothing is sent, and why is kept."""
+        """Apply the policy without executing anything; the reason is kept in ``tries``."""
         self._note_try(step, sql, ApplyError(words))
         return self._by_policy(sql, words)
 
@@ -393,7 +397,8 @@ class _Run:
         step, config = self._step, self._config
         text = (
             f"DDL of job {step.job.id} on {self._subject.label} at commit_ts {step.commit_ts} refused: {sql!r}: {words}. "
-            f"Mend the target, or skip it with syncer.ignore-txn-commit-ts = [{step.skip_ts}], or set syncer.ddl-policy to skip or quarantine."
+            f"Repair the target, or skip the DDL with syncer.ignore-txn-commit-ts = [{step.skip_ts}], or set syncer.ddl-policy to skip or "
+            "quarantine."
         )
         if config.ddl_policy == "stop":
             self._write_refused()
@@ -403,7 +408,7 @@ class _Run:
         return DdlOutcome(state, "policy", sql, (self._frozen_words(state, sql),))
 
     def _ended(self) -> DdlOutcome | None:
-        """What an earlier call made of this very step, when the answer to its commit was lost."""
+        """The outcome of an earlier call for the same step, when the answer to its commit was lost."""
         rows = self._session.query(
             f"SELECT state, executed, losses FROM {_table(self._config)} WHERE cluster_id = %s AND job_id = %s AND commit_ts = %s "
             "AND state NOT IN (%s, %s)",
@@ -420,14 +425,14 @@ class _Run:
             return None
         state, picture, tries = rows[0]
         self._tries = json.loads(tries or "[]")
-        return EarlierTry(state == REFUSED, bool(self._tries), Picture.from_json(picture))
+        return EarlierTry(state == REFUSED, bool(self._tries), SchemaSnapshot.from_json(picture))
 
     def _note_try(self, step: str, sql: str, error: ApplyError) -> None:
         at = str(self._session.query("SELECT UTC_TIMESTAMP(3)")[0][0])
         self._tries = [*self._tries, {"at": at, "step": step, "sql": sql, "words": str(error)}][-_MOST_TRIES:]
 
     def _write_refused(self) -> None:
-        """What was found; the next start begins with a picture of its own."""
+        """Record the refusal; the next start takes a new snapshot."""
         self._session.begin()
         check(self._session, self._lease)
         self._session.execute(
@@ -439,7 +444,7 @@ class _Run:
     def _tries_json(self) -> str | None:
         return json.dumps(self._tries, ensure_ascii=False) if self._tries else None
 
-    def _write_intent(self, sql: str, picture: Picture) -> None:
+    def _write_intent(self, sql: str, picture: SchemaSnapshot) -> None:
         step = self._step
         self._session.begin()
         check(self._session, self._lease)
@@ -462,7 +467,7 @@ class _Run:
         self._session.commit()
 
     def _finish(self, outcome: DdlOutcome) -> DdlOutcome:
-        """The done mark and the checkpoint in one transaction."""
+        """Record the outcome and the checkpoint in one transaction."""
         step = self._step
         self._session.begin()
         check(self._session, self._lease)
@@ -492,7 +497,7 @@ class _Run:
 
 
 def dialect_of(session: Target, config: ApplyConfig) -> Dialect:
-    """The target's dialect; MySQL is asked for its version, because its non-padding collation is younger than 8.0."""
+    """The target's dialect; queries the version of MySQL, because 8.0.17 added its non-padding collation."""
     nopad = True
     if session.flavour is Flavour.MYSQL:
         version = str(session.query("SELECT VERSION()")[0][0])
@@ -506,7 +511,7 @@ def _table(config: ApplyConfig) -> str:
 
 
 def _kept(subject: Subject, config: ApplyConfig) -> bool:
-    """A rename between a kept and an ignored database is kept: it takes the table away or brings it."""
-    route = Route.of(config)
+    """Whether the DDL is replicated. A rename between a replicated and an ignored database is: it adds or removes a table."""
+    table_filter = TableFilter.of(config)
     schemas = {t.schema for t in (*subject.before, *subject.after)} or {subject.schema}
-    return any(route.keeps(s) for s in schemas)
+    return any(table_filter.keeps(s) for s in schemas)

@@ -1,13 +1,13 @@
-"""Does a column of the target hold what a column of the upstream holds? Compared as ``information_schema`` shows it.
+"""Compares a column of the target, as ``information_schema`` shows it, with the upstream's: can it hold the same values?
 
-Promises: pure. What servers do on their own is no difference: display widths, TEXT(50) made a TINYTEXT, a VARCHAR too long for them made a TEXT,
-JSON kept as LONGTEXT. A type or charset that holds more than is wanted will do, unless the job itself makes it smaller; one that holds less never will.
+Promises: pure. Conversions that servers make implicitly are ignored: display widths, TEXT(50) as TINYTEXT, a too long VARCHAR as TEXT, JSON
+as LONGTEXT. A type or charset that holds more than needed is accepted, unless the job itself reduces it; one that holds less is not.
 """
 
 import re
 from dataclasses import dataclass
 
-from schemas.ddl_tokens import Kind, text_of, tokenize
+from schemas.ddl_tokens import TokenKind, text_of, tokenize
 from schemas.tableinfo import ColumnInfo, ColumnType
 from sinks.mysql.ddl.charsets import Charset
 from sinks.mysql.ddl.clauses import is_text_or_words
@@ -30,7 +30,7 @@ _HOLDS_ALL = "utf8mb4"
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A column as the target shows it."""
+    """A column in the target's ``information_schema``."""
 
     type: str
     nullable: bool
@@ -39,13 +39,13 @@ class Shown:
 
 
 def misfit(there: Shown | None, column: ColumnInfo, was: ColumnInfo | None, wanted: Charset) -> str:
-    """What of ``column`` the target's one does not hold, in words; empty when it holds all.
+    """Why the target's column cannot hold the values of ``column``; empty if it can.
 
     Args:
-        there: the target's column; None when it has no such one.
-        column: as the job makes it.
-        was: the column that it continues; None when the job adds it.
-        wanted: the target's charset for the column's.
+        there: the target's column; None if it does not exist.
+        column: the column after the job.
+        was: the column before the job; None if the job adds it.
+        wanted: the column's charset translated for the target.
     """
     if there is None:
         return "missing"
@@ -63,12 +63,12 @@ def misfit(there: Shown | None, column: ColumnInfo, was: ColumnInfo | None, want
 
 
 def differs(old: ColumnInfo | None, new: ColumnInfo) -> bool:
-    """The job changes what ``misfit`` looks at."""
+    """Whether the job changes something that ``misfit`` compares."""
     return old is None or _seen(old) != _seen(new)
 
 
 def same_type(there: str, column: ColumnInfo, was: ColumnInfo | None = None) -> bool:
-    """The server's ``COLUMN_TYPE`` says what the column's type does."""
+    """Whether the server's ``COLUMN_TYPE`` is equivalent to the column's type."""
     lob = _LOB.fullmatch(there.lower())
     if lob is not None and (column.tp in _LOB_BYTES or column.tp in _VARYING):
         size = _PREFIX_BYTES[lob[1]]
@@ -86,12 +86,12 @@ def _seen(column: ColumnInfo) -> tuple[object, ...]:
 
 
 def _most(column: ColumnInfo) -> int:
-    """Bytes that the column's own type holds."""
+    """The maximum number of bytes that the column's type holds."""
     return _LOB_BYTES[ColumnType(column.tp)] if column.tp in _LOB_BYTES else _needed(column)
 
 
 def _needed(column: ColumnInfo) -> int:
-    """Bytes that the target's TEXT or BLOB must hold. Older TiDB keep a TEXT(50) as a TEXT of 50 characters, which servers make a smaller type."""
+    """Bytes that the target's TEXT or BLOB must hold. Old TiDB versions store TEXT(50) as such; other servers choose a smaller type."""
     own = _LOB_BYTES.get(ColumnType(column.tp), 0xFFFFFFFF)
     if not 0 <= column.flen < own:
         return own
@@ -101,11 +101,11 @@ def _needed(column: ColumnInfo) -> int:
 def _plain(text: str, column: ColumnInfo) -> str:
     if column.tp in _WITH_WORDS:
         return text.lower().partition("(")[0] + text_of(
-            [t for t in tokenize(text.replace("\\\\", "\\"), backslash_escapes=False) if t.kind is Kind.STRING]
+            [t for t in tokenize(text.replace("\\\\", "\\"), backslash_escapes=False) if t.kind is TokenKind.STRING]
         )
     return _WIDTH.sub(r"\1", text.lower())
 
 
 def _spelled(name: str) -> str:
-    """Older servers say ``utf8`` for ``utf8mb3``."""
+    """The charset or collation with ``utf8mb3`` for ``utf8``, as older servers call it."""
     return re.sub(r"^utf8(?=_|$)", "utf8mb3", name)

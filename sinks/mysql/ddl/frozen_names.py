@@ -1,7 +1,7 @@
-"""What of a DDL may be sent to a target that has frozen tables: names of its text may mean something else there.
+"""Decides in which form a DDL may be sent to a target with frozen tables, where names in its text may refer to something else.
 
-Promises: pure. A frozen table may have another name on the target than upstream, or other names of its columns, or not be there at all, and
-its former name may be another table's by now. A statement that would reach a table or column of somebody else is never sent.
+Promises: pure. A frozen table may have another name or other column names on the target than upstream, or may not exist there, and its
+upstream name may belong to another table there. A statement that would affect another table or column is never sent.
 """
 
 from collections.abc import Iterator
@@ -10,31 +10,31 @@ from enum import StrEnum
 
 from schemas.ddl_tokens import significant
 from schemas.history import Job, JobType, SchemaHistory, TableAt
-from sinks.engine.frozen import RefusedJobs, Shape, on_target, renamed_columns, shape_of
+from sinks.engine.frozen import FrozenShape, RefusedJobs, on_target, renamed_columns, shape_of
 
 
-class Form(StrEnum):
+class DdlForm(StrEnum):
     """How a DDL is sent."""
 
     TEXT = "text"
-    """In TiDB's words first, then derived."""
+    """As TiDB's text first, then derived."""
     INFOS = "infos"
-    """Derived from the table infos alone, which have the target's names."""
+    """Only derived from the table infos, which have the target's names."""
     NOTHING = "nothing"
-    """Not at all: it changes nothing that the target has."""
+    """Not sent: it changes nothing that exists on the target."""
     REFUSED = "refused"
-    """Not at all: it would reach what is not its own."""
+    """Not sent: it would affect another object."""
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """How a DDL is sent, and why not otherwise."""
+class DdlDelivery:
+    """How a DDL is sent, and why not as text."""
 
-    form: Form
+    form: DdlForm
     why: str = ""
 
 
-_TEXT = Given(Form.TEXT)
+_TEXT = DdlDelivery(DdlForm.TEXT)
 
 _NAMED_BY_INFOS = frozenset(
     {
@@ -47,7 +47,7 @@ _NAMED_BY_INFOS = frozenset(
         JobType.RENAME_TABLES,
     }
 )
-"""Statements that need no column's name and are made with the target's names of the tables; of RENAME_TABLES the text names them."""
+"""Statements without column names that are built with the target's table names; RENAME_TABLES takes them from the text."""
 
 _MAKES = frozenset({JobType.CREATE_TABLE, JobType.CREATE_TABLES, JobType.CREATE_VIEW, JobType.CREATE_SEQUENCE})
 
@@ -67,13 +67,13 @@ _SHOWN = frozenset(
         JobType.MULTI_SCHEMA_CHANGE,
     }
 )
-"""All that they change is in the table infos."""
+"""Jobs whose changes are all visible in the table infos."""
 
 _NEW_IDS = frozenset({JobType.TRUNCATE_TABLE, JobType.EXCHANGE_PARTITION})
 
 
-def given(job: Job, query: str, history: SchemaHistory, refused: RefusedJobs) -> Given:
-    """What may be sent for ``job`` behind the ``refused`` ones; ``query``: its text as it would be sent."""
+def given(job: Job, query: str, history: SchemaHistory, refused: RefusedJobs) -> DdlDelivery:
+    """What may be sent for ``job`` after the ``refused`` ones; ``query``: the text that would be sent."""
     if not refused:
         return _TEXT
     if job.type == JobType.DROP_SCHEMA:
@@ -85,8 +85,8 @@ def given(job: Job, query: str, history: SchemaHistory, refused: RefusedJobs) ->
     return _changed(job, history, refused, frozen) if frozen else _TEXT
 
 
-def frozen_tables(history: SchemaHistory, refused: RefusedJobs, version: int) -> Iterator[tuple[TableAt, Shape]]:
-    """Every table that is frozen at ``version``, as the upstream and as the target has it."""
+def frozen_tables(history: SchemaHistory, refused: RefusedJobs, version: int) -> Iterator[tuple[TableAt, FrozenShape]]:
+    """Every table that is frozen at ``version``: the upstream's definition and the shape on the target."""
     ids: set[int] = set()
     jobs = [job for i in refused if (job := history.job(i)) is not None]
     while jobs:
@@ -99,17 +99,19 @@ def frozen_tables(history: SchemaHistory, refused: RefusedJobs, version: int) ->
             yield table, shape
 
 
-def _dropped_schema(job: Job, history: SchemaHistory, refused: RefusedJobs) -> Given:
-    """A table that upstream has moved out of the database may still be in it."""
+def _dropped_schema(job: Job, history: SchemaHistory, refused: RefusedJobs) -> DdlDelivery:
+    """A table that the upstream has moved out of the database may still be in it on the target."""
     schema = history.schema_at(job.schema_id, job.version - 1)
     name = (schema.name if schema else job.schema_name).lower()
     for table, shape in frozen_tables(history, refused, job.version):
         if shape.info is not None and shape.schema.lower() == name:
-            return Given(Form.REFUSED, f"{shape.schema}.{shape.name} is the frozen table of the upstream's {table.schema}.{table.name}")
+            return DdlDelivery(
+                DdlForm.REFUSED, f"{shape.schema}.{shape.name} is the frozen table of the upstream's {table.schema}.{table.name}"
+            )
     return _TEXT
 
 
-def _made(job: Job, query: str, history: SchemaHistory, refused: RefusedJobs) -> Given:
+def _made(job: Job, query: str, history: SchemaHistory, refused: RefusedJobs) -> DdlDelivery:
     coming = [t for i in history.tables_of_job(job) if (t := history.table_at(i, job.version)) is not None]
     names = {(t.schema.lower(), t.name.lower()) for t in coming}
     tokens = significant(query)
@@ -117,26 +119,30 @@ def _made(job: Job, query: str, history: SchemaHistory, refused: RefusedJobs) ->
     found = _TEXT
     for table, shape in frozen_tables(history, refused, job.version):
         if shape.info is not None and (shape.schema.lower(), shape.name.lower()) in names:
-            return Given(Form.REFUSED, f"{shape.schema}.{shape.name} is the frozen table of the upstream's {table.schema}.{table.name}")
+            return DdlDelivery(
+                DdlForm.REFUSED, f"{shape.schema}.{shape.name} is the frozen table of the upstream's {table.schema}.{table.name}"
+            )
         if job.type == JobType.CREATE_TABLE and spoken & {table.name.lower(), shape.name.lower()}:
-            found = Given(Form.INFOS, f"{shape.schema}.{shape.name} is frozen, and a table like it would be another than upstream")
+            found = DdlDelivery(
+                DdlForm.INFOS, f"{shape.schema}.{shape.name} is frozen, so CREATE TABLE ... LIKE would differ from the upstream's table"
+            )
     return found
 
 
-def _changed(job: Job, history: SchemaHistory, refused: RefusedJobs, frozen: list[tuple[TableAt, Shape]]) -> Given:
+def _changed(job: Job, history: SchemaHistory, refused: RefusedJobs, frozen: list[tuple[TableAt, FrozenShape]]) -> DdlDelivery:
     absent = next((s for _, s in frozen if s.info is None), None)
     if absent is not None:
         alone = len(history.tables_of_job(job)) == 1 or job.type == JobType.TRUNCATE_TABLE
-        return Given(Form.NOTHING if alone else Form.REFUSED, f"{absent.schema}.{absent.name} is not on the target")
+        return DdlDelivery(DdlForm.NOTHING if alone else DdlForm.REFUSED, f"{absent.schema}.{absent.name} is not on the target")
     if job.type in _SHOWN and all(_stays(t, job, history, refused) for t, _ in frozen):
-        return Given(Form.NOTHING, "the frozen table already is as it makes it")
+        return DdlDelivery(DdlForm.NOTHING, "it does not change the frozen table")
     moved = next((why for t, s in frozen if (why := _other_name(t, s))), "")
     if job.type == JobType.RENAME_TABLES and moved:
-        return Given(Form.REFUSED, moved)
+        return DdlDelivery(DdlForm.REFUSED, moved)
     if job.type in _NAMED_BY_INFOS:
         return _TEXT
     other = moved or next((why for t, s in frozen if (why := _other_columns(t, s))), "")
-    return Given(Form.INFOS, other) if other else _TEXT
+    return DdlDelivery(DdlForm.INFOS, other) if other else _TEXT
 
 
 def _stays(table: TableAt, job: Job, history: SchemaHistory, refused: RefusedJobs) -> bool:
@@ -148,11 +154,11 @@ def _stays(table: TableAt, job: Job, history: SchemaHistory, refused: RefusedJob
     return replace(was.info, name=now.info.name) == now.info
 
 
-def _other_name(table: TableAt, shape: Shape) -> str:
+def _other_name(table: TableAt, shape: FrozenShape) -> str:
     same = (table.schema.lower(), table.name.lower()) == (shape.schema.lower(), shape.name.lower())
     return "" if same else f"{table.schema}.{table.name} is {shape.schema}.{shape.name} on the target"
 
 
-def _other_columns(table: TableAt, shape: Shape) -> str:
+def _other_columns(table: TableAt, shape: FrozenShape) -> str:
     names = ", ".join(f"{a} is {b}" for a, b in renamed_columns(table.info, shape))
     return f"columns of {shape.schema}.{shape.name} have other names on the target: {names}" if names else ""

@@ -1,13 +1,13 @@
-"""Partition clauses of DDL text that mean something else on the target, put right.
+"""Corrects partition clauses of DDL text that have another meaning on the target.
 
-Promises: pure. A boundary that is computed (``UNIX_TIMESTAMP('2020-01-01 00:00:00')`` depends on the session's time zone) becomes the number that
-TiDB made of it, where the table info has it. LINEAR goes, since TiDB spreads rows as without it.
+Promises: pure. A computed boundary (``UNIX_TIMESTAMP('2020-01-01 00:00:00')`` depends on the session's time zone) is replaced by the number
+that TiDB computed, if the table info has it. LINEAR is removed, since TiDB ignores it when distributing rows.
 """
 
 import re
 from collections.abc import Iterator, Sequence
 
-from schemas.ddl_tokens import Kind, Token, tokenize
+from schemas.ddl_tokens import Token, TokenKind, tokenize
 from schemas.tableinfo import PartitionDef, TableInfo
 from sinks.mysql.ddl.clauses import Tokens, closing, next_solid, strip
 
@@ -15,7 +15,7 @@ _WHOLE = re.compile(r"-?\d+")
 
 
 def settle_boundaries(tokens: Sequence[Token], info: TableInfo | None) -> Tokens:
-    """The statement with every computed boundary that ``info`` knows as a number."""
+    """The statement with every computed boundary replaced by its number from ``info``, if it is there."""
     by_name = {p.name.lower(): p for p in info.partitions} if info else {}
     out: Tokens = []
     done = 0
@@ -28,7 +28,7 @@ def settle_boundaries(tokens: Sequence[Token], info: TableInfo | None) -> Tokens
 
 
 def boundaries(tokens: Sequence[Token]) -> Iterator[tuple[int, int]]:
-    """Where the values of each ``PARTITION name VALUES`` stand, without their parentheses."""
+    """(begin, end) of the values of each ``PARTITION name VALUES``, without their parentheses."""
     return ((begin, end) for _, begin, end in _boundaries(tokens))
 
 
@@ -56,7 +56,7 @@ def _boundaries(tokens: Sequence[Token]) -> Iterator[tuple[str, int, int]]:
 
 
 def _numbers(partition: PartitionDef | None) -> str:
-    """The partition's values as numbers; empty when they are something else or of several columns."""
+    """The partition's values as numbers; empty if they are not numbers or of several columns."""
     if partition is None:
         return ""
     lists = partition.in_values or (partition.less_than,)
@@ -64,6 +64,6 @@ def _numbers(partition: PartitionDef | None) -> str:
 
 
 def _computed(values: Sequence[Token]) -> bool:
-    """A function is called in it."""
+    """Whether a boundary contains a function call."""
     solid = [t for t in strip(values) if not t.blank]
-    return any(a.kind is Kind.WORD and b.text == "(" for a, b in zip(solid, solid[1:], strict=False))
+    return any(a.kind is TokenKind.WORD and b.text == "(" for a, b in zip(solid, solid[1:], strict=False))

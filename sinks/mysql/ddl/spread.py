@@ -1,7 +1,8 @@
-"""Partitions that hold other rows on the target than upstream: what is done to one of them there is not what was done upstream.
+"""Detects partitions that hold other rows on the target than upstream, so that a statement on a single one would affect other rows.
 
-Promises: pure. BY KEY every server but TiDB has a hash function of its own; LINEAR, which a table may have from elsewhere, spreads rows otherwise than
-TiDB, which knows the word and passes over it. Of the statements on single partitions those are named that take rows away or swap them.
+Promises: pure. For KEY partitions, other servers have another hash function than TiDB. LINEAR, which the target's table may have if it was
+not created by the Drainer, distributes rows differently from TiDB, which parses the word but ignores it. Only statements that remove or
+exchange the rows of single partitions are considered.
 """
 
 from schemas.history import JobType
@@ -12,7 +13,7 @@ _ON_ROWS = frozenset({JobType.TRUNCATE_PARTITION, JobType.EXCHANGE_PARTITION})
 
 
 def on_single_partitions(subject: Subject) -> bool:
-    """The job takes rows of some partitions away and leaves others."""
+    """Whether the job removes or exchanges the rows of some partitions only."""
     old, new = subject.old, subject.info
     if subject.job.type not in _ON_ROWS or old is None or new is None:
         return False
@@ -21,20 +22,20 @@ def on_single_partitions(subject: Subject) -> bool:
 
 
 def holds_other_rows(subject: Subject, method: str) -> str:
-    """Why partitions of the job's table hold other rows than upstream; empty when they hold the same.
+    """Why partitions of the job's table hold other rows than upstream; empty if they hold the same.
 
-    ``method``: the target's ``PARTITION_METHOD`` of the table.
+    ``method``: the table's ``PARTITION_METHOD`` on the target.
     """
     old, words = subject.old, method.upper().split()
     if old is None:
         return ""
     if old.info.partition_type == PartitionType.KEY or "KEY" in words:
-        how = "BY KEY, for which the target has another hash function than TiDB"
+        how = "BY KEY, for which the target uses another hash function than TiDB"
     elif "LINEAR" in words:
         how = f"BY {method.upper()} on the target and by plain HASH in TiDB"
     else:
         return ""
     return (
-        f"{old.schema}.{old.name} is partitioned {how}, so a partition there holds other rows than the upstream's of that name; "
-        "bring the target's rows by hand to what upstream made of them and skip the DDL"
+        f"{old.schema}.{old.name} is partitioned {how}, so its partitions hold other rows than the upstream's of the same name; "
+        "apply the effect of the DDL to the target's rows by hand, then skip the DDL"
     )

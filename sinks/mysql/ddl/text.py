@@ -1,13 +1,13 @@
-"""TiDB's DDL text made acceptable to the target: feature syntax removed or translated, charsets written out, names made certain.
+"""Adapts TiDB's DDL text to the target: TiDB-specific syntax removed or translated, charsets made explicit, names qualified.
 
-Promises: pure; an edit of the tokens, no parser: what is not recognised stays as it is, and the target decides. An empty text means there
-is nothing to execute. ``losses`` names in short texts what the target cannot hold. For a TiDB target see ``sinks.mysql.ddl.tidb``.
+Promises: pure. It edits tokens and is not a parser: what is not recognised is left to the target. An empty text means that there is
+nothing to execute. ``losses`` lists what the target cannot hold. For a TiDB target see ``sinks.mysql.ddl.tidb``.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from schemas.ddl_tokens import Kind, QualifiedName, Token, quote_name, rename_pairs, text_of, tokenize
+from schemas.ddl_tokens import QualifiedName, Token, TokenKind, quote_name, rename_pairs, text_of, tokenize
 from schemas.history import Job, JobType, SchemaHistory, TableAt
 from schemas.tableinfo import ColumnInfo, TableInfo
 from sinks.engine.frozen import RefusedJobs, on_target
@@ -30,7 +30,7 @@ from sinks.mysql.ddl.clauses import (
     words,
 )
 from sinks.mysql.ddl.defaults import declare, settle_defaults
-from sinks.mysql.ddl.frozen_names import Form, Given, given
+from sinks.mysql.ddl.frozen_names import DdlDelivery, DdlForm, given
 from sinks.mysql.ddl.partitions import settle_boundaries, without_linear
 from sinks.mysql.ddl.tidb import is_tiflash_replica, tidb_tokens
 from sinks.mysql.dialect import Flavour
@@ -38,19 +38,19 @@ from sinks.mysql.dialect import Flavour
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a DDL is about: the job and the tables as the target has them before it."""
+    """What a DDL operates on: the job, and its tables as they are on the target before and after it."""
 
     job: Job
     query: str
     schema: str
-    """Database to USE; empty when the job has none."""
+    """Database to USE; empty if the job has none."""
     name: str
     before: tuple[TableAt, ...]
-    """The tables it changes, as they are; empty when it only makes new ones."""
+    """The tables it changes, before the job; empty if it only creates tables."""
     after: tuple[TableAt, ...]
-    """The tables it changes, as they will be."""
-    given: Given = field(default=Given(Form.TEXT))
-    """What of it may be sent to a target that has frozen tables."""
+    """The tables it changes, after the job."""
+    given: DdlDelivery = field(default=DdlDelivery(DdlForm.TEXT))
+    """The form in which it may be sent to a target with frozen tables."""
 
     @property
     def label(self) -> str:
@@ -59,37 +59,37 @@ class Subject:
 
     @property
     def info(self) -> TableInfo | None:
-        """The job's own table afterwards."""
+        """The job's own table after the job, upstream."""
         return self.job.table_info
 
     @property
     def old(self) -> TableAt | None:
-        """The job's own table as it is."""
+        """The job's own table on the target before the job."""
         wanted = self.job.table_info.id if self.job.table_info else self.job.table_id
         by_id = {t.table_id: t for t in self.before}
         return by_id.get(wanted) or by_id.get(self.job.table_id)
 
     @property
     def new(self) -> TableAt | None:
-        """The job's own table as it will be on the target."""
+        """The job's own table on the target after the job."""
         wanted = self.job.table_info.id if self.job.table_info else self.job.table_id
         return next((t for t in self.after if t.table_id == wanted), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """Text for the target, and what it lacks."""
+    """Text for the target, and what it leaves out."""
 
     sql: str
     losses: tuple[str, ...] = field(default=())
     then: str = ""
-    """A second statement of the same DDL, which does no harm when it runs again: the declared defaults of columns that ``sql`` adds."""
+    """A second, idempotent statement of the same DDL: the declared defaults of columns that ``sql`` adds."""
     may_fail: bool = False
-    """Whatever the target says to it is passed over."""
+    """Errors of the target are ignored."""
 
 
 def subject_of(step: DdlStep, history: SchemaHistory, refused: RefusedJobs = frozenset()) -> Subject:
-    """Look up in the history what ``step`` is about; tables that ``refused`` jobs have frozen are as the target has them."""
+    """Look up the subject of ``step`` in the history; tables frozen by ``refused`` jobs are as on the target."""
     job = step.job
     ids = history.tables_of_job(job)
     found = [t for i in ids if (t := step.before.table(i, history)) is not None]
@@ -121,7 +121,7 @@ def _name_of(job: Job, before: Sequence[TableAt]) -> str:
 
 
 def rewrite(subject: Subject, dialect: Dialect, *, restored: bool) -> Rewritten:
-    """The statement for the target. ``restored``: the text comes from TiDB's own parser, not from a user."""
+    """The statement for the target. ``restored``: the text was written by TiDB's parser, not by a user."""
     losses = Losses(subject.label)
     if dialect.flavour is Flavour.TIDB:
         tokens = settle_boundaries(tidb_tokens(subject.query, restored=restored), subject.info)
@@ -147,7 +147,7 @@ def _then(subject: Subject, added: Sequence[ColumnInfo], dialect: Dialect) -> st
 
 
 def _certain(subject: Subject, dialect: Dialect) -> str | None:
-    """Statements that follow from the job alone, so no text can mislead; None for the others."""
+    """The statement for job types that determine it without the text; None for the others."""
     job = subject.job
     found = dialect.charset(job.db_info.charset, job.db_info.collate) if job.db_info else dialect.charset("", "")
     database = f"{quote_name(subject.schema)} CHARACTER SET = {found.charset} COLLATE = {found.collate}"
@@ -175,7 +175,7 @@ def _certain(subject: Subject, dialect: Dialect) -> str | None:
 
 
 def _exchange(subject: Subject) -> str | None:
-    """The partition is the one that has the plain table's id afterwards."""
+    """The exchanged partition is the one that has the unpartitioned table's id afterwards."""
     info, old = subject.info, subject.old
     plain = next((t for t in subject.before if t.table_id == subject.job.table_id), None)
     moved = next((p.name for p in info.partitions if p.id == subject.job.table_id), None) if info else None
@@ -187,7 +187,7 @@ def _exchange(subject: Subject) -> str | None:
 
 
 def _rename(subject: Subject) -> str | None:
-    """All pairs with their databases; the order of the text, which a swap over a third name depends on."""
+    """All pairs qualified with their databases, in the order of the text, which matters for a swap through a third name."""
     old = {t.table_id: t for t in subject.before}
     new = {t.table_id: t for t in subject.after}
     if subject.job.type == JobType.RENAME_TABLE:
@@ -211,13 +211,13 @@ def _rename(subject: Subject) -> str | None:
 
 
 def _settle_strings(tokens: Sequence[Token], restored: bool) -> Tokens:
-    """Strings for our session's sql_mode: restored text has bare backslashes; and ``_UTF8MB4`` is what the connection says anyway."""
+    """Strings for our sql_mode: restored text has unescaped backslashes. ``_UTF8MB4`` is removed, being the connection's charset."""
     out: Tokens = []
     for i, token in enumerate(tokens):
-        if token.word == "_UTF8MB4" and i + 1 < len(tokens) and tokens[i + 1].kind is Kind.STRING:
+        if token.word == "_UTF8MB4" and i + 1 < len(tokens) and tokens[i + 1].kind is TokenKind.STRING:
             continue
-        if restored and token.kind is Kind.STRING and "\\" in token.text:
-            token = Token(Kind.STRING, token.text.replace("\\", "\\\\"))
+        if restored and token.kind is TokenKind.STRING and "\\" in token.text:
+            token = Token(TokenKind.STRING, token.text.replace("\\", "\\\\"))
         out.append(token)
     return out
 
@@ -230,20 +230,20 @@ _FEATURE_LOSSES = {
 
 
 def without_features(tokens: Sequence[Token], losses: Losses) -> Tokens:
-    """Without TiDB's feature comments; MySQL's own version comments stay."""
+    """The tokens without TiDB's feature comments; MySQL's version comments are kept."""
     out: Tokens = []
     inside: Tokens | None = None
     for token in tokens:
-        if inside is None and token.kind is Kind.FEATURE_OPEN and token.text.startswith("/*T!"):
+        if inside is None and token.kind is TokenKind.FEATURE_OPEN and token.text.startswith("/*T!"):
             inside = []
         elif inside is None:
             out.append(token)
-        elif token.kind is Kind.FEATURE_CLOSE:
+        elif token.kind is TokenKind.FEATURE_CLOSE:
             _note_feature(inside, losses)
             inside = None
         else:
             inside.append(token)
-    return [t for t in out if t.kind is not Kind.COMMENT]
+    return [t for t in out if t.kind is not TokenKind.COMMENT]
 
 
 def _note_feature(inside: Tokens, losses: Losses) -> None:
@@ -251,7 +251,7 @@ def _note_feature(inside: Tokens, losses: Losses) -> None:
     for word, loss in _FEATURE_LOSSES.items():
         if word in spoken and "REMOVE" not in spoken:
             losses.add(loss)
-    if "SHARD_ROW_ID_BITS" in spoken and next((t.text for t in inside if t.kind is Kind.NUMBER), "0") != "0":
+    if "SHARD_ROW_ID_BITS" in spoken and next((t.text for t in inside if t.kind is TokenKind.NUMBER), "0") != "0":
         losses.add("SHARD_ROW_ID_BITS left out")
 
 
@@ -284,11 +284,11 @@ def _without_end(tokens: Tokens) -> Tokens:
 def _create_table(subject: Subject, tokens: Tokens, dialect: Dialect, losses: Losses) -> str:
     head = f"CREATE TABLE {quoted(subject.schema, subject.name)}"
     if "TEMPORARY" in words(tokens)[:3]:
-        losses.add("temporary table made an ordinary one, which stays empty")
+        losses.add("temporary table created as an ordinary one, which stays empty")
     like = _like_source(tokens)
     if like:
         return f"{head} LIKE {like}"
-    opening = next((i for i, t in enumerate(tokens) if t.kind is Kind.SIGN and t.text == "("), len(tokens))
+    opening = next((i for i, t in enumerate(tokens) if t.kind is TokenKind.SIGN and t.text == "("), len(tokens))
     if opening == len(tokens):
         return text_of(tokens)
     end = closing(tokens, opening)
@@ -304,7 +304,7 @@ def _create_table(subject: Subject, tokens: Tokens, dialect: Dialect, losses: Lo
 
 
 def _like_source(tokens: Tokens) -> str:
-    """The name behind ``LIKE``, with or without parentheses; empty when the table is not made like another."""
+    """The name after ``LIKE``, with or without parentheses; empty if it is not a CREATE TABLE ... LIKE."""
     solid = [t for t in tokens if not t.blank]
     at = next((i for i, t in enumerate(solid) if t.word == "LIKE"), 0)
     before = [t.text for t in solid[:at]]
@@ -322,7 +322,7 @@ def _create_index(tokens: Tokens, dialect: Dialect, losses: Losses) -> str:
 
 
 def _as_alter_drop(tokens: Tokens) -> Tokens:
-    """``DROP INDEX i ON t`` as the ALTER TABLE that it is."""
+    """``DROP INDEX i ON t`` as an ALTER TABLE."""
     on = next((i for i, t in enumerate(tokens) if t.word == "ON"), len(tokens))
     index = strip(tokens[next(i for i, t in enumerate(tokens) if t.word == "INDEX") + 1 : on])
     start = next_solid(tokens, on + 1)
@@ -345,7 +345,7 @@ _LEFT_OUT = {
 
 
 def silent_losses(history: SchemaHistory, after: int, upto: int) -> tuple[str, ...]:
-    """What jobs without a statement for the target asked for with ``after < version <= upto``: CACHE has not even a binlog."""
+    """Losses of the jobs with ``after < version <= upto`` that have no statement for the target; CACHE does not even have a binlog."""
     jobs = (j for j in history.passed_between(after, upto) if j.type in _LEFT_OUT)
     texts = (f"{'.'.join(filter(None, (j.schema_name, j.table_name)))}: {_LEFT_OUT[JobType(j.type)]}" for j in jobs)
     return tuple(dict.fromkeys(texts))

@@ -1,12 +1,12 @@
-"""TiDB's DDL text for a TiDB target (ddl.md 6): as it is, but for what belongs to the upstream's own stores and jobs.
+"""TiDB's DDL text for a TiDB target (ddl.md 6): unchanged, except for what concerns the upstream's own stores and background jobs.
 
-Promises: pure. Placement policies are taken out, and a statement of nothing else becomes empty; TTL is kept and switched off, because the
-rows that the upstream's TTL jobs delete come as binlogs.
+Promises: pure. Placement policies are removed, and a statement that only sets them becomes empty. TTL is kept but disabled, because the
+deletes of the upstream's TTL jobs arrive as binlogs.
 """
 
 from collections.abc import Sequence
 
-from schemas.ddl_tokens import Kind, Token, text_of, tokenize
+from schemas.ddl_tokens import Token, TokenKind, text_of, tokenize
 from sinks.mysql.ddl.clauses import Tokens, next_solid, split_commas, with_depth, without_if_not_exists, words
 from sinks.mysql.ddl.defaults import table_name
 
@@ -14,13 +14,13 @@ _OFF = tokenize("TTL_ENABLE = 'OFF'")
 
 
 def tidb_tokens(query: str, *, restored: bool) -> Tokens:
-    """The statement's tokens; none when nothing is left to execute."""
+    """The statement's tokens; empty if nothing is left to execute."""
     tokens = _without_placement(tokenize(query.strip().rstrip(";").rstrip(), backslash_escapes=not restored))
     return _without_empty_specs(_with_ttl_off(without_if_not_exists(tokens)))
 
 
 def is_tiflash_replica(tokens: Sequence[Token]) -> bool:
-    """``ALTER TABLE t SET TIFLASH REPLICA n`` and no other spec: every error of it is passed over."""
+    """Whether it is ``ALTER TABLE t SET TIFLASH REPLICA n`` without another spec, whose errors are ignored."""
     return (
         words(tokens)[:2] == ["ALTER", "TABLE"]
         and len(_specs(tokens)) == 1
@@ -39,10 +39,10 @@ def _without_placement(tokens: Sequence[Token]) -> Tokens:
     while i < len(tokens):
         token = tokens[i]
         end = 0 if skipping else _placement_ends(tokens, i)
-        if token.kind is Kind.FEATURE_OPEN and "placement" in token.text:
+        if token.kind is TokenKind.FEATURE_OPEN and "placement" in token.text:
             skipping = True
         elif skipping:
-            skipping = token.kind is not Kind.FEATURE_CLOSE
+            skipping = token.kind is not TokenKind.FEATURE_CLOSE
         elif not end:
             kept.append(token)
         i = end or i + 1
@@ -50,7 +50,7 @@ def _without_placement(tokens: Sequence[Token]) -> Tokens:
 
 
 def _placement_ends(tokens: Sequence[Token], at: int) -> int:
-    """Behind a ``PLACEMENT POLICY [=] name`` that a user wrote bare; 0 when there is none."""
+    """The index after a ``PLACEMENT POLICY [=] name`` outside a feature comment; 0 if there is none."""
     policy = next_solid(tokens, at + 1)
     if tokens[at].word != "PLACEMENT" or policy >= len(tokens) or tokens[policy].word != "POLICY":
         return 0
@@ -61,7 +61,7 @@ def _placement_ends(tokens: Sequence[Token], at: int) -> int:
 
 
 def _with_ttl_off(tokens: Sequence[Token]) -> Tokens:
-    """Every switch is off, and a TTL without one, which TiDB would take for on, gets one."""
+    """Set every TTL_ENABLE to OFF, and add one to a TTL without it, which TiDB would enable."""
     switched = any(d == 0 and t.word == "TTL_ENABLE" for d, t in with_depth(tokens))
     out: Tokens = []
     ends = 0
@@ -71,16 +71,16 @@ def _with_ttl_off(tokens: Sequence[Token]) -> Tokens:
             off = True
         elif depth == 0 and token.word == "TTL" and not switched and not ends:
             ends = _ttl_ends(tokens, i)
-        elif off and token.kind is Kind.STRING:
+        elif off and token.kind is TokenKind.STRING:
             token, off = _OFF[-1], False
         out.append(token)
         if ends == i + 1:
-            out += [Token(Kind.SPACE, " "), *_OFF]
+            out += [Token(TokenKind.SPACE, " "), *_OFF]
     return out
 
 
 def _ttl_ends(tokens: Sequence[Token], at: int) -> int:
-    """Behind ``TTL [=] column + INTERVAL n unit``; 0 when it is no such option."""
+    """The index after ``TTL [=] column + INTERVAL n unit``; 0 if it is not such an option."""
     places = [i for i in range(at, len(tokens)) if not tokens[i].blank][1:8]
     if places and tokens[places[0]].text == "=":
         places = places[1:]
@@ -99,10 +99,10 @@ def _without_empty_specs(tokens: Tokens) -> Tokens:
     specs = [s for s in split_commas(tokens[end:]) if words(s)]
     joined: Tokens = []
     for n, spec in enumerate(specs):
-        joined += [Token(Kind.SIGN, ","), *spec] if n else spec
+        joined += [Token(TokenKind.SIGN, ","), *spec] if n else spec
     return [*tokens[:end], *joined] if specs else []
 
 
 def tidb_text(tokens: Sequence[Token]) -> str:
-    """The statement."""
+    """The statement as text."""
     return text_of(tokens).strip()

@@ -1,9 +1,8 @@
-"""What a job changes, looked for on the target: is it there? [db]
+"""Checks whether the changes of a job are present on the target. [db]
 
-Promises: reads only. Compares the target with the table infos in what the job changes and nothing else: names, types, charsets and order of
-columns, keys, partitions, foreign keys, the names of tables. So what somebody else has altered beside it is neither taken for the job nor held
-against it. Defaults and generation expressions are not compared, since each server writes them in its own way: ``unseen`` names the columns that
-a job changes in them. Comments are nobody's loss.
+Promises: reads only. Compares the target with the table infos only in what the job changes: names, types, charsets and order of columns,
+keys, partitions, foreign keys, table names. Other differences on the target are ignored. Defaults and generation expressions are not
+compared, since each server formats them differently: ``unseen`` returns the columns in which a job changes them. Comments are ignored.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,14 +13,14 @@ from schemas.tableinfo import PUBLIC, WHOLE_COLUMN, ColumnFlag, ColumnInfo, Inde
 from sinks.engine.column_pairs import pair_columns, visible
 from sinks.mysql.ddl.clauses import Dialect
 from sinks.mysql.ddl.fit import Shown, differs, misfit
-from sinks.mysql.ddl.pictures import column_names
+from sinks.mysql.ddl.snapshots import column_names
 from sinks.mysql.ddl.text import Subject
 from sinks.mysql.target import Target
 
 
 @dataclass(frozen=True, slots=True)
-class Lack:
-    """One thing that the job makes and the target has not."""
+class MissingChange:
+    """One change of the job that the target does not have."""
 
     words: str
     kind: str
@@ -30,19 +29,19 @@ class Lack:
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
-    """A column of which a job changes what ``lacks`` does not compare."""
+    """A column in which a job changes something that ``lacks`` does not compare."""
 
     table: str
     """``schema.table``."""
     before: str
     after: str
-    """Its names."""
+    """The column's names before and after the job."""
 
 
-def lacks(session: Target, subject: Subject, dialect: Dialect) -> tuple[Lack, ...] | None:
-    """What of the job's changes the target lacks; None when the job changes nothing that is looked at."""
+def lacks(session: Target, subject: Subject, dialect: Dialect) -> tuple[MissingChange, ...] | None:
+    """The job's changes that the target lacks; None if the job changes nothing that is compared."""
     before = {t.table_id: t for t in subject.before}
-    found: list[Lack] = []
+    found: list[MissingChange] = []
     looked = False
     for after in subject.after:
         for lack in _table_lacks(session, subject, dialect, before.get(after.table_id), after):
@@ -51,12 +50,12 @@ def lacks(session: Target, subject: Subject, dialect: Dialect) -> tuple[Lack, ..
     return tuple(found) if looked else None
 
 
-def unlike(session: Target, subject: Subject, dialect: Dialect, table: TableAt) -> tuple[Lack, ...]:
-    """How a table that stands under the name of one that the job makes is another than that."""
+def unlike(session: Target, subject: Subject, dialect: Dialect, table: TableAt) -> tuple[MissingChange, ...]:
+    """How an existing table differs from the one of the same name that the job creates."""
     found = [lack for lack in _table_lacks(session, subject, dialect, None, table) if lack]
     known = {index.name.lower() for index in (*table.info.indexes, *_handle_key(table.info))}
     more = [name for name, (unique, _) in _keys(session, table).items() if unique and name not in known]
-    return (*found, *(Lack(f"{table.schema}.{table.name}: unique key {name} is not upstream's", "key") for name in more))
+    return (*found, *(MissingChange(f"{table.schema}.{table.name}: unique key {name} does not exist upstream", "key") for name in more))
 
 
 def unseen(subject: Subject) -> tuple[Unseen, ...]:
@@ -79,12 +78,14 @@ def _written(column: ColumnInfo) -> tuple[object, ...]:
     return (*default, column.generated_expr, column.generated_stored)
 
 
-def _table_lacks(session: Target, subject: Subject, dialect: Dialect, before: TableAt | None, after: TableAt) -> Iterator[Lack | None]:
-    """A None for each thing that was looked for and found."""
+def _table_lacks(
+    session: Target, subject: Subject, dialect: Dialect, before: TableAt | None, after: TableAt
+) -> Iterator[MissingChange | None]:
+    """Yields a ``MissingChange`` for each change that is missing, None for each one that is present."""
     label = f"{after.schema}.{after.name}"
     there = column_names(session, after.schema, after.name)
     if before is None or (before.schema, before.name) != (after.schema, after.name):
-        yield None if there else Lack(f"table {label}", "table")
+        yield None if there else MissingChange(f"table {label}", "table")
     if not there or after.info.is_view or after.info.is_sequence:
         return
     old = before.info if before else None
@@ -99,22 +100,22 @@ def _table_lacks(session: Target, subject: Subject, dialect: Dialect, before: Ta
         yield from _name_lacks("foreign key", label, old.foreign_keys, after.info.foreign_keys, _foreign_keys(session, after))
 
 
-def _name_lacks(kind: str, label: str, was: Iterable[str], now: Iterable[str], there: Iterable[str]) -> Iterator[Lack | None]:
-    """Names that the job makes must be there, and those that it takes away must not."""
+def _name_lacks(kind: str, label: str, was: Iterable[str], now: Iterable[str], there: Iterable[str]) -> Iterator[MissingChange | None]:
+    """Names that the job adds must exist, and those that it removes must not."""
     before, after, found = ({n.lower() for n in names} for names in (was, now, there))
     for name in sorted(after - before):
-        yield None if name in found else Lack(f"{label}: {kind} {name} missing", kind)
+        yield None if name in found else MissingChange(f"{label}: {kind} {name} missing", kind)
     for name in sorted(before - after):
-        yield Lack(f"{label}: {kind} {name} still there", kind) if name in found else None
+        yield MissingChange(f"{label}: {kind} {name} still there", kind) if name in found else None
 
 
 def _column_lacks(
     session: Target, subject: Subject, dialect: Dialect, old: TableInfo | None, after: TableAt, there: tuple[str, ...]
-) -> Iterator[Lack | None]:
+) -> Iterator[MissingChange | None]:
     label = f"{after.schema}.{after.name}"
     wanted = tuple(c.name for c in visible(after.info))
     if old is None or [(c.id, c.name) for c in visible(old)] != [(c.id, c.name) for c in visible(after.info)]:
-        yield None if there == wanted else Lack(f"{label}: columns {list(there)} instead of {list(wanted)}", "column")
+        yield None if there == wanted else MissingChange(f"{label}: columns {list(there)} instead of {list(wanted)}", "column")
     pairs = pair_columns(subject.job, subject.query, old, after.info) or {} if old else {}
     changed = [c for c in visible(after.info) if differs(pairs.get(c.name.lower()), c)]
     if not changed:
@@ -123,7 +124,7 @@ def _column_lacks(
     for column in changed:
         name = column.name.lower()
         words = misfit(shown.get(name), column, pairs.get(name), dialect.charset(column.charset, column.collate))
-        yield Lack(f"{label}: column {column.name} is {words}", "type") if words else None
+        yield MissingChange(f"{label}: column {column.name} is {words}", "type") if words else None
 
 
 def _shown(session: Target, table: TableAt) -> dict[str, Shown]:
@@ -139,7 +140,7 @@ def _shown(session: Target, table: TableAt) -> dict[str, Shown]:
 
 
 def _plain_keys(info: TableInfo) -> dict[str, IndexInfo]:
-    """By lower-case name, but those that a target may do without: over expressions, and those that a foreign key brings along."""
+    """Keys by lower-case name, except those that the target may lack: expression indexes and implicit indexes of foreign keys."""
     brought = {name.lower() for name in info.foreign_keys}
     public = [i for i in info.indexes if i.state == PUBLIC and (i.unique or i.name.lower() not in brought)]
     plain = [i for i in public if not any(c.hidden for c in info.index_columns(i))]
@@ -147,14 +148,14 @@ def _plain_keys(info: TableInfo) -> dict[str, IndexInfo]:
 
 
 def _handle_key(info: TableInfo) -> tuple[IndexInfo, ...]:
-    """The primary key that is the integer handle, which the infos list among no indexes."""
+    """The primary key that is the integer handle, which is not among the indexes of the infos."""
     if not info.pk_is_handle:
         return ()
     columns = tuple(IndexColumn(c.name, c.offset, WHOLE_COLUMN) for c in info.handle_columns())
     return (IndexInfo(0, "PRIMARY", columns, True, True, PUBLIC, False, ""),) if columns else ()
 
 
-def _key_lacks(session: Target, old: TableInfo | None, after: TableAt) -> Iterator[Lack | None]:
+def _key_lacks(session: Target, old: TableInfo | None, after: TableAt) -> Iterator[MissingChange | None]:
     was, now = _plain_keys(old) if old else {}, _plain_keys(after.info)
     made = [i for name, i in now.items() if name not in was or _shape(was[name]) != _shape(i)]
     gone = [i for name, i in was.items() if name not in now]
@@ -163,9 +164,9 @@ def _key_lacks(session: Target, old: TableInfo | None, after: TableAt) -> Iterat
     there = _keys(session, after)
     label = f"{after.schema}.{after.name}"
     for index in made:
-        yield None if _is_there(index, there, after.info) else Lack(f"{label}: key {index.name} missing or another", "key")
+        yield None if _is_there(index, there, after.info) else MissingChange(f"{label}: key {index.name} missing or different", "key")
     for index in gone:
-        yield Lack(f"{label}: key {index.name} still there", "key") if index.name.lower() in there else None
+        yield MissingChange(f"{label}: key {index.name} still there", "key") if index.name.lower() in there else None
 
 
 def _shape(index: IndexInfo) -> tuple[object, ...]:
@@ -194,7 +195,7 @@ def _is_there(index: IndexInfo, there: dict[str, _Key], info: TableInfo) -> bool
     unique, parts = there.get(index.name.lower(), (False, ()))
     if unique != (index.unique or index.primary) or tuple(n for n, _ in parts) != tuple(c.name.lower() for c in index.columns):
         return False
-    # A shorter prefix makes another key of a unique one, and only a slower one of the rest.
+    # The prefix length matters for unique keys only: on the others a different one only affects speed.
     lengths = {c.name.lower(): c.flen for c in info.columns}
     whole = [None if c.length in (WHOLE_COLUMN, lengths.get(c.name.lower())) else c.length for c in index.columns]
     return not unique or [None if p == lengths.get(n) else p for n, p in parts] == whole
@@ -218,5 +219,5 @@ def _foreign_keys(session: Target, table: TableAt) -> list[str]:
 
 
 def _text(value: object) -> str:
-    """TiDB and MySQL 8 give some of these as bytes."""
+    """A text from ``information_schema``: TiDB and MySQL 8 return some of them as bytes."""
     return value.decode() if isinstance(value, bytes) else str(value)

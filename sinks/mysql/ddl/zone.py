@@ -1,9 +1,9 @@
-"""The time zone that a DDL ran in upstream, where what it does to rows depends on it.
+"""The time zone in which a DDL ran upstream, for DDLs whose effect on rows depends on it.
 
-TiDB converts between TIMESTAMP and other types, and reads ``UNIX_TIMESTAMP('...')`` of a partition's boundary, in the time zone of the session that
-gave the DDL; the job has it as ``reorg_meta.location``. Promises: pure. A zone is used as an offset where its offset is one and the same for all
-times that matter, and by its name, which the server must know, otherwise. Literals of TIMESTAMP columns are in UTC in the infos and are moved to
-the zone that their statement runs in.
+TiDB converts between TIMESTAMP and other types, and evaluates ``UNIX_TIMESTAMP('...')`` in a partition boundary, in the time zone of the
+session that issued the DDL; the job records it as ``reorg_meta.location``. Promises: pure. A zone is used as an offset if it has the same
+offset for all relevant times, otherwise by its name, which the server must have. Literals of TIMESTAMP columns are in UTC in the infos and
+are converted to the zone in which their statement runs.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from sinks.mysql.ddl.partitions import boundaries
 from sinks.mysql.ddl.text import Subject
 
 _FIRST, _LAST = datetime(1970, 1, 1), datetime(2038, 1, 20)
-"""What a TIMESTAMP can hold, in any zone."""
+"""The range of TIMESTAMP, in any zone."""
 _TIMES = frozenset({ColumnType.TIMESTAMP, ColumnType.DATETIME, ColumnType.DATE})
 _DAY = timedelta(days=1)
 _UTC_NAMES = frozenset({"", "UTC", "Etc/UTC"})
@@ -39,17 +39,17 @@ class Zone:
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """A column that goes from TIMESTAMP to another type or back."""
+    """A column that a job converts from TIMESTAMP to another type or back."""
 
     table: str
-    """Quoted, as it is before the job."""
+    """Its quoted name before the job."""
     name: str
     is_time: bool
-    """Its values are times now, so that the first and the last tell the span."""
+    """Its type before the job is a time type, so that the smallest and the largest value give the range."""
 
 
 def conversions(subject: Subject) -> tuple[Converted, ...]:
-    """The columns whose values depend on the zone."""
+    """The columns whose conversion depends on the zone."""
     return tuple(_conversions(subject))
 
 
@@ -65,13 +65,13 @@ def _conversions(subject: Subject) -> Iterator[Converted]:
 
 
 def reads_clock(sql: str) -> bool:
-    """A partition's boundary in the text is a UNIX_TIMESTAMP of some time."""
+    """Whether a partition boundary in the text contains UNIX_TIMESTAMP."""
     tokens = tokenize(sql)
     return any(tokens[i].word == "UNIX_TIMESTAMP" for begin, end in boundaries(tokens) for i in range(begin, end))
 
 
 def span_query(column: Converted) -> str:
-    """Asks for the first and the last value, whatever would not be a time of a TIMESTAMP left aside."""
+    """Query for the smallest and the largest value within the range of TIMESTAMP."""
     name = quote_name(column.name)
     return (
         f"SELECT CAST(MIN({name}) AS CHAR), CAST(MAX({name}) AS CHAR) FROM {column.table} "
@@ -83,7 +83,7 @@ def time_zone(location: Location) -> tzinfo | None:
     """The zone of a job's session: None for UTC.
 
     Raises:
-        KeyError: nobody here knows a zone of that name.
+        KeyError: there is no zone of that name in the Drainer's time zone database.
     """
     if location.offset:
         return timezone(timedelta(seconds=location.offset))
@@ -96,7 +96,7 @@ def time_zone(location: Location) -> tzinfo | None:
 
 
 def fixed(tz: tzinfo, first: datetime = _FIRST, last: datetime = _LAST) -> Zone | None:
-    """The zone as the one offset that it has from ``first`` to ``last``, each read in UTC or in the zone; None when it has several."""
+    """The zone as a fixed offset; None if its offset varies from ``first`` to ``last``, which may be in UTC or in the zone."""
     at, end = first - _DAY, last + _DAY
     offset = at.replace(tzinfo=tz).utcoffset() or timedelta()
     while at < end:
@@ -111,7 +111,7 @@ def fixed(tz: tzinfo, first: datetime = _FIRST, last: datetime = _LAST) -> Zone 
 
 
 def read_time(text: object) -> datetime | None:
-    """A time as the server writes it; None for what is none."""
+    """A time in the server's format; None for anything else."""
     try:
         return datetime.fromisoformat(str(text))
     except ValueError:
@@ -119,7 +119,7 @@ def read_time(text: object) -> datetime | None:
 
 
 def certain(subject: Subject, tz: tzinfo) -> bool:
-    """No TIMESTAMP literal of the tables is one of two equal times of the zone, as when clocks go back."""
+    """Whether no TIMESTAMP literal of the tables is ambiguous in the zone, as in the hour repeated when clocks go back."""
     return all(
         local.replace(fold=0).utcoffset() == local.replace(fold=1).utcoffset()
         for table in (*subject.before, *subject.after)
@@ -130,7 +130,7 @@ def certain(subject: Subject, tz: tzinfo) -> bool:
 
 
 def moved(subject: Subject, tz: tzinfo) -> Subject:
-    """The subject with every TIMESTAMP literal of its infos in that zone."""
+    """The subject with every TIMESTAMP literal of its infos converted to that zone."""
     job = subject.job
     info = _moved_info(job.table_info, tz) if job.table_info else None
     many = tuple(_moved_info(t, tz) for t in job.multiple_table_infos)
@@ -158,7 +158,7 @@ def _moved_column(column: ColumnInfo, tz: tzinfo) -> ColumnInfo:
 
 
 def _local(column: ColumnInfo, text: object, tz: tzinfo) -> datetime | None:
-    """A literal of a TIMESTAMP column in that zone; None for anything but a time in UTC."""
+    """A TIMESTAMP column's literal converted to that zone; None if it is not a time in UTC."""
     if column.tp != ColumnType.TIMESTAMP or column.version < UTC_SINCE or not isinstance(text, str):
         return None
     found = read_time(text)

@@ -3,9 +3,9 @@
 import pytest
 
 from benchmarks.soak_bounds import Allowed, Verdict, allowed, verdicts
-from sinks.delta.maintenance import Bounds
+from sinks.delta.maintenance import Retention
 
-FIVE_MINUTES = Bounds(retention=300.0)
+FIVE_MINUTES = Retention(retention=300.0)
 
 
 @pytest.mark.parametrize(

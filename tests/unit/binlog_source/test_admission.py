@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from binlog_source.source.admission import (
     Limits,
-    Step,
+    LogStep,
     TailView,
     holder,
     newest_promise,
@@ -30,7 +30,7 @@ def view(origin: int, promise: int, *steps: tuple[int, int], joined: bool = Fals
     """Steps as (offset, promise in both deliveries)."""
     made, before = [], origin
     for offset, ts in steps:
-        made.append(Step(Position(0, offset), ts, ts, offset - before, ts))
+        made.append(LogStep(Position(0, offset), ts, ts, offset - before, ts))
         before = offset
     return TailView(Position(0, origin), promise, made, joined, promise)
 
@@ -109,7 +109,7 @@ def test_holder_is_the_pump_behind() -> None:
 def read_ahead(origin: int, promise: int, *steps: tuple[int, int], waiting: tuple[tuple[int, int], ...] = ()) -> TailView:
     """A view whose log was read up to ``origin`` while R stood still; ``waiting``: bytes and largest ts of the steps before."""
     plain = view(origin, promise, *steps)
-    made = [Step(Position(0, origin), ts, ts, size, ts) for size, ts in waiting]
+    made = [LogStep(Position(0, origin), ts, ts, size, ts) for size, ts in waiting]
     return TailView(plain.origin, promise, plain.steps, False, max(promise, *(ts for _, ts in waiting)) if waiting else promise, made)
 
 
@@ -177,7 +177,7 @@ def test_while_a_release_is_cut_no_more_is_read_than_may_wait() -> None:
 
 def test_the_clock_is_that_of_the_pump_that_has_shown_least() -> None:
     """Not its promise: a Prewrite that waits holds that, and must come of age."""
-    held = Step(Position(0, 50), 20, 20, 50, 90)
+    held = LogStep(Position(0, 50), 20, 20, 50, 90)
     views = {"a": TailView(Position(0, 0), 10, [held], max_ts=10), "b": view(0, 10, (20, 70))}
     end = plan_raw(raw_start(a=0, b=0), views, FREE, None)
     assert (end.resolved_ts, end.clock) == (20, 70)

@@ -4,7 +4,7 @@ import pytest
 
 from binlog_source.cluster import advertise
 from binlog_source.cluster.advertise import advertised
-from binlog_source.drainer.node import Cistern
+from binlog_source.drainer.node import DrainerNode
 from binlog_source.pump import server
 from binlog_source.pump.server import EmbeddedPump
 from conf.model import PumpConfig
@@ -72,7 +72,7 @@ def test_a_drainer_and_a_pump_refuse_alike(tmp_path, monkeypatch):
     drainer, pump = Elsewhere(), Elsewhere()
     monkeypatch.setattr(server, "_registry_of", lambda config: pump)
     with pytest.raises(ConfigError, match="the registry http://192.0.2.7:2379 is elsewhere"):
-        Cistern(drainer, "d1", "127.0.0.1:0", "", lambda: 0).start()
+        DrainerNode(drainer, "d1", "127.0.0.1:0", "", lambda: 0).start()
     with pytest.raises(ConfigError, match="the registry http://192.0.2.7:2379 is elsewhere"):
         EmbeddedPump(PumpConfig(node_id="p1", addr="127.0.0.1:0", data_dir=str(tmp_path), cluster_id=7)).start()
     assert not drainer.listing("drainers").nodes and not pump.listing("pumps").nodes

@@ -7,7 +7,7 @@ import pytest
 
 from binlog_source.pairing import state as pair_state
 from binlog_source.pairing.state import NOTHING, Index, pack, put_away, take_up, unpack, without_rows
-from binlog_source.pairing.transitions import RECORD, Span, StepResult, look_after, step
+from binlog_source.pairing.transitions import RECORD, ResolvedSpan, StepResult, look_after, step
 from schemas.errors import Corruption
 from schemas.packed import packed
 from schemas.proto import binlog_pb2
@@ -38,9 +38,9 @@ class Bucket:
         self.chunks = MemoryChunks()
 
     def take(self, after: int, upto: int, *rows: tuple[str, int, int, int]) -> StepResult:
-        return self.take_table(Span(after, upto), records(*rows))
+        return self.take_table(ResolvedSpan(after, upto), records(*rows))
 
-    def take_table(self, span: Span, table: pa.Table) -> StepResult:
+    def take_table(self, span: ResolvedSpan, table: pa.Table) -> StepResult:
         hand = take_up(self.index, self.chunks, table, span)
         result = step(hand.records, table, span)
         self.index = unpack(pack(put_away(self.index, hand, result.kept, self.chunks)))
@@ -138,7 +138,7 @@ def test_a_transaction_bigger_than_any_chunk() -> None:
     bucket = Bucket()
     big = binlog_pb2.Binlog(tp=binlog_pb2.Prewrite, start_ts=10, prewrite_value=os.urandom(5 << 20)).SerializeToString()
     table = pa.table([["a"], [P], [10], [0], [big]], schema=RECORD)
-    bucket.take_table(Span(0, 5), table)
+    bucket.take_table(ResolvedSpan(0, 5), table)
     assert [chunk.rows for chunk in bucket.index.chunks] == [1]
     bucket.take(5, 6, ("a", C, 10, 20), ("a", P, 11, 0))
     result = bucket.take(6, 30)

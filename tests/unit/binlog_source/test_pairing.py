@@ -10,9 +10,9 @@ from binlog_source.pairing.transitions import (
     KEPT,
     RECORD,
     TRANSITIONS,
+    MissingOutcome,
     Orphan,
-    Settle,
-    Span,
+    ResolvedSpan,
     StepResult,
     When,
     look_after,
@@ -35,7 +35,7 @@ def records(*rows: tuple[str, int, int, int]) -> pa.Table:
 
 
 def run(known: pa.Table, after: int, upto: int, *rows: tuple[str, int, int, int]) -> StepResult:
-    return step(known, records(*rows), Span(after, upto))
+    return step(known, records(*rows), ResolvedSpan(after, upto))
 
 
 def released(result: StepResult) -> list[tuple[int, int]]:
@@ -92,7 +92,7 @@ def test_what_the_stream_began_after_is_dropped_not_waited_for() -> None:
 
 def test_a_copy_from_another_pump_goes_out_once_and_that_pump_is_told() -> None:
     first = run(NOTHING, 0, 4, ("a", P, 5, 0), ("b", P, 5, 0), ("a", C, 5, 9))
-    assert first.unsettled and look_after(first.kept, 5000, 1000).settles == (Settle("b", 5, 9),)
+    assert first.unsettled and look_after(first.kept, 5000, 1000).settles == (MissingOutcome("b", 5, 9),)
     second = run(first.kept, 4, 20, ("b", C, 5, 9))
     assert released(second) == [(5, 9)] and not second.kept.num_rows and not second.unsettled
 
@@ -109,7 +109,7 @@ def test_a_released_transaction_that_a_pump_must_be_told_of_keeps_no_payload() -
     done = run(NOTHING, 0, 20, ("a", P, 5, 0), ("b", P, 5, 0), ("a", C, 5, 9))
     assert released(done) == [(5, 9)] and done.unsettled
     assert done.kept["payload"].null_count == done.kept.num_rows == 3
-    assert look_after(done.kept, 0, 1000).settles == (Settle("b", 5, 9),)
+    assert look_after(done.kept, 0, 1000).settles == (MissingOutcome("b", 5, 9),)
 
 
 def test_what_is_wanted_is_wanted_again_a_second_later() -> None:

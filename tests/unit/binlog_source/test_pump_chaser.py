@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from binlog_source.pump.storage.chaser import Chaser, ChaserSettings, Next, decide
+from binlog_source.pump.storage.chaser import AfterPass, Chaser, ChaserSettings, decide
 from binlog_source.pump.storage.index import KeyIndex
 from binlog_source.pump.storage.pointer import BEGINNING, Pointer
 from binlog_source.pump.storage.record import fake
@@ -20,11 +20,11 @@ SETTINGS = ChaserSettings(poll=0.001)
 @pytest.mark.parametrize(
     ("pass_seconds", "since_recovery", "follows"),
     [
-        (0.99, 60.1, Next.RECOVER),
-        (0.99, NEVER, Next.RECOVER),
-        (1.0, 60.1, Next.SLEEP),
-        (0.99, 60.0, Next.SLEEP),
-        (30.0, NEVER, Next.SLEEP),
+        (0.99, 60.1, AfterPass.RECOVER),
+        (0.99, NEVER, AfterPass.RECOVER),
+        (1.0, 60.1, AfterPass.SLEEP),
+        (0.99, 60.0, AfterPass.SLEEP),
+        (30.0, NEVER, AfterPass.SLEEP),
     ],
 )
 def test_a_recovery_follows_a_quick_pass_at_most_once_a_minute(pass_seconds, since_recovery, follows):

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from binlog_source.cluster.registry import NodeState, NodeStatus
-from binlog_source.pump_client.availability import TRANSITIONS, Availability, Event, Known, Standing
+from binlog_source.pump_client.availability import TRANSITIONS, Availability, Event, KnownPump, KnownPumps
 
 A, B = NodeStatus("a", "a:1"), NodeStatus("b", "b:1")
-U, GOOD, BAD = Standing.UNKNOWN, Standing.AVAILABLE, Standing.UNAVAILABLE
+U, GOOD, BAD = Availability.UNKNOWN, Availability.AVAILABLE, Availability.UNAVAILABLE
 
 EXPECTED = {
     U: {Event.ONLINE: GOOD, Event.AWAY: BAD, Event.UNUSABLE: U, Event.ANSWERED: U},
@@ -17,10 +17,10 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("standing", Standing)
+@pytest.mark.parametrize("standing", Availability)
 @pytest.mark.parametrize("event", Event)
 def test_every_event_in_every_standing(standing, event):
-    known = Known(A, standing, errors=4)
+    known = KnownPump(A, standing, errors=4)
     after = known.after(event)
     assert after.standing is EXPECTED[standing][event]
     assert after.errors == (4 if after.standing is standing else 0)
@@ -35,7 +35,7 @@ def ids(pumps):
 
 
 def pumps(*statuses, max_errors=10):
-    made = Availability(max_errors)
+    made = KnownPumps(max_errors)
     for status in statuses:
         made.register(status)
     return made

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from binlog_source.pump_client.clock import WallClock
-from binlog_source.pump_client.gate import Gate
-from binlog_source.pump_client.link import Link, Tally, write_group
+from binlog_source.pump_client.connection import CallCounters, PumpConnection, write_group
+from binlog_source.pump_client.prewrites import PrewriteWriter
 from binlog_source.pump_client.writer import WriteFailed
 from tests.fakes.pump_world import Wire, World, fails
 
@@ -18,69 +18,69 @@ def world():
 
 
 @pytest.fixture
-def link(world):
-    made = Link("a", "a:1", lambda address: Wire(world, address), Tally(lambda: None, lambda: None))
+def connection(world):
+    made = PumpConnection("a", "a:1", lambda address: Wire(world, address), CallCounters(lambda: None, lambda: None))
     yield made
     made.close()
 
 
-def together(gate, payloads):
+def together(prewrite_writer, payloads):
     barrier = threading.Barrier(len(payloads))
 
     def write(payload):
         barrier.wait()
-        gate.write(payload)
+        prewrite_writer.write(payload)
 
     with ThreadPoolExecutor(len(payloads)) as pool:
         return [future.exception() for future in [pool.submit(write, payload) for payload in payloads]]
 
 
-def test_what_is_begun_together_goes_together_and_nothing_is_lost(world, link):
+def test_what_is_begun_together_goes_together_and_nothing_is_lost(world, connection):
     payloads = [b"%d" % number for number in range(8)]
-    assert together(Gate(link, WallClock(), 0.05), payloads) == [None] * 8
+    assert together(PrewriteWriter(connection, WallClock(), 0.05), payloads) == [None] * 8
     assert sorted(world.taken("a:1")) == payloads and len(world.calls) < 8
 
 
-def test_one_caller_alone_is_served(world, link):
-    gate = Gate(link, WallClock(), 0.001)
-    gate.write(b"a")
-    gate.write(b"b")
+def test_one_caller_alone_is_served(world, connection):
+    prewrite_writer = PrewriteWriter(connection, WallClock(), 0.001)
+    prewrite_writer.write(b"a")
+    prewrite_writer.write(b"b")
     assert [call.payloads for call in world.calls] == [(b"a",), (b"b",)]
 
 
-def test_without_gathering_each_goes_alone(world, link):
-    gate = Gate(link, WallClock(), 0)
-    assert together(gate, [b"a", b"b", b"c"]) == [None] * 3
+def test_without_gathering_each_goes_alone(world, connection):
+    prewrite_writer = PrewriteWriter(connection, WallClock(), 0)
+    assert together(prewrite_writer, [b"a", b"b", b"c"]) == [None] * 3
     assert sorted(call.payloads for call in world.calls) == [(b"a",), (b"b",), (b"c",)]
 
 
-def test_a_failed_group_fails_for_each_of_it_and_the_next_one_is_tried(world, link):
-    gate = Gate(link, WallClock(), 0.05)
+def test_a_failed_group_fails_for_each_of_it_and_the_next_one_is_tried(world, connection):
+    prewrite_writer = PrewriteWriter(connection, WallClock(), 0.05)
     world.rules = {"a:1": fails("UNKNOWN", "the disk is full")}
-    errors = together(gate, [b"a", b"b"])
+    errors = together(prewrite_writer, [b"a", b"b"])
     assert [(type(error), error.code) for error in errors] == [(WriteFailed, "UNKNOWN")] * 2
     assert errors[0] is not errors[1]
     world.rules = {}
-    gate.write(b"good")
+    prewrite_writer.write(b"good")
 
 
-def test_a_group_that_is_too_large_goes_one_by_one(world, link):
+def test_a_group_that_is_too_large_goes_one_by_one(world, connection):
     world.rules = {"a:1": lambda payloads: fails("RESOURCE_EXHAUSTED", "")(payloads) if sum(map(len, payloads)) > 3 else None}
-    large, *small = write_group(link, [b"12345", b"1", b"123"])
+    large, *small = write_group(connection, [b"12345", b"1", b"123"])
     assert large.code == "RESOURCE_EXHAUSTED" and small == [None, None]
     assert [len(call.payloads) for call in world.calls] == [3, 1, 1, 1]
 
 
-def test_every_caller_of_a_group_hears_that_it_was_sent(world, link):
-    gate, heard = Gate(link, WallClock(), 0.05), []
+def test_every_caller_of_a_group_hears_that_it_was_sent(world, connection):
+    prewrite_writer, heard = PrewriteWriter(connection, WallClock(), 0.05), []
     with ThreadPoolExecutor(3) as pool:
         for number in range(3):
-            pool.submit(gate.write, b"x", lambda number=number: heard.append(number))
+            pool.submit(prewrite_writer.write, b"x", lambda number=number: heard.append(number))
     assert sorted(heard) == [0, 1, 2]
 
 
-def test_a_listener_that_fails_leaves_nobody_waiting(world, link):
-    gate = Gate(link, WallClock(), 0.05)
+def test_a_listener_that_fails_leaves_nobody_waiting(world, connection):
+    prewrite_writer = PrewriteWriter(connection, WallClock(), 0.05)
     both = threading.Barrier(2)
 
     def broken():
@@ -88,7 +88,7 @@ def test_a_listener_that_fails_leaves_nobody_waiting(world, link):
 
     def write(sent):
         both.wait()
-        gate.write(b"x", sent)
+        prewrite_writer.write(b"x", sent)
 
     with ThreadPoolExecutor(2) as pool:
         futures = [pool.submit(write, broken), pool.submit(write, lambda: None)]

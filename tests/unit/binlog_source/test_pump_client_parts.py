@@ -4,8 +4,8 @@ import pickle
 
 import pytest
 
-from binlog_source.pump_client.link import Link, Tally
-from binlog_source.pump_client.retry import Next, after_failed_outcome, after_failed_prewrite
+from binlog_source.pump_client.connection import CallCounters, PumpConnection
+from binlog_source.pump_client.retry import AfterFailure, after_failed_outcome, after_failed_prewrite
 from binlog_source.pump_client.settings import DEFAULTS, PumpClientSettings
 from binlog_source.pump_client.writer import WriteFailed
 from tests.fakes.pump_world import Wire, World, fails
@@ -24,13 +24,13 @@ FAILED = WriteFailed("", "UNAVAILABLE")
 @pytest.mark.parametrize(
     "failure, elapsed, retries, then",
     [
-        (FAILED, 0, 0, Next.AGAIN),
-        (FAILED, 15, 99, Next.AGAIN),
-        (FAILED, 15.1, 3, Next.AGAIN),
-        (FAILED, 15.1, 4, Next.EVERYONE),
-        (FAILED, 99, 0, Next.AGAIN),
-        (WriteFailed("", "RESOURCE_EXHAUSTED"), 99, 99, Next.REFUSE),
-        (WriteFailed("", "UNKNOWN", "code = ResourceExhausted"), 0, 0, Next.REFUSE),
+        (FAILED, 0, 0, AfterFailure.AGAIN),
+        (FAILED, 15, 99, AfterFailure.AGAIN),
+        (FAILED, 15.1, 3, AfterFailure.AGAIN),
+        (FAILED, 15.1, 4, AfterFailure.EVERYONE),
+        (FAILED, 99, 0, AfterFailure.AGAIN),
+        (WriteFailed("", "RESOURCE_EXHAUSTED"), 99, 99, AfterFailure.REFUSE),
+        (WriteFailed("", "UNKNOWN", "code = ResourceExhausted"), 0, 0, AfterFailure.REFUSE),
     ],
 )
 def test_what_follows_a_failed_prewrite(failure, elapsed, retries, then):
@@ -39,7 +39,12 @@ def test_what_follows_a_failed_prewrite(failure, elapsed, retries, then):
 
 @pytest.mark.parametrize(
     "elapsed, left, then",
-    [(0, False, Next.AGAIN), (600, False, Next.AGAIN), (600.1, False, Next.GIVE_UP), (0, True, Next.GIVE_UP)],
+    [
+        (0, False, AfterFailure.AGAIN),
+        (600, False, AfterFailure.AGAIN),
+        (600.1, False, AfterFailure.GIVE_UP),
+        (0, True, AfterFailure.GIVE_UP),
+    ],
 )
 def test_what_follows_a_failed_outcome(elapsed, left, then):
     assert after_failed_outcome(elapsed, left, DEFAULTS) is then
@@ -47,19 +52,21 @@ def test_what_follows_a_failed_outcome(elapsed, left, then):
 
 def test_a_reset_spares_the_call_under_way(world):
     counted = []
-    link = Link("a", A, lambda address: Wire(world, address), Tally(lambda: counted.append("+"), lambda: counted.append("-")))
+    connection = PumpConnection(
+        "a", A, lambda address: Wire(world, address), CallCounters(lambda: counted.append("+"), lambda: counted.append("-"))
+    )
 
     def reset_meanwhile():
-        link.reset()
+        connection.reset()
         assert world.hung_up == []
 
-    link.write([b"x"], reset_meanwhile)
+    connection.write([b"x"], reset_meanwhile)
     assert (world.hung_up, counted) == ([A], ["+"])
-    link.write([b"y"])
+    connection.write([b"y"])
     assert world.dialled == [A, A]
-    link.close()
+    connection.close()
     with pytest.raises(WriteFailed, match="closed"):
-        link.write([b"z"])
+        connection.write([b"z"])
 
 
 @pytest.mark.parametrize(
@@ -76,16 +83,16 @@ def test_a_failure_keeps_its_code_through_pickling():
 
 
 def test_a_lost_connection_is_dialled_anew_once(world):
-    link = Link("a", A, lambda address: Wire(world, address), Tally(lambda: None, lambda: None))
+    connection = PumpConnection("a", A, lambda address: Wire(world, address), CallCounters(lambda: None, lambda: None))
 
     def another_call_fails_meanwhile():
         with pytest.raises(WriteFailed):
-            link.write([b"y"])
+            connection.write([b"y"])
 
     world.rules = {A: fails()}
     with pytest.raises(WriteFailed):
-        link.write([b"x"], another_call_fails_meanwhile)
+        connection.write([b"x"], another_call_fails_meanwhile)
     world.rules = {}
-    link.write([b"z"])
+    connection.write([b"z"])
     assert (world.dialled, world.hung_up) == ([A, A], [A])
-    link.close()
+    connection.close()

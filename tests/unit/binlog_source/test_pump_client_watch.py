@@ -32,14 +32,14 @@ def registry():
 
 @pytest.fixture
 def client(world, registry):
-    made = PumpClient(registry.listing(PUMPS).nodes, 7, DEFAULTS, world.surroundings())
+    made = PumpClient(registry.listing(PUMPS).nodes, 7, DEFAULTS, world.dependencies())
     yield made
     made.close()
 
 
 @pytest.fixture
 def follower(client, registry):
-    return Follower(registry, client._fleet, registry.listing(PUMPS).revision, 0.01)
+    return Follower(registry, client._pump_set, registry.listing(PUMPS).revision, 0.01)
 
 
 def demote(client, world, address="a:1"):
@@ -105,27 +105,27 @@ def test_a_round_robin_is_not_disturbed_by_heartbeats(client, registry, follower
 def test_a_probe_is_empty_and_brings_back(client, world):
     demote(client, world)
     world.calls.clear()
-    probe_unavailable(client._fleet, client._counters)
+    probe_unavailable(client._pump_set, client._counters)
     assert client.available() == () and client.stats().probes == 1
     world.rules = {}
-    probe_unavailable(client._fleet, client._counters)
+    probe_unavailable(client._pump_set, client._counters)
     assert [call.payloads for call in world.calls] == [(b"",)] * 2
     assert client.available() == ("a",) and client.stats().probes == 2
-    probe_unavailable(client._fleet, client._counters)
+    probe_unavailable(client._pump_set, client._counters)
     assert client.stats().probes == 2, "who is available is not probed"
 
 
 def test_a_probe_that_is_answered_with_an_errmsg_counts(client, world):
     demote(client, world)
     world.rules = {"a:1": fails("OK", "whatever")}
-    probe_unavailable(client._fleet, client._counters)
+    probe_unavailable(client._pump_set, client._counters)
     assert client.available() == ("a",)
 
 
 def test_who_is_registered_away_is_not_probed(client, registry, follower, world):
     registry.put_status(PUMPS, PAUSED)
     follower.step()
-    probe_unavailable(client._fleet, client._counters)
+    probe_unavailable(client._pump_set, client._counters)
     assert world.calls == [] and client.stats().probes == 0
 
 
@@ -138,7 +138,7 @@ def test_probes_come_every_thirty_seconds(client, world):
         return fails()(payloads)
 
     world.rules = {"a:1": away}
-    detect(client._fleet, world.clock, DEFAULTS, client._counters)
+    detect(client._pump_set, world.clock, DEFAULTS, client._counters)
     assert world.clock.waits == [30.0] * 5 and client.stats().probes == 4
 
 

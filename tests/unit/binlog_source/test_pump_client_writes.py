@@ -9,7 +9,7 @@ import pytest
 from binlog_source.cluster.registry import NodeState, NodeStatus
 from binlog_source.pump_client.client import PumpClient
 from binlog_source.pump_client.settings import DEFAULTS, PumpClientSettings
-from binlog_source.pump_client.stats import Stats
+from binlog_source.pump_client.stats import ClientStats
 from binlog_source.pump_client.writer import WriteFailed
 from schemas.errors import ProtocolViolation, PumpUnavailable
 from schemas.proto import binlog_pb2
@@ -29,7 +29,7 @@ def make(world):
     made = []
 
     def client(pumps=PUMPS, settings=DEFAULTS):
-        made.append(PumpClient(pumps, 7, settings, world.surroundings()))
+        made.append(PumpClient(pumps, 7, settings, world.dependencies()))
         return made[-1]
 
     yield client
@@ -56,7 +56,7 @@ def test_prewrites_go_round_and_outcomes_follow(world, make):
     assert world.taken(A) == [b"p10", b"p40", b"c10", b"c40"]
     assert world.taken(B) == [b"p20", b"c20"]
     assert world.taken(C) == [b"p30", b"c30"]
-    assert client.stats() == Stats(prewrites=4)
+    assert client.stats() == ClientStats(prewrites=4)
     assert sorted(world.dialled) == [A, B, C]
 
 
@@ -78,18 +78,20 @@ def test_a_failed_prewrite_goes_to_the_next_after_a_pause(world, make):
     client.outcome(10, b"c")
     client.flush()
     assert world.taken(B) == [b"p", b"c"]
-    assert client.stats() == Stats(prewrites=1, retries=1, failovers=1)
+    assert client.stats() == ClientStats(prewrites=1, retries=1, failovers=1)
 
 
 def test_all_are_tried_for_the_timeout_then_each_once_more(world, make):
     world.rules = {pump.host: fails() for pump in PUMPS}
     client = make()
-    with pytest.raises(PumpUnavailable, match=r"no Pump took the Prewrite of start_ts 10 .*last error: Pump: UNAVAILABLE.*start a Pump"):
+    with pytest.raises(
+        PumpUnavailable, match=r"no Pump accepted the Prewrite of start_ts 10 .*last error: Pump: UNAVAILABLE.*start a Pump"
+    ):
         client.prewrite(10, b"p")
     rounds = len(world.clock.waits)
     assert world.clock.waits == [0.1] * rounds and 15 < world.clock.time < 15.3
     assert asked(world) == ("abc" * 99)[: rounds + 1] + "abc"
-    assert client.stats() == Stats(retries=rounds, demotions=3)
+    assert client.stats() == ClientStats(retries=rounds, demotions=3)
     assert client.available() == ()
 
 
@@ -165,12 +167,12 @@ def test_labels_decide_until_nobody_matches(world, make):
     world.rules = {B: fails()}
     client.prewrite(10, b"p")
     assert world.calls[-1].address in (A, C) and world.clock.time < 1
-    client._fleet.register([replace(near, state=NodeState.PAUSED)])
+    client._pump_set.register([replace(near, state=NodeState.PAUSED)])
     world.calls.clear()
     client.prewrite(20, b"q")
     assert asked(world) == "a"
-    client._fleet.register([replace(pump, state=NodeState.PAUSED) for pump in PUMPS])
-    client._fleet.register([near])
+    client._pump_set.register([replace(pump, state=NodeState.PAUSED) for pump in PUMPS])
+    client._pump_set.register([near])
     world.rules.clear()
     client.prewrite(30, b"r")
     assert asked(world) == "ab"
@@ -232,7 +234,7 @@ def test_an_outcome_is_tried_every_second_for_ten_minutes_then_given_up(world, m
     client.flush()
     assert asked(world) == "a" * 602 and world.clock.waits == [1.0] * 601
     assert [call.at for call in world.calls[:3]] == [0, 1, 2]
-    assert client.stats() == Stats(prewrites=1, retries=601, outcomes_given_up=1, demotions=1)
+    assert client.stats() == ClientStats(prewrites=1, retries=601, outcomes_given_up=1, demotions=1)
     assert any(r.levelno == logging.ERROR and "start_ts 10" in r.message and "given up" in r.message for r in caplog.records)
     assert client.available() == ("b",)
 
@@ -241,11 +243,11 @@ def test_an_outcome_for_a_pump_that_has_left_is_given_up_at_once(world, make):
     client = make(PUMPS[:2])
     client.prewrite(10, b"p")
     world.rules = {A: fails()}
-    client._fleet.register([replace(PUMPS[0], state=NodeState.OFFLINE)])
+    client._pump_set.register([replace(PUMPS[0], state=NodeState.OFFLINE)])
     client.outcome(10, b"c")
     client.flush()
     assert asked(world) == "aa" and world.clock.waits == []
-    assert client.stats() == Stats(prewrites=1, outcomes_given_up=1)
+    assert client.stats() == ClientStats(prewrites=1, outcomes_given_up=1)
 
 
 def test_an_awaited_outcome_is_given_up_without_an_error(world, make):
@@ -259,7 +261,7 @@ def test_an_awaited_outcome_is_given_up_without_an_error(world, make):
 def test_an_outcome_goes_to_its_pump_though_that_is_unavailable(world, make):
     client = make(PUMPS[:2])
     client.prewrite(10, b"p")
-    client._fleet.register([replace(PUMPS[0], state=NodeState.PAUSING)])
+    client._pump_set.register([replace(PUMPS[0], state=NodeState.PAUSING)])
     assert client.available() == ("b",)
     client.outcome(10, b"c")
     client.flush()
@@ -269,7 +271,7 @@ def test_an_outcome_goes_to_its_pump_though_that_is_unavailable(world, make):
 def test_an_outcome_follows_its_pump_to_another_address(world, make):
     client = make(PUMPS[:1])
     client.prewrite(10, b"p")
-    client._fleet.register([replace(PUMPS[0], host="moved:1")])
+    client._pump_set.register([replace(PUMPS[0], host="moved:1")])
     client.outcome(10, b"c")
     client.flush()
     assert world.taken("moved:1") == [b"c"] and world.hung_up == [A]
@@ -400,7 +402,7 @@ def test_flush_names_the_pump_that_stays_away(world, make):
     held = threading.Event()
     world.rules = {A: lambda payloads: held.wait(5) and None}
     client.outcome(10, b"c")
-    with pytest.raises(PumpUnavailable, match="Pump a at a:1 did not take 1 outcomes within 0.01 s"):
+    with pytest.raises(PumpUnavailable, match="Pump a at a:1 did not accept 1 outcomes within 0.01 s"):
         client.flush(0.01)
     held.set()
     client.flush()

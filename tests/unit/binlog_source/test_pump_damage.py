@@ -9,7 +9,7 @@ import pytest
 
 from binlog_source.pump.storage.format import HEADER, decode_footer, split_records
 from binlog_source.pump.storage.pointer import BEGINNING, Pointer
-from binlog_source.pump.storage.record import Kind, fake, read
+from binlog_source.pump.storage.record import RecordKind, fake, read
 from binlog_source.pump.storage.store import Store, StoreSettings
 from binlog_source.wire.damage import damage_in
 from schemas.errors import BinlogPurged, DamagedLog
@@ -174,7 +174,7 @@ def test_a_collected_file_is_no_damage(tmp_path):
             store.payload(entry)
 
 
-@pytest.mark.parametrize("kind", [Kind.PREWRITE, Kind.COMMIT])
+@pytest.mark.parametrize("kind", [RecordKind.PREWRITE, RecordKind.COMMIT])
 @pytest.mark.parametrize("which", [0, 0.5, -1])
 def test_the_directory_of_a_real_pump(tmp_path, kind, which):
     """Every flip in it, and a flip of its last record: told, in both deliveries, and what is lost lies in the span."""
@@ -192,12 +192,12 @@ def test_the_directory_of_a_real_pump(tmp_path, kind, which):
     shutil.rmtree(tmp_path / "index")
     log.write_bytes(data)
     flip(log, at + HEADER.size + 1)
-    outcomes = {r.start_ts: r.commit_ts for _, r in records if r.kind is Kind.COMMIT}
+    outcomes = {r.start_ts: r.commit_ts for _, r in records if r.kind is RecordKind.COMMIT}
     with opened(tmp_path) as store:
         hole = damage_of(lambda: raw(store))
         assert hole.begin == at
         lost = outcomes.get(record.start_ts)
-        assert lost is None or (hole.after_ts < lost and (not hole.upto_ts or lost <= hole.upto_ts or kind is Kind.PREWRITE))
+        assert lost is None or (hole.after_ts < lost and (not hole.upto_ts or lost <= hole.upto_ts or kind is RecordKind.PREWRITE))
         if whole[-1] <= hole.after_ts or store.state.sorted_promise <= hole.after_ts:
             return
         assert damage_of(lambda: pulled(store)).begin == at

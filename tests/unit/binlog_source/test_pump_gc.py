@@ -10,7 +10,7 @@ from binlog_source.pump.storage import store as store_module
 from binlog_source.pump.storage.pointer import BEGINNING, Pointer
 from binlog_source.pump.storage.record import fake
 from binlog_source.pump.storage.store import Store, StoreSettings
-from conf import faults
+from conf import failpoints
 from schemas.errors import BinlogPurged
 from tests.faults.store_model import commit, prewrite, pulled, raw, rollback
 
@@ -44,7 +44,7 @@ def delivered(store, after=0):
 def during(monkeypatch, point, act):
     """Do ``act`` once when a collection passes ``point``."""
     acts = [act]
-    monkeypatch.setattr(faults, "point", lambda name: acts.pop()() if name == point and acts else None)
+    monkeypatch.setattr(failpoints, "point", lambda name: acts.pop()() if name == point and acts else None)
 
 
 def test_files_and_keys_up_to_the_slack_below_gc_ts_are_gone(store, tmp_path):
@@ -96,7 +96,7 @@ def test_only_the_oldest_files_go(tmp_path):
 def test_keys_go_in_batches(store, monkeypatch):
     monkeypatch.setattr(store_module, "_GC_BATCH", 4)
     passed = []
-    monkeypatch.setattr(faults, "point", passed.append)
+    monkeypatch.setattr(failpoints, "point", passed.append)
     assert store.collect(10, 0)
     assert passed.count("gc-keys") == 3 and store.deleted_keys == 10
 
@@ -243,4 +243,4 @@ def test_without_the_index_readers_are_told_of_what_is_missing(store, tmp_path, 
     with contextlib.closing(opened(tmp_path)) as again:
         assert again.gc_ts == 10, "just below the oldest that is kept"
         assert delivered(again) == list(range(11, 21))
-    assert "taken to be collected" in caplog.text
+    assert "assumed to be collected" in caplog.text

@@ -6,8 +6,8 @@ import pytest
 
 from binlog_source.pump.storage.index import Entry, Head, KeyIndex
 from binlog_source.pump.storage.pointer import BEGINNING, Pointer
-from binlog_source.pump.storage.record import Kind
-from binlog_source.pump.storage.sorter import NOTHING, Checkpoint
+from binlog_source.pump.storage.record import RecordKind
+from binlog_source.pump.storage.sorter import NOTHING, SorterCheckpoint
 from schemas.errors import Corruption
 
 
@@ -17,22 +17,22 @@ def index(tmp_path):
         yield index
 
 
-def entry(ts, kind=Kind.FAKE, offset=None):
+def entry(ts, kind=RecordKind.FAKE, offset=None):
     return Entry(ts, kind, Pointer(0, ts if offset is None else offset), 20)
 
 
 def checkpoint(offset, max_ts, low=None):
     at = Pointer(0, offset)
-    return Checkpoint(at, max_ts, max_ts, Pointer(0, low) if low is not None else at, max_ts)
+    return SorterCheckpoint(at, max_ts, max_ts, Pointer(0, low) if low is not None else at, max_ts)
 
 
 def test_what_was_applied_is_there_after_a_restart(tmp_path):
     first = KeyIndex(tmp_path / "index")
-    first.apply([entry(5), entry(7, Kind.PREWRITE)], [checkpoint(10, 5)], Head(Pointer(0, 30), 7))
+    first.apply([entry(5), entry(7, RecordKind.PREWRITE)], [checkpoint(10, 5)], Head(Pointer(0, 30), 7))
     first.note_gc(4, checkpoint(30, 7))
     first.close()
     with contextlib.closing(KeyIndex(tmp_path / "index")) as again:
-        assert (again.get(5), again.get(7), again.get(6)) == (entry(5), entry(7, Kind.PREWRITE), None)
+        assert (again.get(5), again.get(7), again.get(6)) == (entry(5), entry(7, RecordKind.PREWRITE), None)
         assert again.head == Head(Pointer(0, 30), 7) and again.gc_ts == 4
         assert again.checkpoints(BEGINNING, 10) == [checkpoint(10, 5), checkpoint(30, 7)]
 
@@ -43,7 +43,7 @@ def test_a_later_record_with_the_same_ts_replaces_the_earlier(index):
 
 
 def test_a_span_is_what_is_delivered_and_the_prewrites_between(index):
-    index.apply([entry(ts, Kind.PREWRITE if ts % 3 == 0 else Kind.COMMIT) for ts in range(1, 11)], [], Head(BEGINNING, 0))
+    index.apply([entry(ts, RecordKind.PREWRITE if ts % 3 == 0 else RecordKind.COMMIT) for ts in range(1, 11)], [], Head(BEGINNING, 0))
     found = index.span(2, 9, 100)
     assert [e.ts for e in found.delivered] == [4, 5, 7, 8] and sorted(found.prewrites) == [3, 6, 9]
     assert [e.ts for e in index.span(2, 9, 2).delivered] == [4, 5]
@@ -52,7 +52,7 @@ def test_a_span_is_what_is_delivered_and_the_prewrites_between(index):
 
 def test_a_negative_ts_stops_nothing(index):
     """int64 on the wire, so it can come; a real Pump keys it by its bits, far above every real one."""
-    index.apply([entry(-5, Kind.PREWRITE, offset=0), entry(3)], [], Head(BEGINNING, 0))
+    index.apply([entry(-5, RecordKind.PREWRITE, offset=0), entry(3)], [], Head(BEGINNING, 0))
     assert index.get(-5).at == BEGINNING
     assert [e.ts for e in index.span(0, 1 << 62, 10).delivered] == [3]
     assert list(index.drop_oldest(-1, Pointer(1, 0), 10)) == []
@@ -74,7 +74,7 @@ def test_old_keys_go_in_batches(index):
 
 def test_prewrites_that_the_log_holds_stay(index):
     """Their Commit may be delivered still: a transaction may be older than what is kept."""
-    index.apply([entry(ts, Kind.PREWRITE if ts % 2 else Kind.COMMIT) for ts in range(1, 11)], [], Head(BEGINNING, 0))
+    index.apply([entry(ts, RecordKind.PREWRITE if ts % 2 else RecordKind.COMMIT) for ts in range(1, 11)], [], Head(BEGINNING, 0))
     assert list(index.drop_oldest(10, Pointer(0, 5), 4)) == [4, 2, 1]
     left = index.span(0, 99, 99)
     assert left.delivered == [] and sorted(left.prewrites) == [5, 7, 9]
@@ -133,4 +133,4 @@ def test_an_index_whose_head_is_no_head_is_made_anew(tmp_path, caplog):
     index.close()
     with contextlib.closing(KeyIndex(tmp_path / "index")) as again:
         assert again.head == Head(BEGINNING, 0)
-    assert "made anew from the value log" in caplog.text
+    assert "rebuilt from the value log" in caplog.text

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from binlog_source.pump import reading
-from binlog_source.pump.reading import LARGE, SLOWEST, STALL, Room, Seat
+from binlog_source.pump.reading import LARGE, SLOWEST, STALL, PullMemory, Reservation
 
 PATIENCE = 20
 MIB = 1 << 20
@@ -43,7 +43,7 @@ def clock():
 @pytest.fixture
 def room(clock, monkeypatch):
     monkeypatch.setattr(reading, "_LOOK", 0.01)
-    return Room(64 * MIB, clock)
+    return PullMemory(64 * MIB, clock)
 
 
 def never():
@@ -55,7 +55,7 @@ class Waiting:
 
     def __init__(self, room, address, size, order=None):
         self.client = Client(address)
-        self.seat = Seat(room, self.client)
+        self.seat = Reservation(room, self.client)
         self.stopped = False
         self.got = None
         self.order = order
@@ -78,12 +78,12 @@ def until(done):
 
 
 def test_what_is_small_needs_no_room(room):
-    seat = Seat(room, Client())
+    seat = Reservation(room, Client())
     assert seat.take(LARGE, never) and not seat.holds and room.held == 0
 
 
 def test_room_is_bounded_for_all_and_for_an_address(room):
-    seats = [Seat(room, Client(address)) for address in "aabbccdd"]
+    seats = [Reservation(room, Client(address)) for address in "aabbccdd"]
     for seat in seats:
         assert seat.take(8 * MIB, never) and seat.holds
     assert room.held == 64 * MIB
@@ -99,7 +99,7 @@ def test_room_is_bounded_for_all_and_for_an_address(room):
 
 
 def test_a_huge_one_passes_alone_beside_the_room(room):
-    huge, large = Seat(room, Client("a")), Seat(room, Client("a"))
+    huge, large = Reservation(room, Client("a")), Reservation(room, Client("a"))
     assert huge.take(1000 * MIB, never) and large.take(16 * MIB, never) and room.held == 16 * MIB
     other = Waiting(room, "b", 17 * MIB)
     assert other.got is None
@@ -108,7 +108,7 @@ def test_a_huge_one_passes_alone_beside_the_room(room):
 
 
 def test_what_is_asked_again_replaces_what_was_held(room):
-    seat = Seat(room, Client())
+    seat = Reservation(room, Client())
     for size in (16 * MIB, 2 * MIB, 100 * MIB, 16 * MIB):
         assert seat.take(size, never)
     assert room.held == 16 * MIB
@@ -116,7 +116,7 @@ def test_what_is_asked_again_replaces_what_was_held(room):
 
 def test_addresses_take_turns(room):
     """However many pulls one address has: the other waits for one of them."""
-    holder = Seat(room, Client("a"))
+    holder = Reservation(room, Client("a"))
     assert holder.take(100 * MIB, never)
     order = []
     many = [Waiting(room, "a", 100 * MIB, order) for _ in range(3)]
@@ -130,7 +130,7 @@ def test_addresses_take_turns(room):
 
 
 def test_who_waits_for_room_is_not_overtaken(room):
-    seats = [Seat(room, Client(address)) for address in "abcd"]
+    seats = [Reservation(room, Client(address)) for address in "abcd"]
     for seat in seats:
         assert seat.take(15 * MIB, never)
     first, second = Waiting(room, "e", 16 * MIB), Waiting(room, "f", 4 * MIB)
@@ -143,7 +143,7 @@ def test_who_waits_for_room_is_not_overtaken(room):
 
 
 def test_a_wait_ends_when_its_pull_does(room):
-    holder = Seat(room, Client())
+    holder = Reservation(room, Client())
     assert holder.take(100 * MIB, never)
     waiting = Waiting(room, "b", 100 * MIB)
     waiting.stopped = True
@@ -159,7 +159,7 @@ def test_a_wait_ends_when_its_pull_does(room):
 )
 def test_who_takes_too_little_while_others_wait_is_ended(room, clock, took, behind, ended):
     client = Client()
-    holder = Seat(room, client)
+    holder = Reservation(room, client)
     assert holder.take(100 * MIB, never)
     clock.now = 1000.0
     room.end_stalled()

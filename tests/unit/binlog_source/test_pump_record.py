@@ -4,7 +4,7 @@ import pytest
 
 from binlog_source.pump import messages
 from binlog_source.pump.storage.pointer import Pointer
-from binlog_source.pump.storage.record import Kind, canonical, completed, fake, head_varints, read
+from binlog_source.pump.storage.record import RecordKind, canonical, completed, fake, head_varints, read
 from schemas.errors import Corruption
 from schemas.proto import binlog_pb2, pump_pb2
 from schemas.wire import varint
@@ -25,12 +25,12 @@ def test_fake_is_a_real_pumps():
 @pytest.mark.parametrize(
     ("payload", "kind", "ts"),
     [
-        (binlog(0, TS, 0, prewrite_key=b"k"), Kind.PREWRITE, TS),
-        (binlog(1, TS, TS + 1), Kind.COMMIT, TS + 1),
-        (binlog(2, TS, 0), Kind.ROLLBACK, 0),
-        (binlog(2, TS, TS), Kind.FAKE, TS),
-        (binlog_pb2.Binlog(commit_ts=9, tp=1).SerializeToString(), Kind.COMMIT, 9),
-        (b"\x18\x09\x10\x05\x08\x01", Kind.COMMIT, 9),
+        (binlog(0, TS, 0, prewrite_key=b"k"), RecordKind.PREWRITE, TS),
+        (binlog(1, TS, TS + 1), RecordKind.COMMIT, TS + 1),
+        (binlog(2, TS, 0), RecordKind.ROLLBACK, 0),
+        (binlog(2, TS, TS), RecordKind.FAKE, TS),
+        (binlog_pb2.Binlog(commit_ts=9, tp=1).SerializeToString(), RecordKind.COMMIT, 9),
+        (b"\x18\x09\x10\x05\x08\x01", RecordKind.COMMIT, 9),
     ],
 )
 def test_kind_and_ts(payload, kind, ts):

@@ -1,17 +1,18 @@
 """What may be promised after each record, step by step; the random walks are in tests/property/test_store_model.py."""
 
 from binlog_source.pump.storage.pointer import Pointer
-from binlog_source.pump.storage.record import Kind
-from binlog_source.pump.storage.sorter import Checkpoint, Sorter, Step
+from binlog_source.pump.storage.record import RecordKind
+from binlog_source.pump.storage.sorter import LogRecord, Sorter, SorterCheckpoint
 
-P, C, R, F = Kind.PREWRITE, Kind.COMMIT, Kind.ROLLBACK, Kind.FAKE
+P, C, R, F = RecordKind.PREWRITE, RecordKind.COMMIT, RecordKind.ROLLBACK, RecordKind.FAKE
 
 
 def walk(records, span=1 << 20, length=10):
     """The sorter after the records, and the checkpoints it made."""
     sorter = Sorter(span)
     made = [
-        sorter.push(Step(kind, start, commit, Pointer(0, number * length), length)) for number, (kind, start, commit) in enumerate(records)
+        sorter.push(LogRecord(kind, start, commit, Pointer(0, number * length), length))
+        for number, (kind, start, commit) in enumerate(records)
     ]
     return sorter, [checkpoint for checkpoint in made if checkpoint is not None]
 
@@ -63,14 +64,14 @@ def test_a_record_bigger_than_the_span_is_a_step_of_its_own():
 
 def test_memory_follows_what_waits_not_what_is_written():
     sorter = Sorter()
-    sorter.push(Step(P, 1, 0, Pointer(0, 0), 10))
+    sorter.push(LogRecord(P, 1, 0, Pointer(0, 0), 10))
     for n in range(10, 20_000, 2):
-        sorter.push(Step(P, n, 0, Pointer(0, n * 10), 10))
-        sorter.push(Step(C, n, n + 1, Pointer(0, n * 10 + 10), 10))
+        sorter.push(LogRecord(P, n, 0, Pointer(0, n * 10), 10))
+        sorter.push(LogRecord(C, n, n + 1, Pointer(0, n * 10 + 10), 10))
     assert sorter.waiting == (1,) and len(sorter._lowest) < 2000
     assert sorter.now().sorted_promise == 0 and sorter.now().low == Pointer(0, 0)
 
 
 def test_a_checkpoint_survives_packing():
-    checkpoint = Checkpoint(Pointer(3, 1 << 40), 1 << 60, (1 << 60) - 1, Pointer(2, 7), 1 << 61)
-    assert Checkpoint.unpack(checkpoint.pack()) == checkpoint
+    checkpoint = SorterCheckpoint(Pointer(3, 1 << 40), 1 << 60, (1 << 60) - 1, Pointer(2, 7), 1 << 61)
+    assert SorterCheckpoint.unpack(checkpoint.pack()) == checkpoint

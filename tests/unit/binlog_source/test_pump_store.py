@@ -65,7 +65,7 @@ def test_a_torn_tail_is_cut_off_and_written_over(tmp_path, cut):
 
 def test_one_process_per_directory(tmp_path):
     store = opened(tmp_path)
-    with pytest.raises(ConfigError, match="another Pump works on it"):
+    with pytest.raises(ConfigError, match="another Pump uses it"):
         opened(tmp_path)
     store.close()
     opened(tmp_path).close()

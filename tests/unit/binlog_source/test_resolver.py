@@ -2,10 +2,10 @@
 
 import pytest
 
-from binlog_source.cluster.mvcc import LEAST_GC_LIFE_MS, Decision, Finding, Verdict, decide, undecided_text, verdict_of
+from binlog_source.cluster.txn_outcome import LEAST_GC_LIFE_MS, Decision, TransactionState, Verdict, decide, undecided_text, verdict_of
 from binlog_source.emulator.mvcc import Mvcc
 from binlog_source.pairing.resolver import prewrite_key_of, record_of
-from binlog_source.pairing.transitions import Settle
+from binlog_source.pairing.transitions import MissingOutcome
 from schemas.proto import binlog_pb2
 
 ANSWER = {
@@ -19,13 +19,13 @@ ANSWER = {
 @pytest.mark.parametrize(
     ("start_ts", "verdict"),
     [
-        (10, Verdict(Finding.COMMITTED, 12)),
-        (20, Verdict(Finding.COMMITTED, 21)),
-        (30, Verdict(Finding.ROLLED_BACK)),
-        (40, Verdict(Finding.ALIVE)),
-        (50, Verdict(Finding.ABSENT)),
-        (15, Verdict(Finding.ABSENT, overwritten=True)),
-        (25, Verdict(Finding.ABSENT, overwritten=True)),
+        (10, Verdict(TransactionState.COMMITTED, 12)),
+        (20, Verdict(TransactionState.COMMITTED, 21)),
+        (30, Verdict(TransactionState.ROLLED_BACK)),
+        (40, Verdict(TransactionState.ALIVE)),
+        (50, Verdict(TransactionState.ABSENT)),
+        (15, Verdict(TransactionState.ABSENT, overwritten=True)),
+        (25, Verdict(TransactionState.ABSENT, overwritten=True)),
     ],
 )
 def test_verdicts(start_ts: int, verdict: Verdict) -> None:
@@ -34,7 +34,7 @@ def test_verdicts(start_ts: int, verdict: Verdict) -> None:
 
 @pytest.mark.parametrize("answer", [{}, {"value": None}, {"value": {"info": {}}}])
 def test_nothing_is_absence(answer: object) -> None:
-    assert verdict_of(answer, 10) == Verdict(Finding.ABSENT)
+    assert verdict_of(answer, 10) == Verdict(TransactionState.ABSENT)
 
 
 @pytest.mark.parametrize("answer", [[], "x", {"value": 3}, {"value": {"info": {"writes": [{"start_ts": 10}]}}}])
@@ -44,9 +44,9 @@ def test_other_json_is_no_verdict(answer: object) -> None:
 
 
 def test_the_records_that_tell_a_pump() -> None:
-    commit = binlog_pb2.Binlog.FromString(record_of(Settle("p", 10, 12)))
+    commit = binlog_pb2.Binlog.FromString(record_of(MissingOutcome("p", 10, 12)))
     assert (commit.tp, commit.start_ts, commit.commit_ts) == (binlog_pb2.Commit, 10, 12)
-    rollback = binlog_pb2.Binlog.FromString(record_of(Settle("p", 10, 0)))
+    rollback = binlog_pb2.Binlog.FromString(record_of(MissingOutcome("p", 10, 0)))
     assert (rollback.tp, rollback.start_ts, rollback.commit_ts) == (binlog_pb2.Rollback, 10, 0)
 
 
@@ -56,12 +56,12 @@ def test_the_key_of_a_prewrite() -> None:
 
 
 COMMITTED, ROLLED_BACK, ALIVE, ABSENT = (
-    Verdict(Finding.COMMITTED, 12),
-    Verdict(Finding.ROLLED_BACK),
-    Verdict(Finding.ALIVE),
-    Verdict(Finding.ABSENT),
+    Verdict(TransactionState.COMMITTED, 12),
+    Verdict(TransactionState.ROLLED_BACK),
+    Verdict(TransactionState.ALIVE),
+    Verdict(TransactionState.ABSENT),
 )
-OVERWRITTEN = Verdict(Finding.ABSENT, overwritten=True)
+OVERWRITTEN = Verdict(TransactionState.ABSENT, overwritten=True)
 
 
 @pytest.mark.parametrize(
@@ -99,8 +99,8 @@ def test_but_what_is_old_by_any_clock_may_be_collected() -> None:
 
 def test_a_rollback_that_overlaps_a_commit() -> None:
     write = {"start_ts": 5, "commit_ts": 9, "has_overlapped_rollback": True}
-    assert verdict_of({"value": {"info": {"writes": [write]}}}, 9) == Verdict(Finding.ROLLED_BACK)
-    assert verdict_of({"value": {"info": {"writes": [write]}}}, 5) == Verdict(Finding.COMMITTED, 9)
+    assert verdict_of({"value": {"info": {"writes": [write]}}}, 9) == Verdict(TransactionState.ROLLED_BACK)
+    assert verdict_of({"value": {"info": {"writes": [write]}}}, 5) == Verdict(TransactionState.COMMITTED, 9)
 
 
 def test_what_was_committed_and_collected_is_never_rolled_back() -> None:
@@ -112,7 +112,7 @@ def test_what_was_committed_and_collected_is_never_rolled_back() -> None:
     assert verdict_of(mvcc.look_up(b"k"), 10) == COMMITTED
     mvcc.collect(25)
     assert verdict_of(mvcc.look_up(b"k"), 10) == OVERWRITTEN
-    assert verdict_of(mvcc.look_up(b"k"), 20) == Verdict(Finding.COMMITTED, 22), "the newest version stays"
+    assert verdict_of(mvcc.look_up(b"k"), 20) == Verdict(TransactionState.COMMITTED, 22), "the newest version stays"
     mvcc.collect(40)
     assert verdict_of(mvcc.look_up(b"j"), 30) == ABSENT
     for key, start_ts in ((b"k", 10), (b"j", 30)):

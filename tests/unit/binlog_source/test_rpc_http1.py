@@ -4,17 +4,17 @@ from http import HTTPStatus
 
 import pytest
 
-from binlog_source.rpc.http1 import MAX_REQUEST, Answer, BadRequest, Dialogue, Request, json_answer
+from binlog_source.rpc.http1 import MAX_REQUEST, BadRequest, Dialogue, HttpRequest, HttpResponse, json_answer
 
 GET = b"GET /status?verbose=1 HTTP/1.1\r\nHost: pump:8250\r\n\r\n"
 PUT = b"PUT /state/a%20b/pause HTTP/1.1\r\nHost: p\r\nContent-Length: 4\r\n\r\nbody"
 CHUNKED = b"PUT /c HTTP/1.1\r\nHost: p\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nbod\r\n1\r\ny\r\n0\r\n\r\n"
 MEANT = {
-    GET: Request("GET", "/status"),
-    PUT: Request("PUT", "/state/a b/pause", b"body"),
-    CHUNKED: Request("PUT", "/c", b"body"),
+    GET: HttpRequest("GET", "/status"),
+    PUT: HttpRequest("PUT", "/state/a b/pause", b"body"),
+    CHUNKED: HttpRequest("PUT", "/c", b"body"),
 }
-OK = Answer(body=b"fine")
+OK = HttpResponse(body=b"fine")
 
 
 def asked(data):
@@ -56,7 +56,7 @@ def test_a_request_is_found_once_it_is_complete(whole):
 )
 def test_whether_the_connection_stays_open(version, said, kept):
     dialogue, found = asked(f"GET / HTTP/{version}\r\nHost: p\r\n{said}\r\n\r\n".encode())
-    assert found == Request("GET", "/")
+    assert found == HttpRequest("GET", "/")
     assert (b"Connection: close" not in dialogue.answer(OK, bodiless=False)) is kept
     assert dialogue.open is kept
 
@@ -120,7 +120,7 @@ def test_who_asks_whether_to_send_its_body_is_told_to():
 
 
 def test_answers():
-    answer = Answer(HTTPStatus.NOT_FOUND, b"404 page not found\n")
+    answer = HttpResponse(HTTPStatus.NOT_FOUND, b"404 page not found\n")
     head = b"HTTP/1.1 404 Not Found\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: 19\r\n"
     for asks, bodiless, said in (
         (GET, False, head + b"\r\n404 page not found\n"),

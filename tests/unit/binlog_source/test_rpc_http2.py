@@ -507,7 +507,7 @@ def test_patience_follows_what_comes_and_not_what_was_announced(size):
     connection.expire(SILENCE)
     assert not refused(connection)
     connection.expire(SILENCE + 1)
-    assert b"nothing came of it for 10 s" in refused(connection)[one] and connection.share.held == 0
+    assert b"no byte of it was received for 10 s" in refused(connection)[one] and connection.share.held == 0
 
 
 def test_a_large_request_that_goes_on_may_take_long():
@@ -553,7 +553,7 @@ def test_the_last_of_those_that_wait_makes_room():
     assert not other.make_room()
     connection.output()
     assert connection.share.excused == connection.share.counted == 15
-    assert connection.make_room() and b"too many wait" in refused(connection)[third]
+    assert connection.make_room() and b"too many requests wait for memory" in refused(connection)[third]
     assert connection.make_room() and list(refused(connection)) == [second]
     assert connection.share.held == 5 and connection.share.idle == 0
 

@@ -12,8 +12,8 @@ from binlog_source.pump.storage.pointer import Pointer
 from binlog_source.pump.storage.record import fake
 from binlog_source.pump.storage.store import Store, StoreSettings
 from binlog_source.source.offset import BinlogOffset, PumpMark, seen_of
+from binlog_source.wire.fingerprint import ANYWHERE, LogFingerprint, seen_in
 from binlog_source.wire.position import Position
-from binlog_source.wire.seen import ANYWHERE, Seen, seen_in
 from schemas.events import Delivery
 from tests.faults.store_model import commit, prewrite, rollback
 from tests.unit.binlog_source.test_pump_damage import flip
@@ -28,7 +28,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
     made.close()
 
 
-def fill(store: Store, count: int, first: int = 10, seed: int = 1) -> list[Seen]:
+def fill(store: Store, count: int, first: int = 10, seed: int = 1) -> list[LogFingerprint]:
     """So many records of every kind; what the log told after each."""
     rng, open_, told = random.Random(seed), [], []
     for ts in range(first, first + 10 * count, 10):
@@ -43,18 +43,18 @@ def fill(store: Store, count: int, first: int = 10, seed: int = 1) -> list[Seen]
         else:
             store.write([commit(open_.pop(0), ts)])
         state = store.catch_up()
-        told.append(Seen(Position(*state.at), state.max_ts))
+        told.append(LogFingerprint(Position(*state.at), state.max_ts))
     return told
 
 
 def test_every_place_that_it_told_is_in_it(store: Store) -> None:
     told = fill(store, 200)
     assert all(holds(store, seen) for seen in told)
-    assert all(holds(store, Seen(ANYWHERE, seen.ts)) for seen in told)
-    assert all(holds(store, Seen(seen.position)) for seen in told)
-    assert not any(holds(store, Seen(seen.position, seen.ts + 1)) for seen in told)
-    assert not any(holds(store, Seen(Position(seen.position.suffix, seen.position.offset + 1), seen.ts)) for seen in told)
-    assert not holds(store, Seen(ANYWHERE, 5)) and not holds(store, Seen(Position(99, 0), 0))
+    assert all(holds(store, LogFingerprint(ANYWHERE, seen.ts)) for seen in told)
+    assert all(holds(store, LogFingerprint(seen.position)) for seen in told)
+    assert not any(holds(store, LogFingerprint(seen.position, seen.ts + 1)) for seen in told)
+    assert not any(holds(store, LogFingerprint(Position(seen.position.suffix, seen.position.offset + 1), seen.ts)) for seen in told)
+    assert not holds(store, LogFingerprint(ANYWHERE, 5)) and not holds(store, LogFingerprint(Position(99, 0), 0))
 
 
 @pytest.mark.parametrize("index", ["kept", "gone"])
@@ -80,7 +80,7 @@ def test_what_was_collected_is_no_other_log(tmp_path: Path, index: str) -> None:
     if index == "gone":
         shutil.rmtree(tmp_path / "index")
     again = Store(tmp_path, SETTINGS)
-    assert all(holds(again, seen) and holds(again, Seen(ANYWHERE, seen.ts)) for seen in told)
+    assert all(holds(again, seen) and holds(again, LogFingerprint(ANYWHERE, seen.ts)) for seen in told)
     again.close()
 
 
@@ -94,7 +94,7 @@ def test_a_damaged_place_is_no_other_log(tmp_path: Path, index: str) -> None:
     if index == "gone":
         shutil.rmtree(tmp_path / "index")
     again = Store(tmp_path, SETTINGS)
-    assert all(holds(again, seen) and holds(again, Seen(ANYWHERE, seen.ts)) for seen in told)
+    assert all(holds(again, seen) and holds(again, LogFingerprint(ANYWHERE, seen.ts)) for seen in told)
     again.close()
 
 
@@ -113,12 +113,12 @@ def test_a_log_that_goes_on_otherwise_is_another(tmp_path: Path) -> None:
     assert [seen.position for seen in told] == [seen.position for seen in others]
     restored = Store(tmp_path / "backup", SETTINGS)
     new = [seen for seen in told if seen.ts >= 1000]
-    assert new and not any(holds(restored, seen) or holds(restored, Seen(ANYWHERE, seen.ts)) for seen in new)
+    assert new and not any(holds(restored, seen) or holds(restored, LogFingerprint(ANYWHERE, seen.ts)) for seen in new)
     restored.close()
 
 
 def test_the_text() -> None:
-    seen = Seen(Position(3, 500), 470624748130795521)
+    seen = LogFingerprint(Position(3, 500), 470624748130795521)
     assert seen_in(seen.text) == seen
     assert [seen_in(text) for text in ("", "x", "1:2", "1:2:3:4", "-1:2:3", "1:2:" + "9" * 30)] == [None] * 6
 
@@ -126,5 +126,5 @@ def test_the_text() -> None:
 def test_what_an_offset_has_seen() -> None:
     marks = {"a": PumpMark(Position(1, 7), seen_ts=45), "b": PumpMark(Position(0, 0))}
     raw, in_order = (BinlogOffset(delivery, 50, 10, marks) for delivery in (Delivery.RAW, Delivery.SORTED))
-    assert (seen_of(raw, "a"), seen_of(in_order, "a")) == (Seen(Position(1, 7), 45), Seen(ANYWHERE, 45))
+    assert (seen_of(raw, "a"), seen_of(in_order, "a")) == (LogFingerprint(Position(1, 7), 45), LogFingerprint(ANYWHERE, 45))
     assert (seen_of(raw, "b"), seen_of(in_order, "b"), seen_of(raw, "c")) == (None, None, None)

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from binlog_source.source.admission import Limits, Step, TailView, holder, plan_raw, unread_bytes
+from binlog_source.source.admission import Limits, LogStep, TailView, holder, plan_raw, unread_bytes
 from binlog_source.source.offset import BinlogOffset, PumpMark
 from binlog_source.source.pull import Endpoint
 from binlog_source.source.tails import _MOST_AT_ALL, _MOST_STEPS, Tail, Tails, _Steps
@@ -16,7 +16,7 @@ from schemas.events import Delivery, tso
 FILE = 500 << 20
 
 
-def steps_of(count: int, seed: int, largest: int = 1 << 17) -> list[Step]:
+def steps_of(count: int, seed: int, largest: int = 1 << 17) -> list[LogStep]:
     """A log as a tip tells it: promises that rise and stand still, records of all sizes."""
     rng, steps = random.Random(seed), []
     at = raw = max_ts = in_order = 0
@@ -26,7 +26,7 @@ def steps_of(count: int, seed: int, largest: int = 1 << 17) -> list[Step]:
         max_ts += rng.randint(1, 9)
         raw = max(raw, max_ts - rng.randint(0, 50))
         in_order = max(in_order, max_ts - rng.randint(0, 90))
-        steps.append(Step(Position(at // FILE, at % FILE), raw, in_order, size, max_ts))
+        steps.append(LogStep(Position(at // FILE, at % FILE), raw, in_order, size, max_ts))
     return steps
 
 
@@ -81,7 +81,7 @@ def test_hours_with_a_dead_pump_is_planned_at_once(monkeypatch: pytest.MonkeyPat
     count = 3 * 3600 * 16
     for n in range(1, count + 1):
         at, ts = n * 65536, begun + tso(n * 62)
-        alive._steps.add(Step(Position(at // FILE, at % FILE), ts, ts, 65536, ts))
+        alive._steps.add(LogStep(Position(at // FILE, at % FILE), ts, ts, 65536, ts))
     alive._end = alive._steps[-1].position
     start = BinlogOffset(Delivery.RAW, begun, begun, dict.fromkeys(("a", "dead"), PumpMark(Position(0, 0))), begun)
     clock = time.process_time()

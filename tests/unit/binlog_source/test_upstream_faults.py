@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from binlog_source.emulator.faults import NO_FAULTS, Fate, Faults, FaultyWriter, commit_fate
+from binlog_source.emulator.commit_faults import NO_FAULTS, CommitFate, Faults, FaultyWriter, commit_fate
 from binlog_source.emulator.schema import Column, Table
 from binlog_source.emulator.upstream import Upstream
 from schemas.errors import PumpUnavailable
@@ -62,7 +62,9 @@ def test_shares_are_about_what_was_asked_for_and_seeded():
     assert run(faults)[1] == told != run(Faults(4, 0.25, duplicates=0.5))[1]
 
 
-@pytest.mark.parametrize("drawn, fate", [(0, Fate.LOST), (0.19, Fate.LOST), (0.2, Fate.LATE), (0.49, Fate.LATE), (0.5, Fate.SENT)])
+@pytest.mark.parametrize(
+    "drawn, fate", [(0, CommitFate.LOST), (0.19, CommitFate.LOST), (0.2, CommitFate.LATE), (0.49, CommitFate.LATE), (0.5, CommitFate.SENT)]
+)
 def test_a_commit_has_one_fate(drawn, fate):
     assert commit_fate(Faults(lost_commits=0.2, late_commits=0.3), drawn) is fate
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from binlog_source.cluster.cluster_service import history_page
 from binlog_source.cluster.oracle import Oracle
 from binlog_source.cluster.registry import NodeState, NodeStatus
-from binlog_source.cluster.service import history_page
 from schemas.errors import ConfigError, ProtocolViolation
 from schemas.events import tso
 

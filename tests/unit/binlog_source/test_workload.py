@@ -8,19 +8,19 @@ import pytest
 from binlog_source.emulator.schema import Column, Table, parsed, table_json
 from binlog_source.emulator.upstream import Upstream
 from binlog_source.emulator.values import EVERY_TYPE, comparable, form_of, value_for
-from binlog_source.emulator.workload import DdlMix, Lane, WorkloadConfig, create_tables
+from binlog_source.emulator.workload import DdlMix, WorkloadConfig, WorkloadSession, create_tables
 from schemas.codec.rowwriter import encode_value
 from schemas.proto import binlog_pb2
 from schemas.tableinfo import ColumnType
 from tests.fakes.written import Written
 
 
-def run(seed: int, rounds: int = 50, lanes: int = 3) -> tuple[Upstream, Written, list[Lane], DdlMix]:
+def run(seed: int, rounds: int = 50, lanes: int = 3) -> tuple[Upstream, Written, list[WorkloadSession], DdlMix]:
     written = Written()
     upstream = Upstream(written)
     config = WorkloadConfig(seed=seed, lanes=lanes)
     tables = create_tables(upstream)
-    made = [Lane(upstream, number, config, tables) for number in range(lanes)]
+    made = [WorkloadSession(upstream, number, config, tables) for number in range(lanes)]
     ddl = DdlMix(upstream, made, config, tables)
     chance = random.Random(rounds)
     for _ in range(rounds):
@@ -38,7 +38,7 @@ def content(upstream: Upstream) -> dict[str, Counter[str]]:
 
 
 @pytest.fixture(scope="module")
-def ran() -> tuple[Upstream, Written, list[Lane], DdlMix]:
+def ran() -> tuple[Upstream, Written, list[WorkloadSession], DdlMix]:
     return run(1)
 
 

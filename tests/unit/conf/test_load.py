@@ -79,7 +79,7 @@ def test_the_other_kinds_variables_are_no_error() -> None:
         ("[syncer]\nparts = true\n", ["True is not a whole number"]),
         ("[syncer]\nparts = 0\n", ["syncer.parts must be at least 1"]),
         ('[syncer]\nddl-policy = "go"\n', ["syncer.ddl-policy: 'go' is not stop, skip or quarantine"]),
-        ("[syncer]\nignore-schemas = [1]\n", ["[1] is not a list of texts"]),
+        ("[syncer]\nignore-schemas = [1]\n", ["[1] is not a list of strings"]),
         ("[source\n", ["drainer.toml is not valid TOML"]),
     ],
 )
@@ -123,7 +123,7 @@ def test_a_password_that_cannot_be_had_is_refused_and_not_shown(tmp_path: Path) 
         ({"syncer.to.password-file": str(empty)}, None, "empty is empty"),
         ({"syncer.to.password-file": str(odd)}, None, "odd: it is not UTF-8"),
         ({"syncer.to.password-file": str(odd), "syncer.to.password": "s3cret"}, None, "are both set"),
-        ({}, toml, "syncer.to.password: what stands there is not a text"),
+        ({}, toml, "syncer.to.password: the value is not a string"),
     ):
         with pytest.raises(ValueError, match=words) as refused:
             load_drainer(file, {}, flags)

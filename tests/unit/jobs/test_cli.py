@@ -98,7 +98,7 @@ def test_a_package_that_the_executors_lack_is_named(capsys: pytest.CaptureFixtur
         raise RuntimeError("Failed to create Python data source\nModuleNotFoundError: No module named 'pyarrow'\n SQLSTATE: 38000")
 
     assert cli.run_job(main, []) == cli.EXIT_CONFIG
-    assert "no package pyarrow: they need those of requirements.txt, by PYSPARK_PYTHON" in capsys.readouterr().err
+    assert "no package pyarrow: provide those of requirements.txt by PYSPARK_PYTHON" in capsys.readouterr().err
 
 
 def test_an_error_inside_sparks_own_is_shown_as_itself(capsys: pytest.CaptureFixture[str]) -> None:

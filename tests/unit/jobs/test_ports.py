@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from jobs import ports
-from jobs.ports import free_port
+from jobs.lab import ports
+from jobs.lab.ports import free_port
 from schemas.errors import ConfigError
 
 

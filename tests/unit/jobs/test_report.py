@@ -35,7 +35,7 @@ def test_the_line_never_wraps() -> None:
 def test_findings_are_counted_on_the_line_and_named_in_the_summary() -> None:
     found = Progress(findings=1234, newest_findings=("ddl: g.expr_idx: expression index ue left out",))
     assert "1,234 FINDINGS" in render_line(found)
-    assert "1,234 findings (Delta table `findings`), the last of them:\n  - ddl: g.expr_idx: expression" in render_summary(found, 1.0)
+    assert "1,234 findings (Delta table `findings`), the newest:\n  - ddl: g.expr_idx: expression" in render_summary(found, 1.0)
 
 
 def test_json_holds_every_field_and_the_time_for_people() -> None:
@@ -49,7 +49,7 @@ def test_json_holds_every_field_and_the_time_for_people() -> None:
 def test_the_summary() -> None:
     assert render_summary(BUSY, 10.0) == (
         "3,000 transactions, 279,016 row events and 3 DDLs in 12 batches, 10.0 s (27,902 rows/s)\n"
-        f"target stands at 2026-09-21 14:13:20.123 UTC (TSO {TS})"
+        f"target is at 2026-09-21 14:13:20.123 UTC (TSO {TS})"
     )
     assert "no batch was applied" in render_summary(Progress(), 0.0)
 

@@ -6,12 +6,12 @@ import pytest
 
 from binlog_source.source.offset import BinlogOffset, PumpMark
 from binlog_source.wire.position import Position
-from jobs.resume import DeltaPlace, Places, check_no_gap, check_spark, committed_ts, first_ts
+from jobs.resume import DeltaPlace, ResumeState, check_no_gap, check_spark, committed_ts, first_ts
 from schemas.errors import ApplyError, ConfigError
 from schemas.events import Delivery
 
-PLACES = Places("db:3306", 7, "tidb_binlog", "var/spark", "var/delta", -1)
-FROM_SETTINGS = Places("db:3306", 7, "tidb_binlog", "var/spark", "var/delta", 0)
+PLACES = ResumeState("db:3306", 7, "tidb_binlog", "var/spark", "var/delta", -1)
+FROM_SETTINGS = ResumeState("db:3306", 7, "tidb_binlog", "var/spark", "var/delta", 0)
 
 
 @pytest.mark.parametrize("kept_for", [None, "", "this"])
@@ -20,7 +20,7 @@ def test_the_row_counts_with_no_checkpoint_or_this_targets(kept_for: str | None)
 
 
 def test_another_targets_checkpoint_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"kept for another target than db:3306.*delete the directory var/spark.*own row, 100 "):
+    with pytest.raises(ConfigError, match=r"belongs to another target than db:3306.*delete the directory var/spark.*own row, 100 "):
         check_spark(PLACES, "other", "this", 100)
 
 

@@ -12,7 +12,7 @@ import pytest
 from google.protobuf.internal.decoder import _DecodeVarint32
 
 from schemas import columns, decoder
-from schemas.arrowtypes import Kind, kind_of
+from schemas.arrowtypes import CellKind, kind_of
 from schemas.events import BinlogType, Op
 from schemas.explode import explode
 from schemas.history import SchemaHistory, TableAt
@@ -54,7 +54,7 @@ def history_of(case: str) -> SchemaHistory:
 
 @pytest.mark.parametrize("case", CASES)
 def test_real_rows_decode_alike_in_both_decoders(case: str) -> None:
-    events, history, stats = row_events(case), history_of(case), columns.Stats()
+    events, history, stats = row_events(case), history_of(case), columns.DecodeStats()
     ids, versions, ops = (events.column(n).to_numpy() for n in ("table_id", "schema_version", "op"))
     for table_id, version in sorted(set(zip(ids.tolist(), versions.tolist(), strict=True))):
         where = history.table_at(table_id, version, dropping=True)
@@ -65,7 +65,7 @@ def test_real_rows_decode_alike_in_both_decoders(case: str) -> None:
     assert stats.fallback == 0
 
 
-def compare(where: TableAt, ops: np.ndarray, rows: pa.BinaryArray, versions: np.ndarray, stats: columns.Stats) -> None:
+def compare(where: TableAt, ops: np.ndarray, rows: pa.BinaryArray, versions: np.ndarray, stats: columns.DecodeStats) -> None:
     assert columns.row_keys(where, ops, rows, stats).equals(decoder.row_keys(where, ops, rows))
     for half, kinds in (("new_images", (Op.INSERT, Op.UPDATE)), ("old_images", (Op.UPDATE, Op.DELETE))):
         index = np.flatnonzero(np.isin(ops, kinds))
@@ -115,8 +115,8 @@ def texts(info: ColumnInfo, cells: pa.Array) -> list[Any]:
         return [None if v is None else b"" if v == 0 else info.elems[v - 1].encode() for v in values]
     if info.tp == 248:
         return [None if v is None else ",".join(w for i, w in enumerate(info.elems) if v >> i & 1).encode() for v in values]
-    if kind_of(info) in (Kind.FLOAT, Kind.DOUBLE):
-        return [None if v is None else np.float32(v) if kind_of(info) is Kind.FLOAT else v for v in values]
+    if kind_of(info) in (CellKind.FLOAT, CellKind.DOUBLE):
+        return [None if v is None else np.float32(v) if kind_of(info) is CellKind.FLOAT else v for v in values]
     return [v if v is None or isinstance(v, bytes) else str(v).encode() for v in values]
 
 
@@ -131,11 +131,11 @@ def read(info: ColumnInfo, cell: str) -> Any:
     if cell == "\\N":
         return None
     raw = bytes.fromhex(cell)
-    if kind_of(info) is Kind.FLOAT:
+    if kind_of(info) is CellKind.FLOAT:
         return np.float32(float(raw))
-    if kind_of(info) is Kind.DOUBLE:
+    if kind_of(info) is CellKind.DOUBLE:
         return float(raw)
-    return str(int(raw)).encode() if kind_of(info) in (Kind.INT, Kind.UINT) else raw
+    return str(int(raw)).encode() if kind_of(info) in (CellKind.INT, CellKind.UINT) else raw
 
 
 def test_rows_of_every_kind_come_back_in_the_order_of_the_events() -> None:
@@ -151,7 +151,7 @@ def test_rows_of_every_kind_come_back_in_the_order_of_the_events() -> None:
 def test_odd_but_right_rows_take_the_slow_way_and_are_counted() -> None:
     where = at(table((column(1, 8, 3), column(2, 15, charset="utf8mb4")), pk_is_handle=True))
     plain, odd = b"\x08\x02\x08\x04\x02\x02K", b"\x08\x04\x08\x04\x01K\0\0\0\0\0\0\0\xf8"
-    stats = columns.Stats()
+    stats = columns.DecodeStats()
     image = columns.new_images(where, np.zeros(3, np.int32), pa.array([plain, odd, plain], pa.binary()), np.full(3, 10, np.int64), stats)
     assert image.to_pylist() == [{"c1": 1, "c2": b"K"}, {"c1": 2, "c2": b"K"}, {"c1": 1, "c2": b"K"}]
     assert (stats.rows, stats.fallback) == (3, 1)

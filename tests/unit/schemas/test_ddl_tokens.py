@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.ddl_tokens import Kind, QualifiedName, quote_name, quote_string, rename_pairs, significant, text_of, tokenize
+from schemas.ddl_tokens import QualifiedName, TokenKind, quote_name, quote_string, rename_pairs, significant, text_of, tokenize
 
 
 @given(st.text("ab'\"`\\/*!T[]-# \n;().,=1_@é", max_size=40), st.booleans())
@@ -15,23 +15,23 @@ def test_lossless(sql: str, escapes: bool) -> None:
 @pytest.mark.parametrize(
     ("sql", "kinds"),
     [
-        ("`a``b`", [Kind.NAME]),
-        ("'a''b\\'c'", [Kind.STRING]),
-        ("1.5e3", [Kind.NUMBER]),
-        ("1abc", [Kind.WORD]),
-        ("/* x */", [Kind.COMMENT]),
-        ("-- x", [Kind.COMMENT]),
-        ("/*T![ttl] a */", [Kind.FEATURE_OPEN, Kind.SPACE, Kind.WORD, Kind.SPACE, Kind.FEATURE_CLOSE]),
-        ("/*!50100 a */", [Kind.FEATURE_OPEN, Kind.SPACE, Kind.WORD, Kind.SPACE, Kind.FEATURE_CLOSE]),
-        ("a=b", [Kind.WORD, Kind.SIGN, Kind.WORD]),
+        ("`a``b`", [TokenKind.NAME]),
+        ("'a''b\\'c'", [TokenKind.STRING]),
+        ("1.5e3", [TokenKind.NUMBER]),
+        ("1abc", [TokenKind.WORD]),
+        ("/* x */", [TokenKind.COMMENT]),
+        ("-- x", [TokenKind.COMMENT]),
+        ("/*T![ttl] a */", [TokenKind.FEATURE_OPEN, TokenKind.SPACE, TokenKind.WORD, TokenKind.SPACE, TokenKind.FEATURE_CLOSE]),
+        ("/*!50100 a */", [TokenKind.FEATURE_OPEN, TokenKind.SPACE, TokenKind.WORD, TokenKind.SPACE, TokenKind.FEATURE_CLOSE]),
+        ("a=b", [TokenKind.WORD, TokenKind.SIGN, TokenKind.WORD]),
     ],
 )
-def test_kinds(sql: str, kinds: list[Kind]) -> None:
+def test_kinds(sql: str, kinds: list[TokenKind]) -> None:
     assert [t.kind for t in tokenize(sql)] == kinds
 
 
 def test_a_backslash_ends_no_string_in_restored_text() -> None:
-    assert [t.text for t in tokenize("'C:\\', 'x'", backslash_escapes=False) if t.kind is Kind.STRING] == ["'C:\\'", "'x'"]
+    assert [t.text for t in tokenize("'C:\\', 'x'", backslash_escapes=False) if t.kind is TokenKind.STRING] == ["'C:\\'", "'x'"]
 
 
 def test_only_bare_words_are_keywords() -> None:
@@ -57,4 +57,4 @@ def test_rename_pairs(sql: str, pairs: list[tuple[str, str, str, str]]) -> None:
 def test_quoting_round_trips(text: str) -> None:
     (name,) = tokenize(quote_name(text))
     assert name.name == text
-    assert [t.kind for t in tokenize(quote_string(text))] == [Kind.STRING]
+    assert [t.kind for t in tokenize(quote_string(text))] == [TokenKind.STRING]

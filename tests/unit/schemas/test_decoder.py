@@ -203,12 +203,12 @@ def test_an_update_may_lack_columns_only_around_a_ddl() -> None:
 @pytest.mark.parametrize(
     ("op", "row", "words"),
     [
-        (Op.UPDATE, "08020802 08040804 08020802", "column c2 .* one half of the update only"),
-        (Op.UPDATE, "08020802 08020802 08020802", "column id 1 stands 3 times"),
-        (Op.DELETE, "08020802 08020802", "column id 1 stands 2 times"),
+        (Op.UPDATE, "08020802 08040804 08020802", "column c2 .* only one half of the update"),
+        (Op.UPDATE, "08020802 08020802 08020802", "column id 1 occurs 3 times"),
+        (Op.DELETE, "08020802 08020802", "column id 1 occurs 2 times"),
         (Op.DELETE, "", "no columns"),
         (Op.DELETE, "80000100", "column id with flag 0x80"),
-        (Op.DELETE, "0802 02046869", "column c1 .*flag 0x02 where an integer must stand"),
+        (Op.DELETE, "0802 02046869", "column c1 .*flag 0x02 where an integer is expected"),
         (Op.INSERT, "0802", "no columns"),
         (Op.DELETE, "0802 08", "one more byte"),
     ],

@@ -68,7 +68,7 @@ def test_words_have_numbers() -> None:
     assert columns["e"].number_of("B") == 3
     assert columns["s"].number_of("r,X") == 0b10001
     assert columns["s"].number_of("") == 0
-    with pytest.raises(ValueError, match="no word of column e"):
+    with pytest.raises(ValueError, match="not a member of column e"):
         columns["e"].number_of("zz")
 
 

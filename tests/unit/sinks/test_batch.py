@@ -10,7 +10,7 @@ from schemas.events import Op
 from schemas.findings import FindingKind
 from schemas.stages import ROW_EVENT
 from sinks.engine.batch import RowSummary, controls_of, merge, rows_between, summarise, summary_of, summary_rows
-from sinks.engine.segments import DdlEvent, Touch
+from sinks.engine.segments import DdlEvent, TableActivity
 
 
 def events(*rows: tuple[int, Op, int, int, bytes | None]) -> pa.Table:
@@ -53,13 +53,13 @@ def test_a_batch_without_exactly_one_span_is_refused(wrong: pa.Table) -> None:
 def test_any_cut_gives_the_same_summary(cut: int) -> None:
     parts = pa.concat_tables([summarise(BATCH.slice(0, cut), [12]), summarise(BATCH.slice(cut), [12])])
     summary = merge(parts)
-    assert summary.touches == (Touch(1, 5, 10, 2, 11, 5), Touch(1, 6, 13, 1, 13, 1), Touch(2, 5, 14, 1, 14, 0))
+    assert summary.touches == (TableActivity(1, 5, 10, 2, 11, 5), TableActivity(1, 6, 13, 1, 13, 1), TableActivity(2, 5, 14, 1, 14, 0))
     assert summary.events == 4
 
 
 def test_touches_do_not_cross_a_ddl() -> None:
     both = events((10, Op.INSERT, 1, 5, b"a"), (13, Op.INSERT, 1, 5, b"b"))
-    assert merge(summarise(both, [12])).touches == (Touch(1, 5, 10, 1, 10, 1), Touch(1, 5, 13, 1, 13, 1))
+    assert merge(summarise(both, [12])).touches == (TableActivity(1, 5, 10, 1, 10, 1), TableActivity(1, 5, 13, 1, 13, 1))
 
 
 def test_rows_between_leaves_controls_out() -> None:

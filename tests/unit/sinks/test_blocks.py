@@ -1,4 +1,4 @@
-"""``sinks.engine.blocks`` and the keyed blocks of ``sinks.mysql.parallel``: what goes in comes out."""
+"""``sinks.engine.blocks``, the keyed events of ``sinks.engine.keyed`` and their subsets in ``sinks.mysql.parallel``: what goes in comes out."""
 
 import pyarrow as pa
 import pytest
@@ -8,7 +8,8 @@ from schemas.history import SchemaHistory
 from schemas.packed import packed
 from schemas.stages import ROW_EVENT, TRANSACTION, TRANSACTIONS
 from sinks.engine.blocks import BLOCK, CONTROLS, ROWS, pack, slices, unpack
-from sinks.mysql.parallel import KEYED, _subsets, with_keys
+from sinks.engine.keyed import KEYED, with_keys
+from sinks.mysql.parallel import _subsets
 
 
 def events(*commit_ts: int) -> pa.Table:

@@ -5,7 +5,7 @@ import pytest
 from schemas.events import tso
 from schemas.findings import Finding, FindingKind
 from sinks.delta.checkpoint_table import FILLED_UP, CheckpointRow
-from sinks.delta.findings_table import SCHEMA, Known, as_table, missing_findings
+from sinks.delta.findings_table import SCHEMA, RecordedFindings, as_table, missing_findings
 
 ROWS = Finding(FindingKind.ROWS, "a row was not there", "`d`.`t`", tso(1_700_000_000_123), "id='x'", 1, 0)
 
@@ -17,14 +17,14 @@ def row(batch_id: int, resolved_ts: int, *findings: Finding) -> CheckpointRow:
 @pytest.mark.parametrize(
     ("known", "batches"),
     [
-        (Known(), [-1, 3, 5]),
-        (Known(batch_id=3), [-1, 5]),
-        (Known(batch_id=5), [-1]),
-        (Known(batch_id=5, replayed_ts=20), []),
-        (Known(replayed_ts=19), [-1, 3, 5]),
+        (RecordedFindings(), [-1, 3, 5]),
+        (RecordedFindings(batch_id=3), [-1, 5]),
+        (RecordedFindings(batch_id=5), [-1]),
+        (RecordedFindings(batch_id=5, replayed_ts=20), []),
+        (RecordedFindings(replayed_ts=19), [-1, 3, 5]),
     ],
 )
-def test_each_batch_with_findings_once(known: Known, batches: list[int]) -> None:
+def test_each_batch_with_findings_once(known: RecordedFindings, batches: list[int]) -> None:
     rows = [row(FILLED_UP, 20, ROWS), row(3, 30, ROWS, ROWS), row(4, 40), row(5, 50, ROWS)]
     assert [r.batch_id for r in missing_findings(rows, known)] == batches
 

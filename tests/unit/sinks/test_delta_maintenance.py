@@ -7,37 +7,37 @@ from collections.abc import Sequence
 import pytest
 
 from sinks.delta.checkpoint_table import CheckpointRow, DeltaCheckpoint, Newest
-from sinks.delta.maintenance import Bounds, Operation, Since, due
+from sinks.delta.maintenance import Elapsed, Operation, Retention, due
 
-WEEK = Bounds(retention=7 * 86_400.0)
+WEEK = Retention(retention=7 * 86_400.0)
 BOTH = (Operation.OPTIMIZE, Operation.VACUUM)
 
 
 @pytest.mark.parametrize(
     ("since", "expected"),
     [
-        (Since(start=59, commits=1000), ()),
-        (Since(start=60), BOTH),
-        (Since(start=9000, optimize=300, vacuum=10, commits=100), (Operation.OPTIMIZE,)),
-        (Since(start=9000, optimize=299, vacuum=10, commits=5000), ()),
-        (Since(start=9000, optimize=5000, vacuum=10, commits=99), ()),
-        (Since(start=9000, optimize=10, vacuum=3600, commits=1), (Operation.VACUUM,)),
-        (Since(start=9000, optimize=10, vacuum=3599, commits=1), ()),
-        (Since(start=9000, optimize=900, vacuum=3600, commits=100), BOTH),
-        (Since(start=9000, optimize=900, vacuum=math.inf, commits=100), BOTH),
+        (Elapsed(start=59, commits=1000), ()),
+        (Elapsed(start=60), BOTH),
+        (Elapsed(start=9000, optimize=300, vacuum=10, commits=100), (Operation.OPTIMIZE,)),
+        (Elapsed(start=9000, optimize=299, vacuum=10, commits=5000), ()),
+        (Elapsed(start=9000, optimize=5000, vacuum=10, commits=99), ()),
+        (Elapsed(start=9000, optimize=10, vacuum=3600, commits=1), (Operation.VACUUM,)),
+        (Elapsed(start=9000, optimize=10, vacuum=3599, commits=1), ()),
+        (Elapsed(start=9000, optimize=900, vacuum=3600, commits=100), BOTH),
+        (Elapsed(start=9000, optimize=900, vacuum=math.inf, commits=100), BOTH),
     ],
 )
-def test_what_is_due(since: Since, expected: tuple[Operation, ...]) -> None:
+def test_what_is_due(since: Elapsed, expected: tuple[Operation, ...]) -> None:
     assert due(since, WEEK) == expected
 
 
 @pytest.mark.parametrize(("retention", "every"), [(7 * 86_400.0, 3600.0), (3600.0, 900.0), (60.0, 300.0)])
 def test_a_short_retention_is_looked_after_more_often(retention: float, every: float) -> None:
-    assert Bounds(retention).vacuum_every == every
+    assert Retention(retention).vacuum_every == every
 
 
 def test_the_log_is_kept_as_long_as_the_files() -> None:
-    properties = Bounds(90.5).properties
+    properties = Retention(90.5).properties
     assert properties["delta.deletedFileRetentionDuration"] == properties["delta.logRetentionDuration"] == "interval 91 seconds"
 
 

@@ -8,7 +8,7 @@ from binlog_source.emulator.schema import Column, Table
 from binlog_source.emulator.upstream import Upstream
 from schemas.history import JobReader, SchemaHistory
 from sinks.engine.early import needed_early
-from sinks.engine.segments import AppliedJobs, DdlStep, RowsStep, Touch, plan_steps
+from sinks.engine.segments import AppliedJobs, DdlStep, RowsStep, TableActivity, plan_steps
 from tests.fakes.written import Written
 
 ADD = online.add_column(Column("d", "int"))
@@ -63,7 +63,7 @@ def test_where_other_tables_change_meanwhile_the_time_tells() -> None:
 def test_the_job_is_done_before_such_a_row_and_its_binlog_does_nothing_more() -> None:
     history, table_id, versions = altered(ADD, online.drop_column("c"))
     job = history.ordered[-1]
-    touches = [Touch(table_id, versions[0], 10, 1, 10), Touch(table_id, versions[3], 20, 1, 20)]
+    touches = [TableActivity(table_id, versions[0], 10, 1, 10), TableActivity(table_id, versions[3], 20, 1, 20)]
     steps = plan_steps((5, 30), (), touches, history, AppliedJobs(history.ordered[-2].version))
     assert [type(s) for s in steps] == [RowsStep, DdlStep, RowsStep]
     assert isinstance(steps[1], DdlStep)

@@ -4,7 +4,7 @@ import pytest
 
 from schemas.findings import Finding, FindingKind, in_words
 from schemas.tableinfo import ColumnType
-from sinks.mysql.effects import Answer, Warned, judge, touched
+from sinks.mysql.effects import StatementResult, Warned, judge, touched
 from sinks.mysql.plan import PlanLimits, plan_rows
 from sinks.mysql.statements import Statement
 from tests.unit.sinks.samples import INT_PK, TABLE_ID, Events, column, table
@@ -32,49 +32,49 @@ def info(records: int, duplicates: int, warnings: int = 0) -> str:
 @pytest.mark.parametrize(
     ("of", "answer", "found"),
     [
-        (ADDS, Answer(3, info(3, 0)), 3),
-        (REMOVES, Answer(2), 2),
-        (REMOVES, Answer(1), 1),
-        (CHANGES, Answer(6, info(3, 3)), 3),
-        (CHANGES, Answer(0, info(3, 0)), 3),  # all three are the same
-        (CHANGES, Answer(2, info(3, 1)), 3),  # one changed, two the same
-        (CHANGES, Answer(5, info(3, 2)), 2),  # one was missing
-        (CHANGES, Answer(3, info(3, 1)), 2),  # one changed, one the same, one missing
-        (CHANGES, Answer(3, info(3, 0)), 0),
-        (CHANGES, Answer(5, "0Datensätze: 3  Duplikate: 2  Warnungen: 0"), 2),
-        (CHANGES, Answer(5), 2),  # no info: an odd count still tells
-        (CHANGES_ONE, Answer(2), 1),
-        (CHANGES_ONE, Answer(0), 1),
-        (CHANGES_ONE, Answer(1), 0),
+        (ADDS, StatementResult(3, info(3, 0)), 3),
+        (REMOVES, StatementResult(2), 2),
+        (REMOVES, StatementResult(1), 1),
+        (CHANGES, StatementResult(6, info(3, 3)), 3),
+        (CHANGES, StatementResult(0, info(3, 0)), 3),  # all three are the same
+        (CHANGES, StatementResult(2, info(3, 1)), 3),  # one changed, two the same
+        (CHANGES, StatementResult(5, info(3, 2)), 2),  # one was missing
+        (CHANGES, StatementResult(3, info(3, 1)), 2),  # one changed, one the same, one missing
+        (CHANGES, StatementResult(3, info(3, 0)), 0),
+        (CHANGES, StatementResult(5, "0Datensätze: 3  Duplikate: 2  Warnungen: 0"), 2),
+        (CHANGES, StatementResult(5), 2),  # no info: an odd count still tells
+        (CHANGES_ONE, StatementResult(2), 1),
+        (CHANGES_ONE, StatementResult(0), 1),
+        (CHANGES_ONE, StatementResult(1), 0),
     ],
 )
-def test_rows_touched(of: Statement, answer: Answer, found: int) -> None:
+def test_rows_touched(of: Statement, answer: StatementResult, found: int) -> None:
     assert touched(of, answer) == found
     assert [(f.kind, f.wanted, f.found) for f in judge(of, answer)] == ([] if found == of.rows else [(FindingKind.ROWS, of.rows, found)])
 
 
 @pytest.mark.parametrize("errno", [1264, 1265, 1366, 1406, 1292, 1048, 9999])
 def test_a_warning_nobody_knows_to_be_harmless_is_a_finding(errno: int) -> None:
-    (found,) = judge(ADDS, Answer(3, info(3, 0, 1), 1, (Warned(errno, "something about column 'e' at row 1"),)))
+    (found,) = judge(ADDS, StatementResult(3, info(3, 0, 1), 1, (Warned(errno, "something about column 'e' at row 1"),)))
     assert (found.kind, found.table, found.commit_ts, found.key) == (FindingKind.VALUE, "`d`.`t`", 1003, "id=1 and 2 more")
     assert found.words == f"warning {errno}: something about column 'e' at row 1"
 
 
 @pytest.mark.parametrize("errno", [1287, 1592])
 def test_warnings_about_the_statement_are_harmless(errno: int) -> None:
-    assert judge(ADDS, Answer(3, info(3, 0, 1), 1, (Warned(errno, "x"),))) == ()
+    assert judge(ADDS, StatementResult(3, info(3, 0, 1), 1, (Warned(errno, "x"),))) == ()
 
 
 def test_one_warning_for_each_zero_of_an_enum_is_harmless_and_one_more_is_not() -> None:
     cut = [Warned(1265, f"Data truncated for column 'e' at row {n}") for n in (1, 2, 3)]
-    assert judge(ZEROS, Answer(3, info(3, 0, 2), 2, (cut[0], cut[2]))) == ()
-    (found,) = judge(ZEROS, Answer(3, info(3, 0, 3), 3, tuple(cut)))
+    assert judge(ZEROS, StatementResult(3, info(3, 0, 2), 2, (cut[0], cut[2]))) == ()
+    (found,) = judge(ZEROS, StatementResult(3, info(3, 0, 3), 3, tuple(cut)))
     assert found.words.startswith("3 warnings, warning 1265: Data truncated for column 'e'")
 
 
 def test_warnings_that_the_server_does_not_show_are_not_taken_for_harmless() -> None:
-    (found,) = judge(ADDS, Answer(3, info(3, 0, 70), 70, (Warned(1592, "x"),)))
-    assert found.words == "69 warnings, the server shows none of them"
+    (found,) = judge(ADDS, StatementResult(3, info(3, 0, 70), 70, (Warned(1592, "x"),)))
+    assert found.words == "69 warnings, the server has kept none of them"
 
 
 def test_a_finding_for_people_holds_no_row_data() -> None:
@@ -90,12 +90,12 @@ def test_a_finding_for_people_holds_no_row_data() -> None:
 @pytest.mark.parametrize(
     ("of", "answer", "words"),
     [
-        (REMOVES, Answer(0), "2 of the rows that the binlogs remove were not in the target"),
-        (REMOVES, Answer(5), "3 rows more were touched than the binlogs know of"),
-        (CHANGES, Answer(5, info(3, 2)), "1 of the rows that the binlogs change were not in the target and were added"),
-        (ADDS, Answer(2, info(3, 0)), "a row that the binlogs add was not added"),
+        (REMOVES, StatementResult(0), "2 of the rows that the binlogs delete were not in the target"),
+        (REMOVES, StatementResult(5), "3 more rows were affected than the binlogs contain"),
+        (CHANGES, StatementResult(5, info(3, 2)), "1 of the rows that the binlogs update were not in the target and were inserted"),
+        (ADDS, StatementResult(2, info(3, 0)), "a row that the binlogs insert was not inserted"),
     ],
 )
-def test_what_is_said_of_rows(of: Statement, answer: Answer, words: str) -> None:
+def test_what_is_said_of_rows(of: Statement, answer: StatementResult, words: str) -> None:
     (found,) = judge(of, answer)
     assert (found.kind, found.words) == (FindingKind.ROWS, words)

@@ -11,9 +11,10 @@ from schemas.events import Op, SchemaVersion
 from schemas.history import TableAt, TableSnapshot
 from schemas.stages import ROW_EVENT
 from schemas.tableinfo import ColumnType
-from sinks.mysql.plan import Plan, PlanCounts, PlanLimits, plan_rows, row_identities
+from sinks.engine.identity import row_identities
+from sinks.mysql.plan import Plan, PlanCounts, PlanLimits, plan_rows
 from sinks.mysql.statements import Phase
-from sinks.routing.route import Route
+from sinks.routing.table_filter import TableFilter
 from tests.unit.sinks.samples import INT_PK, NOT_NULL, TABLE_ID, Events, column, index, table, text
 
 LIMITS = PlanLimits()
@@ -179,7 +180,7 @@ def test_an_unknown_table_says_where_and_what_to_do() -> None:
 def test_views_and_ignored_databases_have_no_rows() -> None:
     view = table([column("id", flag=INT_PK), text("v")], handle="int", view=True)
     assert plan(view, Events(BY_ID).insert(1, "a")).counts == PlanCounts(events=1, ignored=1)
-    found = plan_rows(Events(BY_ID).insert(1, "a").table(), {TABLE_ID: BY_ID}, LIMITS, route=Route(ignore_schemas=("d",)))
+    found = plan_rows(Events(BY_ID).insert(1, "a").table(), {TABLE_ID: BY_ID}, LIMITS, table_filter=TableFilter(ignore_schemas=("d",)))
     assert found.counts == PlanCounts(events=1, ignored=1)
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from schemas.errors import HistoryUnavailable
 from schemas.history import SchemaHistory
-from sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, Touch, plan_steps, replay_steps
+from sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, TableActivity, plan_steps, replay_steps
 from tests.ddl_jobs import INT, column, database, history, index, job, table
 from tests.golden_case import load_case
 
@@ -36,7 +36,7 @@ def ddl(ts: int, job_id: int, state: int = 5, query: str = "x;") -> DdlEvent:
 
 
 def test_a_ddl_is_a_barrier() -> None:
-    steps = plan_steps((0, 100), [ddl(50, 7)], [Touch(10, 3, 20, 5, 49), Touch(10, 7, 60, 3, 90)], some(), AppliedJobs(3))
+    steps = plan_steps((0, 100), [ddl(50, 7)], [TableActivity(10, 3, 20, 5, 49), TableActivity(10, 7, 60, 3, 90)], some(), AppliedJobs(3))
     assert outline(steps) == [(0, 49, 5), ("ddl", 50, 7), (50, 100, 3)]
     before, after = (s for s in steps if isinstance(s, RowsStep))
     assert (before.tables[10].version, after.tables[10].version) == (2, 7)
@@ -64,12 +64,12 @@ def test_a_ddl_at_the_very_end_needs_no_step_behind_it() -> None:
     ids=["setval", "setval with comment", "unsupported", "cancelled", "applied", "delete-only twin"],
 )
 def test_skipped_entirely(event: DdlEvent) -> None:
-    steps = plan_steps((0, 100), [event], [Touch(20, 3, 20, 5, 90)], some(), AppliedJobs(11))
+    steps = plan_steps((0, 100), [event], [TableActivity(20, 3, 20, 5, 90)], some(), AppliedJobs(11))
     assert outline(steps) == [(0, 100, 5)]
 
 
 def test_the_delete_only_twin_marks_the_table_until_the_drop() -> None:
-    touches = [Touch(10, 9, 20, 5, 30), Touch(10, 12, 60, 1, 60)]
+    touches = [TableActivity(10, 9, 20, 5, 30), TableActivity(10, 12, 60, 1, 60)]
     steps = plan_steps((0, 100), [ddl(10, 12, state=1), ddl(50, 12, state=0)], touches, some(), AppliedJobs(11))
     rows = [s for s in steps if isinstance(s, RowsStep)]
     assert [s.tables[10].dropping for s in rows] == [True, False]
@@ -77,7 +77,7 @@ def test_the_delete_only_twin_marks_the_table_until_the_drop() -> None:
 
 
 def test_the_twin_of_a_job_that_the_target_has_marks_nothing() -> None:
-    (step,) = plan_steps((0, 100), [ddl(10, 12, state=1)], [Touch(10, 12, 60, 1, 60)], some(), AppliedJobs(12))
+    (step,) = plan_steps((0, 100), [ddl(10, 12, state=1)], [TableActivity(10, 12, 60, 1, 60)], some(), AppliedJobs(12))
     assert isinstance(step, RowsStep) and not step.tables[10].dropping and step.applied == AppliedJobs(12)
 
 
@@ -90,7 +90,7 @@ def test_tables_that_lose_columns_at_the_same_time() -> None:
 @pytest.mark.parametrize(("newest", "dropping"), [(7, False), (8, True)])
 def test_rows_of_a_version_that_the_history_does_not_show_may_lack_columns(newest: int, dropping: bool) -> None:
     h = history(database(1), job(2, 3, table(10, "t")), job(7, 5, table(10, "t", WIDE)))
-    (step,) = plan_steps((0, 100), [], [Touch(10, newest, 20, 1, 30)], h, AppliedJobs(7))
+    (step,) = plan_steps((0, 100), [], [TableActivity(10, newest, 20, 1, 30)], h, AppliedJobs(7))
     assert isinstance(step, RowsStep) and step.tables[10].dropping == dropping
 
 
@@ -101,12 +101,12 @@ def test_a_column_that_another_of_its_name_replaces_does_not_leave() -> None:
         job(2, 3, table(10, "t", [column(1, "id"), column(2, "a"), column(3, "b")])),
         job(9, 12, table(10, "t", [column(1, "id"), column(4, "a")])),
     )
-    (step,) = plan_steps((0, 100), [], [Touch(10, 5, 20, 1, 30)], h, AppliedJobs(2))
+    (step,) = plan_steps((0, 100), [], [TableActivity(10, 5, 20, 1, 30)], h, AppliedJobs(2))
     assert isinstance(step, RowsStep) and step.tables[10].dropping and step.tables[10].leaving == {3}
 
 
 def test_a_table_about_to_lose_a_column_is_dropping_also_after_a_restart() -> None:
-    (step,) = plan_steps((0, 100), [], [Touch(10, 9, 20, 5, 30)], some(), AppliedJobs(11))
+    (step,) = plan_steps((0, 100), [], [TableActivity(10, 9, 20, 5, 30)], some(), AppliedJobs(11))
     assert isinstance(step, RowsStep) and step.tables[10].dropping
 
 
@@ -116,7 +116,7 @@ def test_an_unknown_job_must_be_waited_for() -> None:
 
 
 def test_a_row_ahead_of_the_binlogs_has_its_job_done_early() -> None:
-    touches = [Touch(10, 3, 20, 5, 29), Touch(20, 7, 25, 1, 25), Touch(10, 7, 30, 2, 40)]
+    touches = [TableActivity(10, 3, 20, 5, 29), TableActivity(20, 7, 25, 1, 25), TableActivity(10, 7, 30, 2, 40)]
     steps = plan_steps((0, 100), [ddl(50, 7)], touches, some(), AppliedJobs(3))
     assert outline(steps) == [(0, 29, 6), ("early", 29, 7), (29, 100, 2)]
     early = steps[1]
@@ -125,9 +125,9 @@ def test_a_row_ahead_of_the_binlogs_has_its_job_done_early() -> None:
 
 
 def test_early_jobs_are_remembered_over_batches() -> None:
-    first = plan_steps((0, 45), [], [Touch(10, 7, 30, 2, 40)], some(), AppliedJobs(3))
+    first = plan_steps((0, 45), [], [TableActivity(10, 7, 30, 2, 40)], some(), AppliedJobs(3))
     assert outline(first) == [("early", 29, 7), (29, 45, 2)]
-    second = plan_steps((45, 100), [ddl(50, 7)], [Touch(10, 3, 47, 1, 47)], some(), first[-1].applied)
+    second = plan_steps((45, 100), [ddl(50, 7)], [TableActivity(10, 3, 47, 1, 47)], some(), first[-1].applied)
     assert outline(second) == [(45, 100, 1)]
     rows = second[0]
     assert isinstance(rows, RowsStep) and rows.tables[10].version == 7 and rows.tables[10].can_append_default(3)
@@ -138,7 +138,7 @@ def test_other_tables_keep_their_version_beside_an_early_job() -> None:
     h = history(
         database(1), job(2, 3, table(10, "t")), job(3, 3, table(20, "u")), job(6, 5, table(20, "u", WIDE)), job(7, 5, table(10, "t", WIDE))
     )
-    steps = plan_steps((0, 100), [], [Touch(10, 7, 30, 2, 40), Touch(20, 5, 35, 2, 40)], h, AppliedJobs(3))
+    steps = plan_steps((0, 100), [], [TableActivity(10, 7, 30, 2, 40), TableActivity(20, 5, 35, 2, 40)], h, AppliedJobs(3))
     rows = steps[-1]
     assert isinstance(rows, RowsStep) and (rows.tables[10].version, rows.tables[20].version) == (7, 3)
 
@@ -151,7 +151,7 @@ def test_an_early_job_brings_what_it_builds_on() -> None:
         job(6, 3, table(20, "u")),
         job(7, 11, table(11, "t"), table_id=10, schema_id=1004),
     )
-    steps = plan_steps((0, 100), [ddl(50, 4), ddl(51, 5), ddl(52, 6), ddl(53, 7)], [Touch(11, 7, 30, 1, 30)], h, AppliedJobs(3))
+    steps = plan_steps((0, 100), [ddl(50, 4), ddl(51, 5), ddl(52, 6), ddl(53, 7)], [TableActivity(11, 7, 30, 1, 30)], h, AppliedJobs(3))
     assert outline(steps) == [
         ("early", 29, 4),
         ("early", 29, 5),
@@ -163,7 +163,7 @@ def test_an_early_job_brings_what_it_builds_on() -> None:
 
 
 def test_rows_of_a_truncated_table_have_nowhere_to_go() -> None:
-    (step,) = plan_steps((0, 100), [], [Touch(10, 14, 30, 1, 30), Touch(777, 14, 31, 1, 31)], some(), AppliedJobs(15))
+    (step,) = plan_steps((0, 100), [], [TableActivity(10, 14, 30, 1, 30), TableActivity(777, 14, 31, 1, 31)], some(), AppliedJobs(15))
     assert isinstance(step, RowsStep) and step.gone == {10} and not step.tables
 
 
@@ -180,7 +180,7 @@ def test_three_hundred_ddls_share_a_batch() -> None:
         info = table(10 + n % 10, f"t{n % 10}", [column(c + 1, f"c{c}") for c in range(n // 10 + 2)])
         jobs.append(job(100 + n, 5, info))
         events.append(ddl(1000 + 10 * n, 100 + n))
-        touches.append(Touch(10 + n % 10, 100 + n, 1005 + 10 * n, 1, 1005 + 10 * n))
+        touches.append(TableActivity(10 + n % 10, 100 + n, 1005 + 10 * n, 1, 1005 + 10 * n))
     steps = plan_steps((0, 9999), events, touches, history(*made, *jobs), AppliedJobs(50))
     assert [type(s) for s in steps] == [DdlStep, RowsStep] * 300
     assert all(s.row_events == 1 and len(s.tables) == 1 for s in steps if isinstance(s, RowsStep))
@@ -192,7 +192,7 @@ def test_a_begun_span_is_one_step_whatever_the_history_shows_since() -> None:
     create = job(2, 3, table(10, "t", [pk, v], index_info=[index(1, "u", ("v", 1), unique=True)]))
     drop = job(9, 8, table(10, "t", [pk, v]), version=9, start_ts=70)
     other = job(3, 3, table(20, "u"))
-    touches = [Touch(20, 3, 60, 5, 80), Touch(10, 7, 100, 5000, 110)]
+    touches = [TableActivity(20, 3, 60, 5, 80), TableActivity(10, 7, 100, 5000, 110)]
     ddls, rows = replay_steps((50, 200), touches, history(database(1), create, other), AppliedJobs(3))
     assert (ddls, outline((rows,))) == ((), [(50, 200, 5005)])
     ddls, rows = replay_steps((50, 200), touches, history(database(1), create, other, drop), AppliedJobs(3))

@@ -1,0 +1,131 @@
+"""Pump discovery: a fixed list or the registry, standalone or PD. IO shell.
+
+In a fixed list a Pump's id is its ``host:port``; with a registry it is its node id, so that its address may change.
+
+Promises: ``pumps()`` reads the registry each time. It omits a Pump that is registered as offline and has nothing above
+``resolved_ts``. It includes paused and unreachable Pumps: they may have binlogs that were not read.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Protocol, TypeVar
+
+from binlog_source.cluster.registries import open_registry
+from binlog_source.cluster.registry import PUMPS, NodeStatus
+from conf.model import SourceConfig
+from schemas.errors import ConfigError, PumpUnavailable
+from schemas.events import tso
+
+A = TypeVar("A")
+_FIRST_PAUSE, _LAST_PAUSE = 0.1, 2.0
+_log = logging.getLogger(__name__)
+
+
+def patiently(ask: Callable[[], A], patience: float) -> A:
+    """The result of ``ask``, repeated for ``patience`` seconds while the registry does not answer.
+
+    Raises:
+        PumpUnavailable: it did not answer within that time.
+    """
+    deadline, pause = time.monotonic() + patience, _FIRST_PAUSE
+    while True:
+        try:
+            return ask()
+        except PumpUnavailable as error:
+            if time.monotonic() >= deadline:
+                raise
+            _log.warning("waiting for the registry: %s", error)
+        time.sleep(pause)
+        pause = min(pause * 2, _LAST_PAUSE)
+
+
+class PumpDiscovery(Protocol):
+    """The Pumps of a cluster, its id and its clock."""
+
+    def pumps(self, resolved_ts: int = 0) -> Mapping[str, str]:
+        """Pump id -> ``host:port`` of every Pump that may have binlogs above ``resolved_ts``."""
+
+    def cluster_id(self) -> int:
+        """The id that Pumps check."""
+
+    def now(self) -> int:
+        """A timestamp of the cluster's clock."""
+
+    def close(self) -> None:
+        """Close the connections; the next request opens them again."""
+
+
+class FixedRoster:
+    """The Pumps named in the settings; the clock is this machine's."""
+
+    def __init__(self, addresses: str, cluster_id: int) -> None:
+        named = [part.strip() for part in addresses.split(",") if part.strip()]
+        wrong = [name for name in named if not name.rpartition(":")[0] or not name.rpartition(":")[2].isdigit()]
+        if not named or wrong:
+            raise ConfigError(
+                f"source option pumps is {addresses!r}: give host:port,host:port or the registry's URL, http://host:port or pd://host:port"
+            )
+        if len(set(named)) != len(named):
+            raise ConfigError(f"source option pumps names a Pump twice: {addresses!r}")
+        self._pumps = {name: name for name in named}
+        self._cluster_id = cluster_id
+
+    def pumps(self, resolved_ts: int = 0) -> Mapping[str, str]:
+        """The addresses, each its own id."""
+        return self._pumps
+
+    def cluster_id(self) -> int:
+        """The id in the settings."""
+        return self._cluster_id
+
+    def now(self) -> int:
+        """The time of this machine."""
+        return tso(time.time_ns() // 1_000_000)
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+class RegistryRoster:
+    """The Pumps in the registry."""
+
+    def __init__(self, url: str, cluster_id: int) -> None:
+        self._registry = open_registry(url)
+        self._cluster_id = cluster_id
+
+    def pumps(self, resolved_ts: int = 0) -> Mapping[str, str]:
+        """Every registered Pump that may have binlogs above ``resolved_ts``."""
+        known = self._registry.listing(PUMPS).nodes
+        if not known:
+            raise PumpUnavailable(f"the registry {self._registry.url} has no Pump; start one with this registry and try again")
+        return {status.node_id: status.host for status in known if _may_own(status, resolved_ts)}
+
+    def cluster_id(self) -> int:
+        """The id in the settings, or the registry's."""
+        if not self._cluster_id:
+            self._cluster_id = self._registry.cluster_id()
+        return self._cluster_id
+
+    def now(self) -> int:
+        """A fresh timestamp of the registry's oracle."""
+        return self._registry.tso()
+
+    def close(self) -> None:
+        """Close the connection to the registry."""
+        self._registry.close()
+
+
+def discovery_of(config: SourceConfig) -> PumpDiscovery:
+    """The discovery that ``config.pumps`` names.
+
+    Raises:
+        ConfigError: it is neither a list of addresses nor a registry's URL.
+    """
+    if "://" in config.pumps:
+        return RegistryRoster(config.pumps, config.cluster_id)
+    return FixedRoster(config.pumps, config.cluster_id)
+
+
+def _may_own(status: NodeStatus, resolved_ts: int) -> bool:
+    return status.state != "offline" or status.max_commit_ts > resolved_ts

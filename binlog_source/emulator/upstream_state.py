@@ -1,0 +1,47 @@
+"""What transactions and DDLs of one embedded upstream share: its clock, its tables, the outcomes, the DDL history, the client of its Pumps.
+
+Promises: ``store`` and ``history`` are read and changed under ``lock``; the rest is safe for many threads.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+
+from binlog_source.cluster.oracle import Oracle
+from binlog_source.emulator.commit_faults import Faults, FaultyWriter
+from binlog_source.emulator.mvcc import Mvcc
+from binlog_source.emulator.schema import Json
+from binlog_source.emulator.tablestore import TableStore
+from binlog_source.pump_client.protocol import BinlogClient
+
+
+class History:
+    """The jobs that ``/ddl/history`` shows."""
+
+    def __init__(self, lag: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.lag = lag
+        self._clock = clock
+        self._jobs: list[tuple[float, Json]] = []
+
+    def add(self, job: Json) -> None:
+        """Add a finished job; it becomes visible after the lag."""
+        self._jobs.append((self._clock() + self.lag, job))
+
+    def visible(self) -> list[Json]:
+        """The jobs that are visible now."""
+        now = self._clock()
+        return [job for since, job in self._jobs if since <= now]
+
+
+class UpstreamState:
+    """The shared state of one cluster with binlog enabled."""
+
+    def __init__(self, client: BinlogClient, oracle: Oracle | None, history_lag: float, faults: Faults) -> None:
+        """``history_lag``: seconds until the history shows a DDL job."""
+        self.cluster_id = client.cluster_id
+        self.oracle = oracle or Oracle()
+        self.lock = threading.RLock()
+        self.store = TableStore()
+        self.mvcc = Mvcc()
+        self.history = History(history_lag)
+        self.pumps = FaultyWriter(client, faults)

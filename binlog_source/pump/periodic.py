@@ -1,0 +1,114 @@
+"""The Pump's periodic tasks: fake binlogs while no client writes, GC by age, a check of the Drainers.
+
+Promises: daemon threads that end soon after ``stop``. A failed task is logged and run again after its interval, as in a real Pump.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from binlog_source.cluster.registry import NodeState, NodeStatus
+from binlog_source.pump.service import PumpService
+from binlog_source.pump.storage.record import fake
+from schemas.errors import ReplicationError
+from schemas.events import as_time, tso
+
+_log = logging.getLogger(__name__)
+
+GC_SLACK = tso(600 * 1000)
+"""Binlogs are removed only this far below the announced gc_ts: a Commit follows its Prewrite by so much at most (pump.md 8)."""
+ALERT_BEFORE = tso(20 * 3600 * 1000)
+"""A Drainer that is less than this above gc_ts is reported as an error."""
+
+
+def own_clock(service: PumpService) -> int:
+    """A timestamp for a Pump without a TSO service: its clock's, and above every ts in its log."""
+    return max(tso(time.time_ns() // 1_000_000), service.store.written_max_ts + 1)
+
+
+class PeriodicTask:
+    """Calls ``act`` every ``interval`` seconds until stopped."""
+
+    def __init__(self, name: str, interval: float, act: Callable[[], None]) -> None:
+        self._interval = interval
+        self._act = act
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._interval):
+            try:
+                self._act()
+            except (ReplicationError, OSError) as error:
+                _log.warning("%s: %s", self._thread.name, error)
+
+    def stop(self) -> None:
+        """End the thread; returns when it has ended."""
+        self._stopped.set()
+        self._thread.join()
+
+
+class FakeBinlogs:
+    """Writes a fake binlog when no WriteBinlog call was received since the last check."""
+
+    def __init__(self, service: PumpService, oracle: Callable[[], int]) -> None:
+        self._service = service
+        self._oracle = oracle
+        self._seen = service.writes
+
+    def __call__(self) -> None:
+        """Check once."""
+        writes = self._service.writes
+        if writes == self._seen:
+            self._service.store.write([fake(self._oracle())])
+        self._seen = writes
+
+
+class Collector:
+    """GC by age, and the check for Drainers that it is about to overtake."""
+
+    def __init__(
+        self,
+        service: PumpService,
+        keep: float,
+        drainers: Callable[[], Sequence[NodeStatus]],
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        """``keep``: seconds that binlogs are kept."""
+        self._service = service
+        self._keep_ms = int(keep * 1000)
+        self._drainers = drainers
+        self._now_ms = now_ms
+        self._at_work = threading.Lock()
+
+    def __call__(self) -> None:
+        """Remove the binlogs older than ``keep``, even those that a Drainer has not read, as a real Pump does."""
+        with self._at_work:
+            self._service.store.collect(tso(self._now_ms() - self._keep_ms), GC_SLACK)
+
+    def trigger(self) -> bool:
+        """Start a collection now; False when one is running."""
+        if self._at_work.locked():
+            return False
+        threading.Thread(target=self._quietly, name=f"{self._service.node_id} gc on demand", daemon=True).start()
+        return True
+
+    def _quietly(self) -> None:
+        try:
+            self()
+        except OSError as error:
+            _log.error("Pump %s: gc failed: %s", self._service.node_id, error)
+
+    def check_drainers(self) -> None:
+        """Log and count every Drainer that is near gc_ts or behind it."""
+        limit = self._service.store.gc_ts + ALERT_BEFORE
+        for drainer in self._drainers():
+            if drainer.state is not NodeState.OFFLINE and drainer.max_commit_ts < limit and self._service.store.gc_ts:
+                self._service.metrics.behind(drainer.node_id)
+                _log.error(
+                    "Pump %s: Drainer %s is at %d (%s), binlogs up to %d (%s) are collected: it will lose binlogs; raise gc, or see why it lags",
+                    self._service.node_id, drainer.node_id, drainer.max_commit_ts, as_time(drainer.max_commit_ts),
+                    self._service.store.gc_ts, as_time(self._service.store.gc_ts),
+                )  # fmt: skip

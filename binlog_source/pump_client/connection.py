@@ -1,0 +1,162 @@
+"""The connection to one Pump: opened by the first write, reopened after a reset, a lost connection or a change of the Pump's address.
+
+Promises: thread-safe. A reset does not end calls under way: the old connection is closed when its last one has ended. Every call is counted
+as a success or failure of its Pump. After ``close`` a write raises ``WriteFailed`` with code ``CANCELLED``.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from binlog_source.pump_client.retry import ANSWERED, DISCONNECTED, too_large
+from binlog_source.pump_client.writer import Pending, WriteFailed
+
+
+class Transport(Protocol):
+    """Calls to one address; ``PumpWriter`` is the real one."""
+
+    def start(self, payload: bytes) -> Pending:
+        """Send one binlog."""
+
+    def start_many(self, payloads: Sequence[bytes]) -> Pending:
+        """Send binlogs to be stored in this order."""
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
+Connect = Callable[[str], Transport]
+"""Creates the transport to an address; must not block."""
+
+
+def unheard() -> None:
+    """Ignore that a call was sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallCounters:
+    """The counters of a Pump's calls."""
+
+    success: Callable[[], None]
+    failure: Callable[[], None]
+
+
+@dataclass(slots=True)
+class _Opened:
+    transport: Transport
+    address: str
+    users: int = 0
+    dropped: bool = False
+
+
+class PumpConnection:
+    """Writes to one Pump."""
+
+    def __init__(self, node_id: str, address: str, connect: Connect, tally: CallCounters) -> None:
+        self.node_id = node_id
+        self._address = address
+        self._connect = connect
+        self._tally = tally
+        self._lock = threading.Lock()
+        self._opened: _Opened | None = None
+        self._closed = False
+
+    @property
+    def address(self) -> str:
+        """The address of the next call."""
+        return self._address
+
+    def move_to(self, address: str) -> None:
+        """Send the next calls to the address that the Pump has registered."""
+        self._address = address
+
+    def write(self, payloads: Sequence[bytes], sent: Callable[[], None] = unheard) -> None:
+        """Write binlogs in one call and wait; ``WriteFailed`` when it failed. ``sent`` is called between sending and the answer."""
+        with self._borrowed() as opened:
+            try:
+                _call(opened.transport, payloads, sent)
+            except WriteFailed as failure:
+                self._note(opened, failure)
+                raise
+        self._tally.success()
+
+    def reset(self) -> None:
+        """Open a new connection at the next write."""
+        with self._lock:
+            self._drop()
+
+    def close(self) -> None:
+        """Close the connection; calls under way fail, and so do later ones."""
+        with self._lock:
+            self._closed = True
+            if self._opened is not None:
+                self._opened.transport.close()
+                self._opened = None
+
+    def _note(self, opened: _Opened, failure: WriteFailed) -> None:
+        (self._tally.success if failure.code == ANSWERED else self._tally.failure)()
+        if failure.code == DISCONNECTED:
+            with self._lock:
+                # another caller may have reset the connection already
+                if self._opened is opened:
+                    self._drop()
+
+    @contextmanager
+    def _borrowed(self) -> Iterator[_Opened]:
+        with self._lock:
+            opened = self._open()
+            opened.users += 1
+        try:
+            yield opened
+        finally:
+            with self._lock:
+                opened.users -= 1
+                if opened.dropped and not opened.users:
+                    opened.transport.close()
+
+    def _open(self) -> _Opened:
+        if self._closed:
+            raise WriteFailed(f"nothing was sent to Pump {self.node_id}: the Pump client is closed", "CANCELLED")
+        if self._opened is not None and self._opened.address != self._address:
+            self._drop()
+        if self._opened is None:
+            self._opened = _Opened(self._connect(self._address), self._address)
+        return self._opened
+
+    def _drop(self) -> None:
+        if self._opened is not None:
+            self._opened.dropped = True
+            if not self._opened.users:
+                self._opened.transport.close()
+            self._opened = None
+
+
+def _call(transport: Transport, payloads: Sequence[bytes], sent: Callable[[], None]) -> None:
+    call = transport.start(payloads[0]) if len(payloads) == 1 else transport.start_many(payloads)
+    sent()
+    call.result()
+
+
+def write_group(connection: PumpConnection, payloads: Sequence[bytes], sent: Callable[[], None] = unheard) -> list[WriteFailed | None]:
+    """Write binlogs of several callers in one call; the failure of each, None where it was written.
+
+    A group that is too large as a whole is written one by one: each binlog may be small enough.
+    """
+    try:
+        connection.write(payloads, sent)
+    except WriteFailed as failure:
+        if len(payloads) > 1 and too_large(failure):
+            return [failure_of(connection, payload) for payload in payloads]
+        return [failure] * len(payloads)
+    return [None] * len(payloads)
+
+
+def failure_of(connection: PumpConnection, payload: bytes) -> WriteFailed | None:
+    """Write one binlog; why it failed, None when it did not."""
+    try:
+        connection.write([payload])
+    except WriteFailed as failure:
+        return failure
+    return None

@@ -1,0 +1,151 @@
+"""All Pumps of a client: their states, the choice among them, and the connection to each.
+
+Promises: thread-safe; nothing in here waits for a Pump. Selection and availability are decided in ``selection.py`` and ``availability.py``.
+"""
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from binlog_source.cluster.registry import NodeStatus
+from binlog_source.pump_client.availability import KnownPumps
+from binlog_source.pump_client.clock import Clock
+from binlog_source.pump_client.connection import CallCounters, Connect, PumpConnection
+from binlog_source.pump_client.outcome_queue import OutcomeQueue
+from binlog_source.pump_client.prewrites import PrewriteWriter
+from binlog_source.pump_client.selection import STRATEGIES, Selector, Sticky, matches
+from binlog_source.pump_client.settings import PumpClientSettings
+from binlog_source.pump_client.stats import Counters
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PumpHandle:
+    """The connection to one Pump, and what writes over it."""
+
+    connection: PumpConnection
+    prewrite_writer: PrewriteWriter
+    """For Prewrites."""
+    outcome_queue: OutcomeQueue
+    """For outcomes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dependencies:
+    """A client's external dependencies."""
+
+    connect: Connect
+    clock: Clock
+    chance: random.Random
+    """For the strategy ``score``."""
+
+
+class PumpSet:
+    """The Pumps of one client."""
+
+    def __init__(self, settings: PumpClientSettings, dependencies: Dependencies, counters: Counters) -> None:
+        self._settings = settings
+        self._dependencies = dependencies
+        self._counters = counters
+        self._lock = threading.Lock()
+        self._availability = KnownPumps(settings.max_errors)
+        self._selector = Selector(_strategy(settings), settings.labels, dependencies.chance)
+        self._sticky = Sticky()
+        self._handles: dict[str, PumpHandle] = {}
+
+    def register(self, statuses: Iterable[NodeStatus]) -> None:
+        """The registry reported these Pumps: new ones, or newer states of known ones."""
+        for status in statuses:
+            with self._lock:
+                if status.node_id not in self._handles:
+                    self._handles[status.node_id] = self._way_to(status)
+                self._handles[status.node_id].connection.move_to(status.host)
+                self._moved([status.node_id] if self._availability.register(status) else [])
+
+    def choose(self, start_ts: int, retries: int) -> PumpHandle | None:
+        """The Pump to try a Prewrite with; None when there is no available one."""
+        with self._lock:
+            node_id = self._selector.choose(start_ts, retries)
+            return self._handles[node_id] if node_id is not None else None
+
+    def remember(self, start_ts: int, handle: PumpHandle | None) -> None:
+        """The Prewrite of ``start_ts`` was accepted by that Pump, or by none."""
+        with self._lock:
+            self._sticky.remember(start_ts, handle.connection.node_id if handle is not None else None)
+
+    def taker(self, start_ts: int) -> PumpHandle | None:
+        """The Pump that has the Prewrite; None when no Prewrite is known."""
+        with self._lock:
+            node_id = self._sticky.taker(start_ts)
+            return self._handles[node_id] if node_id is not None else None
+
+    def available(self) -> list[PumpHandle]:
+        """The Pumps that Prewrites go to."""
+        with self._lock:
+            return [self._handles[status.node_id] for status in self._availability.available()]
+
+    def online(self) -> list[PumpHandle]:
+        """Every Pump that is registered online, available or not; those with the client's labels first."""
+        with self._lock:
+            statuses = sorted(self._availability.online(), key=lambda status: not matches(status, self._settings.labels))
+            return [self._handles[status.node_id] for status in statuses]
+
+    def to_probe(self) -> list[PumpHandle]:
+        """The unavailable Pumps that should answer."""
+        with self._lock:
+            return [self._handles[status.node_id] for status in self._availability.to_probe()]
+
+    def handles(self) -> list[PumpHandle]:
+        """The handles of all Pumps that were ever registered."""
+        with self._lock:
+            return list(self._handles.values())
+
+    def answered(self, node_id: str) -> None:
+        """A Pump that may be unavailable has answered."""
+        with self._lock:
+            self._moved([node_id] if self._availability.answered(node_id) else [])
+
+    def demote_unusable(self) -> None:
+        """A write failed: move every unusable Pump to the unavailable ones."""
+        with self._lock:
+            demoted = self._availability.demote_unusable()
+            self._moved(demoted)
+        for node_id in demoted:
+            self._counters.add(demotions=1)
+            _log.warning("Pump %s gets no more Prewrites: it is not online or fails; it is probed while it is registered online", node_id)
+
+    def _moved(self, node_ids: Iterable[str]) -> None:
+        """Apply changes of standing (or of a status only, without ``node_ids``): new connections, and a new choice."""
+        for node_id in node_ids:
+            self._handles[node_id].connection.reset()
+        self._selector.offer(self._availability.available())
+
+    def _way_to(self, status: NodeStatus) -> PumpHandle:
+        settings, clock = self._settings, self._dependencies.clock
+        tally = CallCounters(partial(self._count_success, status.node_id), partial(self._count_failure, status.node_id))
+        connection = PumpConnection(status.node_id, status.host, self._dependencies.connect, tally)
+        outcome_queue = OutcomeQueue(connection, settings, clock, self._counters, self.demote_unusable, partial(self._left, status.node_id))
+        return PumpHandle(connection, PrewriteWriter(connection, clock, settings.gather), outcome_queue)
+
+    def _left(self, node_id: str) -> bool:
+        with self._lock:
+            return self._availability.offline(node_id)
+
+    def _count_success(self, node_id: str) -> None:
+        with self._lock:
+            self._availability.count_success(node_id)
+
+    def _count_failure(self, node_id: str) -> None:
+        with self._lock:
+            self._availability.count_failure(node_id)
+
+
+def _strategy(settings: PumpClientSettings) -> Callable[..., NodeStatus | None]:
+    name = "local" if settings.socket else settings.strategy
+    if name not in STRATEGIES:
+        _log.warning("Pump client: there is no strategy %r, only %s; using range", name, ", ".join(STRATEGIES))
+    return STRATEGIES.get(name, STRATEGIES["range"])

@@ -1,0 +1,76 @@
+"""Whether a Pump's log is still the one that was read: what a reader keeps about it, and the messages if it was replaced. Pure.
+
+A position alone does not show this: a log that was restored from a backup, or recreated under the same name, in time grows past every
+position. So a reader also keeps the largest commit_ts of a Commit or fake before the position, ``LogFingerprint``. Each timestamp is issued
+once, so no other log has the same one at the same position, unless it contains all that was read. A pull sends both in metadata
+``tidb-binlog-seen``; our Pump checks its log and answers ``yes`` or ``no`` under the same key in its initial metadata, with
+``tidb-binlog-end``, the end of its log. Sorted delivery has no positions: the binlog of that commit_ts must be anywhere in the log, unless
+it may have been collected.
+
+A real Pump answers none of this; it is asked for what follows the ts before, and must deliver that binlog first (``tails.py``).
+"""
+
+import re
+from dataclasses import dataclass
+
+from binlog_source.wire.position import Position
+from schemas.errors import DamagedLog
+from schemas.events import as_time
+
+SEEN_KEY = "tidb-binlog-seen"
+"""Metadata of a pull: ``suffix:offset:ts``; of its answer: ``yes`` or ``no``."""
+END_KEY = "tidb-binlog-end"
+YES, NO = "yes", "no"
+ANYWHERE = Position(0, 0)
+"""The position of a ``LogFingerprint`` that consists of a commit_ts only."""
+_TEXT = re.compile(r"(\d{1,10}):(\d{1,19}):(\d{1,19})")
+
+
+@dataclass(frozen=True, slots=True)
+class LogFingerprint:
+    """What was read of a log: it ends at ``position`` or later, and ``ts`` is the largest of a Commit or fake before that; 0: unknown."""
+
+    position: Position
+    ts: int = 0
+
+    @property
+    def text(self) -> str:
+        """The form in metadata."""
+        return f"{self.position.suffix}:{self.position.offset}:{self.ts}"
+
+
+def seen_in(text: str) -> LogFingerprint | None:
+    """What a reader's metadata says it has seen; None if nothing."""
+    found = _TEXT.fullmatch(text)
+    return LogFingerprint(Position(int(found[1]), int(found[2])), int(found[3])) if found else None
+
+
+def replaced_text(pump: str, seen: LogFingerprint, end: Position | None) -> str:
+    """The message about a log that is not the one that was read."""
+    place = f"up to {seen.position.suffix:06d}.vlog:{seen.position.offset}" if seen.position != ANYWHERE else "in order"
+    known = f", commit_ts {seen.ts} ({as_time(seen.ts)})" if seen.ts else ""
+    where = f"its log now ends at {end.suffix:06d}.vlog:{end.offset}" if end is not None else "its log continues after that"
+    return (
+        f"Pump {pump} has a different log from the one that was read {place}{known}: {where} and does not contain it; "
+        "the Pump was restored from a backup or recreated, and binlogs that it had acknowledged are lost"
+    )
+
+
+def anew_text(pump: str, after_ts: int) -> str:
+    """The message about what the former log held and the stream had not read."""
+    return (
+        f"Pump {pump} has a different log than before: it was restored from a backup or recreated, and is read from ts {after_ts} "
+        f"({as_time(after_ts)}) on; what the former log held above that and the stream had not read is lost"
+    )
+
+
+def refuse_replaced(text: str) -> None:
+    """The ``OnReplaced`` that accepts no loss.
+
+    Raises:
+        DamagedLog: always.
+    """
+    raise DamagedLog(
+        f"{text}; restore its newest data directory, or load a fresh snapshot of the upstream, "
+        "or set failOnDataLoss=false to continue with what it has, with a finding"
+    )

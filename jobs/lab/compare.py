@@ -1,0 +1,84 @@
+"""Whether the target is an exact copy of an embedded upstream: every table, column and row, and nothing else.
+
+Promises: ``difference`` is pure; duplicate rows are counted, so that tables without a key are compared too.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from binlog_source.emulator.workload_process import WorkloadProcess
+from schemas.ddl_tokens import quote_name
+from sinks.mysql.session import Session
+
+_SHOWN = 3
+Row: TypeAlias = tuple[str | None, ...]
+Columns: TypeAlias = Sequence[tuple[str, str]]
+"""(name, form) in order; a form is ``text``, ``hex`` or ``json`` (``binlog_source.emulator.values.form_of``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableOutcome:
+    """The result for one table."""
+
+    name: str
+    rows: int
+    """Rows in the upstream."""
+    difference: str = ""
+    """What differs, in words; empty = equal."""
+
+
+def difference(source: Collection[Row], target: Collection[Row]) -> str:
+    """How two multisets of rows differ, with a few examples; empty when they do not."""
+    wanted, found = Counter(source), Counter(target)
+    parts = []
+    for words, rows in (("missing in the target", wanted - found), ("only in the target", found - wanted)):
+        if rows:
+            examples = ", ".join(repr(row) for row in sorted(rows, key=repr)[:_SHOWN])
+            parts.append(f"{rows.total()} rows {words}, e.g. {examples}")
+    return "; ".join(parts)
+
+
+def compare(workload: WorkloadProcess, session: Session, ignored: Collection[str]) -> list[TableOutcome]:
+    """Every table of the upstream, then every table that should not be in the target, except in the schemas ``ignored``."""
+    wanted = workload.tables()
+    there = _target_columns(session, ignored)
+    outcomes = []
+    for name, columns in wanted.items():
+        rows = workload.rows(name)
+        outcomes.append(TableOutcome(name, len(rows), _table_difference(session, name, columns, rows, there)))
+    outcomes += [TableOutcome(name, 0, "is not in the upstream") for name in sorted(set(there) - set(wanted))]
+    return outcomes
+
+
+def _table_difference(session: Session, name: str, columns: Columns, rows: Sequence[Row], there: Mapping[str, list[str]]) -> str:
+    if name not in there:
+        return "is not in the target"
+    names = [column for column, _ in columns]
+    if there[name] != names:
+        return f"has the columns {', '.join(there[name])} in the target instead of {', '.join(names)}"
+    return difference([_normal(row, columns) for row in rows], _target_rows(session, name, columns))
+
+
+def _target_columns(session: Session, ignored: Collection[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    sql = "SELECT table_schema, table_name, column_name FROM information_schema.columns ORDER BY table_schema, table_name, ordinal_position"
+    for schema, table, column in session.query(sql):
+        if schema not in ignored:
+            found.setdefault(f"{schema}.{table}", []).append(column)
+    return found
+
+
+def _target_rows(session: Session, name: str, columns: Columns) -> list[Row]:
+    schema, _, table = name.partition(".")
+    chosen = ", ".join(f"HEX({quote_name(c)})" if form == "hex" else f"CAST({quote_name(c)} AS CHAR)" for c, form in columns)
+    rows = session.query(f"SELECT {chosen} FROM {quote_name(schema)}.{quote_name(table)}")
+    return [_normal(row, columns) for row in rows]
+
+
+def _normal(row: Row, columns: Columns) -> Row:
+    """JSON values normalized, other values unchanged."""
+    pairs = zip(row, columns, strict=True)
+    return tuple(json.dumps(json.loads(v), sort_keys=True) if form == "json" and v is not None else v for v, (_, form) in pairs)

@@ -1,0 +1,68 @@
+"""Spark's checkpoint directory of a stream: the settings that it was made with, and its position. [spark]
+
+Promises: a query never continues with another delivery or other buckets than its state was made with; such settings are refused. What must
+not change is stored in one file next to Spark's own, written atomically, because a start may be killed too.
+"""
+
+import json
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from binlog_source.stream import resolve_delivery
+from conf.model import DrainerConfig
+from jobs.places import CheckpointFiles
+from jobs.resume import committed_ts
+from schemas.errors import ConfigError
+from schemas.events import Delivery
+
+_KEPT = "tidb-binlog.json"
+"""The file with what must not change during the life of a query: delivery, buckets, target."""
+_KEPT_VERSION = 2
+
+
+class SparkCheckpoint:
+    """The ``checkpoint_dir`` of a stream."""
+
+    def __init__(self, spark: SparkSession, config: DrainerConfig) -> None:
+        """Reads the settings that the directory was made with.
+
+        Raises:
+            ConfigError: the current settings differ from them.
+        """
+        self._place = CheckpointFiles(spark, config.checkpoint_dir)
+        self._pairing_buckets = config.source.pairing_buckets
+        self.kept_for: str | None = None
+        """Identity of the target that it belongs to; empty = written by a release without identities, None = no checkpoint."""
+        kept = self._place.read(_KEPT)
+        self.delivery = resolve_delivery(config.source) if kept is None else self._kept_delivery(json.loads(kept), config)
+        """The delivery that it was made with, else the one that is configured or possible."""
+
+    def _kept_delivery(self, made_with: dict[str, Any], config: DrainerConfig) -> Delivery:
+        if made_with["version"] != _KEPT_VERSION and made_with["delivery"] == Delivery.RAW:
+            raise ConfigError(
+                f"the checkpoint {config.checkpoint_dir} was made by a version with another format of the pairing state: "
+                "delete the directory (the stream resumes from the target's checkpoint row)"
+            )
+        self.kept_for = made_with.get("target", "")
+        if config.source.delivery not in ("", made_with["delivery"]):
+            raise ConfigError(
+                f"the checkpoint {config.checkpoint_dir} was made with delivery {made_with['delivery']}, but source.delivery is "
+                f"{config.source.delivery}: set the former, or delete the directory (the stream resumes from the target's checkpoint row)"
+            )
+        if config.source.pairing_buckets != made_with["pairing_buckets"]:
+            raise ConfigError(
+                f"the checkpoint {config.checkpoint_dir} was made with source.pairing-buckets = {made_with['pairing_buckets']}: "
+                "keep it, or delete the directory (the stream resumes from the target's checkpoint row)"
+            )
+        return Delivery(made_with["delivery"])
+
+    @property
+    def committed_ts(self) -> int:
+        """The resolved_ts up to which Spark has committed batches; 0 = none."""
+        return committed_ts(self._place.names("commits"), lambda number: self._place.read(f"offsets/{number}"))
+
+    def keep(self, target: str) -> None:
+        """Store the settings that the query is made with."""
+        kept = {"version": _KEPT_VERSION, "delivery": str(self.delivery), "pairing_buckets": self._pairing_buckets, "target": target}
+        self._place.write(_KEPT, json.dumps(kept))

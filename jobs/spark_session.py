@@ -1,0 +1,164 @@
+"""The SparkSession of every job, with settings tuned for small, frequent micro-batches. [spark]
+
+Promises: a setting given on the command line of ``spark-submit`` or in ``extra`` wins over ours; ``session_settings`` is pure.
+Works both inside ``spark-submit`` (a gateway exists) and from a plain interpreter (tests, notebooks), which starts its own JVM.
+"""
+
+import logging
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark import SparkConf, SparkContext
+from pyspark.logger import PySparkLogger
+from pyspark.sql import SparkSession
+
+from conf.model import SourceConfig
+from jobs import jvm
+from jobs.logs import spark_level, spark_log_file
+from jobs.signals import REQUEST, take_back
+
+PROJECT = Path(__file__).resolve().parent.parent
+JARS = Path(sys.prefix) / "spark-jars"
+"""Where ``jobs/setup.py`` puts Delta's jars: inside the virtual environment that runs this."""
+CLASS_ARCHIVE = JARS / "spark.jsa"
+"""Class-data archive of Spark, made by ``jobs/setup.py``: halves the start time of a session. The JVM ignores one that does not match."""
+_STREAMING = "org.apache.spark.sql.execution.streaming"
+
+FRUGAL = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "131072"}
+"""Environment variables that make the JVM and Python workers return memory after a large batch. ``spark-submit.sh`` sets them too.
+
+The last is glibc's own default; setting it keeps glibc from raising it to 32 MiB as large blocks are freed. With rows of megabytes, Python
+workers held three times as much memory without it, and RocksDB in the JVM 450 MiB more.
+"""
+
+
+def build_session(app_name: str, *, master: str | None = None, delta: bool = True, extra: Mapping[str, str] | None = None) -> SparkSession:
+    """The process's session, created if there is none. ``master`` None: spark-submit's, else all local cores."""
+    submitted = jvm.connect(REQUEST.asked.is_set)
+    if submitted:
+        SparkContext._ensure_initialized()
+    conf = SparkConf(loadDefaults=submitted)
+    chosen = master or conf.get("spark.master") or "local[*]"
+    settings = {"spark.master": chosen, **session_settings(local_cores(chosen), delta=delta)}
+    if not submitted:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        for name, value in FRUGAL.items():
+            os.environ.setdefault(name, value)
+        settings.update(_launch_settings(chosen, delta=delta))
+    for key, value in settings.items():
+        conf.setIfMissing(key, value)
+    conf.setAll(list((extra or {}).items()))
+    _quiet_console()
+    session: SparkSession = SparkSession.builder.appName(app_name).config(conf=conf).getOrCreate()
+    take_back()  # PySpark has installed its own SIGINT handler
+    _expect_the_jvm_to_end(session.sparkContext)
+    if submitted:
+        session.sparkContext.setLogLevel(spark_level())
+    return session
+
+
+def session_settings(cores: int | None, *, delta: bool = True) -> dict[str, str]:
+    """Our settings. ``cores`` None: not a local master, so nothing that depends on the machine is set."""
+    settings = {
+        "spark.sql.session.timeZone": "UTC",
+        # An empty batch would cost as much as a full one and achieve nothing.
+        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        "spark.sql.streaming.stateStore.providerClass": f"{_STREAMING}.state.RocksDBStateStoreProvider",
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        # Each store has off-heap write buffers for every kind of state: this limits their total.
+        "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
+        "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB": "256",
+        # Batches to which Spark could return; it returns at most one, and beyond that the target's own row says where to resume. The
+        # default, 100, means five times as many files of offsets, commits and state. They are purged after each batch, state once a minute.
+        "spark.sql.streaming.minBatchesToRetain": "20",
+        # Ended jobs that Spark keeps for its UI: with the defaults (1000, 1000, 100000, 1000) memory grows for hours.
+        "spark.ui.retainedJobs": "100",
+        "spark.ui.retainedStages": "100",
+        "spark.ui.retainedTasks": "1000",
+        "spark.sql.ui.retainedExecutions": "100",
+        # Shuffle files of finished batches are deleted when the JVM collects their handles: at least this often.
+        "spark.cleaner.periodicGC.interval": "10min",
+        # Plans are small and fixed: re-planning between stages only adds latency.
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # A Python worker holds one Arrow batch at a time, and starts when the first arrives.
+        "spark.sql.execution.arrow.maxBytesPerBatch": "4m",
+        "spark.locality.wait": "0s",
+        # Persisted values have megabytes, and Java's serializer keeps the last hundred of them alive by default.
+        "spark.serializer.objectStreamReset": "1",
+        # How long a stream may take to stop; the default waits forever.
+        "spark.sql.streaming.stopTimeout": "5s",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    if cores is None:
+        # Only pairing is shuffled into this many partitions; more than there are buckets would be empty state stores.
+        settings["spark.sql.shuffle.partitions"] = str(SourceConfig().pairing_buckets)
+    else:
+        settings |= {
+            "spark.sql.shuffle.partitions": str(cores),
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            # Shuffled data stays on this machine, and most of it is already compressed (sinks/engine/blocks.py).
+            "spark.shuffle.compress": "false",
+            # Hadoop's other rename starts a `readlink` process per path: 0.1 s a batch. Locally, both rename the file, then its checksum.
+            "spark.sql.streaming.checkpointFileManagerClass": f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager",
+        }
+    if delta:
+        settings |= {
+            "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+            # The checkpoint table is a few rows: one partition for its snapshot, no file statistics.
+            "spark.databricks.delta.snapshotPartitions": "1",
+            "spark.databricks.delta.stats.collect": "false",
+        }
+    return settings
+
+
+def local_cores(master: str) -> int | None:
+    """Threads of a local master (``local``, ``local[4]``, ``local[*,2]``), None for a cluster's."""
+    if not master.startswith("local") or master.startswith("local-cluster"):
+        return None
+    inside = master.removeprefix("local").strip("[]").partition(",")[0]
+    if inside == "*":
+        return len(os.sched_getaffinity(0))
+    return int(inside or 1)
+
+
+def jvm_options(log_file: Path, *, local: bool) -> str:
+    """JVM options that send Spark's log to ``log_file`` instead of the console and make the JVM start quickly and silently.
+
+    With a ``local`` master those of ``conf/jvm.options`` come first, unless the environment's ``SPARK_SUBMIT_OPTS`` names a collector.
+    """
+    log = f"-Dlog4j2.configurationFile={(PROJECT / 'conf' / 'log4j2.properties').as_uri()} -Dtidb.binlog.log={log_file}"
+    own_collector = re.search(r"-XX:\+Use\w*GC\b", os.environ.get("SPARK_SUBMIT_OPTS", ""))
+    ours = (PROJECT / "conf" / "jvm.options").read_text().strip() if local and not own_collector else ""
+    archive = f"-XX:SharedArchiveFile={CLASS_ARCHIVE}" if CLASS_ARCHIVE.exists() else ""
+    return f"{ours} {log} -Xlog:disable -Xlog:all=error:stderr {archive}".strip()
+
+
+def _quiet_console() -> None:
+    """PySpark prints every analysis error as JSON on stderr, in addition to raising it; leave it to the log file."""
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).handlers[:] = [logging.NullHandler()]
+
+
+def _expect_the_jvm_to_end(context: SparkContext) -> None:
+    """PySpark's accumulator server prints a trace on stderr when the JVM, which ends before the job does, closes its connection."""
+    server = context._accumulatorServer
+    if server is not None:
+        server.handle_error = lambda request, client_address: logging.debug("the JVM has closed %s", client_address)  # type: ignore[method-assign]
+
+
+def _launch_settings(master: str, *, delta: bool) -> dict[str, str]:
+    """Settings that matter only if this process starts the JVM itself; spark-submit.sh passes the same on its command line."""
+    settings = {"spark.driver.extraJavaOptions": jvm_options(spark_log_file(), local=local_cores(master) is not None)}
+    jars = sorted(str(jar) for jar in JARS.glob("*.jar")) if delta else []
+    if jars and local_cores(master) is not None:
+        settings["spark.driver.extraClassPath"] = ":".join(jars)
+    elif jars:
+        settings["spark.jars"] = ",".join(jars)
+    return settings

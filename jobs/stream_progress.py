@@ -1,0 +1,84 @@
+"""The position of a running stream, its counts so far, and what holds it back. [spark]
+
+Promises: ``progress`` is quick and may be called from any thread; ``take`` is called by the batch's thread.
+"""
+
+import dataclasses
+import json
+import threading
+import time
+from collections import deque
+from pathlib import Path
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from binlog_source.source.read_notes import waiting
+from jobs.report import Progress, held_by
+from schemas.events import physical_ms
+from schemas.findings import in_words
+from sinks.engine.batch_report import IDLE, BatchReport, Stage, StageClock
+from sinks.sink import Sink
+
+_RATE_SECONDS = 5.0
+_SHOWN_FINDINGS = 20
+"""How many of the newest findings progress and summary show; the Delta table has all."""
+
+
+class StreamProgress:
+    """The counts of one stream since its start."""
+
+    def __init__(self, sink: Sink, clock: StageClock, show_row_data: bool) -> None:
+        """``show_row_data``: whether the text of findings may contain row values."""
+        self._sink = sink
+        self._clock = clock
+        self._show_row_data = show_row_data
+        self._totals = Progress()
+        self._recent: deque[tuple[float, int]] = deque(maxlen=64)
+        self._lock = threading.Lock()
+        self.reports: deque[BatchReport] = deque(maxlen=1000)
+        """The newest batches."""
+
+    def take(self, report: BatchReport) -> None:
+        """Count a batch that is in the target."""
+        words = tuple(in_words(f, self._show_row_data) for f in report.findings[-_SHOWN_FINDINGS:])
+        with self._lock:
+            self._totals = dataclasses.replace(
+                self._totals,
+                batches=self._totals.batches + 1,
+                transactions=self._totals.transactions + report.transactions,
+                row_events=self._totals.row_events + report.row_events,
+                ddls=self._totals.ddls + report.ddls,
+                findings=self._totals.findings + len(report.findings),
+                newest_findings=(self._totals.newest_findings + words)[-_SHOWN_FINDINGS:],
+            )
+            self._recent.append((time.monotonic(), report.row_events))
+        self.reports.append(report)
+
+    def progress(self, query: StreamingQuery | None, stop_file: Path | None) -> Progress:
+        """The current progress. ``stop_file``: the file next to which the source's reads note what they wait for."""
+        with self._lock:
+            totals, recent = self._totals, list(self._recent)
+        now = time.monotonic()
+        rows = sum(n for at, n in recent if now - at <= _RATE_SECONDS)
+        resolved = self._sink.commit_ts
+        return dataclasses.replace(
+            totals,
+            resolved_ts=resolved,
+            lag_seconds=max(0.0, time.time() - physical_ms(resolved) / 1000) if resolved else 0.0,
+            rows_per_second=rows / _RATE_SECONDS,
+            holding=self._holding(query, stop_file),
+        )
+
+    def _holding(self, query: StreamingQuery | None, stop_file: Path | None) -> str:
+        if (waited := self._sink.waited) is not None:
+            return str(waited)
+        stage = self._clock.stage
+        if stop_file is not None and (stage in IDLE or stage is Stage.READ) and (away := waiting(stop_file)):
+            return away
+        if stage not in IDLE:
+            return stage.value
+        last = query.lastProgress if query is not None else None
+        newest = last["sources"][0]["latestOffset"] if last and last["sources"] else None
+        reported = json.loads(newest) if isinstance(newest, str) else None  # "null" before the source has anything to report
+        held = held_by(reported) if isinstance(reported, dict) else ""
+        return held or (stage.value if stage is Stage.START else "")

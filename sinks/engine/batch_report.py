@@ -1,0 +1,116 @@
+"""What one batch did, how long each stage of it took, and what the stream is doing now. No Spark.
+
+Promises: a ``StageClock`` may be read from any thread while the batch's thread moves it on.
+"""
+
+import enum
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from schemas.findings import Finding
+
+
+class Stage(enum.StrEnum):
+    """What the stream is doing."""
+
+    START = "start"
+    """No batch has been applied yet."""
+    READ = "read"
+    HISTORY = "history"
+    """Waiting until the DDL history holds what the batch needs."""
+    PLAN = "plan"
+    APPLY = "apply"
+    DDL = "ddl"
+    WAIT = "wait"
+    """Between two batches."""
+
+
+IDLE = frozenset({Stage.START, Stage.WAIT})
+"""The stages in which no batch is being applied."""
+
+
+class StageClock:
+    """The current stage, and the seconds spent in each part of a batch."""
+
+    def __init__(self) -> None:
+        self.stage = Stage.START
+        self._seconds: dict[str, float] = {}
+
+    @property
+    def idle(self) -> bool:
+        """Whether no batch is being applied."""
+        return self.stage in IDLE
+
+    @contextmanager
+    def timed(self, stage: Stage, name: str = "") -> Iterator[None]:
+        """Enter ``stage`` and count the seconds of the block under ``name`` (default: its own). The stage lasts until the next one."""
+        self.stage = stage
+        begun = time.perf_counter()
+        try:
+            yield
+        finally:
+            name = name or stage.value
+            self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - begun
+
+    def restart(self) -> None:
+        """Count from zero for a new batch."""
+        self._seconds = {}
+
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        """Wall-clock seconds since ``restart``, by name."""
+        return dict(self._seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReport:
+    """The result of one batch, for progress, the summary and the Delta checkpoint."""
+
+    batch_id: int
+    from_ts: int
+    to_ts: int
+    schema_version: int
+    transactions: int
+    row_events: int
+    row_bytes: int
+    """Size of the row images."""
+    rows_written: int
+    ddls: int
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """Wall-clock seconds by stage: ``read`` (source to row events), ``plan`` (``plan+delete`` if applied in parts), ``write``, ``ddl``."""
+    findings: tuple[Finding, ...] = ()
+    """Where the target or the Pumps deviate from the binlogs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What was written for some rows."""
+
+    rows: int = 0
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(slots=True)
+class BatchCounts:
+    """Counters of the batch in progress."""
+
+    transactions: int = 0
+    row_events: int = 0
+    row_bytes: int = 0
+    rows_written: int = 0
+    ddls: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+    def begin(self, transactions: int, row_events: int, row_bytes: int, findings: Sequence[Finding]) -> None:
+        """What the batch brings, known before any of it is applied."""
+        self.transactions += transactions
+        self.row_events += row_events
+        self.row_bytes += row_bytes
+        self.findings += findings
+
+    def add(self, done: Written) -> None:
+        """Rows were written."""
+        self.rows_written += done.rows
+        self.findings += done.findings

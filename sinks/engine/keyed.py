@@ -1,0 +1,132 @@
+"""Row events of a batch in Spark: exploded, keyed, and shuffled so that all events of a row lie in one part. [spark]
+
+Promises: the part of a row is a fixed function of its table and key, so a replay with the same number of parts finds the same rows in the
+same part. Rows of clustered tables are distributed over the parts by key. All rows of a table with ``_tidb_rowid`` as its handle are in one
+part, because the table may have no key in the target, and two connections deleting from it would block each other.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.core.broadcast import Broadcast
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.storagelevel import StorageLevel
+
+from schemas.explode import explode
+from schemas.history import SchemaHistory, TableAt
+from schemas.stages import ROW_EVENT, ddl_of
+from sinks.engine.batch import PARTIAL, control_mask, rows_between, summarise, summary_rows
+from sinks.engine.blocks import BLOCK, CONTROLS, ROWS, pack, slices, unpack
+from sinks.engine.fold import part_numbers
+from sinks.engine.identity import row_identities
+
+KEYED = ROW_EVENT.append(pa.field("key", pa.binary())).append(pa.field("part", pa.int32(), nullable=False))
+"""A row event with its row's identity and its part. ``key`` is null if the table is not in the history."""
+
+Span = tuple[int, int]
+"""(after_ts exclusive, upto_ts inclusive)."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedEvents:
+    """The events of a batch, held by the executors: ``frame`` has the schema ``BLOCK``, each part in the Spark partition of its number."""
+
+    frame: DataFrame
+    parts: int
+
+    def controls(self) -> pa.Table:
+        """The DDLs, the punctuation and the summaries (``ROW_EVENT``), on the driver; runs one Spark job."""
+        return collected(self.frame.filter(F.col("kind") == CONTROLS))
+
+    def summaries(self, span: Span, ddl_ts: Sequence[int]) -> pa.Table:
+        """The partial summaries of the row changes in ``span``; runs one Spark job."""
+        bounds = list(ddl_ts)
+
+        def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                yield from summarise(rows_between(unpack([batch], ROW_EVENT), *span), bounds).to_batches()
+
+        return self.overlapping(span).mapInArrow(run, ddl_of(PARTIAL)).toArrow()
+
+    def rows_in(self, span: Span) -> pa.Table:
+        """The row changes in ``span`` (``ROW_EVENT``) on the driver; runs one Spark job."""
+        return rows_between(collected(self.overlapping(span)), *span)
+
+    def overlapping(self, span: Span) -> DataFrame:
+        """The blocks of row changes that reach into ``span``."""
+        after_ts, upto_ts = span
+        kind, first_ts, last_ts = F.col("kind"), F.col("first_ts"), F.col("last_ts")
+        return self.frame.filter((kind == ROWS) & (last_ts > after_ts) & (first_ts <= upto_ts))
+
+
+def keyed(transactions: DataFrame, history: Broadcast[SchemaHistory], parts: int) -> KeyedEvents:
+    """``transactions`` (``TRANSACTIONS``) as events with keys, and their controls with summaries."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for piece in slices(batches):
+            events = pa.Table.from_batches([explode(piece)])
+            is_control = control_mask(events)
+            yield from pack(CONTROLS, 0, pa.concat_tables([events.filter(is_control), summary_rows(events)]))
+            rows = with_keys(events.filter(pc.invert(is_control)).combine_chunks(), history.value, parts)
+            for part in range(parts):
+                yield from pack(ROWS, part, rows.filter(pc.equal(rows.column("part"), part)))
+
+    return KeyedEvents(transactions.mapInArrow(run, ddl_of(BLOCK)).repartitionById(parts, "part"), parts)
+
+
+def with_keys(rows: pa.Table, history: SchemaHistory, parts: int) -> pa.Table:
+    """Row changes (``ROW_EVENT``) as ``KEYED``; pure. The identity of a row does not depend on the schema version."""
+    versions = rows.column("schema_version").to_numpy()
+    table_ids = rows.column("table_id").to_numpy()
+    tables: dict[int, TableAt] = {}
+    for table_id in np.unique(table_ids).tolist():
+        newest = int(versions[table_ids == table_id].max())
+        if (found := history.table_at(table_id, newest)) is not None:
+            tables[table_id] = found
+    known = np.isin(table_ids, list(tables))
+    with_key, without = rows.filter(pa.array(known)), rows.filter(pa.array(~known))
+    keys = row_identities(with_key, tables)
+    unclustered = [i for i, t in tables.items() if not (t.info.pk_is_handle or t.info.is_common_handle)]
+    numbers = part_numbers(table_ids[known], keys, np.isin(table_ids[known], unclustered), parts)
+    with_key = with_key.append_column("key", keys).append_column("part", pa.array(numbers))
+    nothing = pa.nulls(without.num_rows, pa.binary())
+    without = without.append_column("key", nothing).append_column("part", pa.array(np.zeros(without.num_rows, np.int32)))
+    return pa.concat_tables([with_key, without]).cast(KEYED)
+
+
+def exploded_upto(transactions: DataFrame, rows: int, size: int) -> DataFrame:
+    """Blocks of row events; each partition stops soon after ``rows`` of them or ``size`` bytes, enough to see that the batch exceeds it."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        seen_rows = seen_bytes = 0
+        for piece in slices(batches):
+            events = explode(piece)
+            seen_rows, seen_bytes = seen_rows + events.num_rows, seen_bytes + events.nbytes
+            yield from pack(ROWS, 0, pa.Table.from_batches([events]))
+            if seen_rows > rows or seen_bytes > size:
+                break
+        # The rest must be consumed, because the JVM blocks until it is read.
+        for _ in batches:
+            pass
+
+    return transactions.mapInArrow(run, ddl_of(BLOCK))
+
+
+def collected(blocks: DataFrame) -> pa.Table:
+    """The events of ``blocks`` (``ROW_EVENT``) on the driver; runs one Spark job."""
+    return unpack(blocks.toArrow().to_batches(), ROW_EVENT)
+
+
+@contextmanager
+def persisted(frame: DataFrame) -> Iterator[DataFrame]:
+    """``frame`` kept on the executors' disks for the time of the block."""
+    frame.persist(StorageLevel.DISK_ONLY)
+    try:
+        yield frame
+    finally:
+        frame.unpersist()

@@ -1,0 +1,100 @@
+"""Determines the time zone in which the statements of one DDL run on the target. [db]
+
+Promises: the session is in UTC before and after, also when a statement fails. Only reads, and sets only ``time_zone``. What depends on the
+zone is defined in ``sinks.mysql.ddl.zone``.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+
+from schemas.errors import ApplyError, RetryableApplyError
+from sinks.mysql.ddl.text import Subject
+from sinks.mysql.ddl.zone import Converted, Zone, certain, conversions, fixed, moved, read_time, reads_clock, span_query, time_zone
+from sinks.mysql.target import Target
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DdlClock:
+    """Literals and time zone for the statements of a DDL."""
+
+    subject: Subject
+    """The subject for building statements: its TIMESTAMP literals are in the zone."""
+    zone: Zone | None = None
+    """None: UTC."""
+    why_not: str = ""
+    """Why the zone that the DDL depends on cannot be used; empty if it can."""
+
+
+def clock_of(session: Target, subject: Subject, sql: str) -> DdlClock:
+    """The clock of a DDL; ``sql``: its statement as it would be in UTC."""
+    location, changed = subject.job.location, conversions(subject)
+    if location is None or not (changed or reads_clock(sql)):
+        return DdlClock(subject)
+    depends = f"it depends on the time zone {location.name!r} of the session that issued it"
+    try:
+        tz = time_zone(location)
+    except KeyError:
+        return DdlClock(subject, why_not=f"{depends}, which is unknown to the Drainer")
+    if tz is None:
+        return DdlClock(subject)
+    zone = fixed(tz) or _fixed_for(session, tz, changed) or _named(session, subject, location.name, tz)
+    if zone is None:
+        return DdlClock(
+            subject,
+            why_not=f"{depends}, whose offset varies over the times in the table: the target must have it as a named time zone "
+            "(mysql_tzinfo_to_sql), and no TIMESTAMP default may be ambiguous in it (in the hour repeated when clocks go back)",
+        )
+    return DdlClock(moved(subject, zone.tz), zone)
+
+
+@contextmanager
+def in_zone(session: Target, zone: Zone | None) -> Iterator[None]:
+    """Run the block with the session in ``zone``."""
+    if zone is None:
+        yield
+        return
+    session.execute("SET SESSION time_zone = %s", [zone.sql])
+    try:
+        yield
+    finally:
+        session.execute("SET SESSION time_zone = '+00:00'")
+
+
+def _fixed_for(session: Target, tz: tzinfo, changed: Sequence[Converted]) -> Zone | None:
+    """The zone as a fixed offset, if it has the same offset for all times in these columns."""
+    if not changed or not all(column.is_time for column in changed):
+        return None
+    times: list[datetime] = []
+    for column in changed:
+        try:
+            row = session.query(span_query(column))[0]
+        except RetryableApplyError:
+            raise
+        except ApplyError as error:
+            _log.debug("cannot read %s: %s", column.table, error)
+            return None
+        found = [read_time(value) for value in row if value is not None]
+        if None in found:
+            return None
+        times += [t for t in found if t is not None]
+    return fixed(tz, min(times), max(times)) if times else fixed(UTC)
+
+
+def _named(session: Target, subject: Subject, name: str, tz: tzinfo) -> Zone | None:
+    """The zone by name, if the server has it and no literal is ambiguous in it."""
+    zone = Zone(name, tz)
+    if not certain(subject, tz):
+        return None
+    try:
+        with in_zone(session, zone):
+            return zone
+    except RetryableApplyError:
+        raise
+    except ApplyError as error:
+        _log.debug("the target does not have the time zone %s: %s", name, error)
+        return None

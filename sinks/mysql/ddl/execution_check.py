@@ -1,0 +1,168 @@
+"""Decides whether a DDL already ran, or was executed by an operator, from the record of an earlier attempt and the target's state. [db]
+
+Promises: reads only. A DROP has run if nothing is left. RENAME and EXCHANGE, whose effect may not be visible in the structure, are
+recognised by the server's table ids; if these are inconclusive, an operator must decide. For all others the target must have the job's
+changes (``sinks.mysql.ddl.wanted``). If the job changes something that cannot be compared, the target's description of that column must
+have changed: any other difference from the earlier state is never sufficient.
+"""
+
+from dataclasses import dataclass
+
+from schemas.ddl_tokens import quote_name
+from schemas.errors import ApplyError
+from schemas.history import JobType
+from sinks.engine.segments import DdlStep
+from sinks.mysql.ddl.clauses import Dialect
+from sinks.mysql.ddl.snapshots import SchemaSnapshot, is_empty, take_picture
+from sinks.mysql.ddl.text import Subject
+from sinks.mysql.ddl.wanted import lacks, unseen
+from sinks.mysql.target import Target
+
+DROPS = frozenset({JobType.DROP_SCHEMA, JobType.DROP_TABLE, JobType.DROP_VIEW, JobType.DROP_SEQUENCE})
+"""Running these again drops what is left."""
+
+_MOVES = frozenset({JobType.EXCHANGE_PARTITION, JobType.RENAME_TABLES, JobType.RENAME_TABLE})
+"""Not idempotent, and the structure may look the same before and after."""
+
+_EMPTIES = frozenset({JobType.TRUNCATE_TABLE, JobType.TRUNCATE_PARTITION})
+"""No rows were written since, so these have run, or need not run, if what they truncate is empty."""
+
+_MAKES = frozenset({JobType.CREATE_TABLE, JobType.CREATE_TABLES, JobType.CREATE_VIEW, JobType.CREATE_SEQUENCE, JobType.CREATE_SCHEMA})
+"""Running these again reports existing objects, which are compared then."""
+
+_MAKES_TABLES = frozenset({JobType.CREATE_TABLE, JobType.CREATE_TABLES})
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierTry:
+    """The record of an unfinished or refused DDL."""
+
+    refused: bool
+    """It was refused and had no effect; otherwise its outcome is unknown."""
+    was_refused_before: bool
+    """It was refused at least once, and an operator was asked to repair the target."""
+    picture: SchemaSnapshot
+    """The target before the last attempt."""
+
+
+def shows(session: Target, subject: Subject, dialect: Dialect) -> bool:
+    """Whether the target already has all changes of the job, whatever the reason for which it refused the statement."""
+    kind = subject.job.type
+    return kind not in DROPS | _MOVES | _EMPTIES | _MAKES and not unseen(subject) and lacks(session, subject, dialect) == ()
+
+
+class ExecutionCheck:
+    """Checks whether one DDL ran."""
+
+    def __init__(self, session: Target, step: DdlStep, subject: Subject, dialect: Dialect, marks: str) -> None:
+        """``marks``: name of the table of DDL records, for messages."""
+        self._session = session
+        self._step = step
+        self._subject = subject
+        self._dialect = dialect
+        self._marks = marks
+
+    def has_run(self, earlier: EarlierTry, now: SchemaSnapshot) -> bool:
+        """Whether the job's effect is on the target, so that its statement must not run (again).
+
+        Raises:
+            ApplyError: it cannot be determined.
+        """
+        kind = self._subject.job.type
+        if kind in DROPS:
+            return self._gone(now)
+        if kind in _MOVES:
+            return self._moved(earlier, now)
+        if earlier.picture.same_as(now) or (kind in _MAKES and (earlier.was_refused_before or self._stood(earlier.picture))):
+            return False
+        if kind in _EMPTIES:
+            return self._emptied()
+        if any(_line(earlier.picture, u.table, u.before) == _line(now, u.table, u.after) != "" for u in unseen(self._subject)):
+            return False  # setting a default or an expression again is harmless
+        lacking = lacks(self._session, self._subject, self._dialect)
+        if lacking is None:
+            # After a refusal an operator may have changed anything, and running this again is harmless.
+            return not earlier.was_refused_before
+        return not lacking
+
+    def _gone(self, now: SchemaSnapshot) -> bool:
+        """Whether nothing of the dropped object is left. A server killed in DROP DATABASE may have dropped only (some of) its tables."""
+        subject = self._subject
+        if subject.job.type == JobType.DROP_SCHEMA and any(
+            t.create for t in take_picture(self._session, [subject.schema], ()).objects.values()
+        ):
+            return False
+        return not any(t.create for t in now.objects.values())
+
+    def _stood(self, before: SchemaSnapshot) -> bool:
+        """Whether a table of a name that the job creates existed before: it must be compared even if the target has changed otherwise."""
+        return self._subject.job.type in _MAKES_TABLES and any(before.holds(t.schema, t.name) for t in self._subject.after)
+
+    def _emptied(self) -> bool:
+        old, after = self._subject.old, self._subject.info
+        if old is None or after is None:
+            return False
+        if self._subject.job.type == JobType.TRUNCATE_TABLE:
+            return is_empty(self._session, old.schema, old.name)
+        ids = {p.name: p.id for p in old.info.partitions}
+        emptied = [p.name for p in after.partitions if ids.get(p.name) != p.id]
+        return all(is_empty(self._session, old.schema, old.name, name) for name in emptied)
+
+    def _moved(self, earlier: EarlierTry, now: SchemaSnapshot) -> bool:
+        before = earlier.picture
+        if before.same_as(now):
+            if not earlier.refused and not self._shows(before) and not (before.ids_known and now.ids_known):
+                raise self._undecided(
+                    "its effect is not visible in the structure, and the server's table ids cannot be read. Grant PROCESS to the "
+                    "target's user"
+                )
+            return False
+        if before.ids_known and now.ids_known:
+            moves = self._moves()
+            if moves and all(_ids(now, to) == _ids(before, of) != {} for of, to in moves):
+                return True
+            if self._subject.job.type == JobType.EXCHANGE_PARTITION and self._exchanged(before, now):
+                return True
+        elif self._shows(before) and not lacks(self._session, self._subject, self._dialect):
+            return True
+        raise self._undecided("the target changed, but not as this DDL changes it")
+
+    def _shows(self, before: SchemaSnapshot) -> bool:
+        distinct = len({t.create for t in before.objects.values()}) == len(before.objects)
+        return distinct and self._subject.job.type != JobType.EXCHANGE_PARTITION
+
+    def _moves(self) -> list[tuple[str, str]]:
+        """(old name, new name) of each renamed table."""
+        old = {t.table_id: f"{t.schema}.{t.name}" for t in self._subject.before}
+        named = [(old[t.table_id], f"{t.schema}.{t.name}") for t in self._subject.after if t.table_id in old]
+        return [(a, b) for a, b in named if a != b]
+
+    def _exchanged(self, before: SchemaSnapshot, now: SchemaSnapshot) -> bool:
+        """Whether the unpartitioned table and one of the partitions have exchanged their ids."""
+        subject = self._subject
+        plain = next((f"{t.schema}.{t.name}" for t in subject.before if t.table_id == subject.job.table_id), "")
+        parent = f"{subject.old.schema}.{subject.old.name}" if subject.old else ""
+        if not {plain, parent} <= now.objects.keys() & before.objects.keys():
+            return False
+        had, has = before.objects[plain].ids.get(""), now.objects[plain].ids.get("")
+        return had != has and has in before.objects[parent].ids.values() and had in now.objects[parent].ids.values()
+
+    def _undecided(self, why: str) -> ApplyError:
+        step = self._step
+        return ApplyError(
+            f"an earlier attempt of the DDL of job {step.job.id} on {self._subject.label} at commit_ts {step.commit_ts} ({step.query}) has "
+            f"an unknown outcome: {why}; or check whether it ran: if so, skip it with syncer.ignore-txn-commit-ts = [{step.skip_ts}], if "
+            f"not, delete its row from {self._marks}."
+        )
+
+
+def _line(picture: SchemaSnapshot, table: str, column: str) -> str:
+    """The line of a column in the server's SHOW CREATE TABLE."""
+    found = picture.objects.get(table)
+    head = f"  {quote_name(column)} ".lower()
+    return next((line for line in found.create.splitlines() if line.lower().startswith(head)), "") if found else ""
+
+
+def _ids(picture: SchemaSnapshot, name: str) -> dict[str, int]:
+    found = picture.objects.get(name)
+    return dict(found.ids) if found else {}

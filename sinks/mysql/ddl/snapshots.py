@@ -1,0 +1,160 @@
+"""Snapshots of the target's tables around a DDL; comparing two of them helps to decide whether the DDL ran. [db]
+
+Promises: reads only. A snapshot holds, for each table name that a DDL affects, the server's description (``SHOW CREATE``, without the
+AUTO_INCREMENT counter) and the server's ids of the table and of each partition, which change when a table is recreated. The ids come from
+``information_schema.innodb_sys_tables`` (MySQL 8: ``innodb_tables``, TiDB: ``tables`` and ``partitions``) and need the PROCESS privilege.
+If they cannot be read, ``ids_known`` is False, and a DDL without a visible effect on the structure cannot be checked.
+"""
+
+import json
+import logging
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from schemas.ddl_tokens import quote_name
+from schemas.errors import ApplyError, RetryableApplyError
+from sinks.mysql.ddl.clauses import quoted
+from sinks.mysql.dialect import Flavour
+from sinks.mysql.target import Target
+
+_log = logging.getLogger(__name__)
+
+_NO_SUCH_TABLE, _NO_SUCH_DATABASE = 1146, 1049
+_VIEW_BROKEN = 1356
+_ABSENT = frozenset({_NO_SUCH_TABLE, _NO_SUCH_DATABASE})
+_COUNTER = re.compile(r" AUTO_INCREMENT=\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class TablePicture:
+    """One table, view or sequence; ``create`` is empty if it does not exist."""
+
+    create: str
+    ids: Mapping[str, int] = field(default_factory=dict)
+    """The server's table ids: the table's under the empty name, a partition's under its name (on InnoDB as in ``#P#p0``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaSnapshot:
+    """Everything that a DDL may change, by ``schema.table`` (a database by ``schema``)."""
+
+    objects: Mapping[str, TablePicture]
+    ids_known: bool
+
+    def to_json(self) -> str:
+        """The text for the intent row."""
+        objects = {name: {"create": t.create, "ids": dict(sorted(t.ids.items()))} for name, t in self.objects.items()}
+        return json.dumps({"version": 1, "ids_known": self.ids_known, "objects": objects}, ensure_ascii=False, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> "SchemaSnapshot":
+        """Parse the text of an intent row."""
+        parsed = json.loads(text)
+        objects = {name: TablePicture(t["create"], t["ids"]) for name, t in parsed["objects"].items()}
+        return cls(objects, parsed["ids_known"])
+
+    def holds(self, schema: str, table: str) -> bool:
+        """Whether the table existed, or is not part of the snapshot."""
+        found = self.objects.get(f"{schema}.{table}")
+        return found is None or bool(found.create)
+
+    def same_as(self, other: "SchemaSnapshot") -> bool:
+        """Whether both show the same; ids are compared only if both have them."""
+        if self.objects.keys() != other.objects.keys():
+            return False
+        with_ids = self.ids_known and other.ids_known
+        return all(
+            a.create == other.objects[name].create and (not with_ids or dict(a.ids) == dict(other.objects[name].ids))
+            for name, a in self.objects.items()
+        )
+
+
+def take_picture(session: Target, databases: Iterable[str], tables: Iterable[tuple[str, str]]) -> SchemaSnapshot:
+    """A snapshot of these databases and tables of the target."""
+    objects = {name: TablePicture(_show(session, f"SHOW CREATE DATABASE {quote_name(name)}", 1)) for name in sorted(set(databases))}
+    known = True
+    for schema, table in sorted(set(tables)):
+        create = _COUNTER.sub("", _show(session, f"SHOW CREATE TABLE {quoted(schema, table)}", 1))
+        ids = _table_ids(session, schema, table) if create else {}
+        known = known and ids is not None
+        objects[f"{schema}.{table}"] = TablePicture(create, ids or {})
+    return SchemaSnapshot(objects, known)
+
+
+def column_names(session: Target, schema: str, table: str) -> tuple[str, ...]:
+    """The columns of a table on the target, in order; empty if there is no such table."""
+    rows = session.query(
+        "SELECT column_name FROM information_schema.columns WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position",
+        [schema, table],
+    )
+    return tuple(str(name) for (name,) in rows)
+
+
+def partition_method(session: Target, schema: str, table: str) -> str:
+    """The table's partitioning method on the target (``KEY``, ``LINEAR HASH``, ``RANGE COLUMNS``); empty if it has no partitions."""
+    rows = session.query(
+        "SELECT DISTINCT partition_method FROM information_schema.partitions "
+        "WHERE table_schema = %s AND table_name = %s AND partition_method IS NOT NULL",
+        [schema, table],
+    )
+    return str(rows[0][0]) if rows else ""
+
+
+def is_empty(session: Target, schema: str, table: str, partition: str = "") -> bool:
+    """Whether the table, or one partition of it, has no rows; False for a table that does not exist."""
+    part = f" PARTITION ({quote_name(partition)})" if partition else ""
+    try:
+        return not session.query(f"SELECT 1 FROM {quoted(schema, table)}{part} LIMIT 1")
+    except RetryableApplyError:
+        raise
+    except ApplyError as error:
+        _log.debug("cannot read %s.%s: %s", schema, table, error)
+        return False
+
+
+def _show(session: Target, statement: str, column: int) -> str:
+    try:
+        rows = session.query(statement)
+    except RetryableApplyError:
+        raise
+    except ApplyError as error:
+        if error.errno in _ABSENT:
+            return ""
+        if error.errno == _VIEW_BROKEN:
+            return "a view of what is no longer there"
+        raise
+    return str(rows[0][column])
+
+
+def _table_ids(session: Target, schema: str, table: str) -> dict[str, int] | None:
+    """Ids of the table and its partitions; None if they cannot be read."""
+    try:
+        return _tidb_ids(session, schema, table) if session.flavour is Flavour.TIDB else _innodb_ids(session, schema, table)
+    except RetryableApplyError:
+        raise
+    except ApplyError:
+        # No PROCESS privilege, or a server without these tables.
+        return None
+
+
+def _innodb_ids(session: Target, schema: str, table: str) -> dict[str, int]:
+    """Ids from InnoDB, which stores names in the ``filename`` charset, and partitions as ``table#P#partition``."""
+    view = "innodb_sys_tables" if session.flavour is Flavour.MARIADB else "innodb_tables"
+    encoded = "CONVERT(CONVERT(%s USING filename) USING binary)"
+    (name,) = session.query(f"SELECT CONCAT({encoded}, '/', {encoded})", [schema, table])[0]
+    full = name.decode() if isinstance(name, bytes) else str(name)
+    like = full.replace("\\", "\\\\").replace("_", "\\_").replace("%", "\\%") + "#%"
+    rows = session.query(f"SELECT name, table_id FROM information_schema.{view} WHERE name = %s OR name LIKE %s", [full, like])
+    found = {}
+    for raw, table_id in rows:
+        text = raw.decode() if isinstance(raw, bytes) else str(raw)
+        found[text[len(full) :]] = int(table_id)
+    return found
+
+
+def _tidb_ids(session: Target, schema: str, table: str) -> dict[str, int]:
+    where = "WHERE table_schema = %s AND table_name = %s"
+    rows = session.query(f"SELECT '', tidb_table_id FROM information_schema.tables {where}", [schema, table])
+    rows += session.query(f"SELECT partition_name, tidb_partition_id FROM information_schema.partitions {where}", [schema, table])
+    return {str(name): int(table_id) for name, table_id in rows if table_id is not None and name is not None}

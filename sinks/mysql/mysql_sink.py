@@ -1,0 +1,291 @@
+"""MySQL, MariaDB and TiDB as a target (``sinks.sink``): sessions, transactions, DDLs, and the record of them in the checkpoint schema.
+
+Promises: those of the contract. The target's checkpoint row is the record: it is written in the transaction of its data. Every transaction
+first checks the lease of this life (``sinks.mysql.lease``). ``apply`` is ONE transaction of the driver; ``apply_parts`` is one per part and
+phase (``sinks.mysql.parallel``), with ``consistent`` false in the meantime. A DDL has its own intent and done rows
+(``sinks.mysql.ddl.executor``).
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+import pyarrow as pa
+
+from conf import failpoints
+from conf.model import DrainerConfig
+from schemas.errors import ApplyError, LeaseLost
+from schemas.findings import Finding
+from schemas.history import SchemaHistory
+from sinks.engine.batch import without
+from sinks.engine.batch_report import Stage, StageClock, Written
+from sinks.engine.frozen import RefusedJobs
+from sinks.engine.keyed import KeyedEvents, persisted
+from sinks.engine.segments import AppliedJobs, DdlStep, RowsStep
+from sinks.mysql import lease, old_layout, parallel, progress
+from sinks.mysql.checked import Effects, checked
+from sinks.mysql.ddl import text
+from sinks.mysql.ddl.executor import DdlOutcome, apply_ddl, ensure_ddl_table, forget_later, load_applied, load_refused
+from sinks.mysql.dialect import Flavour
+from sinks.mysql.lease import Lease, LeaseHolder
+from sinks.mysql.lease_guard import LAYOUT, LeaseGuard, alone
+from sinks.mysql.password import ShippedTarget
+from sinks.mysql.plan import Plan, PlanLimits, plan_rows
+from sinks.mysql.retry_policy import RetryPolicy, TransientError
+from sinks.mysql.session import Session, connect, run_retried, run_transaction
+from sinks.routing.table_filter import TableFilter
+from sinks.sink import DdlResult, Opened, Sink, TargetProgress
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class MySQLSink(Sink):
+    """One target of one stream."""
+
+    def __init__(self, config: DrainerConfig, cluster_id: int, pause: Callable[[float], None] = time.sleep) -> None:
+        """``cluster_id`` 0: the only one that the target has a record of. ``pause`` sleeps between retries; it may raise to stop them."""
+        self._config = config
+        self._apply = config.apply
+        self._cluster_id = cluster_id
+        self._table_filter = TableFilter.of(config.apply)
+        self._limits = PlanLimits()
+        self._flavour = Flavour.MARIADB
+        self._lease: Lease | None = None
+        self._guard: LeaseGuard | None = None
+        self._shipped: ShippedTarget | None = None
+        self._commit_ts = 0
+        self._consistent = True
+        """False while a span is only partly in the target."""
+        self._waited: TransientError | None = None
+        self._patience = RetryPolicy(config.apply.retries, config.apply.retry_seconds, pause, self._wait_for)
+
+    def open(self, begin: Callable[[str, int | None], int], history: Callable[[], SchemaHistory]) -> Opened:
+        """Take the lease, create the tables and load the target's progress (``Sink.open``)."""
+        schema = self._apply.checkpoint_schema
+        run_retried(self._connect, self._get_to_know, self._patience)
+        holder = LeaseHolder(self._apply.drainer)
+        self._guard = LeaseGuard(self._connect, self._cluster_id, schema, holder, self._apply.lease_timeout, self._patience)
+        self._lease = self._guard.take()
+        jobs = history()
+        found = run_retried(self._connect, partial(self._stand, jobs), self._patience)
+        self._commit_ts = begin(self._lease.target, found.commit_ts if found.known else None)
+        self._transact(self._forget_beyond)
+        version = found.schema_version or jobs.version_at(self._commit_ts)
+        applied, refused = run_retried(self._connect, partial(self._done_and_refused, version), self._patience)
+        if not found.known:
+            self._transact(partial(self._save_first, applied))
+        self._consistent = found.unfinished is None
+        return Opened(replace(found, commit_ts=self._commit_ts, schema_version=version), applied, refused)
+
+    def close(self) -> None:
+        """Release the lease (``Sink.close``)."""
+        if self._guard is not None:
+            self._guard.close()
+
+    @property
+    def commit_ts(self) -> int:
+        """Everything up to and including this commit_ts is in the target."""
+        return self._commit_ts
+
+    @property
+    def target(self) -> str:
+        """The identity of the target; available after ``open``."""
+        return self._held.target
+
+    @property
+    def lost(self) -> LeaseLost | None:
+        """Why nothing more may be written."""
+        return self._guard.lost if self._guard is not None else None
+
+    @property
+    def waited(self) -> TransientError | None:
+        """The target's transient error while it is being retried."""
+        return self._waited
+
+    def silent_losses(self, history: SchemaHistory, after_version: int, upto_version: int) -> Sequence[str]:
+        """What the target cannot hold of jobs without a statement (``Sink.silent_losses``)."""
+        return text.silent_losses(history, after_version, upto_version)
+
+    # Opening.
+
+    def _get_to_know(self, session: Session) -> None:
+        self._flavour = session.flavour
+        # Leaves room for the packet header, and for a server that measures the statement in its own charset.
+        self._limits = replace(self._limits, max_bytes=min(self._limits.max_bytes, session.max_allowed_packet * 3 // 4))
+        self._cluster_id = self._cluster_id or progress.only_cluster(session, self._apply.checkpoint_schema)
+
+    def _done_and_refused(self, version: int, session: Session) -> tuple[AppliedJobs, RefusedJobs]:
+        cluster_id = self._cluster_id
+        return load_applied(session, self._apply, cluster_id, version), load_refused(session, self._apply, cluster_id)
+
+    def _stand(self, history: SchemaHistory, session: Session) -> TargetProgress:
+        schema = self._apply.checkpoint_schema
+        with alone(session, lease.lock_name(LAYOUT, schema, 0)):
+            old_layout.set_aside(session, schema)
+            progress.ensure_tables(session, schema)
+            ensure_ddl_table(session, self._apply)
+            session.commit()
+            old_layout.adopt(session, self._held, self._apply.drainer, history)
+        # An older release, which does not check the lease, may still have a commit in progress on the server: wait for it before reading.
+        progress.lock_checkpoint(session, self._cluster_id, schema)
+        return progress.load(session, self._cluster_id, schema)
+
+    def _forget_beyond(self, session: Session) -> None:
+        """Delete DDL and part records later than the checkpoint: they are written together with it, so they describe data that is gone."""
+        schema = self._apply.checkpoint_schema
+        progress.forget_other_spans(session, self._cluster_id, self._commit_ts, schema)
+        jobs = forget_later(session, self._apply, self._cluster_id, self._commit_ts)
+        if jobs:
+            _log.warning(
+                "%s.spark_ddl recorded DDL jobs %s as done after the checkpoint %d: the target's data was restored or its checkpoint was set back. Their "
+                "records were deleted; the DDLs are executed again",
+                schema,
+                jobs,
+                self._commit_ts,
+            )
+
+    def _save_first(self, applied: AppliedJobs, session: Session) -> None:
+        self._standing(session, 0, self._commit_ts)
+        self._save(session, self._commit_ts, applied, consistent=True)
+
+    # Rows in one transaction.
+
+    def apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
+        """Plan and write in one transaction of the driver (``Sink.apply``)."""
+        with clock.timed(Stage.PLAN):
+            plan = self._plan(rows, step) if rows.num_rows else Plan()
+        with clock.timed(Stage.APPLY, "write"):
+            findings = self._write_atomic(plan, step)
+        failpoints.point("after-downstream-commit")
+        self._commit_ts = step.upto_ts
+        return Written(plan.counts.deleted + plan.counts.written, findings)
+
+    def _plan(self, rows: pa.Table, step: RowsStep) -> Plan:
+        return plan_rows(
+            without(rows, "table_id", step.gone), step.tables, self._limits, flavour=self._flavour, table_filter=self._table_filter
+        )
+
+    def _write_atomic(self, plan: Plan, step: RowsStep) -> tuple[Finding, ...]:
+        """The lease is checked in ``_write_rows``, because ``checked`` may roll back and open another transaction."""
+
+        def work(session: Session) -> tuple[Finding, ...]:
+            return checked(session, self._apply, lambda effects: self._write_rows(session, effects, plan, step))[1]
+
+        return run_transaction(self._connect, work, self._patience)
+
+    def _write_rows(self, session: Session, effects: Effects, plan: Plan, step: RowsStep) -> None:
+        schema, cluster_id = self._apply.checkpoint_schema, self._cluster_id
+        lease.check(session, self._held)
+        if not self._next_is(session, step):
+            return
+        failpoints.point("before-deletes")
+        effects.run(plan.deletes)
+        failpoints.point("between-phases")
+        effects.run(plan.writes)
+        progress.mark_atomic(session, cluster_id, step.after_ts, step.upto_ts, schema)
+        self._save(session, step.upto_ts, step.applied, consistent=True)
+        failpoints.point("before-downstream-commit")
+
+    # Rows in parts.
+
+    def apply_parts(self, events: KeyedEvents, step: RowsStep, skipped_ts: frozenset[int], clock: StageClock) -> Written:
+        """One transaction for each part and phase, by the executors (``Sink.apply_parts``)."""
+        schema, cluster_id, parts = self._apply.checkpoint_schema, self._cluster_id, events.parts
+
+        def begin(session: Session) -> bool:
+            if not self._next_is(session, step):
+                return False
+            progress.begin_span(session, cluster_id, step.after_ts, step.upto_ts, parts, schema)
+            self._save(session, step.after_ts, step.applied, consistent=False)
+            return True
+
+        def finish(session: Session) -> None:
+            if self._next_is(session, step):
+                progress.finish_span(session, cluster_id, step.after_ts, step.upto_ts, schema)
+                self._save(session, step.upto_ts, step.applied, consistent=True)
+            failpoints.point("before-downstream-commit")
+
+        if not self._transact(begin):
+            self._commit_ts, self._consistent = step.upto_ts, True
+            return Written()
+        self._consistent = False
+        failpoints.point("before-deletes")
+        span = (step.after_ts, step.upto_ts)
+        how = parallel.PartPlan(span, dict(step.tables), self._flavour, self._table_filter, self._limits, skipped_ts, step.gone)
+        to = parallel.PartTarget(self._ship(events), self._apply, self._held, step.after_ts, step.upto_ts, parts)
+        with persisted(parallel.planned(events, how, to)) as plans:
+            with clock.timed(Stage.PLAN, "plan+delete"):
+                deleted = parallel.delete(plans)
+            failpoints.point("between-phases")
+            with clock.timed(Stage.APPLY, "write"):
+                written = parallel.write(plans, to)
+        self._transact(finish)
+        failpoints.point("after-downstream-commit")
+        self._commit_ts, self._consistent = step.upto_ts, True
+        return Written(deleted.rows + written.rows, deleted.findings + written.findings)
+
+    def _ship(self, events: KeyedEvents) -> ShippedTarget:
+        """The target for the executors; broadcast once."""
+        if self._shipped is None:
+            self._shipped = ShippedTarget.of(self._config.target, events.frame.sparkSession.sparkContext.broadcast)
+        return self._shipped
+
+    # DDLs.
+
+    def apply_ddl(self, step: DdlStep, history: SchemaHistory, refused: RefusedJobs) -> DdlResult:
+        """Reconnects after a lost connection; the executor then determines how much of the DDL the server executed (``Sink.apply_ddl``)."""
+
+        def work(session: Session) -> DdlOutcome:
+            return apply_ddl(session, step, history, self._apply, self._held, partial(self._save_ddl, session, step), refused)
+
+        outcome = run_retried(self._connect, work, self._patience)
+        self._commit_ts = step.commit_ts
+        return DdlResult(outcome.losses, outcome.freezes)
+
+    def _save_ddl(self, session: Session, step: DdlStep, _: object) -> None:
+        self._standing(session, self._commit_ts, step.commit_ts)
+        self._save(session, step.commit_ts, step.applied, consistent=self._consistent)
+
+    # The record.
+
+    def _next_is(self, session: Session, step: RowsStep) -> bool:
+        """Lock the checkpoint row and return whether ``step`` is still to be applied; False: a commit whose answer was lost succeeded."""
+        standing = self._standing(session, step.after_ts, step.upto_ts)
+        return standing == step.after_ts or step.after_ts == step.upto_ts
+
+    def _standing(self, session: Session, after_ts: int, upto_ts: int) -> int:
+        """Lock the checkpoint row and return its commitTS: ``after_ts``, or ``upto_ts`` when the answer to that commit was lost."""
+        standing = progress.lock_checkpoint(session, self._cluster_id, self._apply.checkpoint_schema)
+        if standing not in (after_ts, upto_ts):
+            raise ApplyError(
+                f"cannot apply ({after_ts}, {upto_ts}]: the target's checkpoint of cluster {self._cluster_id} was moved to {standing} meanwhile. Was it "
+                "edited, or the target restored, while the stream was running? Restart the Drainer; it continues from the target's checkpoint"
+            )
+        return standing
+
+    def _save(self, session: Session, commit_ts: int, applied: AppliedJobs, *, consistent: bool) -> None:
+        progress.save_checkpoint(session, self._cluster_id, commit_ts, applied.version, consistent, self._apply.checkpoint_schema)
+
+    def _connect(self) -> Session:
+        return connect(self._config.target, self._apply)
+
+    def _transact(self, work: Callable[[Session], T]) -> T:
+        def fenced(session: Session) -> T:
+            lease.check(session, self._held)
+            return work(session)
+
+        return run_transaction(self._connect, fenced, self._patience)
+
+    @property
+    def _held(self) -> Lease:
+        if self._lease is None:
+            raise ApplyError("the lease is not taken: call open() first")
+        return self._lease
+
+    def _wait_for(self, waited: TransientError | None) -> None:
+        self._waited = waited

@@ -1,0 +1,131 @@
+"""Which errors of the target are transient, and how long they are retried. Pure except for the pause.
+
+Promises: an operation is retried until at least ``retries`` retries were made AND ``seconds`` have passed, with pauses that double from 50
+ms to ``LONGEST_PAUSE``. The error and the time of its first occurrence are reported for progress. Permanent errors (missing privileges,
+wrong password, unknown database) are never retried.
+"""
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pymysql.constants import CR, ER
+
+from schemas.errors import RetryableApplyError
+
+LONGEST_PAUSE = 5.0
+"""Seconds."""
+
+_UNREACHABLE = frozenset({CR.CR_CONNECTION_ERROR, CR.CR_CONN_HOST_ERROR})
+_LOST = frozenset(
+    {
+        0,  # pymysql: the connection is closed on the client side
+        CR.CR_SERVER_GONE_ERROR,
+        CR.CR_SERVER_LOST,
+        CR.CR_SERVER_LOST_EXTENDED,
+        ER.SERVER_SHUTDOWN,
+        ER.NET_READ_ERROR,
+        ER.NET_READ_INTERRUPTED,
+        ER.NET_ERROR_ON_WRITE,
+        ER.NET_WRITE_INTERRUPTED,
+        1927,  # MariaDB: connection was killed
+        3032,  # MySQL: the server is in offline mode
+        4031,  # MySQL: the connection was idle for wait_timeout
+    }
+)
+_CONTENDED = frozenset(
+    {
+        ER.CHECKREAD,
+        ER.LOCK_WAIT_TIMEOUT,
+        ER.LOCK_DEADLOCK,
+        ER.QUERY_INTERRUPTED,
+        8002,  # TiDB: write conflict of SELECT FOR UPDATE
+        8022,  # TiDB: commit failed, may be retried
+        8027,  # TiDB: the server's schema is out of date
+        8028,  # TiDB: schema changed during the transaction
+        9004,  # TiDB: lock conflict
+        9007,  # TiDB: write conflict
+    }
+)
+_BUSY = frozenset(
+    {
+        ER.CON_COUNT_ERROR,
+        ER.TOO_MANY_USER_CONNECTIONS,
+        ER.ERROR_DURING_COMMIT,
+        1637,  # too many transactions at once
+        3100,  # MySQL: group replication refuses the commit while its members change
+        3101,  # MySQL: group replication rolled the commit back
+        9001,  # TiDB: PD timeout
+        9002,  # TiDB: TiKV timeout
+        9003,  # TiDB: TiKV busy
+        9005,  # TiDB: region unavailable
+        9006,  # TiDB: the transaction was older than GC allows
+    }
+)
+_READ_ONLY = frozenset(
+    {
+        1792,  # MySQL: transactions are read-only by default
+        1836,  # MySQL, TiDB: running in read-only mode
+    }
+)
+_WORDS = (
+    (_UNREACHABLE, "not reachable"),
+    (_LOST, "connection lost"),
+    (_CONTENDED, "in conflict with another writer"),
+    (_BUSY, "busy"),
+    (_READ_ONLY, "read-only"),
+)
+_SOME_OPTION = 1290
+"""ER_OPTION_PREVENTS_STATEMENT: the server runs with some --option; only the message says which."""
+_READ_ONLY_OPTION = re.compile(r"--(super[-_])?read[-_]only\b", re.IGNORECASE)
+_NO_SUCH_COMMAND = 1047
+"""ER_UNKNOWN_COM_ERROR, which Galera also uses for a node that is not in sync with its cluster."""
+
+
+def passing(errno: int, words: str) -> str:
+    """A transient error in a few words; empty for a permanent one."""
+    if errno == _SOME_OPTION:
+        return "read-only" if _READ_ONLY_OPTION.search(words) else ""
+    if errno == _NO_SUCH_COMMAND:
+        return "not in sync with its cluster" if "WSREP" in words else ""
+    return next((text for numbers, text in _WORDS if errno in numbers), "")
+
+
+@dataclass(frozen=True, slots=True)
+class TransientError:
+    """A transient error that is being retried."""
+
+    what: str
+    """``target 10.0.0.5:3306: read-only``"""
+    since: float
+    """``time.time`` of the first error."""
+
+    def __str__(self) -> str:
+        """For logs and progress."""
+        return f"{self.what} since {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(self.since))}"
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often and how long an operation is retried."""
+
+    retries: int = 10
+    seconds: float = 0.0
+    pause: Callable[[float], None] = time.sleep
+    """Sleeps for that many seconds; may raise to stop retrying."""
+    tell: Callable[[TransientError | None], None] = lambda waited: None
+    """Called with the error before each pause, and with None once the operation succeeds."""
+
+    def gives_up(self, attempt: int, waited: float) -> bool:
+        """Whether to stop after the failure of attempt number ``attempt`` (from 0), ``waited`` seconds after the first attempt began."""
+        return attempt >= self.retries and waited >= self.seconds
+
+
+FEW = RetryPolicy()
+"""Ten retries."""
+
+
+def what_is_wrong(error: RetryableApplyError) -> str:
+    """``error`` for the progress line."""
+    return f"target {error.where}: {passing(error.errno, error.words or str(error)) or f'error {error.errno}'}"

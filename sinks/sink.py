@@ -1,0 +1,135 @@
+"""The contract of a target: what ``sinks.apply`` calls, step by step. No SQL, and no Spark but the type of keyed events.
+
+Promises of every implementation:
+
+* ``commit_ts`` is recorded in the target, in the same commit as the data. Every transaction with a lower or equal commit_ts is in the target and
+  none above it, except while a span is ``unfinished``: it is applied again with the same number of parts.
+* Each of ``apply``, ``apply_parts`` and ``apply_ddl`` returns when its step is durable and ``commit_ts`` has moved to the step's end.
+  Killed at any point, a later life that calls it again with the same step leaves the target as if it had run once.
+* Every write requires the lease; a process that has lost it raises ``LeaseLost``.
+* Transient errors of the target are retried; ``waited`` is set meanwhile.
+
+Called by one thread at a time, except ``close`` and the properties.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from schemas.errors import LeaseLost
+from schemas.history import SchemaHistory
+from sinks.engine.batch_report import StageClock, Written
+from sinks.engine.frozen import RefusedJobs
+from sinks.engine.keyed import KeyedEvents
+from sinks.engine.segments import AppliedJobs, DdlStep, RowsStep
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedSpan:
+    """A span begun in parts whose end was never recorded: to be replayed exactly, with this many parts."""
+
+    from_ts: int
+    """Exclusive."""
+    to_ts: int
+    """Inclusive."""
+    parts: int
+    done: frozenset[tuple[int, str]]
+    """(part, phase) pairs that are in the target."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetProgress:
+    """How far the target is."""
+
+    commit_ts: int
+    """Everything up to here, inclusive, is in the target."""
+    consistent: bool
+    schema_version: int
+    unfinished: UnfinishedSpan | None
+    known: bool = True
+    """Whether the target has a checkpoint row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The state of the target when it was opened."""
+
+    progress: TargetProgress
+    applied: AppliedJobs
+    """The DDL jobs that were executed on it."""
+    refused: RefusedJobs
+    """The DDL jobs that were skipped or quarantined: their tables are frozen."""
+
+
+@dataclass(frozen=True, slots=True)
+class DdlResult:
+    """What became of a DDL."""
+
+    losses: tuple[str, ...] = ()
+    """What the target cannot represent, for people."""
+    freezes: bool = False
+    """Whether it was skipped or quarantined, so that its tables are frozen."""
+
+
+class Sink(Protocol):
+    """One target of one stream."""
+
+    def open(self, begin: Callable[[str, int | None], int], history: Callable[[], SchemaHistory]) -> Opened:
+        """Take the lease, create missing tables and load the recorded progress.
+
+        Args:
+            begin: receives the target's identity and the commit_ts that it records (None = nothing is recorded) and returns the commit_ts
+                after which the stream begins; it may raise where a person must decide. Where nothing was recorded, its answer becomes the
+                record.
+            history: returns the DDL history; called once the lease is held.
+
+        Raises:
+            LeaseHeld: another running Drainer writes for this cluster.
+        """
+        ...
+
+    def apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
+        """``rows`` (``ROW_EVENT``, all of ``step``) and the record of the step's end, in one commit."""
+        ...
+
+    def apply_parts(self, events: KeyedEvents, step: RowsStep, skipped_ts: frozenset[int], clock: StageClock) -> Written:
+        """The rows of ``step`` among ``events`` but for the transactions ``skipped_ts``, by the executors, in ``events.parts`` parts."""
+        ...
+
+    def apply_ddl(self, step: DdlStep, history: SchemaHistory, refused: RefusedJobs) -> DdlResult:
+        """One DDL, and the record of its commit_ts.
+
+        Raises:
+            DdlRefused: the target refuses it, and the policy is to stop.
+        """
+        ...
+
+    def silent_losses(self, history: SchemaHistory, after_version: int, upto_version: int) -> Sequence[str]:
+        """What the target cannot hold of DDL jobs with a version in (after_version, upto_version] for which no statement ran, in words."""
+        ...
+
+    def close(self) -> None:
+        """Release the lease: nothing more is applied. Safe to call twice."""
+        ...
+
+    @property
+    def commit_ts(self) -> int:
+        """Everything up to and including this commit_ts is in the target; 0 before ``open``."""
+        ...
+
+    @property
+    def target(self) -> str:
+        """The identity of the target; available after ``open``. Another one after it was rebuilt."""
+        ...
+
+    @property
+    def lost(self) -> LeaseLost | None:
+        """Why nothing more may be written; set even before a step has failed on it."""
+        ...
+
+    @property
+    def waited(self) -> object | None:
+        """The transient error of the target that is being retried; its ``str`` is for people."""
+        ...

@@ -1,0 +1,244 @@
+"""One suite over every target: what ``sinks.sink`` promises, on a real MariaDB and in memory."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from conf.model import ApplyConfig, DrainerConfig
+from jobs.lab.mariadb import PrivateMariaDB
+from schemas.codec.rowwriter import encode_delete, encode_insert, encode_update
+from schemas.errors import ApplyError, LeaseHeld, ReplicationError
+from schemas.events import Op
+from schemas.history import SchemaHistory
+from schemas.stages import ROW_EVENT
+from sinks.engine.batch_report import StageClock
+from sinks.engine.blocks import ROWS, pack
+from sinks.engine.keyed import KeyedEvents, with_keys
+from sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, TableActivity, plan_steps
+from sinks.mysql.mysql_sink import MySQLSink
+from sinks.sink import Sink
+from tests.ddl_jobs import INT, column, database, history, job, table
+from tests.fakes.memory_sink import Memory, MemorySink
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.mysql
+
+SCHEMA = "sink_marks"
+COLUMNS = [column(1, "id", {**INT, "Flag": 4099}), column(2, "v", INT)]
+HISTORY: SchemaHistory = history(
+    database(1, "sunk"),
+    job(2, 3, table(10, "t", COLUMNS), query="CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` INT)", schema_name="sunk"),
+)
+INFO = HISTORY.table_at(10, 2).info  # type: ignore[union-attr]
+BEGIN = 5
+FIRST_ROWS = 25
+"""Just behind the last DDL, whose commit_ts is 20."""
+
+Change = tuple[dict[int, Any] | None, dict[int, Any] | None]
+"""A row before and after, by column id."""
+
+
+class World(Protocol):
+    """A target that outlives its sinks."""
+
+    def sink(self, drainer: str = "drainer") -> Sink: ...
+
+    def rows(self) -> list[tuple[int, int]]: ...
+
+
+class InMemory:
+    def __init__(self) -> None:
+        self.memory = Memory()
+
+    def sink(self, drainer: str = "drainer") -> Sink:
+        return MemorySink(self.memory)
+
+    def rows(self) -> list[tuple[int, int]]:
+        return sorted(self.memory.state.rows.values())  # type: ignore[arg-type]
+
+
+class InMariaDB:
+    def __init__(self, server: PrivateMariaDB) -> None:
+        self.server = server
+
+    def sink(self, drainer: str = "drainer") -> Sink:
+        apply = ApplyConfig(drainer=drainer, checkpoint_schema=SCHEMA, lease_timeout=1.0, retries=2)
+        return MySQLSink(DrainerConfig(target=self.server.target(), apply=apply), 1)
+
+    def rows(self) -> list[tuple[int, int]]:
+        with self.server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT id, v FROM sunk.t ORDER BY id")
+            return list(cursor.fetchall())  # type: ignore[arg-type]
+
+
+@pytest.fixture(params=["mariadb", "memory"])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    if request.param == "memory":
+        yield InMemory()
+        return
+    server: PrivateMariaDB = request.getfixturevalue("mariadb")
+    yield InMariaDB(server)
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"DROP DATABASE IF EXISTS {SCHEMA}")
+        cursor.execute("DROP DATABASE IF EXISTS sunk")
+
+
+@pytest.fixture
+def opened(world: World) -> Iterator[Callable[..., Sink]]:
+    """Opens sinks one after the other, and closes the last."""
+    made: list[Sink] = []
+
+    def make(drainer: str = "drainer", begin: int = BEGIN) -> Sink:
+        if made:
+            made[-1].close()
+        made.append(world.sink(drainer))
+        made[-1].open(lambda target, commit_ts: begin if commit_ts is None else commit_ts, lambda: HISTORY)
+        return made[-1]
+
+    yield make
+    for sink in made:
+        sink.close()
+
+
+def ddls() -> list[DdlStep]:
+    events = [DdlEvent(j.id * 10, j.id, f"{j.query};", 5) for j in HISTORY.ordered]
+    return [s for s in plan_steps((BEGIN, FIRST_ROWS), events, (), HISTORY, AppliedJobs(0)) if isinstance(s, DdlStep)]
+
+
+def rows_of(commit_ts: int, *changes: Change) -> pa.Table:
+    def event(seq: int, old: dict[int, Any] | None, new: dict[int, Any] | None) -> dict[str, Any]:
+        op, row = Op.UPDATE, b""
+        if old is None and new is not None:
+            op, row = Op.INSERT, encode_insert(INFO, new, new[1])
+        elif new is None and old is not None:
+            op, row = Op.DELETE, encode_delete(INFO, old)
+        elif old is not None and new is not None:
+            row = encode_update(INFO, old, new)
+        return {"commit_ts": commit_ts, "seq": seq, "op": int(op), "table_id": 10, "schema_version": 2, "row": row}
+
+    return pa.Table.from_pylist([event(seq, *change) for seq, change in enumerate(changes)], schema=ROW_EVENT)
+
+
+def step_of(after_ts: int, upto_ts: int, rows: pa.Table) -> RowsStep:
+    touches: Sequence[TableActivity] = [TableActivity(10, 2, upto_ts, rows.num_rows, upto_ts)] if rows.num_rows else []
+    (step,) = plan_steps((after_ts, upto_ts), (), touches, HISTORY, AppliedJobs(2))
+    assert isinstance(step, RowsStep)
+    return step
+
+
+def write(sink: Sink, after_ts: int, upto_ts: int, *changes: Change) -> int:
+    rows = rows_of(upto_ts, *changes)
+    return sink.apply(rows, step_of(after_ts, upto_ts, rows), StageClock()).rows
+
+
+def made(sink: Sink) -> int:
+    """The table is made; where the sink stands then."""
+    for step in ddls():
+        sink.apply_ddl(step, HISTORY, frozenset())
+    write(sink, sink.commit_ts, FIRST_ROWS)
+    return sink.commit_ts
+
+
+def test_a_new_target_begins_where_it_is_told_and_another_life_where_it_was(world: World, opened: Callable[..., Sink]) -> None:
+    asked: list[tuple[str, int | None]] = []
+
+    def begin(target: str, commit_ts: int | None) -> int:
+        asked.append((target, commit_ts))
+        return BEGIN if commit_ts is None else commit_ts
+
+    for known in (False, True):
+        sink = world.sink()
+        found = sink.open(begin, lambda: HISTORY)
+        assert (found.progress.commit_ts, found.progress.known, found.progress.unfinished) == (BEGIN, known, None)
+        assert sink.commit_ts == BEGIN
+        sink.close()
+        sink.close()
+    (target, nothing), (same, there) = asked
+    assert target and target == same and (nothing, there) == (None, BEGIN)
+
+
+def test_rows_and_their_commit_ts_are_there_together(world: World, opened: Callable[..., Sink]) -> None:
+    sink = opened()
+    at = made(sink)
+    assert write(sink, at, 30, (None, {1: 1, 2: 10}), (None, {1: 2, 2: 20})) == 2
+    assert world.rows() == [(1, 10), (2, 20)] and sink.commit_ts == 30
+    write(sink, 30, 40, ({1: 1, 2: 10}, {1: 1, 2: 11}), ({1: 2, 2: 20}, None), (None, {1: 3, 2: 30}))
+    assert world.rows() == [(1, 11), (3, 30)] and sink.commit_ts == 40
+    assert opened().commit_ts == 40
+
+
+def test_a_step_whose_answer_was_lost_changes_nothing_again(world: World, opened: Callable[..., Sink]) -> None:
+    at = made(opened())
+    for _ in range(2):
+        sink = opened()
+        rows = rows_of(30, (None, {1: 1, 2: 10}))
+        sink.apply(rows, step_of(at, 30, rows), StageClock())
+        assert world.rows() == [(1, 10)] and sink.commit_ts == 30
+
+
+def test_a_step_of_elsewhere_is_refused_and_changes_nothing(world: World, opened: Callable[..., Sink]) -> None:
+    sink = opened()
+    at = made(sink)
+    with pytest.raises(ApplyError):
+        write(sink, at + 1, 40, (None, {1: 1, 2: 10}))
+    assert world.rows() == [] and sink.commit_ts == at
+    assert opened().commit_ts == at
+
+
+def test_ddls_are_recorded_and_known_to_the_next_life(world: World, opened: Callable[..., Sink]) -> None:
+    sink = opened()
+    for step in ddls():
+        result = sink.apply_ddl(step, HISTORY, frozenset())
+        assert (result.losses, result.freezes) == ((), False)
+        assert sink.commit_ts == step.commit_ts
+    sink.close()
+    again = world.sink()
+    found = again.open(lambda _, commit_ts: commit_ts or BEGIN, lambda: HISTORY)
+    again.close()
+    assert found.progress.commit_ts == 20
+    assert all(step.job in found.applied for step in ddls())
+    assert found.refused == frozenset()
+
+
+def test_a_second_drainer_is_refused_while_the_first_lives_and_a_closed_one_writes_nothing(
+    world: World, opened: Callable[..., Sink]
+) -> None:
+    first = opened()
+    at = made(first)
+    second = world.sink("another")
+    with pytest.raises(LeaseHeld):
+        second.open(lambda _, commit_ts: commit_ts or BEGIN, lambda: HISTORY)
+    second.close()
+    assert first.lost is None
+    write(first, at, 30, (None, {1: 1, 2: 10}))
+    opened("another")
+    with pytest.raises(ReplicationError):
+        write(first, 30, 40, (None, {1: 2, 2: 20}))
+    assert world.rows() == [(1, 10)]
+
+
+def test_an_empty_step_moves_the_record(world: World, opened: Callable[..., Sink]) -> None:
+    sink = opened()
+    at = made(sink)
+    assert write(sink, at, 50) == 0
+    assert sink.commit_ts == opened().commit_ts == 50
+
+
+@pytest.mark.spark
+def test_parts_are_one_step_too_however_often(world: World, opened: Callable[..., Sink], spark: "SparkSession") -> None:
+    at = made(opened())
+    rows = rows_of(30, *((None, {1: n, 2: n}) for n in range(1, 50)))
+    numbered = with_keys(rows, HISTORY, 3)
+    blocks = [b for part in range(3) for b in pack(ROWS, part, numbered.filter(pc.equal(numbered.column("part"), part)))]
+    events = KeyedEvents(spark.createDataFrame(pa.Table.from_batches(blocks)).repartitionById(3, "part"), 3)
+    skipped = rows_of(28, (None, {1: 99, 2: 99}))
+    for _ in range(2):
+        sink = opened()
+        sink.apply_parts(events, step_of(at, 30, pa.concat_tables([rows, skipped])), frozenset({28}), StageClock())
+        assert world.rows() == [(n, n) for n in range(1, 50)] and sink.commit_ts == 30
+    assert opened().commit_ts == 30

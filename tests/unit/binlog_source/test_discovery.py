@@ -1,0 +1,64 @@
+"""A registry that is away for a while ends nothing: it is waited for."""
+
+import pytest
+
+from binlog_source.cluster import discovery as discovery_module
+from binlog_source.cluster.discovery import FixedRoster, patiently
+from binlog_source.pairing.bucket import _tell
+from binlog_source.pairing.transitions import MissingOutcome
+from binlog_source.source.datasource import BinlogStreamReader
+from binlog_source.source.offset import BinlogOffset, PumpMark
+from binlog_source.wire.position import Position
+from conf.model import SourceConfig
+from schemas.errors import PumpUnavailable
+from schemas.events import Delivery
+
+
+class AwayFor(FixedRoster):
+    """Gives answers from the ``times``-th question on."""
+
+    def __init__(self, times):
+        super().__init__("h:1", 7)
+        self.times = times
+        self.asked = 0
+
+    def pumps(self, resolved_ts=0):
+        self.asked += 1
+        if self.asked <= self.times:
+            raise PumpUnavailable("registry http://pd:2379 does not answer")
+        return super().pumps(resolved_ts)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(discovery_module, "_FIRST_PAUSE", 0.001)
+
+
+def test_it_is_asked_again_until_it_answers():
+    away = AwayFor(3)
+    assert patiently(away.pumps, 30) == {"h:1": "h:1"} and away.asked == 4
+
+
+def test_patience_ends():
+    with pytest.raises(PumpUnavailable, match="does not answer"):
+        patiently(AwayFor(10**9).pumps, 0.02)
+
+
+def test_the_partitions_of_a_batch_wait_for_the_registry():
+    """Spark asks for them once; an error here ends the stream."""
+    reader = BinlogStreamReader({"pumps": "h:1", "clusterId": "7"})
+    away = AwayFor(3)
+    reader._discovery = away
+    start = BinlogOffset(Delivery.SORTED, 5, 5, {"h:1": PumpMark(Position(0, 5))})
+    end = BinlogOffset(Delivery.SORTED, 9, 5, {"h:1": PumpMark(Position(0, 9))})
+    (partition,) = reader.partitions(start.to_json(), end.to_json())
+    assert (partition.endpoint.address, partition.upto_ts, away.asked) == ("h:1", 9, 5)
+
+
+def test_outcomes_that_cannot_be_told_now_do_not_end_the_batch(monkeypatch, caplog):
+    def away(source):
+        raise PumpUnavailable("registry http://pd:2379 does not answer")
+
+    monkeypatch.setattr("binlog_source.pairing.bucket._endpoints", away)
+    _tell([MissingOutcome("p", 5, 9)], SourceConfig(pumps="http://pd:2379"))
+    assert "1 outcomes are not written to their Pumps yet" in caplog.text
