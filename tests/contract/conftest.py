@@ -1,72 +1,14 @@
-"""Where the registries under test run: the standalone service, and PD (a real etcd with a stand-in for the rest of PD before it)."""
+"""Each registry under test on a server of its own, and clients of it."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
-from binlog_source.cluster.cluster_service import UpstreamService
-from binlog_source.cluster.oracle import Oracle
 from binlog_source.cluster.registries import open_registry
 from binlog_source.cluster.registry import Registry
-from tests.fakes.etcd import EtcdProcess
-from tests.fakes.pd import FakePd
-
-CLUSTER = 7710381286325113206
-
-
-class Site(Protocol):
-    """A registry's server."""
-
-    @property
-    def url(self) -> str:
-        """What ``open_registry`` takes."""
-
-    def up(self) -> None:
-        """Start it, on the address and with the data that it had before."""
-
-    def down(self) -> None:
-        """End it."""
-
-
-class StandaloneSite:
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._address = "127.0.0.1:0"
-
-    @property
-    def url(self) -> str:
-        return f"http://{self._address}"
-
-    def up(self) -> None:
-        oracle = Oracle(self._directory / "oracle")
-        self._service = UpstreamService(oracle, CLUSTER, addr=self._address, data_dir=self._directory).start()
-        self._address = self._service.address
-
-    def down(self) -> None:
-        self._service.stop()
-
-
-class PdSite:
-    """``down`` kills etcd too. Nodes that an earlier test left are deleted at the first ``up``."""
-
-    def __init__(self, etcd: EtcdProcess, members: int = 1) -> None:
-        self.etcd = etcd
-        self.pd = FakePd(etcd.address, CLUSTER, members)
-        etcd.gateway("kv/deleterange", key=b"/", range_end=b"0")
-
-    @property
-    def url(self) -> str:
-        return self.pd.urls.replace("http://", "pd://", 1).replace("http://", "")
-
-    def up(self) -> None:
-        self.etcd.start()
-        self.pd.start()
-
-    def down(self) -> None:
-        self.pd.stop()
-        self.etcd.kill()
+from tests.support.fakes.etcd import EtcdProcess
+from tests.support.registry_sites import PdSite, Site, StandaloneSite
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,8 +16,10 @@ from binlog_source.source.datasource import BinlogStreamReader
 from binlog_source.source.offset import from_json
 from binlog_source.source.options import StreamOptions, options_of
 from conf.model import PumpConfig, SourceConfig
-from schemas.proto import binlog_pb2
-from tests.contract.conftest import CLUSTER, Site
+from tests.support.binlogs import payload
+from tests.support.eventually import eventually
+from tests.support.registry_sites import CLUSTER, Site
+from tests.support.stream_reader import commits_between
 
 pytestmark = pytest.mark.grpc
 
@@ -40,13 +42,6 @@ def pump(site: Site, directory: Path, name: str) -> EmbeddedPump:
     return EmbeddedPump(config)
 
 
-def eventually(look: Callable[[], object], want: object) -> None:
-    deadline = time.monotonic() + 10
-    while look() != want:
-        assert time.monotonic() < deadline, (look(), want)
-        time.sleep(0.02)
-
-
 @pytest.fixture
 def drainer(site: Site, registry: Registry) -> Iterator[DrainerNode]:
     made = DrainerNode(open_registry(site.url), "drainer", "127.0.0.1:0", "", lambda: 1 << 62).start()
@@ -67,9 +62,9 @@ def test_a_cluster(site: Site, registry: Registry, drainer: DrainerNode, tmp_pat
     with PumpClient.from_registry(registry) as client:
         for _ in range(6):
             start_ts = registry.tso()
-            client.prewrite(start_ts, binlog(0, start_ts))
+            client.prewrite(start_ts, payload(0, start_ts, prewrite_key=b"k", prewrite_value=b""))
             committed.append(registry.tso())
-            client.outcome(start_ts, binlog(1, start_ts, committed[-1]))
+            client.outcome(start_ts, payload(1, start_ts, committed[-1], prewrite_key=b"k", prewrite_value=b""))
         client.flush()
         assert all(pump.service.store.catch_up().max_ts > before for pump in pumps), "both took their turns"
 
@@ -77,8 +72,7 @@ def test_a_cluster(site: Site, registry: Registry, drainer: DrainerNode, tmp_pat
     deadline = time.monotonic() + 20
     while from_json(at).resolved_ts < committed[-1] and time.monotonic() < deadline:
         end = reader.latestOffset(at, reader.getDefaultReadLimit())
-        for part in reader.partitions(at, end):
-            read |= {row["commit_ts"] for batch in reader.read(part) for row in batch.to_pylist() if row["tp"] == 1}
+        read |= commits_between(reader, at, end)
         at = end
     assert set(committed) <= read, "fake binlogs of this registry's clock moved R past the last commit"
     reader.stop()
@@ -90,19 +84,14 @@ def test_a_cluster(site: Site, registry: Registry, drainer: DrainerNode, tmp_pat
 
 def test_fakes_and_heartbeats_survive_a_registry_that_goes_away(site: Site, registry: Registry, tmp_path: Path) -> None:
     made = pump(site, tmp_path, "pump-1").start()
-    eventually(lambda: made.service.store.state.max_ts > 0, True)
+    eventually(lambda: made.service.store.state.max_ts)
     site.down()
     time.sleep(0.2)
     held = made.service.store.catch_up().max_ts
     site.up()
-    eventually(lambda: made.service.store.state.max_ts > held, True)
-    eventually(lambda: registry.listing(PUMPS).nodes[0].max_commit_ts > held, True)
+    eventually(lambda: made.service.store.state.max_ts > held)
+    eventually(lambda: registry.listing(PUMPS).nodes[0].max_commit_ts > held)
     stopped = threading.Thread(target=made.stop)
     stopped.start()
     stopped.join(20)
     assert not stopped.is_alive()
-
-
-def binlog(tp: int, start_ts: int, commit_ts: int = 0) -> bytes:
-    """A binlog without rows."""
-    return binlog_pb2.Binlog(tp=tp, start_ts=start_ts, commit_ts=commit_ts, prewrite_key=b"k", prewrite_value=b"").SerializeToString()

@@ -12,7 +12,7 @@ import pytest
 from binlog_source.cluster.pd import PdRegistry
 from binlog_source.cluster.registry import PUMPS, NodeState, NodeStatus
 from schemas.errors import ConfigError, PumpUnavailable
-from tests.contract.conftest import PdSite
+from tests.support.registry_sites import PdSite
 
 pytestmark = pytest.mark.grpc
 LONG = 30.0

@@ -10,7 +10,7 @@ import pytest
 from binlog_source.cluster.registries import open_registry
 from binlog_source.cluster.registry import DRAINERS, PUMPS, Listing, NodeState, NodeStatus, Registry
 from schemas.errors import ConfigError, PumpUnavailable
-from tests.contract.conftest import CLUSTER, Site
+from tests.support.registry_sites import CLUSTER, Site
 
 pytestmark = pytest.mark.grpc
 LONG = 30.0

@@ -15,13 +15,13 @@ from schemas.events import Op
 from schemas.history import SchemaHistory
 from schemas.stages import ROW_EVENT
 from sinks.engine.batch_report import StageClock
-from sinks.engine.blocks import ROWS, pack
+from sinks.engine.blocks import BlockKind, pack
 from sinks.engine.keyed import KeyedEvents, with_keys
 from sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, TableActivity, plan_steps
 from sinks.mysql.mysql_sink import MySQLSink
 from sinks.sink import Sink
-from tests.ddl_jobs import INT, column, database, history, job, table
-from tests.fakes.memory_sink import Memory, MemorySink
+from tests.support.ddl_jobs import INT, column, database, history, job, table
+from tests.support.fakes.memory_sink import Memory, MemorySink
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -234,7 +234,7 @@ def test_parts_are_one_step_too_however_often(world: World, opened: Callable[...
     at = made(opened())
     rows = rows_of(30, *((None, {1: n, 2: n}) for n in range(1, 50)))
     numbered = with_keys(rows, HISTORY, 3)
-    blocks = [b for part in range(3) for b in pack(ROWS, part, numbered.filter(pc.equal(numbered.column("part"), part)))]
+    blocks = [b for part in range(3) for b in pack(BlockKind.ROWS, part, numbered.filter(pc.equal(numbered.column("part"), part)))]
     events = KeyedEvents(spark.createDataFrame(pa.Table.from_batches(blocks)).repartitionById(3, "part"), 3)
     skipped = rows_of(28, (None, {1: 99, 2: 99}))
     for _ in range(2):

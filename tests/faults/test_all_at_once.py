@@ -13,9 +13,10 @@ from binlog_source.pump.storage.record import RecordKind
 from binlog_source.pump.storage.store import Store, StoreSettings
 from schemas.errors import BinlogPurged
 from schemas.proto import pump_pb2
-from tests.faults.slow_index import Writers
+from tests.support.eventually import eventually
+from tests.support.slow_index import Writers
 
-SECONDS, PATIENCE = 2.0, 30.0
+SECONDS = 2.0
 CHASER = ChaserSettings(threshold=0.001, poll=0.005, quick_pass=0.05, recovery_interval=0.01, recovery_timeout=0.05)
 SETTINGS = StoreSettings(max_file_size=5_000, sync=False, span=500, backlog=8, chaser=CHASER)
 SLACK = 200
@@ -40,10 +41,8 @@ def test_nobody_meets_what_another_left_half_done(tmp_path):
     writers = Writers(store)
     with ThreadPoolExecutor(8) as pool:
         work = [pool.submit(act, store, over.is_set) for act in (collect, follow_raw, follow_raw, follow_sorted, follow_sorted, walk_steps)]
-        begun = time.monotonic()
-        while time.monotonic() < begun + SECONDS or not store.chaser.counts.turned_off:
-            assert time.monotonic() < begun + PATIENCE
-            time.sleep(0.05)
+        time.sleep(SECONDS)
+        eventually(lambda: store.chaser.counts.turned_off)
         writers.stop()
         # the readers and the collections are at work still
         over.set()

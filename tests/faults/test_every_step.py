@@ -13,8 +13,8 @@ import pytest
 
 from binlog_source.pump.storage.record import fake
 from binlog_source.pump.storage.store import Store
-from tests.fakes.faulty_files import Fault, FaultyFiles
-from tests.faults.workload import SETTINGS, Run, check, comes_back, script
+from tests.support.fakes.faulty_files import Fault, FaultyFiles
+from tests.support.store_script import SETTINGS, Run, check, comes_back, script
 
 STEPS = script(13)
 

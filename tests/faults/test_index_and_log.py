@@ -11,7 +11,8 @@ import pytest
 from binlog_source.pump.storage import store as store_module
 from binlog_source.pump.storage.index import KeyIndex
 from binlog_source.pump.storage.store import Store
-from tests.faults.workload import LATER, SLACK, Run, check, comes_back, kept_of, script
+from tests.support.eventually import eventually
+from tests.support.store_script import LATER, SLACK, Run, check, comes_back, kept_of, script
 
 STEPS = script(13)
 WRITES = [step for step in STEPS if not isinstance(step, int)]
@@ -93,8 +94,7 @@ def test_a_batch_that_failed_at_the_close_is_not_jumped_over(tmp_path):
     run.on(store, WRITES[1:])
     closer = threading.Thread(target=store.close)
     closer.start()
-    while not store._closing.is_set():
-        closer.join(0.001)
+    eventually(store._closing.is_set, pause=0.001)
     closing.set()
     closer.join()
     comes_back(tmp_path, run)

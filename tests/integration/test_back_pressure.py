@@ -14,9 +14,10 @@ from pyspark.sql.streaming import StreamingQuery
 
 from binlog_source.emulator.process import PumpProcess
 from conf.model import SourceConfig
-from schemas.events import Op, tso
+from schemas.events import ControlType, tso
 from schemas.proto import binlog_pb2
-from tests.integration.test_source_spark import CLUSTER, config_of, end, fake, rows_of, run, send, until
+from tests.support.pump_writes import CLUSTER, config_of, fake, send
+from tests.support.spark_queries import end, rows_of, run, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -37,7 +38,7 @@ class Released:
         rows = rows_of(frame)
         self.sizes.append(sum(len(row["payload"] or b"") for row in rows))
         for row in rows:
-            if row["tp"] == Op.RESOLVED:
+            if row["control"] == ControlType.RESOLVED:
                 self.resolved = max(self.resolved, row["commit_ts"])
             else:
                 value = binlog_pb2.Binlog.FromString(row["payload"]).prewrite_value

@@ -18,9 +18,11 @@ from jobs.lab.mariadb import PrivateMariaDB
 from jobs.rehearse import prepare_target
 from jobs.replication import Replication
 from sinks.mysql.progress import Checkpoint
-from tests.golden_case import GOLDEN, load_case
-from tests.torture.arena import Arena, Cut
-from tests.torture.bank_states import TOTAL, Change, bank_changes, states_at
+from tests.support.arena import Arena, Cut
+from tests.support.bank_states import TOTAL, Change, bank_changes, states_at
+from tests.support.drainer_process import RUN_SECONDS
+from tests.support.eventually import eventually
+from tests.support.golden_case import GOLDEN, load_case
 
 pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -95,8 +97,7 @@ def test_every_look_is_a_state_that_was(spark: SparkSession, mariadb: PrivateMar
         looker.start()
         try:
             with Replication(spark, arena.settings()) as replication:
-                while not replication.reached(case.end_ts) or looker.looks < LOOKS:
-                    replication.query.awaitTermination(0.02)
+                eventually(lambda: replication.reached(case.end_ts) and looker.looks >= LOOKS, seconds=RUN_SECONDS)
         finally:
             looker.end()
             feeder.join()

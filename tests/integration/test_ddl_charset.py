@@ -10,7 +10,7 @@ from schemas.history import JobReader, SchemaHistory
 from sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
 from sinks.mysql.ddl.executor import apply_ddl, ensure_ddl_table
 from sinks.mysql.session import Session, connect
-from tests.leases import held
+from tests.support.leases import held
 
 pytestmark = pytest.mark.mysql
 

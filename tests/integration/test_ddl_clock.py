@@ -1,7 +1,6 @@
 """A DDL whose effect on rows depends on the time zone of the session that gave it, and digits that a MODIFY takes from times."""
 
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,9 @@ from schemas.history import SchemaHistory
 from sinks.engine.segments import DdlStep
 from sinks.mysql.ddl.executor import DdlOutcome, ensure_ddl_table
 from sinks.mysql.session import Session, connect
-from tests import ddl_target
-from tests.ddl_jobs import INT, column, database, history, job, steps_of, table
-from tests.ddl_target import CONFIG, ddl_session, dying
+from tests.support import ddl_target
+from tests.support.ddl_jobs import INT, column, database, history, job, steps_of, table
+from tests.support.ddl_target import CONFIG, dying
 
 pytestmark = pytest.mark.mysql
 
@@ -24,12 +23,6 @@ DATETIME, TIMESTAMP = ({**INT, "Tp": tp, "Flen": 19} for tp in (12, 7))
 EAST = {"name": "", "offset": 28800}
 SHANGHAI = {"name": "Asia/Shanghai", "offset": 0}
 NEW_YORK = {"name": "America/New_York", "offset": 0}
-
-
-@pytest.fixture
-def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
-    with ddl_session(mariadb.target()) as session:
-        yield session
 
 
 def apply(session: Session, step: DdlStep, h: SchemaHistory) -> DdlOutcome:

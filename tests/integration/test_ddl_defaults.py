@@ -10,8 +10,8 @@ from jobs.lab.mariadb import PrivateMariaDB
 from schemas.history import SchemaHistory
 from sinks.engine.segments import DdlStep
 from sinks.mysql.session import Session
-from tests.ddl_jobs import INT, VARCHAR, column, database, history, job, steps_of, table
-from tests.ddl_target import apply, ddl_session, dying
+from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, job, steps_of, table
+from tests.support.ddl_target import apply, ddl_session, dying
 
 pytestmark = pytest.mark.mysql
 

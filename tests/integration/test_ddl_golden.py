@@ -15,14 +15,14 @@ from schemas.tableinfo import ColumnType
 from sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
 from sinks.mysql.ddl.clauses import Dialect
 from sinks.mysql.ddl.executor import apply_ddl, ensure_ddl_table
-from sinks.mysql.ddl.snapshots import column_names, take_picture
+from sinks.mysql.ddl.snapshots import take_snapshot
 from sinks.mysql.ddl.text import subject_of
 from sinks.mysql.ddl.wanted import lacks
 from sinks.mysql.dialect import Flavour
 from sinks.mysql.session import Session, connect
-from tests.ddl_target import Died, deadly, losses
-from tests.golden_case import GoldenCase, load_case
-from tests.leases import held
+from tests.support.ddl_target import Died, assert_columns, deadly, losses
+from tests.support.golden_case import ddl_steps, load_case
+from tests.support.leases import held
 
 pytestmark = pytest.mark.mysql
 
@@ -55,22 +55,6 @@ def config(mariadb: PrivateMariaDB) -> Iterator[ApplyConfig]:
         for (name,) in session.query("SHOW DATABASES"):
             if name not in ("mysql", "sys", "information_schema", "performance_schema"):
                 session.execute(f"DROP DATABASE `{name.replace('`', '``')}`")
-
-
-def ddl_steps(case: GoldenCase) -> list[DdlStep]:
-    jobs = [j for d in case.ddls if (j := case.history.job(d.job_id))]
-    steps = plan_steps(
-        (case.info["start_ts"], case.info["end_ts"]), case.ddls, (), case.history, AppliedJobs(min(j.version for j in jobs) - 1)
-    )
-    return [s for s in steps if isinstance(s, DdlStep)]
-
-
-def assert_columns(session: Session, history: SchemaHistory, version: int, databases: list[str]) -> None:
-    for database in databases:
-        for table in history.tables_in(database, version):
-            if not table.info.is_sequence:
-                wanted = tuple(c.name for c in table.info.public_columns() if not c.hidden)
-                assert column_names(session, table.schema, table.name) == wanted
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -235,6 +219,6 @@ def test_odd_names_have_ids_too(mariadb: PrivateMariaDB, config: ApplyConfig) ->
     with connect(mariadb.target(), config) as session:
         session.execute("CREATE DATABASE `we``ird_%-名`")
         session.execute("CREATE TABLE `we``ird_%-名`.`a b-é` (a INT) PARTITION BY RANGE (a) (PARTITION `p-名` VALUES LESS THAN (1))")
-        picture = take_picture(session, [], [("we`ird_%-名", "a b-é")])
+        picture = take_snapshot(session, [], [("we`ird_%-名", "a b-é")])
     assert picture.ids_known
     assert [len(t.ids) for t in picture.objects.values()] == [1]

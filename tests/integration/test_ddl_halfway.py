@@ -5,10 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from jobs.lab.mariadb import PrivateMariaDB
-from sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
 from sinks.mysql.session import Session
-from tests.ddl_jobs import database, history, job, table
-from tests.ddl_target import apply, ddl_session, dying
+from tests.support.ddl_jobs import database, history, job, steps_of, table
+from tests.support.ddl_target import apply, ddl_session, dying
 
 pytestmark = pytest.mark.mysql
 
@@ -30,8 +29,7 @@ def test_what_is_left_is_dropped(session: Session, left: tuple[str, ...]) -> Non
         job(4, 2, None, db=info, query="DROP DATABASE `halfway`", **named),
     )
     texts = ("CREATE DATABASE `halfway`;", "CREATE TABLE `a` (`id` INT PRIMARY KEY);", "CREATE TABLE `b` (`id` INT PRIMARY KEY);")
-    events = [DdlEvent(number * 10, number, text, 5) for number, text in enumerate((*texts, "DROP DATABASE `halfway`;"), 1)]
-    steps = [s for s in plan_steps((0, 100), events, (), jobs, AppliedJobs(0)) if isinstance(s, DdlStep)]
+    steps = steps_of(jobs, dict(enumerate((*texts, "DROP DATABASE `halfway`;"), 1)))
     for step in steps[:3]:
         apply(session, step, jobs)
 

@@ -5,7 +5,6 @@ import hashlib
 import json
 import pickle
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,7 +19,8 @@ from schemas.history import SchemaHistory
 from sinks.engine.history_cache import HistoryCache
 from sinks.engine.history_feed import HistoryFeed
 from sinks.engine.history_wait import _poll
-from tests.ddl_jobs import database, job, table
+from tests.support.ddl_jobs import database, job, table
+from tests.support.eventually import eventually
 
 
 class Status:
@@ -236,8 +236,7 @@ def test_a_status_port_that_restarts_while_a_version_is_awaited_is_waited_out(st
         return history.newest_version >= 4
 
     def back() -> None:
-        while len(status.requests) < asked + 3:
-            time.sleep(0.01)
+        eventually(lambda: len(status.requests) >= asked + 3)
         status.broken, status.jobs = False, many(4)
 
     helper = threading.Thread(target=back)

@@ -20,11 +20,10 @@ from sinks.mysql.dialect import Flavour
 from sinks.mysql.lease import lock_name
 from sinks.mysql.lease_guard import DDL
 from sinks.mysql.session import Session, connect
-from tests.ddl_jobs import column, database, history, job, partitions, steps_of, table
-from tests.ddl_target import apply, ddl_session, dying
-from tests.golden_case import load_case
-from tests.integration.test_ddl_golden import assert_columns, ddl_steps
-from tests.leases import held
+from tests.support.ddl_jobs import column, database, history, job, partitions, steps_of, table
+from tests.support.ddl_target import apply, assert_columns, ddl_session, dying
+from tests.support.golden_case import ddl_steps, load_case
+from tests.support.leases import held
 
 pytestmark = pytest.mark.mysql
 

@@ -5,29 +5,22 @@ import dataclasses
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
-from jobs.lab.mariadb import PrivateMariaDB
 from schemas.errors import ApplyError, DdlRefused
 from schemas.history import SchemaHistory
 from sinks.engine.segments import AppliedJobs, DdlStep, TableActivity, plan_steps
 from sinks.mysql.ddl.executor import ensure_ddl_table, load_applied
 from sinks.mysql.session import Session
-from tests.ddl_jobs import INT, column, database, history, index, job, steps_of, table
-from tests.ddl_target import CONFIG, Died, apply, ddl_session, deadly, dying
+from tests.support.ddl_jobs import INT, column, database, history, index, job, steps_of, table
+from tests.support.ddl_target import CONFIG, Died, apply, deadly, dying
 
 pytestmark = pytest.mark.mysql
 
 COLUMNS = [column(1, "id", {**INT, "Flag": 4099}), column(2, "v")]
 UNIQUE = index(1, "u", ("v", 1), unique=True)
-
-
-@pytest.fixture
-def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
-    with ddl_session(mariadb.target()) as session:
-        yield session
 
 
 def refused_unique(session: Session, text: str = "ALTER TABLE `t` ADD UNIQUE `u`(`v`);") -> tuple[SchemaHistory, DdlStep]:

@@ -1,17 +1,15 @@
 """A MODIFY that the target refuses, or that a crash left open: not taken for done until the target has what is wanted."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from jobs.lab.mariadb import PrivateMariaDB
 from schemas.errors import DdlRefused
 from schemas.history import SchemaHistory
 from sinks.engine.segments import DdlStep
 from sinks.mysql.session import Session
-from tests.ddl_jobs import INT, VARCHAR, column, database, history, job, steps_of, table
-from tests.ddl_target import apply, ddl_session, dying
+from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, job, steps_of, table
+from tests.support.ddl_target import apply, dying
 
 pytestmark = pytest.mark.mysql
 
@@ -23,12 +21,6 @@ TINYTEXT, TEXT, MEDIUMTEXT, LONGTEXT = (
 BLOB, LONGBLOB = ({**kind, "Charset": "binary", "Collate": "binary"} for kind in (TEXT, LONGTEXT))
 DECIMAL = {**INT, "Tp": 246, "Flen": 10, "Decimal": 2}
 BIGINT = {**INT, "Tp": 8, "Flen": 20}
-
-
-@pytest.fixture
-def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
-    with ddl_session(mariadb.target()) as session:
-        yield session
 
 
 def modify(session: Session, there: str, text: str, was: dict[str, Any], now: dict[str, Any]) -> tuple[SchemaHistory, DdlStep]:

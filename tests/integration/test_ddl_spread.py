@@ -1,29 +1,21 @@
 """Partitions that hold other rows on the target than upstream: nothing is done to one of them."""
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from jobs.lab.mariadb import PrivateMariaDB
 from schemas.errors import DdlRefused
 from schemas.history import SchemaHistory
 from sinks.engine.segments import DdlStep
 from sinks.mysql.session import Session
-from tests.ddl_jobs import INT, column, database, history, job, steps_of, table
-from tests.ddl_target import CONFIG, apply, ddl_session
+from tests.support.ddl_jobs import INT, column, database, history, job, steps_of, table
+from tests.support.ddl_target import CONFIG, apply
 
 pytestmark = pytest.mark.mysql
 
 ID = column(1, "id", {**INT, "Flag": 4099})
 HASH, KEY = 2, 4
-
-
-@pytest.fixture
-def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
-    with ddl_session(mariadb.target()) as session:
-        yield session
 
 
 def parts(kind: int, *ids: int) -> dict[str, Any]:

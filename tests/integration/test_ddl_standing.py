@@ -1,29 +1,21 @@
 """CREATE TABLE, one or many in a job, where a table of that name stands: it will do only when it is equal and empty, or our own from before a crash."""
 
 import dataclasses
-from collections.abc import Iterator
 
 import pytest
 
-from jobs.lab.mariadb import PrivateMariaDB
 from schemas.errors import DdlRefused
 from schemas.history import SchemaHistory
 from sinks.engine.segments import DdlStep
 from sinks.mysql.session import Session
-from tests.ddl_jobs import INT, VARCHAR, column, database, history, job, steps_of, table
-from tests.ddl_target import CONFIG, Died, apply, ddl_session, dying
+from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, job, steps_of, table
+from tests.support.ddl_target import CONFIG, Died, apply, dying
 
 pytestmark = pytest.mark.mysql
 
 COLUMNS = [column(1, "id", {**INT, "Flag": 4099}), column(2, "v", VARCHAR)]
 TEXT = "CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` VARCHAR(20));"
 EQUAL = "CREATE TABLE d.{} (id INT PRIMARY KEY, v VARCHAR(20) COLLATE utf8mb4_nopad_bin)"
-
-
-@pytest.fixture
-def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
-    with ddl_session(mariadb.target()) as session:
-        yield session
 
 
 def single(session: Session) -> tuple[SchemaHistory, DdlStep]:

@@ -12,6 +12,7 @@ from schemas.findings import Finding, FindingKind
 from sinks.delta.checkpoint_table import CheckpointRow, DeltaCheckpoint, DeltaTable
 from sinks.delta.findings_table import DeltaFindings
 from sinks.delta.maintenance import DeltaMaintenance, Retention
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -97,8 +98,9 @@ def test_spark_keeps_few_batches(spark: "SparkSession", tmp_path: Path) -> None:
         .foreachBatch(lambda frame, batch_id: None)
         .start()
     )
-    while query.isActive and (query.lastProgress is None or query.lastProgress["batchId"] < 35):
-        time.sleep(0.2)
+    eventually(
+        lambda: not query.isActive or (query.lastProgress or {}).get("batchId", 0) >= 35, seconds=400, seen=lambda: query.lastProgress
+    )
     query.stop()
     for kept in ("offsets", "commits"):
         assert len([file for file in (tmp_path / kept).iterdir() if file.name.isdigit()]) <= 25

@@ -40,10 +40,10 @@ from sinks.mysql.plan import PlanLimits, plan_rows
 from sinks.mysql.session import Session, connect
 from sinks.mysql.statements import Phase
 from sinks.routing.table_filter import EVERYTHING
-from tests.ddl_jobs import INT, VARCHAR, column, database, history, index, job, table
-from tests.ddl_target import losses
-from tests.fakes.broadcast import Here
-from tests.leases import held
+from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, table
+from tests.support.ddl_target import losses
+from tests.support.fakes.broadcast import Here
+from tests.support.leases import held
 
 pytestmark = pytest.mark.mysql
 
@@ -89,14 +89,14 @@ class Stream:
         found = self.history.table_at(table_id, self.version)
         assert found is not None
         events = self.events(*changes, table_id=table_id)
-        step, stranded = fitted(RowsStep(0, 1, len(changes), {table_id: found}), self.history, self.refused)
+        step, unwritable = fitted(RowsStep(0, 1, len(changes), {table_id: found}), self.history, self.refused)
         if table_id not in step.gone:
             plan = plan_rows(events, step.tables, PlanLimits())
             self.session.begin()
             _, found_wrong = checked(self.session, CONFIG, lambda effects: effects.run((*plan.deletes, *plan.writes)))
             self.session.commit()
             self.findings += found_wrong
-        return stranded
+        return unwritable
 
     def events(self, *changes: tuple[Any, Any], table_id: int = 10) -> pa.Table:
         """``ROW_EVENT`` rows of (old, new) by column id; a row without a clustered key has its ``id`` as handle."""
@@ -119,8 +119,8 @@ class Stream:
         """The same on executors: planned and written in parts, each in a transaction of its own. How many parts had rows."""
         found = self.history.table_at(10, self.version)
         assert found is not None
-        step, stranded = fitted(RowsStep(to.from_ts, to.to_ts, -1, {10: found}), self.history, self.refused)
-        how = PartPlan((to.from_ts, to.to_ts), dict(step.tables), Flavour.MARIADB, EVERYTHING, PlanLimits(), frozenset(), step.gone)
+        step, unwritable = fitted(RowsStep(to.after_ts, to.upto_ts, -1, {10: found}), self.history, self.refused)
+        how = PartPlan((to.after_ts, to.upto_ts), dict(step.tables), Flavour.MARIADB, EVERYTHING, PlanLimits(), frozenset(), step.gone)
         sent: PartPlan = pickle.loads(pickle.dumps(how))
         rows = sent.chosen(with_keys(self.events(*changes), self.history, to.parts))
         numbers = rows.column("part").to_pylist()
@@ -283,9 +283,9 @@ def test_rows_that_would_push_each_other_out_go_nowhere(sessions: tuple[Session,
     stream.ddl(2)
     stream.rows((None, {1: 1, 2: 5}))
     stream.refuse(3)
-    (stranded,) = stream.rows((None, {1: 2}), (None, {1: 3}))
+    (unwritable,) = stream.rows((None, {1: 2}), (None, {1: 3}))
     assert (
-        stranded.why
+        unwritable.why
         == "d.t: the columns of key u are missing upstream since the drop column of job 3 was refused; its rows are not written"
     )
     assert stream.all() == [(1, 5)]
@@ -330,8 +330,8 @@ def test_rows_of_a_table_that_was_not_made_have_nowhere_to_go(sessions: tuple[Se
     )
     stream = stream_of(sessions, texts, *jobs)
     stream.refuse(2)
-    (stranded,) = stream.rows((None, {1: 1, 2: 10}))
-    assert stranded.why == "d.t: not on the target since the create table of job 2 was refused; its rows are not written"
+    (unwritable,) = stream.rows((None, {1: 1, 2: 10}))
+    assert unwritable.why == "d.t: not on the target since the create table of job 2 was refused; its rows are not written"
     assert stream.ddl(3).how == "nothing"
     assert len(stream.rows((None, {1: 1, 2: 10, 3: 1}))) == 1
     assert stream.ddl(4).state == "done"
@@ -493,7 +493,7 @@ def test_executors_write_a_frozen_table_in_parts(sessions: tuple[Session, Sessio
     progress.ensure_tables(stream.session, CONFIG.checkpoint_schema)
     lease = held(stream.session, schema=CONFIG.checkpoint_schema)
     to = PartTarget(ShippedTarget.of(mariadb.target(), Here), CONFIG, lease, 0, 99, 3)
-    progress.begin_span(stream.session, lease.cluster_id, to.from_ts, to.to_ts, to.parts, CONFIG.checkpoint_schema)
+    progress.begin_span(stream.session, lease.cluster_id, to.after_ts, to.upto_ts, to.parts, CONFIG.checkpoint_schema)
     stream.session.commit()
     added = [(None, {1: i, 2: i, 4: i}) for i in range(3, 9)]
     used = stream.parts(to, ({1: 1, 2: 10, 4: None}, {1: 1, 2: 11, 4: 5}), ({1: 2, 2: 20, 4: None}, None), *added)
@@ -536,7 +536,7 @@ def batch(
     ]
     counts = BatchCounts()
     controls = Controls(*span, tuple(DdlEvent(number * 10, number, text, 5) for number, text in ddls))
-    applier._apply_events(pa.Table.from_pylist(events, schema=ROW_EVENT), controls, counts)
+    applier._apply_rows(pa.Table.from_pylist(events, schema=ROW_EVENT), controls, counts)
     return list(counts.findings)
 
 

@@ -5,17 +5,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from binlog_source.source.datasource import BinlogPartition, _rows
 from binlog_source.source.gc_bound import gc_ts_in
 from binlog_source.source.offset import BinlogOffset
 from binlog_source.source.options import StreamOptions
-from binlog_source.source.pull import Endpoint, read_sorted
+from binlog_source.source.partition import BinlogPartition
+from binlog_source.source.partition_rows import raw_rows_of
+from binlog_source.source.pull import Endpoint, ReadTerms, read_sorted
 from binlog_source.source.tails import Tails
 from binlog_source.wire.position import Position
 from conf.model import SourceConfig
 from schemas.errors import BinlogPurged, PumpUnavailable
-from schemas.events import Delivery, Op, tso
-from tests.fakes.scripted_pump import Asked, ScriptedPump, message, metrics_page
+from schemas.events import ControlType, Delivery, tso
+from tests.support.fakes.scripted_pump import Asked, ScriptedPump, message, metrics_page
 
 pytestmark = pytest.mark.grpc
 
@@ -36,8 +37,8 @@ def rows(pump: ScriptedPump, after_ts: int, fail: bool, patience: float = 10.0) 
     nowhere = Position(0, 0)
     part = BinlogPartition(Endpoint("p7", pump.address, 7), Delivery.SORTED, after_ts, GC_TS + 200, nowhere, nowhere, 1)
     config = SourceConfig(pumps="127.0.0.1:1", cluster_id=7, fail_on_data_loss=fail)
-    found = [row for batch in _rows(part, config, StreamOptions(read_patience=patience)) for row in batch.to_pylist()]
-    return [(row["tp"], row["start_ts"], row["commit_ts"]) for row in found if row["tp"] != Op.RESOLVED]
+    found = [row for batch in raw_rows_of(part, config, StreamOptions(read_patience=patience)) for row in batch.to_pylist()]
+    return [(row["control"] or row["tp"], row["start_ts"], row["commit_ts"]) for row in found if row["control"] != ControlType.RESOLVED]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def test_a_start_above_it_is_none() -> None:
 def test_with_fail_on_data_loss_off_it_is_a_finding() -> None:
     with ScriptedPump(after_gc, metrics=TEXT) as pump:
         found = rows(pump, GC_TS - 1, fail=False)
-    assert [row for row in found if row[0] == Op.LOST] == [(Op.LOST, GC_TS - 1, tso(GC_MS + 1) - 1)]
+    assert [row for row in found if row[0] == ControlType.LOST] == [(ControlType.LOST, GC_TS - 1, tso(GC_MS + 1) - 1)]
     assert [commit_ts for tp, _, commit_ts in found if tp == 1] == [GC_TS + 100, GC_TS + 200]
 
 
@@ -99,7 +100,7 @@ def test_a_pump_that_does_not_say_is_an_error_after_a_while() -> None:
 def test_near_the_present_nobody_is_asked() -> None:
     now = tso(time.time_ns() // 1_000_000)
     with ScriptedPump(lambda asked: iter([message(1, now, now + 5)]), metrics="") as pump:
-        read = read_sorted(Endpoint("p7", pump.address, 7), now, now + 5, 5, lambda gc_ts: None)
+        read = read_sorted(Endpoint("p7", pump.address, 7), now, now + 5, ReadTerms(5, lambda gc_ts: None))
         assert [ts for run in read for ts in run.commit_ts.tolist()] == [now + 5]
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from binlog_source.emulator.rehearsal import load
 from jobs.lab.mariadb import PrivateMariaDB
-from tests.torture.arena import Arena, Cut
+from tests.support.arena import Arena, Cut
+from tests.support.golden_case import GOLDEN
 
 pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql]
 
@@ -18,7 +19,7 @@ SIX = {"source-read": 3, "pair-state": 9, "before-downstream-commit": 9, "after-
 
 
 def test_six_deaths_and_nothing_differs(fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> None:
-    case = load(Path(__file__).parent.parent / "golden" / "ddl")
+    case = load(GOLDEN / "ddl")
     with Arena(case, fresh_mariadb, tmp_path, "raw", Cut(step_bytes=400, max_bytes=3000)) as arena:
         arena.write()
         died = arena.live_and_die(",".join(f"{name}:{n}" for name, n in SIX.items()))

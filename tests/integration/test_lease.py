@@ -18,7 +18,7 @@ from conf import failpoints
 from conf.model import ApplyConfig
 from jobs.lab.mariadb import PrivateMariaDB
 from schemas.errors import ApplyError, LeaseHeld, LeaseLost, RetryableApplyError
-from sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
+from sinks.engine.segments import AppliedJobs, DdlStep
 from sinks.mysql import lease, parallel, progress
 from sinks.mysql.ddl.executor import apply_ddl, ensure_ddl_table, forget_later, load_applied
 from sinks.mysql.lease import Lease, LeaseHolder
@@ -28,9 +28,10 @@ from sinks.mysql.password import ShippedTarget
 from sinks.mysql.retry_policy import RetryPolicy
 from sinks.mysql.session import Session, connect, run_retried
 from sinks.mysql.statements import Effect, Origin, Phase, Statement
-from tests.ddl_jobs import database, history, job, table
-from tests.fakes.broadcast import Here
-from tests.leases import take_lease
+from tests.support.ddl_jobs import database, history, job, steps_of, table
+from tests.support.eventually import eventually
+from tests.support.fakes.broadcast import Here
+from tests.support.leases import take_lease
 
 pytestmark = pytest.mark.mysql
 
@@ -75,8 +76,7 @@ def guards(mariadb: PrivateMariaDB) -> Iterator[Callable[[str], LeaseGuard]]:
 
 
 def steps() -> list[DdlStep]:
-    events = [DdlEvent(j.id * 10, j.id, f"{j.query};", 5) for j in HISTORY.ordered]
-    return [s for s in plan_steps((0, 10_000), events, (), HISTORY, AppliedJobs(0)) if isinstance(s, DdlStep)]
+    return steps_of(HISTORY, {j.id: f"{j.query};" for j in HISTORY.ordered})
 
 
 def beside(work: Callable[[], object]) -> threading.Thread:
@@ -168,8 +168,7 @@ def test_a_lost_connection_is_made_anew(guards: Callable[[str], LeaseGuard], ses
     name = lease.lock_name(GUARD, SCHEMA, 1)
     ((before,),) = session.query("SELECT IS_USED_LOCK(%s)", [name])
     session.execute(f"KILL {before}")
-    while session.query("SELECT IS_USED_LOCK(%s)", [name])[0][0] in (None, before):
-        time.sleep(0.05)
+    eventually(lambda: session.query("SELECT IS_USED_LOCK(%s)", [name])[0][0] not in (None, before), what="another connection has the lock")
     lease.check(session, held)
     assert guard.lost is None
 
@@ -178,9 +177,7 @@ def test_a_holder_notices_that_it_lost_without_writing(guards: Callable[[str], L
     guard = guards("one")
     guard.take()
     take_lease(session, schema=SCHEMA, drainer="two")
-    while guard.lost is None:
-        time.sleep(0.05)
-    assert "drainer 'two'" in str(guard.lost)
+    assert "drainer 'two'" in str(eventually(lambda: guard.lost))
 
 
 HOLD = """

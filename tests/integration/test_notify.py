@@ -10,36 +10,22 @@ import grpc
 import pytest
 
 from binlog_source.cluster.cluster_service import UpstreamService
-from binlog_source.cluster.oracle import Oracle
 from binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, NodeStatus
 from binlog_source.cluster.registry_client import RegistryClient
 from binlog_source.drainer.node import DrainerNode
 from binlog_source.pump.server import EmbeddedPump
+from binlog_source.source.batch_planner import BatchPlanner
 from binlog_source.source.datasource import BinlogStreamReader
 from binlog_source.source.offset import from_json
 from binlog_source.source.options import StreamOptions, options_of
-from binlog_source.source.pull import Endpoint, write
 from conf.model import PumpConfig, SourceConfig
 from schemas.errors import PumpUnavailable
 from schemas.events import Delivery
-from schemas.proto import binlog_pb2
+from tests.support.binlogs import payload
+from tests.support.pump_writes import send
+from tests.support.stream_reader import advance, commits_between
 
 pytestmark = pytest.mark.grpc
-CLUSTER = 9
-
-
-@pytest.fixture
-def service() -> Iterator[UpstreamService]:
-    made = UpstreamService(Oracle(), CLUSTER).start()
-    yield made
-    made.stop()
-
-
-@pytest.fixture
-def registry(service: UpstreamService) -> Iterator[RegistryClient]:
-    made = RegistryClient(service.url)
-    yield made
-    made.close()
 
 
 @pytest.fixture
@@ -55,9 +41,7 @@ def pump(name: str, service: UpstreamService, directory: Path, **more: Any) -> E
 
 
 def transaction(target: EmbeddedPump, commit_ts: int) -> None:
-    for tp, commit in ((0, 0), (1, commit_ts)):
-        binlog = binlog_pb2.Binlog(tp=tp, start_ts=commit_ts - 1, commit_ts=commit, prewrite_key=b"k", prewrite_value=b"")
-        write(Endpoint("p", target.address, CLUSTER), binlog.SerializeToString())
+    send(target, *(payload(tp, commit_ts - 1, at, prewrite_key=b"k", prewrite_value=b"") for tp, at in ((0, 0), (1, commit_ts))))
 
 
 def state_of(registry: RegistryClient, kind: str, node_id: str) -> NodeState:
@@ -131,27 +115,25 @@ def test_the_first_commit_of_a_new_pump_is_not_passed(
     one, two = pump("pump-1", service, tmp_path).start(), pump("pump-2", service, tmp_path)
     reader = BinlogStreamReader(options_of(SourceConfig(service.url, delivery=str(delivery), starting_commit_ts=5), StreamOptions()))
     transaction(one, 8)
-    at = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
-    while from_json(at).resolved_ts < 8:
-        at = reader.latestOffset(at, reader.getDefaultReadLimit())
-    plain, planned = BinlogStreamReader._plan, []
+    at = advance(reader, reader.initialOffset(), 8)
+    plain, planned = BatchPlanner.plan, []
 
-    def join_before_planning(self: BinlogStreamReader, tails: Any, before: Any, max_bytes: Any) -> Any:
+    def join_before_planning(self: BatchPlanner, *given: Any) -> Any:
         if not planned:
             two.start()
             transaction(two, 10)
-        end = plain(self, tails, before, max_bytes)
+        end = plain(self, *given)
         planned.append(end.resolved_ts)
         return end
 
-    monkeypatch.setattr(BinlogStreamReader, "_plan", join_before_planning)
+    monkeypatch.setattr(BatchPlanner, "plan", join_before_planning)
     transaction(one, 12)
     read: set[int] = set()
     ends = [8]
     deadline = time.monotonic() + 20
     while ends[-1] < 12 and time.monotonic() < deadline:
         end = reader.latestOffset(at, reader.getDefaultReadLimit())
-        read |= commits(reader, at, end)
+        read |= commits_between(reader, at, end)
         if from_json(end).resolved_ts > ends[-1]:
             ends.append(from_json(end).resolved_ts)
             if ends[-1] == 10:
@@ -163,9 +145,3 @@ def test_the_first_commit_of_a_new_pump_is_not_passed(
     reader.stop()
     one.stop()
     two.stop()
-
-
-def commits(reader: BinlogStreamReader, begin: Any, end: Any) -> set[int]:
-    """The commit_ts of the transactions that a batch reads (in raw delivery also of some that a later R releases)."""
-    rows = (row for part in reader.partitions(begin, end) for batch in reader.read(part) for row in batch.to_pylist())
-    return {row["commit_ts"] for row in rows if row["tp"] == 1}

@@ -14,9 +14,9 @@ from sinks.mysql import old_layout, progress
 from sinks.mysql.ddl.executor import ensure_ddl_table, load_applied
 from sinks.mysql.session import Session, connect
 from sinks.sink import TargetProgress, UnfinishedSpan
-from tests.ddl_jobs import database, history, job, table
-from tests.ddl_target import Died
-from tests.leases import held
+from tests.support.ddl_jobs import database, history, job, table
+from tests.support.ddl_target import Died
+from tests.support.leases import held
 
 pytestmark = pytest.mark.mysql
 

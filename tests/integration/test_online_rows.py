@@ -20,7 +20,6 @@ from binlog_source.emulator.schema import Column, Table
 from binlog_source.emulator.upstream import Upstream
 from conf.model import ApplyConfig
 from jobs.lab.mariadb import PrivateMariaDB
-from schemas.events import BinlogType
 from schemas.explode import explode
 from schemas.history import JobReader, SchemaHistory
 from schemas.proto import binlog_pb2
@@ -30,7 +29,7 @@ from sinks.engine.batch import merge, rows_between, summarise
 from sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, plan_steps
 from sinks.mysql.plan import Phase, PlanLimits, plan_rows
 from sinks.mysql.session import Session, connect
-from tests.fakes.written import Written
+from tests.support.fakes.written import Written
 
 pytestmark = pytest.mark.mysql
 
@@ -188,11 +187,8 @@ class Target:
         self._history = SchemaHistory.of(JobReader().read(story.upstream.jobs()))
         self._story = story
         self._binlogs = story.written.commits()
-        rows = [
-            {"tp": int(BinlogType.COMMIT), "start_ts": b.start_ts, "commit_ts": b.commit_ts, "payload": b.SerializeToString()}
-            for b in self._binlogs
-        ]
-        self._events = pa.Table.from_batches([explode(pa.RecordBatch.from_pylist(rows, schema=TRANSACTION))])
+        rows = [{"start_ts": b.start_ts, "commit_ts": b.commit_ts, "payload": b.SerializeToString()} for b in self._binlogs]
+        self._events = pa.Table.from_batches([explode(pa.RecordBatch.from_pylist(rows, schema=TRANSACTION)).rows])
         self.points = [b.commit_ts for b in self._binlogs]
 
     def replicate(self, cuts: Sequence[int]) -> None:
@@ -207,8 +203,8 @@ class Target:
     def _batch(self, after: int, upto: int, applied: AppliedJobs) -> AppliedJobs:
         ddls = [_ddl_event(b) for b in self._binlogs if b.ddl_job_id and after < b.commit_ts <= upto]
         rows = rows_between(self._events, after, upto)
-        touches = merge(summarise(rows, [d.commit_ts for d in ddls])).touches if rows.num_rows else ()
-        steps = plan_steps((after, upto), ddls, touches, self._history, applied)
+        tables = merge(summarise(rows, [d.commit_ts for d in ddls])).tables if rows.num_rows else ()
+        steps = plan_steps((after, upto), ddls, tables, self._history, applied)
         for step in steps:
             if isinstance(step, DdlStep):
                 self._ddl(step)

@@ -28,8 +28,9 @@ from schemas.events import BinlogType, physical_ms, tso
 from schemas.packed import unpacked
 from schemas.proto import binlog_pb2
 from schemas.stages import RAW, TRANSACTION
-from tests.fakes.chunks import MemoryBodies, MemoryChunks
-from tests.faults.store_model import commit, prewrite, rollback
+from tests.support.eventually import eventually
+from tests.support.fakes.chunks import MemoryBodies, MemoryChunks
+from tests.support.store_model import commit, prewrite, rollback
 from tests.unit.binlog_source.test_pair_bucket import record
 
 pytestmark = pytest.mark.grpc
@@ -77,10 +78,7 @@ def test_the_pump_waits_says_so_and_takes_a_persons_word(
 ) -> None:
     url = f"http://{pump.address}"
     with caplog.at_level(logging.ERROR):
-        deadline = time.monotonic() + 20
-        while "can no longer be determined" not in caplog.text:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        eventually(lambda: "can no longer be determined" in caplog.text, seen=lambda: caplog.text)
     assert f"./spark-submit.sh pump settle {url} {START} commit COMMIT_TS" in caplog.text
     assert waits(pump), "a committed transaction is never turned into a Rollback"
     with pytest.raises(ConfigError, match="refuses: start_ts .* cannot have committed"):
@@ -162,7 +160,7 @@ def test_a_commit_behind_a_rollback_wins(
     bodies = MemoryBodies()
     paired = pair_bucket(1, values, None, MemoryChunks(), bodies, 0, SourceConfig(pump.address, CLUSTER, "raw"), PairConfig())
     out = unpacked(map(pa.scalar, [*paired.transactions, *pieces_of(paired.huge, bodies)]), TRANSACTION).to_pylist()
-    assert {(row["tp"], row["start_ts"], row["commit_ts"]) for row in out} == {(BinlogType.COMMIT, start, start + 5)}
+    assert {(row["control"], row["start_ts"], row["commit_ts"]) for row in out} == {(None, start, start + 5)}
     assert len(paired.huge) == (rows > 1) and not bodies.values
     got = [binlog_pb2.PrewriteValue.FromString(binlog_pb2.Binlog.FromString(row["payload"]).prewrite_value) for row in out]
     assert [r for v in got for m in v.mutations for r in m.inserted_rows] == list(value.mutations[0].inserted_rows)

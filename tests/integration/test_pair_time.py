@@ -7,7 +7,6 @@ import contextlib
 import datetime
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,17 +16,10 @@ from pyspark.sql.streaming import StreamingQuery
 from binlog_source.pump.server import EmbeddedPump
 from jobs.logs import spark_log_file
 from schemas.events import tso
-from tests.integration.test_source_spark import Taken, commit, config_of, end, fake, prewrite, run, send, source_of_pumps, until
+from tests.support.pump_writes import commit, fake, prewrite, send
+from tests.support.spark_queries import Taken, end, run, source_of_pumps, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
-
-
-@pytest.fixture
-def pumps(tmp_path: Path) -> Iterator[list[EmbeddedPump]]:
-    made = [EmbeddedPump(config_of(tmp_path, number)).start() for number in (1, 2)]
-    yield made
-    for pump in made:
-        pump.stop()
 
 
 def watermark_ms(query: StreamingQuery) -> int:

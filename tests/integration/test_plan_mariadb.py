@@ -30,11 +30,10 @@ from sinks.engine.identity import row_identities
 from sinks.mysql.checked import checked
 from sinks.mysql.plan import Plan, PlanLimits, plan_rows
 from sinks.mysql.session import Session, connect
+from tests.support.golden_case import GOLDEN
 from tests.unit.sinks.samples import INT_PK, NOT_NULL, TABLE_ID, Events, column, index, table, text
 
 pytestmark = pytest.mark.mysql
-
-GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 @pytest.fixture
@@ -81,8 +80,8 @@ def deliveries(case: Path) -> list[bytes]:
 
 
 def row_events(payloads: list[bytes]) -> pa.Table:
-    rows = [{"tp": 1, "start_ts": 0, "commit_ts": pb.Binlog.FromString(p).commit_ts, "payload": p} for p in payloads]
-    return pa.Table.from_batches([explode(pa.RecordBatch.from_pylist(rows, schema=TRANSACTION))])
+    rows = [{"start_ts": 0, "commit_ts": pb.Binlog.FromString(p).commit_ts, "payload": p} for p in payloads]
+    return pa.Table.from_batches([explode(pa.RecordBatch.from_pylist(rows, schema=TRANSACTION)).rows])
 
 
 def in_parts(events: pa.Table, tables: dict[int, TableAt], parts: int) -> list[Plan]:

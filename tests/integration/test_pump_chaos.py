@@ -8,10 +8,9 @@ import datetime
 import os
 import random
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from itertools import chain, count
 from pathlib import Path
@@ -35,14 +34,15 @@ from binlog_source.pump_client.settings import PumpClientSettings
 from binlog_source.source.datasource import BinlogStreamReader
 from binlog_source.source.offset import from_json
 from binlog_source.source.options import StreamOptions, options_of
-from binlog_source.source.pull import Endpoint, read_sorted
+from binlog_source.source.pull import Endpoint, ReadTerms, read_sorted
 from conf.model import PairConfig, SourceConfig
-from schemas.events import BinlogType, Delivery
+from schemas.events import Delivery
 from schemas.packed import unpacked
 from schemas.proto import binlog_pb2
 from schemas.stages import TRANSACTION
-from tests.fakes.chunks import MemoryBodies, MemoryChunks
-from tests.pump_herd import Herd, Kind, draw
+from tests.support.eventually import eventually
+from tests.support.fakes.chunks import MemoryBodies, MemoryChunks
+from tests.support.pump_herd import Herd, Kind, draw
 
 pytestmark = [pytest.mark.grpc, pytest.mark.spark]
 
@@ -99,13 +99,15 @@ class Follower:
 
     def wait(self, upto: int) -> None:
         """Until everything up to ``upto`` is read."""
-        assert self._run is not None
-        deadline = time.monotonic() + 20
-        while self.resolved_ts < upto:
-            wait([self._run], 0.05)
-            if self._run.done():
-                self._run.result()
-            assert time.monotonic() < deadline, self._reader.reportLatestOffset()
+        run = self._run
+        assert run is not None
+
+        def read() -> bool:
+            if run.done():
+                run.result()
+            return self.resolved_ts >= upto
+
+        eventually(read, what=f"R is {upto}", seen=self._reader.reportLatestOffset)
 
     def _follow(self) -> None:
         reader = self._reader
@@ -114,7 +116,7 @@ class Follower:
             end = reader.latestOffset(at, reader.getDefaultReadLimit())
             upto = from_json(end).resolved_ts
             for row in self._transactions(at, end).to_pylist():
-                if row["tp"] == BinlogType.COMMIT:
+                if row["control"] is None:
                     assert self.resolved_ts < row["commit_ts"] <= upto
                     self._take(row)
             at, self.resolved_ts = end, upto
@@ -165,7 +167,7 @@ def everything(addresses: dict[str, str], begin: int, end: int) -> dict[int, byt
     """All transactions of all Pumps, by commit_ts."""
     found: dict[int, bytes] = {}
     for name, address in addresses.items():
-        for records in read_sorted(Endpoint(name, address, CLUSTER), begin, end, 10.0, lambda ts: None):
+        for records in read_sorted(Endpoint(name, address, CLUSTER), begin, end, ReadTerms(10.0, lambda ts: None)):
             binlogs = map(binlog_pb2.Binlog.FromString, records.payloads)
             found |= {b.commit_ts: b.prewrite_value for b in binlogs if b.tp == binlog_pb2.Commit and b.commit_ts <= end}
     return found

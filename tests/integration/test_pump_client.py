@@ -1,6 +1,7 @@
 """The Pump client over real gRPC: fail-over, outcomes that follow, duplicates, a Pump killed in mid-write, other Pumps than ours."""
 
 import dataclasses
+import functools
 import os
 import signal
 import time
@@ -24,12 +25,16 @@ from binlog_source.pump_client.writer import PumpWriter, WriteFailed
 from conf.model import PumpConfig
 from schemas.errors import PumpUnavailable
 from schemas.proto import binlog_pb2, pump_pb2
+from tests.support.binlogs import payload
+from tests.support.eventually import eventually
+from tests.support.pump_pulls import RAW, Pull
 
 pytestmark = pytest.mark.grpc
 CLUSTER = 7
 PREWRITE, COMMIT = 0, 1
 QUICK = PumpClientSettings(write_timeout=0.5, prewrite_pause=0.01, outcome_pause=0.02, probe_interval=0.02, watch_wait=0.1)
 TABLE = Table("t", (Column("id", "bigint"),), ("id",))
+record = functools.partial(payload, prewrite_key=b"k")
 
 
 @pytest.fixture
@@ -48,34 +53,16 @@ def config(path, node_id, **more):
     return PumpConfig(node_id=node_id, **(given | more))
 
 
-def record(tp, start_ts, commit_ts=0, **more):
-    return binlog_pb2.Binlog(tp=tp, start_ts=start_ts, commit_ts=commit_ts, prewrite_key=b"k", **more).SerializeToString()
-
-
 def stored(address):
     """What the log of a Pump holds: (type, start_ts) in its order."""
-    with grpc.insecure_channel(address) as channel:
-        method = channel.unary_stream(
-            "/binlog.Pump/PullBinlogs",
-            request_serializer=pump_pb2.PullBinlogReq.SerializeToString,
-            response_deserializer=pump_pb2.PullBinlogResp.FromString,
-        )
-        call = method(pump_pb2.PullBinlogReq(clusterID=CLUSTER), metadata=(("tidb-binlog-delivery", "raw"),))
+    with Pull(address, RAW, cluster=CLUSTER) as pull:
         found = []
-        for answer in call:
-            binlog = binlog_pb2.Binlog.FromString(answer.entity.payload)
+        for entity in pull:
+            binlog = binlog_pb2.Binlog.FromString(entity.payload)
             if binlog.start_ts == binlog.commit_ts:
                 break
             found.append((binlog.tp, binlog.start_ts))
-        call.cancel()
     return found
-
-
-def wait_until(true, seconds=10):
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.005)
 
 
 def test_fail_over_and_the_commit_follows_after_a_restart(pumps):
@@ -107,7 +94,7 @@ def test_a_demoted_pump_comes_back_by_a_probe(pumps):
             client.prewrite(start_ts, record(PREWRITE, start_ts))
         assert client.stats().demotions == 1 and start_ts <= 33
         down.start()
-        wait_until(lambda: addresses[0] in client.available())
+        eventually(lambda: addresses[0] in client.available())
         assert client.stats().probes >= 1
         for start_ts in (101, 102, 103):
             client.prewrite(start_ts, record(PREWRITE, start_ts))
@@ -196,15 +183,15 @@ def test_pumps_come_and_go_by_the_registry(tmp_path):
     with PumpClient.from_registry(registry, QUICK) as client:
         assert (client.cluster_id, client.available()) == (CLUSTER, ("p1",))
         two.start()
-        wait_until(lambda: client.available() == ("p1", "p2"))
+        eventually(lambda: client.available() == ("p1", "p2"))
         client.prewrite(registry.tso(), record(PREWRITE, registry.tso()))
         one.stop()
-        wait_until(lambda: client.available() == ("p2",))
+        eventually(lambda: client.available() == ("p2",))
         one.start()
-        wait_until(lambda: client.available() == ("p1", "p2"))
+        eventually(lambda: client.available() == ("p1", "p2"))
         # a crashed Pump stays online in the registry
         registry.put_status(PUMPS, NodeStatus("p3", "127.0.0.1:9", NodeState.ONLINE))
-        wait_until(lambda: client.available() == ("p1", "p2", "p3"))
+        eventually(lambda: client.available() == ("p1", "p2", "p3"))
         for _ in range(40):
             ts = registry.tso()
             client.prewrite(ts, record(PREWRITE, ts))

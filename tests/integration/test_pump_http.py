@@ -18,9 +18,11 @@ from conf.model import PumpConfig
 from schemas.errors import PumpUnavailable
 from schemas.events import tso
 from schemas.proto import binlog_pb2
+from tests.support.binlogs import payload
+from tests.support.eventually import eventually
+from tests.support.pump_writes import CLUSTER
 
 pytestmark = pytest.mark.grpc
-CLUSTER = 7
 METRICS = """
 binlog_pump_rpc_duration_seconds binlog_pump_loss_binlog_count binlog_pump_storage_gc_ts binlog_pump_storage_done_gc_ts
 binlog_pump_storage_max_commit_ts binlog_pump_storage_deleted_kv_total binlog_pump_storage_storage_size_bytes
@@ -28,13 +30,6 @@ binlog_pump_storage_query_tikv_count binlog_pump_storage_error_count binlog_pump
 binlog_pump_storage_write_binlog_duration_time binlog_pump_storage_slow_chaser_count
 binlog_drainer_slow_chaser_catchup_time_seconds binlog_pump_detected_drainer_binlog_purge_count process_resident_memory_bytes
 """.split()
-
-
-@pytest.fixture
-def service():
-    made = UpstreamService(Oracle(), CLUSTER).start()
-    yield made
-    made.stop()
 
 
 def config(path: Path, name: str, service: UpstreamService, **more) -> PumpConfig:
@@ -62,10 +57,6 @@ def ask(pump: EmbeddedPump, method: str, path: str):
         connection.close()
 
 
-def payload(tp, start_ts, commit_ts=0, **more):
-    return binlog_pb2.Binlog(tp=tp, start_ts=start_ts, commit_ts=commit_ts, **more).SerializeToString()
-
-
 def write(pump, *payloads):
     writer = PumpWriter(pump.address, CLUSTER)
     try:
@@ -85,13 +76,6 @@ def service_nodes(service, kind):
         return [status.to_dict() for status in client.listing(kind).nodes]
     finally:
         client.close()
-
-
-def eventually(look, want, seconds=10.0):
-    deadline = time.monotonic() + seconds
-    while look() != want:
-        assert time.monotonic() < deadline, (look(), want)
-        time.sleep(0.02)
 
 
 def test_status_is_a_real_pumps(pump, service):
@@ -156,7 +140,7 @@ def test_gc_on_demand(tmp_path, service):
     store = pump.service.store
     store.catch_up()
     assert ask(pump, "POST", "/debug/gc/trigger")[2] == b"trigger gc success\n"
-    eventually(lambda: store.deleted_keys, 3)
+    eventually(lambda: store.deleted_keys == 3, seen=lambda: store.deleted_keys)
     assert store.gc_ts > old and store.entry(old) is None and store.entry(new) is not None
     assert b"binlog_pump_storage_deleted_kv_total 3.0" in ask(pump, "GET", "/metrics")[2]
     pump.stop()
@@ -190,7 +174,7 @@ def test_refused_changes_of_state(pump, path, code, message):
 
 
 def test_pause_ends_in_paused(pump, service):
-    eventually(lambda: states(service), {"pump1": "online"})
+    eventually(lambda: states(service) == {"pump1": "online"}, seen=lambda: states(service))
     assert json.loads(ask(pump, "PUT", "/state/pump1/pause")[2]) == {"message": "apply action pause success!", "code": 200, "data": None}
     assert pump.ended.wait(10)
     assert states(service) == {"pump1": "paused"}
@@ -225,9 +209,8 @@ def test_close_ends_with_a_drainer_that_is_always_a_little_behind(tmp_path, serv
     client.put_status(DRAINERS, NodeStatus("d", "127.0.0.1:1", NodeState.ONLINE, 15))
     ask(closing, "PUT", "/state/pump1/close")
     deadline = time.monotonic() + 10
-    first = 15
-    while first == 15 and time.monotonic() < deadline:
-        first = store.state.max_ts
+    eventually(lambda: store.state.max_ts > 15, what="a fake binlog", pause=0.001)
+    first = store.state.max_ts
     read = first - 1
     while not closing.ended.wait(0.1) and time.monotonic() < deadline:
         client.put_status(DRAINERS, NodeStatus("d", "127.0.0.1:1", NodeState.ONLINE, read))
@@ -240,7 +223,7 @@ def test_close_ends_with_a_drainer_that_is_always_a_little_behind(tmp_path, serv
 
 def test_a_heartbeat_tells_what_is_sorted(pump, service):
     write(pump, payload(0, 10), payload(1, 10, 15))
-    eventually(lambda: service_nodes(service, PUMPS)[0]["maxCommitTS"], 15)
+    eventually(lambda: service_nodes(service, PUMPS)[0]["maxCommitTS"] == 15, seen=lambda: service_nodes(service, PUMPS))
 
 
 def test_a_full_disk_refuses_with_a_real_pumps_words(tmp_path, service):

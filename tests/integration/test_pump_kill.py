@@ -15,14 +15,15 @@ from conf import failpoints
 from schemas.errors import PumpUnavailable
 from schemas.events import BinlogType, tso
 from schemas.proto import binlog_pb2
-from tests.integration.test_pump_server import BATCH, CLUSTER, RAW, Pull, config, payload
+from tests.support.binlogs import payload
+from tests.support.eventually import eventually
+from tests.support.pump_pulls import BATCH, CLUSTER, RAW, Pull, config
 
 pytestmark = pytest.mark.grpc
 
 WRITERS = 6
 OLD_TXNS = 600
 HOUR_MS = 3_600_000
-PATIENCE = 20.0
 WHILE_WRITING = [
     *[(point, passes) for point in ("vlog-before-write", "vlog-written", "vlog-synced", "store-answered") for passes in (1, 40)],
     *[(point, passes) for point in ("vlog-finished", "vlog-created") for passes in (2, 5)],
@@ -88,11 +89,7 @@ def start(pump, monkeypatch, point, passes):
 
 
 def await_death(pump, meanwhile=lambda: None):
-    deadline = time.monotonic() + PATIENCE
-    while pump.running:
-        assert time.monotonic() < deadline, "the point was not passed"
-        meanwhile()
-        time.sleep(0.02)
+    eventually(lambda: not pump.running or meanwhile(), what="the point is passed", pause=0.02)
     assert pump._process.returncode == -signal.SIGKILL
     pump.kill()
 
@@ -149,11 +146,7 @@ def trigger_gc(pump):
 def collected_in_the_end(pump):
     """A later collection finishes what the dead one began. It needs a gc_ts above the first one's, so a moment must have gone."""
     third = Path(pump.config.data_dir, "value", "000002.vlog")
-    deadline = time.monotonic() + PATIENCE
-    while third.exists():
-        assert time.monotonic() < deadline
-        trigger_gc(pump)
-        time.sleep(0.02)
+    eventually(lambda: not third.exists() or trigger_gc(pump), pause=0.02)
 
 
 def assert_all_there(pump, load):

@@ -26,19 +26,14 @@ from binlog_source.pump_client.writer import PumpWriter
 from binlog_source.rpc import rpc_server
 from binlog_source.rpc.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, WINDOW_UPDATE, frame
 from binlog_source.rpc.header_block import literal
-from conf.model import PumpConfig
 from schemas.errors import ConfigError, PumpUnavailable
 from schemas.proto import binlog_pb2, pump_pb2
+from tests.support.binlogs import payload
+from tests.support.eventually import eventually
+from tests.support.golden_case import GOLDEN
+from tests.support.pump_pulls import BATCH, CLUSTER, RAW, TIP, Pull, config, iter_until
 
 pytestmark = pytest.mark.grpc
-CLUSTER = 7710381286325113206
-GOLDEN = Path(__file__).parents[1] / "golden"
-RAW, TIP, BATCH = (("tidb-binlog-delivery", "raw"),), (("tidb-binlog-delivery", "tip"),), (("tidb-binlog-batch", "1"),)
-
-
-def config(path, **more):
-    given = {"node_id": "pump-1", "addr": "127.0.0.1:0", "data_dir": str(path), "cluster_id": CLUSTER, "fake_binlog_interval": 0}
-    return PumpConfig(**(given | {"stop_write_at_available_space": ""} | more))
 
 
 @pytest.fixture
@@ -46,41 +41,6 @@ def pump(tmp_path):
     pump = EmbeddedPump(config(tmp_path)).start()
     yield pump
     pump.stop()
-
-
-def payload(tp, start_ts, commit_ts=0, **more):
-    return binlog_pb2.Binlog(tp=tp, start_ts=start_ts, commit_ts=commit_ts, **more).SerializeToString()
-
-
-class Pull:
-    """One PullBinlogs call, entity by entity."""
-
-    def __init__(self, address, metadata=(), suffix=0, offset=0, cluster=CLUSTER):
-        self.channel = grpc.insecure_channel(address, options=[("grpc.max_receive_message_length", -1)])
-        method = self.channel.unary_stream("/binlog.Pump/PullBinlogs", request_serializer=pump_pb2.PullBinlogReq.SerializeToString)
-        request = pump_pb2.PullBinlogReq(clusterID=cluster, startFrom=pump_pb2.Pos(suffix=suffix, offset=offset))
-        self.call = method(request, metadata=metadata)
-        self.messages = []
-
-    def __iter__(self):
-        for message in self.call:
-            self.messages.append(message)
-            yield from pump_pb2.PullBinlogBatch.FromString(message).entity
-
-    def take(self, count):
-        entities = []
-        for entity in self:
-            entities.append(entity)
-            if len(entities) == count:
-                return entities
-        return entities
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.call.cancel()
-        self.channel.close()
 
 
 def test_metadata_is_echoed(pump):
@@ -110,13 +70,6 @@ def test_waiting_pulls_hear_of_news_at_once(pump, delivery):
         assert last.meta.commitTs == 15 and last.pos == entities[-1].pos
         assert binlog_pb2.Binlog.FromString(last.payload).commit_ts == 15, "a fake of the largest ts before it"
     writer.close()
-
-
-def iter_until(pull, wanted):
-    for entity in pull:
-        yield entity
-        if wanted(entity):
-            return
 
 
 def test_errors_are_a_real_pumps(pump):
@@ -155,11 +108,8 @@ def test_an_idle_pump_writes_fakes_and_registers(tmp_path):
     with Pull(pump.address) as pull:
         fakes = pull.take(3)
     assert all(e.payload[1] == 2 and e.meta.startTs == e.meta.commitTs > before for e in fakes)
-    heard = threading.Event()
-    while not heard.wait(0.01):
-        (status,) = registry.listing(PUMPS).nodes
-        if status.max_commit_ts >= fakes[-1].meta.commitTs:
-            heard.set()
+    eventually(lambda: registry.listing(PUMPS).nodes[0].max_commit_ts >= fakes[-1].meta.commitTs)
+    (status,) = registry.listing(PUMPS).nodes
     assert (status.node_id, status.host, status.state) == ("pump-1", pump.address, NodeState.ONLINE)
     pump.stop()
     assert registry.listing(PUMPS).nodes[0].state is NodeState.PAUSED
@@ -185,8 +135,7 @@ def test_kill_nine_under_writers_loses_nothing_acknowledged(tmp_path):
         goal = len(acknowledged) + 150
         for thread in threads:
             thread.start()
-        while len(acknowledged) < goal:
-            killed.wait(0.005)
+        eventually(lambda goal=goal: len(acknowledged) >= goal, seen=lambda: len(acknowledged), pause=0.005)
         process.kill()
         killed.set()
         for thread in threads:

@@ -15,17 +15,20 @@ from pyspark.sql import SparkSession
 
 from binlog_source.emulator.rehearsal import load, schedule
 from binlog_source.source.offset import from_json
-from binlog_source.source.pull import Endpoint, read_raw
+from binlog_source.source.pull import Endpoint, ReadTerms, read_raw
 from binlog_source.wire.position import Position
 from jobs.lab.mariadb import PrivateMariaDB
 from jobs.rehearse import prepare_target
 from jobs.replication import Replication
 from schemas.events import BinlogType
-from tests.torture.arena import Arena, Cut
+from tests.support.arena import Arena, Cut
+from tests.support.drainer_process import RUN_SECONDS
+from tests.support.eventually import eventually
+from tests.support.golden_case import GOLDEN
+from tests.support.spark_queries import replicated
 
 pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
-GOLDEN = Path(__file__).parent.parent / "golden"
 SMALL = Cut(step_bytes=500, max_bytes=3000)
 LARGE = Cut(step_bytes=8_000, max_bytes=60_000)
 TINY = Cut(step_bytes=200, max_bytes=1000)
@@ -50,11 +53,7 @@ def replicate(spark: SparkSession, arena: Arena, restart_after: int) -> list[int
     begun = []
     for life in (0, 1):
         with Replication(spark, arena.settings()) as replication:
-            while not replication.reached(arena.case.end_ts):
-                if life == 0 and len(replication.reports) >= restart_after:
-                    break
-                replication.query.awaitTermination(0.02)
-            done = replication.reached(arena.case.end_ts)
+            done = replicated(replication, arena.case.end_ts, restart_after if life == 0 else 1 << 30)
         begun.append(len(list((arena.spark_dir / "commits").glob("[0-9]*"))))
         if done:
             break
@@ -72,7 +71,9 @@ def count_pairs(arena: Arena, restarts: list[int]) -> Pairs:
     for number, address in enumerate(arena.addresses, 1):
         bounds = ends[next(pump for pump in ends if pump in (address, f"pump-{number}"))]
         opened: dict[int, int] = {}
-        for records in read_raw(Endpoint(address, address, arena.case.cluster_id), Position(0, 0), bounds[-1], 0, 30.0, lambda ts: None):
+        for records in read_raw(
+            Endpoint(address, address, arena.case.cluster_id), Position(0, 0), bounds[-1], 0, ReadTerms(30.0, lambda ts: None)
+        ):
             for i in range(len(records)):
                 at = Position(int(records.suffixes[i]), int(records.offsets[i]))
                 batch = bisect.bisect_left(bounds, at) + len(offsets) - len(bounds)
@@ -140,10 +141,7 @@ def test_a_stream_that_starts_before_its_pumps_have_anything(
     with Arena(load(GOLDEN / "txn"), mariadb, tmp_path, delivery, TINY) as arena:
         prepare_target(mariadb.target(), arena.settings(), arena.case.databases, drop=True)
         with Replication(spark, arena.settings()) as replication:
-            while not (arena.spark_dir / "commits" / "0").exists():
-                replication.check()
-                replication.query.awaitTermination(0.02)
+            eventually(lambda: replication.check() or (arena.spark_dir / "commits" / "0").exists(), seconds=RUN_SECONDS)
             arena.write()
-            while not replication.reached(arena.case.end_ts):
-                replication.query.awaitTermination(0.02)
+            assert replicated(replication, arena.case.end_ts)
         arena.assert_equal()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.rpc_fuzz import fire
+from tests.support.rpc_fuzz import fire
 
 pytestmark = pytest.mark.grpc
 

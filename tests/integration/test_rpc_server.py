@@ -16,10 +16,11 @@ from http import HTTPStatus
 import grpc
 import pytest
 
-from binlog_source.rpc import http2 as http2_module
+from binlog_source.rpc import allowance as allowance_module
 from binlog_source.rpc import http_peer as http_peer_module
 from binlog_source.rpc import peer as peer_module
 from binlog_source.rpc import rpc_server as front_module
+from binlog_source.rpc import unfinished_request as request_module
 from binlog_source.rpc.calls import Methods
 from binlog_source.rpc.frames import PREFACE, frame
 from binlog_source.rpc.grpc_message import UNKNOWN, Refusal, message_of
@@ -27,6 +28,7 @@ from binlog_source.rpc.header_block import literal
 from binlog_source.rpc.http1 import HttpResponse
 from binlog_source.rpc.rpc_server import RpcServer
 from schemas.errors import ConfigError
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.grpc
 
@@ -196,16 +198,9 @@ def iter_until(client, kind):
             return
 
 
-def until(done):
-    deadline = time.monotonic() + PATIENCE
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 def blocked_at(server, size):
     """What the stream handler had sent when it could send no more to a client with one default window: messages of ``size`` bytes."""
-    until(lambda: server.sent * size > WINDOW + BACKLOG)
+    eventually(lambda: server.sent * size > WINDOW + BACKLOG)
     return server.sent
 
 
@@ -251,8 +246,8 @@ def test_large_messages_down(server, channel):
 )
 def test_no_real_client_widens_its_windows_too_often(server, monkeypatch, options):
     """C-core widens windows by five bytes for each message that it waits for, and with a small lookahead for each message that comes."""
-    monkeypatch.setattr(http2_module, "CALM", 500)
-    monkeypatch.setattr(http2_module, "CALM_RATE", 0)
+    monkeypatch.setattr(allowance_module, "CALM", 500)
+    monkeypatch.setattr(allowance_module, "CALM_RATE", 0)
     with grpc.insecure_channel(server.address, options=UNLIMITED + options) as channel:
         for _ in range(20):
             writes = [unary(channel, "Write").future(b"x" * 200) for _ in range(100)]
@@ -361,9 +356,9 @@ def test_a_deadline_that_passes(server, channel):
 
 def test_a_cancelled_unary_call_harms_no_other(server, channel):
     first = unary(channel, "Hold").future(b"1")
-    until(lambda: server.tickets.qsize() == 1)
+    eventually(lambda: server.tickets.qsize() == 1)
     second = unary(channel, "Hold").future(b"2")
-    until(lambda: server.tickets.qsize() == 2)
+    eventually(lambda: server.tickets.qsize() == 2)
     first.cancel()
     server.answer_one()
     server.answer_one(Refusal(UNKNOWN, "disk full"))
@@ -385,12 +380,12 @@ def test_a_killed_client_leaves_nothing_behind(server):
         client.call(3, b"Hold", b"y")
         client.call(5, b"Down", b"100000 1000")
         client.socket.sendall(frame(HEADERS, END_HEADERS, 7, block_of(b"Write")) + frame(DATA, 0, 7, b"\0\0\0\0\x08half"))
-        until(lambda number=number: server.tickets.qsize() == number + 1)
-    until(lambda: server.calls.qsize() == 6)
+        eventually(lambda number=number: server.tickets.qsize() == number + 1)
+    eventually(lambda: server.calls.qsize() == 6)
     for client in clients:
         client.kill()
     assert [server.ended.get(timeout=PATIENCE) for _ in range(6)] == [True] * 6
-    until(lambda: threading.active_count() == before and not server.front._peers and not server.front._handlers)
+    eventually(lambda: threading.active_count() == before and not server.front._peers and not server.front._handlers)
     for _ in clients:
         server.answer_one()
 
@@ -422,7 +417,7 @@ def test_a_client_that_does_not_read_holds_its_handler_back(server):
 
 def test_a_client_that_asks_and_does_not_listen_is_not_read(server, monkeypatch):
     monkeypatch.setattr(peer_module, "_DEAF_BYTES", BACKLOG + MIB)
-    monkeypatch.setattr(http2_module, "CALM", 1 << 40)
+    monkeypatch.setattr(allowance_module, "CALM", 1 << 40)
     client = Raw(server)
     pings = frame(PING, 0, 0, b"are you?") * 10_000
     said = 0
@@ -460,7 +455,7 @@ def test_too_many_streams_at_once(limits, said):
             assert (error.value.code(), error.value.details()) == (grpc.StatusCode.RESOURCE_EXHAUSTED, said)
             calls[0].cancel()
             server.ended.get(timeout=PATIENCE)
-            until(lambda: len(server.front._handlers) == 1)
+            eventually(lambda: len(server.front._handlers) == 1)
             assert next(streaming(channel, "Wait")(b"x")) == b"here"
     finally:
         server.front.stop(0)
@@ -473,11 +468,11 @@ def test_one_address_does_not_lock_the_others_out():
         for stream_id in range(1, 21, 2):
             greedy.call(stream_id, b"Wait", b"x")
         other.call(1, b"Wait", b"x")
-        until(lambda: server.calls.qsize() == 4)
-        until(lambda: {address: len(calls) for address, calls in server.front._streams_of.items()} == {"127.0.0.1": 3, "127.0.0.2": 1})
+        eventually(lambda: server.calls.qsize() == 4)
+        eventually(lambda: {address: len(calls) for address, calls in server.front._streams_of.items()} == {"127.0.0.1": 3, "127.0.0.2": 1})
         greedy.kill()
         other.kill()
-        until(lambda: not server.front._streams_of)
+        eventually(lambda: not server.front._streams_of)
     finally:
         server.front.stop(0)
 
@@ -496,15 +491,15 @@ def test_idle_connections_make_room():
         busy, *idle = (Raw(server) for _ in range(3))
         busy.call(1, b"Wait", b"x")
         server.calls.get(timeout=PATIENCE)
-        until(lambda: len(server.front._peers) == 3 and all(peer.connection for peer in server.front._peers))
+        eventually(lambda: len(server.front._peers) == 3 and all(peer.connection for peer in server.front._peers))
         own = Raw(server)
         assert is_closed(idle[0]), "of one address the idle one goes that was silent for the longest"
         others = [Raw(server, source="127.0.0.2") for _ in range(3)]
-        until(lambda: len(server.front._peers) == 6)
+        eventually(lambda: len(server.front._peers) == 6)
         newcomer = Raw(server, source="127.0.0.3")
         newcomer.call(1, b"Write", b"the newcomer is served")
         assert newcomer.body(1) == b"\0" * 5
-        until(lambda: len(server.front._peers) == 6)
+        eventually(lambda: len(server.front._peers) == 6)
         busy.socket.sendall(frame(RST_STREAM, 0, 1, b"\0\0\0\x08"))
         assert server.ended.get(timeout=PATIENCE) is True, "who had a call stayed"
         for client in (busy, own, newcomer, *idle, *others):
@@ -524,9 +519,9 @@ def test_where_all_have_calls_the_newcomer_is_refused(caplog, monkeypatch):
         with contextlib.suppress(ConnectionError), socket.create_connection(("127.0.0.1", server.front.port), PATIENCE) as refused:
             while refused.recv(MIB):
                 pass
-        until(lambda: "connections to make room" in caplog.text)
+        eventually(lambda: "connections to make room" in caplog.text)
         clients[0].kill()
-        until(lambda: len(server.front._peers) == 1)
+        eventually(lambda: len(server.front._peers) == 1)
         again = Raw(server)
         again.call(1, b"Write", b"now there is room")
         assert again.body(1) == b"\0" * 5
@@ -548,7 +543,7 @@ def test_connections_leave_descriptors_for_the_files(server):
                 clients.append(Raw(server, source=f"127.0.0.{2 + len(clients) % 50}"))
                 if len(clients) > 1 and max(map(int, os.listdir("/proc/self/fd"))) >= limit - limit // 4 + 10:
                     break
-        until(lambda: max(peer._transport.get_extra_info("socket").fileno() for peer in server.front._peers) < limit - limit // 4)
+        eventually(lambda: max(peer._transport.get_extra_info("socket").fileno() for peer in server.front._peers) < limit - limit // 4)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
         for client in clients:
@@ -573,7 +568,7 @@ def test_rapid_resets(server, channel):
     with pytest.raises(ConnectionError):
         for n in range(1, 100_001, 2):
             client.socket.sendall(frame(HEADERS, END_HEADERS | END_STREAM, n, block) + frame(RST_STREAM, 0, n, b"\0\0\0\x08"))
-    until(lambda: not server.front._handlers)
+    eventually(lambda: not server.front._handlers)
     assert unary(channel, "Write")(b"others go on") == b""
     client.socket.close()
 
@@ -594,12 +589,12 @@ def test_unfinished_requests_are_bounded_for_a_connection(server, channel):
         unfinished(client, stream_id, 60_000, 59_990)
     *_, last = iter_until(client, RST_STREAM)
     assert last[3] == struct.pack(">I", REFUSED_STREAM)
-    until(lambda: server.front.budget.held > 512 * 59_990)
+    eventually(lambda: server.front.budget.held > 512 * 59_990)
     # it has not heard of our first window, so that its first frames are counted beside what is granted
     assert server.front.budget.held <= 512 * (60_005 + 16_000)
     assert unary(channel, "Write")(b"others go on") == b""
     client.kill()
-    until(lambda: server.front.budget.held == 0)
+    eventually(lambda: server.front.budget.held == 0)
 
 
 def test_a_newcomer_takes_the_place_of_who_has_many():
@@ -613,19 +608,19 @@ def test_a_newcomer_takes_the_place_of_who_has_many():
         calls = [server.calls.get(timeout=PATIENCE) for _ in range(6)]
         of_many = sorted((call for call in calls if call.address == "127.0.0.1"), key=lambda call: call.stream_id)
         of_many[0].send([b"this one moves"])
-        until(lambda: of_many[0].moved > max(call.moved for call in of_many[1:]))
+        eventually(lambda: of_many[0].moved > max(call.moved for call in of_many[1:]))
         newcomer = Raw(server, source="127.0.0.3")
         newcomer.call(1, b"Wait", b"x")
         assert server.calls.get(timeout=PATIENCE).address == "127.0.0.3"
         assert server.ended.get(timeout=PATIENCE) is True
         ended = next(f for f in many.frames() if f[0] == HEADERS and f[1] & END_STREAM)
         assert ended[2] == min(of_many[1:], key=lambda call: call.moved).stream_id and b"this client has 4 of them" in ended[3]
-        until(lambda: {a: len(c) for a, c in server.front._streams_of.items()} == {"127.0.0.1": 3, "127.0.0.2": 2, "127.0.0.3": 1})
+        eventually(lambda: {a: len(c) for a, c in server.front._streams_of.items()} == {"127.0.0.1": 3, "127.0.0.2": 2, "127.0.0.3": 1})
         few.call(5, b"Wait", b"x")
         assert b"more than 6 streams" in next(f[3] for f in few.frames() if f[2] == 5), "who has two already waits for its turn"
         for client in (many, few, newcomer):
             client.kill()
-        until(lambda: not server.front._streams_of and not server.front._handlers)
+        eventually(lambda: not server.front._streams_of and not server.front._handlers)
     finally:
         server.front.stop(0)
 
@@ -641,12 +636,12 @@ def test_the_client_that_holds_the_most_for_nothing_makes_room():
     try:
         modest, greedy = Raw(server), Raw(server)
         half_a_request(modest, 1, 3000, 2000)
-        until(lambda: server.front.budget.held > 2000)
+        eventually(lambda: server.front.budget.held > 2000)
         with contextlib.suppress(ConnectionError):
             for stream_id in range(1, 801, 2):
                 half_a_request(greedy, stream_id, 4000, 3990)
                 assert server.front.budget.held <= 2 * MIB + READ
-        until(lambda: len(server.front._peers) == 1 and server.front.budget.held < 3000)
+        eventually(lambda: len(server.front._peers) == 1 and server.front.budget.held < 3000)
         modest.socket.sendall(frame(DATA, END_STREAM, 1, b"x" * 1000))
         assert modest.body(1) == b"\0" * 5
         assert server.messages.get_nowait() == b"x" * 3000
@@ -674,7 +669,7 @@ def test_honest_clients_wait_for_memory_and_are_not_cut_off():
                 time.sleep(0.001)
             assert [call.exception() for call in calls] == [None] * len(calls)
         assert 0 < most <= 8 * MIB + READ
-        until(lambda: server.front.budget.held == 0 and not server.front.budget.waiting)
+        eventually(lambda: server.front.budget.held == 0 and not server.front.budget.waiting)
     finally:
         server.front.stop(0)
 
@@ -696,7 +691,7 @@ def test_where_too_many_wait_some_are_refused_and_nobody_is_cut_off():
         assert {(error.code(), error.details().partition(": ")[2]) for error in errors} <= {
             (grpc.StatusCode.UNAVAILABLE, "too many requests wait for memory")
         }
-        until(lambda: server.front.budget.held == 0 and not server.front.budget.waiting)
+        eventually(lambda: server.front.budget.held == 0 and not server.front.budget.waiting)
     finally:
         server.front.stop(0)
 
@@ -718,32 +713,32 @@ def test_large_requests_come_in_turn_and_all_of_them():
             assert [call.result(PATIENCE) for call in calls] == [b""] * 23
         assert 0 < most <= 16 * MIB
         assert sorted(map(len, [server.messages.get_nowait() for _ in range(23)])) == [3 * MIB] * 20 + [40 * MIB] * 3
-        until(lambda: server.front.budget.held == 0 and not server.front.budget.waiting)
+        eventually(lambda: server.front.budget.held == 0 and not server.front.budget.waiting)
     finally:
         server.front.stop(0)
 
 
 def test_who_announces_much_and_sends_nothing_is_refused_and_the_next_goes_on(server, channel, monkeypatch):
     monkeypatch.setattr(front_module, "LOOK", 0.05)
-    monkeypatch.setattr(http2_module, "PATIENCE", 0.3)
-    monkeypatch.setattr(http2_module, "SLOWEST", 32 * MIB)  # what is sent gets through even on a machine that is busy
+    monkeypatch.setattr(request_module, "PATIENCE", 0.3)
+    monkeypatch.setattr(request_module, "SLOWEST", 32 * MIB)  # what is sent gets through even on a machine that is busy
     client = Raw(server)
     for stream_id in (1, 3):
         unfinished(client, stream_id, 200 * MIB, WINDOW)
-    until(lambda: server.front.budget.waiting)
+    eventually(lambda: server.front.budget.waiting)
     assert unary(channel, "Write")(b"w" * (100 * MIB), timeout=PATIENCE) == b""
     refusal = next(f for f in client.frames() if f[0] == HEADERS and f[2] == 1)
     assert b"the request is not complete after" in refusal[3]
-    until(lambda: server.front.budget.held == 0)
+    eventually(lambda: server.front.budget.held == 0)
     client.socket.close()
 
 
 def test_while_it_holds_nobodys_time_passes(server, monkeypatch):
     monkeypatch.setattr(front_module, "LOOK", 0.02)
-    monkeypatch.setattr(http2_module, "PATIENCE", 0.3)
+    monkeypatch.setattr(request_module, "PATIENCE", 0.3)
     client = Raw(server)
     unfinished(client, 1, 1000, 500)
-    until(lambda: server.front.budget.held)
+    eventually(lambda: server.front.budget.held)
     server.front.call(server.front.hold, True)
     client.socket.sendall(frame(DATA, END_STREAM, 1, b"x" * 500))
     time.sleep(1)
@@ -760,7 +755,7 @@ def test_calls_that_came_in_one_piece_wait_while_it_holds(server):
     calls = b"".join(frame(HEADERS, END_HEADERS, n, block_of(b"Full")) + frame(DATA, END_STREAM, n, body) for n in (1, 3, 5))
     client.socket.sendall(calls)
     for seen in (1, 2, 3):
-        until(lambda seen=seen: server.messages.qsize() == seen and server.front.held)
+        eventually(lambda seen=seen: server.messages.qsize() == seen and server.front.held)
         server.front.call(server.front.hold, False)
     client.socket.close()
 
@@ -788,7 +783,7 @@ def test_a_client_that_does_not_finish_its_first_words_is_dropped(server, monkey
         with contextlib.suppress(ConnectionResetError):
             while silent.recv(MIB):
                 pass
-    until(lambda: not server.front._peers)
+    eventually(lambda: not server.front._peers)
 
 
 @pytest.mark.parametrize("said", [b"GET /slow HTTP/1.1\r\nHost", b"PUT / HTTP/1.1\r\nHost: p\r\nContent-Length: 9\r\n\r\nbod"])
@@ -800,7 +795,7 @@ def test_an_http_request_that_does_not_become_complete_is_dropped(server, monkey
             slow.sendall(bytes((byte,)))
         while slow.recv(MIB):
             pass
-    until(lambda: not server.front._peers and server.front.budget.held == 0)
+    eventually(lambda: not server.front._peers and server.front.budget.held == 0)
 
 
 def test_an_idle_http_connection_is_closed_and_a_busy_one_is_not(server, monkeypatch):
@@ -822,7 +817,7 @@ def test_an_idle_http_connection_is_closed_and_a_busy_one_is_not(server, monkeyp
 
 def test_dead_machines_are_noticed(server):
     with Raw(server).socket as client:
-        until(lambda: server.front._peers)
+        eventually(lambda: server.front._peers)
         (peer,) = server.front._peers
         accepted = peer._transport.get_extra_info("socket")
         assert (
@@ -883,7 +878,7 @@ def test_stop_ends_streams_and_lets_calls_under_way_finish(server, channel):
     waiting = streaming(channel, "Wait")(b"x")
     assert next(waiting) == b"here"
     held = unary(channel, "Hold").future(b"x")
-    until(lambda: server.tickets.qsize() == 1)
+    eventually(lambda: server.tickets.qsize() == 1)
     stopping = threading.Thread(target=server.front.stop, args=(PATIENCE,))
     stopping.start()
     assert list(waiting) == [] and waiting.code() is grpc.StatusCode.OK
@@ -928,7 +923,7 @@ def test_stop_waits_for_the_handler_of_a_client_that_is_gone(server):
 
     def dawdle(call):
         server.calls.put(call)
-        until(lambda: call.cancelled)
+        eventually(lambda: call.cancelled)
         time.sleep(0.2)
         done.set()
 
@@ -1039,7 +1034,7 @@ def test_a_bad_request_is_answered_and_the_connection_closed(server, data):
 def test_pipelined_requests_do_not_pile_up(server):
     with socket.create_connection(("127.0.0.1", server.front.port), PATIENCE) as client:
         client.sendall(b"GET /large HTTP/1.1\r\nHost: p\r\n\r\n" * 1000)
-        until(lambda: server.requests.qsize() >= 2)
+        eventually(lambda: server.requests.qsize() >= 2)
         time.sleep(0.2)
         assert server.requests.qsize() < 20
         wanted = 10 * 4 * MIB

@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +14,10 @@ import pytest
 from binlog_source.emulator.rehearsal import load
 from jobs.lab.mariadb import PrivateMariaDB
 from jobs.lab.ports import free_port
-from tests.golden_case import GOLDEN
-from tests.torture.arena import ROOT, Arena, Cut, environ_of
+from tests.support.arena import Arena, Cut
+from tests.support.drainer_process import ROOT, environ_of
+from tests.support.eventually import eventually
+from tests.support.golden_case import GOLDEN
 
 pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql]
 
@@ -81,14 +82,14 @@ def running(arena: Arena, work_dir: Path, password: str) -> Iterator[str]:
 
 def wait_for_parts(target: PrivateMariaDB, end_ts: int) -> None:
     """Until everything is there; every batch of it went in parts."""
-    deadline = time.monotonic() + 300
-    while time.monotonic() < deadline:
+
+    def there() -> bool:
         with contextlib.suppress(Exception), target.connect() as connection, connection.cursor() as cursor:
             cursor.execute("SELECT checkPoint FROM tidb_binlog.checkpoint")
-            if json.loads(cursor.fetchall()[0][0])["commitTS"] >= end_ts:
-                return
-        time.sleep(0.2)
-    raise AssertionError("the drainer did not get to the end")
+            return bool(json.loads(cursor.fetchall()[0][0])["commitTS"] >= end_ts)
+        return False
+
+    eventually(there, seconds=300, what="the drainer gets to the end", pause=0.2)
 
 
 def pages(ui: str) -> Iterator[tuple[str, str]]:

@@ -20,6 +20,7 @@ from binlog_source.emulator.workload import WorkloadConfig
 from binlog_source.emulator.workload_process import WorkloadProcess
 from jobs.demo import PUMPS, upstream
 from jobs.lab.mariadb import PrivateMariaDB
+from tests.support.eventually import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.mysql, pytest.mark.grpc]
 
@@ -28,13 +29,6 @@ LONGEST = 300.0
 """Seconds after which a test gives up; what is asserted about time has a much lower bound in the product."""
 
 Send = Callable[["Job", signal.Signals], None]
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + LONGEST
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 class Job:
@@ -160,7 +154,12 @@ def streaming(scene: Scene) -> Job:
     """A drainer in the middle of its work."""
     scene.workload.begin()
     job = scene.drainer()
-    until(lambda: job.process.poll() is not None or any(line.get("transactions") for line in job.lines()), "no batch")
+    eventually(
+        lambda: job.process.poll() is not None or any(line.get("transactions") for line in job.lines()),
+        seconds=LONGEST,
+        what="a batch",
+        pause=0.05,
+    )
     assert job.process.poll() is None, job.said()
     return job
 
@@ -196,7 +195,7 @@ def test_a_stream_ends_between_two_batches(scene: Scene, send: Send, number: sig
 @pytest.mark.parametrize("send", [to_everyone, pytest.param(to_process, marks=pytest.mark.slow)])
 def test_a_start_is_given_up(scene: Scene, send: Send) -> None:
     job = scene.drainer()
-    until(lambda: job.runs("java"), "no JVM")
+    eventually(lambda: job.runs("java"), seconds=LONGEST, what="a JVM", pause=0.05)
     send(job, signal.SIGTERM)
     assert (job.wait(), job.err.read_text()) == (0, ""), job.said()
     assert scene.registered() in ({}, {"drainer": "paused"})
@@ -217,7 +216,7 @@ def held_up(scene: Scene) -> Iterator[None]:
 def test_a_batch_that_takes_its_time_is_finished(scene: Scene) -> None:
     job = streaming(scene)
     with held_up(scene):
-        until(lambda: job.lines()[-1].get("holding") == "apply", "no batch under way")
+        eventually(lambda: job.lines()[-1].get("holding") == "apply", seconds=LONGEST, what="a batch under way", pause=0.05)
         standing = scene.standing()
         job.look()
         to_group(job, signal.SIGTERM)
@@ -229,7 +228,7 @@ def test_a_batch_that_takes_its_time_is_finished(scene: Scene) -> None:
 def test_a_batch_that_takes_for_ever_is_left(scene: Scene) -> None:
     job = streaming(scene)
     with held_up(scene):
-        until(lambda: job.lines()[-1].get("holding") == "apply", "no batch under way")
+        eventually(lambda: job.lines()[-1].get("holding") == "apply", seconds=LONGEST, what="a batch under way", pause=0.05)
         job.look()
         to_group(job, signal.SIGTERM)
         assert job.wait() == 0, job.said()
@@ -240,7 +239,9 @@ def test_a_batch_that_takes_for_ever_is_left(scene: Scene) -> None:
 def test_a_target_that_is_away_holds_nobody(scene: Scene) -> None:
     job = streaming(scene)
     scene.target.kill()
-    until(lambda: "not reachable since" in str(job.lines()[-1].get("holding")), "nothing is waited for")
+    eventually(
+        lambda: "not reachable since" in str(job.lines()[-1].get("holding")), seconds=LONGEST, what="it says what it waits for", pause=0.05
+    )
     to_process(job, signal.SIGTERM)
     assert (job.wait(), job.err.read_text()) == (0, ""), job.said()
     scene.target.restart()
@@ -252,7 +253,7 @@ def test_a_target_that_is_away_holds_nobody(scene: Scene) -> None:
 def test_the_second_signal_ends_at_once(scene: Scene, number: signal.Signals) -> None:
     job = streaming(scene)
     with held_up(scene):
-        until(lambda: job.lines()[-1].get("holding") == "apply", "no batch under way")
+        eventually(lambda: job.lines()[-1].get("holding") == "apply", seconds=LONGEST, what="a batch under way", pause=0.05)
         job.look()
         to_group(job, number)
         time.sleep(0.5)  # two signals at the same moment are one
@@ -264,7 +265,7 @@ def test_the_second_signal_ends_at_once(scene: Scene, number: signal.Signals) ->
 def test_a_pump_pauses(tmp_path: Path) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         job = Job(tmp_path, "pump", "--addr=127.0.0.1:0", f"--data-dir={tmp_path / 'pump'}")
-        until(lambda job=job: job.out.read_text().startswith("serving"), "does not serve")
+        eventually(lambda job=job: job.out.read_text().startswith("serving"), seconds=LONGEST, what="it serves", pause=0.05)
         to_group(job, number)
         assert (job.wait(), job.err.read_text()) == (0, ""), job.said()
 
@@ -274,7 +275,12 @@ def test_a_demo_leaves_no_server_behind(tmp_path: Path, numbers: list[signal.Sig
     job = Job(tmp_path, "demo", "--seconds=600", "--rate=20")
     with contextlib.ExitStack() as stack:
         stack.callback(job.end)
-        until(lambda: any("now the workload writes" in str(line.get("message")) for line in job.lines()), "nothing is written")
+        eventually(
+            lambda: any("now the workload writes" in str(line.get("message")) for line in job.lines()),
+            seconds=LONGEST,
+            what="the workload writes",
+            pause=0.05,
+        )
         assert job.runs("java") and job.runs("mariadbd")
         for number in numbers:
             to_group(job, number)

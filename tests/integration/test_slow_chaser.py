@@ -13,8 +13,9 @@ from binlog_source.pump.storage.chaser import ChaserSettings
 from binlog_source.pump.storage.pointer import BEGINNING
 from binlog_source.pump.storage.record import RecordKind, read
 from binlog_source.pump.storage.store import Store, StoreSettings
-from tests.faults.slow_index import QUICK, Writers, opened
-from tests.faults.store_model import raw
+from tests.support.eventually import eventually
+from tests.support.slow_index import QUICK, Writers, opened
+from tests.support.store_model import raw
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,10 +40,7 @@ def chased(slow_store, delay, seconds):
         assert store.chaser.counts.turned_on
         store._index.delay = 0.0
         writers = Writers(store)
-        deadline = time.monotonic() + 60 + store.settings.chaser.recovery_interval
-        while store.chaser.on:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        eventually(lambda: not store.chaser.on, seconds=60 + store.settings.chaser.recovery_interval)
         writers.stop()
         end = store.catch_up(60)
         assert all(count for _, count in store.chaser.counts.items()), store.chaser.counts
@@ -64,7 +62,7 @@ def measured(store, seconds):
 
 
 def test_kill_nine_while_the_chaser_is_on(tmp_path):
-    command = [sys.executable, "-m", "tests.faults.slow_index", str(tmp_path)]
+    command = [sys.executable, "-m", "tests.support.slow_index", str(tmp_path)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         lines = iter(process.stdout.readline, "")
         durable = [int(line) for line in itertools.takewhile(lambda line: line != "on\n", lines)]

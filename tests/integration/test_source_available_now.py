@@ -19,7 +19,7 @@ from binlog_source.source.options import StreamOptions, options_of
 from conf.model import PumpConfig, SourceConfig
 from schemas.errors import PumpUnavailable
 from schemas.events import Delivery
-from tests.faults.store_model import commit, prewrite
+from tests.support.store_model import commit, prewrite
 
 pytestmark = [pytest.mark.spark, pytest.mark.grpc]
 
@@ -99,7 +99,7 @@ def test_a_pump_that_joins_and_does_not_answer_is_no_end(pump: EmbeddedPump) -> 
     service.nodes.put(PUMPS, NodeStatus("p1", pump.address))
     reader = reader_of(service.url, Delivery.RAW)
     at = reader.initialOffset()
-    reader._fix_target(reader._following(from_json(at)), from_json(at))
+    reader._end.fix(reader._following(from_json(at)), from_json(at))
     service.nodes.put(PUMPS, NodeStatus("p2", NOBODY))
     with pytest.raises(PumpUnavailable, match="cannot reach ts 20: Pump p2: UNAVAILABLE"):
         run(reader)

@@ -15,11 +15,11 @@ from binlog_source.source.datasource import BinlogStreamReader
 from binlog_source.source.offset import from_json
 from binlog_source.source.options import StreamOptions, options_of
 from conf.model import PairConfig, PumpConfig, SourceConfig
-from schemas.events import Delivery, Op, tso
+from schemas.events import ControlType, Delivery, tso
 from schemas.packed import unpacked
 from schemas.stages import TRANSACTION
-from tests.fakes.chunks import MemoryBodies, MemoryChunks
-from tests.faults.store_model import commit, prewrite
+from tests.support.fakes.chunks import MemoryBodies, MemoryChunks
+from tests.support.store_model import commit, prewrite
 
 pytestmark = [pytest.mark.grpc, pytest.mark.spark]
 
@@ -68,8 +68,10 @@ def run(source: SourceConfig) -> list[tuple[int, int, int]]:
             if source.delivery == Delivery.RAW:
                 paired = pair_bucket(0, values, state, chunks, bodies, 0, source, PairConfig())
                 state, values = paired.state, list(paired.transactions)
-            batch = [(row["tp"], row["start_ts"], row["commit_ts"]) for row in unpacked(map(pa.scalar, values), TRANSACTION).to_pylist()]
-            assert [row[1] for row in batch if row[0] == Op.RESOLVED] == [upto], "no gap, from 0 on"
+            batch = [
+                (row["control"], row["start_ts"], row["commit_ts"]) for row in unpacked(map(pa.scalar, values), TRANSACTION).to_pylist()
+            ]
+            assert [row[1] for row in batch if row[0] == ControlType.RESOLVED] == [upto], "no gap, from 0 on"
             rows, at, upto = [*rows, *batch], end, from_json(end).resolved_ts
         if upto >= LAST:
             break
@@ -85,10 +87,10 @@ def test_all_that_is_complete(pumps: list[tuple[EmbeddedPump, list[int]]], deliv
     addresses = ",".join(pump.address for pump, _ in pumps)
     source = SourceConfig(addresses, 7, str(delivery), 0, 0, at_once, fail_on_data_loss=strict, pairing_buckets=1)
     rows = run(source)
-    assert [row for row in rows if row[0] == Op.LOST] == []
+    assert [row for row in rows if row[0] == ControlType.LOST] == []
     begun = max(pump.service.store.gc_ts for pump, _ in pumps)
     wanted = sorted(ts for _, commits in pumps for ts in commits if ts > begun)
-    assert sorted(ts for tp, _, ts in rows if tp == 1) == wanted and len(wanted) == 80
+    assert sorted(ts for control, _, ts in rows if control is None) == wanted and len(wanted) == 80
 
 
 def test_where_nothing_was_collected_it_begins_at_0(tmp_path: Path) -> None:
@@ -96,5 +98,5 @@ def test_where_nothing_was_collected_it_begins_at_0(tmp_path: Path) -> None:
     pump = EmbeddedPump(config).start()
     pump.service.store.write([prewrite(1), commit(1, 5), fake(LAST)])
     rows = run(SourceConfig(pump.address, 7, "raw", 0, pairing_buckets=1))
-    assert (1, 1, 5) in rows
+    assert (None, 1, 5) in rows
     pump.stop()

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import pytest
 
 from binlog_source.source.framing import Records
-from binlog_source.source.pull import Endpoint, offers_raw, read_raw, read_sorted
+from binlog_source.source.pull import Endpoint, ReadTerms, offers_raw, read_raw, read_sorted
 from binlog_source.wire.position import Position
 from schemas.errors import ConfigError, ProtocolViolation, PumpUnavailable
 from schemas.proto import pump_pb2
-from tests.fakes.scripted_pump import Asked, Broken, ScriptedPump, message
+from tests.support.fakes.scripted_pump import Asked, Broken, ScriptedPump, message
 
 pytestmark = pytest.mark.grpc
 
@@ -38,9 +38,9 @@ def log_from(asked: Asked) -> Iterator[bytes]:
 
 def test_raw_reads_up_to_the_end_and_not_further() -> None:
     with ScriptedPump(log_from, RAW) as pump:
-        assert commits(read_raw(endpoint(pump), Position(0, 0), Position(0, 20), 1, 5, refuse)) == [0, 9]
-        assert commits(read_raw(endpoint(pump), Position(0, 20), Position(1, 10), 1, 5, refuse)) == [11, 0]
-        assert commits(read_raw(endpoint(pump), Position(0, 20), Position(0, 20), 1, 5, refuse)) == []
+        assert commits(read_raw(endpoint(pump), Position(0, 0), Position(0, 20), 1, ReadTerms(5, refuse))) == [0, 9]
+        assert commits(read_raw(endpoint(pump), Position(0, 20), Position(1, 10), 1, ReadTerms(5, refuse))) == [11, 0]
+        assert commits(read_raw(endpoint(pump), Position(0, 20), Position(0, 20), 1, ReadTerms(5, refuse))) == []
 
 
 def test_raw_goes_on_where_it_was_when_the_pump_dies() -> None:
@@ -49,7 +49,7 @@ def test_raw_goes_on_where_it_was_when_the_pump_dies() -> None:
         raise Broken("killed")
 
     with ScriptedPump(one_then_die, RAW) as pump:
-        assert commits(read_raw(endpoint(pump), Position(0, 0), Position(1, 10), 1, 5, refuse)) == [0, 9, 11, 0]
+        assert commits(read_raw(endpoint(pump), Position(0, 0), Position(1, 10), 1, ReadTerms(5, refuse))) == [0, 9, 11, 0]
         assert [(a.suffix, a.offset) for a in pump.asked] == [(0, 0), (0, 10), (0, 20), (0, 30)]
 
 
@@ -59,7 +59,7 @@ def test_a_pump_that_comes_back_elsewhere_is_read_on_there() -> None:
         raise Broken("killed")
 
     with ScriptedPump(one_then_die, RAW) as before, ScriptedPump(log_from, RAW) as now:
-        runs = read_raw(endpoint(before), Position(0, 0), Position(1, 10), 1, 5, refuse, lambda known: endpoint(now))
+        runs = read_raw(endpoint(before), Position(0, 0), Position(1, 10), 1, ReadTerms(5, refuse, lambda known: endpoint(now)))
         assert commits(runs) == [0, 9, 11, 0]
         assert [(a.suffix, a.offset) for a in before.asked + now.asked] == [(0, 0), (0, 10)]
 
@@ -72,14 +72,14 @@ def test_another_pump_at_the_address_is_not_listened_to() -> None:
         ScriptedPump(lambda asked: iter(theirs), {"tidb-binlog-pump": "p8"}) as stranger,
     ):
         places = [endpoint(stranger), endpoint(pump)]
-        assert commits(read_sorted(endpoint(stranger), 8, 9, 5, refuse, lambda known: places.pop(0))) == [9]
+        assert commits(read_sorted(endpoint(stranger), 8, 9, ReadTerms(5, refuse, lambda known: places.pop(0)))) == [9]
         assert (len(stranger.asked), len(pump.asked)) == (2, 1)
         with pytest.raises(PumpUnavailable, match=f"{stranger.address} is the address of Pump p8, not p7"):
-            commits(read_sorted(endpoint(stranger), 8, 9, 0.0, refuse))
+            commits(read_sorted(endpoint(stranger), 8, 9, ReadTerms(0.0, refuse)))
         known_by_address = Endpoint(stranger.address, stranger.address, 1)
-        assert commits(read_sorted(known_by_address, 8, 9, 5, refuse)) == [9]
+        assert commits(read_sorted(known_by_address, 8, 9, ReadTerms(5, refuse))) == [9]
     with ScriptedPump(log_from, RAW | {"tidb-binlog-pump": "p8"}) as stranger, pytest.raises(PumpUnavailable, match="Pump p8, not p7"):
-        commits(read_raw(endpoint(stranger), Position(0, 0), Position(0, 20), 1, 0.0, refuse))
+        commits(read_raw(endpoint(stranger), Position(0, 0), Position(0, 20), 1, ReadTerms(0.0, refuse)))
 
 
 def test_sorted_goes_on_where_it_was_when_the_pump_ends_the_stream() -> None:
@@ -87,13 +87,13 @@ def test_sorted_goes_on_where_it_was_when_the_pump_ends_the_stream() -> None:
         yield message(1, asked.offset + 1, asked.offset + 2)
 
     with ScriptedPump(one) as pump:
-        assert commits(read_sorted(endpoint(pump), 10, 16, 5, refuse)) == [12, 14, 16]
+        assert commits(read_sorted(endpoint(pump), 10, 16, ReadTerms(5, refuse))) == [12, 14, 16]
         assert [a.offset for a in pump.asked] == [10, 12, 14]
 
 
 def test_sorted_stops_at_the_first_message_past_the_end() -> None:
     with ScriptedPump(lambda asked: iter([message(1, 1, 12), message(1, 1, 17)])) as pump:
-        assert commits(read_sorted(endpoint(pump), 10, 16, 5, refuse)) == [12]
+        assert commits(read_sorted(endpoint(pump), 10, 16, ReadTerms(5, refuse))) == [12]
 
 
 def test_a_dead_pump_is_named_with_the_ts() -> None:
@@ -102,12 +102,12 @@ def test_a_dead_pump_is_named_with_the_ts() -> None:
         yield b""
 
     with ScriptedPump(dead, RAW) as pump, pytest.raises(PumpUnavailable, match=r"Pump p7 at .* above ts 470604693853437952, 2026.*no disk"):
-        commits(read_raw(endpoint(pump), Position(0, 0), Position(1, 10), 470604693853437952, 0.2, refuse))
+        commits(read_raw(endpoint(pump), Position(0, 0), Position(1, 10), 470604693853437952, ReadTerms(0.2, refuse)))
 
 
 def test_garbage_is_named() -> None:
     with ScriptedPump(lambda asked: iter([b"\xff\xff"]), RAW) as pump, pytest.raises(ProtocolViolation, match="Pump p7 answered 2 bytes"):
-        commits(read_raw(endpoint(pump), Position(0, 0), Position(1, 10), 1, 5, refuse))
+        commits(read_raw(endpoint(pump), Position(0, 0), Position(1, 10), 1, ReadTerms(5, refuse)))
 
 
 def test_a_sorted_pump_that_goes_backwards_is_named_with_both_ts() -> None:
@@ -116,7 +116,7 @@ def test_a_sorted_pump_that_goes_backwards_is_named_with_both_ts() -> None:
         ScriptedPump(lambda asked: iter(script)) as pump,
         pytest.raises(ProtocolViolation, match="Pump p7 goes backwards: commit_ts 11 after 12"),
     ):
-        commits(read_sorted(endpoint(pump), 10, 20, 5, refuse))
+        commits(read_sorted(endpoint(pump), 10, 20, ReadTerms(5, refuse)))
 
 
 def test_a_log_that_goes_backwards_is_named() -> None:
@@ -125,22 +125,22 @@ def test_a_log_that_goes_backwards_is_named() -> None:
         ScriptedPump(lambda asked: iter(script), RAW) as pump,
         pytest.raises(ProtocolViolation, match=r"Pump p7 goes backwards .* 1/10 to 0/20"),
     ):
-        commits(read_raw(endpoint(pump), Position(0, 0), Position(2, 0), 1, 5, refuse))
+        commits(read_raw(endpoint(pump), Position(0, 0), Position(2, 0), 1, ReadTerms(5, refuse)))
 
 
 def test_a_purged_span_is_told_with_the_oldest_ts() -> None:
     told: list[int] = []
     with ScriptedPump(log_from, RAW | {"tidb-binlog-gc-ts": "500"}) as pump:
-        assert commits(read_raw(endpoint(pump), Position(0, 10), Position(1, 10), 400, 5, told.append)) == [0, 9, 11, 0]
+        assert commits(read_raw(endpoint(pump), Position(0, 10), Position(1, 10), 400, ReadTerms(5, told.append))) == [0, 9, 11, 0]
         assert [(a.suffix, a.offset) for a in pump.asked] == [(0, 10), (0, 0)]
-        assert commits(read_raw(endpoint(pump), Position(0, 10), Position(1, 10), 500, 5, refuse)) == [9, 11, 0]
-        assert commits(read_raw(endpoint(pump), Position(0, 10), Position(1, 10), 0, 5, refuse)) == [9, 11, 0]
+        assert commits(read_raw(endpoint(pump), Position(0, 10), Position(1, 10), 500, ReadTerms(5, refuse))) == [9, 11, 0]
+        assert commits(read_raw(endpoint(pump), Position(0, 10), Position(1, 10), 0, ReadTerms(5, refuse))) == [9, 11, 0]
     assert told == [500]
 
 
 def test_a_pump_without_raw_is_refused_by_name() -> None:
     with ScriptedPump(lambda asked: iter([message(1, 5, 9)])) as pump, pytest.raises(ConfigError, match="Pump p7 .* no raw delivery"):
-        commits(read_raw(endpoint(pump), Position(0, 0), Position(1, 10), 1, 5, refuse))
+        commits(read_raw(endpoint(pump), Position(0, 0), Position(1, 10), 1, ReadTerms(5, refuse)))
 
 
 def test_who_offers_raw() -> None:
@@ -179,11 +179,11 @@ def test_a_huge_binlog_is_handed_on_once_wherever_its_pump_dies(dies_after: int)
             raise Broken("killed")
 
     with ScriptedPump(some_then_die) as pump:
-        found = seen(read_sorted(endpoint(pump), 1, 20, 5, refuse))
+        found = seen(read_sorted(endpoint(pump), 1, 20, ReadTerms(5, refuse)))
     assert found == [(4, 0), (9, 0), (9, 7), (9, 8), (12, 0), (20, 0)]
 
 
 @pytest.mark.parametrize("wrong", [[piece(0, False), piece(7, False)], [piece(7, True), piece(0, False)]])
 def test_pieces_out_of_order_are_refused(wrong: list[bytes]) -> None:
     with ScriptedPump(lambda asked: iter([b"".join(wrong)])) as pump, pytest.raises(ProtocolViolation, match="goes backwards"):
-        list(read_sorted(endpoint(pump), 1, 9, 5, refuse))
+        list(read_sorted(endpoint(pump), 1, 9, ReadTerms(5, refuse)))

@@ -9,18 +9,20 @@ import pytest
 from binlog_source.pump.server import EmbeddedPump
 from binlog_source.pump.storage.record import fake
 from binlog_source.source import tails as tails_module
-from binlog_source.source.datasource import BinlogPartition, _rows
 from binlog_source.source.offset import BinlogOffset
 from binlog_source.source.options import StreamOptions
-from binlog_source.source.pull import Endpoint, read_sorted
+from binlog_source.source.partition import BinlogPartition
+from binlog_source.source.partition_rows import raw_rows_of
+from binlog_source.source.pull import Endpoint, ReadTerms, read_sorted
 from binlog_source.source.tails import Tails
 from binlog_source.wire.position import Position
 from conf.model import PumpConfig, SourceConfig
+from schemas.backoff import steady
 from schemas.errors import DamagedLog, PumpUnavailable
-from schemas.events import Delivery, Op
-from tests.fakes.scripted_pump import Asked, ScriptedPump, message
-from tests.faults.store_model import commit, prewrite
-from tests.unit.binlog_source.test_pump_damage import flip
+from schemas.events import ControlType, Delivery
+from tests.support.fakes.faulty_files import flip
+from tests.support.fakes.scripted_pump import Asked, ScriptedPump, message
+from tests.support.store_model import commit, prewrite
 
 pytestmark = pytest.mark.grpc
 
@@ -30,9 +32,9 @@ DELIVERIES = (Delivery.SORTED, Delivery.RAW)
 
 
 def rows(partition: BinlogPartition, config: SourceConfig) -> list[tuple[int, int, int]]:
-    batches = list(_rows(partition, config, StreamOptions(read_patience=20.0)))
+    batches = list(raw_rows_of(partition, config, StreamOptions(read_patience=20.0)))
     found = [row for batch in batches for row in batch.to_pylist()]
-    return [(row["tp"], row["start_ts"], row["commit_ts"]) for row in found if row["tp"] != Op.RESOLVED]
+    return [(row["control"] or row["tp"], row["start_ts"], row["commit_ts"]) for row in found if row["control"] != ControlType.RESOLVED]
 
 
 @pytest.fixture
@@ -73,7 +75,7 @@ def test_a_damaged_record_is_one_clear_error(damaged: EmbeddedPump, delivery: De
 @pytest.mark.parametrize("damaged", ["live", "rebuilt"], indirect=True)
 def test_with_fail_on_data_loss_off_it_is_a_finding_and_all_else_arrives(damaged: EmbeddedPump, delivery: Delivery) -> None:
     found = rows(partition_of(damaged, delivery), LOSSY)
-    lost = [row for row in found if row[0] == Op.LOST]
+    lost = [row for row in found if row[0] == ControlType.LOST]
     assert lost and all(after < 14 <= upto for _, after, upto in lost)
     kept = [commit_ts for tp, _, commit_ts in found if tp == 1]
     assert kept == ([9, 19] if delivery is Delivery.SORTED else [9, 14, 19]), "raw: the Commit without Prewrite is pairing's finding"
@@ -121,11 +123,11 @@ def test_a_real_pump_that_stands_still_is_an_error_that_names_the_ts() -> None:
 
 def test_a_real_pump_that_stands_still_is_passed_with_a_finding() -> None:
     with ScriptedPump(stands_still) as pump:
-        assert rows(real(pump), LOSSY) == [(1, 5, 9), (1, 15, 19), (Op.LOST, 13, 14)]
+        assert rows(real(pump), LOSSY) == [(1, 5, 9), (1, 15, 19), (ControlType.LOST, 13, 14)]
 
 
 def test_the_tail_of_a_real_pump_that_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tails_module, "_LAST_PAUSE", 0.05)
+    monkeypatch.setattr(tails_module, "_BACKOFF", steady(0.05))
     offset = BinlogOffset(Delivery.SORTED, 4, 4, {})
     with ScriptedPump(stands_still) as pump:
         known = {"p7": Endpoint("p7", pump.address, 7)}
@@ -142,4 +144,4 @@ def test_the_tail_of_a_real_pump_that_stands_still(monkeypatch: pytest.MonkeyPat
 def test_a_pump_that_ends_every_stream_loses_nothing() -> None:
     """It is out of order, not damaged: nothing is passed over."""
     with ScriptedPump(lambda asked: iter(())) as pump, pytest.raises(PumpUnavailable, match="gave nothing for 6 s"):
-        list(read_sorted(Endpoint("p7", pump.address, 7), 4, 25, 6.0, lambda gc_ts: None, on_damage=lambda damage, text: None))
+        list(read_sorted(Endpoint("p7", pump.address, 7), 4, 25, ReadTerms(6.0, lambda gc_ts: None, on_damage=lambda damage, text: None)))

@@ -1,6 +1,5 @@
 """Pumps that join and leave between batches, found through a real registry; and a registry that is away for a while."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,34 +10,23 @@ from binlog_source.cluster.oracle import Oracle
 from binlog_source.cluster.registry import PUMPS, NodeState, NodeStatus
 from binlog_source.cluster.registry_client import RegistryClient
 from binlog_source.pump.server import EmbeddedPump
-from binlog_source.source.datasource import BinlogStreamReader, resolve_delivery
+from binlog_source.pump_client.writer import write_binlog
+from binlog_source.source.datasource import BinlogStreamReader
+from binlog_source.source.delivery import resolve_delivery
 from binlog_source.source.offset import BinlogOffset, PumpMark, from_json
 from binlog_source.source.options import StreamOptions, options_of
-from binlog_source.source.pull import Endpoint, write
 from binlog_source.wire.position import Position
 from conf.model import PumpConfig, SourceConfig
 from schemas.errors import ConfigError, PumpUnavailable
 from schemas.events import Delivery
 from schemas.proto import binlog_pb2
+from tests.support.pump_writes import CLUSTER, fake, send
+from tests.support.stream_reader import advance
 
 pytestmark = [pytest.mark.spark, pytest.mark.grpc]
 
 TRIES = 150
 """Each try waits up to 0.2 s inside ``latestOffset``."""
-
-
-@pytest.fixture
-def service() -> Iterator[UpstreamService]:
-    made = UpstreamService(Oracle(), 9).start()
-    yield made
-    made.stop()
-
-
-@pytest.fixture
-def registry(service: UpstreamService) -> Iterator[RegistryClient]:
-    made = RegistryClient(service.url)
-    yield made
-    made.close()
 
 
 def pump(name: str, service: UpstreamService, directory: Path) -> EmbeddedPump:
@@ -55,21 +43,6 @@ def pump(name: str, service: UpstreamService, directory: Path) -> EmbeddedPump:
     return EmbeddedPump(config).start()
 
 
-def fake(target: EmbeddedPump, ts: int) -> None:
-    payload = binlog_pb2.Binlog(tp=binlog_pb2.Rollback, start_ts=ts, commit_ts=ts).SerializeToString()
-    write(Endpoint("p", target.address, 9), payload)
-
-
-def advance(reader: BinlogStreamReader, at: dict[str, Any], upto: int) -> dict[str, Any]:
-    """Take batches from ``at`` until R is ``upto``; gives the last offset."""
-    for _ in range(TRIES):
-        at = reader.latestOffset(at, reader.getDefaultReadLimit())
-        if from_json(at).resolved_ts >= upto:
-            break
-    assert from_json(at).resolved_ts == upto
-    return at
-
-
 def offset(value: dict[str, Any]) -> BinlogOffset:
     return from_json(value)
 
@@ -83,15 +56,15 @@ def test_pumps_join_and_leave(service: UpstreamService, registry: RegistryClient
     try:
         assert resolve_delivery(SourceConfig(service.url)) is Delivery.RAW
         one = registry.tso()
-        fake(first, one)
+        send(first, fake(one))
         begin = advance(reader, reader.initialOffset(), one)
         assert set(offset(begin).pumps) == {"pump-1"}
 
         second = pump("pump-2", service, tmp_path)
         two = registry.tso()
-        fake(first, two)
+        send(first, fake(two))
         assert reader.latestOffset(begin, reader.getDefaultReadLimit()) == begin, "a Pump that has said nothing holds R"
-        fake(second, two)
+        send(second, fake(two))
         joined = advance(reader, begin, two)
         assert set(offset(joined).pumps) == {"pump-1", "pump-2"}
         assert (offset(joined).pumps["pump-2"].since is not None) == (delivery is Delivery.RAW)
@@ -99,7 +72,7 @@ def test_pumps_join_and_leave(service: UpstreamService, registry: RegistryClient
 
         registry.put_status(PUMPS, NodeStatus("pump-2", second.address, NodeState.OFFLINE, two))
         three = registry.tso()
-        fake(first, three)
+        send(first, fake(three))
         left = advance(reader, joined, three)
         assert set(offset(left).pumps) == {"pump-1"}
         assert {p.endpoint.pump for p in reader.partitions(begin, joined)} == {"pump-1", "pump-2"}, "a replay reads whom its offset names"
@@ -120,7 +93,7 @@ def test_a_pump_that_moves_while_a_batch_reads_from_it(
         begun, one = registry.tso(), registry.tso()
         for tp, commit_ts in ((0, 0), (1, one)):
             binlog = binlog_pb2.Binlog(tp=tp, start_ts=begun, commit_ts=commit_ts, prewrite_value=b"")
-            write(Endpoint("p", made.address, 9), binlog.SerializeToString())
+            write_binlog(made.address, CLUSTER, binlog.SerializeToString())
         begin = reader.initialOffset()
         (part,) = reader.partitions(begin, advance(reader, begin, one))
         before = made.address
@@ -159,7 +132,7 @@ def test_a_pump_that_never_serves_holds_r_until_it_is_offline(service: UpstreamS
     try:
         registry.put_status(PUMPS, NodeStatus("ghost", "127.0.0.1:1"))
         one = registry.tso()
-        fake(first, one)
+        send(first, fake(one))
         begin = reader.initialOffset()
         for _ in range(5):
             assert reader.latestOffset(begin, reader.getDefaultReadLimit()) == begin
@@ -172,12 +145,14 @@ def test_a_pump_that_never_serves_holds_r_until_it_is_offline(service: UpstreamS
 
 
 def test_a_registry_that_is_away_holds_r_and_ends_the_stream_only_when_that_lasts(tmp_path: Path) -> None:
-    service = UpstreamService(Oracle(), 9).start()
+    service = UpstreamService(Oracle(), CLUSTER).start()
     first = EmbeddedPump(
-        PumpConfig("pump-1", "127.0.0.1:0", data_dir=str(tmp_path), cluster_id=9, fake_binlog_interval=0, stop_write_at_available_space="")
+        PumpConfig(
+            "pump-1", "127.0.0.1:0", data_dir=str(tmp_path), cluster_id=CLUSTER, fake_binlog_interval=0, stop_write_at_available_space=""
+        )
     ).start()
     service.nodes.put(PUMPS, NodeStatus("pump-1", first.address))
-    config = SourceConfig(service.url, 9, "raw", 1)
+    config = SourceConfig(service.url, CLUSTER, "raw", 1)
     reader = BinlogStreamReader(options_of(config, StreamOptions(patience=0.5)))
     try:
         begin = reader.initialOffset()

@@ -20,9 +20,11 @@ from binlog_source.source.tails import Tails
 from binlog_source.wire.position import Position
 from conf.model import PumpConfig, SourceConfig
 from schemas.errors import DamagedLog
-from schemas.events import Delivery, Op
-from tests.fakes.scripted_pump import Asked, ScriptedPump, message
-from tests.faults.store_model import commit, prewrite
+from schemas.events import ControlType, Delivery
+from tests.support.eventually import eventually
+from tests.support.fakes.scripted_pump import Asked, ScriptedPump, message
+from tests.support.store_model import commit, prewrite
+from tests.support.stream_reader import next_offset
 
 pytestmark = [pytest.mark.grpc, pytest.mark.spark]
 
@@ -66,7 +68,7 @@ class World:
     def batch(self, end: dict[str, Any]) -> None:
         for partition in self.reader.partitions(self.at, end):
             for rows in self.reader.read(partition):
-                self.rows += [(row["tp"], row["commit_ts"]) for row in rows.to_pylist()]
+                self.rows += [(row["control"] or row["tp"], row["commit_ts"]) for row in rows.to_pylist()]
         self.at = end
 
     def plan(self) -> dict[str, Any]:
@@ -147,18 +149,16 @@ def test_or_a_finding_and_all_that_it_has_arrives(world: World, how: str, grown:
     if drainer == "restarts":
         world.begin_stream()
     world.read(new[-1])
-    assert set(new) <= set(world.of(1)) and len(world.of(Op.LOST)) == 1
+    assert set(new) <= set(world.of(1)) and len(world.of(ControlType.LOST)) == 1
     more = world.write(3)
     world.read(more[-1])
-    assert world.of(1)[-3:] == more and len(world.of(Op.LOST)) == 1, "that is its log from now on"
+    assert world.of(1)[-3:] == more and len(world.of(ControlType.LOST)) == 1, "that is its log from now on"
 
 
 @pytest.mark.parametrize("world", STRICT + LOSSY, indirect=True, ids=str)
 def test_a_batch_that_was_planned_before_is_not_read_from_another_log(world: World) -> None:
     world.write(3)
-    for _ in range(TRIES):
-        if (end := world.plan()) != world.at:
-            break
+    end = next_offset(world.reader, world.at)
     world.restore("backup")
     world.write(60, size=17)
     if world.strict:
@@ -166,7 +166,7 @@ def test_a_batch_that_was_planned_before_is_not_read_from_another_log(world: Wor
             world.batch(end)
     else:
         world.batch(end)
-        assert len(world.of(Op.LOST)) == 1
+        assert len(world.of(ControlType.LOST)) == 1
 
 
 @pytest.mark.parametrize("world", STRICT, indirect=True, ids=str)
@@ -174,18 +174,13 @@ def test_what_was_told_and_not_read_counts_too(world: World) -> None:
     """The stream stands still before the place where the backup ends; the driver knows of more."""
     at = world.at
     world.write(3)
-    for _ in range(TRIES):
-        if world.plan() != at:
-            break
+    eventually(lambda: world.plan() != at)
     world.pump.stop()
     world.directory.joinpath("late").mkdir()
     shutil.copytree(world.directory / "p", world.directory / "late" / "p")
     world.pump = EmbeddedPump(world.config).start()
     world.write(3)
-    for _ in range(TRIES):
-        if from_json(world.plan()).resolved_ts == world.ts + 5:
-            break
-        time.sleep(0.1)
+    eventually(lambda: from_json(world.plan()).resolved_ts == world.ts + 5, pause=0.1)
     shutil.rmtree(world.directory / "backup")
     shutil.move(world.directory / "late" / "p", world.directory / "backup")
     world.restore("backup")
@@ -207,7 +202,7 @@ def test_a_pump_that_comes_back_with_its_log_is_the_same(world: World) -> None:
     world.begin_stream()
     world.pump.service.store.write([fake(world.ts + 100)])
     world.read(world.ts + 100)
-    assert not world.of(Op.LOST)
+    assert not world.of(ControlType.LOST)
 
 
 def test_an_old_checkpoint_knows_its_position_alone(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from binlog_source.source.tails import Tails
 from binlog_source.wire.position import Position
 from schemas.errors import BinlogPurged, ConfigError, ProtocolViolation, ReplicationError
 from schemas.events import Delivery
-from tests.fakes.scripted_pump import Asked, Broken, ScriptedPump, message, tip
+from tests.support.fakes.scripted_pump import Asked, Broken, ScriptedPump, message, tip
 
 pytestmark = pytest.mark.grpc
 

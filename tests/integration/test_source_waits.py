@@ -1,7 +1,6 @@
 """A batch that was planned with a Pump that has died since: its read waits, says so, and goes on when the Pump is back."""
 
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -11,17 +10,20 @@ from pyspark.sql.streaming.datasource import ReadMaxBytes
 from binlog_source.emulator.process import PumpProcess
 from binlog_source.pump.server import EmbeddedPump
 from binlog_source.pump.storage.record import fake
+from binlog_source.pump_client.writer import write_binlog
 from binlog_source.source.admission import TailView
 from binlog_source.source.datasource import BinlogStreamReader
 from binlog_source.source.offset import from_json
 from binlog_source.source.options import StreamOptions, options_of
-from binlog_source.source.pull import Endpoint, read_raw, write
+from binlog_source.source.pull import Endpoint, ReadTerms, read_raw
 from binlog_source.source.read_notes import noted, waiting
 from binlog_source.wire.position import Position
 from conf.model import PumpConfig, SourceConfig
 from schemas.events import BinlogType
 from schemas.proto import binlog_pb2
-from tests.faults.store_model import commit, prewrite
+from tests.support.eventually import eventually
+from tests.support.store_model import commit, prewrite
+from tests.support.stream_reader import advance, next_offset
 
 pytestmark = [pytest.mark.spark, pytest.mark.grpc]
 
@@ -48,24 +50,22 @@ def test_a_read_waits_for_its_pump_and_says_so(tmp_path: Path) -> None:
         endpoint = Endpoint("p:1", pump.address, 7)
         for ts in (10, 20):
             binlog = binlog_pb2.Binlog(tp=int(BinlogType.PREWRITE), start_ts=ts, prewrite_key=b"k", prewrite_value=b"v")
-            write(endpoint, binlog.SerializeToString())
-            write(endpoint, binlog_pb2.Binlog(tp=int(BinlogType.COMMIT), start_ts=ts, commit_ts=ts + 1).SerializeToString())
+            write_binlog(endpoint.address, 7, binlog.SerializeToString())
+            write_binlog(
+                endpoint.address, 7, binlog_pb2.Binlog(tp=int(BinlogType.COMMIT), start_ts=ts, commit_ts=ts + 1).SerializeToString()
+            )
         end = whole_log(endpoint)
         pump.kill()
         found: list[int] = []
 
         def read() -> None:
             with noted(str(stop_file), "p:1") as note:
-                for records in read_raw(endpoint, Position(0, 0), end, 1, 60.0, lambda gc_ts: None, note=note):
+                for records in read_raw(endpoint, Position(0, 0), end, 1, ReadTerms(60.0, lambda gc_ts: None, note=note)):
                     found.extend(records.start_ts.tolist())
 
         reader = threading.Thread(target=read)
         reader.start()
-        deadline = time.monotonic() + 30
-        while not waiting(stop_file):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        assert waiting(stop_file).startswith("read: Pump p:1 since 20")
+        assert eventually(lambda: waiting(stop_file)).startswith("read: Pump p:1 since 20")
         pump.start()
         reader.join(60)
         assert found[:4] == [10, 10, 20, 20]
@@ -75,7 +75,7 @@ def test_a_read_waits_for_its_pump_and_says_so(tmp_path: Path) -> None:
 def whole_log(endpoint: Endpoint) -> Position:
     """Where the Pump's log of four binlogs ends. What says how far the log is known is no binlog of it, and may come before the last one."""
     found = 0
-    for records in read_raw(endpoint, Position(0, 0), Position(0, 1 << 40), 1, 10.0, lambda gc_ts: None):
+    for records in read_raw(endpoint, Position(0, 0), Position(0, 1 << 40), 1, ReadTerms(10.0, lambda gc_ts: None)):
         for place in np.flatnonzero(records.types != BinlogType.ROLLBACK):
             found += 1
             if found == 4:
@@ -90,23 +90,15 @@ def test_no_batch_is_planned_with_what_a_dead_pump_has_told_and_nobody_has_read(
     for pump in pumps:
         pump.service.store.write([prewrite(11), commit(11, 14), fake(20)])
     reader = BinlogStreamReader(options_of(SourceConfig(f"{alive},{dead}", 7, "raw", 0), StreamOptions(patience=10.0)))
-    at = reader.initialOffset()
-    while from_json(at).resolved_ts < 20:
-        at = reader.latestOffset(at, ReadMaxBytes(1 << 20))
+    at = advance(reader, reader.initialOffset(), 20)
     for pump in pumps:
         pump.service.store.write([prewrite(31), commit(31, 34), fake(40)])
     tails = reader._tails
     assert tails is not None
     assert tails.wait(lambda: all(view.steps for view in (tails.views(from_json(at)) or {"": NOTHING}).values()), 20)
     pumps[1].stop()
-    deadline = time.monotonic() + 20
-    while not tails.unreachable():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    end = at
-    while end == at:
-        assert time.monotonic() < deadline
-        end = reader.latestOffset(at, ReadMaxBytes(1))
+    eventually(tails.unreachable)
+    end = next_offset(reader, at, ReadMaxBytes(1))
     before, after = from_json(at), from_json(end)
     assert after.pumps[dead].position == before.pumps[dead].position
     assert after.pumps[alive].position > before.pumps[alive].position

@@ -3,7 +3,6 @@
 import json
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +13,11 @@ from binlog_source.emulator.rehearsal import load
 from jobs.lab.mariadb import PrivateMariaDB
 from jobs.replication import Replication
 from schemas.errors import ApplyError, ConfigError, ReplicationError
-from tests.golden_case import GOLDEN
-from tests.torture.arena import Arena, Cut
+from tests.support.arena import Arena, Cut
+from tests.support.drainer_process import RUN_SECONDS
+from tests.support.eventually import eventually
+from tests.support.golden_case import GOLDEN
+from tests.support.spark_queries import replicated
 
 pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -33,8 +35,7 @@ def arena(fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> Iterator[Arena]:
 def run(spark: SparkSession, arena: Arena, batches: int = 1 << 30) -> None:
     """To the end, or until that many batches are in."""
     with Replication(spark, arena.settings()) as replication:
-        while len(replication.reports) < batches and not replication.reached(arena.case.end_ts):
-            time.sleep(0.02)  # what ended the stream is raised as itself by reached()
+        replicated(replication, arena.case.end_ts, batches)
 
 
 def execute(arena: Arena, *statements: str) -> None:
@@ -114,9 +115,7 @@ def test_a_target_restored_under_the_stream_ends_it(spark: SparkSession, arena: 
         Replication(spark, arena.settings()) as replication,
     ):
         restore(arena, tmp_path / "backup")
-        while True:
-            replication.check()
-            time.sleep(0.05)
+        eventually(replication.check, seconds=RUN_SECONDS, what="the end of the stream")
 
 
 def test_a_checkpoint_of_a_release_that_kept_no_identity_goes_on(spark: SparkSession, arena: Arena) -> None:

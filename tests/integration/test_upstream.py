@@ -2,9 +2,7 @@
 
 import random
 import threading
-from pathlib import Path
 
-import grpc
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -18,39 +16,20 @@ from binlog_source.emulator.upstream import Upstream
 from binlog_source.pump.server import EmbeddedPump
 from binlog_source.pump_client.client import PumpClient
 from binlog_source.pump_client.settings import PumpClientSettings
-from conf.model import PumpConfig
-from schemas import decoder, stages
+from schemas import reference_decoder, stages
 from schemas.events import Op
 from schemas.explode import explode
 from schemas.history import Job, SchemaHistory
-from schemas.proto import binlog_pb2, pump_pb2
+from schemas.proto import binlog_pb2
+from tests.support.eventually import eventually
+from tests.support.golden_case import GOLDEN
+from tests.support.pump_pulls import Pull
+from tests.support.pump_writes import CLUSTER, config_of
 
 pytestmark = pytest.mark.grpc
-CLUSTER = 7
-GOLDEN = Path(__file__).parents[1] / "golden"
 ID = Column("id", "bigint")
 SETTINGS = PumpClientSettings(write_timeout=0.3, prewrite_pause=0.01, outcome_pause=0.05)
 """Short enough for a test of a Pump that stays away."""
-
-
-def pump_config(path, node_id, registry=""):
-    return PumpConfig(
-        node_id=node_id,
-        addr="127.0.0.1:0",
-        data_dir=str(path / node_id),
-        registry=registry,
-        cluster_id=CLUSTER,
-        fake_binlog_interval=0,
-        sync_log=False,
-    )
-
-
-@pytest.fixture
-def pumps(tmp_path):
-    pumps = [EmbeddedPump(pump_config(tmp_path, f"p{n}")).start() for n in (1, 2)]
-    yield pumps
-    for pump in pumps:
-        pump.stop()
 
 
 @pytest.fixture
@@ -64,21 +43,14 @@ def pulled(pump, delivery="sorted"):
     """All that a Pump delivers up to now."""
     # An answered write is durable, but visible only once it is indexed.
     end = pump.service.store.catch_up()
-    with grpc.insecure_channel(pump.address) as channel:
-        method = channel.unary_stream(
-            "/binlog.Pump/PullBinlogs",
-            request_serializer=pump_pb2.PullBinlogReq.SerializeToString,
-            response_deserializer=pump_pb2.PullBinlogResp.FromString,
-        )
-        call = method(pump_pb2.PullBinlogReq(clusterID=CLUSTER), metadata=(("tidb-binlog-delivery", delivery),))
+    with Pull(pump.address, (("tidb-binlog-delivery", delivery),), cluster=CLUSTER) as pull:
         got = []
-        for answer in call:
-            got.append(binlog_pb2.Binlog.FromString(answer.entity.payload))
+        for entity in pull:
+            got.append(binlog_pb2.Binlog.FromString(entity.payload))
             if delivery == "sorted" and got[-1].commit_ts >= end.sorted_promise:
                 break
             if delivery == "raw" and got[-1].start_ts == got[-1].commit_ts:
                 break
-        call.cancel()
     return got
 
 
@@ -93,22 +65,22 @@ def rebuilt(upstream, pumps, table):
     rows = {}
     binlogs = transactions(upstream, pumps)
     batch = pa.RecordBatch.from_pylist(
-        [{"tp": b.tp, "start_ts": b.start_ts, "commit_ts": b.commit_ts, "payload": b.SerializeToString()} for b in binlogs],
+        [{"start_ts": b.start_ts, "commit_ts": b.commit_ts, "payload": b.SerializeToString()} for b in binlogs],
         schema=stages.TRANSACTION,
     )
-    for event in explode(batch).to_pylist():
-        at = history.table_at(event["table_id"], upstream.schema_version) if event["op"] != Op.DDL else None
+    for event in explode(batch).rows.to_pylist():
+        at = history.table_at(event["table_id"], upstream.schema_version)
         if at is None or f"{at.schema}.{at.name}" != table:
             continue
         ops, cells = np.array([event["op"]], np.int32), pa.array([event["row"]], pa.binary())
         versions = np.array([event["schema_version"]], np.int64)
-        (key,) = decoder.row_keys(at, ops, cells).to_pylist()
+        (key,) = reference_decoder.row_keys(at, ops, cells).to_pylist()
         if event["op"] == Op.DELETE:
             assert key in rows
             del rows[key]
         else:
             assert (key in rows) == (event["op"] == Op.UPDATE)
-            (rows[key],) = decoder.new_images(at, ops, cells, versions).to_pylist()
+            (rows[key],) = reference_decoder.new_images(at, ops, cells, versions).to_pylist()
     return sorted(map(plain, rows.values()))
 
 
@@ -335,7 +307,7 @@ def test_failed_and_repeated_jobs(upstream, pumps):
 def test_a_lost_outcome_is_asked_for(tmp_path, upstream):
     upstream.ddl.create_table("d", TABLES[0])
     service = upstream.serve()
-    pump = EmbeddedPump(pump_config(tmp_path, "p3", service.url)).start()
+    pump = EmbeddedPump(config_of(tmp_path, 3, registry=service.url)).start()
     with Upstream(PumpClient.fixed([pump.address], CLUSTER), oracle=upstream.oracle) as other:
         other.mvcc = upstream.mvcc
         other.ddl.create_database("d")
@@ -344,8 +316,7 @@ def test_a_lost_outcome_is_asked_for(tmp_path, upstream):
         txn.insert("d.ints", {"id": 1})
         commit_ts = txn.commit(lose_outcome=True)
         other.flush()
-        while pump.service.store.state.sorted_promise < commit_ts:
-            pump.service.store.wait_past(pump.service.store.state, 0.1)
+        eventually(lambda: pump.service.store.state.sorted_promise >= commit_ts)
     last = pulled(pump)[-1]
     assert (last.tp, last.commit_ts, bool(last.prewrite_value)) == (1, commit_ts, True)
     pump.stop()

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from schemas import columns, decoder
+from schemas import decoder, reference_decoder
 from schemas.errors import Corruption
 from schemas.events import Op
-from tests.property.rows import Events, at, column, events, table
+from tests.support.drawn_rows import Events, at, column, events, table
 
 SLOW_DRAWS = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
@@ -20,28 +20,28 @@ SLOW_DRAWS = [HealthCheck.too_slow, HealthCheck.data_too_large]
 @settings(max_examples=150, deadline=None, suppress_health_check=SLOW_DRAWS)
 @given(events())
 def test_images_are_what_was_written(drawn: Events) -> None:
-    stats = columns.DecodeStats()
+    stats = decoder.DecodeStats()
     for select, image, ops in (("new", "new_images", (Op.INSERT, Op.UPDATE)), ("old", "old_images", (Op.UPDATE, Op.DELETE))):
         part = drawn.only(*ops)
-        fast = getattr(columns, image)(part.table, part.ops, part.rows, part.versions, stats)
+        fast = getattr(decoder, image)(part.table, part.ops, part.rows, part.versions, stats)
         fast.validate(full=True)
-        assert fast.equals(getattr(decoder, image)(part.table, part.ops, part.rows, part.versions))
+        assert fast.equals(getattr(reference_decoder, image)(part.table, part.ops, part.rows, part.versions))
         assert [list(row.values()) for row in fast.to_pylist()] == getattr(part, select)
     part = drawn.only(Op.UPDATE, Op.DELETE)
     args = (part.table, part.ops, part.rows, part.versions)
-    fast = columns.old_rows(*args)
+    fast = decoder.old_rows(*args)
     fast.validate(full=True)
-    assert fast.equals(decoder.old_rows(*args))
+    assert fast.equals(reference_decoder.old_rows(*args))
     assert stats.fallback == 0
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=SLOW_DRAWS)
 @given(events())
 def test_keys_agree_and_never_need_the_slow_way(drawn: Events) -> None:
-    stats = columns.DecodeStats()
-    fast = columns.row_keys(drawn.table, drawn.ops, drawn.rows, stats)
+    stats = decoder.DecodeStats()
+    fast = decoder.row_keys(drawn.table, drawn.ops, drawn.rows, stats)
     fast.validate(full=True)
-    assert fast.equals(decoder.row_keys(drawn.table, drawn.ops, drawn.rows))
+    assert fast.equals(reference_decoder.row_keys(drawn.table, drawn.ops, drawn.rows))
     assert stats.fallback == 0
 
 
@@ -91,7 +91,7 @@ def test_damage_is_one_error_and_the_same_in_both(drawn: Events) -> None:
         calls += [("new_images", (drawn.table, ops, rows, versions))] if ops[0] != Op.DELETE else []
         calls += [("old_rows", (drawn.table, ops, rows, versions))] if ops[0] != Op.INSERT else []
         for name, args in calls:
-            assert_same(outcome(getattr(columns, name), *args), outcome(getattr(decoder, name), *args))
+            assert_same(outcome(getattr(decoder, name), *args), outcome(getattr(reference_decoder, name), *args))
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=SLOW_DRAWS)
@@ -100,7 +100,7 @@ def test_damage_beside_good_rows_is_refused_by_both_or_by_none(drawn: Events) ->
     for name, ops in (("new_images", (Op.INSERT, Op.UPDATE)), ("old_images", (Op.UPDATE, Op.DELETE))):
         part = drawn.only(*ops)
         args = (part.table, part.ops, part.rows, part.versions)
-        fast, slow = outcome(getattr(columns, name), *args), outcome(getattr(decoder, name), *args)
+        fast, slow = outcome(getattr(decoder, name), *args), outcome(getattr(reference_decoder, name), *args)
         if isinstance(slow, str):
             assert isinstance(fast, str)  # each names the damaged row it met first
         else:
@@ -121,4 +121,4 @@ def test_one_damaged_row_among_good_ones_is_found(count: int) -> None:
     rows = pa.array([b"\x08\x02\x08\x02"] * count + [b"\x08\x02\x08"], pa.binary())
     ops = np.full(count + 1, int(Op.DELETE), np.int32)
     with pytest.raises(Corruption, match=r"damaged DELETE row of table db\.t"):
-        columns.old_images(info, ops, rows, np.full(count + 1, 10, np.int64))
+        decoder.old_images(info, ops, rows, np.full(count + 1, 10, np.int64))

@@ -5,9 +5,11 @@ import struct
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from binlog_source.rpc.frames import PREFACE, ProtocolFailure, frame
+from binlog_source.rpc.frames import PREFACE, frame
 from binlog_source.rpc.header_block import literal
-from binlog_source.rpc.http2 import Call, Cancelled, Connection
+from binlog_source.rpc.http2 import Connection
+from binlog_source.rpc.http2_errors import RemoteConnectionError
+from binlog_source.rpc.http2_events import Call, Cancelled
 
 DATA, HEADERS, RST_STREAM, SETTINGS, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 8, 9
 END_STREAM, END_HEADERS, PADDED = 0x1, 0x4, 0x8
@@ -153,7 +155,7 @@ def test_whatever_a_peer_sends_is_an_event_or_a_protocol_failure(steps):
     for data, reaction in steps:
         try:
             events = connection.receive(data)
-        except ProtocolFailure as failure:
+        except RemoteConnectionError as failure:
             connection.goaway(failure.code, str(failure))
             break
         for event in events:

@@ -17,7 +17,7 @@ from binlog_source.pairing.transitions import KEPT, RECORD, ResolvedSpan, StepRe
 from schemas.events import BinlogType, tso
 from schemas.packed import unpacked
 from schemas.proto import binlog_pb2
-from tests.fakes.chunks import MemoryChunks
+from tests.support.fakes.chunks import MemoryChunks
 
 PUMPS = ("a", "b", "c")
 

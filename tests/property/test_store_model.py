@@ -13,7 +13,7 @@ from binlog_source.pump.storage.record import RecordKind, fake
 from binlog_source.pump.storage.sorter import NOTHING, LogRecord, Sorter
 from binlog_source.pump.storage.store import Store, StoreSettings
 from schemas.proto import binlog_pb2
-from tests.faults.store_model import Model, commit, drained, prewrite, pulled, raw, rollback
+from tests.support.store_model import Model, commit, drained, prewrite, pulled, raw, rollback
 
 MEMORY = Path("/dev/shm")
 """Where syncs cost nothing: no test here is about them."""

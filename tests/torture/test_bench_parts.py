@@ -6,8 +6,8 @@ import pytest
 
 from binlog_source.emulator.rehearsal import load
 from jobs.lab.mariadb import PrivateMariaDB
-from tests.golden_case import GOLDEN
-from tests.torture.arena import Arena, Cut, numbered
+from tests.support.arena import Arena, Cut, numbered
+from tests.support.golden_case import GOLDEN
 
 CASE = GOLDEN / "bench"
 

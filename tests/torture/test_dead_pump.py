@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -19,8 +18,9 @@ from binlog_source.emulator.upstream import Upstream
 from binlog_source.pump_client.client import PumpClient
 from binlog_source.pump_client.settings import PumpClientSettings
 from jobs.lab.mariadb import PrivateMariaDB
-from tests.torture.arena import Drainer
-from tests.torture.test_huge import CLUSTER, LIMIT_MIB, drainer_of, peak_mib, pump_config
+from tests.support.drainer_process import Drainer, drainer_of
+from tests.support.memory_use import LIMIT_MIB, peak_mib
+from tests.support.pump_writes import CLUSTER, config_of
 
 pytestmark = [pytest.mark.torture, pytest.mark.slow, pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql]
 
@@ -32,16 +32,8 @@ TABLE = Table("t", (Column("id", "bigint", not_null=True), Column("doc", "medium
 WAIT = 1800.0
 
 
-def until(drainer: Drainer, done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT
-    while not done():
-        assert drainer.running, drainer.output()[-3000:]
-        assert time.monotonic() < deadline, drainer.output()[-3000:]
-        time.sleep(0.5)
-
-
 def test_four_gigabytes_while_a_pump_is_dead(fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> None:
-    pumps = [PumpProcess(pump_config(tmp_path, number)) for number in (1, 2, 3)]
+    pumps = [PumpProcess(config_of(tmp_path, number, fake_binlog_interval=0.5)) for number in (1, 2, 3)]
     with pumps[0] as one, pumps[1] as two, pumps[2] as three:
         addresses = [pump.address for pump in (one, two, three)]
         with Upstream(PumpClient.fixed(addresses, CLUSTER, QUICK)) as upstream:
@@ -54,22 +46,22 @@ def test_four_gigabytes_while_a_pump_is_dead(fresh_mariadb: PrivateMariaDB, tmp_
                 handles.append(txn.insert("d.t", {"id": number, "doc": os.urandom(VALUE)}))
                 txn.commit()
             more = {"source.max-pending-bytes": PENDING_MIB << 20}
-            with drainer_of(",".join(addresses), "raw", fresh_mariadb, tmp_path, more) as drainer, peak_mib(drainer.pid) as peak:
-                until(drainer, lambda: count(fresh_mariadb) == KEYS)
+            with drainer_of(",".join(addresses), CLUSTER, "raw", fresh_mariadb, tmp_path, more) as drainer, peak_mib(drainer.pid) as peak:
+                drainer.until(lambda: count(fresh_mariadb) == KEYS, seconds=WAIT, pause=0.5)
                 killed_between_batches(three, drainer)
                 for number in range((MEGABYTES << 20) // (2 * VALUE)):  # an update holds the old row too
                     txn = upstream.begin()
                     txn.update("d.t", handles[number % KEYS], {"doc": os.urandom(VALUE)})
                     txn.commit()
                 upstream.flush()
-                until(drainer, lambda: "pending bytes" in drainer.output()[-2000:])
+                drainer.until(lambda: "pending bytes" in drainer.output()[-2000:], seconds=WAIT, pause=0.5)
                 waited = peak[0]
                 three.start()
                 last = upstream.begin()
                 last.insert("d.t", {"id": KEYS, "doc": b"last"})
                 last.commit()
                 upstream.flush()
-                until(drainer, lambda: count(fresh_mariadb) == KEYS + 1)
+                drainer.until(lambda: count(fresh_mariadb) == KEYS + 1, seconds=WAIT, pause=0.5)
             wanted = {row["id"]: hashlib.md5(row["doc"]).hexdigest() for row in upstream.rows("d.t").values()}
     with closing(fresh_mariadb.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT id, MD5(doc) FROM d.t")
@@ -86,7 +78,7 @@ def killed_between_batches(pump: PumpProcess, drainer: Drainer) -> None:
         if '"holding": "read: Pump' not in drainer.output()[-700:]:
             return
         pump.start()
-        until(drainer, lambda: '"holding": "read: Pump' not in drainer.output()[-700:])
+        drainer.until(lambda: '"holding": "read: Pump' not in drainer.output()[-700:], seconds=WAIT, pause=0.5)
     raise AssertionError("it was in a batch each time")
 
 

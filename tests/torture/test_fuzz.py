@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tests.rpc_fuzz import fire
+from tests.support.rpc_fuzz import fire
 
 pytestmark = [pytest.mark.torture, pytest.mark.slow]
 

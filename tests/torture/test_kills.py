@@ -1,5 +1,6 @@
 """Deaths at no named point: ``kill -9`` of the drainer at random moments, over several cases, and of the target under it."""
 
+import functools
 import random
 import time
 from pathlib import Path
@@ -8,9 +9,9 @@ import pytest
 
 from binlog_source.emulator.rehearsal import load
 from jobs.lab.mariadb import PrivateMariaDB
-from tests.golden_case import GOLDEN
-from tests.torture.arena import Arena, Cut
-from tests.torture.keyless import keyless_case
+from tests.support.arena import Arena, Cut
+from tests.support.golden_case import GOLDEN
+from tests.support.keyless_case import keyless_case
 
 pytestmark = [pytest.mark.torture, pytest.mark.slow, pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql]
 
@@ -22,21 +23,6 @@ FEW = Cut(step_bytes=150, max_bytes=450)
 """Small cases last for some lives only when a batch takes little."""
 
 
-def commit_ts(target: PrivateMariaDB) -> str:
-    """The target's checkpoint, whatever it is."""
-    with target.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT 1 FROM information_schema.tables WHERE table_schema = 'tidb_binlog' AND table_name = 'checkpoint'")
-        if not cursor.fetchall():
-            return ""
-        cursor.execute("SELECT checkPoint FROM tidb_binlog.checkpoint")
-        return str(cursor.fetchall())
-
-
-def moved(arena: Arena, since: str) -> bool:
-    """Whether the checkpoint is another one than ``since``."""
-    return commit_ts(arena.target) != since
-
-
 @pytest.mark.parametrize("name", list(KILLS))
 @pytest.mark.parametrize("delivery", ["sorted", "raw"])
 def test_the_drainer_is_killed_at_random(delivery: str, name: str, fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> None:
@@ -46,10 +32,10 @@ def test_the_drainer_is_killed_at_random(delivery: str, name: str, fresh_mariadb
         arena.write()
         killed = 0
         while killed < KILLS[name]:
-            before = commit_ts(fresh_mariadb)
+            before = arena.checkpoint()
             with arena.drainer() as drainer:
                 # Most lives get somewhere; some end while they start.
-                while chance.random() < 0.95 and not moved(arena, before) and drainer.running:
+                while chance.random() < 0.95 and not arena.moved(before) and drainer.running:
                     time.sleep(0.05)
                 time.sleep(chance.uniform(0, 1.5))
                 if not drainer.running:
@@ -69,9 +55,8 @@ def test_the_target_is_killed_and_the_drainer_lives_on(delivery: str, fresh_mari
         arena.write()
         with arena.drainer() as drainer:
             for _ in range(TARGET_KILLS):
-                before = commit_ts(fresh_mariadb)
-                while drainer.running and not moved(arena, before):
-                    time.sleep(0.02)
+                before = arena.checkpoint()
+                drainer.until(functools.partial(arena.moved, before))
                 time.sleep(chance.uniform(0, 0.3))
                 assert drainer.running, drainer.output()
                 fresh_mariadb.kill()

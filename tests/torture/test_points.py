@@ -10,10 +10,10 @@ import pytest
 
 from binlog_source.emulator.rehearsal import RecordedCase, load
 from jobs.lab.mariadb import PrivateMariaDB
-from tests.golden_case import GOLDEN, load_case
-from tests.torture.arena import Arena, Cut, numbered
-from tests.torture.bank_states import TOTAL, bank_changes, states_at
-from tests.torture.keyless import keyless_case
+from tests.support.arena import Arena, Cut, numbered
+from tests.support.bank_states import TOTAL, bank_changes, states_at
+from tests.support.golden_case import GOLDEN, load_case
+from tests.support.keyless_case import keyless_case
 
 pytestmark = [pytest.mark.torture, pytest.mark.slow, pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql]
 

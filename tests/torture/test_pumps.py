@@ -21,7 +21,7 @@ from jobs.lab.compare import compare
 from jobs.lab.mariadb import PrivateMariaDB
 from jobs.replication import Replication
 from sinks.mysql.session import connect
-from tests.pump_herd import Happened, Herd, Kind, draw
+from tests.support.pump_herd import Happened, Herd, Kind, draw
 
 pytestmark = [pytest.mark.torture, pytest.mark.slow, pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql]
 

@@ -1,7 +1,6 @@
 """A drainer that is stopped (SIGSTOP) longer than its lease allows, another one under another name that takes over, and the first one's waking."""
 
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -9,9 +8,8 @@ import pytest
 from binlog_source.emulator.rehearsal import load
 from jobs.cli import EXIT_FAILED
 from jobs.lab.mariadb import PrivateMariaDB
-from tests.golden_case import GOLDEN
-from tests.torture.arena import Arena, Cut
-from tests.torture.test_kills import moved
+from tests.support.arena import Arena, Cut
+from tests.support.golden_case import GOLDEN
 
 pytestmark = [pytest.mark.torture, pytest.mark.slow, pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql]
 
@@ -26,9 +24,7 @@ def test_a_stopped_drainer_is_succeeded_and_does_nothing_more(way: str, fresh_ma
         arena.write()
         other = [LEASE, "--syncer.drainer=other", f"--checkpoint-dir={tmp_path / 'spark2'}", f"--delta-dir={tmp_path / 'delta2'}"]
         with arena.drainer(flags=[LEASE, "--syncer.drainer=first"]) as first:
-            while not moved(arena, ""):
-                assert first.running, first.output()
-                time.sleep(0.02)
+            first.until(lambda: arena.moved(""))
             first.signal(signal.SIGSTOP)
             with arena.drainer(flags=other) as second:
                 assert second.wait() == 0, second.output()
@@ -45,9 +41,7 @@ def test_a_second_drainer_is_refused_while_the_first_lives(fresh_mariadb: Privat
         other = [LEASE, "--syncer.drainer=other", f"--checkpoint-dir={tmp_path / 'spark2'}", f"--delta-dir={tmp_path / 'delta2'}"]
         endless = "--source.ending-commit-ts=0"
         with arena.drainer(flags=[LEASE, "--syncer.drainer=first", endless]) as first:
-            while not moved(arena, ""):
-                assert first.running, first.output()
-                time.sleep(0.02)
+            first.until(lambda: arena.moved(""))
             with arena.drainer(flags=other) as second:
                 assert second.wait() == EXIT_FAILED, second.output()
             assert "already has a running Drainer on this target: drainer 'first' on " in second.output()

@@ -9,7 +9,7 @@ from binlog_source.pump import server
 from binlog_source.pump.server import EmbeddedPump
 from conf.model import PumpConfig
 from schemas.errors import ConfigError
-from tests.fakes.registry import FakeRegistry
+from tests.support.fakes.registry import FakeRegistry
 
 HERE, ELSEWHERE = "http://127.0.0.1:2379", "http://192.0.2.7:2379"
 

@@ -10,6 +10,7 @@ from binlog_source.source.datasource import BinlogStreamReader
 from binlog_source.source.offset import BinlogOffset, PumpMark
 from binlog_source.wire.position import Position
 from conf.model import SourceConfig
+from schemas.backoff import Backoff
 from schemas.errors import PumpUnavailable
 from schemas.events import Delivery
 
@@ -31,7 +32,7 @@ class AwayFor(FixedRoster):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(discovery_module, "_FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(discovery_module, "_BACKOFF", Backoff(0.001, 2.0))
 
 
 def test_it_is_asked_again_until_it_answers():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from binlog_source.source.framing import buckets, joined, loss, packed_rows, parse, punctuation, raw_rows, sorted_rows
 from schemas.errors import ProtocolViolation
-from schemas.events import Op, tso
+from schemas.events import ControlType, tso
 from schemas.packed import unpacked
 from schemas.proto import binlog_pb2, pump_pb2
 from schemas.stages import PACKED, RAW
@@ -59,7 +59,9 @@ def test_sorted_rows_are_commits_whatever_stands_first_in_the_payload() -> None:
 
 def test_control_rows() -> None:
     rows = punctuation("p", 3, 7, range(2), tso(5000)).to_pylist()
-    assert [(r["tp"], r["start_ts"], r["commit_ts"], r["bucket"]) for r in rows] == [(Op.RESOLVED, 3, 7, 0), (Op.RESOLVED, 3, 7, 1)]
+    assert [(r["tp"], r["control"], r["start_ts"], r["commit_ts"], r["bucket"]) for r in rows] == [
+        (None, ControlType.RESOLVED, 3, 7, bucket) for bucket in (0, 1)
+    ]
     assert punctuation("p", 3, 7, range(1))["event_time"].null_count == 1
     assert loss("p", 3, 7, "gone").to_pylist()[0]["payload"] == b"gone"
 

@@ -9,12 +9,12 @@ from binlog_source.pairing.bucket import Paired, look, pair_bucket, pieces_of
 from binlog_source.source.framing import loss, packed_rows, punctuation
 from conf.model import PairConfig, SourceConfig
 from schemas.errors import ProtocolViolation
-from schemas.events import BinlogType, Op, tso
+from schemas.events import BinlogType, ControlType, tso
 from schemas.packed import unpacked
 from schemas.pieces import pieces
 from schemas.proto import binlog_pb2
 from schemas.stages import RAW, TRANSACTION
-from tests.fakes.chunks import MemoryBodies, MemoryChunks
+from tests.support.fakes.chunks import MemoryBodies, MemoryChunks
 
 SOURCE = SourceConfig("p:1")
 
@@ -54,7 +54,7 @@ def run(
 
 def rows(paired: Paired) -> list[tuple[int, int, int]]:
     found = unpacked(map(pa.scalar, paired.transactions), TRANSACTION).to_pylist()
-    return [(row["tp"], row["start_ts"], row["commit_ts"]) for row in found]
+    return [(row["control"] or BinlogType.COMMIT, row["start_ts"], row["commit_ts"]) for row in found]
 
 
 def test_a_pair_goes_out_and_nothing_is_kept() -> None:
@@ -102,7 +102,7 @@ def test_what_waits_long_lies_in_chunks_and_comes_out_whole() -> None:
 
 
 def test_only_bucket_0_passes_the_punctuation_on() -> None:
-    assert rows(run(0)) == [(Op.RESOLVED, 0, 100)]
+    assert rows(run(0)) == [(ControlType.RESOLVED, 0, 100)]
     assert run(3).transactions == ()
 
 
@@ -110,8 +110,8 @@ def test_what_a_pump_lost_is_passed_on_once() -> None:
     batches = [loss("p", 3, 7, "gone"), punctuation("p", 0, 100, [0])]
     values = [value.as_py() for batch in packed_rows(batches) for value in batch.column("rows")]
     assert rows(pair_bucket(0, values, None, MemoryChunks(), MemoryBodies(), 0, SOURCE, PairConfig())) == [
-        (Op.LOST, 3, 7),
-        (Op.RESOLVED, 0, 100),
+        (ControlType.LOST, 3, 7),
+        (ControlType.RESOLVED, 0, 100),
     ]
 
 
@@ -121,7 +121,7 @@ def test_a_commit_without_its_prewrite(monkeypatch: pytest.MonkeyPatch) -> None:
         ProtocolViolation, match="commit_ts 8 .* has no Prewrite .*; Pump p:1 could not be asked: Pump p:1 at p:1 gave nothing"
     ):
         run(1, commit(5, 8))
-    assert rows(run(1, commit(5, 8), fail_on_data_loss=False)) == [(Op.LOST, 5, 8)]
+    assert rows(run(1, commit(5, 8), fail_on_data_loss=False)) == [(ControlType.LOST, 5, 8)]
 
 
 def test_a_bucket_without_a_control_row_is_refused() -> None:
@@ -162,7 +162,7 @@ class TestHuge:
         rows: list[bytes] = []
         for row in out:
             binlog = binlog_pb2.Binlog.FromString(row["payload"])
-            assert (row["tp"], row["first_seq"]) == (BinlogType.COMMIT, len(rows))
+            assert (row["control"], row["first_seq"]) == (None, len(rows))
             assert (binlog.tp, binlog.commit_ts) == (binlog_pb2.Commit, row["commit_ts"])
             (mutation,) = binlog_pb2.PrewriteValue.FromString(binlog.prewrite_value).mutations
             rows += mutation.inserted_rows

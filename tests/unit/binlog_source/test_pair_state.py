@@ -11,7 +11,7 @@ from binlog_source.pairing.transitions import RECORD, ResolvedSpan, StepResult, 
 from schemas.errors import Corruption
 from schemas.packed import packed
 from schemas.proto import binlog_pb2
-from tests.fakes.chunks import MemoryChunks
+from tests.support.fakes.chunks import MemoryChunks
 
 P, C, R = 0, 1, 2
 VALUE = 10_000

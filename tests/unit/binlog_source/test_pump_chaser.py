@@ -12,6 +12,7 @@ from binlog_source.pump.storage.index import KeyIndex
 from binlog_source.pump.storage.pointer import BEGINNING, Pointer
 from binlog_source.pump.storage.record import fake
 from binlog_source.pump.storage.store import Store, StoreSettings
+from tests.support.eventually import eventually
 
 NEVER = float("inf")
 SETTINGS = ChaserSettings(poll=0.001)
@@ -56,9 +57,7 @@ class World:
 
     def played(self):
         """Positions and seconds that the passes were asked with, and the counts, once the script is over or the chaser off."""
-        deadline = time.monotonic() + 10
-        while self.chaser.on and not self.over.wait(0.001):
-            assert time.monotonic() < deadline
+        eventually(lambda: not self.chaser.on or self.over.is_set(), pause=0.001)
         self.chaser.stop()
         return self.asked, [count for _, count in self.chaser.counts.items()]
 

@@ -1,4 +1,4 @@
-"""Which Pumps are written to: every event in every standing, and the walk of a Pump through a bad day."""
+"""Which Pumps are written to: every event in every availability, and the walk of a Pump through a bad day."""
 
 from dataclasses import replace
 
@@ -17,13 +17,13 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("standing", Availability)
+@pytest.mark.parametrize("availability", Availability)
 @pytest.mark.parametrize("event", Event)
-def test_every_event_in_every_standing(standing, event):
-    known = KnownPump(A, standing, errors=4)
+def test_every_event_in_every_standing(availability, event):
+    known = KnownPump(A, availability, errors=4)
     after = known.after(event)
-    assert after.standing is EXPECTED[standing][event]
-    assert after.errors == (4 if after.standing is standing else 0)
+    assert after.availability is EXPECTED[availability][event]
+    assert after.errors == (4 if after.availability is availability else 0)
 
 
 def test_the_table_holds_only_moves():

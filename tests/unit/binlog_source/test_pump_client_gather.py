@@ -9,7 +9,7 @@ from binlog_source.pump_client.clock import WallClock
 from binlog_source.pump_client.connection import CallCounters, PumpConnection, write_group
 from binlog_source.pump_client.prewrites import PrewriteWriter
 from binlog_source.pump_client.writer import WriteFailed
-from tests.fakes.pump_world import Wire, World, fails
+from tests.support.fakes.pump_world import Wire, World, fails
 
 
 @pytest.fixture

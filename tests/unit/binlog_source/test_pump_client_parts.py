@@ -8,7 +8,7 @@ from binlog_source.pump_client.connection import CallCounters, PumpConnection
 from binlog_source.pump_client.retry import AfterFailure, after_failed_outcome, after_failed_prewrite
 from binlog_source.pump_client.settings import DEFAULTS, PumpClientSettings
 from binlog_source.pump_client.writer import WriteFailed
-from tests.fakes.pump_world import Wire, World, fails
+from tests.support.fakes.pump_world import Wire, World, fails
 
 A = "a:1"
 

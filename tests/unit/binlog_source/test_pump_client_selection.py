@@ -131,12 +131,12 @@ def test_labels_come_before_scores():
 
 def test_sticky_remembers_until_it_is_told_otherwise():
     sticky = Sticky()
-    assert sticky.taker(5) is None
+    assert sticky.pump_of(5) is None
     sticky.remember(5, "a")
     sticky.remember(6, "b")
-    assert (sticky.taker(5), sticky.taker(5), sticky.taker(6), len(sticky)) == ("a", "a", "b", 2)
+    assert (sticky.pump_of(5), sticky.pump_of(5), sticky.pump_of(6), len(sticky)) == ("a", "a", "b", 2)
     sticky.remember(5, "b")
-    assert sticky.taker(5) == "b"
+    assert sticky.pump_of(5) == "b"
     sticky.remember(5, None)
     sticky.remember(7, None)
-    assert (sticky.taker(5), len(sticky)) == (None, 1)
+    assert (sticky.pump_of(5), len(sticky)) == (None, 1)

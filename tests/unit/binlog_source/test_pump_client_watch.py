@@ -1,7 +1,6 @@
 """What the Pump client learns of its Pumps: from the registry, and by probing those that failed."""
 
 import threading
-import time
 from dataclasses import replace
 
 import pytest
@@ -11,8 +10,9 @@ from binlog_source.pump_client.client import PumpClient
 from binlog_source.pump_client.settings import DEFAULTS, PumpClientSettings
 from binlog_source.pump_client.watch import Follower, detect, follow, probe_unavailable
 from schemas.errors import PumpUnavailable
-from tests.fakes.pump_world import World, fails
-from tests.fakes.registry import FakeRegistry
+from tests.support.eventually import eventually
+from tests.support.fakes.pump_world import World, fails
+from tests.support.fakes.registry import FakeRegistry
 
 A, B = NodeStatus("a", "a:1"), NodeStatus("b", "b:1")
 PAUSED = replace(A, state=NodeState.PAUSED)
@@ -170,10 +170,7 @@ def test_from_a_registry_two_threads_follow_and_end(registry):
         assert (client.cluster_id, client.available()) == (7, ())
         assert threading.active_count() == before + 2
         registry.put_status(PUMPS, A)
-        deadline = time.monotonic() + 5
-        while client.available() != ("a",) and time.monotonic() < deadline:
-            time.sleep(0.002)
-        assert client.available() == ("a",)
+        eventually(lambda: client.available() == ("a",), seen=client.available)
     assert threading.active_count() == before
 
 

@@ -12,8 +12,8 @@ from binlog_source.pump_client.settings import DEFAULTS, PumpClientSettings
 from binlog_source.pump_client.stats import ClientStats
 from binlog_source.pump_client.writer import WriteFailed
 from schemas.errors import ProtocolViolation, PumpUnavailable
-from schemas.proto import binlog_pb2
-from tests.fakes.pump_world import World, fails, takes
+from tests.support import binlogs
+from tests.support.fakes.pump_world import World, fails, takes
 
 PUMPS = [NodeStatus(name, f"{name}:1") for name in "abc"]
 A, B, C = (pump.host for pump in PUMPS)
@@ -37,10 +37,6 @@ def make(world):
         one.close()
 
 
-def record(tp, start_ts, commit_ts=0):
-    return binlog_pb2.Binlog(tp=tp, start_ts=start_ts, commit_ts=commit_ts).SerializeToString()
-
-
 def asked(world):
     return "".join(call.address[0] for call in world.calls)
 
@@ -62,7 +58,7 @@ def test_prewrites_go_round_and_outcomes_follow(world, make):
 
 def test_write_tells_the_kinds_apart(world, make):
     client = make()
-    records = [record(0, 10), record(0, 20), record(2, 20), record(1, 10, 15)]
+    records = [binlogs.payload(0, 10), binlogs.payload(0, 20), binlogs.payload(2, 20), binlogs.payload(1, 10, 15)]
     for payload in records:
         client.write(payload)
     assert (world.taken(A), world.taken(B)) == ([records[0], records[3]], [records[1], records[2]])
@@ -252,9 +248,9 @@ def test_an_outcome_for_a_pump_that_has_left_is_given_up_at_once(world, make):
 
 def test_an_awaited_outcome_is_given_up_without_an_error(world, make):
     client = make(PUMPS[:1])
-    client.write(record(0, 10))
+    client.write(binlogs.payload(0, 10))
     world.rules = {A: fails("UNKNOWN", "no")}
-    client.write(record(1, 10, 15))
+    client.write(binlogs.payload(1, 10, 15))
     assert client.stats().outcomes_given_up == 1 and 600 < world.clock.time < 602
 
 
@@ -280,7 +276,7 @@ def test_an_outcome_follows_its_pump_to_another_address(world, make):
 def test_an_outcome_of_no_known_prewrite_is_not_written(world, make, caplog):
     client = make()
     client.outcome(10, b"c")
-    client.write(record(1, 20, 25))
+    client.write(binlogs.payload(1, 20, 25))
     client.prewrite(30, b"p")
     client.outcome(30, b"c")
     client.outcome(30, b"again")
@@ -372,13 +368,13 @@ def test_a_closed_client_writes_nothing(world, make):
     with pytest.raises(PumpUnavailable, match="client was closed"):
         client.prewrite(20, b"q")
     client.outcome(10, b"c")
-    client.write(record(1, 10, 15))
+    client.write(binlogs.payload(1, 10, 15))
     assert len(world.calls) == 1 and world.hung_up == [A]
 
 
 def test_closing_ends_an_awaited_outcome(world, make, caplog):
     client = make(PUMPS[:1])
-    client.write(record(0, 10))
+    client.write(binlogs.payload(0, 10))
     failed = threading.Event()
 
     def away(payloads):
@@ -387,7 +383,7 @@ def test_closing_ends_an_awaited_outcome(world, make, caplog):
         return fails()(payloads)
 
     world.rules = {A: away}
-    writing = threading.Thread(target=client.write, args=(record(1, 10, 15),))
+    writing = threading.Thread(target=client.write, args=(binlogs.payload(1, 10, 15),))
     writing.start()
     assert failed.wait(5)
     client.close()

@@ -13,7 +13,8 @@ from binlog_source.pump.storage.record import RecordKind, fake, read
 from binlog_source.pump.storage.store import Store, StoreSettings
 from binlog_source.wire.damage import damage_in
 from schemas.errors import BinlogPurged, DamagedLog
-from tests.faults.store_model import commit, drained, prewrite, pulled, raw
+from tests.support.fakes.faulty_files import flip
+from tests.support.store_model import commit, drained, prewrite, pulled, raw
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "pump_dir"
 WRITTEN = [prewrite(5), commit(5, 9), fake(10), prewrite(11), commit(11, 14), prewrite(15), commit(15, 19), fake(25), fake(27)]
@@ -22,12 +23,6 @@ LOST_P, LOST_C, LAST = 3, 4, 8
 
 def opened(path):
     return contextlib.closing(Store(path, StoreSettings(sync=False)))
-
-
-def flip(file, at):
-    data = bytearray(file.read_bytes())
-    data[at] ^= 0xFF
-    file.write_bytes(bytes(data))
 
 
 def place(number):

@@ -12,7 +12,7 @@ from binlog_source.pump.storage.record import fake
 from binlog_source.pump.storage.store import Store, StoreSettings
 from conf import failpoints
 from schemas.errors import BinlogPurged
-from tests.faults.store_model import commit, prewrite, pulled, raw, rollback
+from tests.support.store_model import commit, prewrite, pulled, raw, rollback
 
 ONE_RECORD_A_FILE = 1
 NEVER = threading.Event().is_set

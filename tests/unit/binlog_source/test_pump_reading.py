@@ -7,8 +7,8 @@ import pytest
 
 from binlog_source.pump import reading
 from binlog_source.pump.reading import LARGE, SLOWEST, STALL, PullMemory, Reservation
+from tests.support.eventually import eventually
 
-PATIENCE = 20
 MIB = 1 << 20
 
 
@@ -41,7 +41,7 @@ def clock():
 
 
 @pytest.fixture
-def room(clock, monkeypatch):
+def memory(clock, monkeypatch):
     monkeypatch.setattr(reading, "_LOOK", 0.01)
     return PullMemory(64 * MIB, clock)
 
@@ -51,105 +51,98 @@ def never():
 
 
 class Waiting:
-    """A pull that asks for room in its own thread."""
+    """A pull that asks for memory in its own thread."""
 
-    def __init__(self, room, address, size, order=None):
+    def __init__(self, memory, address, size, order=None):
         self.client = Client(address)
-        self.seat = Reservation(room, self.client)
+        self.reservation = Reservation(memory, self.client)
         self.stopped = False
         self.got = None
         self.order = order
         self.thread = threading.Thread(target=self.run, args=(size,))
-        waiting = len(room._waiting)
+        waiting = len(memory._waiting)
         self.thread.start()
-        until(lambda: self.got is not None or len(room._waiting) > waiting)
+        eventually(lambda: self.got is not None or len(memory._waiting) > waiting)
 
     def run(self, size):
-        self.got = self.seat.take(size, lambda: self.stopped)
+        self.got = self.reservation.take(size, lambda: self.stopped)
         if self.order is not None:
             self.order.append(self.client.address)
 
 
-def until(done):
-    deadline = time.monotonic() + PATIENCE
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
+def test_what_is_small_needs_no_room(memory):
+    reservation = Reservation(memory, Client())
+    assert reservation.take(LARGE, never) and not reservation.holds and memory.held == 0
 
 
-def test_what_is_small_needs_no_room(room):
-    seat = Reservation(room, Client())
-    assert seat.take(LARGE, never) and not seat.holds and room.held == 0
+def test_room_is_bounded_for_all_and_for_an_address(memory):
+    reservations = [Reservation(memory, Client(address)) for address in "aabbccdd"]
+    for reservation in reservations:
+        assert reservation.take(8 * MIB, never) and reservation.holds
+    assert memory.held == 64 * MIB
+    more = Waiting(memory, "e", 2 * MIB)
+    own = Waiting(memory, "a", 2 * MIB)
+    reservations[0].give()
+    eventually(lambda: more.got and own.got)
+    assert memory.held == 60 * MIB
+    for reservation in (*reservations, more.reservation, own.reservation):
+        reservation.give()
+        reservation.give()
+    assert memory.held == 0 and not memory._held_of
 
 
-def test_room_is_bounded_for_all_and_for_an_address(room):
-    seats = [Reservation(room, Client(address)) for address in "aabbccdd"]
-    for seat in seats:
-        assert seat.take(8 * MIB, never) and seat.holds
-    assert room.held == 64 * MIB
-    more = Waiting(room, "e", 2 * MIB)
-    own = Waiting(room, "a", 2 * MIB)
-    seats[0].give()
-    until(lambda: more.got and own.got)
-    assert room.held == 60 * MIB
-    for seat in (*seats, more.seat, own.seat):
-        seat.give()
-        seat.give()
-    assert room.held == 0 and not room._held_of
-
-
-def test_a_huge_one_passes_alone_beside_the_room(room):
-    huge, large = Reservation(room, Client("a")), Reservation(room, Client("a"))
-    assert huge.take(1000 * MIB, never) and large.take(16 * MIB, never) and room.held == 16 * MIB
-    other = Waiting(room, "b", 17 * MIB)
+def test_a_huge_one_passes_alone_beside_the_room(memory):
+    huge, large = Reservation(memory, Client("a")), Reservation(memory, Client("a"))
+    assert huge.take(1000 * MIB, never) and large.take(16 * MIB, never) and memory.held == 16 * MIB
+    other = Waiting(memory, "b", 17 * MIB)
     assert other.got is None
     huge.give()
-    until(lambda: other.got)
+    eventually(lambda: other.got)
 
 
-def test_what_is_asked_again_replaces_what_was_held(room):
-    seat = Reservation(room, Client())
+def test_what_is_asked_again_replaces_what_was_held(memory):
+    reservation = Reservation(memory, Client())
     for size in (16 * MIB, 2 * MIB, 100 * MIB, 16 * MIB):
-        assert seat.take(size, never)
-    assert room.held == 16 * MIB
+        assert reservation.take(size, never)
+    assert memory.held == 16 * MIB
 
 
-def test_addresses_take_turns(room):
+def test_addresses_take_turns(memory):
     """However many pulls one address has: the other waits for one of them."""
-    holder = Reservation(room, Client("a"))
+    holder = Reservation(memory, Client("a"))
     assert holder.take(100 * MIB, never)
     order = []
-    many = [Waiting(room, "a", 100 * MIB, order) for _ in range(3)]
-    one = Waiting(room, "b", 100 * MIB, order)
+    many = [Waiting(memory, "a", 100 * MIB, order) for _ in range(3)]
+    one = Waiting(memory, "b", 100 * MIB, order)
     holder.give()
     for count in range(1, 4):
-        until(lambda count=count: len(order) == count)
-        room._huge.give()
-    until(lambda: len(order) == 4)
+        eventually(lambda count=count: len(order) == count)
+        memory._huge.give()
+    eventually(lambda: len(order) == 4)
     assert order[0] == "b" and one.got and all(each.got for each in many)
 
 
-def test_who_waits_for_room_is_not_overtaken(room):
-    seats = [Reservation(room, Client(address)) for address in "abcd"]
-    for seat in seats:
-        assert seat.take(15 * MIB, never)
-    first, second = Waiting(room, "e", 16 * MIB), Waiting(room, "f", 4 * MIB)
+def test_who_waits_for_room_is_not_overtaken(memory):
+    reservations = [Reservation(memory, Client(address)) for address in "abcd"]
+    for reservation in reservations:
+        assert reservation.take(15 * MIB, never)
+    first, second = Waiting(memory, "e", 16 * MIB), Waiting(memory, "f", 4 * MIB)
     assert first.got is None and second.got is None
-    seats[0].give()
-    until(lambda: first.got)
+    reservations[0].give()
+    eventually(lambda: first.got)
     assert second.got is None
-    seats[1].give()
-    until(lambda: second.got)
+    reservations[1].give()
+    eventually(lambda: second.got)
 
 
-def test_a_wait_ends_when_its_pull_does(room):
-    holder = Reservation(room, Client())
+def test_a_wait_ends_when_its_pull_does(memory):
+    holder = Reservation(memory, Client())
     assert holder.take(100 * MIB, never)
-    waiting = Waiting(room, "b", 100 * MIB)
+    waiting = Waiting(memory, "b", 100 * MIB)
     waiting.stopped = True
-    room.wake()
-    until(lambda: waiting.got is False)
-    assert not room._waiting and not waiting.seat.holds
+    memory.wake()
+    eventually(lambda: waiting.got is False)
+    assert not memory._waiting and not waiting.reservation.holds
 
 
 @pytest.mark.parametrize(
@@ -157,15 +150,15 @@ def test_a_wait_ends_when_its_pull_does(room):
     [(0, MIB, True), (SLOWEST * STALL - 1, MIB, True), (SLOWEST * STALL, MIB, False), (0, 0, False)],
     ids=["nothing", "a little", "enough", "it waits for us"],
 )
-def test_who_takes_too_little_while_others_wait_is_ended(room, clock, took, behind, ended):
+def test_who_takes_too_little_while_others_wait_is_ended(memory, clock, took, behind, ended):
     client = Client()
-    holder = Reservation(room, client)
+    holder = Reservation(memory, client)
     assert holder.take(100 * MIB, never)
     clock.now = 1000.0
-    room.end_stalled()
+    memory.end_stalled()
     assert not client.told, "nobody waits"
-    waiting = Waiting(room, "b", 100 * MIB)
-    room.end_stalled()
+    waiting = Waiting(memory, "b", 100 * MIB)
+    memory.end_stalled()
     assert not client.told, "now somebody does, but not for long"
     client.taken += int(took)
     client.behind = behind
@@ -173,4 +166,4 @@ def test_who_takes_too_little_while_others_wait_is_ended(room, clock, took, behi
     time.sleep(0.1)
     assert bool(client.told) is ended
     holder.give()
-    until(lambda: waiting.got)
+    eventually(lambda: waiting.got)

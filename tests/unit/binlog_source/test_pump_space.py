@@ -7,7 +7,7 @@ import pytest
 from binlog_source.pump.service import PumpService
 from binlog_source.pump.space import Space
 from schemas.errors import PumpUnavailable
-from tests.faults.store_model import commit, prewrite, rollback
+from tests.support.store_model import commit, prewrite, rollback
 
 
 class Disk:

@@ -1,7 +1,6 @@
 """The store on real files: rotation, restart, torn tails, and a disk that fails."""
 
 import threading
-import time
 
 import pytest
 
@@ -11,8 +10,9 @@ from binlog_source.pump.storage.pointer import Pointer
 from binlog_source.pump.storage.record import fake
 from binlog_source.pump.storage.store import Store, StoreSettings
 from schemas.errors import BinlogPurged, ConfigError, ProtocolViolation
-from tests.fakes.faulty_files import Fault, FaultyFiles
-from tests.faults.store_model import commit, prewrite, pulled, raw, rollback
+from tests.support.eventually import eventually
+from tests.support.fakes.faulty_files import Fault, FaultyFiles
+from tests.support.store_model import commit, prewrite, pulled, raw, rollback
 
 NEVER = threading.Event().is_set
 
@@ -138,8 +138,7 @@ def test_waiting_writers_share_one_sync(tmp_path):
     assert syncing.wait(10)
     for writer in writers[1:]:
         writer.start()
-    while store._queue.qsize() < 10:
-        time.sleep(0.001)
+    eventually(lambda: store._queue.qsize() >= 10, seen=store._queue.qsize)
     queued.set()
     for writer in writers:
         writer.join()

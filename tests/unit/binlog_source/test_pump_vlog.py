@@ -15,11 +15,12 @@ from binlog_source.pump.storage.format import encode_footer, encode_record, file
 from binlog_source.pump.storage.pointer import BEGINNING, Pointer
 from binlog_source.pump.storage.record import canonical, fake
 from binlog_source.pump.storage.store import Store, StoreSettings
-from binlog_source.pump.storage.vlog import FINISH_FROM, ValueLog
+from binlog_source.pump.storage.vlog import ValueLog
+from binlog_source.pump.storage.vlog_writer import FINISH_FROM
 from schemas.errors import BinlogPurged
-from tests import vlog_parser
-from tests.fakes.faulty_files import Fault, FaultyFiles
-from tests.faults.store_model import commit, prewrite, pulled, raw, rollback
+from tests.support import vlog_parser
+from tests.support.fakes.faulty_files import Fault, FaultyFiles
+from tests.support.store_model import commit, prewrite, pulled, raw, rollback
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "pump_dir"
 TS = 470604668048769025

@@ -2,10 +2,19 @@
 
 import pytest
 
-from binlog_source.cluster.txn_outcome import LEAST_GC_LIFE_MS, Decision, TransactionState, Verdict, decide, undecided_text, verdict_of
+from binlog_source.cluster.txn_outcome import (
+    LEAST_GC_LIFE_MS,
+    Decision,
+    TransactionState,
+    Verdict,
+    WaitingPrewrite,
+    decide,
+    outcome_payload,
+    undecided_text,
+    verdict_of,
+)
 from binlog_source.emulator.mvcc import Mvcc
-from binlog_source.pairing.resolver import prewrite_key_of, record_of
-from binlog_source.pairing.transitions import MissingOutcome
+from binlog_source.pairing.resolver import prewrite_key_of
 from schemas.proto import binlog_pb2
 
 ANSWER = {
@@ -44,9 +53,9 @@ def test_other_json_is_no_verdict(answer: object) -> None:
 
 
 def test_the_records_that_tell_a_pump() -> None:
-    commit = binlog_pb2.Binlog.FromString(record_of(MissingOutcome("p", 10, 12)))
+    commit = binlog_pb2.Binlog.FromString(outcome_payload(10, 12))
     assert (commit.tp, commit.start_ts, commit.commit_ts) == (binlog_pb2.Commit, 10, 12)
-    rollback = binlog_pb2.Binlog.FromString(record_of(MissingOutcome("p", 10, 0)))
+    rollback = binlog_pb2.Binlog.FromString(outcome_payload(10, 0))
     assert (rollback.tp, rollback.start_ts, rollback.commit_ts) == (binlog_pb2.Rollback, 10, 0)
 
 
@@ -84,17 +93,17 @@ OVERWRITTEN = Verdict(TransactionState.ABSENT, overwritten=True)
     ],
 )
 def test_what_absence_proves(verdict: Verdict, waited_ms: int, safe_point: int | None, decision: Decision) -> None:
-    assert decide(verdict, 10, 0, waited_ms, 100, safe_point) is decision
+    assert decide(verdict, WaitingPrewrite(10, 0, waited_ms), 100, safe_point) is decision
 
 
 @pytest.mark.parametrize("verdict", [ABSENT, OVERWRITTEN])
 def test_a_clock_proves_nothing(verdict: Verdict) -> None:
     """By PD's clock and this machine's the transaction is old; but it was seen to wait for a moment only."""
-    assert decide(verdict, 10, 10**9, 99, 100, 9) is Decision.WAIT
+    assert decide(verdict, WaitingPrewrite(10, 10**9, 99), 100, 9) is Decision.WAIT
 
 
 def test_but_what_is_old_by_any_clock_may_be_collected() -> None:
-    assert decide(ABSENT, 10, LEAST_GC_LIFE_MS, 101, 100, None) is Decision.UNDECIDED
+    assert decide(ABSENT, WaitingPrewrite(10, LEAST_GC_LIFE_MS, 101), 100, None) is Decision.UNDECIDED
 
 
 def test_a_rollback_that_overlaps_a_commit() -> None:
@@ -116,7 +125,8 @@ def test_what_was_committed_and_collected_is_never_rolled_back() -> None:
     mvcc.collect(40)
     assert verdict_of(mvcc.look_up(b"j"), 30) == ABSENT
     for key, start_ts in ((b"k", 10), (b"j", 30)):
-        assert decide(verdict_of(mvcc.look_up(key), start_ts), start_ts, 10**9, 10**9, 100, mvcc.safe_point) is Decision.UNDECIDED
+        verdict, prewrite = verdict_of(mvcc.look_up(key), start_ts), WaitingPrewrite(start_ts, 10**9, 10**9)
+        assert decide(verdict, prewrite, 100, mvcc.safe_point) is Decision.UNDECIDED
 
 
 @pytest.mark.parametrize(("verdict", "why"), [(OVERWRITTEN, "written again since"), (ABSENT, "GC may have collected it")])

@@ -5,11 +5,16 @@ from typing import NamedTuple
 
 import pytest
 
+from binlog_source.rpc.allowance import CALM
 from binlog_source.rpc.budget import Budget
-from binlog_source.rpc.frames import PREFACE, ProtocolFailure, frame
+from binlog_source.rpc.frames import PREFACE, frame
 from binlog_source.rpc.header_block import HeaderReader, literal
-from binlog_source.rpc.http2 import CALM, FIRST_WINDOW, PATIENCE, SILENCE, SLOWEST, Call, Cancelled, Connection
+from binlog_source.rpc.http2 import Connection
+from binlog_source.rpc.http2_errors import RemoteConnectionError
+from binlog_source.rpc.http2_events import Call, Cancelled
 from binlog_source.rpc.sender import HEAD, percent
+from binlog_source.rpc.unfinished_request import FIRST_WINDOW, PATIENCE, SILENCE, SLOWEST
+from tests.support.http2_frames import widen, word
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
 END_STREAM, ACK, END_HEADERS, PADDED, PRIORITIZED = 0x1, 0x1, 0x4, 0x8, 0x20
@@ -39,16 +44,8 @@ def sent(connection):
     return found
 
 
-def word(value):
-    return struct.pack(">I", value)
-
-
 def settings(*pairs):
     return frame(SETTINGS, 0, 0, b"".join(struct.pack(">HI", *pair) for pair in pairs))
-
-
-def widen(stream_id, more):
-    return frame(WINDOW_UPDATE, 0, stream_id, word(more))
 
 
 def opened(*pairs, max_request=1 << 20):
@@ -196,7 +193,7 @@ def test_a_body_that_is_too_large_is_refused_before_it_ends(cut):
 
 
 def test_no_body_waits_for_more_than_a_streams_window():
-    assert Connection(1 << 62)._max_request < (1 << 31) - 1
+    assert Connection(1 << 62)._receiver._max_request < (1 << 31) - 1
 
 
 def test_calls_beyond_the_bound_are_to_be_made_again():
@@ -213,7 +210,7 @@ def test_calls_beyond_the_bound_are_to_be_made_again():
 
 @pytest.mark.parametrize("data", [b"PRI * HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", PREFACE[:-1] + b"x"])
 def test_another_preface_is_refused(data):
-    with pytest.raises(ProtocolFailure):
+    with pytest.raises(RemoteConnectionError):
         Connection().receive(data)
 
 
@@ -405,7 +402,7 @@ def test_who_widens_windows_for_nothing_is_cut_off(drip):
     connection.receive(request(1, message(b"go")) + request(3, message(b"go")))
     connection.refuse(3, 2, "over")
     connection.send(1, b"x" * 1_000_000)
-    with pytest.raises(ProtocolFailure, match="too many WINDOW_UPDATE"):
+    with pytest.raises(RemoteConnectionError, match="too many WINDOW_UPDATE"):
         for _ in range(CALM + 1000):
             connection.receive(drip)
             connection.output()

@@ -7,9 +7,12 @@ import struct
 
 import pytest
 
-from binlog_source.rpc.frames import PREFACE, ProtocolFailure, frame
+from binlog_source.rpc.frames import PREFACE, frame
 from binlog_source.rpc.header_block import literal
-from binlog_source.rpc.http2 import Call, Connection
+from binlog_source.rpc.http2 import Connection
+from binlog_source.rpc.http2_errors import RemoteConnectionError
+from binlog_source.rpc.http2_events import Call
+from tests.support.http2_frames import widen, word
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
 END_STREAM, ACK, END_HEADERS, PADDED, PRIORITIZED = 0x1, 0x1, 0x4, 0x8, 0x20
@@ -22,16 +25,8 @@ BLOCK = literal(USUAL)
 GREETING = PREFACE + frame(SETTINGS, 0, 0, b"")
 
 
-def word(value):
-    return struct.pack(">I", value)
-
-
 def setting(name, value):
     return frame(SETTINGS, 0, 0, struct.pack(">HI", name, value))
-
-
-def widen(stream_id, more):
-    return frame(WINDOW_UPDATE, 0, stream_id, word(more))
 
 
 def headers(*fields, flags=END_HEADERS | END_STREAM, stream_id=1):
@@ -179,7 +174,7 @@ def told(data):
     connection = Connection()
     try:
         calls = [event for event in connection.receive(data) if isinstance(event, Call)]
-    except ProtocolFailure as failure:
+    except RemoteConnectionError as failure:
         connection.goaway(failure.code, str(failure))
         return CONNECTION, failure.code, []
     out, resets = b"".join(connection.output()), []
@@ -212,7 +207,7 @@ def test_a_rule_holds_wherever_the_bytes_are_cut(section, what, ends, code, data
             connection.receive(data[:cut])
             connection.receive(data[cut:])
             found = 0
-        except ProtocolFailure as failure:
+        except RemoteConnectionError as failure:
             found = failure.code
         assert found == (code if ends == CONNECTION else 0), cut
 
@@ -228,7 +223,7 @@ def test_time_and_our_own_data_refill_the_allowance():
         for _ in range(300):
             connection.send(1, b"x")
         connection.receive(pings + widen(0, 300) + widen(1, 300), 1000.0)
-    with pytest.raises(ProtocolFailure):
+    with pytest.raises(RemoteConnectionError):
         connection.receive(pings * 40, 1000.0)
 
 
@@ -237,5 +232,5 @@ def test_many_small_parts_do_not_hold_more_than_their_bytes():
     connection.receive(GREETING + OPEN)
     for byte in message(40_000):
         connection.receive(frame(DATA, 0, 1, bytes((byte,))))
-    (request,) = connection._requests.values()
+    (request,) = connection._receiver._requests.values()
     assert len(request.parts) == 1 and connection.share.held == 40_000

@@ -15,8 +15,8 @@ from binlog_source.source.offset import BinlogOffset, PumpMark, seen_of
 from binlog_source.wire.fingerprint import ANYWHERE, LogFingerprint, seen_in
 from binlog_source.wire.position import Position
 from schemas.events import Delivery
-from tests.faults.store_model import commit, prewrite, rollback
-from tests.unit.binlog_source.test_pump_damage import flip
+from tests.support.fakes.faulty_files import flip
+from tests.support.store_model import commit, prewrite, rollback
 
 SETTINGS = StoreSettings(max_file_size=4000, sync=False, span=500)
 

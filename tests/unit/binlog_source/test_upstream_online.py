@@ -9,7 +9,7 @@ from binlog_source.emulator.upstream import Upstream
 from schemas.codec.cursor import Cursor
 from schemas.codec.datum import take_datum
 from schemas.proto import binlog_pb2
-from tests.fakes.written import Written
+from tests.support.fakes.written import Written
 
 ADD_FIRST = online.add_column(Column("d", "int", default=7), "")
 DROP = online.drop_column("b")

@@ -12,7 +12,7 @@ from binlog_source.emulator.workload import DdlMix, WorkloadConfig, WorkloadSess
 from schemas.codec.rowwriter import encode_value
 from schemas.proto import binlog_pb2
 from schemas.tableinfo import ColumnType
-from tests.fakes.written import Written
+from tests.support.fakes.written import Written
 
 
 def run(seed: int, rounds: int = 50, lanes: int = 3) -> tuple[Upstream, Written, list[WorkloadSession], DdlMix]:

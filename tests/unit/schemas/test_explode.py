@@ -4,23 +4,26 @@ import pyarrow as pa
 import pytest
 
 from schemas.errors import Corruption
-from schemas.events import BinlogType, Op
+from schemas.events import ControlType, Op
 from schemas.explode import explode
 from schemas.proto import binlog_pb2 as pb
-from schemas.stages import ROW_EVENT, TRANSACTION
+from schemas.stages import CONTROL, DDL_EVENT, ROW_EVENT, TRANSACTION
 
 
 def mutation(table_id: int, **lists: list[bytes] | list[int]) -> pb.TableMutation:
     return pb.TableMutation(table_id=table_id, **lists)
 
 
-def commit(commit_ts: int, version: int, *mutations: pb.TableMutation) -> tuple[int, int, int, bytes]:
+Row = tuple[ControlType | None, int, int, bytes | None]
+
+
+def commit(commit_ts: int, version: int, *mutations: pb.TableMutation) -> Row:
     value = pb.PrewriteValue(schema_version=version, mutations=mutations).SerializeToString()
     payload = pb.Binlog(tp=pb.Commit, start_ts=commit_ts - 1, commit_ts=commit_ts, prewrite_value=value).SerializeToString()
-    return int(BinlogType.COMMIT), commit_ts - 1, commit_ts, payload
+    return None, commit_ts - 1, commit_ts, payload
 
 
-def batch(*rows: tuple[int, int, int, bytes | None]) -> pa.RecordBatch:
+def batch(*rows: Row) -> pa.RecordBatch:
     whole = [(*row[:3], None, row[3]) for row in rows]
     columns = [pa.array(list(column), field.type) for column, field in zip(zip(*whole, strict=True), TRANSACTION, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=TRANSACTION)
@@ -29,7 +32,7 @@ def batch(*rows: tuple[int, int, int, bytes | None]) -> pa.RecordBatch:
 def test_events_follow_the_sequence_over_all_tables_of_a_transaction() -> None:
     first = mutation(7, inserted_rows=[b"i1", b"i2"], updated_rows=[b"u1"], deleted_rows=[b"d1"], sequence=[0, 1, 4, 0])
     second = mutation(9, inserted_rows=[b"j1"], sequence=[0])
-    events = explode(batch(commit(100, 5, first, second)))
+    events = explode(batch(commit(100, 5, first, second))).rows
     assert events.schema == ROW_EVENT
     assert [(e["seq"], e["op"], e["table_id"], e["row"]) for e in events.to_pylist()] == [
         (0, Op.INSERT, 7, b"i1"),
@@ -41,17 +44,23 @@ def test_events_follow_the_sequence_over_all_tables_of_a_transaction() -> None:
     assert set(events.column("schema_version").to_pylist()) == {5}
 
 
-def test_a_ddl_and_the_punctuation_are_one_event_each() -> None:
+def test_ddls_and_control_rows_have_frames_of_their_own() -> None:
     ddl = pb.Binlog(tp=pb.Commit, start_ts=1, commit_ts=2, ddl_query=b"DROP TABLE `t`;", ddl_job_id=31, ddl_schema_state=5)
-    events = explode(batch((int(BinlogType.COMMIT), 1, 2, ddl.SerializeToString()), (int(Op.RESOLVED), 40, 50, None)))
-    assert events.to_pylist() == [
-        {"commit_ts": 2, "seq": 0, "op": Op.DDL, "table_id": 31, "schema_version": 5, "row": b"DROP TABLE `t`;"},
-        {"commit_ts": 50, "seq": 0, "op": Op.RESOLVED, "table_id": 0, "schema_version": 40, "row": None},
+    rows = commit(3, 5, mutation(7, inserted_rows=[b"i1"], sequence=[0]))
+    lost, resolved = (ControlType.LOST, 41, 45, b"gone"), (ControlType.RESOLVED, 40, 50, None)
+    found = explode(batch((None, 1, 2, ddl.SerializeToString()), lost, rows, resolved))
+    assert (found.ddls.schema, found.controls.schema) == (DDL_EVENT, CONTROL)
+    assert found.ddls.to_pylist() == [{"commit_ts": 2, "job_id": 31, "schema_state": 5, "query": b"DROP TABLE `t`;"}]
+    assert found.controls.to_pylist() == [
+        {"control": ControlType.LOST, "after_ts": 41, "upto_ts": 45, "text": b"gone"},
+        {"control": ControlType.RESOLVED, "after_ts": 40, "upto_ts": 50, "text": None},
     ]
+    assert found.rows.column("row").to_pylist() == [b"i1"]
 
 
 def test_an_empty_batch_gives_an_empty_batch() -> None:
-    assert explode(pa.RecordBatch.from_pylist([], schema=TRANSACTION)).num_rows == 0
+    found = explode(pa.RecordBatch.from_pylist([], schema=TRANSACTION))
+    assert [frame.num_rows for frame in (found.rows, found.ddls, found.controls)] == [0, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -70,4 +79,4 @@ def test_a_sequence_that_disagrees_with_the_rows_is_refused(wrong: pb.TableMutat
 
 def test_a_payload_that_does_not_parse_is_refused_with_its_commit_ts() -> None:
     with pytest.raises(Corruption, match="commit_ts 77"):
-        explode(batch((int(BinlogType.COMMIT), 1, 77, b"\xff\xff")))
+        explode(batch((None, 1, 77, b"\xff\xff")))

@@ -7,8 +7,8 @@ import pytest
 from schemas.errors import Corruption
 from schemas.history import Job, JobReader, SchemaHistory
 from schemas.history_fold import Fold
-from tests.ddl_jobs import column, database, history, job, partitions, table
-from tests.golden_case import load_case
+from tests.support.ddl_jobs import column, database, history, job, partitions, table
+from tests.support.golden_case import load_case
 
 
 def test_a_table_is_known_from_its_version_on() -> None:

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.errors import Corruption
-from schemas.events import BinlogType
 from schemas.explode import explode
 from schemas.pieces import pieces
 from schemas.proto import binlog_pb2 as pb
@@ -27,8 +26,8 @@ def binlog(mutations: list[tuple[int, list[tuple[int, bytes]]]], tp: int = 1) ->
 
 
 def events(payloads: list[tuple[int, bytes]]) -> list[dict[str, object]]:
-    rows = [{"tp": int(BinlogType.COMMIT), "start_ts": 41, "commit_ts": 42, "first_seq": seq, "payload": data} for seq, data in payloads]
-    return explode(pa.RecordBatch.from_pylist(rows, schema=TRANSACTION)).to_pylist()
+    rows = [{"start_ts": 41, "commit_ts": 42, "first_seq": seq, "payload": data} for seq, data in payloads]
+    return explode(pa.RecordBatch.from_pylist(rows, schema=TRANSACTION)).rows.to_pylist()
 
 
 changes = st.lists(st.tuples(st.sampled_from(list(OPS)), st.binary(max_size=40)), max_size=30)

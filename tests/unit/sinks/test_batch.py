@@ -1,93 +1,97 @@
 """``sinks.engine.batch``: what a batch holds, summarised in any cut."""
 
-from dataclasses import replace
-
 import pyarrow as pa
 import pytest
 
 from schemas.errors import ProtocolViolation
-from schemas.events import Op
+from schemas.events import ControlType, Op
 from schemas.findings import FindingKind
-from schemas.stages import ROW_EVENT
-from sinks.engine.batch import RowSummary, controls_of, merge, rows_between, summarise, summary_of, summary_rows
+from schemas.stages import CONTROL, DDL_EVENT, ROW_EVENT, ROW_SUMMARY
+from sinks.engine.batch import PARTIAL, RowSummary, controls_of, merge, placed, rows_between, summarise
 from sinks.engine.segments import DdlEvent, TableActivity
 
 
-def events(*rows: tuple[int, Op, int, int, bytes | None]) -> pa.Table:
+def changes(*rows: tuple[int, Op, int, int, bytes]) -> pa.Table:
     names = ("commit_ts", "op", "table_id", "schema_version", "row")
     return pa.Table.from_pylist([dict(zip(names, row, strict=True)) | {"seq": 0} for row in rows], schema=ROW_EVENT)
 
 
-BATCH = events(
-    (10, Op.INSERT, 1, 5, b"abc"),
-    (11, Op.UPDATE, 1, 5, b"de"),
-    (12, Op.DDL, 99, 5, b"ALTER TABLE t"),
-    (13, Op.DELETE, 1, 6, b"f"),
-    (14, Op.INSERT, 2, 5, b""),
-    (20, Op.RESOLVED, 0, 9, None),
-)
+def controls(*rows: tuple[ControlType, int, int, bytes | None]) -> pa.Table:
+    return pa.Table.from_pylist([dict(zip(CONTROL.names, row, strict=True)) for row in rows], schema=CONTROL)
+
+
+BATCH = changes((10, Op.INSERT, 1, 5, b"abc"), (11, Op.UPDATE, 1, 5, b"de"), (13, Op.DELETE, 1, 6, b"f"), (14, Op.INSERT, 2, 5, b""))
+DDLS = pa.Table.from_pylist([{"commit_ts": 12, "job_id": 99, "schema_state": 5, "query": b"ALTER TABLE t"}], schema=DDL_EVENT)
+SPAN = controls((ControlType.RESOLVED, 9, 20, None))
 
 
 def test_controls_are_the_span_and_the_ddls() -> None:
-    controls = controls_of(BATCH)
-    assert (controls.from_ts, controls.to_ts) == (9, 20)
-    assert controls.ddls == (DdlEvent(12, 99, "ALTER TABLE t", 5),)
+    found = controls_of(SPAN, DDLS)
+    assert (found.after_ts, found.upto_ts) == (9, 20)
+    assert found.ddls == (DdlEvent(12, 99, "ALTER TABLE t", 5),)
 
 
-def test_the_same_ddl_from_two_pumps_is_one() -> None:
-    assert len(controls_of(pa.concat_tables([BATCH, BATCH])).ddls) == 1
+def test_the_same_ddl_and_punctuation_from_two_pumps_are_one() -> None:
+    assert controls_of(pa.concat_tables([SPAN, SPAN]), pa.concat_tables([DDLS, DDLS])) == controls_of(SPAN, DDLS)
 
 
 def test_a_lost_span_is_told() -> None:
-    lost = events((15, Op.LOST, 0, 9, b"Pump a: gone"), (20, Op.RESOLVED, 0, 9, None))
-    assert [(f.kind, f.words) for f in controls_of(lost).findings] == [(FindingKind.LOST, "Pump a: gone")]
+    lost = pa.concat_tables([controls((ControlType.LOST, 9, 15, b"Pump a: gone")), SPAN])
+    (finding,) = controls_of(lost, DDLS).findings
+    assert (finding.kind, finding.words, finding.commit_ts) == (FindingKind.LOST, "Pump a: gone", 15)
 
 
-@pytest.mark.parametrize("wrong", [BATCH.slice(0, 5), pa.concat_tables([BATCH, events((21, Op.RESOLVED, 0, 9, None))])])
+@pytest.mark.parametrize("wrong", [CONTROL.empty_table(), pa.concat_tables([SPAN, controls((ControlType.RESOLVED, 9, 21, None))])])
 def test_a_batch_without_exactly_one_span_is_refused(wrong: pa.Table) -> None:
     with pytest.raises(ProtocolViolation, match="exactly one span"):
-        controls_of(wrong)
+        controls_of(wrong, DDLS)
 
 
-@pytest.mark.parametrize("cut", range(7))
+@pytest.mark.parametrize("cut", range(5))
 def test_any_cut_gives_the_same_summary(cut: int) -> None:
     parts = pa.concat_tables([summarise(BATCH.slice(0, cut), [12]), summarise(BATCH.slice(cut), [12])])
     summary = merge(parts)
-    assert summary.touches == (TableActivity(1, 5, 10, 2, 11, 5), TableActivity(1, 6, 13, 1, 13, 1), TableActivity(2, 5, 14, 1, 14, 0))
-    assert summary.events == 4
+    assert summary.tables == (TableActivity(1, 5, 10, 2, 11, 5), TableActivity(1, 6, 13, 1, 13, 1), TableActivity(2, 5, 14, 1, 14, 0))
+    assert (summary.events, summary.transactions, summary.bytes) == (4, 4, 6)
 
 
-def test_touches_do_not_cross_a_ddl() -> None:
-    both = events((10, Op.INSERT, 1, 5, b"a"), (13, Op.INSERT, 1, 5, b"b"))
-    assert merge(summarise(both, [12])).touches == (TableActivity(1, 5, 10, 1, 10, 1), TableActivity(1, 5, 13, 1, 13, 1))
+def test_activity_does_not_cross_a_ddl() -> None:
+    both = changes((10, Op.INSERT, 1, 5, b"a"), (13, Op.INSERT, 1, 5, b"b"))
+    assert merge(summarise(both, [12])).tables == (TableActivity(1, 5, 10, 1, 10, 1), TableActivity(1, 5, 13, 1, 13, 1))
 
 
-def test_rows_between_leaves_controls_out() -> None:
+def test_rows_between_are_those_of_the_half_open_span() -> None:
     assert rows_between(BATCH, 10, 13).column("commit_ts").to_pylist() == [11, 13]
 
 
-def test_summaries_travel_with_their_rows() -> None:
-    parts = [BATCH.slice(0, 2), BATCH.slice(2)]
-    marks = pa.concat_tables([pa.concat_tables([part, summary_rows(part)]) for part in parts])
-    assert controls_of(marks) == controls_of(BATCH)
-    assert summary_of(marks, 9, [12]) == replace(merge(summarise(BATCH, [12])), transactions=4)
-    assert summary_of(marks, 11, [12]) == replace(merge(summarise(BATCH.slice(2), [12])), transactions=4)
+def summaries(*parts: pa.Table) -> pa.Table:
+    """What executors send along with the rows, each Arrow batch for itself."""
+    return pa.concat_tables([summarise(part, ()) for part in parts]).select(ROW_SUMMARY.names).cast(ROW_SUMMARY)
+
+
+def test_summaries_of_arrow_batches_are_placed_between_the_ddls() -> None:
+    sent = summaries(BATCH.slice(0, 2), BATCH.slice(2))
+    for after_ts, rows in ((9, BATCH), (11, BATCH.slice(2))):
+        found = placed(sent, after_ts, [12])
+        assert found is not None and found.schema == PARTIAL
+        assert merge(found) == merge(summarise(rows, [12]))
 
 
 def test_a_summary_across_a_barrier_is_no_answer() -> None:
-    marks = summary_rows(BATCH)
-    assert summary_of(marks, 10, []) is None
-    assert summary_of(marks, 9, [10]) is None
+    sent = summaries(BATCH)
+    assert placed(sent, 10, []) is None
+    assert placed(sent, 9, [10]) is None
 
 
 def test_no_summaries_are_an_empty_answer() -> None:
-    assert summary_of(BATCH.slice(2, 1), 9, [12]) == RowSummary((), 0)
+    found = placed(ROW_SUMMARY.empty_table(), 9, [12])
+    assert found is not None and merge(found) == RowSummary((), 0, 0)
 
 
 def test_a_transaction_in_pieces_is_counted_once() -> None:
     """A huge one lies in several Arrow batches; only one of them has its first row change."""
     rows = [{"commit_ts": 10, "seq": seq, "op": int(Op.INSERT), "table_id": 1, "schema_version": 5, "row": b"a"} for seq in range(4)]
     whole = pa.Table.from_pylist(rows, schema=ROW_EVENT)
-    marks = pa.concat_tables([summary_rows(whole.slice(n, 1)) for n in range(4)])
-    found = summary_of(marks, 9, [])
-    assert found is not None and (found.transactions, found.events) == (1, 4)
+    found = placed(summaries(*(whole.slice(n, 1) for n in range(4))), 9, [])
+    assert found is not None
+    assert (merge(found).transactions, merge(found).events) == (1, 4)

@@ -3,11 +3,12 @@
 import pyarrow as pa
 import pytest
 
-from schemas.events import Op
+from schemas.events import ControlType, Op
 from schemas.history import SchemaHistory
 from schemas.packed import packed
-from schemas.stages import ROW_EVENT, TRANSACTION, TRANSACTIONS
-from sinks.engine.blocks import BLOCK, CONTROLS, ROWS, pack, slices, unpack
+from schemas.stages import CONTROL, DDL_EVENT, ROW_EVENT, ROW_SUMMARY, TRANSACTION, TRANSACTIONS
+from sinks.engine.batch import summarise
+from sinks.engine.blocks import BLOCK, FRAMES, BlockKind, pack, slices, unpack, unpack_each
 from sinks.engine.keyed import KEYED, with_keys
 from sinks.mysql.parallel import _subsets
 
@@ -18,26 +19,40 @@ def events(*commit_ts: int) -> pa.Table:
 
 
 def test_a_block_knows_its_ends_and_keeps_its_events() -> None:
-    (block,) = pack(ROWS, 1, events(5, 9, 7))
+    (block,) = pack(BlockKind.ROWS, 1, events(5, 9, 7))
     assert block.schema == BLOCK
-    assert block.select(["kind", "part", "first_ts", "last_ts"]).to_pylist() == [{"kind": ROWS, "part": 1, "first_ts": 5, "last_ts": 9}]
+    assert block.select(["kind", "part", "first_ts", "last_ts"]).to_pylist() == [{"kind": 0, "part": 1, "first_ts": 5, "last_ts": 9}]
     assert unpack([block], ROW_EVENT) == events(5, 9, 7)
 
 
 def test_many_blocks_are_one_table_in_order() -> None:
-    blocks = [*pack(ROWS, 0, events(1, 2)), *pack(CONTROLS, 0, events(3))]
+    blocks = [*pack(BlockKind.ROWS, 0, events(1, 2)), *pack(BlockKind.ROWS, 1, events(3))]
     assert unpack(blocks, ROW_EVENT).column("commit_ts").to_pylist() == [1, 2, 3]
 
 
 def test_nothing_is_no_block_and_no_block_is_nothing() -> None:
-    assert list(pack(ROWS, 0, events())) == []
+    assert list(pack(BlockKind.ROWS, 0, events())) == []
     assert unpack([], ROW_EVENT) == events()
+
+
+def test_each_kind_of_events_has_its_frame() -> None:
+    made = {
+        BlockKind.ROWS: events(5),
+        BlockKind.DDLS: pa.Table.from_pylist([{"commit_ts": 6, "job_id": 2, "schema_state": 3, "query": b"q"}], schema=DDL_EVENT),
+        BlockKind.CONTROLS: pa.Table.from_pylist([{"control": int(ControlType.LOST), "after_ts": 1, "upto_ts": 2}], schema=CONTROL),
+        BlockKind.SUMMARIES: summarise(events(5, 6), ()).select(ROW_SUMMARY.names).cast(ROW_SUMMARY),
+    }
+    assert set(made) == set(FRAMES) == set(BlockKind)
+    blocks = [block for kind, frame in made.items() for block in pack(kind, 0, frame)]
+    assert [block.column("first_ts").to_pylist() for block in blocks] == [[5], [None], [None], [None]]
+    assert unpack_each(blocks) == made
+    assert {kind: frame.num_rows for kind, frame in unpack_each([]).items()} == dict.fromkeys(BlockKind, 0)
 
 
 @pytest.mark.parametrize("rows", [0, 1, 1999, 2000, 2001, 4500])
 def test_slices_cover_the_batch(rows: int) -> None:
     columns = [
-        pa.array([0] * rows, pa.int32()),
+        pa.nulls(rows, pa.int8()),
         pa.array(range(rows), pa.int64()),
         pa.array(range(rows), pa.int64()),
         pa.nulls(rows, pa.int32()),

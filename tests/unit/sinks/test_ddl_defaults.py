@@ -8,7 +8,7 @@ from schemas.ddl_tokens import text_of, tokenize
 from schemas.tableinfo import TableInfo
 from sinks.mysql.ddl.defaults import settle_defaults
 from sinks.mysql.dialect import Flavour
-from tests.ddl_jobs import INT, VARCHAR, column, table
+from tests.support.ddl_jobs import INT, VARCHAR, column, table
 
 TIMESTAMP = {**INT, "Tp": 7, "Flag": 128, "Flen": 19}
 UTC = {"default": "2019-12-31 16:00:00", "origin_default": "2019-12-31 16:00:00", "version": 2}

@@ -11,7 +11,7 @@ from sinks.mysql.ddl.column_sql import column_definition
 from sinks.mysql.ddl.derive import create_table, derive
 from sinks.mysql.ddl.text import subject_of
 from sinks.mysql.dialect import Flavour
-from tests.ddl_jobs import INT, VARCHAR, column, database, history, index, job, table
+from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, table
 
 MARIADB = Dialect(Flavour.MARIADB)
 CLAUSE = "CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin"

@@ -10,7 +10,7 @@ from sinks.mysql.ddl.charsets import Charset, target_charset
 from sinks.mysql.ddl.clauses import Dialect
 from sinks.mysql.ddl.text import Rewritten, rewrite, silent_losses, subject_of
 from sinks.mysql.dialect import Flavour
-from tests.ddl_jobs import VARCHAR, column, database, history, index, job, partitions, table
+from tests.support.ddl_jobs import VARCHAR, column, database, history, index, job, partitions, table
 
 CS = "DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_nopad_bin"
 CLAUSE = "CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from sinks.mysql.dialect import Flavour
-from tests.ddl_jobs import INT, column, table
+from tests.support.ddl_jobs import INT, column, table
 from tests.unit.sinks.test_ddl_text import rewritten
 
 ID = column(1, "id", {**INT, "Flag": 4099})

@@ -13,8 +13,8 @@ from schemas.tableinfo import TableInfo
 from sinks.mysql.ddl.partitions import settle_boundaries
 from sinks.mysql.ddl.text import Subject, subject_of
 from sinks.mysql.ddl.zone import certain, conversions, fixed, moved, time_zone
-from tests.ddl_jobs import INT, column, database, history, job, steps_of, table
-from tests.golden_case import load_case
+from tests.support.ddl_jobs import INT, column, database, history, job, steps_of, table
+from tests.support.golden_case import load_case
 
 TIMESTAMP = {**INT, "Tp": 7, "Flen": 19}
 

@@ -9,7 +9,7 @@ from binlog_source.emulator.upstream import Upstream
 from schemas.history import JobReader, SchemaHistory
 from sinks.engine.early import needed_early
 from sinks.engine.segments import AppliedJobs, DdlStep, RowsStep, TableActivity, plan_steps
-from tests.fakes.written import Written
+from tests.support.fakes.written import Written
 
 ADD = online.add_column(Column("d", "int"))
 WIDER = online.modify_column(Column("a", "varchar(9)"), str)

@@ -5,7 +5,7 @@ from typing import Any
 from schemas.history import SchemaHistory
 from sinks.engine.frozen import RefusedJobs, fitted, shape_of
 from sinks.engine.segments import RowsStep
-from tests.ddl_jobs import INT, VARCHAR, column, database, history, index, job, table
+from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, table
 
 ID = column(1, "id", {**INT, "Flag": 4099})
 V, A = column(2, "v"), column(3, "a")
@@ -87,8 +87,8 @@ def test_another_life_of_the_table_keeps_the_shape() -> None:
 def test_other_tables_of_a_step_stay_as_they_are() -> None:
     h = history(database(1), job(2, 3, t(V)), job(3, 3, table(20, "o", [ID])), job(4, 5, t(V, A)))
     tables = {i: at for i in (10, 20) if (at := h.table_at(i, 4))}
-    step, stranded = fitted(RowsStep(0, 1, 1, tables), h, RefusedJobs({4}))
-    assert stranded == ()
+    step, unwritable = fitted(RowsStep(0, 1, 1, tables), h, RefusedJobs({4}))
+    assert unwritable == ()
     assert step.tables[20] is tables[20]
     assert [c.name for c in step.tables[10].info.columns] == ["id", "v"]
     assert step.tables[10].frozen is not None and step.tables[10].frozen.since_job == 4

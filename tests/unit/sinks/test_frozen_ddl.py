@@ -6,7 +6,7 @@ import pytest
 
 from schemas.history import SchemaHistory
 from sinks.mysql.ddl.frozen_names import DdlForm, frozen_tables, given
-from tests.ddl_jobs import column, database, history, job, partitions, table
+from tests.support.ddl_jobs import column, database, history, job, partitions, table
 
 ID, V, A = column(1, "id"), column(2, "v"), column(3, "a")
 

@@ -6,7 +6,7 @@ import pytest
 
 from conf.model import TargetConfig
 from sinks.mysql.password import ShippedTarget
-from tests.fakes.broadcast import Here
+from tests.support.fakes.broadcast import Here
 
 
 @pytest.mark.parametrize("password", ["", "x", "s3cret ü\n", "p" * 4000])

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from schemas.errors import SchemaMismatch
-from schemas.events import Op, SchemaVersion
+from schemas.events import SchemaVersion
 from schemas.history import TableAt, TableSnapshot
 from schemas.stages import ROW_EVENT
 from schemas.tableinfo import ColumnType
@@ -165,11 +165,6 @@ def test_the_order_of_the_events_handed_in_does_not_matter() -> None:
 
 def test_nothing_gives_no_statement() -> None:
     assert plan_rows(ROW_EVENT.empty_table(), {}, LIMITS) == Plan()
-
-
-def test_ddls_and_punctuation_are_passed_over() -> None:
-    mark = [{"commit_ts": 9, "seq": 0, "op": int(op), "table_id": 1, "schema_version": 3, "row": b"x"} for op in (Op.DDL, Op.RESOLVED)]
-    assert texts(plan_rows(pa.Table.from_pylist(mark, schema=ROW_EVENT), {}, LIMITS)) == []
 
 
 def test_an_unknown_table_says_where_and_what_to_do() -> None:

@@ -5,8 +5,8 @@ import pytest
 from schemas.errors import HistoryUnavailable
 from schemas.history import SchemaHistory
 from sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, TableActivity, plan_steps, replay_steps
-from tests.ddl_jobs import INT, column, database, history, index, job, table
-from tests.golden_case import load_case
+from tests.support.ddl_jobs import INT, column, database, history, index, job, table
+from tests.support.golden_case import load_case
 
 WIDE = [column(1, "id"), column(2, "a")]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
-from schemas import columns as decode
+from schemas import decoder as decode
 from schemas.errors import ApplyError, LeaseHeld, LeaseLost
 from schemas.history import SchemaHistory, TableAt
 from sinks.engine.batch import without

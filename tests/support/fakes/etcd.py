@@ -8,7 +8,6 @@ import base64
 import json
 import shutil
 import subprocess
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -16,8 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from jobs.lab.ports import free_port
-
-_START_TIMEOUT = 30.0
+from tests.support.eventually import eventually
 
 
 class EtcdProcess:
@@ -35,10 +33,7 @@ class EtcdProcess:
         assert binary is not None, "etcd is not installed: run `make setup`, or install Debian's package etcd-server"
         with (self._directory / "etcd.log").open("ab") as log:
             self._process = subprocess.Popen(self._command(binary), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self._directory)
-        deadline = time.monotonic() + _START_TIMEOUT
-        while not self._answers():
-            assert self._process.poll() is None and time.monotonic() < deadline, (self._directory / "etcd.log").read_text()[-2000:]
-            time.sleep(0.02)
+        eventually(self._ready, what="etcd answers", seen=self._log_end)
         return self
 
     def kill(self) -> None:
@@ -64,7 +59,11 @@ class EtcdProcess:
         """Kill it."""
         self.kill()
 
-    def _answers(self) -> bool:
+    def _log_end(self) -> str:
+        return (self._directory / "etcd.log").read_text()[-2000:]
+
+    def _ready(self) -> bool:
+        assert self._process is not None and self._process.poll() is None, self._log_end()
         try:
             self.gateway("kv/range", key=b"k")
         except (urllib.error.URLError, OSError):

@@ -12,17 +12,17 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
 
 import grpc
 import h2.config
 import h2.connection
 
-from binlog_source.rpc import http2 as http2_module
 from binlog_source.rpc import rpc_server as front_module
+from binlog_source.rpc import unfinished_request as request_module
 from binlog_source.rpc.calls import Methods, PendingCall, StreamCall
 from binlog_source.rpc.frames import frame
 from binlog_source.rpc.rpc_server import RpcServer
+from tests.support.eventually import eventually
 
 CAPACITY = 4 << 20
 READ = 256 << 10
@@ -70,8 +70,8 @@ class Fuzz:
     def run(self, seconds: float) -> None:
         """Fire for so long."""
         errors = Errors()
-        patience, look = http2_module.PATIENCE, front_module.LOOK
-        http2_module.PATIENCE, front_module.LOOK = 0.5, 0.1
+        patience, look = request_module.PATIENCE, front_module.LOOK
+        request_module.PATIENCE, front_module.LOOK = 0.5, 0.1
         loggers = logging.getLogger(), logging.getLogger("binlog_source.rpc")
         for logger in loggers:
             logger.addHandler(errors)
@@ -89,13 +89,14 @@ class Fuzz:
                 memory = memory or _resident()
                 assert not errors.found, errors.found
             assert _resident() - memory < GROWTH
-            _until(lambda: not self.front._peers and not self.front._handlers)
+            eventually(lambda: not self.front._peers and not self.front._handlers, seconds=PATIENCE)
             budget = self.front.budget
             assert budget.held == 0 and not budget.waiting and budget._huge is None
-            _until(lambda: threading.active_count() <= threads + 8)  # the front's pool, and gRPC's own
+            # the front's pool, and gRPC's own
+            eventually(lambda: threading.active_count() <= threads + 8, seconds=PATIENCE, seen=threading.active_count)
         finally:
             self.front.stop(0)
-            http2_module.PATIENCE, front_module.LOOK = patience, look
+            request_module.PATIENCE, front_module.LOOK = patience, look
             loggers[1].propagate = True
             for logger in loggers:
                 logger.removeHandler(errors)
@@ -172,13 +173,6 @@ def _resident() -> int:
     """Bytes of memory that this process has."""
     with open("/proc/self/statm") as statm:
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def _until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def fire(seconds: float) -> None:

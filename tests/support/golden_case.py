@@ -10,9 +10,9 @@ from google.protobuf.internal.decoder import _DecodeVarint32
 
 from schemas.history import JobReader, SchemaHistory
 from schemas.proto import binlog_pb2 as pb
-from sinks.engine.segments import DdlEvent
+from sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,15 @@ def load_case(name: str) -> GoldenCase:
     binlogs = sorted((b for p in root.glob("pump-*.binlogs.gz") for b in _binlogs(p)), key=lambda b: b.commit_ts)
     ddls = tuple(DdlEvent(b.commit_ts, b.ddl_job_id, b.ddl_query.decode(), b.ddl_schema_state) for b in binlogs if b.ddl_job_id)
     return GoldenCase(json.loads((root / "case.json").read_text()), history, ddls)
+
+
+def ddl_steps(case: GoldenCase) -> list[DdlStep]:
+    """The steps of its DDLs, for a target that has what the first of them builds on."""
+    jobs = [j for d in case.ddls if (j := case.history.job(d.job_id))]
+    steps = plan_steps(
+        (case.info["start_ts"], case.info["end_ts"]), case.ddls, (), case.history, AppliedJobs(min(j.version for j in jobs) - 1)
+    )
+    return [s for s in steps if isinstance(s, DdlStep)]
 
 
 def _binlogs(path: Path) -> list[pb.Binlog]:

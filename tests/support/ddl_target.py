@@ -11,8 +11,9 @@ from conf.model import ApplyConfig, TargetConfig
 from schemas.history import SchemaHistory
 from sinks.engine.segments import DdlStep
 from sinks.mysql.ddl.executor import DdlOutcome, apply_ddl, ensure_ddl_table
+from sinks.mysql.ddl.snapshots import column_names
 from sinks.mysql.session import Session, connect
-from tests.leases import held
+from tests.support.leases import held
 
 MARKS = "ddl_marks"
 CONFIG = ApplyConfig(drainer="ddl", checkpoint_schema=MARKS)
@@ -45,6 +46,15 @@ def losses(session: Session, config: ApplyConfig = CONFIG, cluster_id: int = 1) 
         [cluster_id],
     )
     return list(dict.fromkeys(text for (found,) in rows for text in json.loads(found)))
+
+
+def assert_columns(session: Session, history: SchemaHistory, version: int, databases: list[str]) -> None:
+    """Every table has the columns that the history says, in their order."""
+    for database in databases:
+        for table in history.tables_in(database, version):
+            if not table.info.is_sequence:
+                wanted = tuple(c.name for c in table.info.public_columns() if not c.hidden)
+                assert column_names(session, table.schema, table.name) == wanted
 
 
 @contextlib.contextmanager

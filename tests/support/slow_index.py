@@ -1,4 +1,4 @@
-"""An index that takes its time, and writers beside it; also as a process that can be killed: ``python -m tests.faults.slow_index DIRECTORY``.
+"""An index that takes its time, and writers beside it; also as a process that can be killed: ``python -m tests.support.slow_index DIRECTORY``.
 
 Promises: the process prints the start_ts of each Prewrite that is durable, and ``on`` once the slow chaser is on; it runs until it is killed.
 """
@@ -12,7 +12,8 @@ from binlog_source.pump.storage.chaser import ChaserSettings
 from binlog_source.pump.storage.index import KeyIndex
 from binlog_source.pump.storage.record import fake
 from binlog_source.pump.storage.store import Store, StoreSettings
-from tests.faults.store_model import commit, prewrite
+from tests.support.eventually import eventually
+from tests.support.store_model import commit, prewrite
 
 WRITERS = 16
 QUICK = ChaserSettings(threshold=0.05, poll=0.02, quick_pass=0.1, recovery_interval=0.3, recovery_timeout=0.1)
@@ -90,8 +91,7 @@ def main() -> None:
             print(word, flush=True)
 
     Writers(store, said=say)
-    while not store.chaser.on:
-        time.sleep(0.01)
+    eventually(lambda: store.chaser.on)
     say("on")
     threading.Event().wait()
 

@@ -33,6 +33,13 @@ class Fault(enum.Enum):
     """An append writes half of its bytes; and death."""
 
 
+def flip(file: Path, at: int) -> None:
+    """The byte at ``at`` of ``file`` goes bad on the disk."""
+    data = bytearray(file.read_bytes())
+    data[at] ^= 0xFF
+    file.write_bytes(bytes(data))
+
+
 class FaultyFiles(RealFileSystem):
     """See the module."""
 

@@ -14,10 +14,10 @@ from binlog_source.emulator.schema import Column, Table
 from binlog_source.emulator.upstream import Upstream
 from binlog_source.pump.server import EmbeddedPump
 from binlog_source.pump_client.client import PumpClient
-from binlog_source.source.pull import Endpoint, read_sorted
+from binlog_source.source.pull import Endpoint, ReadTerms, read_sorted
 from conf.model import PumpConfig
 from schemas.codec.number import encode_uvarint
-from tests.golden_case import GOLDEN
+from tests.support.golden_case import GOLDEN
 
 CLUSTER_ID = 77
 _TABLE = Table("stream", (Column("n", "int"), Column("v", "varchar(20)")))
@@ -73,7 +73,7 @@ def _write(upstream: Upstream, transactions: int) -> Counter[tuple[int, str]]:
 def _record(path: Path, address: str, start_ts: int, end_ts: int) -> None:
     """What one Pump delivers, as the recorded cases keep it."""
     found = bytearray()
-    for records in read_sorted(Endpoint(address, address, CLUSTER_ID), start_ts, end_ts, 30.0, lambda ts: None):
+    for records in read_sorted(Endpoint(address, address, CLUSTER_ID), start_ts, end_ts, ReadTerms(30.0, lambda ts: None)):
         for payload in records.payloads:
             found += encode_uvarint(len(payload)) + payload
     path.write_bytes(gzip.compress(bytes(found)))

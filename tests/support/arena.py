@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -28,10 +28,7 @@ from conf import failpoints
 from conf.model import ApplyConfig, DrainerConfig, PumpConfig, SourceConfig
 from jobs.lab.mariadb import PrivateMariaDB
 from schemas.events import tso
-
-ROOT = Path(__file__).parents[2]
-RUN_SECONDS = 900.0
-"""Longer than any run between two deaths takes, also on a busy machine."""
+from tests.support.drainer_process import Drainer, command_of, environ_of
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -146,6 +143,19 @@ class Arena:
         counts = [parquet.read_table(path, columns=["transactions"]).column(0).to_pylist() for path in self.delta_dir.glob("*.parquet")]
         return max(sum(counts, []))
 
+    def checkpoint(self) -> str:
+        """The target's checkpoint, whatever it is; empty where there is none."""
+        with self.target.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT 1 FROM information_schema.tables WHERE table_schema = 'tidb_binlog' AND table_name = 'checkpoint'")
+            if not cursor.fetchall():
+                return ""
+            cursor.execute("SELECT checkPoint FROM tidb_binlog.checkpoint")
+            return str(cursor.fetchall())
+
+    def moved(self, since: str) -> bool:
+        """Whether the checkpoint is another one than ``since``."""
+        return self.checkpoint() != since
+
     def assert_equal(self) -> None:
         """The target is what the case says, and nothing is unfinished."""
         script = self.case.directory.parent / "compare.py"
@@ -203,75 +213,6 @@ class Arena:
             "checkpoint-dir": settings.checkpoint_dir,
             "delta-dir": settings.delta_dir,
         }
-
-
-class Drainer:
-    """One life of the drainer: a process group of its own."""
-
-    def __init__(self, command: list[str], environ: dict[str, str], out: Path) -> None:
-        """Start it. ``TIDB_BINLOG_DIE_PID`` is its own process, known only once it runs: the shell in front says it."""
-        self._out = out
-        shell = f'export {failpoints.DIE_PID}=$$; exec "$@"'
-        with out.open("wb") as stream:
-            self._process = subprocess.Popen(
-                ["/bin/sh", "-c", shell, "sh", *command],
-                env=environ,
-                cwd=ROOT,
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=stream,
-                start_new_session=True,
-            )
-
-    def __enter__(self) -> "Drainer":
-        """Nothing to do: it runs."""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Leave nothing of it behind."""
-        self.kill()
-
-    @property
-    def pid(self) -> int:
-        """The job's own process."""
-        return self._process.pid
-
-    @property
-    def running(self) -> bool:
-        """Whether the job's own process is alive."""
-        return self._process.poll() is None
-
-    def wait(self, seconds: float = RUN_SECONDS) -> int:
-        """Its exit code, negative for a signal."""
-        try:
-            return self._process.wait(seconds)
-        except subprocess.TimeoutExpired as error:
-            raise AssertionError(f"the drainer still runs after {seconds:.0f} s:\n{self.output()}") from error
-
-    def kill(self) -> None:
-        """``kill -9`` of the driver and its JVM; Spark's Python workers find their input closed and end."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-
-    def signal(self, number: signal.Signals) -> None:
-        """Send it to the driver and its JVM."""
-        os.killpg(self._process.pid, number)
-
-    def output(self) -> str:
-        """The last of what it printed."""
-        return self._out.read_text(errors="replace")[-6000:]
-
-
-def environ_of(target: PrivateMariaDB, log: Path) -> dict[str, str]:
-    """The environment of a drainer that writes to ``target``: nothing of ours from outside, and the password."""
-    environ = {k: v for k, v in os.environ.items() if not k.startswith("TIDB_BINLOG")}
-    return environ | {"PYTHONPATH": str(ROOT), "TIDB_BINLOG_LOG": str(log), "TIDB_BINLOG__SYNCER__TO__PASSWORD": target.target().password}
-
-
-def command_of(flags: Mapping[str, object]) -> list[str]:
-    """The drainer's command."""
-    return [sys.executable, "-m", "jobs.launch", "drainer", *(f"--{name}={value}" for name, value in flags.items())]
 
 
 def numbered(points: Sequence[str], passes: Sequence[int]) -> str:

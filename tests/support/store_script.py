@@ -13,7 +13,7 @@ from pathlib import Path
 
 from binlog_source.pump.storage.record import Record, RecordKind, fake
 from binlog_source.pump.storage.store import Store, StoreSettings
-from tests.faults.store_model import Model, commit, prewrite, pulled, raw, rollback
+from tests.support.store_model import Model, commit, prewrite, pulled, raw, rollback
 
 SETTINGS = StoreSettings(max_file_size=220, span=100)
 LATER = dataclasses.replace(SETTINGS, sync=False)

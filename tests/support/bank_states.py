@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from binlog_source.emulator.rehearsal import RecordedCase
-from schemas.decoder import new_images, old_images
 from schemas.events import BinlogType, Op
 from schemas.explode import explode
 from schemas.history import SchemaHistory
 from schemas.proto import binlog_pb2
+from schemas.reference_decoder import new_images, old_images
 from schemas.stages import TRANSACTION
 
 TOTAL = 400_000
@@ -39,7 +39,7 @@ class Change:
 
 def bank_changes(case: RecordedCase, history: SchemaHistory) -> list[Change]:
     """All changes of the case in order."""
-    events = explode(_transactions(case))
+    events = explode(_transactions(case)).rows
     found: list[Change] = []
     for table_id in pc.unique(events.column("table_id")).to_pylist():
         rows = events.filter(pc.equal(events.column("table_id"), table_id))
@@ -75,7 +75,7 @@ def states_at(changes: list[Change], ascending: Iterable[int]) -> Iterator[Balan
 def _transactions(case: RecordedCase) -> pa.RecordBatch:
     binlogs = [b for log in case.pumps for b in map(binlog_pb2.Binlog.FromString, log)]
     rows = [
-        {"tp": b.tp, "start_ts": b.start_ts, "commit_ts": b.commit_ts, "payload": b.SerializeToString()}
+        {"start_ts": b.start_ts, "commit_ts": b.commit_ts, "payload": b.SerializeToString()}
         for b in sorted(binlogs, key=lambda b: b.commit_ts)
         if b.tp == BinlogType.COMMIT and not b.ddl_job_id and case.start_ts < b.commit_ts <= case.end_ts
     ]

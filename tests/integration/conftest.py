@@ -1,0 +1,47 @@
+"""Fixtures of the tests with real servers: a cluster's services, its Pumps, a session for DDLs. A module with other needs has its own of the name."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from binlog_source.cluster.cluster_service import UpstreamService
+from binlog_source.cluster.oracle import Oracle
+from binlog_source.cluster.registry_client import RegistryClient
+from binlog_source.pump.server import EmbeddedPump
+from jobs.lab.mariadb import PrivateMariaDB
+from sinks.mysql.session import Session
+from tests.support.ddl_target import ddl_session
+from tests.support.pump_writes import CLUSTER, config_of
+
+
+@pytest.fixture
+def service() -> Iterator[UpstreamService]:
+    """Registry and timestamps of the cluster ``CLUSTER``."""
+    made = UpstreamService(Oracle(), CLUSTER).start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def registry(service: UpstreamService) -> Iterator[RegistryClient]:
+    """A client of ``service``."""
+    made = RegistryClient(service.url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def pumps(tmp_path: Path) -> Iterator[list[EmbeddedPump]]:
+    """Two Pumps of ``CLUSTER`` without a registry."""
+    made = [EmbeddedPump(config_of(tmp_path, number)).start() for number in (1, 2)]
+    yield made
+    for pump in made:
+        pump.stop()
+
+
+@pytest.fixture
+def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
+    """Where DDLs of the database ``d`` can be applied; nothing of them is left behind."""
+    with ddl_session(mariadb.target()) as session:
+        yield session

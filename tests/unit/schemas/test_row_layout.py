@@ -1,0 +1,40 @@
+"""What is decided once per table version: the parts of a row's key, and the cells of its images."""
+
+import pyarrow as pa
+import pytest
+
+from schemas.arrowtypes import CellKind
+from schemas.codec.rowwriter import ROWID
+from schemas.events import Op
+from schemas.row_layout import CellType, Half, ImageLayout, KeyLayout, KeyPart, place_of
+from schemas.tableinfo import ColumnFlag, ColumnType
+from tests.support.drawn_rows import column, table
+
+PK = ColumnFlag.NOT_NULL | ColumnFlag.PRI_KEY
+AMOUNT = column(1, ColumnType.DECIMAL, flen=10, decimal=2)
+ID = column(2, ColumnType.BIGINT, PK)
+
+
+def test_a_row_without_a_handle_column_has_its_rowid() -> None:
+    key = KeyLayout.of(table((AMOUNT,)))
+    assert key.parts == (KeyPart(ROWID, CellType(CellKind.INT, 0)),)
+    assert key.by_handle and key.ids == {ROWID} and key.parts[0].whole
+
+
+def test_an_integer_handle_is_one_part() -> None:
+    key = KeyLayout.of(table((AMOUNT, ID), pk_is_handle=True))
+    assert [part.id for part in key.parts] == [2] and key.by_handle
+
+
+def test_images_have_the_target_columns() -> None:
+    layout = ImageLayout.of(table((AMOUNT, ID), pk_is_handle=True))
+    assert layout.cells == (CellType(CellKind.DECIMAL, 2), CellType(CellKind.INT, 0))
+    assert layout.slots == {1: 0, 2: 1} and [part.id for part in layout.handle] == [2]
+    assert layout.schema.types == [CellKind.DECIMAL.arrow, pa.int64()]
+
+
+def test_which_pair_belongs_to_which_half() -> None:
+    assert [place_of(Op.UPDATE, half) for half in Half] == [0, 1]
+    assert [place_of(Op.INSERT, Half.NEW), place_of(Op.DELETE, Half.OLD)] == [0, 0]
+    with pytest.raises(ValueError, match="INSERT events have no old row"):
+        place_of(Op.INSERT, Half.OLD)
