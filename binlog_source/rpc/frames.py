@@ -1,17 +1,17 @@
-"""HTTP/2 frames: types, flags, error codes, and the validity rules of each type (RFC 9113, sections 4, 6 and 7).
+"""HTTP/2 frames: types, flags, and the validity rules of each type (RFC 9113, sections 4 and 6).
 
-Promises: pure. ``ProtocolFailure`` ends a connection, ``StreamFailure`` one stream of it.
+Promises: pure.
 """
 
 import struct
 from typing import NamedTuple
 
+from binlog_source.rpc.http2_errors import ErrorCode, RemoteConnectionError, RemoteStreamError
+
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
 END_STREAM, ACK, END_HEADERS, PADDED, PRIORITIZED = 0x1, 0x1, 0x4, 0x8, 0x20
-NO_ERROR, PROTOCOL_ERROR, FLOW_CONTROL_ERROR, STREAM_CLOSED, FRAME_SIZE_ERROR, REFUSED_STREAM = 0x0, 0x1, 0x3, 0x5, 0x6, 0x7
-CANCEL, COMPRESSION_ERROR, ENHANCE_YOUR_CALM = 0x8, 0x9, 0xB
 SET_TABLE, SET_PUSH, SET_MAX_STREAMS, SET_INITIAL_WINDOW, SET_MAX_FRAME, SET_MAX_HEADERS = 0x1, 0x2, 0x3, 0x4, 0x5, 0x6
 
 FRAME = struct.Struct(">IBI")
@@ -25,22 +25,6 @@ LARGEST_MAX_FRAME = (1 << 24) - 1
 DEFAULT_TABLE = 4096
 
 
-class ProtocolFailure(Exception):
-    """The peer violated HTTP/2; ``code`` is the error code that GOAWAY reports to it."""
-
-    def __init__(self, code: int, text: str) -> None:
-        super().__init__(text)
-        self.code = code
-
-
-class StreamFailure(Exception):
-    """The peer violated HTTP/2 on one stream, which is reset with ``code``; the other streams continue."""
-
-    def __init__(self, code: int, text: str) -> None:
-        super().__init__(text)
-        self.code = code
-
-
 class FrameRules(NamedTuple):
     """The rules for one type of frame."""
 
@@ -49,15 +33,15 @@ class FrameRules(NamedTuple):
     least: int
     most: int
     """Bounds of its payload in bytes."""
-    harms: type[ProtocolFailure] | type[StreamFailure] = ProtocolFailure
-    """What a wrong size is: a failure of the connection or of the stream."""
+    size_error: type[RemoteConnectionError] | type[RemoteStreamError] = RemoteConnectionError
+    """What a wrong size is: an error of the connection or of the stream."""
 
 
 _ANY = 1 << 24
 SHAPES = {
     DATA: FrameRules(True, 0, _ANY),
     HEADERS: FrameRules(True, 0, _ANY),
-    PRIORITY: FrameRules(True, 5, 5, StreamFailure),
+    PRIORITY: FrameRules(True, 5, 5, RemoteStreamError),
     RST_STREAM: FrameRules(True, 4, 4),
     SETTINGS: FrameRules(False, 0, _ANY),
     PING: FrameRules(False, 8, 8),
@@ -86,18 +70,18 @@ def check(kind: int, stream_id: int, size: int) -> None:
     """Validate the stream id and the size of a frame.
 
     Raises:
-        ProtocolFailure: the frame is an error of the connection.
-        StreamFailure: the frame is an error of its stream.
+        RemoteConnectionError: the frame is an error of the connection.
+        RemoteStreamError: the frame is an error of its stream.
     """
     shape = SHAPES.get(kind)
     if shape is None:
         if kind == PUSH_PROMISE:
-            raise ProtocolFailure(PROTOCOL_ERROR, "PUSH_PROMISE from a client")
+            raise RemoteConnectionError(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE from a client")
         return
     if shape.on_stream is not None and shape.on_stream != bool(stream_id):
-        raise ProtocolFailure(PROTOCOL_ERROR, f"frame of type {kind} on stream {stream_id}")
+        raise RemoteConnectionError(ErrorCode.PROTOCOL_ERROR, f"frame of type {kind} on stream {stream_id}")
     if not shape.least <= size <= shape.most:
-        raise shape.harms(FRAME_SIZE_ERROR, f"frame of type {kind} with {size} bytes")
+        raise shape.size_error(ErrorCode.FRAME_SIZE_ERROR, f"frame of type {kind} with {size} bytes")
 
 
 def unpadded(payload: bytes, flags: int) -> bytes:
@@ -105,7 +89,7 @@ def unpadded(payload: bytes, flags: int) -> bytes:
     if not flags & PADDED:
         return payload
     if not payload:
-        raise ProtocolFailure(FRAME_SIZE_ERROR, "padded frame without a padding length")
+        raise RemoteConnectionError(ErrorCode.FRAME_SIZE_ERROR, "padded frame without a padding length")
     if payload[0] >= len(payload):
-        raise ProtocolFailure(PROTOCOL_ERROR, "padding longer than its frame's payload")
+        raise RemoteConnectionError(ErrorCode.PROTOCOL_ERROR, "padding longer than its frame's payload")
     return payload[1 : len(payload) - payload[0]]

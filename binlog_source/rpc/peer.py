@@ -11,11 +11,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from binlog_source.rpc import http2
 from binlog_source.rpc.budget import Share
 from binlog_source.rpc.calls import BACKLOG_BYTES, Fields, Loop, Methods, PendingCall, StreamCall, StreamHandler
 from binlog_source.rpc.connection_limits import address_of
-from binlog_source.rpc.frames import ENHANCE_YOUR_CALM, ProtocolFailure
 from binlog_source.rpc.grpc_message import (
     INTERNAL,
     RESOURCE_EXHAUSTED,
@@ -25,6 +23,9 @@ from binlog_source.rpc.grpc_message import (
     message_of,
     too_large,
 )
+from binlog_source.rpc.http2 import Connection
+from binlog_source.rpc.http2_errors import ErrorCode, RemoteConnectionError
+from binlog_source.rpc.http2_events import Call, Event
 from binlog_source.rpc.http_peer import ENDLESS, AwaitedInput, HttpPeer, HttpServer
 
 _log = logging.getLogger(__name__)
@@ -77,10 +78,10 @@ class Peer(asyncio.Protocol):
         self._turn = AwaitedInput(FIRST_WORD)
         self._since = 0.0  # when that input was first awaited
         self._head = b""
-        self.connection: http2.Connection | None = None
+        self.connection: Connection | None = None
         self._http: HttpPeer | None = None
         self.streams: dict[int, StreamCall] = {}
-        self._events: deque[http2.Event] = deque()
+        self._events: deque[Event] = deque()
         self._paused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -140,7 +141,7 @@ class Peer(asyncio.Protocol):
         """Close the connection: the server's memory for unfinished requests is used up, mostly by this client."""
         if self.connection is not None:
             text = f"no memory for {self.connection.share.held} bytes of unfinished requests"
-            self._fail(self.connection, ProtocolFailure(ENHANCE_YOUR_CALM, text))
+            self._fail(self.connection, ErrorCode.ENHANCE_YOUR_CALM, text)
         elif self._http is not None and self._transport is not None:
             self._http.share.close()
             self._transport.abort()
@@ -175,24 +176,24 @@ class Peer(asyncio.Protocol):
         if len(head) < 3:
             return
         if head.startswith(b"PRI"):
-            self.connection = http2.Connection(self.server.methods.max_request + 5, self.server.budget, self.flush, self.address)
+            self.connection = Connection(self.server.methods.max_request + 5, self.server.budget, self.flush, self.address)
             self._h2_received(self.connection, head)
         elif self._transport is not None:
             self._http = HttpPeer(self.server, self._transport)
             self._http.received(head)
 
-    def _h2_received(self, connection: http2.Connection, data: bytes) -> None:
+    def _h2_received(self, connection: Connection, data: bytes) -> None:
         try:
             self._events.extend(connection.receive(data, self.heard))
-        except ProtocolFailure as failure:
-            self._fail(connection, failure)
+        except RemoteConnectionError as error:
+            self._fail(connection, error.code, str(error))
             return
         self._act()
 
-    def _fail(self, connection: http2.Connection, failure: ProtocolFailure) -> None:
-        """Send GOAWAY with the failure, and close."""
-        _log.warning("closing the connection of client %s: %s", self.address or "on the Unix socket", failure)
-        connection.goaway(failure.code, str(failure))
+    def _fail(self, connection: Connection, code: ErrorCode, text: str) -> None:
+        """Send GOAWAY with the reason, and close."""
+        _log.warning("closing the connection of client %s: %s", self.address or "on the Unix socket", text)
+        connection.goaway(code, text)
         self.flush()
         self._give_up()
         self.close()
@@ -206,7 +207,7 @@ class Peer(asyncio.Protocol):
         """Process the client's events; while the server holds, they wait here."""
         while self._events and not self.server.held and self.connection is not None:
             event = self._events.popleft()
-            if isinstance(event, http2.Call):
+            if isinstance(event, Call):
                 self._called(self.connection, event)
             else:
                 self._cancelled(event.stream_id)
@@ -215,7 +216,7 @@ class Peer(asyncio.Protocol):
         if self._paused:
             self.attend()
 
-    def _called(self, connection: http2.Connection, call: http2.Call) -> None:
+    def _called(self, connection: Connection, call: Call) -> None:
         methods, stream_id = self.server.methods, call.stream_id
         path = call.headers.get(b":path", b"")
         try:

@@ -2,10 +2,11 @@
 
 Promises: pure. What the windows do not admit is queued; ``queued`` returns how much. A window increase takes effect at the next ``flow``:
 however many there were, each stream sends once. Answers do not use the dynamic header table, so their encoding does not depend on earlier
-answers. A call that is no longer open is ignored.
+answers. A call that is no longer open is ignored; one that its client never opened is a ``LocalProtocolError``.
 """
 
 from collections import deque
+from urllib.parse import quote
 
 from binlog_source.rpc.frames import (
     DATA,
@@ -13,19 +14,20 @@ from binlog_source.rpc.frames import (
     DEFAULT_WINDOW,
     END_HEADERS,
     END_STREAM,
-    FLOW_CONTROL_ERROR,
     FRAME,
     HEADERS,
     WIDEST,
     WORD,
-    ProtocolFailure,
-    StreamFailure,
     frame,
 )
 from binlog_source.rpc.header_block import Fields, literal
+from binlog_source.rpc.http2_errors import ErrorCode, LocalProtocolError, RemoteConnectionError, RemoteStreamError
+from binlog_source.rpc.stream_states import END_STREAM_SENT, IDLE, StreamStates
 
 _MAX_TEXT = 2048
 """Maximum bytes of a status text: C-core refuses header lists above 8 KiB, and percent-encoding may triple it."""
+_UNQUOTED = bytes(set(range(0x20, 0x7F)) - {0x25})
+"""What gRPC over HTTP/2 leaves as it is in a status text: printable ASCII but the percent sign."""
 _WORTH = 4
 """WINDOW_UPDATE frames per whole message: a client of gRPC's C-core increases two windows, by five bytes, for each that it waits for."""
 _WORTH_ONE = 256
@@ -55,7 +57,8 @@ class _Answering:
 class Sender:
     """The calls of one connection whose answers are not finished, and the client's windows."""
 
-    def __init__(self) -> None:
+    def __init__(self, states: StreamStates) -> None:
+        self._states = states
         self._streams: dict[int, _Answering] = {}
         self._window = DEFAULT_WINDOW
         self._stream_window = DEFAULT_WINDOW
@@ -102,7 +105,7 @@ class Sender:
         change, self._stream_window = window - self._stream_window, window
         for stream in self._streams.values():
             if stream.window + change > WIDEST:
-                raise ProtocolFailure(FLOW_CONTROL_ERROR, f"a window of {stream.window + change} bytes")
+                raise RemoteConnectionError(ErrorCode.FLOW_CONTROL_ERROR, f"a window of {stream.window + change} bytes")
             stream.window += change
         if change > 0:
             self._widened |= dict.fromkeys(stream_id for stream_id, stream in self._streams.items() if stream.queue)
@@ -111,14 +114,14 @@ class Sender:
         """Increase a stream's window by ``more`` bytes; stream 0: the connection's."""
         if not stream_id:
             if self._window + more > WIDEST:
-                raise ProtocolFailure(FLOW_CONTROL_ERROR, f"a window of {self._window + more} bytes")
+                raise RemoteConnectionError(ErrorCode.FLOW_CONTROL_ERROR, f"a window of {self._window + more} bytes")
             self._window += more
             self._widened[0] = None
             return
         stream = self._streams.get(stream_id)
         if stream is not None:
             if stream.window + more > WIDEST:
-                raise StreamFailure(FLOW_CONTROL_ERROR, f"a window of {stream.window + more} bytes")
+                raise RemoteStreamError(ErrorCode.FLOW_CONTROL_ERROR, f"a window of {stream.window + more} bytes")
             stream.window += more
             if stream.queue:
                 self._widened[stream_id] = None
@@ -139,6 +142,7 @@ class Sender:
         """Send the answer of a unary call, with status OK."""
         stream = self._streams.get(stream_id)
         if stream is None:
+            self._require_opened(stream_id)
             return
         length = len(message) + 5
         if length > min(stream.window, self._window, self.max_frame) or self._table_update:
@@ -146,6 +150,7 @@ class Sender:
             self.finish(stream_id, 0, "")
             return
         del self._streams[stream_id]
+        self._states.apply(stream_id, END_STREAM_SENT)
         self._window -= length
         self.data_frames += 1
         self.worth += _WORTH
@@ -156,10 +161,16 @@ class Sender:
     def refuse(self, stream_id: int, status: int, text: str) -> bool:
         """Fail a call before anything was answered; whether it was open."""
         if self._streams.pop(stream_id, None) is None:
+            self._require_opened(stream_id)
             return False
+        self._states.apply(stream_id, END_STREAM_SENT)
         self.worth += _WORTH
         self._out.append(frame(HEADERS, END_HEADERS | END_STREAM, stream_id, self._headed(HEAD + _trailers(status, text))))
         return True
+
+    def _require_opened(self, stream_id: int) -> None:
+        if self._states.of(stream_id) is IDLE:
+            raise LocalProtocolError(f"an answer on stream {stream_id}, which no client has opened")
 
     def _headed(self, block: bytes) -> bytes:
         update, self._table_update = self._table_update, b""
@@ -175,7 +186,10 @@ class Sender:
     def send(self, stream_id: int, data: bytes) -> None:
         """Send more bytes of a stream of answers: framed messages, split anywhere."""
         stream = self._streams.get(stream_id)
-        if stream is None or not data:
+        if stream is None:
+            self._require_opened(stream_id)
+            return
+        if not data:
             return
         if stream.queue is None:
             self.start(stream_id, ())
@@ -236,6 +250,7 @@ class Sender:
         self._blocked.pop(stream_id, None)
         if stream.trailers is not None:
             del self._streams[stream_id]
+            self._states.apply(stream_id, END_STREAM_SENT)
             self._out.append(frame(HEADERS, END_HEADERS | END_STREAM, stream_id, self._headed(stream.trailers)))
 
 
@@ -247,7 +262,7 @@ def _trailers(status: int, text: str) -> bytes:
 
 def percent(text: str) -> bytes:
     """A status text as ``grpc-message`` carries it, percent-encoded; a very long one is truncated."""
-    return b"".join(bytes((byte,)) if 0x20 <= byte <= 0x7E and byte != 0x25 else b"%%%02X" % byte for byte in cut(text))
+    return quote(cut(text), _UNQUOTED).encode()
 
 
 def cut(text: str) -> bytes:
