@@ -27,6 +27,7 @@ from binlog_source.cluster.discovery import discovery_of
 from binlog_source.cluster.registries import open_registry
 from binlog_source.drainer.node import DrainerNode
 from binlog_source.source.options import StreamOptions
+from binlog_source.source.stream_end import asked_file
 from binlog_source.stream import transactions, transactions_between
 from conf.model import DrainerConfig
 from conf.units import days_or_duration
@@ -55,6 +56,8 @@ DELTA_SECONDS = 8.0
 """How long the background writer of Delta may then take for the remaining rows."""
 _STOP = "stop"
 """The file whose existence tells the source, which runs in its own process on this machine, to return no further batch."""
+_ASKS = 2
+"""How often Spark must ask for a batch in vain before none can be running: after the first time, the first batch of a new stream may follow."""
 _LOOK_SECONDS = 0.25
 """Interval between checks whether the query still runs: each check wakes the JVM."""
 
@@ -84,7 +87,7 @@ class Replication:
         self._counts = StreamProgress(self._sink, self._applier.clock, config.apply.log_row_data)
         self._query: StreamingQuery | None = None
         self._delta: DeltaCheckpoint | None = None
-        self._cistern: DrainerNode | None = None
+        self._node: DrainerNode | None = None
         self._scratch: Path | None = None
         self._waiting: deque[BatchReport] = deque()
         self._looked_at = 0.0
@@ -126,12 +129,12 @@ class Replication:
 
     def _start(self) -> None:
         config = self._config
-        self._heed()
+        self._raise_if_stopped()
         found = self._applier.open(self._begin_at)
         if found.unfinished is not None:
             span = found.unfinished
-            self._applier.replay(span, transactions_between(self._spark, config.source, span.from_ts, span.to_ts))
-        self._heed()
+            self._applier.replay(span, transactions_between(self._spark, config.source, span.after_ts, span.upto_ts))
+        self._raise_if_stopped()
         self._checkpoint.keep(self._sink.target)
         self._join_cluster()
         source = dataclasses.replace(config.source, starting_commit_ts=self._sink.commit_ts)
@@ -198,9 +201,9 @@ class Replication:
         Once ``stop`` is set, a batch that takes longer than ``GRACE_SECONDS`` is left unfinished; the next start finishes it.
         """
         with contextlib.ExitStack() as then:
-            if self._cistern is not None:
-                then.callback(self._cistern.stop)
-                self._cistern = None
+            if self._node is not None:
+                then.callback(self._node.stop)
+                self._node = None
             if self._scratch is not None:
                 then.callback(shutil.rmtree, self._scratch, ignore_errors=True)
             then.callback(self._sink.close)
@@ -228,7 +231,7 @@ class Replication:
         except (PySparkException, Py4JError, OSError) as error:
             _log.warning("the query could not be stopped cleanly: %s", error)
 
-    def _heed(self) -> None:
+    def _raise_if_stopped(self) -> None:
         if self._stop.is_set():
             raise Stopped("stopped before the stream was started")
 
@@ -267,15 +270,17 @@ class Replication:
         config = self._config
         if "://" in config.source.pumps:
             registry = open_registry(config.source.pumps)
-            self._cistern = DrainerNode(registry, config.apply.drainer, config.addr, config.advertise_addr, lambda: self.commit_ts).start()
+            self._node = DrainerNode(registry, config.apply.drainer, config.addr, config.advertise_addr, lambda: self.commit_ts).start()
 
     def _settle(self, query: StreamingQuery) -> bool:
         """Wait until no batch is running; the source returns none once the stop file exists. False: one is unfinished, or Spark is gone."""
-        if self._scratch is not None:
-            (self._scratch / _STOP).touch()
-        quiet, asked_at = 0, 0.0
+        if self._scratch is None:
+            return True
+        stop_file = self._scratch / _STOP
+        stop_file.touch()
+        asked, asked_at = set[int](), 0.0
         try:
-            while query.isActive and quiet < 3:
+            while query.isActive and len(asked) < _ASKS:
                 if self._stop.is_set():
                     asked_at = asked_at or time.monotonic()
                 if asked_at and time.monotonic() - asked_at > GRACE_SECONDS:
@@ -284,22 +289,17 @@ class Replication:
                     )
                     self._spark.sparkContext.cancelAllJobs()
                     return False
-                quiet = 0 if self._busy(query) else quiet + 1
-                time.sleep(0.1)
+                # Without a batch, the stage stays the one before the first batch.
+                asked = asked | _changes(asked_file(stop_file)) if self._applier.clock.idle else set()
+                time.sleep(0.05)
         except (PySparkException, Py4JError, OSError) as error:
             _log.warning("cannot tell whether the query still runs: %s", error)
             return False
         return True
 
-    def _busy(self, query: StreamingQuery) -> bool:
-        status = query.status
-        asking = status["message"].startswith("Getting offsets")
-        # Without a batch, the stage stays the one before the first batch.
-        return not self._applier.clock.idle or (status["isTriggerActive"] and not asking)
-
     def _take_report(self, report: BatchReport) -> None:
         self._counts.take(report)
-        self._reported_ts = report.to_ts
+        self._reported_ts = report.upto_ts
         if self._delta is None:
             self._waiting.append(report)
         else:
@@ -311,8 +311,8 @@ class Replication:
             self._delta.record(
                 CheckpointRow(
                     batch_id=report.batch_id,
-                    from_ts=report.from_ts,
-                    resolved_ts=report.to_ts,
+                    from_ts=report.after_ts,
+                    resolved_ts=report.upto_ts,
                     schema_version=report.schema_version,
                     consistent=True,
                     rows=report.row_events,
@@ -347,6 +347,14 @@ class Replication:
     def _unwrapped(failure: StreamingQueryException) -> Exception:
         text = replication_error_in(str(failure))
         return ReplicationError(text) if text else failure
+
+
+def _changes(file: Path) -> set[int]:
+    """The time of the file's last change, in ns; nothing if there is none."""
+    try:
+        return {file.stat().st_mtime_ns}
+    except FileNotFoundError:
+        return set()
 
 
 def _history_cache(checkpoint_dir: str, cluster_id: int) -> HistoryCache | None:

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from schemas.errors import Corruption, ProtocolViolation
-from schemas.events import TSO_LOGICAL_BITS, BinlogType, Op
+from schemas.events import TSO_LOGICAL_BITS, BinlogType, ControlType
 from schemas.packed import VALUE_BYTES, packed
 from schemas.pieces import PIECE_BYTES, pieces
 from schemas.proto import binlog_pb2, pump_pb2
@@ -214,6 +214,7 @@ def _rows(records: Records, keep: NDArray[np.bool_], types: NDArray[np.int32], p
     columns: list[Any] = [
         _repeated(pump, len(chosen)),
         pa.array(types[chosen], pa.int32()),
+        pa.nulls(len(chosen), pa.int8()),
         pa.array(records.start_ts[chosen], pa.int64()),
         pa.array(commit_ts, pa.int64()),
         pa.array(bucket[chosen], pa.int32()),
@@ -279,7 +280,8 @@ def punctuation(pump: str, after_ts: int, upto_ts: int, bucket_ids: Iterable[int
     clock = (clock_ts >> TSO_LOGICAL_BITS) * 1000 if clock_ts else None
     columns: list[Any] = [
         _repeated(pump, count),
-        pa.array([int(Op.RESOLVED)] * count, pa.int32()),
+        pa.nulls(count, pa.int32()),
+        pa.array([int(ControlType.RESOLVED)] * count, pa.int8()),
         pa.array([after_ts] * count, pa.int64()),
         pa.array([upto_ts] * count, pa.int64()),
         pa.array(ids, pa.int32()),
@@ -294,7 +296,8 @@ def loss(pump: str, wanted_ts: int, oldest_ts: int, text: str) -> pa.RecordBatch
     """The control row that records that the span (wanted_ts, oldest_ts] of ``pump`` is lost."""
     columns: list[Any] = [
         pa.array([pump]),
-        pa.array([int(Op.LOST)], pa.int32()),
+        pa.nulls(1, pa.int32()),
+        pa.array([int(ControlType.LOST)], pa.int8()),
         pa.array([wanted_ts], pa.int64()),
         pa.array([oldest_ts], pa.int64()),
         pa.array([0], pa.int32()),

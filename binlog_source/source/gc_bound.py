@@ -6,13 +6,13 @@ PullBinlogs does not report it; the Pump's metrics, on the same port, do: ``binl
 Promises: the bound is never below the Pump's own: what the text omits (the logical part, and digits beyond those written) is rounded up.
 """
 
-import http.client
 import re
 import time
 from decimal import Decimal
 
 from schemas.errors import PumpUnavailable
 from schemas.events import TSO_LOGICAL_BITS, physical_ms
+from schemas.http_client import FAILURES, HttpConnection
 
 METRIC = "binlog_pump_storage_gc_ts"
 RECENT_MS = 60_000
@@ -49,19 +49,14 @@ def gc_ts_of(pump: str, address: str) -> int:
     Raises:
         PumpUnavailable: the Pump does not report it.
     """
-    host, _, port = address.rpartition(":")
-    connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=_TIMEOUT)
     try:
-        connection.request("GET", "/metrics")
-        response = connection.getresponse()
-        body = response.read()
-    except (OSError, http.client.HTTPException) as error:
+        with HttpConnection.to(address, _TIMEOUT) as connection:
+            answer = connection.request("GET", "/metrics")
+    except FAILURES as error:
         raise _unknown(pump, address, f"{type(error).__name__}: {error}") from error
-    finally:
-        connection.close()
-    bound = gc_ts_in(body.decode(errors="replace")) if response.status == http.client.OK else None
+    bound = gc_ts_in(answer.text) if answer.ok else None
     if bound is None:
-        raise _unknown(pump, address, f"HTTP {response.status}, {len(body)} bytes without {METRIC}")
+        raise _unknown(pump, address, f"HTTP {answer.status}, {len(answer.body)} bytes without {METRIC}")
     return bound
 
 

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from binlog_source.source.pull import Endpoint, read_sorted
+from binlog_source.source.pull import Endpoint, ReadTerms, read_sorted
 from schemas.errors import ReplicationError
 from schemas.events import as_time
 
@@ -60,7 +60,8 @@ def ask(missing: Sequence[tuple[int, int]], endpoints: Mapping[str, Endpoint]) -
 
 def _pieces(endpoint: Endpoint, start_ts: int, commit_ts: int) -> dict[int, bytes]:
     pieces: dict[int, bytes] = {}
-    for records in read_sorted(endpoint, commit_ts - 1, commit_ts, _PATIENCE, lambda gc_ts: None, on_damage=lambda damage, text: None):
+    accepting = ReadTerms(_PATIENCE, lambda gc_ts: None, on_damage=lambda damage, text: None)
+    for records in read_sorted(endpoint, commit_ts - 1, commit_ts, accepting):
         for place, payload in enumerate(records.payloads):
             if int(records.start_ts[place]) == start_ts and int(records.commit_ts[place]) == commit_ts:
                 pieces[int(records.first_seqs[place])] = bytes(payload)

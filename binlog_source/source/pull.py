@@ -14,7 +14,6 @@ names Pump and ts. Channels are kept for the life of the process.
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -25,28 +24,35 @@ import numpy as np
 from binlog_source.source.framing import Records, parse
 from binlog_source.source.gc_bound import gc_ts_of, is_recent
 from binlog_source.source.read_notes import ReadNote
-from binlog_source.wire.damage import KNOWN_KEY, REMEDY, Damage, damage_in, first_readable, silent_text
-from binlog_source.wire.fingerprint import END_KEY, NO, SEEN_KEY, LogFingerprint, refuse_replaced, replaced_text
+from binlog_source.wire.damage import REMEDY, Damage, damage_in, first_readable, silent_text
+from binlog_source.wire.fingerprint import LogFingerprint, refuse_replaced, replaced_text
 from binlog_source.wire.position import Position
+from binlog_source.wire.pump_protocol import (
+    BATCH_KEY,
+    DELIVERY_KEY,
+    END_KEY,
+    GC_TS_KEY,
+    KNOWN_KEY,
+    NO,
+    PIECE_KEY,
+    PULL_BINLOGS,
+    PUMP_KEY,
+    SEEN_KEY,
+    TIP,
+)
 from binlog_source.wire.reason import reason
+from schemas.backoff import Backoff, Retries, steady
 from schemas.errors import ConfigError, DamagedLog, ProtocolViolation, PumpUnavailable
 from schemas.events import Delivery, as_time
 from schemas.pieces import PIECE_BYTES
 from schemas.proto import pump_pb2
-
-DELIVERY_KEY = "tidb-binlog-delivery"
-BATCH_KEY = "tidb-binlog-batch"
-PIECE_KEY = "tidb-binlog-piece"
-GC_KEY = "tidb-binlog-gc-ts"
-PUMP_KEY = "tidb-binlog-pump"
-TIP = "tip"
 
 _OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.min_reconnect_backoff_ms", 100),
             ("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 1000),
             ("grpc.use_local_subchannel_pool", 1))  # fmt: skip
 _ATTEMPT_SECONDS = 30.0
 _FAR_FUTURE = (1 << 62) - 1
-_FIRST_PAUSE, _LAST_PAUSE = 0.05, 1.0
+_BACKOFF, _POLL = Backoff(0.05, 1.0), steady(1.0)
 _NOTED_SECONDS = 3.0
 """A read that waits longer than this is reported."""
 _OLDEST = Position(0, 0)
@@ -116,8 +122,25 @@ OnReplaced: TypeAlias = Callable[[str], None]
 """Called with a message when a Pump's log was replaced. It raises to end the read, or returns to continue with what there is."""
 
 
+@dataclass(frozen=True, slots=True)
+class ReadTerms:
+    """How a bounded read waits for its Pump, and what it does about binlogs that are not there."""
+
+    patience: float
+    """Seconds without a record after which it fails."""
+    on_purged: Callable[[int], None]
+    """Called with the Pump's gc ts when binlogs above the read's beginning may be gone. It raises, or returns to read what is kept."""
+    find: Find = stays
+    on_damage: OnDamage = refuse_damage
+    seen: LogFingerprint | None = None
+    """What the log must contain; otherwise it was replaced."""
+    on_replaced: OnReplaced = refuse_replaced
+    note: ReadNote | None = None
+    """Tells operators that the read waits."""
+
+
 class Pull:
-    """One PullBinlogs call: an iterator of response bytes. ``greeting()`` blocks until the Pump has answered."""
+    """One PullBinlogs call: an iterator of response bytes. ``metadata()`` blocks until the Pump has answered."""
 
     def __init__(
         self,
@@ -133,7 +156,7 @@ class Pull:
         request = pump_pb2.PullBinlogReq(clusterID=endpoint.cluster_id)
         request.startFrom.suffix, request.startFrom.offset = start.suffix, start.offset
         method = channel(endpoint.address).unary_stream(
-            "/binlog.Pump/PullBinlogs", request_serializer=pump_pb2.PullBinlogReq.SerializeToString, response_deserializer=None
+            PULL_BINLOGS, request_serializer=pump_pb2.PullBinlogReq.SerializeToString, response_deserializer=None
         )
         told = [(KNOWN_KEY, ",".join(sorted(known)))] if known else []
         if seen is not None:
@@ -142,21 +165,21 @@ class Pull:
             request, timeout=timeout, metadata=((DELIVERY_KEY, delivery), (BATCH_KEY, "1"), (PIECE_KEY, str(PIECE_BYTES)), *told)
         )
 
-    def greeting(self) -> PullMetadata:
+    def metadata(self) -> PullMetadata:
         """The Pump's initial metadata.
 
         Raises:
             grpc.RpcError: the call failed before the Pump answered.
             PumpUnavailable: another Pump answered.
         """
-        metadata = {key: str(value) for key, value in self._call.initial_metadata() or ()}
-        if DELIVERY_KEY not in metadata and self._call.done() and self._call.code() is not grpc.StatusCode.OK:
+        received = {key: str(value) for key, value in self._call.initial_metadata() or ()}
+        if DELIVERY_KEY not in received and self._call.done() and self._call.code() is not grpc.StatusCode.OK:
             raise self._call
-        gc_ts = int(metadata.get(GC_KEY, "0") or 0)
-        end = _position_in(metadata.get(END_KEY, ""))
-        greeting = PullMetadata(metadata.get(DELIVERY_KEY, ""), gc_ts, metadata.get(PUMP_KEY, ""), metadata.get(SEEN_KEY, ""), end)
-        greeting.require(self._endpoint)
-        return greeting
+        gc_ts = int(received.get(GC_TS_KEY, "0") or 0)
+        end = _position_in(received.get(END_KEY, ""))
+        metadata = PullMetadata(received.get(DELIVERY_KEY, ""), gc_ts, received.get(PUMP_KEY, ""), received.get(SEEN_KEY, ""), end)
+        metadata.require(self._endpoint)
+        return metadata
 
     def __iter__(self) -> Iterator[bytes]:
         return iter(self._call)
@@ -185,92 +208,59 @@ def renew(address: str) -> None:
         _channels.pop(address, None)
 
 
-def write(endpoint: Endpoint, payload: bytes, timeout: float = 5.0) -> None:
-    """Write one binlog to the Pump's log.
-
-    Raises:
-        PumpUnavailable: the Pump did not accept it.
-    """
-    stub = channel(endpoint.address).unary_unary(
-        "/binlog.Pump/WriteBinlog",
-        request_serializer=pump_pb2.WriteBinlogReq.SerializeToString,
-        response_deserializer=pump_pb2.WriteBinlogResp.FromString,
-    )
-    try:
-        answer = stub(pump_pb2.WriteBinlogReq(clusterID=endpoint.cluster_id, payload=payload), timeout=timeout)
-    except grpc.RpcError as error:
-        _renew_if_late(error, endpoint)
-        raise PumpUnavailable(f"Pump {endpoint.pump} at {endpoint.address} did not accept a binlog: {reason(error)}") from error
-    if answer.errmsg:
-        raise PumpUnavailable(f"Pump {endpoint.pump} at {endpoint.address} refused a binlog: {answer.errmsg}")
-
-
 def offers_raw(endpoint: Endpoint, patience: float) -> bool:
     """Whether the Pump is ours and so offers tip and raw delivery. A real one sends metadata only with a message: a timeout means no.
 
     Raises:
         PumpUnavailable: it cannot be reached within ``patience`` seconds.
     """
-    deadline = time.monotonic() + patience
+    retries = Retries(_POLL, patience)
     while True:
         pull = Pull(endpoint, TIP, Position(0, _FAR_FUTURE), timeout=3.0)
         try:
-            return pull.greeting().delivery == TIP
+            return pull.metadata().delivery == TIP
         except grpc.RpcError as error:
             failure = error
         finally:
             pull.cancel()
         if failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
             return False
-        if time.monotonic() >= deadline:
+        if retries.over:
             raise PumpUnavailable(f"Pump {endpoint.pump} at {endpoint.address} did not report its delivery: {reason(failure)}")
-        time.sleep(_LAST_PAUSE)
+        retries.pause()
 
 
-def read_raw(
-    endpoint: Endpoint,
-    begin: Position,
-    end: Position,
-    wanted_ts: int,
-    patience: float,
-    on_purged: Callable[[int], None],
-    find: Find = stays,
-    on_damage: OnDamage = refuse_damage,
-    seen: LogFingerprint | None = None,
-    on_replaced: OnReplaced = refuse_replaced,
-    note: ReadNote | None = None,
-) -> Iterator[Records]:
+def read_raw(endpoint: Endpoint, begin: Position, end: Position, after_ts: int, terms: ReadTerms) -> Iterator[Records]:
     """The records of the log from ``begin`` (inclusive) to ``end``, in log order, in runs.
 
-    ``on_purged`` is called with the Pump's gc ts when binlogs above ``wanted_ts`` may be gone; if it returns, reading begins
-    at the oldest record kept. ``seen``: what the log must contain; otherwise it was replaced.
+    ``after_ts``: only binlogs above it are needed. If some may be gone, reading begins at the oldest record kept.
     """
     reached, lost, half = begin, False, _PartialBinlog()
     known: set[str] = set()
 
     def go_on(damage: Damage, text: str) -> None:
         nonlocal reached
-        on_damage(damage, text)
+        terms.on_damage(damage, text)
         known.add(damage.place)
         reached = max(reached, Position(damage.file_id, damage.end))
 
     def attempt(endpoint: Endpoint) -> Iterator[Records]:
         nonlocal reached, lost
         again = half.had
-        with _opened(endpoint, Delivery.RAW, reached, known, seen) as pull:
-            greeting = pull.greeting()
-            _require_raw(endpoint, greeting)
-            if seen is not None and greeting.seen == NO:
-                on_replaced(replaced_text(endpoint.pump, seen, greeting.end))
+        with _opened(endpoint, Delivery.RAW, reached, known, terms.seen) as pull:
+            metadata = pull.metadata()
+            _require_raw(endpoint, metadata)
+            if terms.seen is not None and metadata.seen == NO:
+                terms.on_replaced(replaced_text(endpoint.pump, terms.seen, metadata.end))
                 reached = end
                 return
-            if reached == begin and not lost and purged(greeting.gc_ts, wanted_ts):
-                on_purged(greeting.gc_ts)
+            if reached == begin and not lost and purged(metadata.gc_ts, after_ts):
+                terms.on_purged(metadata.gc_ts)
                 reached, lost = _OLDEST, True
                 return
             for data in pull:
                 records, again = _without(parse(data, endpoint.pump), again)
-                count, last = _until(records, reached, end, endpoint, wanted_ts)
+                count, last = _until(records, reached, end, endpoint, after_ts)
                 if count:
                     reached = last
                     half.note(records, count)
@@ -279,44 +269,23 @@ def read_raw(
                     return
 
     if begin < end:
-        yield from _patiently(
-            attempt, endpoint, lambda: (reached, half.had), wanted_ts, patience, lambda: reached >= end, find, go_on, note
-        )
+        yield from _patiently(attempt, endpoint, lambda: (reached, half.had), after_ts, lambda: reached >= end, go_on, terms)
 
 
-def read_sorted(
-    endpoint: Endpoint,
-    after_ts: int,
-    upto_ts: int,
-    patience: float,
-    on_purged: Callable[[int], None],
-    find: Find = stays,
-    on_damage: OnDamage = refuse_damage,
-    seen: LogFingerprint | None = None,
-    on_replaced: OnReplaced = refuse_replaced,
-    note: ReadNote | None = None,
-) -> Iterator[Records]:
+def read_sorted(endpoint: Endpoint, after_ts: int, upto_ts: int, terms: ReadTerms) -> Iterator[Records]:
     """The messages with ``commit_ts`` in (after_ts, upto_ts], ascending, in runs, including fakes."""
     if after_ts < upto_ts:
-        read = _SortedRead(after_ts, upto_ts, on_purged, on_damage, seen, on_replaced)
-        yield from _patiently(read.attempt, endpoint, read.mark, after_ts, patience, lambda: read.done, find, read.go_on, note)
+        read = _SortedRead(after_ts, upto_ts, terms)
+        yield from _patiently(read.attempt, endpoint, read.mark, after_ts, lambda: read.done, read.go_on, terms)
 
 
 class _SortedRead:
     """The progress of a read of (after_ts, upto_ts] across connections."""
 
-    def __init__(
-        self,
-        after_ts: int,
-        upto_ts: int,
-        on_purged: Callable[[int], None],
-        on_damage: OnDamage,
-        seen: LogFingerprint | None,
-        on_replaced: OnReplaced,
-    ) -> None:
+    def __init__(self, after_ts: int, upto_ts: int, terms: ReadTerms) -> None:
         self._after_ts, self._upto_ts = after_ts, upto_ts
-        self._on_purged, self._on_damage, self._on_replaced = on_purged, on_damage, on_replaced
-        self._seen = seen
+        self._terms = terms
+        self._seen = terms.seen
         self._reached = after_ts
         self._half = _PartialBinlog()
         self._known: set[str] = set()
@@ -331,7 +300,7 @@ class _SortedRead:
 
     def go_on(self, damage: Damage, text: str) -> None:
         """Continue after a damaged place."""
-        self._on_damage(damage, text)
+        self._terms.on_damage(damage, text)
         self._known.add(damage.place)
         if damage.exact:
             self._reached = max(self._reached, damage.upto_ts)
@@ -342,13 +311,13 @@ class _SortedRead:
         again = self._half.had
         with _opened(endpoint, Delivery.SORTED, Position(0, self._reached), self._known, self._seen) as pull:
             self._require_same(endpoint, pull)
-            greeting: PullMetadata | None = None
+            metadata: PullMetadata | None = None
             for data in pull:
-                if greeting is None:
+                if metadata is None:
                     # not earlier: a real Pump sends its metadata with its first message
-                    greeting = pull.greeting()
-                    if greeting.delivery or self._reached == self._after_ts:
-                        self._require_kept(endpoint, greeting)
+                    metadata = pull.metadata()
+                    if metadata.delivery or self._reached == self._after_ts:
+                        self._require_kept(endpoint, metadata)
                     self._bare_ends = 0
                 records = parse(data, endpoint.pump)
                 if not len(records):
@@ -364,33 +333,33 @@ class _SortedRead:
                     self._half.note(records, count)
                     yield records.cut(0, count)
                 if self._reached >= self._upto_ts or count < len(records):
-                    if not greeting.delivery:
+                    if not metadata.delivery:
                         # GC may have overtaken the read
-                        self._require_kept(endpoint, greeting)
+                        self._require_kept(endpoint, metadata)
                     self.done = True
                     return
-            if greeting is None and not pull.greeting().delivery:
+            if metadata is None and not pull.metadata().delivery:
                 self._ended_bare(endpoint)
 
     def _require_same(self, endpoint: Endpoint, pull: Pull) -> None:
         """Report once that the log was replaced; a Pump that supports this says so before its first message."""
         if self._seen is None:
             return
-        greeting = pull.greeting()
-        if greeting.seen == NO:
-            self._on_replaced(replaced_text(endpoint.pump, self._seen, greeting.end))
+        metadata = pull.metadata()
+        if metadata.seen == NO:
+            self._terms.on_replaced(replaced_text(endpoint.pump, self._seen, metadata.end))
             self._seen = None
 
-    def _require_kept(self, endpoint: Endpoint, greeting: PullMetadata) -> None:
+    def _require_kept(self, endpoint: Endpoint, metadata: PullMetadata) -> None:
         """Report once that needed binlogs may be gone. Our Pump sends its gc ts and ends a pull that GC overtakes; a real one is asked."""
         if self._told:
             return
-        if greeting.delivery:
-            gc_ts, wanted_ts = greeting.gc_ts, self._reached
+        if metadata.delivery:
+            gc_ts, after_ts = metadata.gc_ts, self._reached
         else:
-            gc_ts, wanted_ts = kept_by_real(endpoint, self._after_ts), self._after_ts
-        if purged(gc_ts, wanted_ts):
-            self._on_purged(gc_ts)
+            gc_ts, after_ts = kept_by_real(endpoint, self._after_ts), self._after_ts
+        if purged(gc_ts, after_ts):
+            self._terms.on_purged(gc_ts)
             self._told = True
 
     def _ended_bare(self, endpoint: Endpoint) -> None:
@@ -400,13 +369,13 @@ class _SortedRead:
             self.go_on(*silent_damage(endpoint, self._reached, self._upto_ts))
 
 
-def kept_by_real(endpoint: Endpoint, wanted_ts: int) -> int:
-    """The gc ts of a real Pump; 0, without asking it, if nothing above ``wanted_ts`` can be gone.
+def kept_by_real(endpoint: Endpoint, after_ts: int) -> int:
+    """The gc ts of a real Pump; 0, without asking it, if nothing above ``after_ts`` can be gone.
 
     Raises:
         PumpUnavailable: the Pump does not report it.
     """
-    return 0 if not wanted_ts or is_recent(wanted_ts) else gc_ts_of(endpoint.pump, endpoint.address)
+    return 0 if not after_ts or is_recent(after_ts) else gc_ts_of(endpoint.pump, endpoint.address)
 
 
 def silent_damage(endpoint: Endpoint, after_ts: int, upto_ts: int) -> tuple[Damage, str]:
@@ -439,21 +408,19 @@ def _patiently(
     attempt: Callable[[Endpoint], Iterator[Records]],
     endpoint: Endpoint,
     mark: Callable[[], tuple[object, object]],
-    wanted_ts: int,
-    patience: float,
+    after_ts: int,
     finished: Callable[[], bool],
-    find: Find,
     on_damage: OnDamage,
-    note: ReadNote | None,
+    terms: ReadTerms,
 ) -> Iterator[Records]:
     """Repeat ``attempt``, wherever the Pump is, until ``finished``; the patience starts again whenever ``mark`` has changed."""
-    pause, since, before = _FIRST_PAUSE, time.monotonic(), mark()
+    retries, before = Retries(_BACKOFF, terms.patience), mark()
     while True:
         failure = "the Pump ended the stream"
         try:
             for records in attempt(endpoint):
-                if note is not None:
-                    note.over()
+                if terms.note is not None:
+                    terms.note.over()
                 yield records
         except grpc.RpcError as error:
             failure = reason(error)
@@ -468,17 +435,17 @@ def _patiently(
         if finished():
             return
         if mark() != before:
-            pause, since, before = _FIRST_PAUSE, time.monotonic(), mark()
-        if time.monotonic() - since >= patience:
+            retries.restart()
+            before = mark()
+        if retries.over:
             raise PumpUnavailable(
-                f"Pump {endpoint.pump} at {endpoint.address} gave nothing for {patience:.0f} s while reading from {mark()[0]} "
-                f"(wanted: above ts {wanted_ts}, {as_time(wanted_ts)}): {failure}; restart it, and the stream continues from there"
+                f"Pump {endpoint.pump} at {endpoint.address} gave nothing for {terms.patience:.0f} s while reading from {mark()[0]} "
+                f"(wanted: above ts {after_ts}, {as_time(after_ts)}): {failure}; restart it, and the stream continues from there"
             )
-        if note is not None and time.monotonic() - since >= _NOTED_SECONDS:
-            note.waits(failure)
-        time.sleep(pause)
-        pause = min(pause * 2, _LAST_PAUSE)
-        endpoint = find(endpoint)
+        if terms.note is not None and retries.elapsed >= _NOTED_SECONDS:
+            terms.note.waits(failure)
+        retries.pause()
+        endpoint = terms.find(endpoint)
 
 
 def _renew_if_late(error: grpc.RpcError, endpoint: Endpoint) -> None:
@@ -533,7 +500,7 @@ def _without(records: Records, had: tuple[int, int] | None) -> tuple[Records, tu
     return records.cut(count, len(records)), had if count == len(records) else None
 
 
-def _until(records: Records, reached: Position, end: Position, endpoint: Endpoint, wanted_ts: int) -> tuple[int, Position]:
+def _until(records: Records, reached: Position, end: Position, endpoint: Endpoint, after_ts: int) -> tuple[int, Position]:
     """How many of ``records`` end at or before ``end``, and the position after them; their positions must ascend from ``reached``."""
     if not len(records):
         return 0, reached
@@ -548,7 +515,7 @@ def _until(records: Records, reached: Position, end: Position, endpoint: Endpoin
         place = int(np.argmax(backwards))
         raise ProtocolViolation(
             f"Pump {endpoint.pump} goes backwards in its log: from {int(before_s[place])}/{int(before_o[place])} to "
-            f"{int(suffixes[place])}/{int(offsets[place])}, reading above ts {wanted_ts}; if its data directory was replaced, "
+            f"{int(suffixes[place])}/{int(offsets[place])}, reading above ts {after_ts}; if its data directory was replaced, "
             "delete Spark's checkpoint directory"
         )
     inside = (suffixes < end.suffix) | ((suffixes == end.suffix) & (offsets <= np.where(records.more, end.offset - 1, end.offset)))
@@ -568,22 +535,22 @@ def _require_ascending(records: Records, reached: int, endpoint: Endpoint) -> No
         )
 
 
-def _require_raw(endpoint: Endpoint, greeting: PullMetadata) -> None:
-    if greeting.delivery != Delivery.RAW:
+def _require_raw(endpoint: Endpoint, metadata: PullMetadata) -> None:
+    if metadata.delivery != Delivery.RAW:
         raise ConfigError(
             f"Pump {endpoint.pump} at {endpoint.address} offers no raw delivery, which this checkpoint was made with: "
             "use Pumps of this project, or delete Spark's checkpoint directory and set delivery=sorted"
         )
 
 
-def purged(gc_ts: int, wanted_ts: int) -> bool:
-    """Whether binlogs above ``wanted_ts`` may be gone; ts 0 requests whatever is left."""
-    return 0 < wanted_ts < gc_ts
+def purged(gc_ts: int, after_ts: int) -> bool:
+    """Whether binlogs above ``after_ts`` may be gone; ts 0 requests whatever is left."""
+    return 0 < after_ts < gc_ts
 
 
-def purge_text(pump: str, gc_ts: int, wanted_ts: int) -> str:
+def purge_text(pump: str, gc_ts: int, after_ts: int) -> str:
     """The message about a span that the Pump has collected."""
     return (
-        f"Pump {pump} has collected binlogs that are still needed: wanted above ts {wanted_ts} ({as_time(wanted_ts)}), "
+        f"Pump {pump} has collected binlogs that are still needed: wanted above ts {after_ts} ({as_time(after_ts)}), "
         f"oldest kept {gc_ts} ({as_time(gc_ts)})"
     )

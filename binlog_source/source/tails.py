@@ -27,7 +27,6 @@ from binlog_source.source.framing import Records, parse
 from binlog_source.source.offset import BinlogOffset, PumpMark, seen_of
 from binlog_source.source.pull import (
     BARE_ENDS,
-    TIP,
     Endpoint,
     Pull,
     damage_of,
@@ -38,9 +37,11 @@ from binlog_source.source.pull import (
     renew,
     silent_damage,
 )
-from binlog_source.wire.fingerprint import ANYWHERE, NO, LogFingerprint, refuse_replaced, replaced_text
+from binlog_source.wire.fingerprint import ANYWHERE, LogFingerprint, refuse_replaced, replaced_text
 from binlog_source.wire.position import Position
+from binlog_source.wire.pump_protocol import NO, TIP
 from binlog_source.wire.reason import reason
+from schemas.backoff import Backoff
 from schemas.errors import BinlogPurged, ConfigError, ProtocolViolation, PumpUnavailable, ReplicationError
 from schemas.events import Delivery
 from schemas.proto import binlog_pb2
@@ -50,7 +51,7 @@ _MOST_STEPS = 4096
 """From this many steps on they are joined more coarsely, up to the size at which batches can still be cut well."""
 _MOST_AT_ALL = 16 * _MOST_STEPS
 """From this many on they are joined regardless of their size."""
-_FIRST_PAUSE, _LAST_PAUSE = 0.1, 2.0
+_BACKOFF = Backoff(0.1, 2.0)
 _NOWHERE = Position(0, 0)
 _MUTE_ENDS = 2
 SILENT_SECONDS = 30.0
@@ -185,7 +186,7 @@ class Tail:
             waiting.popleft()
 
     def _run(self) -> None:
-        pause = _FIRST_PAUSE
+        failures = 0
         while not self._stopped:
             try:
                 self.trouble = self._follow()
@@ -196,9 +197,9 @@ class Tail:
                     self.fault = error
                     self._changed.notify_all()
                 return
-            pause = _FIRST_PAUSE if time.monotonic() - self.last_news < _LAST_PAUSE else min(pause * 2, _LAST_PAUSE)
+            failures = 0 if time.monotonic() - self.last_news < _BACKOFF.longest else failures + 1
             if not self._stopped:
-                time.sleep(pause)
+                time.sleep(_BACKOFF.pause(failures))
 
     def _follow(self) -> str:
         """One connection: from the newest promise on, until it breaks. Returns why it broke."""
@@ -215,10 +216,10 @@ class Tail:
                 self._listens_since, self._heard_at = time.monotonic(), time.time()
                 records = parse(data, self.endpoint.pump)
                 if tip is None:
-                    tip = self._greeted(pull, from_ts)
+                    tip = self._learn_metadata(pull, from_ts)
                     self._mute = 0
-                    if seen is not None and pull.greeting().seen == NO:
-                        return self._replaced(seen, pull.greeting().end)
+                    if seen is not None and pull.metadata().seen == NO:
+                        return self._replaced(seen, pull.metadata().end)
                     if seen is not None and not tip and believed:
                         return "it is a real Pump; connecting again"
                     if seen is not None and again and not tip and len(records):
@@ -236,7 +237,7 @@ class Tail:
                     self.trouble = ""
                     self.last_news = time.monotonic()
                     self._changed.notify_all()
-            if not news and not pull.greeting().delivery:
+            if not news and not pull.metadata().delivery:
                 self._mute += again and tip is None
                 self._ended_bare(from_ts)
         except grpc.RpcError as error:
@@ -295,19 +296,19 @@ class Tail:
             self._steps.add(LogStep(_NOWHERE, 0, damage.upto_ts, 0))
             self._changed.notify_all()
 
-    def _greeted(self, pull: Pull, from_ts: int) -> bool:
-        greeting = pull.greeting()
+    def _learn_metadata(self, pull: Pull, from_ts: int) -> bool:
+        metadata = pull.metadata()
         first = self._base is None
-        gc_ts = greeting.gc_ts if greeting.delivery or not first else kept_by_real(self.endpoint, from_ts)
+        gc_ts = metadata.gc_ts if metadata.delivery or not first else kept_by_real(self.endpoint, from_ts)
         if first:
-            self.gc_ts = greeting.gc_ts
+            self.gc_ts = metadata.gc_ts
         if purged(gc_ts, from_ts) and first:
             text = purge_text(self.endpoint.pump, gc_ts, from_ts)
             if self._fail_on_data_loss:
                 raise BinlogPurged(text + "; load a fresh snapshot of the upstream, or set failOnDataLoss=false to go on with a gap")
             _log.warning("%s; going on with a gap because failOnDataLoss=false", text)
-        self._knows_tip = greeting.delivery == TIP
-        self._tells = greeting.end is not None or not self._knows_tip
+        self._knows_tip = metadata.delivery == TIP
+        self._tells = metadata.end is not None or not self._knows_tip
         return self._knows_tip
 
     def _learn_tip(self, records: Records) -> None:

@@ -10,10 +10,11 @@ from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from schemas.codec.number import decode_uvarint
 from schemas.errors import Corruption
 from schemas.events import BinlogType
 from schemas.proto import binlog_pb2
-from schemas.wire import varint
+from schemas.wire import int64_of, varint
 
 _HEAD = re.compile(rb"\x08([\x00-\x7f])\x10([\x80-\xff]{0,9}[\x00-\x7f])\x18([\x80-\xff]{0,9}[\x00-\x7f])", re.DOTALL)
 _KEY_TAG = 0x22
@@ -52,13 +53,6 @@ def kind_of(tp: int, start_ts: int, commit_ts: int) -> RecordKind:
     return RecordKind.FAKE if start_ts == commit_ts else RecordKind.COMMIT
 
 
-def _unvarint(data: bytes) -> int:
-    value = 0
-    for position, byte in enumerate(data):
-        value |= (byte & 0x7F) << (7 * position)
-    return value - (1 << 64) if value >= 1 << 63 else value
-
-
 def parse(payload: bytes) -> binlog_pb2.Binlog:
     """Parse a payload; ``Corruption`` when it is not a Binlog message."""
     try:
@@ -90,7 +84,7 @@ def read(payload: bytes) -> Record:
     """A stored payload as a record."""
     match = _HEAD.match(payload)
     if match is not None:
-        tp, start_ts, commit_ts = match[1][0], _unvarint(match[2]), _unvarint(match[3])
+        tp, start_ts, commit_ts = match[1][0], int64_of(match[2]), int64_of(match[3])
     else:
         message = parse(payload)
         tp, start_ts, commit_ts = message.tp, message.start_ts, message.commit_ts
@@ -111,16 +105,11 @@ def _after_key(payload: bytes) -> int:
     at = match.end()
     if at >= len(payload) or payload[at] != _KEY_TAG:
         return at
-    at += 1
-    length = shift = 0
-    while at < len(payload):
-        byte = payload[at]
-        at += 1
-        length |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return at + length
-        shift += 7
-    return -1
+    try:
+        length, at = decode_uvarint(payload, at + 1)
+    except Corruption:
+        return -1
+    return at + length
 
 
 def completed(commit: bytes, prewrite: bytes) -> bytes:

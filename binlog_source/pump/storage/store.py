@@ -33,7 +33,8 @@ from binlog_source.pump.storage.index import Entry, Head, Hole, IndexRange, KeyI
 from binlog_source.pump.storage.pointer import BEGINNING, Pointer
 from binlog_source.pump.storage.record import Record, RecordKind, read
 from binlog_source.pump.storage.sorter import CHECKPOINT_SPAN, LogRecord, Sorter, SorterCheckpoint
-from binlog_source.pump.storage.vlog import Admit, RecordRun, ValueLog
+from binlog_source.pump.storage.vlog import ValueLog
+from binlog_source.pump.storage.vlog_scan import Admit, RecordRun
 from binlog_source.wire.damage import Damage
 from conf import failpoints
 from schemas.errors import BinlogPurged, ConfigError, Corruption

@@ -1,0 +1,122 @@
+"""The files of a value log: which there are, how far their records reach, the largest ts of each.
+
+Promises: any thread may read this while the writer adds a file and the collection removes some. A file that is removed stays readable for
+those who have it.
+
+Points of ``conf.failpoints``: vlog-before-drop, vlog-dropped.
+"""
+
+import contextlib
+import threading
+from pathlib import Path
+
+from binlog_source.pump.storage.env import FileSystem, ReadFile
+from binlog_source.pump.storage.format import FOOTER, decode_footer, file_id_of, file_name
+from binlog_source.pump.storage.pointer import BEGINNING, Pointer
+from conf import failpoints
+
+
+class LogFile:
+    """One value-log file: its reader, and how far its records reach."""
+
+    __slots__ = ("finished", "length", "max_ts", "reader")
+
+    def __init__(self, reader: ReadFile) -> None:
+        size = reader.size()
+        footer = decode_footer(reader.read(size - FOOTER.size, FOOTER.size)) if size >= FOOTER.size else None
+        self.reader = reader
+        self.finished = footer is not None
+        """Whether it has its footer: nothing is appended to it any more."""
+        self.length = size - FOOTER.size if self.finished else size
+        """Bytes of records."""
+        self.max_ts = footer or 0
+
+
+class LogFiles:
+    """The files below one directory."""
+
+    def __init__(self, directory: Path, fs: FileSystem) -> None:
+        self.directory = directory
+        self.fs = fs
+        self._lock = threading.Lock()
+        fs.make_dir(directory)
+        ids = sorted(i for i in map(file_id_of, fs.names(directory)) if i is not None)
+        self._files = {i: LogFile(fs.open_read(directory / file_name(i))) for i in ids}
+        self.active = ids[-1] if ids else -1
+        """The id of the newest file, which is appended to; -1: there is none."""
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The ids of the files, ascending."""
+        with self._lock:
+            return tuple(sorted(self._files))
+
+    @property
+    def end(self) -> Pointer:
+        """Just after the last record."""
+        with self._lock:
+            return Pointer(self.active, self._files[self.active].length) if self._files else BEGINNING
+
+    @property
+    def beginning(self) -> Pointer:
+        """The position of the oldest record that is still kept."""
+        with self._lock:
+            return Pointer(min(self._files), 0) if self._files else BEGINNING
+
+    @property
+    def size(self) -> int:
+        """Bytes of records in all files."""
+        with self._lock:
+            return sum(file.length for file in self._files.values())
+
+    @property
+    def newest(self) -> LogFile:
+        """The active file."""
+        return self._files[self.active]
+
+    def get(self, file_id: int) -> LogFile | None:
+        """A file; None if it was collected, or the log is closed."""
+        return self._files.get(file_id)
+
+    def file(self, file_id: int) -> LogFile:
+        """A file that is there."""
+        return self._files[file_id]
+
+    def path(self, file_id: int) -> Path:
+        """Where a file is, or will be."""
+        return self.directory / file_name(file_id)
+
+    def between(self, start: Pointer, upto: Pointer | None) -> dict[int, LogFile]:
+        """The files that hold what is between two positions, oldest first; ``upto`` None: the end of the log."""
+        with self._lock:
+            ids = sorted(i for i in self._files if i >= start.file_id and (upto is None or i <= upto.file_id))
+            return {i: self._files[i] for i in ids}
+
+    def add(self, file: LogFile) -> None:
+        """Begin to append to a new file, whose id follows the active one's."""
+        with self._lock:
+            self._files[self.active + 1] = file
+            self.active += 1
+
+    def drop(self, upto_ts: int, before: int) -> list[int]:
+        """Remove the oldest finished files, below file id ``before``, whose largest ts is at most ``upto_ts``; their ids."""
+        gone: list[int] = []
+        with contextlib.closing(self.fs.open_dir(self.directory)) as directory:
+            for file_id in self.ids:
+                file = self._files[file_id]
+                if file_id >= before or file_id == self.active or not file.finished or file.max_ts > upto_ts:
+                    break
+                failpoints.point("vlog-before-drop")
+                self.fs.remove(self.path(file_id))
+                with self._lock:
+                    del self._files[file_id]
+                # one by one: after a power failure no file may reappear whose successor is gone
+                directory.sync()
+                gone.append(file_id)
+                failpoints.point("vlog-dropped")
+        return gone
+
+    def close(self) -> None:
+        """Forget all files."""
+        with self._lock:
+            self._files.clear()

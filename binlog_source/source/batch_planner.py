@@ -1,0 +1,67 @@
+"""When the stream's next batch is worthwhile, and where it ends. Pure: the views of the Pumps' logs are given, ``admission`` chooses.
+
+Promises: a batch is worthwhile as soon as it can release something. A raw one also is when there is enough to read, or when the Pump that
+holds R back has an orphan that pairing can only settle once it was read.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from binlog_source.source.admission import Limits, TailView, holder, pending_bytes, plan_raw, plan_sorted, unread_bytes
+from binlog_source.source.offset import BinlogOffset
+from schemas.events import Delivery
+
+HELD_SECONDS = 1.0
+"""After this long without progress of R a raw batch is planned anyway, so that pairing can resolve orphans."""
+_AHEAD_MS = 1000
+"""How much further beyond R than ``orphanAskAfter`` each Pump may be read: timers fire only when the watermark has passed them."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlanner:
+    """Plans batches of one stream."""
+
+    max_pending_bytes: int
+    orphan_ask_after: float
+    """Seconds."""
+
+    def is_worthwhile(self, views: Mapping[str, TailView], before: BinlogOffset, max_bytes: int | None, held_seconds: float) -> bool:
+        """Whether to plan a batch after ``before`` now; ``held_seconds``: how long ago the last one was planned."""
+        held_at = holder(views, before.delivery)
+        if held_at.promise > before.resolved_ts:
+            return True
+        if before.delivery is Delivery.SORTED:
+            return False
+        if max_bytes is not None and unread_bytes(views) >= max_bytes and not self.is_full(views):
+            return True
+        orphan = bool(views[held_at.pump].steps)
+        return orphan and held_seconds >= HELD_SECONDS
+
+    def is_full(self, views: Mapping[str, TailView]) -> bool:
+        """Whether the pairing state has reached ``maxPendingBytes``."""
+        return pending_bytes(views) >= self.max_pending_bytes
+
+    def plan(
+        self, views: Mapping[str, TailView], before: BinlogOffset, max_bytes: int | None, ceiling: int | None, gc_ts: int
+    ) -> BinlogOffset:
+        """The end of the batch after ``before``; ``before`` itself if there is nothing to gain.
+
+        ``ceiling``: the highest R of the stream. ``gc_ts``: the highest ts up to which a Pump had collected.
+        """
+        start = _beginning(before, ceiling, gc_ts)
+        if before.delivery is Delivery.SORTED:
+            end = plan_sorted(start, views, max_bytes, ceiling)
+        else:
+            ahead_ms = int(self.orphan_ask_after * 1000) + _AHEAD_MS
+            end = plan_raw(start, views, Limits(max_bytes, self.max_pending_bytes, ahead_ms), ceiling)
+        if end is start:
+            return before
+        return end if start is before else replace(end, gone_ts=start.resolved_ts)
+
+
+def _beginning(before: BinlogOffset, ceiling: int | None, gc_ts: int) -> BinlogOffset:
+    """Where a stream from 0 on starts: the ts from which every Pump has everything. Earlier Commits may lack a collected Prewrite."""
+    gone_ts = gc_ts if before.initial and not before.floor else 0
+    if ceiling is not None:
+        gone_ts = min(gone_ts, ceiling)
+    return replace(before, resolved_ts=gone_ts) if gone_ts else before

@@ -1,0 +1,124 @@
+"""Reads a partition on an executor: a Pump's records as rows of ``stages.RAW`` or ``stages.PACKED``, then the control rows. Shell.
+
+Promises: a partition that is read again gives the same rows. What a Pump has lost raises, or with ``failOnDataLoss=false`` becomes a LOST
+row after the rows that are there.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from itertools import chain
+
+import pyarrow as pa
+
+from binlog_source.cluster.discovery import discovery_of
+from binlog_source.source.framing import Records, clock_row, in_pieces, joined, loss, packed_rows, punctuation, raw_rows, sorted_rows
+from binlog_source.source.options import StreamOptions
+from binlog_source.source.partition import BinlogPartition
+from binlog_source.source.pull import Endpoint, ReadTerms, purge_text, read_raw, read_sorted, refuse_damage
+from binlog_source.source.read_notes import ReadNote, noted
+from binlog_source.wire.damage import Damage
+from binlog_source.wire.fingerprint import anew_text, refuse_replaced
+from conf import failpoints
+from conf.model import SourceConfig
+from schemas.errors import BinlogPurged, PumpUnavailable
+from schemas.events import Delivery
+
+_FLUSH_ROWS, _FLUSH_BYTES = 10_000, 4 * 1024 * 1024
+
+_log = logging.getLogger(__name__)
+
+
+def rows_of(partition: BinlogPartition, config: SourceConfig, extra: StreamOptions) -> Iterator[pa.RecordBatch]:
+    """A partition's rows, then its control rows, as ``stages.RAW`` or ``stages.PACKED``."""
+    rows = raw_rows_of(partition, config, extra)
+    if not extra.packed:
+        return rows
+    clock = [clock_row(partition.clock_ts)] if partition.clock_ts else []
+    return chain(packed_rows(rows), clock)
+
+
+def raw_rows_of(part: BinlogPartition, config: SourceConfig, extra: StreamOptions) -> Iterator[pa.RecordBatch]:
+    """A partition's rows, then its control rows, as ``stages.RAW``."""
+    pump, losses = part.endpoint.pump, _Losses(part, config.fail_on_data_loss)
+    with noted(extra.stop_file, pump) as note:
+        for records in _gathered(_records(part, _terms(part, config, extra, losses, note))):
+            failpoints.point("source-read")
+            for run in in_pieces(records):
+                yield raw_rows(run, pump, config.pairing_buckets) if part.delivery is Delivery.RAW else sorted_rows(run, pump)
+    yield from losses.rows
+    if part.buckets:
+        span_after_ts = part.after_ts if part.span_after_ts is None else part.span_after_ts
+        left_out = part.after_ts if part.delivery is Delivery.RAW and part.after_ts > span_after_ts else 0
+        yield punctuation(pump, span_after_ts, part.upto_ts, range(part.buckets), part.clock_ts, left_out)
+
+
+class _Losses:
+    """The binlogs that a Pump has lost in a partition's span: an error, or LOST rows."""
+
+    def __init__(self, part: BinlogPartition, fail_on_data_loss: bool) -> None:
+        self._part, self._fail = part, fail_on_data_loss
+        self._pump = part.endpoint.pump
+        self.rows: list[pa.RecordBatch] = []
+        if part.anew:
+            self._lost(part.after_ts, part.upto_ts, anew_text(self._pump, part.after_ts))
+
+    def _lost(self, after_ts: int, upto_ts: int, text: str) -> None:
+        self.rows.append(loss(self._pump, after_ts, upto_ts, text))
+
+    def on_purged(self, gc_ts: int) -> None:
+        """The Pump has collected binlogs up to ``gc_ts``."""
+        text = purge_text(self._pump, gc_ts, self._part.after_ts)
+        if self._fail:
+            raise BinlogPurged(text + "; load a fresh snapshot of the upstream, or set failOnDataLoss=false to go on with a gap")
+        _log.warning("%s; going on with a gap because failOnDataLoss=false", text)
+        self._lost(self._part.after_ts, gc_ts, text)
+
+    def on_damage(self, damage: Damage, text: str) -> None:
+        """A part of the Pump's log cannot be read."""
+        if self._fail:
+            refuse_damage(damage, text)
+        _log.warning("%s; going on without it because failOnDataLoss=false", text)
+        self._lost(damage.after_ts, damage.upto_ts or self._part.upto_ts, text)
+
+    def on_replaced(self, text: str) -> None:
+        """The Pump's log is not the one that the batch was planned with."""
+        if self._fail:
+            refuse_replaced(text)
+        _log.warning("%s; going on with what it has because failOnDataLoss=false", text)
+        self._lost(self._part.after_ts, self._part.upto_ts, text)
+
+
+def _terms(part: BinlogPartition, config: SourceConfig, extra: StreamOptions, losses: _Losses, note: ReadNote) -> ReadTerms:
+    pump = part.endpoint.pump
+
+    def find(endpoint: Endpoint) -> Endpoint:
+        try:
+            with closing(discovery_of(config)) as discovery:
+                return replace(endpoint, address=discovery.pumps().get(pump, endpoint.address))
+        except PumpUnavailable as error:
+            _log.warning("Pump %s: the last known address is used, because the registry does not answer: %s", pump, error)
+            return endpoint
+
+    return ReadTerms(extra.read_patience, losses.on_purged, find, losses.on_damage, part.seen, losses.on_replaced, note)
+
+
+def _records(part: BinlogPartition, terms: ReadTerms) -> Iterator[Records]:
+    if part.delivery is Delivery.RAW:
+        return read_raw(part.endpoint, part.begin, part.end, part.after_ts, terms)
+    return read_sorted(part.endpoint, part.after_ts, part.upto_ts, terms)
+
+
+def _gathered(runs: Iterator[Records]) -> Iterator[Records]:
+    """Runs joined into batches of ``_FLUSH_ROWS`` rows or ``_FLUSH_BYTES`` bytes."""
+    waiting: list[Records] = []
+    rows = size = 0
+    for run in runs:
+        waiting.append(run)
+        rows, size = rows + len(run), size + run.size
+        if rows >= _FLUSH_ROWS or size >= _FLUSH_BYTES:
+            yield joined(waiting)
+            waiting, rows, size = [], 0, 0
+    if waiting:
+        yield joined(waiting)

@@ -1,0 +1,30 @@
+"""What the query's progress shows of the Pumps: positions, which one holds R back, the bytes not read and those waiting for R. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from binlog_source.source.admission import TailView, holder, pending_bytes, unread_bytes
+from binlog_source.source.offset import BinlogOffset
+from schemas.events import Delivery, as_time
+
+
+def report(before: BinlogOffset, views: Mapping[str, TailView] | None, unreachable: Mapping[str, str], *, full: bool) -> dict[str, Any]:
+    """The report after ``before``; ``views`` None: not all Pumps have answered. ``full``: the pairing state holds as much as it may."""
+    if not views:
+        return before.to_json() | {"unreachable": unreachable}
+    held_at = holder(views, before.delivery)
+    return {
+        "pumps": {pump: (view.steps[-1].position if view.steps else view.origin).to_json() for pump, view in views.items()},
+        "resolved_ts": held_at.promise,
+        "resolved": as_time(held_at.promise),
+        "held_by": held_at.pump,
+        "unread_bytes": unread_bytes(views),
+        "pending_bytes": pending_bytes(views),
+        "holding": "pending bytes" if before.delivery is Delivery.RAW and full else "",
+        "unreachable": unreachable,
+    }
+
+
+def outage_report(before: BinlogOffset, why: str) -> dict[str, Any]:
+    """The report while no batch can be planned, because a Pump or the registry does not answer."""
+    return before.to_json() | {"registry": why}
