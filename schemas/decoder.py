@@ -1,272 +1,259 @@
-"""The scalar row decoder: one row at a time, as simple as the format allows.
+"""The row decoder: all rows of one table at once, into whole Arrow columns.
 
-It is the reference that ``schemas.columns`` is tested against, and its fallback for rows that do not fit the fast path; so it is also
-the only place that reports what is wrong with a damaged row.
+    rows -> chunks -> lockstep.Walk: where each column's datum lies in each row -> vectors: cells of a whole column -> record batch
 
-    INSERT  handle datums | pairs          UPDATE  pairs of the old row | pairs of the new row          DELETE  pairs of the old row
-    pair    column id | datum              an update's halves have no separator: a column's second pair is its new value
+Same functions and results as ``schemas.reference_decoder``, to which odd rows are passed: damaged ones, for which it reports what is
+wrong, and those that contain what TiDB never writes there. ``DecodeStats`` counts how many took which path. What does not depend on the
+row is decided once per call (``row_layout``).
 
-Promises: pure. Damaged bytes raise nothing but ``Corruption``, which names table, schema version and row. Columns that are not in the table
-info are skipped without decoding. Missing columns are completed as in rows.md 8.
+Promises: pure; no Python loop per row or cell (except for JSON text); damaged bytes raise nothing but ``Corruption``.
 """
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import IntEnum
+from functools import reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from schemas.arrowtypes import CellKind, Value, digits_of, image_schema, kind_of, missing_value
-from schemas.codec import datum
-from schemas.codec.cursor import Cursor
-from schemas.codec.datum import Datum, Flag, take_datum
-from schemas.codec.number import encode_comparable_float, round_to_float32, to_signed, to_unsigned
-from schemas.codec.rowwriter import EMPTY_ROW, ROWID
-from schemas.codec.temporal import date_text, datetime_text, time_text
+from schemas import reference_decoder
+from schemas.arrowtypes import CellKind, missing_value
+from schemas.codec import vectors
+from schemas.codec.lockstep import ColumnSearch, DatumPlaces, Ints, Mask, Rows, Walk
 from schemas.errors import Corruption
 from schemas.events import Op
-from schemas.tableinfo import WHOLE_COLUMN, ColumnInfo, TableInfo
+from schemas.row_layout import HALVES, LACKING, CellType, Half, ImageLayout, KeyLayout, KeyPart, Ops, Versions, place_of, without_lacking
+from schemas.tableinfo import ColumnInfo
 
 if TYPE_CHECKING:
     from schemas.history import TableAt
 
-Ops = npt.NDArray[np.int32]
-Versions = npt.NDArray[np.int64]
-
-LACKING = pa.field("", pa.binary(), nullable=False)
-"""Which cells of an old image belong to columns that its event does not contain: bit i % 8 of byte i // 8 for the i-th; empty = none."""
-
-_SHOWN = 64
-"""Bytes of a damaged row shown in the error."""
+CHUNK = 8_192
+"""Rows walked together: enough to amortize Python's overhead, few enough that intermediate arrays stay in the CPU cache."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeyPart:
-    """One column of a row's identity."""
+@dataclass(slots=True)
+class DecodeStats:
+    """How many rows were decoded, and how many of them one by one."""
 
-    id: int
-    column: ColumnInfo | None
-    """None: ``_tidb_rowid``."""
-    length: int
-    """Prefix length in characters (bytes, if binary), or ``WHOLE_COLUMN``."""
+    rows: int = 0
+    fallback: int = 0
 
     @property
-    def kind(self) -> CellKind:
-        """The kind of the column."""
-        return kind_of(self.column) if self.column else CellKind.INT
-
-    @property
-    def whole(self) -> bool:
-        """False for a prefix: then the handle of an insert row contains only part of the value."""
-        return self.length == WHOLE_COLUMN
+    def fallback_share(self) -> float:
+        """The share of rows that took the slow path, 0 to 1."""
+        return self.fallback / self.rows if self.rows else 0.0
 
 
-def key_parts(info: TableInfo) -> tuple[KeyPart, ...]:
-    """What identifies a row of this table upstream: the columns of its handle, in handle order."""
-    columns = info.handle_columns()
-    index = info.primary_index() if info.is_common_handle else None
-    if index is not None:
-        return tuple(KeyPart(c.id, c, i.length) for c, i in zip(columns, index.columns, strict=True))
-    return tuple(KeyPart(c.id, c, WHOLE_COLUMN) for c in columns) or (KeyPart(ROWID, None, WHOLE_COLUMN),)
-
-
-def row_keys(table: "TableAt", ops: Ops, rows: pa.BinaryArray) -> pa.BinaryArray:
+def row_keys(table: "TableAt", ops: Ops, rows: pa.BinaryArray, stats: DecodeStats | None = None) -> pa.BinaryArray:
     """The identity of each event's row as canonical bytes, the same for its insert, its updates and its delete."""
-    parts = key_parts(table.info)
-    keys: list[bytes] = []
-    for op, row in zip(ops.tolist(), rows.to_pylist(), strict=True):
-        try:
-            keys.append(_key(parts, op, row))
-        except Corruption as error:
-            raise _damaged(table, op, row, error) from error
-    return pa.array(keys, pa.binary())
+    layout = KeyLayout.of(table.info)
+
+    def fast(op: Op, chunk: Rows, index: Ints) -> tuple[pa.RecordBatch, Mask]:
+        keys, odd = _keys(layout, op, chunk)
+        return pa.RecordBatch.from_arrays([keys], names=["key"]), odd
+
+    def slow(index: Ints) -> pa.RecordBatch:
+        keys = reference_decoder.row_keys(table, ops[index], rows.take(pa.array(index)))
+        return pa.RecordBatch.from_arrays([keys], names=["key"])
+
+    return _decode(ops, rows, fast, slow, pa.schema([pa.field("key", pa.binary())]), stats).column(0)
 
 
-def new_images(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versions) -> pa.RecordBatch:
+def new_images(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versions, stats: DecodeStats | None = None) -> pa.RecordBatch:
     """The rows after INSERT and UPDATE events, one column per target column."""
-    return without_lacking(_images(table, ops, rows, versions, Half.NEW))
+    return _images(table, ops, rows, versions, Half.NEW, stats)
 
 
-def old_images(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versions) -> pa.RecordBatch:
+def old_images(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versions, stats: DecodeStats | None = None) -> pa.RecordBatch:
     """The rows before UPDATE and DELETE events, one column per target column."""
-    return without_lacking(old_rows(table, ops, rows, versions))
+    return without_lacking(old_rows(table, ops, rows, versions, stats))
 
 
-def old_rows(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versions) -> pa.RecordBatch:
-    """``old_images`` with one more column: which of their cells the events do not contain (``LACKING``)."""
-    return _images(table, ops, rows, versions, Half.OLD)
+def old_rows(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versions, stats: DecodeStats | None = None) -> pa.RecordBatch:
+    """``old_images`` with one more column: which of their cells the events do not contain (``row_layout.LACKING``)."""
+    return _images(table, ops, rows, versions, Half.OLD, stats)
 
 
-def without_lacking(images: pa.RecordBatch) -> pa.RecordBatch:
-    """The images without the column ``LACKING``."""
-    return images.select(list(range(images.num_columns - 1)))
+def _images(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versions, half: Half, stats: DecodeStats | None) -> pa.RecordBatch:
+    layout = ImageLayout.of(table.info)
+    schema, reference = layout.schema, reference_decoder.new_images
+    if half is Half.OLD:
+        schema, reference = schema.append(LACKING), reference_decoder.old_rows
+
+    def fast(op: Op, chunk: Rows, index: Ints) -> tuple[pa.RecordBatch, Mask]:
+        cells, lacking, odd = _image(table, layout, op, half, chunk, versions[index])
+        more = [_lacking_bits(lacking, len(cells), len(chunk))] if half is Half.OLD else []
+        return pa.RecordBatch.from_arrays([*cells, *more], schema=schema), odd
+
+    def slow(index: Ints) -> pa.RecordBatch:
+        return reference(table, ops[index], rows.take(pa.array(index)), versions[index])
+
+    for op in _kinds(ops):
+        place_of(op, half)
+    return _decode(ops, rows, fast, slow, schema, stats)
 
 
-class Half(IntEnum):
-    """Which row image of an event."""
-
-    OLD = 0
-    NEW = 1
+_Fast = Callable[[Op, Rows, Ints], tuple[pa.RecordBatch, Mask]]
+_Slow = Callable[[Ints], pa.RecordBatch]
 
 
-HALVES = {Op.INSERT: (Half.NEW,), Op.UPDATE: (Half.OLD, Half.NEW), Op.DELETE: (Half.OLD,)}
-"""The row images of each kind of event, in their order in the row bytes."""
+def _decode(ops: Ops, rows: pa.BinaryArray, fast: _Fast, slow: _Slow, schema: pa.Schema, stats: DecodeStats | None) -> pa.RecordBatch:
+    """Decode chunk by chunk, odd rows on the slow path, and return all in the order of the events."""
+    rows = rows if rows.type == pa.binary() else rows.cast(pa.binary())
+    pieces: list[pa.RecordBatch] = []
+    order: list[Ints] = []
+    slow_rows = 0
+    for op, chunk, index in _chunks(ops, rows):
+        batch, odd = fast(op, chunk, index)
+        if odd.any():
+            batch = batch.filter(pa.array(~odd))
+            pieces.append(slow(index[odd]))
+            order.append(index[odd])
+            slow_rows += len(order[-1])
+            index = index[~odd]
+        pieces.append(batch)
+        order.append(index)
+    if stats is not None:
+        stats.rows += len(rows)
+        stats.fallback += slow_rows
+    if not pieces:
+        return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
+    return _in_order(pieces, np.concatenate(order))
 
 
-@dataclass(frozen=True, slots=True)
-class _Event:
-    """One parsed row event: the datums of each column id, in their order in the row."""
-
-    handle: dict[int, Datum]
-    pairs: dict[int, list[Datum]]
-
-    def find(self, column_id: int, at: int) -> Datum | None:
-        """The column's ``at``-th datum, or the handle's if the row lacks it."""
-        found = self.pairs.get(column_id, ())
-        return found[at] if at < len(found) else self.handle.get(column_id)
+def _in_order(pieces: list[pa.RecordBatch], order: Ints) -> pa.RecordBatch:
+    whole = pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
+    if (np.diff(order) > 0).all():
+        return whole
+    back = np.empty(len(order), np.int64)
+    back[order] = np.arange(len(order))
+    return whole.take(pa.array(back))
 
 
-def _images(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versions, half: Half) -> pa.RecordBatch:
-    schema = image_schema(table.info.target_columns()).append(LACKING)
-    cells: list[list[Value]] = []
-    for op, row, version in zip(ops.tolist(), rows.to_pylist(), versions.tolist(), strict=True):
-        try:
-            cells.append(_image(table, op, row, version, half))
-        except Corruption as error:
-            raise _damaged(table, op, row, error) from error
-    columns = [pa.array([row[i] for row in cells], field.type) for i, field in enumerate(schema)]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+def _chunks(ops: Ops, rows: pa.BinaryArray) -> Iterator[tuple[Op, Rows, Ints]]:
+    """The rows of each kind of event, at most ``CHUNK`` at a time, with their positions."""
+    _, offset_buffer, data_buffer = rows.buffers()
+    if not len(rows):
+        return
+    offsets = np.frombuffer(offset_buffer, np.int32)[rows.offset : rows.offset + len(rows) + 1].astype(np.int64)
+    data = np.frombuffer(data_buffer or b"", np.uint8)
+    for op in _kinds(ops):
+        all_of_op = np.flatnonzero(ops == op)
+        for begin in range(0, len(all_of_op), CHUNK):
+            index = all_of_op[begin : begin + CHUNK]
+            yield op, Rows(data, offsets[index], offsets[index + 1]), index
 
 
-def _image(table: "TableAt", op: int, row: bytes | None, version: int, half: Half) -> list[Value]:
-    columns = table.info.target_columns()
-    at = place_of(op, half)
-    event = _parse(key_parts(table.info), {c.id for c in columns}, op, row)
-    cells: list[Value] = []
-    lacking = 0
-    for place, column in enumerate(columns):
-        if op == Op.UPDATE and len(event.pairs.get(column.id, ())) == 1:
-            raise Corruption(f"column {column.name} (id {column.id}) occurs in only one half of the update")
-        found = event.find(column.id, at)
-        if found is None and op == Op.UPDATE and not table.can_append_default(version):
-            raise Corruption(f"column {column.name} (id {column.id}) is missing in an update of schema version {version}")
-        lacking |= (found is None) << place
-        try:
-            cells.append(cell_of(column, found) if found else missing_value(column, table.default_info(version)))
-        except Corruption as error:
-            raise Corruption(f"column {column.name} (id {column.id}): {error}") from error
-    return [*cells, lacking.to_bytes((len(columns) + 7) // 8, "little") if lacking else b""]
+def _kinds(ops: Ops) -> list[Op]:
+    """The kinds of events among ``ops``; ``ValueError`` when one is not a row change."""
+    counts = {op: int(np.count_nonzero(ops == op)) for op in HALVES}
+    if sum(counts.values()) != len(ops):
+        raise ValueError(f"only {', '.join(op.name for op in HALVES)} events have rows, but there are others among {len(ops)}")
+    return [op for op, count in counts.items() if count]
 
 
-def place_of(op: int, half: Half) -> int:
-    """The index of the pair that belongs to ``half`` among a column's pairs in an event; ``ValueError`` when the event has no such half."""
-    halves = HALVES.get(Op(op), ())
-    if half not in halves:
-        raise ValueError(f"{Op(op).name} events have no {half.name.lower()} row")
-    return halves.index(half)
+def _image(
+    table: "TableAt", layout: ImageLayout, op: Op, half: Half, chunk: Rows, versions: Versions
+) -> tuple[list[pa.Array], dict[int, Mask], Mask]:
+    """The cells of each column, the rows that lack a column (by slot), and the odd rows."""
+    handle = tuple(layout.slots.get(p.id) if p.whole else None for p in layout.handle) if op == Op.INSERT else ()
+    walk = Walk(chunk, ColumnSearch(handle, layout.slots, len(HALVES[op])))
+    odd = walk.odd.copy()
+    cells: list[pa.Array] = []
+    lacking: dict[int, Mask] = {}
+    for slot, cell in enumerate(layout.cells):
+        places = walk.places(slot, place_of(op, half))
+        if op == Op.UPDATE:
+            odd |= places.absent != walk.places(slot, place_of(op, Half(1 - half))).absent
+        values, wrong = _cells(chunk, places, cell)
+        odd |= wrong
+        if (absent := places.absent & ~odd).any():
+            lacking[slot] = absent
+            values, wrong = _completed(values, table, layout.columns[slot], op, versions, absent)
+            odd |= wrong
+        cells.append(values)
+    return cells, lacking, odd
 
 
-def _parse(parts: tuple[KeyPart, ...], wanted: set[int], op: int, row: bytes | None, *, until_found: bool = False) -> _Event:
-    """Parse a row; ``until_found`` stops as soon as every wanted column has been seen."""
-    cursor = Cursor(row or b"")
-    handle = {p.id: take_datum(cursor) for p in parts} if op == Op.INSERT else {}
-    handle = {p.id: handle[p.id] for p in parts if p.whole and p.id in handle}
-    event = _Event(handle, {})
-    if not cursor.left:
-        raise Corruption("the row has no columns, not even the byte 00 of an empty row")
-    if cursor.peek(2) == EMPTY_ROW:
-        return event
-    limit = len(HALVES[Op(op)])
-    found: set[int] = set()
-    while cursor.left and not (until_found and found == wanted):
-        column_id = _take_column_id(cursor)
-        value = take_datum(cursor)
-        if column_id not in wanted:
-            continue
-        found.add(column_id)
-        seen = event.pairs.setdefault(column_id, [])
-        seen.append(value)
-        if len(seen) > limit:
-            raise Corruption(f"column id {column_id} occurs {len(seen)} times in the row")
-    return event
+def _lacking_bits(lacking: Mapping[int, Mask], columns: int, rows: int) -> pa.BinaryArray:
+    """``LACKING`` of each row."""
+    bits = np.zeros((rows, columns), np.bool_)
+    for slot, absent in lacking.items():
+        bits[:, slot] = absent
+    packed = np.packbits(bits, axis=1, bitorder="little") if lacking else np.zeros((rows, 0), np.uint8)
+    sizes = np.where(packed.any(axis=1), packed.shape[1], 0)
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+    return pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(packed[sizes > 0].tobytes())])
 
 
-def _take_column_id(cursor: Cursor) -> int:
-    flag = cursor.byte()
-    if flag != Flag.VARINT:
-        raise Corruption(f"a column id with flag {flag:#04x} before byte {cursor.pos}")
-    return cursor.varint()
-
-
-def cell_of(column: ColumnInfo, value: Datum) -> Value:
-    """A datum converted to a cell of its column."""
-    if value.is_null:
-        return None
-    kind = kind_of(column)
+def _cells(chunk: Rows, places: DatumPlaces, cell: CellType) -> vectors.Cells:
+    kind = cell.kind
     match kind:
-        case CellKind.INT:
-            return to_signed(datum.as_integer(value))
-        case CellKind.UINT | CellKind.NUMBER:
-            return to_unsigned(datum.as_integer(value))
-        case CellKind.FLOAT:
-            return round_to_float32(datum.as_float(value))
-        case CellKind.DOUBLE:
-            return datum.as_float(value)
-        case CellKind.DECIMAL:
-            return datum.as_decimal(value, digits_of(column))
-        case CellKind.DATE:
-            return date_text(to_unsigned(datum.as_integer(value)))
-        case CellKind.DATETIME:
-            return datetime_text(to_unsigned(datum.as_integer(value)), digits_of(column))
-        case CellKind.TIME:
-            return time_text(to_signed(datum.as_integer(value)), digits_of(column))
-        case CellKind.BYTES:
-            return datum.as_bytes(value)
-        case CellKind.JSON:
-            return datum.as_json(value)
-
-
-def _key(parts: tuple[KeyPart, ...], op: int, row: bytes | None) -> bytes:
-    """An insert with an integer handle is identified by the handle alone; else the row's own value precedes the handle's (rows.md 6)."""
-    by_handle = op == Op.INSERT and len(parts) == 1 and parts[0].kind in (CellKind.INT, CellKind.UINT)
-    event = _parse(parts, set() if by_handle else {p.id for p in parts}, op, row, until_found=True)
-    return b"".join(_key_bytes(p, event.find(p.id, 0)) for p in parts)
-
-
-def _key_bytes(part: KeyPart, value: Datum | None) -> bytes:
-    """Integers and times as 8 bytes, strings and decimals as length and content."""
-    if value is None or value.is_null:
-        raise Corruption(f"the row has no value for column id {part.id} of its key")
-    match part.kind:
-        case CellKind.BYTES:
-            return _sized(_prefix(part, datum.as_bytes(value)))
-        case CellKind.DECIMAL:
-            return _sized(datum.as_decimal(value, digits_of(part.column) if part.column else 0).encode())
+        case CellKind.INT | CellKind.UINT | CellKind.NUMBER:
+            return vectors.numbers(chunk, places, kind.arrow)
         case CellKind.FLOAT | CellKind.DOUBLE:
-            return encode_comparable_float(datum.as_float(value))
+            return vectors.floats(chunk, places, kind.arrow)
+        case CellKind.DECIMAL:
+            return vectors.decimals(chunk, places, cell.digits)
+        case CellKind.DATE | CellKind.DATETIME:
+            return vectors.datetimes(chunk, places, cell.digits, date_only=kind is CellKind.DATE)
+        case CellKind.TIME:
+            return vectors.times(chunk, places, cell.digits)
+        case CellKind.BYTES:
+            return vectors.binaries(chunk, places)
+        case CellKind.JSON:
+            return vectors.jsons(chunk, places)
+
+
+def _completed(values: pa.Array, table: "TableAt", column: ColumnInfo, op: Op, versions: Versions, absent: Mask) -> vectors.Cells:
+    """Fill in missing cells (rows.md 8), per schema version; rows in which the column must not be missing become odd."""
+    odd = np.zeros(len(versions), np.bool_)
+    for version in np.unique(versions[absent]).tolist():
+        these = absent & (versions == version)
+        if op == Op.UPDATE and not table.can_append_default(version):
+            odd |= these
+            continue
+        try:
+            value = missing_value(column, table.default_info(version))
+        except Corruption:
+            odd |= these  # the reference decoder finds it again and reports where it is
+            continue
+        if value is not None:
+            values = pc.if_else(pa.array(these), pa.scalar(value, values.type), values)
+    return values, odd
+
+
+def _keys(layout: KeyLayout, op: Op, chunk: Rows) -> tuple[pa.BinaryArray, Mask]:
+    slots = {p.id: i for i, p in enumerate(layout.parts)}
+    handle = tuple(slots[p.id] if p.whole else None for p in layout.parts) if op == Op.INSERT else ()
+    by_handle = op == Op.INSERT and layout.by_handle
+    walk = Walk(chunk, ColumnSearch(handle, {} if by_handle else slots, len(HALVES[op]), until_found=True))
+    odd = walk.odd.copy()
+    pieces: list[pa.Array] = []
+    for slot, part in enumerate(layout.parts):
+        places = walk.places(slot, 0)
+        values, wrong = _key_cells(chunk, places, part)
+        odd |= wrong | vectors.nulls_of(places)
+        pieces.append(values)
+    return reduce(lambda a, b: pc.binary_join_element_wise(a, b, pa.scalar(b"", pa.binary())), pieces), odd
+
+
+def _key_cells(chunk: Rows, places: DatumPlaces, part: KeyPart) -> vectors.Cells:
+    """One part of the key of each row, as ``reference_decoder`` encodes it."""
+    match part.cell.kind:
+        case CellKind.BYTES:
+            if not part.whole:
+                places = vectors.shortened(chunk, places, part.length, in_bytes=part.binary)
+            values, odd = vectors.binaries(chunk, places)
+        case CellKind.DECIMAL:
+            values, odd = vectors.decimals(chunk, places, part.cell.digits)
+            values = values.cast(pa.binary())
+        case CellKind.FLOAT | CellKind.DOUBLE:
+            return vectors.float_keys(chunk, places)
         case _:
-            return to_unsigned(datum.as_integer(value)).to_bytes(8, "big")
-
-
-def _sized(raw: bytes) -> bytes:
-    return len(raw).to_bytes(4, "big") + raw
-
-
-def _prefix(part: KeyPart, raw: bytes) -> bytes:
-    if part.whole:
-        return raw
-    if part.column is None or part.column.is_binary:
-        return raw[: part.length]
-    starts = [i for i, b in enumerate(raw) if b & 0xC0 != 0x80]
-    return raw[: starts[part.length]] if len(starts) > part.length else raw
-
-
-def _damaged(table: "TableAt", op: int, row: bytes | None, error: Corruption) -> Corruption:
-    raw = row or b""
-    more = f"... ({len(raw)} bytes)" if len(raw) > _SHOWN else ""
-    return Corruption(
-        f"damaged {Op(op).name} row of table {table.schema}.{table.name} (id {table.table_id}, schema version {table.version}): {error}; "
-        f"row = {raw[:_SHOWN].hex()}{more}. Compare it with the transaction's binlogs on other Pumps, or skip it with ignore-txn-commit-ts"
-    )
+            return vectors.integer_keys(chunk, places)
+    sizes = vectors.big_endian(pc.binary_length(values).fill_null(0).to_numpy(zero_copy_only=False).astype(">u4"))
+    return pc.binary_join_element_wise(sizes, values, pa.scalar(b"", pa.binary())), odd

@@ -29,16 +29,20 @@ class BinlogType(enum.IntEnum):
 
 
 class Op(enum.IntEnum):
-    """What one row event is: ``MutationType`` of the binlog, and DDL for a DDL binlog."""
+    """What a row event does: ``MutationType`` of the binlog."""
 
     INSERT = 0
     UPDATE = 1
     DELETE = 4
-    DDL = 100
+
+
+class ControlType(enum.IntEnum):
+    """What a control row says; it travels with the records but is not in any binlog (``schemas.stages``)."""
+
     RESOLVED = 101
-    """Not an event: a control row that carries the batch's resolved_ts (see ``schemas.stages``)."""
+    """The punctuation: the batch's span of resolved_ts."""
     LOST = 102
-    """Not an event: a control row for a span that a Pump no longer has, or has damaged (``failOnDataLoss=false``)."""
+    """A span that a Pump no longer has, or has damaged (``failOnDataLoss=false``)."""
 
 
 class Delivery(enum.StrEnum):

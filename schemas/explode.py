@@ -1,22 +1,41 @@
-"""Complete transactions to row events: the step between pairing and decoding. Pure; needs no schema history.
+"""Complete transactions to events: the step between pairing and decoding. Pure; needs no schema history.
 
-Promises: one ``ROW_EVENT`` per row change in execution order (``seq``), one per DDL binlog, and the punctuation passed
-through; an invalid binlog raises ``Corruption`` naming its commit_ts. Only protobuf parsing and list concatenation run per
+Promises: one ``ROW_EVENT`` per row change in execution order (``seq``), one ``DDL_EVENT`` per DDL binlog, one ``CONTROL`` per control
+row; an invalid binlog raises ``Corruption`` naming its commit_ts. Only protobuf parsing and list concatenation run per
 transaction; the columns are built as a whole.
 Source of the rules: rows.md 1 (``sequence`` interleaves three row lists), wire.md 2.1.
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from google.protobuf.message import DecodeError
 
 from schemas.errors import Corruption
 from schemas.events import Op
 from schemas.proto import binlog_pb2 as pb
-from schemas.stages import ROW_EVENT
+from schemas.stages import CONTROL, DDL_EVENT, ROW_EVENT
+
+
+@dataclass(frozen=True, slots=True)
+class Exploded:
+    """The events of some transactions, each frame in their order."""
+
+    rows: pa.RecordBatch
+    """Schema ``ROW_EVENT``."""
+    ddls: pa.RecordBatch
+    """Schema ``DDL_EVENT``."""
+    controls: pa.RecordBatch
+    """Schema ``CONTROL``."""
+
+    @property
+    def nbytes(self) -> int:
+        """Their size in memory."""
+        return sum(frame.nbytes for frame in (self.rows, self.ddls, self.controls))
 
 
 class _Runs:
@@ -24,9 +43,9 @@ class _Runs:
 
     def __init__(self) -> None:
         self.runs: list[tuple[int, int, int, int, int, int]] = []
-        self.rows: list[bytes | None] = []
+        self.rows: list[bytes] = []
 
-    def add(self, commit_ts: int, op: int, table_id: int, version: int, first_seq: int, rows: Iterable[bytes | None]) -> int:
+    def add(self, commit_ts: int, op: int, table_id: int, version: int, first_seq: int, rows: Iterable[bytes]) -> int:
         before = len(self.rows)
         self.rows.extend(rows)
         count = len(self.rows) - before
@@ -50,37 +69,51 @@ class _Runs:
         return pa.RecordBatch.from_arrays(columns, schema=ROW_EVENT)
 
 
-def explode(transactions: pa.RecordBatch) -> pa.RecordBatch:
-    """Row events of ``transactions`` (schema ``TRANSACTION``), in their order.
+class _Ddls:
+    """DDL binlogs, collected row by row: there are few."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def add(self, commit_ts: int, binlog: pb.Binlog) -> None:
+        named = {"job_id": binlog.ddl_job_id, "schema_state": binlog.ddl_schema_state, "query": binlog.ddl_query}
+        self.rows.append({"commit_ts": commit_ts, **named})
+
+    def batch(self) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pylist(self.rows, schema=DDL_EVENT)
+
+
+def explode(transactions: pa.RecordBatch) -> Exploded:
+    """The events of ``transactions`` (schema ``TRANSACTION``), in their order.
 
     Raises:
         Corruption: a payload does not parse, or its sequence and its row lists disagree.
     """
-    out = _Runs()
-    starts = transactions.column("start_ts").to_pylist()
-    commits = transactions.column("commit_ts").to_pylist()
-    types = transactions.column("tp").to_pylist()
-    firsts = transactions.column("first_seq").to_pylist()
-    payloads = transactions.column("payload").to_pylist()
-    for tp, start_ts, commit_ts, first_seq, payload in zip(types, starts, commits, firsts, payloads, strict=True):
-        if tp in (Op.RESOLVED, Op.LOST):
-            out.add(commit_ts, tp, 0, start_ts, 0, (payload,))
-        else:
-            _explode_one(out, commit_ts, first_seq or 0, payload)
-    return out.batch()
+    is_control = transactions.column("control").is_valid()
+    controls = transactions.filter(is_control)
+    commits = transactions.filter(pc.invert(is_control)) if controls.num_rows else transactions
+    rows, ddls = _Runs(), _Ddls()
+    columns = (commits.column(name).to_pylist() for name in ("commit_ts", "first_seq", "payload"))
+    for commit_ts, first_seq, payload in zip(*columns, strict=True):
+        _explode_one(rows, ddls, commit_ts, first_seq or 0, payload)
+    return Exploded(rows.batch(), ddls.batch(), _controls(controls))
 
 
-def _explode_one(out: _Runs, commit_ts: int, seq: int, payload: bytes | None) -> None:
+def _controls(rows: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([rows.column(name) for name in ("control", "start_ts", "commit_ts", "payload")], schema=CONTROL)
+
+
+def _explode_one(rows: _Runs, ddls: _Ddls, commit_ts: int, seq: int, payload: bytes | None) -> None:
     try:
         binlog = pb.Binlog.FromString(payload or b"")
         if binlog.ddl_job_id > 0:
-            out.add(commit_ts, Op.DDL, binlog.ddl_job_id, binlog.ddl_schema_state, 0, (binlog.ddl_query,))
+            ddls.add(commit_ts, binlog)
             return
         value = pb.PrewriteValue.FromString(binlog.prewrite_value)
     except DecodeError as error:
         raise Corruption(f"the binlog of commit_ts {commit_ts} does not parse as protobuf: {error}") from error
     for mutation in value.mutations:
-        seq = _explode_mutation(out, commit_ts, value.schema_version, mutation, seq)
+        seq = _explode_mutation(rows, commit_ts, value.schema_version, mutation, seq)
 
 
 def _explode_mutation(out: _Runs, commit_ts: int, version: int, mutation: pb.TableMutation, seq: int) -> int:

@@ -90,6 +90,23 @@ class JobType(IntEnum):
 UNSUPPORTED = frozenset(JobType(n) for n in (27, 28, 31, 49, 50, 51, 52, 53, 54, 55, 56, 57, 59, 68, 69, 70))
 """Types that change nothing that a target can hold (ddl.md 4): skipped everywhere."""
 
+VISIBLE_IN_INFO = frozenset(
+    {
+        JobType.ADD_COLUMN,
+        JobType.DROP_COLUMN,
+        JobType.ADD_COLUMNS,
+        JobType.DROP_COLUMNS,
+        JobType.MODIFY_COLUMN,
+        JobType.SET_DEFAULT,
+        JobType.ADD_INDEX,
+        JobType.DROP_INDEX,
+        JobType.DROP_INDEXES,
+        JobType.RENAME_INDEX,
+        JobType.MULTI_SCHEMA_CHANGE,
+    }
+)
+"""Jobs on columns and indexes whose changes can all be seen by comparing the table's infos before and after."""
+
 SCHEMA_JOBS = frozenset({JobType.CREATE_SCHEMA, JobType.DROP_SCHEMA, JobType.SCHEMA_CHARSET, JobType.RECOVER_SCHEMA})
 """Types whose subject is a database and not a table."""
 

@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from schemas.codec.number import decode_uvarint
 from schemas.errors import Corruption
 from schemas.events import Op
-from schemas.wire import BYTES, VARINT, Field, fields, key, read_varint, varint
+from schemas.wire import BYTES, VARINT, Field, fields, key, varint
 
 PIECE_BYTES = 4 << 20
 """Approximate bytes of rows per piece."""
@@ -78,7 +79,7 @@ def _groups(data: memoryview, prewrite_value: Field, limit: int) -> Iterator[tup
     mutations = []
     for field in fields(data, prewrite_value.value, prewrite_value.end):
         if field.number == _SCHEMA_VERSION and field.kind == VARINT:
-            version = read_varint(data, field.value)[0]
+            version = decode_uvarint(data, field.value)[0]
         elif field.number == _MUTATIONS and field.kind == BYTES:
             mutations.append(field)
     for field in mutations:
@@ -113,7 +114,7 @@ class _Mutation:
                 begins[inner.number].append(inner.begin)
                 ends[inner.number].append(inner.end)
             elif inner.number == _SEQUENCE and inner.kind == VARINT:
-                sequence.append(read_varint(data, inner.value)[0])
+                sequence.append(decode_uvarint(data, inner.value)[0])
             elif inner.number == _SEQUENCE:
                 sequence.extend(_packed_varints(data, inner))
             elif inner.number == _TABLE_ID:
@@ -171,5 +172,5 @@ def _sequence_field(run: NDArray[np.int64]) -> bytes:
 def _packed_varints(data: memoryview, field: Field) -> Iterator[int]:
     at = field.value
     while at < field.end:
-        value, at = read_varint(data, at)
+        value, at = decode_uvarint(data, at)
         yield value

@@ -1,17 +1,21 @@
-"""The Arrow schema of every stage that crosses a process boundary: raw, transaction, row event.
+"""The Arrow schema of every stage that crosses a process boundary: raw, transaction, events.
 
 Promises: does not import pyspark; ``ddl_of`` returns the same schema as Spark DDL text.
 
 ``RAW``          what the source ``tidb_binlog`` emits. *Sorted* delivery: one row per complete Commit binlog
                  (DML and DDL; no fakes), ``payload`` holding prewrite_value or ddl_query. *Raw* delivery: one row per bare
-                 Prewrite, Commit and Rollback in log order. Both contain control rows, the punctuation: ``tp = RESOLVED``,
-                 ``start_ts`` = resolved_ts of the batch's start offset (exclusive), ``commit_ts`` = resolved_ts of its end
-                 offset (inclusive; equal to start_ts in a raw batch that releases nothing), null payload. Sorted
-                 delivery has one control row per batch, raw delivery one per bucket from every partition.
+                 Prewrite, Commit and Rollback in log order. Both contain control rows, which have a ``control`` and no ``tp``:
+                 RESOLVED, the punctuation: ``start_ts`` = resolved_ts of the batch's start offset (exclusive), ``commit_ts`` =
+                 resolved_ts of its end offset (inclusive; equal to start_ts in a raw batch that releases nothing). Sorted
+                 delivery has one per batch, raw delivery one per bucket from every partition. LOST: the span (start_ts,
+                 commit_ts] is lost, ``payload`` says how.
 ``PACKED``       RAW with the source option ``packed``: rows of one bucket, some megabytes of them per value (``schemas.packed``).
 ``TRANSACTION``  what pairing emits, and what RAW of sorted delivery is reduced to: complete transactions and punctuation.
 ``TRANSACTIONS`` many transactions per value: what the source or pairing passes to the sink.
-``ROW_EVENT``    one row per row change, DDL or punctuation, made by ``schemas.explode``; needs no schema history.
+``ROW_EVENT``, ``DDL_EVENT``, ``CONTROL``
+                 what ``schemas.explode`` makes of TRANSACTION, a frame each: row changes, DDLs and control rows; needs no schema
+                 history.
+``ROW_SUMMARY``  which tables at which schema version the row changes of one Arrow batch touch, and how many and how large they are.
 """
 
 import pyarrow as pa
@@ -19,7 +23,8 @@ import pyarrow as pa
 RAW = pa.schema(
     [
         pa.field("pump", pa.string(), nullable=False),
-        pa.field("tp", pa.int32(), nullable=False),
+        pa.field("tp", pa.int32()),
+        pa.field("control", pa.int8()),
         pa.field("start_ts", pa.int64(), nullable=False),
         pa.field("commit_ts", pa.int64(), nullable=False),
         pa.field("bucket", pa.int32(), nullable=False),
@@ -28,9 +33,10 @@ RAW = pa.schema(
         pa.field("payload", pa.binary()),
     ]
 )
-"""``first_seq``: for a piece of a huge binlog, the ``seq`` of its first row event (``schemas.pieces``); null for a whole binlog.
+"""``tp``: ``events.BinlogType``, null on control rows; ``control``: ``events.ControlType``, null on records.
+``first_seq``: for a piece of a huge binlog, the ``seq`` of its first row event (``schemas.pieces``); null for a whole binlog.
 ``bucket``: pairing bucket of start_ts. ``event_time``: physical part of commit_ts, null on Prewrites; on control rows that of the batch's
-clock_ts, or null."""
+clock_ts, or null. ``payload`` of a punctuation: null, or the ts as text up to which pairing leaves out what has committed."""
 
 PACKED = pa.schema(
     [
@@ -44,15 +50,15 @@ binlog or Commit. The watermark is its maximum, so a silent Pump holds it back. 
 
 TRANSACTION = pa.schema(
     [
-        pa.field("tp", pa.int32(), nullable=False),
+        pa.field("control", pa.int8()),
         pa.field("start_ts", pa.int64(), nullable=False),
         pa.field("commit_ts", pa.int64(), nullable=False),
         pa.field("first_seq", pa.int32()),
         pa.field("payload", pa.binary()),
     ]
 )
-"""``tp`` is COMMIT (payload = complete ``Binlog`` message, or a piece of one as in RAW), RESOLVED (punctuation, as in RAW) or
-LOST (``binlog_source.source.framing``)."""
+"""``control`` null: a complete Commit; ``payload`` = the whole ``Binlog`` message, or a piece of one as in RAW. Else a control row, as in
+RAW."""
 
 TRANSACTIONS = pa.schema([pa.field("transactions", pa.binary(), nullable=False)])
 """Values of ``schemas.packed``; each has at least the columns of TRANSACTION."""
@@ -64,19 +70,50 @@ ROW_EVENT = pa.schema(
         pa.field("op", pa.int32(), nullable=False),
         pa.field("table_id", pa.int64(), nullable=False),
         pa.field("schema_version", pa.int64(), nullable=False),
-        pa.field("row", pa.binary()),
+        pa.field("row", pa.binary(), nullable=False),
     ]
 )
-"""``seq``: 0-based position of the event in its transaction, in execution order. ``op``: ``events.Op``.
+"""``seq``: 0-based position of the row change in its transaction, in execution order. ``op``: ``events.Op``.
+``row``: INSERT: handle datums then row datums. UPDATE: old row then new row. DELETE: old row (rows.md 1)."""
 
-INSERT: ``row`` = handle datums then row datums. UPDATE: old row then new row. DELETE: old row (rows.md 1).
-DDL: ``row`` = ddl_query, ``table_id`` = ddl_job_id, ``schema_version`` = ddl_schema_state, ``seq`` = 0.
-RESOLVED: ``commit_ts`` = resolved_ts of the batch (inclusive), ``schema_version`` = resolved_ts before it (exclusive).
-LOST: ``row`` = description of what was lost; ``schema_version`` and ``commit_ts`` bound the span.
-"""
+DDL_EVENT = pa.schema(
+    [
+        pa.field("commit_ts", pa.int64(), nullable=False),
+        pa.field("job_id", pa.int64(), nullable=False),
+        pa.field("schema_state", pa.int64(), nullable=False),
+        pa.field("query", pa.binary(), nullable=False),
+    ]
+)
+"""A DDL binlog: ``ddl_job_id``, ``ddl_schema_state`` and ``ddl_query`` of the ``Binlog`` message (wire.md 2.1)."""
+
+CONTROL = pa.schema(
+    [
+        pa.field("control", pa.int8(), nullable=False),
+        pa.field("after_ts", pa.int64(), nullable=False),
+        pa.field("upto_ts", pa.int64(), nullable=False),
+        pa.field("text", pa.binary()),
+    ]
+)
+"""``control``: ``events.ControlType``. (after_ts, upto_ts] is the batch's span of resolved_ts, or the span that is lost, of which ``text``
+says how."""
+
+ROW_SUMMARY = pa.schema(
+    [
+        pa.field("table_id", pa.int64(), nullable=False),
+        pa.field("schema_version", pa.int64(), nullable=False),
+        pa.field("first_ts", pa.int64(), nullable=False),
+        pa.field("last_ts", pa.int64(), nullable=False),
+        pa.field("events", pa.int64(), nullable=False),
+        pa.field("transactions", pa.int64(), nullable=False),
+        pa.field("bytes", pa.int64(), nullable=False),
+    ]
+)
+"""One row per table and schema version. ``first_ts``, ``last_ts``: commit_ts. ``transactions``: those whose first row change is among
+these, so that each transaction is counted once over all summaries. ``bytes``: of the row images."""
 
 _SPARK_TYPES = {
     pa.string(): "STRING",
+    pa.int8(): "TINYINT",
     pa.int32(): "INT",
     pa.int64(): "BIGINT",
     pa.binary(): "BINARY",

@@ -6,7 +6,7 @@ Promises: nothing is copied; an invalid message raises ``Corruption``.
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from schemas.codec.number import encode_uvarint, to_unsigned
+from schemas.codec.number import decode_uvarint, encode_uvarint, to_signed, to_unsigned
 from schemas.errors import Corruption
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
@@ -28,17 +28,9 @@ def varint(value: int) -> bytes:
     return encode_uvarint(to_unsigned(value))
 
 
-def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """The varint at ``at``, unsigned, and where it ends."""
-    value = shift = 0
-    while at < len(data) and shift < 70:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-    raise Corruption(f"a varint before byte {at} of a message does not end")
+def int64_of(encoded: bytes) -> int:
+    """The int64 whose ``varint`` is ``encoded``."""
+    return to_signed(decode_uvarint(encoded, 0)[0])
 
 
 def key(number: int, kind: int) -> bytes:
@@ -50,12 +42,12 @@ def fields(data: bytes | memoryview, at: int, end: int) -> Iterator[Field]:
     """The fields of the message in ``data[at:end]``."""
     while at < end:
         begin = at
-        tag, value = read_varint(data, at)
+        tag, value = decode_uvarint(data, at)
         kind = tag & 7
         if kind == VARINT:
-            at = read_varint(data, value)[1]
+            at = decode_uvarint(data, value)[1]
         elif kind == BYTES:
-            length, value = read_varint(data, value)
+            length, value = decode_uvarint(data, value)
             at = value + length
         elif kind in (FIXED64, FIXED32):
             at = value + (8 if kind == FIXED64 else 4)

@@ -8,11 +8,10 @@ the sink from the driver, in one piece; more are applied by the executors in par
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.core.broadcast import Broadcast
@@ -27,16 +26,16 @@ from sinks.engine import keyed
 from sinks.engine.batch import (
     Controls,
     RowSummary,
-    control_mask,
     controls_of,
-    count_transactions,
     gap_text,
     merge,
+    placed,
     rows_between,
     summarise,
-    summary_of,
+    without,
 )
 from sinks.engine.batch_report import BatchCounts, BatchReport, Stage, StageClock
+from sinks.engine.blocks import BlockKind
 from sinks.engine.frozen import RefusedJobs, fitted
 from sinks.engine.history_feed import HistoryFeed
 from sinks.engine.history_wait import complete_history
@@ -55,7 +54,7 @@ class BatchApplier:
     ) -> None:
         """``report`` is called synchronously after each batch and must not block."""
         self._spark = spark
-        self._apply = config.apply
+        self._settings = config.apply
         self._checkpoint_dir = config.checkpoint_dir
         self._sink = sink
         self._feed = feed
@@ -82,13 +81,13 @@ class BatchApplier:
         counts = BatchCounts()
         history = self._feed.snapshot()
         with self._keyed(transactions, history, span.parts) as events:
-            found = self._summary(events, events.controls(), Controls(span.from_ts, span.to_ts, ()))
+            found = self._summary(events, events.except_rows()[BlockKind.SUMMARIES], Controls(span.after_ts, span.upto_ts, ()))
             with self._all_keyed(events, transactions, found, history) as complete:
-                ddls, rows = replay_steps((span.from_ts, span.to_ts), found.touches, self._feed.snapshot(), self._applied)
+                ddls, rows = replay_steps((span.after_ts, span.upto_ts), found.tables, self._feed.snapshot(), self._applied)
                 for ddl in ddls:
                     self._apply_ddl(ddl, counts)
                 self._apply_in_parts(complete, rows, counts)
-        self._send(-1, span.from_ts, counts)
+        self._send(-1, span.after_ts, counts)
 
     def __call__(self, transactions: DataFrame, batch_id: int) -> None:
         """Apply one micro-batch (schema ``TRANSACTIONS``)."""
@@ -104,17 +103,17 @@ class BatchApplier:
         before, version = self._sink.commit_ts, self._applied.version
         if self._expect_big or not self._try_local(transactions, counts):
             self._apply_big(transactions, counts)
-        self._expect_big = counts.row_events > self._apply.atomic_rows // 2
+        self._expect_big = counts.row_events > self._settings.atomic_rows // 2
         if self._applied.version > version:
             losses = self._sink.silent_losses(self._feed.snapshot(), version, self._applied.version)
             counts.findings += [Finding(FindingKind.DDL, words) for words in losses]
         self._send(batch_id, before, counts)
 
-    def _send(self, batch_id: int, from_ts: int, counts: BatchCounts) -> None:
+    def _send(self, batch_id: int, after_ts: int, counts: BatchCounts) -> None:
         self.clock.stage = Stage.WAIT
         report = BatchReport(
             batch_id,
-            from_ts,
+            after_ts,
             self._sink.commit_ts,
             self._applied.version,
             counts.transactions,
@@ -126,7 +125,7 @@ class BatchApplier:
             tuple(counts.findings),
         )
         for finding in report.findings:
-            _log.warning("finding: %s", in_words(finding, self._apply.log_row_data))
+            _log.warning("finding: %s", in_words(finding, self._settings.log_row_data))
         self._report(report)
 
     # Small batch: one Spark action collects its row events on the driver.
@@ -134,35 +133,36 @@ class BatchApplier:
     def _try_local(self, transactions: DataFrame, counts: BatchCounts) -> bool:
         """Apply the batch from the driver; False, with nothing applied, when it is too big for that."""
         with self.clock.timed(Stage.READ):
-            events = keyed.collected(keyed.exploded_upto(transactions, self._apply.atomic_rows, self._apply.atomic_bytes))
-        if events.num_rows > self._apply.atomic_rows or events.nbytes > self._apply.atomic_bytes:
+            events = keyed.collected(keyed.exploded_upto(transactions, self._settings.atomic_rows, self._settings.atomic_bytes))
+        rows = events[BlockKind.ROWS]
+        if rows.num_rows > self._settings.atomic_rows or sum(frame.nbytes for frame in events.values()) > self._settings.atomic_bytes:
             return False
         controls = self._controls_among(events)
         if controls is not None:
-            self._apply_events(events, controls, counts)
+            self._apply_rows(rows, controls, counts)
         return True
 
-    def _apply_events(self, events: pa.Table, controls: Controls, counts: BatchCounts) -> None:
-        events = self._not_ignored(events.filter(pc.greater(events.column("commit_ts"), controls.from_ts)))
-        found = merge(summarise(events, [d.commit_ts for d in controls.ddls]))
-        counts.begin(count_transactions(events), found.events, found.bytes, controls.findings)
-        for step in self._steps(controls, found.touches):
+    def _apply_rows(self, rows: pa.Table, controls: Controls, counts: BatchCounts) -> None:
+        rows = self._not_ignored(rows.filter(pc.greater(rows.column("commit_ts"), controls.after_ts)))
+        found = merge(summarise(rows, [d.commit_ts for d in controls.ddls]))
+        counts.begin(found.transactions, found.events, found.bytes, controls.findings)
+        for step in self._steps(controls, found.tables):
             if isinstance(step, DdlStep):
                 self._apply_ddl(step, counts)
             else:
-                self._apply_atomic(rows_between(events, step.after_ts, step.upto_ts), step, counts)
+                self._apply_atomic(rows_between(rows, step.after_ts, step.upto_ts), step, counts)
 
     # Big batch: keyed and shuffled once, persisted, and filtered for each step.
 
     def _apply_big(self, transactions: DataFrame, counts: BatchCounts) -> None:
         history = self._feed.snapshot()
-        with self._keyed(transactions, history, self._apply.parts) as events:
+        with self._keyed(transactions, history, self._settings.parts) as events:
             with self.clock.timed(Stage.READ):
-                marks = events.controls()
-                controls = self._controls_among(marks)
+                others = events.except_rows()
+                controls = self._controls_among(others)
             if controls is None:
                 return
-            found = self._summary(events, marks, controls)
+            found = self._summary(events, others[BlockKind.SUMMARIES], controls)
             with self._all_keyed(events, transactions, found, history) as complete:
                 self._apply_steps(complete, controls, found, counts)
 
@@ -175,8 +175,8 @@ class BatchApplier:
     @contextmanager
     def _all_keyed(self, events: KeyedEvents, transactions: DataFrame, found: RowSummary, history: SchemaHistory) -> Iterator[KeyedEvents]:
         """``events``, or the same keyed again where ``history`` lacked one of their tables, so that its rows got no keys."""
-        self._complete((), found.touches)
-        if all(history.table_at(t.table_id, t.schema_version) is not None for t in found.touches):
+        self._complete((), found.tables)
+        if all(history.table_at(t.table_id, t.schema_version) is not None for t in found.tables):
             yield events
         else:
             with self._keyed(transactions, self._feed.snapshot(), events.parts) as again:
@@ -184,7 +184,7 @@ class BatchApplier:
 
     def _apply_steps(self, events: KeyedEvents, controls: Controls, found: RowSummary, counts: BatchCounts) -> None:
         counts.begin(found.transactions, found.events, found.bytes, controls.findings)
-        steps = self._steps(controls, found.touches)
+        steps = self._steps(controls, found.tables)
         fetched, fetched_upto = ROW_EVENT.empty_table(), 0
         for place, step in enumerate(steps):
             if isinstance(step, DdlStep):
@@ -200,7 +200,7 @@ class BatchApplier:
     def _fits(self, steps: Sequence[RowsStep]) -> bool:
         """Whether the rows of these steps are few and small enough for the driver to hold and apply."""
         rows, size = sum(s.row_events for s in steps), sum(s.row_bytes for s in steps)
-        return rows <= self._apply.atomic_rows and size <= self._apply.atomic_bytes
+        return rows <= self._settings.atomic_rows and size <= self._settings.atomic_bytes
 
     def _reach(self, steps: Sequence[RowsStep | DdlStep]) -> int:
         """The commit_ts up to which rows are fetched at once: that of as many leading steps as fit together."""
@@ -212,42 +212,42 @@ class BatchApplier:
                 taken.append(step)
         return taken[-1].upto_ts
 
-    def _summary(self, events: KeyedEvents, marks: pa.Table, controls: Controls) -> RowSummary:
-        """From the summaries among the controls; the rows are read again only when a summary spans a barrier."""
+    def _summary(self, events: KeyedEvents, summaries: pa.Table, controls: Controls) -> RowSummary:
+        """From ``summaries`` (``ROW_SUMMARY``); the rows are read again only when one of them spans a barrier."""
         ddl_ts = [d.commit_ts for d in controls.ddls]
-        found = summary_of(marks, controls.from_ts, ddl_ts)
+        found = placed(summaries, controls.after_ts, ddl_ts)
         if found is None:
-            found = merge(events.summaries((controls.from_ts, controls.to_ts), ddl_ts))
-        return found
+            found = events.summaries((controls.after_ts, controls.upto_ts), ddl_ts)
+        return merge(found)
 
     # Steps.
 
-    def _controls_among(self, events: pa.Table) -> Controls | None:
+    def _controls_among(self, events: Mapping[BlockKind, pa.Table]) -> Controls | None:
         """The part of the batch's span that is not yet in the target; None when all of it is."""
-        if not events.num_rows:
+        if not any(frame.num_rows for frame in events.values()):
             # Spark runs a new stream's first batch even if the source returns nothing. A lost batch would show as a gap before the next.
             return None
-        controls, commit_ts = controls_of(events), self._sink.commit_ts
-        if controls.from_ts > commit_ts:
-            raise ApplyError(gap_text(controls.from_ts, commit_ts, self._checkpoint_dir))
-        if controls.to_ts <= commit_ts:
+        controls, commit_ts = controls_of(events[BlockKind.CONTROLS], events[BlockKind.DDLS]), self._sink.commit_ts
+        if controls.after_ts > commit_ts:
+            raise ApplyError(gap_text(controls.after_ts, commit_ts, self._checkpoint_dir))
+        if controls.upto_ts <= commit_ts:
             return None
-        return replace(controls, from_ts=commit_ts, ddls=tuple(d for d in controls.ddls if d.commit_ts > commit_ts))
+        return replace(controls, after_ts=commit_ts, ddls=tuple(d for d in controls.ddls if d.commit_ts > commit_ts))
 
-    def _steps(self, controls: Controls, touches: Sequence[TableActivity]) -> tuple[RowsStep | DdlStep, ...]:
-        self._complete([d.job_id for d in controls.ddls if not d.is_setval], touches)
-        return plan_steps((controls.from_ts, controls.to_ts), controls.ddls, touches, self._feed.snapshot(), self._applied)
+    def _steps(self, controls: Controls, tables: Sequence[TableActivity]) -> tuple[RowsStep | DdlStep, ...]:
+        self._complete([d.job_id for d in controls.ddls if not d.is_setval], tables)
+        return plan_steps((controls.after_ts, controls.upto_ts), controls.ddls, tables, self._feed.snapshot(), self._applied)
 
-    def _complete(self, job_ids: Sequence[int], touches: Sequence[TableActivity]) -> None:
+    def _complete(self, job_ids: Sequence[int], tables: Sequence[TableActivity]) -> None:
         self.clock.stage = Stage.HISTORY
-        complete_history(self._feed, job_ids, touches, self._waited_for, self._apply)
+        complete_history(self._feed, job_ids, tables, self._waited_for, self._settings)
 
     def _apply_atomic(self, rows: pa.Table, step: RowsStep, counts: BatchCounts) -> None:
         counts.add(self._sink.apply(rows, self._fitted(step, counts, rows), self.clock))
         self._applied = step.applied
 
     def _apply_in_parts(self, events: KeyedEvents, step: RowsStep, counts: BatchCounts) -> None:
-        skipped = frozenset(self._apply.ignore_txn_commit_ts)
+        skipped = frozenset(self._settings.ignore_txn_commit_ts)
         counts.add(self._sink.apply_parts(events, self._fitted(step, counts), skipped, self.clock))
         self._applied = step.applied
 
@@ -264,18 +264,14 @@ class BatchApplier:
         """``step`` with its frozen tables as they are on the target. Tables whose rows cannot be written become findings, with the number
         of rows if ``rows`` is given.
         """
-        step, stranded = fitted(step, self._feed.snapshot(), self._refused)
-        for lost in stranded:
+        step, unwritable = fitted(step, self._feed.snapshot(), self._refused)
+        for lost in unwritable:
             here = -1 if rows is None else int(pc.sum(pc.equal(rows.column("table_id"), lost.table_id)).as_py() or 0)
             counts.findings.append(Finding(FindingKind.DDL, lost.why, lost.table, step.upto_ts, wanted=here, found=0 if here >= 0 else -1))
         return step
 
-    def _not_ignored(self, events: pa.Table) -> pa.Table:
-        ignored = self._apply.ignore_txn_commit_ts
-        if not ignored:
-            return events
-        hit = np.isin(events.column("commit_ts").to_numpy(), ignored) & ~control_mask(events).to_numpy()
-        return events.filter(pa.array(~hit))
+    def _not_ignored(self, rows: pa.Table) -> pa.Table:
+        return without(rows, "commit_ts", self._settings.ignore_txn_commit_ts)
 
     def _ship(self, history: SchemaHistory) -> Broadcast[SchemaHistory]:
         """``history`` for the executors; broadcast again only when it changes."""

@@ -7,7 +7,7 @@ Promises of every implementation:
 * Each of ``apply``, ``apply_parts`` and ``apply_ddl`` returns when its step is durable and ``commit_ts`` has moved to the step's end.
   Killed at any point, a later life that calls it again with the same step leaves the target as if it had run once.
 * Every write requires the lease; a process that has lost it raises ``LeaseLost``.
-* Transient errors of the target are retried; ``waited`` is set meanwhile.
+* Transient errors of the target are retried; ``waiting_for`` is set meanwhile.
 
 Called by one thread at a time, except ``close`` and the properties.
 """
@@ -30,9 +30,9 @@ from sinks.engine.segments import AppliedJobs, DdlStep, RowsStep
 class UnfinishedSpan:
     """A span begun in parts whose end was never recorded: to be replayed exactly, with this many parts."""
 
-    from_ts: int
+    after_ts: int
     """Exclusive."""
-    to_ts: int
+    upto_ts: int
     """Inclusive."""
     parts: int
     done: frozenset[tuple[int, str]]
@@ -130,6 +130,6 @@ class Sink(Protocol):
         ...
 
     @property
-    def waited(self) -> object | None:
+    def waiting_for(self) -> object | None:
         """The transient error of the target that is being retried; its ``str`` is for people."""
         ...

@@ -22,7 +22,7 @@ from binlog_source.source.late_commits import Asked, ask
 from binlog_source.source.pull import Endpoint
 from conf.model import PairConfig, SourceConfig
 from schemas.errors import ProtocolViolation, PumpUnavailable
-from schemas.events import BinlogType, Op, as_time, physical_ms
+from schemas.events import ControlType, as_time, physical_ms
 from schemas.packed import VALUE_BYTES, packed, unpacked
 from schemas.stages import RAW, TRANSACTION
 
@@ -72,10 +72,10 @@ def pair_bucket(
         ProtocolViolation: no control row, or no Pump has the Prewrite of a Commit.
     """
     table, arrived = _gathered(rows, bodies)
-    controls = table.filter(pc.greater_equal(table.column("tp"), int(Op.RESOLVED)))
+    controls = table.filter(table.column("control").is_valid())
     told = _punctuation(controls, bucket)
     span = _without_left_out(told, controls)
-    records = table.filter(pc.less(table.column("tp"), int(Op.RESOLVED))).select(RECORD.names).cast(RECORD)
+    records = table.filter(table.column("control").is_null()).select(RECORD.names).cast(RECORD)
     before = unpack(stored) if stored is not None else NOTHING
     before = replace(before, bodies=_merged(before.bodies, arrived))
     hand = take_up(before, chunks, records, span)
@@ -100,7 +100,7 @@ def pieces_of(huge: Iterable[LargeTransaction], bodies: PieceStore) -> Iterator[
         for first_seq in found.first_seqs:
             payload = pa.chunked_array([pa.array([bodies.get(found.start_ts, first_seq)], pa.large_binary())])
             columns = {
-                "tp": [int(BinlogType.COMMIT)],
+                "control": [None],
                 "start_ts": [found.start_ts],
                 "commit_ts": [found.commit_ts],
                 "first_seq": [first_seq],
@@ -232,7 +232,7 @@ def _late(result: StepResult, source: SourceConfig) -> Asked:
 
 def _late_whole(late: Asked) -> list[pa.Table]:
     rows = [
-        {"tp": int(BinlogType.COMMIT), "start_ts": found.start_ts, "commit_ts": found.commit_ts, "payload": found.pieces[0]}
+        {"start_ts": found.start_ts, "commit_ts": found.commit_ts, "payload": found.pieces[0]}
         for found in late.found
         if len(found.pieces) == 1
     ]
@@ -262,13 +262,13 @@ def _losses(result: StepResult, late: Asked, span: ResolvedSpan, source: SourceC
         if source.fail_on_data_loss:
             raise ProtocolViolation(text + "; look for its Prewrite in the Pumps' logs, or set failOnDataLoss=false to go on without it")
         _log.warning("%s; going on without it because failOnDataLoss=false", text)
-        rows.append({"tp": int(Op.LOST), "start_ts": start_ts, "commit_ts": commit_ts, "payload": text.encode()})
+        rows.append({"control": int(ControlType.LOST), "start_ts": start_ts, "commit_ts": commit_ts, "payload": text.encode()})
     return [pa.Table.from_pylist(rows, schema=RELEASED)] if rows else []
 
 
 def _punctuation(controls: pa.Table, bucket: int) -> ResolvedSpan:
     """The batch's span."""
-    resolved = controls.filter(pc.equal(controls.column("tp"), int(Op.RESOLVED)))
+    resolved = _of_type(controls, ControlType.RESOLVED)
     if not resolved.num_rows:
         raise ProtocolViolation(
             f"bucket {bucket} received no control row in this batch: pairingBuckets must not change while a checkpoint directory is in use"
@@ -278,15 +278,19 @@ def _punctuation(controls: pa.Table, bucket: int) -> ResolvedSpan:
 
 def _without_left_out(span: ResolvedSpan, controls: pa.Table) -> ResolvedSpan:
     """The span without what is to be left out at its beginning (``framing.punctuation``)."""
-    payloads = controls.filter(pc.equal(controls.column("tp"), int(Op.RESOLVED))).column("payload").to_pylist()
+    payloads = _of_type(controls, ControlType.RESOLVED).column("payload").to_pylist()
     return replace(span, after_ts=max([span.after_ts, *(int(payload) for payload in payloads if payload)]))
 
 
 def _passed_on(controls: pa.Table, span: ResolvedSpan) -> pa.Table:
     """Bucket 0's control rows for the following stages: one punctuation, and the losses."""
-    lost = controls.filter(pc.equal(controls.column("tp"), int(Op.LOST))).select(RELEASED.names).cast(RELEASED)
-    row = {"tp": int(Op.RESOLVED), "start_ts": span.after_ts, "commit_ts": span.upto_ts, "payload": None}
+    lost = _of_type(controls, ControlType.LOST).select(RELEASED.names).cast(RELEASED)
+    row = {"control": int(ControlType.RESOLVED), "start_ts": span.after_ts, "commit_ts": span.upto_ts, "payload": None}
     return pa.concat_tables([lost, pa.Table.from_pylist([row], schema=RELEASED)])
+
+
+def _of_type(controls: pa.Table, wanted: ControlType) -> pa.Table:
+    return controls.filter(pc.equal(controls.column("control"), int(wanted)))
 
 
 @lru_cache(maxsize=8)

@@ -8,15 +8,17 @@ transaction means, here as in the Pump.
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 from google.protobuf.message import DecodeError
 
 from binlog_source.cluster.discovery import discovery_of
 from binlog_source.cluster.registries import open_registry
-from binlog_source.cluster.txn_outcome import Decision, StatusPorts, Verdict, decide, status_ports, undecided_text
+from binlog_source.cluster.status_port import StatusPorts, mvcc_safe_point, status_ports
+from binlog_source.cluster.txn_outcome import Decision, Verdict, WaitingPrewrite, decide, outcome_payload, undecided_text
 from binlog_source.pairing.transitions import MissingOutcome, Orphan
-from binlog_source.source.pull import Endpoint, write
+from binlog_source.pump_client.writer import OUTCOME_TIMEOUT, PumpWriter
+from binlog_source.source.pull import Endpoint
 from conf.model import PairConfig, SourceConfig
 from schemas.errors import PumpUnavailable
 from schemas.events import as_time
@@ -46,8 +48,8 @@ def outcomes_of(
         verdict = verdicts[orphan.start_ts]
         if verdict is None:
             continue
-        waited, safe_point = waited_ms(orphan.start_ts), _safe_point(source, ports)
-        decision = decide(verdict, orphan.start_ts, orphan.age_ms, waited, config.orphan_timeout * 1000, safe_point)
+        prewrite = WaitingPrewrite(orphan.start_ts, orphan.age_ms, waited_ms(orphan.start_ts))
+        decision = decide(verdict, prewrite, config.orphan_timeout * 1000, _safe_point(source, ports))
         if decision is Decision.UNDECIDED:
             _tell_undecided(orphan, verdict, source)
         if decision not in (Decision.COMMIT, Decision.ROLL_BACK):
@@ -71,12 +73,9 @@ def _asked(ports: StatusPorts, orphan: Orphan) -> Verdict | None:
 def _safe_point(source: SourceConfig, ports: StatusPorts) -> int | None:
     """The MVCC GC safe point, from the registry or the status port; None if neither reports it."""
     if "://" not in source.pumps:
-        return ports.gc_safe_point()
+        return mvcc_safe_point(None, ports)
     with closing(open_registry(source.pumps)) as registry:
-        try:
-            return registry.gc_safe_point()
-        except PumpUnavailable:
-            return None
+        return mvcc_safe_point(registry, ports)
 
 
 def _tell_undecided(orphan: Orphan, verdict: Verdict, source: SourceConfig) -> None:
@@ -101,20 +100,21 @@ def prewrite_key_of(payload: bytes) -> bytes:
         return b""
 
 
-def record_of(settle: MissingOutcome) -> bytes:
-    """The Commit or Rollback binlog that records the outcome in a Pump's log."""
-    tp = binlog_pb2.Commit if settle.commit_ts else binlog_pb2.Rollback
-    return binlog_pb2.Binlog(tp=tp, start_ts=settle.start_ts, commit_ts=settle.commit_ts).SerializeToString()
-
-
 def tell(settles: Iterable[MissingOutcome], endpoints: Mapping[str, Endpoint]) -> None:
     """Write the outcomes to the Pumps' logs; a write that fails is retried with a later batch."""
-    for settle in settles:
-        endpoint = endpoints.get(settle.pump)
-        if endpoint is None:
-            _log.warning("Pump %s is no longer listed; the outcome of start_ts %d cannot be written to it", settle.pump, settle.start_ts)
-            continue
-        try:
-            write(endpoint, record_of(settle))
-        except PumpUnavailable as error:
-            _log.warning("the outcome of start_ts %d is not written yet: %s", settle.start_ts, error)
+    writers: dict[str, PumpWriter] = {}
+    with ExitStack() as connections:
+        for settle in settles:
+            endpoint = endpoints.get(settle.pump)
+            if endpoint is None:
+                _log.warning(
+                    "Pump %s is no longer listed; the outcome of start_ts %d cannot be written to it", settle.pump, settle.start_ts
+                )
+                continue
+            if settle.pump not in writers:
+                writer = PumpWriter(endpoint.address, endpoint.cluster_id, OUTCOME_TIMEOUT, endpoint.pump)
+                writers[settle.pump] = connections.enter_context(closing(writer))
+            try:
+                writers[settle.pump].write(outcome_payload(settle.start_ts, settle.commit_ts))
+            except PumpUnavailable as error:
+                _log.warning("the outcome of start_ts %d is not written yet: %s", settle.start_ts, error)

@@ -287,7 +287,7 @@ class _Judged:
         rows, commits = rows[order], commits[order]
         payload = self.table.column("payload").take(pa.array(rows))
         columns = {
-            "tp": pa.array(np.full(len(rows), BinlogType.COMMIT, np.int32)),
+            "control": pa.nulls(len(rows), pa.int8()),
             "start_ts": pa.array(self.groups[self.of[rows]]),
             "commit_ts": pa.array(commits),
             "first_seq": pa.nulls(len(rows), pa.int32()),

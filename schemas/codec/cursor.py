@@ -3,9 +3,9 @@
 Promises: reading past the end, or a varint of more than 64 bits, raises ``Corruption``; lengths are checked before anything is copied.
 """
 
+from schemas.codec.number import decode_uvarint
 from schemas.errors import Corruption
 
-_MAX_VARINT_BYTES = 10
 _VARINT_BITS = 64
 
 
@@ -49,14 +49,7 @@ class Cursor:
 
     def uvarint(self) -> int:
         """A LEB128 number of at most 64 bits."""
-        value = 0
-        for i in range(_MAX_VARINT_BYTES):
-            b = self.byte()
-            value |= (b & 0x7F) << (7 * i)
-            if b < 0x80:
-                break
-        else:
-            raise Corruption(f"the varint that ends at byte {self._pos} has more than {_MAX_VARINT_BYTES} bytes")
+        value, self._pos = decode_uvarint(self._data, self._pos)
         if value >> _VARINT_BITS:
             raise Corruption(f"the varint that ends at byte {self._pos} exceeds {_VARINT_BITS} bits")
         return value

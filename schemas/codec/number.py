@@ -1,6 +1,6 @@
 """Numbers as Go and TiDB write them: LEB128 varints, and the memcomparable forms of integers and floats (rows.md 3).
 
-Promises: pure; every ``encode_*`` has its ``decode_*`` beside it (varints are read by ``Cursor``).
+Promises: pure; every ``encode_*`` has its ``decode_*`` beside it (``Cursor.varint`` is that of ``encode_varint``).
 """
 
 import struct
@@ -9,6 +9,8 @@ from schemas.errors import Corruption
 
 _SIGN = 1 << 63
 _MASK = (1 << 64) - 1
+_SHIFTS = tuple(range(0, 70, 7))
+"""Of the seven bits in each byte of a varint, which has ten at most."""
 
 
 def encode_uvarint(value: int) -> bytes:
@@ -19,6 +21,26 @@ def encode_uvarint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+def decode_uvarint(data: bytes | memoryview, at: int) -> tuple[int, int]:
+    """The LEB128 number at ``at``, and where it ends. It has at most ten bytes, so that a wrong one may exceed 64 bits.
+
+    Raises:
+        Corruption: it does not end within them, or within ``data``.
+    """
+    value = 0
+    # no check of the length for each byte: this runs for every record of a log
+    try:
+        for shift in _SHIFTS:
+            byte = data[at]
+            at += 1
+            if byte < 0x80:
+                return value | byte << shift, at
+            value |= (byte & 0x7F) << shift
+    except IndexError:
+        raise Corruption(f"the value ends at byte {at}, where one more byte is needed") from None
+    raise Corruption(f"the varint that ends at byte {at} has more than {len(_SHIFTS)} bytes")
 
 
 def encode_varint(value: int) -> bytes:

@@ -6,7 +6,7 @@ or damaged; the cells of those rows are undefined. NULL and missing datums becom
 Text is built in planes: one array per character position with one element per row, transposed once at the end; numbers are right-aligned
 and the offsets skip their unused leading part.
 
-Promises: pure; agrees with ``schemas.decoder.cell_of`` on every datum, which property tests check.
+Promises: pure; agrees with ``schemas.reference_decoder.cell_of`` on every datum, which property tests check.
 """
 
 from typing import Any, TypeAlias

@@ -69,8 +69,8 @@ class BatchReport:
     """The result of one batch, for progress, the summary and the Delta checkpoint."""
 
     batch_id: int
-    from_ts: int
-    to_ts: int
+    after_ts: int
+    upto_ts: int
     schema_version: int
     transactions: int
     row_events: int

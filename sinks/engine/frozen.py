@@ -94,17 +94,17 @@ def fitted(step: RowsStep, history: SchemaHistory, refused: RefusedJobs) -> tupl
     if not refused:
         return step, ()
     tables = dict(step.tables)
-    stranded: list[UnwritableTable] = []
+    unwritable: list[UnwritableTable] = []
     for table_id, table in step.tables.items():
         shape = shape_of(history, refused, table_id, table.version)
         found = writable(table, shape) if shape is not None else table
         if isinstance(found, UnwritableTable):
-            stranded.append(found)
+            unwritable.append(found)
             del tables[table_id]
         else:
             tables[table_id] = found
     gone = step.gone | (step.tables.keys() - tables.keys())
-    return replace(step, tables=tables, gone=gone), tuple(stranded)
+    return replace(step, tables=tables, gone=gone), tuple(unwritable)
 
 
 def writable(table: TableAt, shape: FrozenShape) -> TableAt | UnwritableTable:

@@ -11,23 +11,22 @@ import gc
 import gzip
 import json
 import logging
-import time
-import urllib.error
-import urllib.request
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from schemas.backoff import Backoff, Retries
 from schemas.errors import HistoryUnavailable
 from schemas.history import Job, JobReader, SchemaHistory
+from schemas.http_client import FAILURES, fetch
 from sinks.engine.history_cache import HistoryCache
 
 _FIRST_PAGE, _PAGE = 8, 256
 _OVERLAP = 256
 """Job ids that each refresh reads again: a job with a lower id may finish after one with a higher id."""
 _REQUEST_TIMEOUT = 10.0
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
+_BACKOFF = Backoff(0.02, 0.5)
 _CACHE_AGAIN = 512
 """New jobs beyond the cache at a start above which the cache is rewritten."""
 _log = logging.getLogger(__name__)
@@ -72,8 +71,7 @@ class HistoryFeed:
         Raises:
             HistoryUnavailable: not there after ``timeout`` seconds, or ``stop()`` returned True; the text includes the last error.
         """
-        deadline = time.monotonic() + timeout
-        pause = _FIRST_PAUSE
+        retries = Retries(_BACKOFF, timeout)
         trouble = ""
         while True:
             try:
@@ -85,13 +83,12 @@ class HistoryFeed:
                 trouble = f" Last error: {error}"
             if stop():
                 raise HistoryUnavailable(f"stopped while waiting for DDL job {job_id} in the history at {self._where}.{trouble}")
-            if time.monotonic() >= deadline:
+            if retries.over:
                 raise HistoryUnavailable(
                     f"DDL job {job_id} did not appear in the history at {self._where} within {timeout:g} s, although its binlog was read. "
                     f"Check that ddl-history points to the same cluster as the Pumps.{trouble}"
                 )
-            time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
-            pause = min(pause * 2, _LONGEST_PAUSE)
+            retries.pause_in_time()
 
     @property
     def _where(self) -> str:
@@ -170,13 +167,12 @@ class HistoryFeed:
     def _get_from(self, address: str, query: str) -> list[dict[str, Any]]:
         url = f"{address}/ddl/history{query}"
         try:
-            with urllib.request.urlopen(url, timeout=_REQUEST_TIMEOUT) as answer:
-                return _jobs(json.load(answer), url)
-        except urllib.error.HTTPError as error:
-            said = error.read(200).decode("utf-8", "replace").strip()
-            error.close()
-            raise HistoryUnavailable(f"{url} answered {error.code}: {said}. Check ddl-history.") from error
-        except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
+            answer = fetch(url, _REQUEST_TIMEOUT)
+            if not answer.ok:
+                said = answer.body[:200].decode("utf-8", "replace").strip()
+                raise HistoryUnavailable(f"{url} answered {answer.status}: {said}. Check ddl-history.")
+            return _jobs(json.loads(answer.body), url)
+        except (*FAILURES, ValueError) as error:
             raise HistoryUnavailable(f"cannot read {url}: {error}. Check ddl-history and that the status port is up.") from error
 
     def _reread_file(self) -> SchemaHistory:

@@ -7,21 +7,21 @@ Promises: returns when every job and every table is in the history. For rows of 
 """
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 
 from conf.model import ApplyConfig
+from schemas.backoff import Retries, steady
 from schemas.errors import HistoryUnavailable, SchemaMismatch
 from schemas.history import SchemaHistory
 from sinks.engine.history_feed import HistoryFeed
 from sinks.engine.segments import TableActivity
 
-_PAUSE = 0.1
+_POLL = steady(0.1)
 _log = logging.getLogger(__name__)
 
 
 def complete_history(
-    feed: HistoryFeed, job_ids: Sequence[int], touches: Sequence[TableActivity], waited_for: set[int], config: ApplyConfig
+    feed: HistoryFeed, job_ids: Sequence[int], tables: Sequence[TableActivity], waited_for: set[int], config: ApplyConfig
 ) -> None:
     """Poll the feed until it holds what is needed; ``waited_for`` collects the schema versions already waited for.
 
@@ -32,11 +32,11 @@ def complete_history(
     for job_id in job_ids:
         if feed.snapshot().job(job_id) is None:
             feed.wait_for_job(job_id, config.history_timeout)
-    ahead = {t.schema_version for t in touches if t.schema_version > feed.snapshot().newest_version} - waited_for
+    ahead = {t.schema_version for t in tables if t.schema_version > feed.snapshot().newest_version} - waited_for
     if ahead:
         _poll(feed, lambda h: h.newest_version >= max(ahead), config)
         waited_for |= ahead
-    unknown = [t for t in touches if t.table_id not in feed.snapshot().tracks]
+    unknown = [t for t in tables if t.table_id not in feed.snapshot().tracks]
     if unknown and not _poll(feed, lambda h: all(t.table_id in h.tracks for t in unknown), config):
         first = next(t for t in unknown if t.table_id not in feed.snapshot().tracks)
         raise SchemaMismatch(
@@ -48,17 +48,16 @@ def complete_history(
 
 def _poll(feed: HistoryFeed, enough: Callable[[SchemaHistory], bool], config: ApplyConfig) -> bool:
     """Refresh until ``enough`` holds; False when it does not after ``history-lag`` seconds in which the status port answers."""
-    begun = time.monotonic()
-    deadline = begun + config.history_lag
+    unanswered, answered = Retries(_POLL, config.history_timeout), Retries(_POLL, config.history_lag)
     while True:
         try:
             if enough(feed.refresh()):
                 return True
-            if feed.is_recorded or time.monotonic() >= deadline:
+            if feed.is_recorded or answered.over:
                 return False
         except HistoryUnavailable as error:
-            if feed.is_recorded or time.monotonic() - begun >= config.history_timeout:
+            if feed.is_recorded or unanswered.over:
                 raise
             _log.warning("waiting for the DDL history: %s", error)
-            deadline = time.monotonic() + config.history_lag
-        time.sleep(_PAUSE)
+            answered.restart()
+        answered.pause()

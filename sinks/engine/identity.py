@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from schemas import columns as decode
+from schemas import decoder as decode
 from schemas.history import TableAt
 from sinks.engine.fold import Indexes
 
@@ -31,7 +31,7 @@ class EventColumns:
 
 
 def row_identities(events: pa.Table, tables: Mapping[int, TableAt]) -> pa.BinaryArray:
-    """``schemas.columns.row_keys`` over the events of many tables, in the events' order."""
+    """``schemas.decoder.row_keys`` over the events of many tables, in the events' order."""
     if events.num_rows == 0:
         return pa.array([], pa.binary())
     source = EventColumns(events)

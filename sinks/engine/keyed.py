@@ -1,11 +1,11 @@
-"""Row events of a batch in Spark: exploded, keyed, and shuffled so that all events of a row lie in one part. [spark]
+"""Events of a batch in Spark: exploded, keyed, and shuffled so that all events of a row lie in one part. [spark]
 
 Promises: the part of a row is a fixed function of its table and key, so a replay with the same number of parts finds the same rows in the
 same part. Rows of clustered tables are distributed over the parts by key. All rows of a table with ``_tidb_rowid`` as its handle are in one
 part, because the table may have no key in the target, and two connections deleting from it would block each other.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -17,11 +17,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.storagelevel import StorageLevel
 
-from schemas.explode import explode
+from schemas.explode import Exploded, explode
 from schemas.history import SchemaHistory, TableAt
 from schemas.stages import ROW_EVENT, ddl_of
-from sinks.engine.batch import PARTIAL, control_mask, rows_between, summarise, summary_rows
-from sinks.engine.blocks import BLOCK, CONTROLS, ROWS, pack, slices, unpack
+from sinks.engine.batch import PARTIAL, rows_between, summarise
+from sinks.engine.blocks import BLOCK, BlockKind, pack, slices, unpack, unpack_each
 from sinks.engine.fold import part_numbers
 from sinks.engine.identity import row_identities
 
@@ -39,9 +39,9 @@ class KeyedEvents:
     frame: DataFrame
     parts: int
 
-    def controls(self) -> pa.Table:
-        """The DDLs, the punctuation and the summaries (``ROW_EVENT``), on the driver; runs one Spark job."""
-        return collected(self.frame.filter(F.col("kind") == CONTROLS))
+    def except_rows(self) -> Mapping[BlockKind, pa.Table]:
+        """The DDLs, the control rows and the summaries, on the driver; runs one Spark job."""
+        return collected(self.frame.filter(F.col("kind") != int(BlockKind.ROWS)))
 
     def summaries(self, span: Span, ddl_ts: Sequence[int]) -> pa.Table:
         """The partial summaries of the row changes in ``span``; runs one Spark job."""
@@ -55,26 +55,27 @@ class KeyedEvents:
 
     def rows_in(self, span: Span) -> pa.Table:
         """The row changes in ``span`` (``ROW_EVENT``) on the driver; runs one Spark job."""
-        return rows_between(collected(self.overlapping(span)), *span)
+        return rows_between(collected(self.overlapping(span))[BlockKind.ROWS], *span)
 
     def overlapping(self, span: Span) -> DataFrame:
         """The blocks of row changes that reach into ``span``."""
         after_ts, upto_ts = span
         kind, first_ts, last_ts = F.col("kind"), F.col("first_ts"), F.col("last_ts")
-        return self.frame.filter((kind == ROWS) & (last_ts > after_ts) & (first_ts <= upto_ts))
+        return self.frame.filter((kind == int(BlockKind.ROWS)) & (last_ts > after_ts) & (first_ts <= upto_ts))
 
 
 def keyed(transactions: DataFrame, history: Broadcast[SchemaHistory], parts: int) -> KeyedEvents:
-    """``transactions`` (``TRANSACTIONS``) as events with keys, and their controls with summaries."""
+    """``transactions`` (``TRANSACTIONS``) as events, row changes with keys and summaries."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for piece in slices(batches):
-            events = pa.Table.from_batches([explode(piece)])
-            is_control = control_mask(events)
-            yield from pack(CONTROLS, 0, pa.concat_tables([events.filter(is_control), summary_rows(events)]))
-            rows = with_keys(events.filter(pc.invert(is_control)).combine_chunks(), history.value, parts)
+            events = explode(piece)
+            yield from _pack_except_rows(events)
+            changes = pa.Table.from_batches([events.rows])
+            yield from pack(BlockKind.SUMMARIES, 0, summarise(changes, ()))
+            rows = with_keys(changes, history.value, parts)
             for part in range(parts):
-                yield from pack(ROWS, part, rows.filter(pc.equal(rows.column("part"), part)))
+                yield from pack(BlockKind.ROWS, part, rows.filter(pc.equal(rows.column("part"), part)))
 
     return KeyedEvents(transactions.mapInArrow(run, ddl_of(BLOCK)).repartitionById(parts, "part"), parts)
 
@@ -100,14 +101,15 @@ def with_keys(rows: pa.Table, history: SchemaHistory, parts: int) -> pa.Table:
 
 
 def exploded_upto(transactions: DataFrame, rows: int, size: int) -> DataFrame:
-    """Blocks of row events; each partition stops soon after ``rows`` of them or ``size`` bytes, enough to see that the batch exceeds it."""
+    """Blocks of events; each partition stops soon after ``rows`` row events or ``size`` bytes, enough to see that the batch exceeds it."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         seen_rows = seen_bytes = 0
         for piece in slices(batches):
             events = explode(piece)
-            seen_rows, seen_bytes = seen_rows + events.num_rows, seen_bytes + events.nbytes
-            yield from pack(ROWS, 0, pa.Table.from_batches([events]))
+            seen_rows, seen_bytes = seen_rows + events.rows.num_rows, seen_bytes + events.nbytes
+            yield from _pack_except_rows(events)
+            yield from pack(BlockKind.ROWS, 0, pa.Table.from_batches([events.rows]))
             if seen_rows > rows or seen_bytes > size:
                 break
         # The rest must be consumed, because the JVM blocks until it is read.
@@ -117,9 +119,14 @@ def exploded_upto(transactions: DataFrame, rows: int, size: int) -> DataFrame:
     return transactions.mapInArrow(run, ddl_of(BLOCK))
 
 
-def collected(blocks: DataFrame) -> pa.Table:
-    """The events of ``blocks`` (``ROW_EVENT``) on the driver; runs one Spark job."""
-    return unpack(blocks.toArrow().to_batches(), ROW_EVENT)
+def _pack_except_rows(events: Exploded) -> Iterator[pa.RecordBatch]:
+    yield from pack(BlockKind.DDLS, 0, pa.Table.from_batches([events.ddls]))
+    yield from pack(BlockKind.CONTROLS, 0, pa.Table.from_batches([events.controls]))
+
+
+def collected(blocks: DataFrame) -> Mapping[BlockKind, pa.Table]:
+    """The events of ``blocks`` on the driver; runs one Spark job."""
+    return unpack_each(blocks.toArrow().to_batches())
 
 
 @contextmanager

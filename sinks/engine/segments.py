@@ -1,6 +1,6 @@
 """Splits a span of transactions at its DDLs: which rows precede which job, and the table definitions they are written with.
 
-Promises: pure. The steps, in order, cover (from_ts, to_ts] without a gap; after each one everything with
+Promises: pure. The steps, in order, cover (after_ts, upto_ts] without a gap; after each one everything with
 ``commit_ts <= `` its ``commit_ts`` (``upto_ts``) is in the target. Rules:
 
 * A DDL binlog is a barrier: rows with a lower commit_ts are applied before it.
@@ -52,6 +52,16 @@ class TableActivity:
     """0 = unknown: the events may extend to the end of the span, so every later step counts them too."""
     bytes: int = 0
     """Size of the row images."""
+
+    def joined(self, other: "TableActivity") -> "TableActivity":
+        """Both together: row events of the same table and schema version; both ends are known."""
+        return replace(
+            self,
+            first_commit_ts=min(self.first_commit_ts, other.first_commit_ts),
+            events=self.events + other.events,
+            last_commit_ts=max(self.last_commit_ts, other.last_commit_ts),
+            bytes=self.bytes + other.bytes,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,18 +147,18 @@ class DdlStep:
 def plan_steps(
     span: tuple[int, int],
     ddls: Sequence[DdlEvent],
-    touches: Sequence[TableActivity],
+    tables: Sequence[TableActivity],
     history: SchemaHistory,
     applied: AppliedJobs,
 ) -> tuple[RowsStep | DdlStep, ...]:
-    """The steps of ``span`` = (from_ts, to_ts]; ``ddls`` and ``touches`` may be in any order.
+    """The steps of ``span`` = (after_ts, upto_ts]; ``ddls`` and ``tables`` may be in any order.
 
     Raises:
         HistoryUnavailable: a DDL binlog refers to a job that ``history`` lacks; wait for it and plan again.
     """
     planner = _Planner(span, history, applied)
     events = [d for d in ddls if span[0] < d.commit_ts <= span[1]]
-    rows = [t for t in touches if t.first_commit_ts <= span[1]]
+    rows = [t for t in tables if t.first_commit_ts <= span[1]]
     tagged: list[tuple[int, int, DdlEvent | TableActivity]] = [(d.commit_ts, 0, d) for d in events]
     tagged += [(t.first_commit_ts, 1, t) for t in rows]
     for _, _, event in sorted(tagged, key=lambda e: e[:2]):
@@ -160,15 +170,15 @@ def plan_steps(
 
 
 def replay_steps(
-    span: tuple[int, int], touches: Sequence[TableActivity], history: SchemaHistory, applied: AppliedJobs
+    span: tuple[int, int], tables: Sequence[TableActivity], history: SchemaHistory, applied: AppliedJobs
 ) -> tuple[tuple[DdlStep, ...], RowsStep]:
     """The rows of an unfinished span as one step, and the DDLs that must be executed before it.
 
     Every job that its rows need was executed before the span was begun, except those that were not yet in the history at that time.
     """
     planner = _Planner(span, history, applied)
-    for touch in sorted(touches, key=lambda t: t.first_commit_ts):
-        planner.read_begun_rows(touch)
+    for table in sorted(tables, key=lambda t: t.first_commit_ts):
+        planner.read_begun_rows(table)
     *ddls, rows = planner.finish()
     assert isinstance(rows, RowsStep)
     return tuple(d for d in ddls if isinstance(d, DdlStep)), rows

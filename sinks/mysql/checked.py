@@ -38,7 +38,7 @@ class Effects:
     def __init__(self, session: Session, apply: ApplyConfig, by_row: Container[int] = (), counted: Container[int] = ()) -> None:
         """``by_row``: numbers of the statements to run row by row; ``counted``: of those to run whole, with their missing rows counted."""
         self._session = session
-        self._apply = apply
+        self._settings = apply
         self._by_row = by_row
         self._counted = counted
         self._number = 0
@@ -106,7 +106,7 @@ class Effects:
             if error.errno == _NOT_COMPARABLE and statement.effect is Effect.REMOVES:
                 return (finding(statement, FindingKind.ROWS, f"the row to be deleted cannot exist in the target: {error.words}", 0),)
             if error.errno != _DUPLICATE or statement.effect is Effect.REMOVES or not statement.origin.key:
-                raise self._refusal(statement, error) from (error if self._apply.log_row_data else None)
+                raise self._refusal(statement, error) from (error if self._settings.log_row_data else None)
             self._send(statement, statement.as_replace())
             return (finding(statement, FindingKind.ROWS, f"a row that the binlogs insert already existed: {error.words}", 0),)
 
@@ -139,7 +139,7 @@ class Effects:
         )
 
     def _place(self, statement: Statement) -> str:
-        key = key_text(statement) if self._apply.log_row_data else HIDDEN
+        key = key_text(statement) if self._settings.log_row_data else HIDDEN
         ts = statement.newest_ts
         return f"{statement.origin.table}, key {key}, commit_ts {ts} ({as_time(ts)})"
 

@@ -62,7 +62,7 @@ class LeaseGuard:
     """Takes the lease and holds it until ``close``; one per life of a Drainer."""
 
     def __init__(
-        self, connect: Callable[[], Session], cluster_id: int, schema: str, holder: LeaseHolder, timeout: float, patience: RetryPolicy
+        self, connect: Callable[[], Session], cluster_id: int, schema: str, holder: LeaseHolder, timeout: float, retry_policy: RetryPolicy
     ) -> None:
         """Does not access the target before ``take``.
 
@@ -72,14 +72,14 @@ class LeaseGuard:
             schema: database of the lease table.
             holder: the requesting process.
             timeout: seconds, ``syncer.lease-timeout``.
-            patience: how long ``take`` is retried after a transient error; its ``pause`` may also end the wait for another Drainer.
+            retry_policy: how long ``take`` is retried after a transient error; its ``pause`` may also end the wait for another Drainer.
         """
         self._connect = connect
         self._cluster_id = cluster_id
         self._schema = schema
         self._holder = holder
         self._timeout = timeout
-        self._patience = patience
+        self._retry_policy = retry_policy
         self._name = lease.lock_name(GUARD, schema, cluster_id)
         self._session: Session | None = None
         self._closing = threading.Event()
@@ -93,7 +93,7 @@ class LeaseGuard:
         Raises:
             LeaseHeld: another running Drainer holds it.
         """
-        taken = retried(self._try_take, self._patience)
+        taken = retried(self._try_take, self._retry_policy)
         self._thread = threading.Thread(target=self._run, args=(taken,), name="lease", daemon=True)
         self._thread.start()
         return taken
@@ -126,11 +126,11 @@ class LeaseGuard:
         return taken
 
     def _wait_for_guard(self, session: Session) -> None:
-        patience = self._timeout + _SLICE
-        until = time.monotonic() + patience
+        longest = self._timeout + _SLICE
+        until = time.monotonic() + longest
         waited = False
         while not _got(session, self._name, 1):
-            self._patience.pause(0.0)
+            self._retry_policy.pause(0.0)
             row = lease.look(session, self._cluster_id, self._schema)
             words = row.words if row is not None else "a Drainer that is just starting"
             if time.monotonic() > until:
@@ -140,14 +140,14 @@ class LeaseGuard:
                     "a proxy: find and kill it in the target's process list)"
                 )
             if not waited:
-                _log.warning("%s has the lease of cluster %d; waiting up to %.0f s for its release", words, self._cluster_id, patience)
+                _log.warning("%s has the lease of cluster %d; waiting up to %.0f s for its release", words, self._cluster_id, longest)
                 waited = True
 
     def _wait_out_restart(self, session: Session) -> None:
         """If the server was restarted after the lease was taken, its holder may still be running and about to acquire its lock again."""
         while (wait := self._absent_for(session)) > 0:
             session.query("SELECT RELEASE_LOCK(%s)", [self._name])
-            self._patience.pause(min(wait, _MOMENT))
+            self._retry_policy.pause(min(wait, _MOMENT))
             self._wait_for_guard(session)
 
     def _absent_for(self, session: Session) -> float:

@@ -41,7 +41,7 @@ class Cells:
 
 
 def form_of(column: ColumnInfo, kind: pa.DataType) -> LiteralForm:
-    """The form for a column's decoded values of Arrow type ``kind`` (see ``schemas.columns``)."""
+    """The form for a column's decoded values of Arrow type ``kind`` (see ``schemas.decoder``)."""
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or column.tp == ColumnType.DECIMAL:
         return LiteralForm.BARE
     if pa.types.is_binary(kind):

@@ -33,7 +33,7 @@ class OldRows:
     """Rows before a span."""
 
     images: pa.RecordBatch
-    """``schemas.columns.old_rows``: the target's columns, and as the last one the columns that each image lacks."""
+    """``schemas.decoder.old_rows``: the target's columns, and as the last one the columns that each image lacks."""
     events: Numbers
     """Row number of the event of each image."""
 
@@ -54,7 +54,7 @@ class OldRows:
 
     @property
     def lacking(self) -> pa.BinaryArray:
-        """The columns that each image lacks (``schemas.decoder.LACKING``)."""
+        """The columns that each image lacks (``schemas.row_layout.LACKING``)."""
         return self.images.column(self.images.num_columns - 1)
 
     @property

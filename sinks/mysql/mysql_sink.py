@@ -50,7 +50,7 @@ class MySQLSink(Sink):
     def __init__(self, config: DrainerConfig, cluster_id: int, pause: Callable[[float], None] = time.sleep) -> None:
         """``cluster_id`` 0: the only one that the target has a record of. ``pause`` sleeps between retries; it may raise to stop them."""
         self._config = config
-        self._apply = config.apply
+        self._settings = config.apply
         self._cluster_id = cluster_id
         self._table_filter = TableFilter.of(config.apply)
         self._limits = PlanLimits()
@@ -61,22 +61,22 @@ class MySQLSink(Sink):
         self._commit_ts = 0
         self._consistent = True
         """False while a span is only partly in the target."""
-        self._waited: TransientError | None = None
-        self._patience = RetryPolicy(config.apply.retries, config.apply.retry_seconds, pause, self._wait_for)
+        self._waiting_for: TransientError | None = None
+        self._retry_policy = RetryPolicy(config.apply.retries, config.apply.retry_seconds, pause, self._wait_for)
 
     def open(self, begin: Callable[[str, int | None], int], history: Callable[[], SchemaHistory]) -> Opened:
         """Take the lease, create the tables and load the target's progress (``Sink.open``)."""
-        schema = self._apply.checkpoint_schema
-        run_retried(self._connect, self._get_to_know, self._patience)
-        holder = LeaseHolder(self._apply.drainer)
-        self._guard = LeaseGuard(self._connect, self._cluster_id, schema, holder, self._apply.lease_timeout, self._patience)
+        schema = self._settings.checkpoint_schema
+        run_retried(self._connect, self._get_to_know, self._retry_policy)
+        holder = LeaseHolder(self._settings.drainer)
+        self._guard = LeaseGuard(self._connect, self._cluster_id, schema, holder, self._settings.lease_timeout, self._retry_policy)
         self._lease = self._guard.take()
         jobs = history()
-        found = run_retried(self._connect, partial(self._stand, jobs), self._patience)
+        found = run_retried(self._connect, partial(self._stand, jobs), self._retry_policy)
         self._commit_ts = begin(self._lease.target, found.commit_ts if found.known else None)
         self._transact(self._forget_beyond)
         version = found.schema_version or jobs.version_at(self._commit_ts)
-        applied, refused = run_retried(self._connect, partial(self._done_and_refused, version), self._patience)
+        applied, refused = run_retried(self._connect, partial(self._done_and_refused, version), self._retry_policy)
         if not found.known:
             self._transact(partial(self._save_first, applied))
         self._consistent = found.unfinished is None
@@ -103,9 +103,9 @@ class MySQLSink(Sink):
         return self._guard.lost if self._guard is not None else None
 
     @property
-    def waited(self) -> TransientError | None:
+    def waiting_for(self) -> TransientError | None:
         """The target's transient error while it is being retried."""
-        return self._waited
+        return self._waiting_for
 
     def silent_losses(self, history: SchemaHistory, after_version: int, upto_version: int) -> Sequence[str]:
         """What the target cannot hold of jobs without a statement (``Sink.silent_losses``)."""
@@ -117,29 +117,29 @@ class MySQLSink(Sink):
         self._flavour = session.flavour
         # Leaves room for the packet header, and for a server that measures the statement in its own charset.
         self._limits = replace(self._limits, max_bytes=min(self._limits.max_bytes, session.max_allowed_packet * 3 // 4))
-        self._cluster_id = self._cluster_id or progress.only_cluster(session, self._apply.checkpoint_schema)
+        self._cluster_id = self._cluster_id or progress.only_cluster(session, self._settings.checkpoint_schema)
 
     def _done_and_refused(self, version: int, session: Session) -> tuple[AppliedJobs, RefusedJobs]:
         cluster_id = self._cluster_id
-        return load_applied(session, self._apply, cluster_id, version), load_refused(session, self._apply, cluster_id)
+        return load_applied(session, self._settings, cluster_id, version), load_refused(session, self._settings, cluster_id)
 
     def _stand(self, history: SchemaHistory, session: Session) -> TargetProgress:
-        schema = self._apply.checkpoint_schema
+        schema = self._settings.checkpoint_schema
         with alone(session, lease.lock_name(LAYOUT, schema, 0)):
             old_layout.set_aside(session, schema)
             progress.ensure_tables(session, schema)
-            ensure_ddl_table(session, self._apply)
+            ensure_ddl_table(session, self._settings)
             session.commit()
-            old_layout.adopt(session, self._held, self._apply.drainer, history)
+            old_layout.adopt(session, self._held, self._settings.drainer, history)
         # An older release, which does not check the lease, may still have a commit in progress on the server: wait for it before reading.
         progress.lock_checkpoint(session, self._cluster_id, schema)
         return progress.load(session, self._cluster_id, schema)
 
     def _forget_beyond(self, session: Session) -> None:
         """Delete DDL and part records later than the checkpoint: they are written together with it, so they describe data that is gone."""
-        schema = self._apply.checkpoint_schema
+        schema = self._settings.checkpoint_schema
         progress.forget_other_spans(session, self._cluster_id, self._commit_ts, schema)
-        jobs = forget_later(session, self._apply, self._cluster_id, self._commit_ts)
+        jobs = forget_later(session, self._settings, self._cluster_id, self._commit_ts)
         if jobs:
             _log.warning(
                 "%s.spark_ddl recorded DDL jobs %s as done after the checkpoint %d: the target's data was restored or its checkpoint was set back. Their "
@@ -150,7 +150,7 @@ class MySQLSink(Sink):
             )
 
     def _save_first(self, applied: AppliedJobs, session: Session) -> None:
-        self._standing(session, 0, self._commit_ts)
+        self._locked_checkpoint(session, 0, self._commit_ts)
         self._save(session, self._commit_ts, applied, consistent=True)
 
     # Rows in one transaction.
@@ -174,12 +174,12 @@ class MySQLSink(Sink):
         """The lease is checked in ``_write_rows``, because ``checked`` may roll back and open another transaction."""
 
         def work(session: Session) -> tuple[Finding, ...]:
-            return checked(session, self._apply, lambda effects: self._write_rows(session, effects, plan, step))[1]
+            return checked(session, self._settings, lambda effects: self._write_rows(session, effects, plan, step))[1]
 
-        return run_transaction(self._connect, work, self._patience)
+        return run_transaction(self._connect, work, self._retry_policy)
 
     def _write_rows(self, session: Session, effects: Effects, plan: Plan, step: RowsStep) -> None:
-        schema, cluster_id = self._apply.checkpoint_schema, self._cluster_id
+        schema, cluster_id = self._settings.checkpoint_schema, self._cluster_id
         lease.check(session, self._held)
         if not self._next_is(session, step):
             return
@@ -195,7 +195,7 @@ class MySQLSink(Sink):
 
     def apply_parts(self, events: KeyedEvents, step: RowsStep, skipped_ts: frozenset[int], clock: StageClock) -> Written:
         """One transaction for each part and phase, by the executors (``Sink.apply_parts``)."""
-        schema, cluster_id, parts = self._apply.checkpoint_schema, self._cluster_id, events.parts
+        schema, cluster_id, parts = self._settings.checkpoint_schema, self._cluster_id, events.parts
 
         def begin(session: Session) -> bool:
             if not self._next_is(session, step):
@@ -217,7 +217,7 @@ class MySQLSink(Sink):
         failpoints.point("before-deletes")
         span = (step.after_ts, step.upto_ts)
         how = parallel.PartPlan(span, dict(step.tables), self._flavour, self._table_filter, self._limits, skipped_ts, step.gone)
-        to = parallel.PartTarget(self._ship(events), self._apply, self._held, step.after_ts, step.upto_ts, parts)
+        to = parallel.PartTarget(self._ship(events), self._settings, self._held, step.after_ts, step.upto_ts, parts)
         with persisted(parallel.planned(events, how, to)) as plans:
             with clock.timed(Stage.PLAN, "plan+delete"):
                 deleted = parallel.delete(plans)
@@ -241,45 +241,45 @@ class MySQLSink(Sink):
         """Reconnects after a lost connection; the executor then determines how much of the DDL the server executed (``Sink.apply_ddl``)."""
 
         def work(session: Session) -> DdlOutcome:
-            return apply_ddl(session, step, history, self._apply, self._held, partial(self._save_ddl, session, step), refused)
+            return apply_ddl(session, step, history, self._settings, self._held, partial(self._save_ddl, session, step), refused)
 
-        outcome = run_retried(self._connect, work, self._patience)
+        outcome = run_retried(self._connect, work, self._retry_policy)
         self._commit_ts = step.commit_ts
         return DdlResult(outcome.losses, outcome.freezes)
 
     def _save_ddl(self, session: Session, step: DdlStep, _: object) -> None:
-        self._standing(session, self._commit_ts, step.commit_ts)
+        self._locked_checkpoint(session, self._commit_ts, step.commit_ts)
         self._save(session, step.commit_ts, step.applied, consistent=self._consistent)
 
     # The record.
 
     def _next_is(self, session: Session, step: RowsStep) -> bool:
         """Lock the checkpoint row and return whether ``step`` is still to be applied; False: a commit whose answer was lost succeeded."""
-        standing = self._standing(session, step.after_ts, step.upto_ts)
-        return standing == step.after_ts or step.after_ts == step.upto_ts
+        stored_ts = self._locked_checkpoint(session, step.after_ts, step.upto_ts)
+        return stored_ts == step.after_ts or step.after_ts == step.upto_ts
 
-    def _standing(self, session: Session, after_ts: int, upto_ts: int) -> int:
+    def _locked_checkpoint(self, session: Session, after_ts: int, upto_ts: int) -> int:
         """Lock the checkpoint row and return its commitTS: ``after_ts``, or ``upto_ts`` when the answer to that commit was lost."""
-        standing = progress.lock_checkpoint(session, self._cluster_id, self._apply.checkpoint_schema)
-        if standing not in (after_ts, upto_ts):
+        stored_ts = progress.lock_checkpoint(session, self._cluster_id, self._settings.checkpoint_schema)
+        if stored_ts not in (after_ts, upto_ts):
             raise ApplyError(
-                f"cannot apply ({after_ts}, {upto_ts}]: the target's checkpoint of cluster {self._cluster_id} was moved to {standing} meanwhile. Was it "
+                f"cannot apply ({after_ts}, {upto_ts}]: the target's checkpoint of cluster {self._cluster_id} was moved to {stored_ts} meanwhile. Was it "
                 "edited, or the target restored, while the stream was running? Restart the Drainer; it continues from the target's checkpoint"
             )
-        return standing
+        return stored_ts
 
     def _save(self, session: Session, commit_ts: int, applied: AppliedJobs, *, consistent: bool) -> None:
-        progress.save_checkpoint(session, self._cluster_id, commit_ts, applied.version, consistent, self._apply.checkpoint_schema)
+        progress.save_checkpoint(session, self._cluster_id, commit_ts, applied.version, consistent, self._settings.checkpoint_schema)
 
     def _connect(self) -> Session:
-        return connect(self._config.target, self._apply)
+        return connect(self._config.target, self._settings)
 
     def _transact(self, work: Callable[[Session], T]) -> T:
         def fenced(session: Session) -> T:
             lease.check(session, self._held)
             return work(session)
 
-        return run_transaction(self._connect, fenced, self._patience)
+        return run_transaction(self._connect, fenced, self._retry_policy)
 
     @property
     def _held(self) -> Lease:
@@ -287,5 +287,5 @@ class MySQLSink(Sink):
             raise ApplyError("the lease is not taken: call open() first")
         return self._lease
 
-    def _wait_for(self, waited: TransientError | None) -> None:
-        self._waited = waited
+    def _wait_for(self, error: TransientError | None) -> None:
+        self._waiting_for = error

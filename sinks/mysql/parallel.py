@@ -70,8 +70,8 @@ class PartTarget:
     target: ShippedTarget
     apply: ApplyConfig
     lease: Lease
-    from_ts: int
-    to_ts: int
+    after_ts: int
+    upto_ts: int
     parts: int
 
 
@@ -191,7 +191,7 @@ def write(plans: DataFrame, to: PartTarget) -> Written:
 
 def _write_part(to: PartTarget, part: int, phase: Phase, statements: Iterable[Statement]) -> Written:
     """One transaction: check the lease, write the marker and the data. Does nothing when the marker exists."""
-    mark = (to.lease.cluster_id, to.from_ts, to.to_ts, part, to.parts, phase.value, to.apply.checkpoint_schema)
+    mark = (to.lease.cluster_id, to.after_ts, to.upto_ts, part, to.parts, phase.value, to.apply.checkpoint_schema)
 
     def write_once(session: Session, effects: Effects) -> int:
         lease.check(session, to.lease)

@@ -15,12 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from schemas import columns as decode
+from schemas import decoder as decode
 from schemas.arrowtypes import zero_value
 from schemas.errors import SchemaMismatch
-from schemas.events import Op
 from schemas.history import TableAt
 from schemas.tableinfo import ColumnInfo, ColumnType, TableInfo
+from sinks.engine.batch import without
 from sinks.engine.fold import Indexes, TableChanges, fold
 from sinks.engine.identity import EventColumns, row_identities
 from sinks.mysql.dialect import (
@@ -79,13 +79,13 @@ def plan_rows(
     flavour: Flavour = Flavour.MARIADB,
     table_filter: TableFilter = EVERYTHING,
 ) -> Plan:
-    """Statements for ``events`` (``ROW_EVENT``; DDLs and punctuation are skipped), which lie between two DDL barriers.
+    """Statements for ``events`` (``ROW_EVENT``), which lie between two DDL barriers.
 
     Args:
         events: row events of the span, in any order.
         tables: the target's table definitions in this span, by table id.
         limits: statement sizes.
-        keys: row identities, one per event; computed by ``schemas.columns.row_keys`` if None.
+        keys: row identities, one per event; computed by ``schemas.decoder.row_keys`` if None.
         flavour: the SQL dialect.
         table_filter: which databases are replicated.
 
@@ -155,19 +155,15 @@ class _Work:
 
 def _wanted(events: pa.Table, tables: Mapping[int, TableAt], table_filter: TableFilter) -> pa.Table:
     """The row events of replicated tables; raises ``SchemaMismatch`` for an unknown table."""
-    table_ids, ops = events["table_id"].to_numpy(), events["op"].to_numpy()
-    rows = ops < Op.DDL
     dropped = []
-    for table_id in np.unique(table_ids[rows]).tolist():
+    for table_id in pc.unique(events["table_id"]).to_pylist():
         table = tables.get(table_id)
         if table is None:
             raise _unknown_table(events, table_id)
         info = table.info
         if info.is_view or info.is_sequence or info.temp_table_type or not table_filter.keeps(table.schema):
             dropped.append(table_id)
-    if dropped:
-        rows &= ~np.isin(table_ids, dropped)
-    return events if bool(rows.all()) else events.filter(pa.array(rows))
+    return without(events, "table_id", dropped)
 
 
 def _unknown_table(events: pa.Table, table_id: int) -> SchemaMismatch:

@@ -3,9 +3,9 @@
 Promises: the functions change rows only in the transaction that the caller has opened, so that data and marker commit together. The table
 ``checkpoint`` is the Drainer's, byte for byte, and holds nothing else; ``spark_progress`` is ours.
 
-How a batch (from_ts, to_ts] is applied: at most ``atomic-rows`` events: data, ``mark_atomic`` and ``save_checkpoint(to_ts,
-consistent=True)`` in one transaction. More: ``begin_span`` with ``save_checkpoint(from_ts, consistent=False)``, then for each part and
-phase ``claim_part`` and its data, finally ``save_checkpoint(to_ts, consistent=True)`` with ``finish_span``.
+How a batch (after_ts, upto_ts] is applied: at most ``atomic-rows`` events: data, ``mark_atomic`` and ``save_checkpoint(upto_ts,
+consistent=True)`` in one transaction. More: ``begin_span`` with ``save_checkpoint(after_ts, consistent=False)``, then for each part and
+phase ``claim_part`` and its data, finally ``save_checkpoint(upto_ts, consistent=True)`` with ``finish_span``.
 """
 
 import enum
@@ -100,13 +100,20 @@ def save_checkpoint(
     session.execute(f"REPLACE INTO {_checkpoint(schema)} VALUES (%s, %s)", [cluster_id, value])
 
 
-def begin_span(session: Session, cluster_id: int, from_ts: int, to_ts: int, parts: int, schema: str = CHECKPOINT_SCHEMA) -> None:
-    """Record that (from_ts, to_ts] is being applied in ``parts`` parts; idempotent."""
-    _mark(session, cluster_id, from_ts, to_ts, -1, parts, Mark.SPAN, schema)
+def begin_span(session: Session, cluster_id: int, after_ts: int, upto_ts: int, parts: int, schema: str = CHECKPOINT_SCHEMA) -> None:
+    """Record that (after_ts, upto_ts] is being applied in ``parts`` parts; idempotent."""
+    _mark(session, cluster_id, after_ts, upto_ts, -1, parts, Mark.SPAN, schema)
 
 
 def claim_part(
-    session: Session, cluster_id: int, from_ts: int, to_ts: int, part: int, parts: int, phase: Mark | str, schema: str = CHECKPOINT_SCHEMA
+    session: Session,
+    cluster_id: int,
+    after_ts: int,
+    upto_ts: int,
+    part: int,
+    parts: int,
+    phase: Mark | str,
+    schema: str = CHECKPOINT_SCHEMA,
 ) -> bool:
     """Mark one part and phase as done before its data is written, in the same transaction; False: it is already in the target.
 
@@ -118,12 +125,12 @@ def claim_part(
         ApplyError: the span is not open, or no longer open: nothing may be written for it.
     """
     sql = f"INSERT IGNORE INTO {_progress(schema)} (cluster_id, from_ts, to_ts, part, parts, phase) VALUES (%s, %s, %s, %s, %s, %s)"
-    if not session.execute(sql, [cluster_id, from_ts, to_ts, part, parts, str(Mark(phase))]):
+    if not session.execute(sql, [cluster_id, after_ts, upto_ts, part, parts, str(Mark(phase))]):
         return False
     # Must be checked after the insert: while this marker is uncommitted, no other process can finish the part, and so not the span either.
-    if not is_marked(session, cluster_id, from_ts, to_ts, -1, parts, Mark.SPAN, schema):
+    if not is_marked(session, cluster_id, after_ts, upto_ts, -1, parts, Mark.SPAN, schema):
         raise ApplyError(
-            f"part {part} of {parts} of ({from_ts}, {to_ts}] is not written: the span is not open in {schema}.spark_progress; another life "
+            f"part {part} of {parts} of ({after_ts}, {upto_ts}] is not written: the span is not open in {schema}.spark_progress; another life "
             f"of the Drainer of cluster {cluster_id} has already finished it"
         )
     return True
@@ -140,22 +147,29 @@ def lock_checkpoint(session: Session, cluster_id: int, schema: str = CHECKPOINT_
 
 
 def is_marked(
-    session: Session, cluster_id: int, from_ts: int, to_ts: int, part: int, parts: int, phase: Mark | str, schema: str = CHECKPOINT_SCHEMA
+    session: Session,
+    cluster_id: int,
+    after_ts: int,
+    upto_ts: int,
+    part: int,
+    parts: int,
+    phase: Mark | str,
+    schema: str = CHECKPOINT_SCHEMA,
 ) -> bool:
     """Whether that part and phase is already in the target."""
     sql = f"SELECT 1 FROM {_progress(schema)} WHERE cluster_id = %s AND from_ts = %s AND to_ts = %s AND part = %s AND parts = %s AND phase = %s"
-    return bool(session.query(sql, [cluster_id, from_ts, to_ts, part, parts, str(Mark(phase))]))
+    return bool(session.query(sql, [cluster_id, after_ts, upto_ts, part, parts, str(Mark(phase))]))
 
 
-def mark_atomic(session: Session, cluster_id: int, from_ts: int, to_ts: int, schema: str = CHECKPOINT_SCHEMA) -> None:
+def mark_atomic(session: Session, cluster_id: int, after_ts: int, upto_ts: int, schema: str = CHECKPOINT_SCHEMA) -> None:
     """Record, in the same transaction, a span that was applied in one transaction; deletes the earlier markers."""
-    finish_span(session, cluster_id, from_ts, to_ts, schema)
-    _mark(session, cluster_id, from_ts, to_ts, 0, 1, Mark.ATOMIC, schema)
+    finish_span(session, cluster_id, after_ts, upto_ts, schema)
+    _mark(session, cluster_id, after_ts, upto_ts, 0, 1, Mark.ATOMIC, schema)
 
 
-def finish_span(session: Session, cluster_id: int, from_ts: int, to_ts: int, schema: str = CHECKPOINT_SCHEMA) -> None:
-    """Delete the markers of (from_ts, to_ts] and of every earlier span; in the transaction that saves ``to_ts`` as the checkpoint."""
-    session.execute(f"DELETE FROM {_progress(schema)} WHERE cluster_id = %s AND to_ts <= %s", [cluster_id, to_ts])
+def finish_span(session: Session, cluster_id: int, after_ts: int, upto_ts: int, schema: str = CHECKPOINT_SCHEMA) -> None:
+    """Delete the markers of (after_ts, upto_ts] and of every earlier span; in the transaction that saves ``upto_ts`` as the checkpoint."""
+    session.execute(f"DELETE FROM {_progress(schema)} WHERE cluster_id = %s AND to_ts <= %s", [cluster_id, upto_ts])
 
 
 def forget_other_spans(session: Session, cluster_id: int, commit_ts: int, schema: str = CHECKPOINT_SCHEMA) -> None:
@@ -186,9 +200,9 @@ def _progress(schema: str) -> str:
     return f"{quote_name(schema)}.`spark_progress`"
 
 
-def _mark(session: Session, cluster_id: int, from_ts: int, to_ts: int, part: int, parts: int, phase: Mark, schema: str) -> None:
+def _mark(session: Session, cluster_id: int, after_ts: int, upto_ts: int, part: int, parts: int, phase: Mark, schema: str) -> None:
     sql = f"REPLACE INTO {_progress(schema)} (cluster_id, from_ts, to_ts, part, parts, phase) VALUES (%s, %s, %s, %s, %s, %s)"
-    session.execute(sql, [cluster_id, from_ts, to_ts, part, parts, str(phase)])
+    session.execute(sql, [cluster_id, after_ts, upto_ts, part, parts, str(phase)])
 
 
 def _load_checkpoint(session: Session, cluster_id: int, schema: str) -> Checkpoint | None:
@@ -206,7 +220,7 @@ def _load_checkpoint(session: Session, cluster_id: int, schema: str) -> Checkpoi
 def _load_unfinished(session: Session, cluster_id: int, commit_ts: int, schema: str) -> UnfinishedSpan | None:
     sql = f"SELECT from_ts, to_ts, part, parts, phase FROM {_progress(schema)} WHERE cluster_id = %s AND to_ts > %s ORDER BY from_ts, to_ts, part"
     rows = session.query(sql, [cluster_id, commit_ts])
-    spans = [(from_ts, to_ts, parts) for from_ts, to_ts, _, parts, phase in rows if phase == Mark.SPAN]
+    spans = [(after_ts, upto_ts, parts) for after_ts, upto_ts, _, parts, phase in rows if phase == Mark.SPAN]
     if not spans:
         return None
     if len(spans) > 1:
@@ -215,8 +229,8 @@ def _load_unfinished(session: Session, cluster_id: int, commit_ts: int, schema: 
             "to this target before leases existed. Compare the tables with the upstream, repair them, and delete the markers of the spans "
             "that are not to be finished"
         )
-    from_ts, to_ts, parts = spans[0]
-    if from_ts != commit_ts:
+    after_ts, upto_ts, parts = spans[0]
+    if after_ts != commit_ts:
         return None  # a span begins at the checkpoint, so the data was restored, or the checkpoint set, after it was begun
     done = frozenset((part, str(phase)) for f, t, part, n, phase in rows if (f, t, n) == spans[0] and phase != Mark.SPAN)
-    return UnfinishedSpan(from_ts, to_ts, parts, done)
+    return UnfinishedSpan(after_ts, upto_ts, parts, done)

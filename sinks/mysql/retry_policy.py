@@ -1,7 +1,7 @@
 """Which errors of the target are transient, and how long they are retried. Pure except for the pause.
 
 Promises: an operation is retried until at least ``retries`` retries were made AND ``seconds`` have passed, with pauses that double from 50
-ms to ``LONGEST_PAUSE``. The error and the time of its first occurrence are reported for progress. Permanent errors (missing privileges,
+ms to 5 s (``BACKOFF``). The error and the time of its first occurrence are reported for progress. Permanent errors (missing privileges,
 wrong password, unknown database) are never retried.
 """
 
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from pymysql.constants import CR, ER
 
+from schemas.backoff import Backoff
 from schemas.errors import RetryableApplyError
 
-LONGEST_PAUSE = 5.0
-"""Seconds."""
+BACKOFF = Backoff(0.05, 5.0)
 
 _UNREACHABLE = frozenset({CR.CR_CONNECTION_ERROR, CR.CR_CONN_HOST_ERROR})
 _LOST = frozenset(
@@ -114,12 +114,12 @@ class RetryPolicy:
     seconds: float = 0.0
     pause: Callable[[float], None] = time.sleep
     """Sleeps for that many seconds; may raise to stop retrying."""
-    tell: Callable[[TransientError | None], None] = lambda waited: None
+    tell: Callable[[TransientError | None], None] = lambda error: None
     """Called with the error before each pause, and with None once the operation succeeds."""
 
-    def gives_up(self, attempt: int, waited: float) -> bool:
-        """Whether to stop after the failure of attempt number ``attempt`` (from 0), ``waited`` seconds after the first attempt began."""
-        return attempt >= self.retries and waited >= self.seconds
+    def gives_up(self, attempt: int, elapsed: float) -> bool:
+        """Whether to stop after the failure of attempt number ``attempt`` (from 0), ``elapsed`` seconds after the first attempt began."""
+        return attempt >= self.retries and elapsed >= self.seconds
 
 
 FEW = RetryPolicy()

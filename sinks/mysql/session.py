@@ -24,7 +24,7 @@ from schemas.errors import ApplyError, ConfigError, RetryableApplyError
 from schemas.redaction import statement_head, without_values
 from sinks.mysql.dialect import Flavour, flavour_of
 from sinks.mysql.effects import StatementResult, Warned
-from sinks.mysql.retry_policy import FEW, LONGEST_PAUSE, RetryPolicy, TransientError, passing, what_is_wrong
+from sinks.mysql.retry_policy import BACKOFF, FEW, RetryPolicy, TransientError, passing, what_is_wrong
 
 _log = logging.getLogger(__name__)
 
@@ -174,7 +174,7 @@ def connect(target: TargetConfig, apply: ApplyConfig) -> Session:
     return session
 
 
-def run_transaction(session_factory: Callable[[], Session], work: Callable[[Session], T], patience: RetryPolicy = FEW) -> T:
+def run_transaction(session_factory: Callable[[], Session], work: Callable[[Session], T], retry_policy: RetryPolicy = FEW) -> T:
     """Run ``work`` in a transaction of a new session and commit; all of it is retried after a transient error.
 
     A commit whose answer was lost may have succeeded, so ``work`` must first check for its own marker and do nothing if it exists.
@@ -182,7 +182,7 @@ def run_transaction(session_factory: Callable[[], Session], work: Callable[[Sess
     Args:
         session_factory: opens a session.
         work: called between BEGIN and COMMIT.
-        patience: how often and how long to retry; the last error is then raised.
+        retry_policy: how often and how long to retry; the last error is then raised.
     """
 
     def transaction(session: Session) -> T:
@@ -191,10 +191,10 @@ def run_transaction(session_factory: Callable[[], Session], work: Callable[[Sess
         session.commit()
         return result
 
-    return run_retried(session_factory, transaction, patience)
+    return run_retried(session_factory, transaction, retry_policy)
 
 
-def run_retried(session_factory: Callable[[], Session], work: Callable[[Session], T], patience: RetryPolicy) -> T:
+def run_retried(session_factory: Callable[[], Session], work: Callable[[Session], T], retry_policy: RetryPolicy) -> T:
     """Run ``work`` with a new session, and retry with another one after a transient error; the last error is raised.
 
     After a read timeout the next attempt has twice the timeout: with the same one it might never succeed.
@@ -212,25 +212,25 @@ def run_retried(session_factory: Callable[[], Session], work: Callable[[Session]
                 times = min(times * 2, _MOST_TIMES) if _timed_out(error.errno, error.words) else times
                 raise
 
-    return retried(once, patience)
+    return retried(once, retry_policy)
 
 
-def retried(work: Callable[[], T], patience: RetryPolicy) -> T:
+def retried(work: Callable[[], T], retry_policy: RetryPolicy) -> T:
     """Call ``work`` and retry it after a transient error; the last error is raised."""
     begun, began_at = time.monotonic(), time.time()
     for attempt in itertools.count():
         try:
             result = work()
         except RetryableApplyError as error:
-            if patience.gives_up(attempt, time.monotonic() - begun):
+            if retry_policy.gives_up(attempt, time.monotonic() - begun):
                 raise
-            wait = min(0.05 * 2 ** min(attempt, 10), LONGEST_PAUSE)
+            wait = BACKOFF.pause(attempt)
             _log.warning("attempt %d on the target failed, retrying in %.2f s: %s", attempt + 1, wait, error)
-            patience.tell(TransientError(what_is_wrong(error), began_at))
-            patience.pause(wait)
+            retry_policy.tell(TransientError(what_is_wrong(error), began_at))
+            retry_policy.pause(wait)
         else:
             if attempt:
-                patience.tell(None)
+                retry_policy.tell(None)
             return result
     raise AssertionError("the loop above returns or raises")
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from schemas.ddl_tokens import quote_name, quote_string
 from schemas.history import JobType
+from schemas.jobs import VISIBLE_IN_INFO
 from schemas.tableinfo import PUBLIC, ColumnInfo, ColumnType, IndexInfo, TableInfo
 from sinks.engine.column_pairs import pair_columns, visible
 from sinks.mysql.ddl.clauses import Dialect, Losses, quoted
@@ -19,25 +20,12 @@ from sinks.mysql.ddl.text import Rewritten, Subject
 _CHANGE_THEMSELVES = frozenset({ColumnType.TIMESTAMP, ColumnType.DATETIME})
 """Types that may have ON UPDATE CURRENT_TIMESTAMP, which some servers add implicitly."""
 
-_DERIVABLE = frozenset(
-    {
-        JobType.ADD_COLUMN,
-        JobType.DROP_COLUMN,
-        JobType.ADD_COLUMNS,
-        JobType.DROP_COLUMNS,
-        JobType.MODIFY_COLUMN,
-        JobType.SET_DEFAULT,
-        JobType.ADD_INDEX,
-        JobType.DROP_INDEX,
-        JobType.DROP_INDEXES,
-        JobType.RENAME_INDEX,
-        JobType.ADD_PRIMARY_KEY,
-        JobType.DROP_PRIMARY_KEY,
-        JobType.TABLE_COMMENT,
-        JobType.TABLE_CHARSET,
-        JobType.MULTI_SCHEMA_CHANGE,
-    }
-)
+_DERIVABLE = VISIBLE_IN_INFO | {
+    JobType.ADD_PRIMARY_KEY,
+    JobType.DROP_PRIMARY_KEY,
+    JobType.TABLE_COMMENT,
+    JobType.TABLE_CHARSET,
+}
 
 
 def derive(subject: Subject, dialect: Dialect) -> tuple[Rewritten, ...]:

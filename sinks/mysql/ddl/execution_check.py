@@ -13,7 +13,7 @@ from schemas.errors import ApplyError
 from schemas.history import JobType
 from sinks.engine.segments import DdlStep
 from sinks.mysql.ddl.clauses import Dialect
-from sinks.mysql.ddl.snapshots import SchemaSnapshot, is_empty, take_picture
+from sinks.mysql.ddl.snapshots import SchemaSnapshot, is_empty, take_snapshot
 from sinks.mysql.ddl.text import Subject
 from sinks.mysql.ddl.wanted import lacks, unseen
 from sinks.mysql.target import Target
@@ -41,7 +41,7 @@ class EarlierTry:
     """It was refused and had no effect; otherwise its outcome is unknown."""
     was_refused_before: bool
     """It was refused at least once, and an operator was asked to repair the target."""
-    picture: SchemaSnapshot
+    snapshot: SchemaSnapshot
     """The target before the last attempt."""
 
 
@@ -73,11 +73,11 @@ class ExecutionCheck:
             return self._gone(now)
         if kind in _MOVES:
             return self._moved(earlier, now)
-        if earlier.picture.same_as(now) or (kind in _MAKES and (earlier.was_refused_before or self._stood(earlier.picture))):
+        if earlier.snapshot.same_as(now) or (kind in _MAKES and (earlier.was_refused_before or self._stood(earlier.snapshot))):
             return False
         if kind in _EMPTIES:
             return self._emptied()
-        if any(_line(earlier.picture, u.table, u.before) == _line(now, u.table, u.after) != "" for u in unseen(self._subject)):
+        if any(_line(earlier.snapshot, u.table, u.before) == _line(now, u.table, u.after) != "" for u in unseen(self._subject)):
             return False  # setting a default or an expression again is harmless
         lacking = lacks(self._session, self._subject, self._dialect)
         if lacking is None:
@@ -89,7 +89,7 @@ class ExecutionCheck:
         """Whether nothing of the dropped object is left. A server killed in DROP DATABASE may have dropped only (some of) its tables."""
         subject = self._subject
         if subject.job.type == JobType.DROP_SCHEMA and any(
-            t.create for t in take_picture(self._session, [subject.schema], ()).objects.values()
+            t.create for t in take_snapshot(self._session, [subject.schema], ()).objects.values()
         ):
             return False
         return not any(t.create for t in now.objects.values())
@@ -109,7 +109,7 @@ class ExecutionCheck:
         return all(is_empty(self._session, old.schema, old.name, name) for name in emptied)
 
     def _moved(self, earlier: EarlierTry, now: SchemaSnapshot) -> bool:
-        before = earlier.picture
+        before = earlier.snapshot
         if before.same_as(now):
             if not earlier.refused and not self._shows(before) and not (before.ids_known and now.ids_known):
                 raise self._undecided(
@@ -156,13 +156,13 @@ class ExecutionCheck:
         )
 
 
-def _line(picture: SchemaSnapshot, table: str, column: str) -> str:
+def _line(snapshot: SchemaSnapshot, table: str, column: str) -> str:
     """The line of a column in the server's SHOW CREATE TABLE."""
-    found = picture.objects.get(table)
+    found = snapshot.objects.get(table)
     head = f"  {quote_name(column)} ".lower()
     return next((line for line in found.create.splitlines() if line.lower().startswith(head)), "") if found else ""
 
 
-def _ids(picture: SchemaSnapshot, name: str) -> dict[str, int]:
-    found = picture.objects.get(name)
+def _ids(snapshot: SchemaSnapshot, name: str) -> dict[str, int]:
+    found = snapshot.objects.get(name)
     return dict(found.ids) if found else {}

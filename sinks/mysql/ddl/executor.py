@@ -34,7 +34,7 @@ from sinks.mysql.ddl.ddl_clock import DdlClock, clock_of, in_zone
 from sinks.mysql.ddl.derive import derive, null_fills
 from sinks.mysql.ddl.execution_check import DROPS, EarlierTry, ExecutionCheck, shows
 from sinks.mysql.ddl.frozen_names import DdlForm
-from sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty, partition_method, take_picture
+from sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty, partition_method, take_snapshot
 from sinks.mysql.ddl.spread import holds_other_rows, on_single_partitions
 from sinks.mysql.ddl.text import Rewritten, Subject, rewrite, subject_of
 from sinks.mysql.ddl.wanted import lacks, unlike
@@ -226,7 +226,7 @@ class _Run:
         scattered = self._scattered()
         self._clock = clock_of(self._session, self._subject, self._text().sql)
         text = self._text()
-        now = self._picture()
+        now = self._snapshot()
         earlier = self._earlier()
         judge = ExecutionCheck(self._session, self._step, self._subject, self._dialect, _table(self._config))
         if earlier is not None and not scattered and judge.has_run(earlier, now):
@@ -235,7 +235,7 @@ class _Run:
         if earlier is None or earlier.refused:
             self._write_intent(text.sql, now)
         else:
-            self._unfinished = earlier.picture
+            self._unfinished = earlier.snapshot
         self._point("after-ddl-intent")
         outcome = self._pass_by("partition", text.sql, scattered) if scattered else self._execute(text, now)
         self._point("after-ddl")
@@ -259,10 +259,10 @@ class _Run:
             return ""
         return holds_other_rows(self._subject, partition_method(self._session, old.schema, old.name))
 
-    def _picture(self) -> SchemaSnapshot:
+    def _snapshot(self) -> SchemaSnapshot:
         subject = self._subject
         names = {(t.schema, t.name) for t in (*subject.before, *subject.after)}
-        return take_picture(self._session, [] if names else [subject.schema], names)
+        return take_snapshot(self._session, [] if names else [subject.schema], names)
 
     def _execute(self, text: Rewritten, now: SchemaSnapshot) -> DdlOutcome:
         job = self._subject.job
@@ -293,7 +293,7 @@ class _Run:
                 return DdlOutcome(DONE, "nothing", text.sql, text.losses)
             if job.type == JobType.CREATE_TABLE and error.errno == _EXISTS_TABLE and self._subject.new is not None:
                 return self._by_policy(text.sql, f"{error}; {self._in_the_way(self._subject.new)}")
-            if not self._picture().same_as(now):
+            if not self._snapshot().same_as(now):
                 raise
             return self._derived(text.sql, str(error))
         return DdlOutcome(DONE, "text", text.sql, (*text.losses, *filled, *self._declare(text.then)))
@@ -423,9 +423,9 @@ class _Run:
         )
         if not rows or not rows[0][1]:
             return None
-        state, picture, tries = rows[0]
+        state, snapshot, tries = rows[0]
         self._tries = json.loads(tries or "[]")
-        return EarlierTry(state == REFUSED, bool(self._tries), SchemaSnapshot.from_json(picture))
+        return EarlierTry(state == REFUSED, bool(self._tries), SchemaSnapshot.from_json(snapshot))
 
     def _note_try(self, step: str, sql: str, error: ApplyError) -> None:
         at = str(self._session.query("SELECT UTC_TIMESTAMP(3)")[0][0])
@@ -444,7 +444,7 @@ class _Run:
     def _tries_json(self) -> str | None:
         return json.dumps(self._tries, ensure_ascii=False) if self._tries else None
 
-    def _write_intent(self, sql: str, picture: SchemaSnapshot) -> None:
+    def _write_intent(self, sql: str, snapshot: SchemaSnapshot) -> None:
         step = self._step
         self._session.begin()
         check(self._session, self._lease)
@@ -460,7 +460,7 @@ class _Run:
                 INTENT,
                 step.query,
                 sql,
-                picture.to_json(),
+                snapshot.to_json(),
                 self._tries_json(),
             ],
         )

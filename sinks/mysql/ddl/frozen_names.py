@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from schemas.ddl_tokens import significant
 from schemas.history import Job, JobType, SchemaHistory, TableAt
+from schemas.jobs import VISIBLE_IN_INFO
 from sinks.engine.frozen import FrozenShape, RefusedJobs, on_target, renamed_columns, shape_of
 
 
@@ -51,23 +52,8 @@ _NAMED_BY_INFOS = frozenset(
 
 _MAKES = frozenset({JobType.CREATE_TABLE, JobType.CREATE_TABLES, JobType.CREATE_VIEW, JobType.CREATE_SEQUENCE})
 
-_SHOWN = frozenset(
-    {
-        JobType.ADD_COLUMN,
-        JobType.DROP_COLUMN,
-        JobType.ADD_COLUMNS,
-        JobType.DROP_COLUMNS,
-        JobType.MODIFY_COLUMN,
-        JobType.SET_DEFAULT,
-        JobType.ADD_INDEX,
-        JobType.DROP_INDEX,
-        JobType.DROP_INDEXES,
-        JobType.RENAME_INDEX,
-        JobType.RENAME_TABLE,
-        JobType.MULTI_SCHEMA_CHANGE,
-    }
-)
-"""Jobs whose changes are all visible in the table infos."""
+_VISIBLE_IN_INFO = VISIBLE_IN_INFO | {JobType.RENAME_TABLE}
+"""Jobs whose changes are all visible in the table infos and their names."""
 
 _NEW_IDS = frozenset({JobType.TRUNCATE_TABLE, JobType.EXCHANGE_PARTITION})
 
@@ -134,7 +120,7 @@ def _changed(job: Job, history: SchemaHistory, refused: RefusedJobs, frozen: lis
     if absent is not None:
         alone = len(history.tables_of_job(job)) == 1 or job.type == JobType.TRUNCATE_TABLE
         return DdlDelivery(DdlForm.NOTHING if alone else DdlForm.REFUSED, f"{absent.schema}.{absent.name} is not on the target")
-    if job.type in _SHOWN and all(_stays(t, job, history, refused) for t, _ in frozen):
+    if job.type in _VISIBLE_IN_INFO and all(_stays(t, job, history, refused) for t, _ in frozen):
         return DdlDelivery(DdlForm.NOTHING, "it does not change the frozen table")
     moved = next((why for t, s in frozen if (why := _other_name(t, s))), "")
     if job.type == JobType.RENAME_TABLES and moved:

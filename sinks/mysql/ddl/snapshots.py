@@ -27,7 +27,7 @@ _COUNTER = re.compile(r" AUTO_INCREMENT=\d+")
 
 
 @dataclass(frozen=True, slots=True)
-class TablePicture:
+class ObjectSnapshot:
     """One table, view or sequence; ``create`` is empty if it does not exist."""
 
     create: str
@@ -39,7 +39,7 @@ class TablePicture:
 class SchemaSnapshot:
     """Everything that a DDL may change, by ``schema.table`` (a database by ``schema``)."""
 
-    objects: Mapping[str, TablePicture]
+    objects: Mapping[str, ObjectSnapshot]
     ids_known: bool
 
     def to_json(self) -> str:
@@ -51,7 +51,7 @@ class SchemaSnapshot:
     def from_json(cls, text: str) -> "SchemaSnapshot":
         """Parse the text of an intent row."""
         parsed = json.loads(text)
-        objects = {name: TablePicture(t["create"], t["ids"]) for name, t in parsed["objects"].items()}
+        objects = {name: ObjectSnapshot(t["create"], t["ids"]) for name, t in parsed["objects"].items()}
         return cls(objects, parsed["ids_known"])
 
     def holds(self, schema: str, table: str) -> bool:
@@ -70,15 +70,15 @@ class SchemaSnapshot:
         )
 
 
-def take_picture(session: Target, databases: Iterable[str], tables: Iterable[tuple[str, str]]) -> SchemaSnapshot:
+def take_snapshot(session: Target, databases: Iterable[str], tables: Iterable[tuple[str, str]]) -> SchemaSnapshot:
     """A snapshot of these databases and tables of the target."""
-    objects = {name: TablePicture(_show(session, f"SHOW CREATE DATABASE {quote_name(name)}", 1)) for name in sorted(set(databases))}
+    objects = {name: ObjectSnapshot(_show(session, f"SHOW CREATE DATABASE {quote_name(name)}", 1)) for name in sorted(set(databases))}
     known = True
     for schema, table in sorted(set(tables)):
         create = _COUNTER.sub("", _show(session, f"SHOW CREATE TABLE {quoted(schema, table)}", 1))
         ids = _table_ids(session, schema, table) if create else {}
         known = known and ids is not None
-        objects[f"{schema}.{table}"] = TablePicture(create, ids or {})
+        objects[f"{schema}.{table}"] = ObjectSnapshot(create, ids or {})
     return SchemaSnapshot(objects, known)
 
 

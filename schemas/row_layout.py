@@ -1,0 +1,127 @@
+"""What is the same for all rows of one table version: the cells of its images and the parts of its keys, decided once from the table info.
+
+    INSERT  handle datums | pairs          UPDATE  pairs of the old row | pairs of the new row          DELETE  pairs of the old row
+    pair    column id | datum              an update's halves have no separator: a column's second pair is its new value
+
+Promises: pure. ``Corruption`` for a table info that no table can have.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from schemas.arrowtypes import CellKind, digits_of, image_schema, kind_of
+from schemas.codec.rowwriter import ROWID
+from schemas.events import Op
+from schemas.tableinfo import WHOLE_COLUMN, ColumnInfo, TableInfo
+
+Ops = npt.NDArray[np.int32]
+Versions = npt.NDArray[np.int64]
+
+LACKING = pa.field("", pa.binary(), nullable=False)
+"""Which cells of an old image belong to columns that its event does not contain: bit i % 8 of byte i // 8 for the i-th; empty = none."""
+
+
+class Half(IntEnum):
+    """Which row image of an event."""
+
+    OLD = 0
+    NEW = 1
+
+
+HALVES = {Op.INSERT: (Half.NEW,), Op.UPDATE: (Half.OLD, Half.NEW), Op.DELETE: (Half.OLD,)}
+"""The row images of each kind of event, in their order in the row bytes."""
+
+
+def place_of(op: int, half: Half) -> int:
+    """The index of the pair that belongs to ``half`` among a column's pairs in an event; ``ValueError`` when the event has no such half."""
+    halves = HALVES.get(Op(op), ())
+    if half not in halves:
+        raise ValueError(f"{Op(op).name} events have no {half.name.lower()} row")
+    return halves.index(half)
+
+
+@dataclass(frozen=True, slots=True)
+class CellType:
+    """How the datums of a column become cells."""
+
+    kind: CellKind
+    digits: int
+    """Fraction digits that the text of a DECIMAL or a time shows."""
+
+    @classmethod
+    def of(cls, column: ColumnInfo) -> Self:
+        """The type of a column's cells."""
+        return cls(kind_of(column), digits_of(column))
+
+
+_ROWID_CELL = CellType(CellKind.INT, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPart:
+    """One column of a row's identity."""
+
+    id: int
+    cell: CellType
+    length: int = WHOLE_COLUMN
+    """Prefix length in characters (bytes, if ``binary``), or ``WHOLE_COLUMN``."""
+    binary: bool = True
+
+    @property
+    def whole(self) -> bool:
+        """False for a prefix: then the handle of an insert row contains only part of the value."""
+        return self.length == WHOLE_COLUMN
+
+
+@dataclass(frozen=True, slots=True)
+class KeyLayout:
+    """What identifies a row of a table upstream."""
+
+    parts: tuple[KeyPart, ...]
+    """The columns of its handle, in handle order; else ``_tidb_rowid``."""
+    ids: frozenset[int]
+    """Those of the parts."""
+    by_handle: bool
+    """An insert is identified by its handle alone, an integer; else the row's own value precedes the handle's (rows.md 6)."""
+
+    @classmethod
+    def of(cls, info: TableInfo) -> Self:
+        """The key of a table's rows."""
+        columns = info.handle_columns()
+        index = info.primary_index() if info.is_common_handle else None
+        lengths = [c.length for c in index.columns] if index is not None else [WHOLE_COLUMN] * len(columns)
+        found = tuple(KeyPart(c.id, CellType.of(c), length, c.is_binary) for c, length in zip(columns, lengths, strict=True))
+        parts = found or (KeyPart(ROWID, _ROWID_CELL),)
+        return cls(parts, frozenset(p.id for p in parts), len(parts) == 1 and parts[0].cell.kind in (CellKind.INT, CellKind.UINT))
+
+
+@dataclass(frozen=True, slots=True)
+class ImageLayout:
+    """The row images of a table, one cell per target column."""
+
+    columns: tuple[ColumnInfo, ...]
+    cells: tuple[CellType, ...]
+    """Those of ``columns``."""
+    slots: Mapping[int, int]
+    """The place in ``columns`` of a column id."""
+    handle: tuple[KeyPart, ...]
+    """The datums that precede an insert's pairs."""
+    schema: pa.Schema
+
+    @classmethod
+    def of(cls, info: TableInfo) -> Self:
+        """The images of a table's rows."""
+        columns = info.target_columns()
+        slots = {column.id: slot for slot, column in enumerate(columns)}
+        return cls(columns, tuple(map(CellType.of, columns)), slots, KeyLayout.of(info).parts, image_schema(columns))
+
+
+def without_lacking(images: pa.RecordBatch) -> pa.RecordBatch:
+    """The images without the column ``LACKING``."""
+    return images.select(list(range(images.num_columns - 1)))
