@@ -1,8 +1,8 @@
-"""Times the column decoder against the protobuf parse of the same binlogs, on one core.
+"""Times the decoder against the protobuf parse of the same binlogs, on one core.
 
     python benchmarks/bench_decode.py [--case tests/golden/bench] [--repeat 5]
 
-Prints the medians of both, their ratio (goal: at most 10) and the share of rows that the scalar decoder had to decode. The ratio is that of
+Prints the medians of both, their ratio (goal: at most 10) and the share of rows that the reference decoder had to decode. The ratio is that of
 inserted rows to Arrow columns; row keys and the images of all events are timed too. CPU seconds are printed as well: they are the ones to
 compare on a busy machine.
 """
@@ -25,7 +25,7 @@ from google.protobuf.internal.decoder import _DecodeVarint32
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from schemas import columns  # noqa: E402
+from schemas import decoder  # noqa: E402
 from schemas.events import BinlogType, Op  # noqa: E402
 from schemas.explode import explode  # noqa: E402
 from schemas.history import SchemaHistory, TableAt  # noqa: E402
@@ -54,13 +54,12 @@ def tables_of(case: Path, payloads: list[bytes]) -> list[Part]:
     history = SchemaHistory.of(JobReader().read(json.loads(gzip.decompress((case / "ddl_history.json.gz").read_bytes()))))
     commits = [(b.commit_ts, b.start_ts, p) for p in payloads if (b := pb.Binlog.FromString(p)).tp == BinlogType.COMMIT]
     commits.sort()
-    cells = [pa.array([int(BinlogType.COMMIT)] * len(commits), pa.int32())]
-    cells += [pa.array([c[1] for c in commits]), pa.array([c[0] for c in commits]), pa.array([c[2] for c in commits], pa.binary())]
-    events = explode(pa.RecordBatch.from_arrays(cells, schema=TRANSACTION))
+    rows = [{"start_ts": start_ts, "commit_ts": commit_ts, "payload": payload} for commit_ts, start_ts, payload in commits]
+    events = explode(pa.RecordBatch.from_pylist(rows, schema=TRANSACTION)).rows
     ids, ops, versions = (events.column(n).to_numpy() for n in ("table_id", "op", "schema_version"))
     parts = []
-    for table_id in np.unique(ids[ops <= int(Op.DELETE)]).tolist():
-        index = np.flatnonzero((ids == table_id) & (ops <= int(Op.DELETE)))
+    for table_id in np.unique(ids).tolist():
+        index = np.flatnonzero(ids == table_id)
         where = history.table_at(table_id, int(versions[index].max()))
         if where is None:
             raise SystemExit(f"the history of {case} has no table id {table_id}")
@@ -86,7 +85,7 @@ def medians(work: Callable[[], Result], repeat: int) -> tuple[float, float]:
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(description="time the column decoder against the protobuf parse")
+    options = argparse.ArgumentParser(description="time the decoder against the protobuf parse")
     options.add_argument("--case", type=Path, default=ROOT / "tests" / "golden" / "bench")
     options.add_argument("--repeat", type=int, default=5)
     args = options.parse_args()
@@ -95,13 +94,13 @@ def main() -> int:
     payloads = [p for path in sorted(args.case.glob("pump-*.binlogs.gz")) for p in payloads_of(path)]
     parts = tables_of(args.case, payloads)
     inserts, writes, deletes = ([only(p, *k) for p in parts] for k in ((Op.INSERT,), (Op.INSERT, Op.UPDATE), (Op.UPDATE, Op.DELETE)))
-    stats = columns.DecodeStats()
+    stats = decoder.DecodeStats()
     work: dict[str, Callable[[], object]] = {
         "protobuf parse": lambda: parse(payloads),
-        "inserted rows to Arrow": lambda: [columns.new_images(*p, stats) for p in inserts],
-        "new images of all events": lambda: [columns.new_images(*p) for p in writes],
-        "old images of all events": lambda: [columns.old_images(*p) for p in deletes],
-        "keys of all events": lambda: [columns.row_keys(*p[:3]) for p in parts],
+        "inserted rows to Arrow": lambda: [decoder.new_images(*p, stats) for p in inserts],
+        "new images of all events": lambda: [decoder.new_images(*p) for p in writes],
+        "old images of all events": lambda: [decoder.old_images(*p) for p in deletes],
+        "keys of all events": lambda: [decoder.row_keys(*p[:3]) for p in parts],
     }
     timed = {name: medians(run, args.repeat) for name, run in work.items()}
     counted = sum(len(p[1]) for p in inserts)

@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from sinks.engine.history_cache import HistoryCache
 from sinks.engine.history_feed import HistoryFeed
-from tests.ddl_jobs import VARCHAR, column, database, index, job, table
+from tests.support.ddl_jobs import VARCHAR, column, database, index, job, table
 
 CLUSTER, TABLES, FURTHER = 7, 2_000, 50
 _SERVE, _START = "serve", "start"

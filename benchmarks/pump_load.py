@@ -21,8 +21,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from binlog_source.rpc.frames import PREFACE
 from binlog_source.rpc.header_block import literal
-from binlog_source.rpc.http2 import PREFACE
 from schemas.proto import binlog_pb2, pump_pb2
 
 _FRAME = struct.Struct(">IBI")

@@ -2,7 +2,7 @@
 
     delivery = resolve_delivery(source)
     transactions(spark, source, pair, delivery)        # a streaming frame: complete transactions and one punctuation per batch
-    transactions_between(spark, source, from_ts, to_ts)  # a batch frame of (from_ts, to_ts], always sorted delivery
+    transactions_between(spark, source, after_ts, upto_ts)  # a batch frame of (after_ts, upto_ts], always sorted delivery
 
 Promises: *sorted* has no stateful operator. *raw* pairs in ``transformWithStateInPandas`` on the session's state store, which must
 be RocksDB, with ``spark.sql.shuffle.partitions`` state partitions; its time is the watermark on ``stages.PACKED``'s event_time.
@@ -14,7 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from binlog_source.pairing.processor import PairProcessor
-from binlog_source.source.datasource import BinlogDataSource, resolve_delivery
+from binlog_source.source.datasource import BinlogDataSource
+from binlog_source.source.delivery import resolve_delivery
 from binlog_source.source.options import StreamOptions, options_of
 from conf.model import PairConfig, SourceConfig
 from schemas.events import Delivery
@@ -39,10 +40,10 @@ def transactions(
     )
 
 
-def transactions_between(spark: SparkSession, source: SourceConfig, from_ts: int, to_ts: int) -> DataFrame:
-    """The transactions with commit_ts in (from_ts, to_ts], and one punctuation row."""
+def transactions_between(spark: SparkSession, source: SourceConfig, after_ts: int, upto_ts: int) -> DataFrame:
+    """The transactions with commit_ts in (after_ts, upto_ts], and one punctuation row."""
     _register(spark)
-    span = replace(source, delivery=str(Delivery.SORTED), starting_commit_ts=from_ts, ending_commit_ts=to_ts)
+    span = replace(source, delivery=str(Delivery.SORTED), starting_commit_ts=after_ts, ending_commit_ts=upto_ts)
     rows = spark.read.format(BinlogDataSource.name()).options(**options_of(span, StreamOptions(packed=True))).load()
     return rows.select(F.col("rows").alias("transactions"))
 

@@ -8,21 +8,25 @@ one record, and only for a waiting Prewrite. No JVM is started.
 """
 
 import contextlib
-import http.client
 from collections.abc import Sequence
+from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from binlog_source.cluster.txn_outcome import outcome_payload
 from binlog_source.pump.log_report import inspect, line_of, value_directory
-from binlog_source.pump.orphans import outcome, settle
+from binlog_source.pump.orphans import settle
 from binlog_source.pump.server import EmbeddedPump
 from binlog_source.pump.storage.record import parse
 from binlog_source.pump.storage.store import Store, StoreSettings
-from binlog_source.source.pull import Endpoint, write
+from binlog_source.pump_client.writer import write_binlog
 from conf.model import PumpConfig
 from jobs.cli import EXIT_FAILED, add_settings, parser, pump_config, run_job
 from jobs.signals import stop_on_signals
 from schemas.errors import ConfigError, PumpUnavailable
+from schemas.http_client import FAILURES, HttpConnection
+
+_SETTLE_TIMEOUT = 30.0
 
 
 def main(argv: Sequence[str]) -> int:
@@ -94,22 +98,18 @@ def _settled_by(url: str, start_ts: int, commit_ts: int, cluster_id: int) -> str
     if parts.scheme != "http" or not parts.hostname or not parts.port:
         raise ConfigError(f"{url!r} is not of the form http://host:port")
     if cluster_id:
-        write(Endpoint(parts.netloc, parts.netloc, cluster_id), outcome(start_ts, commit_ts).payload)
+        write_binlog(parts.netloc, cluster_id, outcome_payload(start_ts, commit_ts))
         return f"the Pump at {parts.netloc} took the outcome of start_ts {start_ts}"
-    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=30)
     try:
-        connection.request("PUT", f"/orphans/{start_ts}/commit/{commit_ts}" if commit_ts else f"/orphans/{start_ts}/rollback")
-        response = connection.getresponse()
-        text = response.read().decode(errors="replace").strip()
-    except (OSError, http.client.HTTPException) as error:
+        with HttpConnection(parts.hostname, parts.port, _SETTLE_TIMEOUT) as connection:
+            answer = connection.request("PUT", f"/orphans/{start_ts}/commit/{commit_ts}" if commit_ts else f"/orphans/{start_ts}/rollback")
+    except FAILURES as error:
         raise PumpUnavailable(f"the Pump at {url} does not answer ({error}); if it is stopped, pass its data-dir") from error
-    finally:
-        connection.close()
-    if response.status == http.client.NOT_FOUND:
+    if answer.status == HTTPStatus.NOT_FOUND:
         raise ConfigError(f"the Pump at {url} is a real one: pass the cluster's id too, --cluster-id")
-    if response.status != http.client.OK:
-        raise ConfigError(f"the Pump at {url} refuses: {text}")
-    return text
+    if not answer.ok:
+        raise ConfigError(f"the Pump at {url} refuses: {answer.text.strip()}")
+    return answer.text.strip()
 
 
 if __name__ == "__main__":

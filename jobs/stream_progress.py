@@ -70,8 +70,8 @@ class StreamProgress:
         )
 
     def _holding(self, query: StreamingQuery | None, stop_file: Path | None) -> str:
-        if (waited := self._sink.waited) is not None:
-            return str(waited)
+        if (error := self._sink.waiting_for) is not None:
+            return str(error)
         stage = self._clock.stage
         if stop_file is not None and (stage in IDLE or stage is Stage.READ) and (away := waiting(stop_file)):
             return away

@@ -14,11 +14,12 @@ from typing import Protocol, TypeVar
 from binlog_source.cluster.registries import open_registry
 from binlog_source.cluster.registry import PUMPS, NodeStatus
 from conf.model import SourceConfig
+from schemas.backoff import Backoff, Retries
 from schemas.errors import ConfigError, PumpUnavailable
 from schemas.events import tso
 
 A = TypeVar("A")
-_FIRST_PAUSE, _LAST_PAUSE = 0.1, 2.0
+_BACKOFF = Backoff(0.1, 2.0)
 _log = logging.getLogger(__name__)
 
 
@@ -28,16 +29,15 @@ def patiently(ask: Callable[[], A], patience: float) -> A:
     Raises:
         PumpUnavailable: it did not answer within that time.
     """
-    deadline, pause = time.monotonic() + patience, _FIRST_PAUSE
+    retries = Retries(_BACKOFF, patience)
     while True:
         try:
             return ask()
         except PumpUnavailable as error:
-            if time.monotonic() >= deadline:
+            if retries.over:
                 raise
             _log.warning("waiting for the registry: %s", error)
-        time.sleep(pause)
-        pause = min(pause * 2, _LAST_PAUSE)
+        retries.pause()
 
 
 class PumpDiscovery(Protocol):

@@ -6,13 +6,13 @@ the leader again and a new stream is opened; after ``REQUEST_SECONDS`` of this i
 
 import queue
 import threading
-import time
 from typing import Any
 
 import grpc
 
 from binlog_source.cluster.endpoints import REQUEST_SECONDS, Endpoints, addresses_of
 from binlog_source.wire.reason import reason
+from schemas.backoff import Retries, steady
 from schemas.errors import ConfigError, ProtocolViolation
 from schemas.events import tso
 from schemas.proto import pd_pb2
@@ -21,7 +21,7 @@ _MEMBERS = "/pdpb.PD/GetMembers"
 _TSO = "/pdpb.PD/Tso"
 _ANSWER_SECONDS = 3.0
 """Timeout of one answer on an open stream: short enough to try a second stream before giving up."""
-_PAUSE = 0.1
+_BACKOFF = steady(0.1)
 
 
 class _Broken(Exception):
@@ -55,7 +55,7 @@ class PdClock:
             ProtocolViolation: PD returned another number of timestamps than requested, or not consecutive ones.
         """
         with self._lock:
-            until = time.monotonic() + REQUEST_SECONDS
+            retries = Retries(_BACKOFF, REQUEST_SECONDS)
             while True:
                 try:
                     return _first(self._ask(count), count)
@@ -63,9 +63,9 @@ class PdClock:
                     self._drop()
                     # a member that is partitioned from the others may still name the former leader
                     self._endpoints.ask_another_first()
-                    if time.monotonic() >= until:
+                    if retries.over:
                         raise self._endpoints.unavailable(f"no timestamps: {error}") from error
-                    time.sleep(_PAUSE)
+                    retries.pause()
 
     def close(self) -> None:
         """End the stream; the next request opens another one."""

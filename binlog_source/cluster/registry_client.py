@@ -5,19 +5,16 @@ for changes, so that a wait blocks no other call. A lost connection is opened ag
 that did not answer.
 """
 
-import contextlib
-import http.client
 import json
-import socket
 import threading
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 from binlog_source.cluster.registry import Listing, NodeStatus
 from schemas.errors import ConfigError, ProtocolViolation, PumpUnavailable
+from schemas.http_client import FAILURES, HttpAnswer, HttpConnection
 
 _TIMEOUT = 10.0
-_FAILURES = (OSError, http.client.HTTPException)
 
 
 class RegistryClient:
@@ -29,9 +26,9 @@ class RegistryClient:
             raise ConfigError(f"registry {url!r} is not of the form http://host:port")
         self._url = url.rstrip("/")
         self._server = parts.hostname, parts.port or 80
-        self._connection = http.client.HTTPConnection(*self._server, timeout=_TIMEOUT)
+        self._connection = HttpConnection(*self._server, _TIMEOUT)
         self._lock = threading.Lock()
-        self._waiting: set[http.client.HTTPConnection] = set()
+        self._waiting: set[HttpConnection] = set()
 
     @property
     def url(self) -> str:
@@ -57,16 +54,15 @@ class RegistryClient:
     def changes(self, kind: str, after: int, timeout: float) -> Listing:
         """The nodes of ``kind`` written after revision ``after``; waits up to ``timeout`` seconds for one (``Registry``)."""
         path = f"/registry/{kind}?after={after}&wait={max(0.0, timeout):f}"
-        connection = http.client.HTTPConnection(*self._server, timeout=timeout + _TIMEOUT)
-        self._waiting.add(connection)
-        try:
-            status, answer = _exchange(connection, "GET", path, None)
-        except _FAILURES as error:
-            raise self._silent(error) from error
-        finally:
-            self._waiting.discard(connection)
-            connection.close()
-        return _listing(self._parsed(path, self._checked(path, status, answer)))
+        with HttpConnection(*self._server, timeout + _TIMEOUT) as connection:
+            self._waiting.add(connection)
+            try:
+                answer = connection.request("GET", path)
+            except FAILURES as error:
+                raise self._silent(error) from error
+            finally:
+                self._waiting.discard(connection)
+        return _listing(self._parsed(path, self._checked(path, answer)))
 
     def put_status(self, kind: str, status: NodeStatus) -> None:
         """Register a node (``kind`` is ``pumps`` or ``drainers``); the last writer wins."""
@@ -79,10 +75,7 @@ class RegistryClient:
     def close(self) -> None:
         """Close the connections, which ends every wait; the next request opens them again."""
         for waiting in tuple(self._waiting):
-            if waiting.sock is not None:
-                # close() would not wake the thread that reads from the socket
-                with contextlib.suppress(OSError):
-                    waiting.sock.shutdown(socket.SHUT_RDWR)
+            waiting.interrupt()
         with self._lock:
             self._connection.close()
 
@@ -92,39 +85,28 @@ class RegistryClient:
     def _request(self, method: str, path: str, body: bytes | None = None) -> bytes:
         with self._lock:
             try:
-                status, answer = _exchange(self._connection, method, path, body)
-            except _FAILURES:
+                answer = self._connection.request(method, path, body)
+            except FAILURES:
                 # the server may have closed the idle connection; a second failure is real
                 try:
-                    status, answer = _exchange(self._connection, method, path, body)
-                except _FAILURES as error:
+                    answer = self._connection.request(method, path, body)
+                except FAILURES as error:
                     raise self._silent(error) from error
-        return self._checked(path, status, answer)
+        return self._checked(path, answer)
 
     def _silent(self, error: Exception) -> PumpUnavailable:
         return PumpUnavailable(f"registry {self._url} does not answer ({error}); check that it runs")
 
-    def _checked(self, path: str, status: int, answer: bytes) -> bytes:
-        if status != http.client.OK:
-            raise PumpUnavailable(f"registry {self._url}{path} answered {status}: {answer.decode(errors='replace')}")
-        return answer
+    def _checked(self, path: str, answer: HttpAnswer) -> bytes:
+        if not answer.ok:
+            raise PumpUnavailable(f"registry {self._url}{path} answered {answer.status}: {answer.text}")
+        return answer.body
 
     def _parsed(self, path: str, answer: bytes) -> Any:
         try:
             return json.loads(answer)
         except ValueError as error:
             raise ProtocolViolation(f"registry {self._url}{path} did not answer with JSON: {answer[:200]!r}") from error
-
-
-def _exchange(connection: http.client.HTTPConnection, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
-    """One request and its answer; a connection that fails is closed, and opens again on its next use."""
-    try:
-        connection.request(method, path, body)
-        response = connection.getresponse()
-        return response.status, response.read()
-    except _FAILURES:
-        connection.close()
-        raise
 
 
 def _listing(data: Any) -> Listing:

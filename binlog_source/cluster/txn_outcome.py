@@ -1,28 +1,20 @@
-"""The outcome of a transaction: ``GET /mvcc/hex/{key}`` (rows.md 9.3) of TiDB's status port or of the embedded upstream. HTTP shell
-around a pure verdict.
+"""The outcome of a transaction whose outcome no Pump holds: from what ``GET /mvcc/hex/{key}`` (rows.md 9.3) reports about it. Pure.
 
 A write record of the transaction, commit or rollback, is final. A lock means that it is still running. Absence proves a rollback only
 (``decide``) if the Prewrite was observed waiting for long enough, MVCC GC has not passed start_ts, and the primary key was not written
 since. Otherwise the outcome can no longer be determined and must be settled manually: ``undecided_text`` has the command. The Pump and the
-Drainer both decide with this function.
+Drainer both decide with this function, and record the outcome with ``outcome_payload``.
 """
 
 import enum
-import http.client
-import json
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from typing import Any
 
-from schemas.errors import ConfigError, PumpUnavailable
 from schemas.events import as_time
-
-A = TypeVar("A")
+from schemas.proto import binlog_pb2
 
 _ROLLBACK_OP = 3
 """``MvccWrite.type`` of a rollback."""
-_TIMEOUT = 5.0
 LEAST_GC_LIFE_MS = 600_000
 """TiDB's minimum of ``tidb_gc_life_time`` is ten minutes: what is younger is not collected."""
 
@@ -56,21 +48,38 @@ class Decision(enum.Enum):
     """It waits until it is settled manually."""
 
 
-def decide(verdict: Verdict, start_ts: int, age_ms: float, waited_ms: float, timeout_ms: float, safe_point: int | None) -> Decision:
-    """What the verdict on transaction ``start_ts`` means for its Prewrite.
+@dataclass(frozen=True, slots=True)
+class WaitingPrewrite:
+    """A Prewrite without outcome, as the one who asks about it has observed it."""
 
-    ``safe_point``: MVCC data up to this ts may be collected, None = unknown; it must have been read after the verdict. ``timeout_ms``:
-    after this time no Prewrite in TiKV can still be in progress; ``waited_ms``, for which the Prewrite was observed waiting
-    (``waits.py``), must be above it. ``age_ms`` is by the clocks, which may be wrong.
+    start_ts: int
+    age_ms: float
+    """Since it began, by the clocks, which may be wrong."""
+    waited_ms: float
+    """For which it was observed waiting (``waits.py``)."""
+
+
+def decide(verdict: Verdict, prewrite: WaitingPrewrite, timeout_ms: float, safe_point: int | None) -> Decision:
+    """What the verdict on the transaction means for its Prewrite.
+
+    ``timeout_ms``: after being observed for longer than this, no Prewrite in TiKV can still be in progress. ``safe_point``: MVCC data up to
+    this ts may be collected, None = unknown; it must have been read after the verdict.
     """
     if verdict.finding is TransactionState.COMMITTED:
         return Decision.COMMIT
     if verdict.finding is TransactionState.ROLLED_BACK:
         return Decision.ROLL_BACK
-    if verdict.finding is TransactionState.ALIVE or waited_ms <= timeout_ms:
+    if verdict.finding is TransactionState.ALIVE or prewrite.waited_ms <= timeout_ms:
         return Decision.WAIT
-    collected = max(age_ms, waited_ms) >= LEAST_GC_LIFE_MS if safe_point is None else start_ts <= safe_point
+    oldest_ms = max(prewrite.age_ms, prewrite.waited_ms)
+    collected = oldest_ms >= LEAST_GC_LIFE_MS if safe_point is None else prewrite.start_ts <= safe_point
     return Decision.UNDECIDED if verdict.overwritten or collected else Decision.ROLL_BACK
+
+
+def outcome_payload(start_ts: int, commit_ts: int) -> bytes:
+    """The binlog that records the outcome: a Commit, or with ``commit_ts`` 0 a Rollback. No prewrite_key, no ddl: the Prewrite has them."""
+    tp = binlog_pb2.Commit if commit_ts else binlog_pb2.Rollback
+    return binlog_pb2.Binlog(tp=tp, start_ts=start_ts, commit_ts=commit_ts).SerializeToString()
 
 
 def undecided_text(start_ts: int, key: bytes, verdict: Verdict, pump: str, address: str) -> str:
@@ -109,72 +118,3 @@ def verdict_of(answer: Any, start_ts: int) -> Verdict:
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"no MVCC information: {answer!r}") from error
     return Verdict(TransactionState.ABSENT, overwritten=overwritten)
-
-
-def status_ports(urls: str) -> tuple[str, ...]:
-    """``http://host:port,http://host:port`` as ``host:port`` each.
-
-    Raises:
-        ConfigError: one of them is not such a URL.
-    """
-    found = []
-    for url in filter(None, (part.strip() for part in urls.split(","))):
-        parts = urlsplit(url)
-        if parts.scheme != "http" or parts.hostname is None:
-            raise ConfigError(f"status port {url!r} is not of the form http://host:port")
-        found.append(f"{parts.hostname}:{parts.port or 80}")
-    return tuple(found)
-
-
-class StatusPorts:
-    """The status ports of one cluster; each request goes to the first that answers."""
-
-    def __init__(self, addresses: Sequence[str]) -> None:
-        """``addresses``: ``host:port`` each, at least one."""
-        self._addresses = tuple(addresses)
-
-    def ask(self, start_ts: int, key: bytes) -> Verdict:
-        """The outcome of the transaction ``start_ts`` with primary key ``key``.
-
-        Raises:
-            PumpUnavailable: no port answered, so there is no verdict.
-        """
-        return self._first(lambda address: verdict_of(_get(address, key), start_ts), f"about start_ts {start_ts}")
-
-    def gc_safe_point(self) -> int | None:
-        """The MVCC GC safe point, if the port reports it: the embedded upstream's does, TiDB's does not (PD does)."""
-        try:
-            return int(self._first(lambda address: _json(address, "/gc_safe_point"), "for the GC safe point")["gc_safe_point"])
-        except PumpUnavailable:
-            return None
-
-    def look_up(self, key: bytes) -> Any:
-        """The MVCC data of a key, as JSON; ``PumpUnavailable`` if no port answered."""
-        return self._first(lambda address: _get(address, key), f"about key {key.hex()}")
-
-    def _first(self, question: Callable[[str], A], about: str) -> A:
-        failures = []
-        for address in self._addresses:
-            try:
-                return question(address)
-            except (OSError, http.client.HTTPException, ValueError) as error:
-                failures.append(f"{address}: {error}")
-        raise PumpUnavailable(f"no status port answers the request {about} ({'; '.join(failures) or 'none is known'})")
-
-
-def _get(address: str, key: bytes) -> Any:
-    return _json(address, f"/mvcc/hex/{key.hex()}")
-
-
-def _json(address: str, path: str) -> Any:
-    host, _, port = address.rpartition(":")
-    connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=_TIMEOUT)
-    try:
-        connection.request("GET", path)
-        response = connection.getresponse()
-        body = response.read()
-        if response.status != http.client.OK:
-            raise ValueError(f"HTTP {response.status} {body[:200].decode(errors='replace')}")
-        return json.loads(body)
-    finally:
-        connection.close()

@@ -13,10 +13,13 @@ import threading
 from collections.abc import Callable
 
 from binlog_source.cluster.advertise import advertised
-from binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, NodeStatus, Registry
+from binlog_source.cluster.periodic_task import PeriodicTask
+from binlog_source.cluster.registration import Registration
+from binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, Registry
 from binlog_source.rpc.calls import Methods, StreamCall
 from binlog_source.rpc.grpc_message import UNKNOWN, Refusal
 from binlog_source.rpc.rpc_server import RpcServer
+from binlog_source.wire.pump_protocol import NOTIFY
 from schemas.errors import ConfigError, ReplicationError
 
 HEARTBEAT = 2.0
@@ -39,8 +42,8 @@ class DrainerNode:
         self._server = RpcServer(f"Drainer {node_id}")
         self.address = ""
         """The registered host:port, once started."""
-        self._stopped = threading.Event()
-        self._heart = threading.Thread(target=self._beat, name=f"Drainer {node_id} heartbeat", daemon=True)
+        self._registration: Registration | None = None
+        self._heartbeat: PeriodicTask | None = None
 
     def start(self) -> "DrainerNode":
         """Serve and register.
@@ -54,14 +57,14 @@ class DrainerNode:
         except ConfigError:
             self._server.stop(0)
             raise
-        self._server.serve(Methods(stream={b"/binlog.Cistern/Notify": self._notify}))
+        self._server.serve(Methods(stream={NOTIFY.encode(): self._notify}))
+        self._registration = Registration(self._registry, DRAINERS, self._node_id, self.address, self._commit_ts)
         self._register(NodeState.ONLINE)
-        self._heart.start()
+        self._heartbeat = PeriodicTask(f"Drainer {self._node_id} heartbeat", HEARTBEAT, lambda: self._register(NodeState.ONLINE))
         return self
 
     def stop(self) -> None:
         """Register as paused and stop serving. Waits at most ``LEAVE_SECONDS`` for the registry."""
-        self._stopped.set()
         leave = threading.Thread(target=self._leave, name=f"Drainer {self._node_id} leaves", daemon=True)
         leave.start()
         leave.join(LEAVE_SECONDS)
@@ -71,17 +74,15 @@ class DrainerNode:
         self._registry.close()
 
     def _leave(self) -> None:
-        self._heart.join()
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
         self._register(NodeState.PAUSED)
 
-    def _beat(self) -> None:
-        while not self._stopped.wait(HEARTBEAT):
-            self._register(NodeState.ONLINE)
-
     def _register(self, state: NodeState) -> None:
+        if self._registration is None:
+            return
         try:
-            status = NodeStatus(self._node_id, self.address, state, self._commit_ts(), self._registry.tso())
-            self._registry.put_status(DRAINERS, status)
+            self._registration.put(state)
         except ReplicationError as error:
             _log.warning("Drainer %s could not be registered as %s: %s", self._node_id, state.value, error)
 

@@ -13,15 +13,13 @@ import json
 import sys
 import threading
 import time
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from binlog_source.cluster.cluster_service import UpstreamService, nothing_known
 from binlog_source.cluster.oracle import Oracle
@@ -35,9 +33,12 @@ from binlog_source.emulator.workload import PROBE, DdlMix, WorkloadConfig, Workl
 from binlog_source.pump_client.client import PumpClient
 from binlog_source.pump_client.settings import PumpClientSettings
 from binlog_source.pump_client.stats import ClientStats
+from schemas.backoff import Retries, steady
 from schemas.errors import PumpUnavailable, ReplicationError
+from schemas.http_client import FAILURES, fetch
 
 _OPEN_TIMEOUT = 30.0
+_POLL = steady(0.05)
 _CALL_TIMEOUT = 120.0
 _ROUND_SECONDS = 1.0
 """Length of a round that no DDL ends."""
@@ -80,11 +81,11 @@ class Host:
 
     def open(self, pumps: int) -> dict[str, Any]:
         """Wait for that many Pumps in the registry, then create the tables."""
-        deadline = time.monotonic() + _OPEN_TIMEOUT
+        retries = Retries(_POLL, _OPEN_TIMEOUT)
         while (online := self._online()) < pumps:
-            if time.monotonic() > deadline:
+            if retries.over:
                 raise PumpUnavailable(f"{online} of {pumps} Pumps registered within {_OPEN_TIMEOUT:g} s: check that they run")
-            time.sleep(0.05)
+            retries.pause()
         self._registry = registry = RegistryClient(self.service.url)
         settings = PumpClientSettings(self._config.write_timeout, gather=self._config.gather)
         self._client = client = PumpClient.from_registry(registry, settings)
@@ -265,16 +266,13 @@ class WorkloadProcess(ServerProcess):
         return [(number, at) for number, at in self._call("probes", after=after)]
 
     def _call(self, command: str, **parameters: object) -> Any:
-        query = urllib.parse.urlencode(parameters)
-        request = urllib.request.Request(f"{self.url}/{command}?{query}", data=b"", method="POST")
         try:
-            with urllib.request.urlopen(request, timeout=_CALL_TIMEOUT) as answer:
-                return json.load(answer)
-        except urllib.error.HTTPError as error:
-            with error:
-                raise ReplicationError(f"workload, {command}: {error.read().decode(errors='replace')}") from error
-        except OSError as error:
+            answer = fetch(f"{self.url}/{command}?{urlencode(parameters)}", _CALL_TIMEOUT, "POST", b"")
+        except FAILURES as error:
             raise ReplicationError(f"the workload at {self.url} does not answer ({error}); check that its process runs") from error
+        if not answer.ok:
+            raise ReplicationError(f"workload, {command}: {answer.text}")
+        return json.loads(answer.body)
 
 
 def _config_of(given: Mapping[str, Any]) -> WorkloadConfig:

@@ -23,18 +23,28 @@ from binlog_source.rpc.calls import Methods, PendingCall, StreamCall
 from binlog_source.rpc.grpc_message import DATA_LOSS, UNKNOWN, Refusal
 from binlog_source.rpc.http1 import HttpRequest, HttpResponse
 from binlog_source.rpc.rpc_server import RpcServer
-from binlog_source.wire.damage import KNOWN_KEY
-from binlog_source.wire.fingerprint import END_KEY, NO, SEEN_KEY, YES, seen_in
+from binlog_source.wire.fingerprint import seen_in
+from binlog_source.wire.pump_protocol import (
+    BATCH_KEY,
+    DELIVERIES,
+    DELIVERY_KEY,
+    END_KEY,
+    GC_TS_KEY,
+    KNOWN_KEY,
+    NO,
+    PIECE_KEY,
+    PULL_BINLOGS,
+    PUMP_KEY,
+    SEEN_KEY,
+    TIP,
+    WRITE_BINLOG,
+    WRITE_BINLOG_BATCH,
+    YES,
+)
 from conf.model import PumpConfig
 from schemas.errors import DamagedLog, ReplicationError
+from schemas.events import Delivery
 from schemas.proto import pump_pb2
-
-DELIVERY_KEY = b"tidb-binlog-delivery"
-BATCH_KEY = b"tidb-binlog-batch"
-PIECE_KEY = b"tidb-binlog-piece"
-PUMP_KEY = b"tidb-binlog-pump"
-GC_TS_KEY = b"tidb-binlog-gc-ts"
-DELIVERIES = ("sorted", "raw", "tip")
 
 HOLD_BYTES = 48 << 20
 _BATCH_BYTES = 1 << 20
@@ -49,16 +59,16 @@ class Handlers:
         self._service = service
         self._server = server
         self._stopping = stopping
-        self._room = PullMemory()
+        self._memory = PullMemory()
         self._gathered: list[WriteRequest] = []
         self._waiting_bytes = 0
 
     def methods(self, http: Callable[[HttpRequest], HttpResponse], config: PumpConfig) -> Methods:
         """The methods under their gRPC paths, and the HTTP endpoints."""
-        unary = {b"/binlog.Pump/WriteBinlog": self._write, b"/binlog.Pump/WriteBinlogBatch": self._write_batch}
+        unary = {WRITE_BINLOG.encode(): self._write, WRITE_BINLOG_BATCH.encode(): self._write_batch}
         limits = (config.max_message_size, config.max_unfinished_bytes, config.max_pulls, config.max_pulls_per_peer)
         connections = (config.max_connections, config.max_connections_per_peer)
-        return Methods(unary, {b"/binlog.Pump/PullBinlogs": self._pull}, http, *limits, *connections)
+        return Methods(unary, {PULL_BINLOGS.encode(): self._pull}, http, *limits, *connections)
 
     def _write(self, data: bytes, ticket: PendingCall) -> None:
         try:
@@ -120,50 +130,68 @@ class Handlers:
             message = pump_pb2.PullBinlogReq.FromString(call.message)
         except DecodeError:
             raise _DECODE_ERROR from None
-        delivery = call.headers.get(DELIVERY_KEY, b"sorted").decode()
-        batched = call.headers.get(BATCH_KEY) == b"1"
-        piece = call.headers.get(PIECE_KEY, b"")
+        delivery = _metadata(call, DELIVERY_KEY, Delivery.SORTED)
+        batched = _metadata(call, BATCH_KEY) == "1"
+        piece = _metadata(call, PIECE_KEY)
         store = self._service.store
-        seat = Reservation(self._room, call)
+        reservation = Reservation(self._memory, call)
         call.on_cancel(store.wake)
-        call.on_cancel(self._room.wake)
+        call.on_cancel(self._memory.wake)
         try:
             if delivery not in DELIVERIES:
-                raise Refusal(UNKNOWN, f"{DELIVERY_KEY.decode()} {delivery!r} is none of {', '.join(DELIVERIES)}")
+                raise Refusal(UNKNOWN, f"{DELIVERY_KEY} {delivery!r} is none of {', '.join(DELIVERIES)}")
             self._service.check_cluster(message.clusterID)
-            echo = [(DELIVERY_KEY, delivery.encode()), (PUMP_KEY, self._service.node_id.encode()), (GC_TS_KEY, b"%d" % store.gc_ts)]
-            echo.append((END_KEY.encode(), b"%d:%d" % store.state.at))
-            seen = seen_in(call.headers.get(SEEN_KEY.encode(), b"").decode(errors="replace"))
-            if seen is not None:
-                echo.append((SEEN_KEY.encode(), (YES if holds(store, seen) else NO).encode()))
-            call.start([*echo, (BATCH_KEY, b"1")] if batched else echo)
-            for flush in self._flushes(delivery, message.startFrom, call, seat):
+            call.start(self._initial_metadata(call, delivery, batched))
+            for flush in self._flushes(delivery, message.startFrom, call, reservation):
                 for batch in ([m] for m in _batches(flush, piece)) if batched else (flush,):
                     call.send(batch)
-                if seat.holds:
+                if reservation.holds:
                     call.settle()
         except (ReplicationError, OSError) as error:
             self._service.metrics.rpc("PullBinlogs", "fail", (time.perf_counter() - begun,))
             raise Refusal(DATA_LOSS if isinstance(error, DamagedLog) else UNKNOWN, str(error)) from error
         finally:
-            seat.give()
+            reservation.give()
         self._service.metrics.rpc("PullBinlogs", "succ", (time.perf_counter() - begun,))
 
-    def _flushes(self, delivery: str, start: pump_pb2.Pos, call: StreamCall, seat: Reservation) -> Iterator[Flush]:
+    def _initial_metadata(self, call: StreamCall, delivery: str, batched: bool) -> list[tuple[bytes, bytes]]:
+        """The initial metadata of a pull."""
+        store, end, seen = self._service.store, self._service.store.state.at, seen_in(_metadata(call, SEEN_KEY))
+        told = {
+            DELIVERY_KEY: delivery,
+            PUMP_KEY: self._service.node_id,
+            GC_TS_KEY: str(store.gc_ts),
+            END_KEY: f"{end.file_id}:{end.offset}",
+        }
+        if seen is not None:
+            told[SEEN_KEY] = YES if holds(store, seen) else NO
+        if batched:
+            told[BATCH_KEY] = "1"
+        return [(key.encode(), value.encode()) for key, value in told.items()]
+
+    def _flushes(self, delivery: str, start: pump_pb2.Pos, call: StreamCall, reservation: Reservation) -> Iterator[Flush]:
         service = self._service
-        known = frozenset(call.headers.get(KNOWN_KEY.encode(), b"").decode(errors="replace").split(","))
+        known = frozenset(_metadata(call, KNOWN_KEY).split(","))
 
         def stop() -> bool:
             return self._stopping.is_set() or call.cancelled
 
-        if delivery == "raw":
-            return service.pull_raw(Pointer(start.suffix, start.offset), stop, known, seat)
-        return service.pull_tip(start.offset, stop, known) if delivery == "tip" else service.pull_sorted(start.offset, stop, known, seat)
+        if delivery == Delivery.RAW:
+            return service.pull_raw(Pointer(start.suffix, start.offset), stop, known, reservation)
+        return (
+            service.pull_tip(start.offset, stop, known) if delivery == TIP else service.pull_sorted(start.offset, stop, known, reservation)
+        )
 
 
-def _batches(flush: Flush, piece: bytes) -> Iterator[bytes]:
+def _metadata(call: StreamCall, key: str, default: str = "") -> str:
+    """The value of a pull's metadata; ``default`` if there is none."""
+    value = call.headers.get(key.encode())
+    return default if value is None else value.decode(errors="replace")
+
+
+def _batches(flush: Flush, piece: str) -> Iterator[bytes]:
     """A flush as PullBinlogBatch messages of about 1 MiB; messages above ``piece`` bytes (a number as text, or empty) in pieces."""
-    limit = int(piece) if piece.isdigit() and int(piece) else 0
+    limit = int(piece) if piece.isascii() and piece.isdigit() else 0
     batch: list[bytes] = []
     size = 0
     for message in flush:

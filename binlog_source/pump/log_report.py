@@ -8,13 +8,14 @@ Promises: read-only, also beside a running Pump and on a real Pump's directory; 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from binlog_source.pump.storage.env import RealFileSystem
-from binlog_source.pump.storage.format import FOOTER, decode_footer, file_id_of, file_name, split_records
+from binlog_source.pump.storage.env import ReadFile, RealFileSystem
+from binlog_source.pump.storage.format import FOOTER, decode_footer, file_id_of, file_name
 from binlog_source.pump.storage.record import Record, RecordKind, parse, read
+from binlog_source.pump.storage.vlog_scan import scan_file
 from schemas.errors import ConfigError
 from schemas.events import as_time
 
@@ -59,21 +60,19 @@ def inspect(directory: Path) -> Iterator[tuple[FileReport, Iterator[tuple[int, R
         size = reader.size()
         footer = decode_footer(reader.read(size - FOOTER.size, FOOTER.size)) if size >= FOOTER.size else None
         report = FileReport(file_id, size, footer)
-        yield report, _records(report, reader.read, size - FOOTER.size if footer is not None else size)
+        yield report, _records(report, reader, size - FOOTER.size if footer is not None else size)
 
 
-def _records(report: FileReport, read_at: Callable[[int, int], bytes], end: int) -> Iterator[tuple[int, Record]]:
-    at, wanted = 0, _PIECE
-    while at < end:
-        split = split_records(read_at(at, min(wanted, end - at)), end - at)
-        report.skipped += split.skipped
-        for offset, payload in zip(split.offsets, split.payloads, strict=True):
+def _records(report: FileReport, reader: ReadFile, end: int) -> Iterator[tuple[int, Record]]:
+    def on_skipped(size: int, at: int) -> None:
+        report.skipped += size
+
+    for run in scan_file(report.file_id, reader, 0, end, on_skipped, _PIECE):
+        for offset, payload in zip(run.offsets, run.payloads, strict=True):
             record = read(payload)
             report.kinds[record.kind] += 1
             report.max_ts = max(report.max_ts, record.start_ts, record.commit_ts)
-            yield at + offset, record
-        at += split.consumed
-        wanted = max(_PIECE, split.missing)
+            yield offset, record
 
 
 def line_of(file_id: int, at: int, record: Record) -> str:

@@ -11,11 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 
 from binlog_source.cluster.registry import NodeState, NodeStatus
+from binlog_source.wire.pump_protocol import NOTIFY
+from schemas.backoff import Backoff
 from schemas.errors import PumpUnavailable
 
 OVERALL = 10.0
 """Seconds for all Drainers together."""
-_PAUSES = (1.0, 2.0, 4.0)
+_ATTEMPTS = 4
+_BACKOFF = Backoff(1.0, 4.0)
 
 
 def notify(drainers: Iterable[NodeStatus], seconds: float = OVERALL) -> None:
@@ -36,8 +39,8 @@ def _notify(drainer: NodeStatus, deadline: float) -> str:
     """Why the Drainer was not notified; "" if it was."""
     failure = "no time was left"
     with grpc.insecure_channel(drainer.host) as channel:
-        call = channel.unary_unary("/binlog.Cistern/Notify", request_serializer=bytes, response_deserializer=bytes)
-        for pause in (*_PAUSES, 0.0):
+        call = channel.unary_unary(NOTIFY, request_serializer=bytes, response_deserializer=bytes)
+        for attempt in range(_ATTEMPTS):
             left = deadline - time.monotonic()
             if left <= 0:
                 break
@@ -46,5 +49,6 @@ def _notify(drainer: NodeStatus, deadline: float) -> str:
                 return ""
             except grpc.RpcError as error:
                 failure = f"{error.code().name} {error.details()}" if isinstance(error, grpc.Call) else str(error)
-            time.sleep(max(0.0, min(pause, deadline - time.monotonic())))
+            if attempt + 1 < _ATTEMPTS:
+                time.sleep(max(0.0, min(_BACKOFF.pause(attempt), deadline - time.monotonic())))
     return f"Drainer {drainer.node_id} at {drainer.host}: {failure}"

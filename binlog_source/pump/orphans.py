@@ -12,15 +12,15 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from binlog_source.cluster.txn_outcome import Decision, StatusPorts, Verdict, decide, undecided_text
+from binlog_source.cluster.status_port import StatusPorts
+from binlog_source.cluster.txn_outcome import Decision, Verdict, WaitingPrewrite, decide, outcome_payload, undecided_text
 from binlog_source.cluster.waits import Reading, WaitingTimes, running_time
 from binlog_source.pump.service import PumpService
 from binlog_source.pump.storage.index import Entry
-from binlog_source.pump.storage.record import Record, canonical, parse
+from binlog_source.pump.storage.record import canonical, parse
 from binlog_source.pump.storage.store import Store
 from schemas.errors import ConfigError, PumpUnavailable
 from schemas.events import as_time, physical_ms, tso
-from schemas.proto import binlog_pb2
 
 ASK_AFTER = 1.0
 """Seconds that a Prewrite may wait for its outcome before the upstream is asked."""
@@ -28,12 +28,6 @@ _ASKED_AT_ONCE = 256
 _ALARM_EVERY, _UNDECIDED_EVERY = 10.0, 60.0
 _ANY_TS = (1 << 63) - 1
 _log = logging.getLogger(__name__)
-
-
-def outcome(start_ts: int, commit_ts: int) -> Record:
-    """The outcome of transaction ``start_ts`` as a record: a Commit, or with ``commit_ts`` 0 a Rollback."""
-    tp = binlog_pb2.Commit if commit_ts else binlog_pb2.Rollback
-    return canonical(binlog_pb2.Binlog(tp=tp, start_ts=start_ts, commit_ts=commit_ts).SerializeToString())
 
 
 def settle(store: Store, start_ts: int, commit_ts: int) -> str:
@@ -49,7 +43,7 @@ def settle(store: Store, start_ts: int, commit_ts: int) -> str:
         raise ConfigError(f"start_ts {start_ts} cannot have committed at {commit_ts}: its commit_ts is above {max(start_ts, promised)}")
     if commit_ts and store.entry(commit_ts) is not None:
         raise ConfigError(f"start_ts {start_ts} cannot have committed at {commit_ts}: that is another binlog's ts")
-    store.write([outcome(start_ts, commit_ts)])
+    store.write([canonical(outcome_payload(start_ts, commit_ts))])
     said = f"committed at {commit_ts}" if commit_ts else "rolled back"
     _log.warning("an operator settled start_ts %d: %s", start_ts, said)
     return f"start_ts {start_ts} is {said}"
@@ -98,7 +92,8 @@ class OrphanResolver:
         try:
             ports = StatusPorts(self._ports())
             for entry in waiting[:_ASKED_AT_ONCE]:
-                self._settle(entry, ports, now - physical_ms(entry.ts), self._waits.waited_ms(entry.ts, running))
+                waited_ms = self._waits.waited_ms(entry.ts, running)
+                self._settle(entry, ports, WaitingPrewrite(entry.ts, now - physical_ms(entry.ts), waited_ms))
         except PumpUnavailable as error:
             self._alarm(waiting, error)
 
@@ -109,11 +104,11 @@ class OrphanResolver:
             for entry in self._service.store.orphans(_ANY_TS)
         ]
 
-    def _settle(self, entry: Entry, ports: StatusPorts, age_ms: int, waited_ms: int) -> None:
+    def _settle(self, entry: Entry, ports: StatusPorts, prewrite: WaitingPrewrite) -> None:
         self._service.metrics.asked()
         key = parse(self._service.store.payload(entry)).prewrite_key
         verdict = ports.ask(entry.ts, key)
-        match decide(verdict, entry.ts, age_ms, waited_ms, self._timeout_ms, self._safe_point(ports)):
+        match decide(verdict, prewrite, self._timeout_ms, self._safe_point(ports)):
             case Decision.WAIT:
                 return
             case Decision.UNDECIDED:
@@ -126,7 +121,7 @@ class OrphanResolver:
             "Pump %s: the outcome of start_ts %d (%s) was not received; the upstream reports: %s", self._service.node_id, entry.ts,
             as_time(entry.ts), verdict.finding.value,
         )  # fmt: skip
-        self._service.store.write([outcome(entry.ts, verdict.commit_ts)])
+        self._service.store.write([canonical(outcome_payload(entry.ts, verdict.commit_ts))])
 
     def _tell(self, entry: Entry, text: str) -> None:
         """Log it when it is new, and again every ``_UNDECIDED_EVERY`` seconds."""

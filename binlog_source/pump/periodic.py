@@ -1,7 +1,4 @@
-"""The Pump's periodic tasks: fake binlogs while no client writes, GC by age, a check of the Drainers.
-
-Promises: daemon threads that end soon after ``stop``. A failed task is logged and run again after its interval, as in a real Pump.
-"""
+"""The Pump's periodic tasks: fake binlogs while no client writes, GC by age, a check of the Drainers. ``server.py`` starts their threads."""
 
 import logging
 import threading
@@ -11,7 +8,6 @@ from collections.abc import Callable, Sequence
 from binlog_source.cluster.registry import NodeState, NodeStatus
 from binlog_source.pump.service import PumpService
 from binlog_source.pump.storage.record import fake
-from schemas.errors import ReplicationError
 from schemas.events import as_time, tso
 
 _log = logging.getLogger(__name__)
@@ -25,29 +21,6 @@ ALERT_BEFORE = tso(20 * 3600 * 1000)
 def own_clock(service: PumpService) -> int:
     """A timestamp for a Pump without a TSO service: its clock's, and above every ts in its log."""
     return max(tso(time.time_ns() // 1_000_000), service.store.written_max_ts + 1)
-
-
-class PeriodicTask:
-    """Calls ``act`` every ``interval`` seconds until stopped."""
-
-    def __init__(self, name: str, interval: float, act: Callable[[], None]) -> None:
-        self._interval = interval
-        self._act = act
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._stopped.wait(self._interval):
-            try:
-                self._act()
-            except (ReplicationError, OSError) as error:
-                _log.warning("%s: %s", self._thread.name, error)
-
-    def stop(self) -> None:
-        """End the thread; returns when it has ended."""
-        self._stopped.set()
-        self._thread.join()
 
 
 class FakeBinlogs:

@@ -62,27 +62,27 @@ class PullMemory:
     def _largest(self) -> int:
         return self._capacity // 4
 
-    def take(self, seat: "Reservation", size: int, stop: Callable[[], bool]) -> bool:
-        """Wait for ``size`` bytes, in place of what ``seat`` held so far; False: stopped."""
+    def take(self, reservation: "Reservation", size: int, stop: Callable[[], bool]) -> bool:
+        """Wait for ``size`` bytes, in place of what ``reservation`` held so far; False: stopped."""
         with self._changed:
-            self._release(seat)
+            self._release(reservation)
             if not self._waiting:
                 self._begin_anew()
-            self._waiting[seat] = size
+            self._waiting[reservation] = size
             self._serve()
-            while seat in self._waiting:
+            while reservation in self._waiting:
                 if stop():
-                    del self._waiting[seat]
+                    del self._waiting[reservation]
                     self._serve()
                     return False
                 self._changed.wait(_LOOK)
                 self.end_stalled()
         return True
 
-    def give(self, seat: "Reservation") -> None:
-        """Release what ``seat`` holds, if anything."""
+    def give(self, reservation: "Reservation") -> None:
+        """Release what ``reservation`` holds, if anything."""
         with self._changed:
-            self._release(seat)
+            self._release(reservation)
             self._serve()
 
     def wake(self) -> None:
@@ -90,60 +90,62 @@ class PullMemory:
         with self._changed:
             self._changed.notify_all()
 
-    def holds(self, seat: "Reservation") -> bool:
-        """Whether ``seat`` holds memory."""
-        return seat in self._holding
+    def holds(self, reservation: "Reservation") -> bool:
+        """Whether ``reservation`` holds memory."""
+        return reservation in self._holding
 
-    def _release(self, seat: "Reservation") -> None:
-        held = self._holding.pop(seat, None)
+    def _release(self, reservation: "Reservation") -> None:
+        held = self._holding.pop(reservation, None)
         if held is None:
             return
-        if self._huge is seat:
+        if self._huge is reservation:
             self._huge = None
             return
         self.held -= held.size
-        self._held_of[seat.address] -= held.size
-        if not self._held_of[seat.address]:
-            del self._held_of[seat.address]
+        self._held_of[reservation.address] -= held.size
+        if not self._held_of[reservation.address]:
+            del self._held_of[reservation.address]
 
     def _serve(self) -> None:
         turn = self._turns.order()
         full = False
-        for seat, size in sorted(self._waiting.items(), key=lambda waiting: turn(waiting[0].address)):
+        for reservation, size in sorted(self._waiting.items(), key=lambda waiting: turn(waiting[0].address)):
             if size > self._largest:
                 if self._huge is None:
-                    self._huge = seat
-                    self._grant(seat, size)
-            elif self._held_of[seat.address] + size <= self._largest:
+                    self._huge = reservation
+                    self._grant(reservation, size)
+            elif self._held_of[reservation.address] + size <= self._largest:
                 # pulls that wait for memory are not overtaken, those that wait for their own address are
                 full = full or self.held + size > self._capacity
                 if not full:
                     self.held += size
-                    self._held_of[seat.address] += size
-                    self._grant(seat, size)
+                    self._held_of[reservation.address] += size
+                    self._grant(reservation, size)
         self._changed.notify_all()
 
-    def _grant(self, seat: "Reservation", size: int) -> None:
-        del self._waiting[seat]
-        self._holding[seat] = _Held(size, self._clock(), seat.client.taken)
-        self._turns.took(seat.address)
+    def _grant(self, reservation: "Reservation", size: int) -> None:
+        del self._waiting[reservation]
+        self._holding[reservation] = _Held(size, self._clock(), reservation.client.taken)
+        self._turns.took(reservation.address)
 
     def _begin_anew(self) -> None:
         """Restart the stall timers: no pull waited so far, so that none was held up."""
-        for seat, held in self._holding.items():
-            held.since, held.taken = self._clock(), seat.client.taken
+        for reservation, held in self._holding.items():
+            held.since, held.taken = self._clock(), reservation.client.taken
 
     def end_stalled(self) -> None:
         """While a pull waits: end those whose clients do not read what they hold."""
         now = self._clock()
-        for seat, held in self._holding.items() if self._waiting else ():
-            if not seat.client.behind:
-                held.since, held.taken = now, seat.client.taken
+        for reservation, held in self._holding.items() if self._waiting else ():
+            if not reservation.client.behind:
+                held.since, held.taken = now, reservation.client.taken
             elif now - held.since >= STALL:
-                came = seat.client.taken - held.taken
+                came = reservation.client.taken - held.taken
                 if came < SLOWEST * STALL:
-                    seat.client.end(f"other pulls wait, and this client read {came} bytes in {STALL:g} s of a binlog of {held.size} bytes")
-                held.since, held.taken = now, seat.client.taken
+                    reservation.client.end(
+                        f"other pulls wait, and this client read {came} bytes in {STALL:g} s of a binlog of {held.size} bytes"
+                    )
+                held.since, held.taken = now, reservation.client.taken
 
 
 class _Held:
@@ -158,24 +160,24 @@ class _Held:
 class Reservation:
     """One pull's reservation. For one thread."""
 
-    def __init__(self, room: PullMemory, client: Client) -> None:
+    def __init__(self, memory: PullMemory, client: Client) -> None:
         self.client = client
         self.address = client.address
-        self._room = room
+        self._memory = memory
 
     def take(self, size: int, stop: Callable[[], bool]) -> bool:
         """Reserve ``size`` bytes in place of what it holds; does nothing if ``size`` is not large. False: stopped."""
-        return size <= LARGE or self._room.take(self, size, stop)
+        return size <= LARGE or self._memory.take(self, size, stop)
 
     def give(self) -> None:
         """Release the memory: what was read is sent."""
         if self.holds:
-            self._room.give(self)
+            self._memory.give(self)
 
     @property
     def holds(self) -> bool:
         """Whether it holds memory."""
-        return self._room.holds(self)
+        return self._memory.holds(self)
 
 
 class _Nobody:
@@ -188,6 +190,6 @@ class _Nobody:
         """Nothing to do."""
 
 
-def seat_of_its_own() -> Reservation:
+def unshared_reservation() -> Reservation:
     """A reservation for a reader that shares no memory with others."""
     return Reservation(PullMemory(), _Nobody())

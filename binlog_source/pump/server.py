@@ -16,19 +16,22 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from binlog_source.cluster.advertise import advertised
 from binlog_source.cluster.pd import PdRegistry
+from binlog_source.cluster.periodic_task import PeriodicTask
+from binlog_source.cluster.registration import Registration
 from binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, NodeStatus, Registry
 from binlog_source.cluster.registry_client import RegistryClient
-from binlog_source.cluster.txn_outcome import StatusPorts, status_ports
+from binlog_source.cluster.status_port import StatusPorts, mvcc_safe_point, status_ports
 from binlog_source.pump.handlers import Handlers
 from binlog_source.pump.lifecycle import Move, after, must_notify
 from binlog_source.pump.metrics import PumpMetrics, StoreFigures
 from binlog_source.pump.notify import notify
 from binlog_source.pump.orphans import ASK_AFTER, OrphanResolver
-from binlog_source.pump.periodic import Collector, FakeBinlogs, PeriodicTask, own_clock
+from binlog_source.pump.periodic import Collector, FakeBinlogs, own_clock
 from binlog_source.pump.service import PumpService
 from binlog_source.pump.space import LOOK_EVERY, Space
 from binlog_source.pump.status import PumpControls, StatusPages
@@ -69,13 +72,13 @@ class EmbeddedPump:
         self._server: RpcServer | None = None
         self._store: Store | None = None
         self._service: PumpService | None = None
-        self._beats: list[PeriodicTask] = []
+        self._tasks: list[PeriodicTask] = []
         self._orphans: PeriodicTask | None = None
         self._waiting: Callable[[], list[dict[str, object]]] = list
         self._stopping = threading.Event()
         self._stop_lock = threading.Lock()
         self._port = 0
-        self._advertised = ""
+        self._registration: Registration | None = None
 
     @property
     def address(self) -> str:
@@ -99,13 +102,13 @@ class EmbeddedPump:
         config = self.config
         self.ended.clear()
         self._stopping.clear()
-        self._registry = _registry_of(config)
+        self._registry, self._registration = _registry_of(config), None
         try:
             server = self._server = RpcServer("Pump").bind(config.addr, config.socket.removeprefix("unix://"))
             self._port = server.port
             before = self._open(config)
             self._go_online(before)
-            self._start_beats(self.service)
+            self._start_tasks(self.service)
             self._serve(self.service, server)
         except BaseException:
             self._abandon()
@@ -124,7 +127,7 @@ class EmbeddedPump:
         space = Space(RealFileSystem(), directory, size_of(config.stop_write_at_available_space))
         self._service = service = PumpService(store, cluster_id, self.node_id, metrics, space)
         metrics.watch(lambda: _figures(store, space))
-        self._beats.append(PeriodicTask(f"{self.node_id} space", LOOK_EVERY, space.look))
+        self._tasks.append(PeriodicTask(f"{self.node_id} space", LOOK_EVERY, space.look))
         self._collector = Collector(service, days_or_duration(config.gc), self._drainers)
         if registry is None:
             return NodeState.ONLINE
@@ -141,7 +144,12 @@ class EmbeddedPump:
         registry = self._registry
         if registry is None:
             return
-        self._advertised = advertised(self.config.addr, self.config.advertise_addr, self._port, registry.url)
+        config = self.config
+        address = advertised(config.addr, config.advertise_addr, self._port, registry.url)
+        store = self.service.store
+        self._registration = Registration(
+            registry, PUMPS, self.node_id, address, lambda: store.state.sorted_promise, config.score, dict(config.labels)
+        )
         self._register(NodeState.ONLINE)
         if must_notify(before):
             try:
@@ -152,7 +160,7 @@ class EmbeddedPump:
 
     def _abandon(self) -> None:
         """Clean up after a failed start."""
-        self._stop_beats()
+        self._stop_tasks()
         if self._orphans is not None:
             self._orphans.stop()
             self._orphans = None
@@ -166,19 +174,21 @@ class EmbeddedPump:
         if self._registry is not None:
             self._registry.close()
 
-    def _start_beats(self, service: PumpService) -> None:
+    def _start_tasks(self, service: PumpService) -> None:
         config, registry, name = self.config, self._registry, self.node_id
         if registry is not None:
-            self._beats.append(PeriodicTask(f"{name} heartbeat", config.heartbeat_interval, lambda: self._register(service.state)))
-            self._beats.append(PeriodicTask(f"{name} drainers", _DRAINERS_EVERY, self._collector.check_drainers))
+            self._tasks.append(PeriodicTask(f"{name} heartbeat", config.heartbeat_interval, lambda: self._register(service.state)))
+            self._tasks.append(PeriodicTask(f"{name} drainers", _DRAINERS_EVERY, self._collector.check_drainers))
         if registry is not None or config.tidb_status:
-            address = self._advertised or self.address
-            resolver = OrphanResolver(service, self._status_ports, config.orphan_timeout, safe_point=self._safe_point, address=address)
+            address = self._registration.address if self._registration is not None else self.address
+            resolver = OrphanResolver(
+                service, self._status_ports, config.orphan_timeout, safe_point=partial(mvcc_safe_point, registry), address=address
+            )
             self._waiting = resolver.waiting
             self._orphans = PeriodicTask(f"{name} orphans", ASK_AFTER, resolver)
         if config.fake_binlog_interval > 0:
-            self._beats.append(PeriodicTask(f"{name} fake binlogs", config.fake_binlog_interval, FakeBinlogs(service, self._timestamp)))
-        self._beats.append(PeriodicTask(f"{name} gc", _GC_EVERY, self._collector))
+            self._tasks.append(PeriodicTask(f"{name} fake binlogs", config.fake_binlog_interval, FakeBinlogs(service, self._timestamp)))
+        self._tasks.append(PeriodicTask(f"{name} gc", _GC_EVERY, self._collector))
 
     def _timestamp(self) -> int:
         if self._oracle is not None:
@@ -196,13 +206,6 @@ class EmbeddedPump:
             return self._registry.tidb_status_ports()
         return status_ports(self.config.registry)
 
-    def _safe_point(self, ports: StatusPorts) -> int | None:
-        """Up to which ts MVCC data is collected, from the registry or else a status port; None when it is unknown."""
-        try:
-            return self._registry.gc_safe_point() if self._registry is not None else ports.gc_safe_point()
-        except PumpUnavailable:
-            return None
-
     def _mvcc_text(self, key: bytes) -> str:
         if self._registry is None and not self.config.tidb_status:
             return "no status port is known; set tidb-status"
@@ -212,13 +215,8 @@ class EmbeddedPump:
             return str(error)
 
     def _register(self, state: NodeState) -> None:
-        registry = self._registry
-        if registry is None:
-            return
-        config = self.config
-        promised = self.service.store.state.sorted_promise
-        status = NodeStatus(self.node_id, self._advertised, state, promised, registry.tso(), config.score, dict(config.labels))
-        registry.put_status(PUMPS, status)
+        if self._registration is not None:
+            self._registration.put(state)
 
     def _move(self, move: Move) -> None:
         """``PUT /state``: change the state now, stop in the background."""
@@ -239,7 +237,7 @@ class EmbeddedPump:
             if service is None:
                 return
             service.state = after(service.state, Move.PAUSE) or service.state
-            self._stop_beats()
+            self._stop_tasks()
             if service.state is NodeState.CLOSING:
                 self._await_safe(service)
             if self._orphans is not None:
@@ -264,10 +262,10 @@ class EmbeddedPump:
         if self._registry is not None:
             self._registry.close()
 
-    def _stop_beats(self) -> None:
-        for beat in self._beats:
-            beat.stop()
-        self._beats.clear()
+    def _stop_tasks(self) -> None:
+        for task in self._tasks:
+            task.stop()
+        self._tasks.clear()
 
     def _await_safe(self, service: PumpService) -> None:
         """Wait until no Prewrite waits for its outcome and every Drainer that is not offline has read the whole log (pump.md 2.3).

@@ -13,14 +13,14 @@ from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from binlog_source.cluster.registry import NodeState
 from binlog_source.pump import messages
 from binlog_source.pump.metrics import PumpMetrics
-from binlog_source.pump.reading import LARGE, Reservation, seat_of_its_own
+from binlog_source.pump.reading import LARGE, Reservation, unshared_reservation
 from binlog_source.pump.space import Space
 from binlog_source.pump.storage.index import Entry
 from binlog_source.pump.storage.pointer import Pointer
 from binlog_source.pump.storage.record import Record, RecordKind, canonical, completed, head_varints, read
 from binlog_source.pump.storage.sorter import SorterCheckpoint
 from binlog_source.pump.storage.store import Store
-from binlog_source.pump.storage.vlog import RecordRun
+from binlog_source.pump.storage.vlog_scan import RecordRun
 from binlog_source.wire.damage import Damage
 from schemas.errors import BinlogPurged, Corruption, DamagedLog, ProtocolViolation, PumpUnavailable
 
@@ -71,7 +71,7 @@ class PumpService:
             self._space.require()
         return records
 
-    def pull_sorted(self, last: int, stop: Stop, known: Collection[str] = (), seat: Reservation | None = None) -> Iterator[Flush]:
+    def pull_sorted(self, last: int, stop: Stop, known: Collection[str] = (), reservation: Reservation | None = None) -> Iterator[Flush]:
         """Complete Commits and fakes with ts > ``last``, ascending, up to the sorted promise; then new ones as it rises.
 
         ``known``: the damaged places (``Damage.place``) that the reader knows of.
@@ -84,7 +84,7 @@ class PumpService:
             _log.error("Pump %s: binlogs after %d are requested, but those up to %d may be collected", self.node_id, last, self.store.gc_ts)
             last = self.store.gc_ts
         begun = last
-        seat = seat or seat_of_its_own()
+        reservation = reservation or unshared_reservation()
         while not stop():
             state = self.store.state
             damage = self._next_damage(last, known)
@@ -95,7 +95,7 @@ class PumpService:
                     f"Pump {self.node_id}: GC has overtaken a reader at {last}; binlogs up to {self.store.gc_ts} may be collected"
                 )
             if found.delivered:
-                yield from self._sorted_flushes(found.delivered, found.prewrites, seat, stop)
+                yield from self._sorted_flushes(found.delivered, found.prewrites, reservation, stop)
                 last = found.delivered[-1].ts
                 if len(found.delivered) == _SCAN_LIMIT:
                     continue
@@ -107,19 +107,19 @@ class PumpService:
         """The first damaged place where a reader that has everything up to ``last`` may miss something."""
         return min((d for d in self.store.damages() if d.concerns(last, known)), key=lambda d: d.after_ts, default=None)
 
-    def _sorted_flushes(self, entries: Sequence[Entry], near: dict[int, Entry], seat: Reservation, stop: Stop) -> Iterator[Flush]:
+    def _sorted_flushes(self, entries: Sequence[Entry], near: dict[int, Entry], reservation: Reservation, stop: Stop) -> Iterator[Flush]:
         flush: Flush = []
         size = 0
         for entry in entries:
             large = entry.length > LARGE
             try:
-                if large and not (yield from _admitted(entry.length, flush, seat, stop)):
+                if large and not (yield from _admitted(entry.length, flush, reservation, stop)):
                     return
                 payload = self._payload(entry, entry.ts)
                 prewrite = self._prewrite_of(payload, entry, near) if entry.kind is RecordKind.COMMIT else None
                 if prewrite is not None and entry.length + prewrite.length > LARGE:
                     large = True
-                    if not (yield from _admitted(entry.length + prewrite.length, flush, seat, stop)):
+                    if not (yield from _admitted(entry.length + prewrite.length, flush, reservation, stop)):
                         return
                 found = self._complete(payload, entry, prewrite)
             except (DamagedLog, BinlogPurged):
@@ -129,14 +129,14 @@ class PumpService:
             if found is None:
                 self.metrics.lost()
                 _log.warning("Pump %s: the Commit at %d has no Prewrite here and is skipped", self.node_id, entry.ts)
-                seat.give()
+                reservation.give()
                 continue
             flush.append(found)
             size = size + len(found) if len(flush) > 1 else len(found)
             if large or size >= FLUSH_BYTES:
                 yield flush
                 flush = []
-                seat.give()
+                reservation.give()
         if flush:
             yield flush
 
@@ -176,7 +176,7 @@ class PumpService:
         _log.error("%s", text)
         return DamagedLog(text)
 
-    def pull_raw(self, start: Pointer, stop: Stop, known: Collection[str] = (), seat: Reservation | None = None) -> Iterator[Flush]:
+    def pull_raw(self, start: Pointer, stop: Stop, known: Collection[str] = (), reservation: Reservation | None = None) -> Iterator[Flush]:
         """Records in log order from ``start`` on, and the raw promise whenever the end of the log is reached.
 
         ``known``: the damaged places (``Damage.place``) that the reader knows of.
@@ -193,14 +193,14 @@ class PumpService:
         if start < beginning and start != Pointer(0, 0):
             raise BinlogPurged(f"Pump {self.node_id}: position {start} has been collected; the oldest one kept is {beginning}")
         at, promised = start, False
-        place = seat or seat_of_its_own()
+        memory = reservation or unshared_reservation()
         while not stop():
             state = self.store.state
             news = state.at != at
             short = self._shortened(at, known)
             last_piece: Flush = []
             upto = state.at if short is None else Pointer(short.file_id, short.begin)
-            for piece in self.store.scan(at, upto, lambda size: place.take(size, stop)):
+            for piece in self.store.scan(at, upto, lambda size: memory.take(size, stop)):
                 if last_piece:
                     yield last_piece
                     if stop():
@@ -210,12 +210,12 @@ class PumpService:
                 if damage is not None:
                     yield [message for message, offset in zip(last_piece, piece.offsets, strict=True) if offset < damage.begin]
                     raise self._damaged(damage)
-                if place.holds:
+                if memory.holds:
                     piece.payloads.clear()
                     yield last_piece
                     last_piece = []
-                    place.give()
-            place.give()
+                    memory.give()
+            memory.give()
             if stop():
                 return
             if short is not None:
@@ -270,12 +270,12 @@ class PumpService:
             self.store.wait_past(seen, _WAIT)
 
 
-def _admitted(size: int, flush: Flush, seat: Reservation, stop: Stop) -> Generator[Flush, None, bool]:
+def _admitted(size: int, flush: Flush, reservation: Reservation, stop: Stop) -> Generator[Flush, None, bool]:
     """Yield what was gathered, then reserve memory for a large binlog; False: stopped."""
     if flush:
         yield flush.copy()
         flush.clear()
-    return seat.take(size, stop)
+    return reservation.take(size, stop)
 
 
 def _raw_messages(piece: RecordRun) -> Flush:

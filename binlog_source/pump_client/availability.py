@@ -1,6 +1,6 @@
 """Which Pumps are written to: a state machine of available and unavailable ones (pump_client.md 3 and 4).
 
-    standing      event                                                     becomes
+    availability  event                                                     becomes
     unknown       registered online                                         available
     unknown       registered in another state                               unavailable
     available     registered in another state than online                   unavailable
@@ -11,7 +11,7 @@
 A Pump is usable if it is registered online and has had at most ``max_errors`` consecutive failed calls. Heartbeats do not count: a crashed
 Pump stays online in the registry. A Pump is never removed: the registry reports no deletions.
 
-Promises: pure. A change of standing resets the error count. Not thread-safe: ``pump_set.py`` locks.
+Promises: pure. A change of availability resets the error count. Not thread-safe: ``pump_set.py`` locks.
 """
 
 import enum
@@ -30,7 +30,7 @@ class Availability(enum.Enum):
 
 
 class Event(enum.Enum):
-    """What may change a Pump's standing."""
+    """What may change a Pump's availability."""
 
     ONLINE = "registered online, and was not before"
     AWAY = "registered in another state than online"
@@ -46,7 +46,7 @@ TRANSITIONS: Mapping[tuple[Availability, Event], Availability] = {
     (Availability.UNAVAILABLE, Event.ONLINE): Availability.AVAILABLE,
     (Availability.UNAVAILABLE, Event.ANSWERED): Availability.AVAILABLE,
 }
-"""Any other event leaves the standing unchanged."""
+"""Any other event leaves the availability unchanged."""
 
 
 def online(status: NodeStatus) -> bool:
@@ -59,18 +59,18 @@ class KnownPump:
     """What the client knows of one Pump."""
 
     status: NodeStatus
-    standing: Availability = Availability.UNKNOWN
+    availability: Availability = Availability.UNKNOWN
     errors: int = 0
     """Consecutive failed calls."""
 
     def after(self, event: Event) -> "KnownPump":
         """The Pump after ``event``."""
-        standing = TRANSITIONS.get((self.standing, event), self.standing)
-        return self if standing is self.standing else replace(self, standing=standing, errors=0)
+        availability = TRANSITIONS.get((self.availability, event), self.availability)
+        return self if availability is self.availability else replace(self, availability=availability, errors=0)
 
     def registered(self, status: NodeStatus) -> "KnownPump":
         """The Pump after the registry reported ``status``, its first or a newer one."""
-        unchanged = self.standing is not Availability.UNKNOWN and online(status) == online(self.status)
+        unchanged = self.availability is not Availability.UNKNOWN and online(status) == online(self.status)
         fresh = replace(self, status=status)
         return fresh if unchanged else fresh.after(Event.ONLINE if online(status) else Event.AWAY)
 
@@ -83,7 +83,7 @@ class KnownPumps:
         self._known: dict[str, KnownPump] = {}
 
     def register(self, status: NodeStatus) -> bool:
-        """The registry reported a Pump; whether its standing changed."""
+        """The registry reported a Pump; whether its availability changed."""
         known = self._known.get(status.node_id, KnownPump(status))
         return self._put(known.registered(status))
 
@@ -99,7 +99,7 @@ class KnownPumps:
             self._known[node_id] = replace(known, errors=0)
 
     def answered(self, node_id: str) -> bool:
-        """The Pump answered although it may be unavailable; whether its standing changed, which it does only if it is registered online."""
+        """The Pump answered although it may be unavailable; whether its availability changed, which it does only if it is registered online."""
         known = self._known[node_id]
         return online(known.status) and self._put(known.after(Event.ANSWERED))
 
@@ -110,11 +110,11 @@ class KnownPumps:
 
     def available(self) -> tuple[NodeStatus, ...]:
         """The Pumps that Prewrites go to."""
-        return tuple(known.status for known in self._known.values() if known.standing is Availability.AVAILABLE)
+        return tuple(known.status for known in self._known.values() if known.availability is Availability.AVAILABLE)
 
     def to_probe(self) -> tuple[NodeStatus, ...]:
         """The unavailable Pumps that should answer: they are registered online."""
-        return tuple(k.status for k in self._known.values() if k.standing is Availability.UNAVAILABLE and online(k.status))
+        return tuple(k.status for k in self._known.values() if k.availability is Availability.UNAVAILABLE and online(k.status))
 
     def online(self) -> tuple[NodeStatus, ...]:
         """Every Pump that is registered online, available or not."""
@@ -127,4 +127,4 @@ class KnownPumps:
     def _put(self, known: KnownPump) -> bool:
         before = self._known.get(known.status.node_id)
         self._known[known.status.node_id] = known
-        return before is None or before.standing is not known.standing
+        return before is None or before.availability is not known.availability

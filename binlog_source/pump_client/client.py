@@ -119,9 +119,9 @@ class PumpClient:
         if binlog.tp == binlog_pb2.Prewrite:
             self.prewrite(binlog.start_ts, payload)
             return
-        taker = self._handed_over(binlog.start_ts)
-        if taker is not None:
-            taker.outcome_queue.put(binlog.start_ts, payload).over.wait()
+        handle = self._handed_over(binlog.start_ts)
+        if handle is not None:
+            handle.outcome_queue.put(binlog.start_ts, payload).over.wait()
 
     def prewrite(self, start_ts: int, payload: bytes, sent: Sent = unheard) -> None:
         """Write a Prewrite to the next Pump, or to any other that accepts it.
@@ -129,25 +129,25 @@ class PumpClient:
         ``PumpUnavailable`` when none does, after trying for ``write_timeout`` seconds; at once as a ``WriteFailed`` when it is too large.
         """
         attempts = _Attempts(start_ts, payload, sent, self._clock.now())
-        taker: PumpHandle | None = None
+        handle: PumpHandle | None = None
         try:
-            taker = self._try_in_turn(attempts) or self._try_everyone(attempts)
+            handle = self._try_in_turn(attempts) or self._try_everyone(attempts)
         finally:
             if attempts.failure is not None:
                 self._pump_set.demote_unusable()
-            self._pump_set.remember(start_ts, taker)
-        self._counters.add(prewrites=1, failovers=int(taker.connection.node_id != attempts.first and attempts.first != ""))
+            self._pump_set.remember(start_ts, handle)
+        self._counters.add(prewrites=1, failovers=int(handle.connection.node_id != attempts.first and attempts.first != ""))
 
     def outcome(self, start_ts: int, payload: bytes) -> None:
         """Write a Commit or Rollback to the Pump that has the Prewrite, in the background. Never waits, never fails."""
-        taker = self._handed_over(start_ts)
-        if taker is not None:
-            taker.outcome_queue.put(start_ts, payload)
+        handle = self._handed_over(start_ts)
+        if handle is not None:
+            handle.outcome_queue.put(start_ts, payload)
 
     def duplicate(self, start_ts: int, payload: bytes) -> bool:
         """Write a Prewrite that one Pump has to another available one too; whether one accepted it. The outcome goes to the first."""
-        taker = self._pump_set.taker(start_ts)
-        others = [handle for handle in self._pump_set.available() if handle is not taker]
+        first = self._pump_set.pump_of(start_ts)
+        others = [handle for handle in self._pump_set.available() if handle is not first]
         return any(failure_of(handle.connection, payload) is None for handle in others)
 
     def forget(self, start_ts: int) -> None:
@@ -238,12 +238,12 @@ class PumpClient:
 
     def _handed_over(self, start_ts: int) -> PumpHandle | None:
         """The Pump that gets the outcome; the client forgets the transaction with that."""
-        taker = self._pump_set.taker(start_ts)
-        if taker is None:
+        handle = self._pump_set.pump_of(start_ts)
+        if handle is None:
             self._counters.add(outcomes_given_up=1)
             _log.warning("the outcome of start_ts %d is not written: no Pump accepted its Prewrite from this client", start_ts)
         self._pump_set.remember(start_ts, None)
-        return taker
+        return handle
 
     def _probing(self) -> "PumpClient":
         self._begin("Pump probes", partial(detect, self._pump_set, self._clock, self._settings, self._counters))

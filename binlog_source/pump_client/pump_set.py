@@ -77,10 +77,10 @@ class PumpSet:
         with self._lock:
             self._sticky.remember(start_ts, handle.connection.node_id if handle is not None else None)
 
-    def taker(self, start_ts: int) -> PumpHandle | None:
+    def pump_of(self, start_ts: int) -> PumpHandle | None:
         """The Pump that has the Prewrite; None when no Prewrite is known."""
         with self._lock:
-            node_id = self._sticky.taker(start_ts)
+            node_id = self._sticky.pump_of(start_ts)
             return self._handles[node_id] if node_id is not None else None
 
     def available(self) -> list[PumpHandle]:
@@ -119,7 +119,7 @@ class PumpSet:
             _log.warning("Pump %s gets no more Prewrites: it is not online or fails; it is probed while it is registered online", node_id)
 
     def _moved(self, node_ids: Iterable[str]) -> None:
-        """Apply changes of standing (or of a status only, without ``node_ids``): new connections, and a new choice."""
+        """Apply changes of availability (or of a status only, without ``node_ids``): new connections, and a new choice."""
         for node_id in node_ids:
             self._handles[node_id].connection.reset()
         self._selector.offer(self._availability.available())

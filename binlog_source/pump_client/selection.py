@@ -110,6 +110,6 @@ class Sticky:
         else:
             self._takers[start_ts] = node_id
 
-    def taker(self, start_ts: int) -> str | None:
+    def pump_of(self, start_ts: int) -> str | None:
         """The Pump that has the Prewrite; None when no Prewrite is known."""
         return self._takers.get(start_ts)

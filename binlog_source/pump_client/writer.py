@@ -5,11 +5,13 @@ Pump's ``WriteBinlogBatch``; a Pump that lacks it gets the binlogs one by one, i
 shares nothing with others to the same address, so that a new writer connects at once. ``address`` is ``host:port`` or ``unix:///path``.
 """
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import grpc
 
+from binlog_source.wire.pump_protocol import WRITE_BINLOG, WRITE_BINLOG_BATCH
 from schemas.errors import PumpUnavailable
 from schemas.proto import pump_pb2
 
@@ -20,6 +22,8 @@ _OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
 )
 _TIMEOUT = 60.0
+OUTCOME_TIMEOUT = 5.0
+"""Timeout of writing an outcome that was found out elsewhere. Seconds."""
 _Call = Callable[[], "grpc.CallFuture[pump_pb2.WriteBinlogResp]"]
 
 
@@ -48,20 +52,21 @@ class Pending:
 class PumpWriter:
     """A client of one Pump's WriteBinlog. Safe for many threads."""
 
-    def __init__(self, address: str, cluster_id: int, timeout: float = _TIMEOUT) -> None:
-        """``timeout``: seconds that one call may take."""
+    def __init__(self, address: str, cluster_id: int, timeout: float = _TIMEOUT, pump: str = "") -> None:
+        """``timeout``: seconds that one call may take; ``pump``: the Pump's node id, for messages."""
         self.address = address
+        self._name = f"{pump} at {address}" if pump not in ("", address) else address
         self._cluster_id = cluster_id
         self._timeout = timeout
         self._offers_batch = True
         self._channel = grpc.insecure_channel(address, options=_OPTIONS)
         self._one = self._channel.unary_unary(
-            "/binlog.Pump/WriteBinlog",
+            WRITE_BINLOG,
             request_serializer=pump_pb2.WriteBinlogReq.SerializeToString,
             response_deserializer=pump_pb2.WriteBinlogResp.FromString,
         )
         self._many = self._channel.unary_unary(
-            "/binlog.Pump/WriteBinlogBatch",
+            WRITE_BINLOG_BATCH,
             request_serializer=pump_pb2.WriteBinlogBatchReq.SerializeToString,
             response_deserializer=pump_pb2.WriteBinlogResp.FromString,
         )
@@ -115,7 +120,13 @@ class PumpWriter:
         except grpc.FutureCancelledError as error:
             raise self._failed("CANCELLED", "the call was cancelled") from error
         if answer.errmsg:
-            raise WriteFailed(f"Pump {self.address} refused a binlog: {answer.errmsg}", "OK", answer.errmsg)
+            raise WriteFailed(f"Pump {self._name} refused a binlog: {answer.errmsg}", "OK", answer.errmsg)
 
     def _failed(self, code: str, text: str) -> WriteFailed:
-        return WriteFailed(f"Pump {self.address} did not accept a binlog: {code} {text}", code, text)
+        return WriteFailed(f"Pump {self._name} did not accept a binlog: {code} {text}", code, text)
+
+
+def write_binlog(address: str, cluster_id: int, payload: bytes, timeout: float = OUTCOME_TIMEOUT) -> None:
+    """Write one binlog over a connection of its own, and wait until it is durable; ``WriteFailed`` when it is not."""
+    with contextlib.closing(PumpWriter(address, cluster_id, timeout)) as writer:
+        writer.write(payload)

@@ -13,9 +13,6 @@ from dataclasses import dataclass
 
 from schemas.events import as_time
 
-KNOWN_KEY = "tidb-binlog-known-damage"
-"""Metadata of a pull: the places that the reader has recorded, ``file:offset,file:offset``."""
-
 
 @dataclass(frozen=True, slots=True)
 class Damage:

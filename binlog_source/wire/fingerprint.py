@@ -17,10 +17,6 @@ from binlog_source.wire.position import Position
 from schemas.errors import DamagedLog
 from schemas.events import as_time
 
-SEEN_KEY = "tidb-binlog-seen"
-"""Metadata of a pull: ``suffix:offset:ts``; of its answer: ``yes`` or ``no``."""
-END_KEY = "tidb-binlog-end"
-YES, NO = "yes", "no"
 ANYWHERE = Position(0, 0)
 """The position of a ``LogFingerprint`` that consists of a commit_ts only."""
 _TEXT = re.compile(r"(\d{1,10}):(\d{1,19}):(\d{1,19})")

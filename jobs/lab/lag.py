@@ -42,7 +42,7 @@ class ProbeWatch:
 
     def __init__(self, target: TargetConfig, apply: ApplyConfig, table: str, interval: float = 0.005) -> None:
         """``table`` as ``db.table``, with an integer column ``id``; it may appear later."""
-        self._target, self._apply, self._interval = target, apply, interval
+        self._target, self._settings, self._interval = target, apply, interval
         self._sql = f"SELECT MAX(id) FROM {table}"
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="probe watch", daemon=True)
@@ -64,7 +64,7 @@ class ProbeWatch:
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
-                with connect(self._target, self._apply) as session:
+                with connect(self._target, self._settings) as session:
                     # each query is its own transaction and holds no metadata lock against DDLs
                     session.execute("SET SESSION autocommit = 1")
                     self._look(session)

@@ -1,0 +1,87 @@
+"""What TiDB's status port, or the embedded upstream, reports of a transaction: ``GET /mvcc/hex/{key}`` (rows.md 9.3). HTTP shell around
+``txn_outcome``.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from binlog_source.cluster.registry import Registry
+from binlog_source.cluster.txn_outcome import Verdict, verdict_of
+from schemas.errors import ConfigError, PumpUnavailable
+from schemas.http_client import FAILURES, HttpConnection
+
+A = TypeVar("A")
+_TIMEOUT = 5.0
+
+
+def status_ports(urls: str) -> tuple[str, ...]:
+    """``http://host:port,http://host:port`` as ``host:port`` each.
+
+    Raises:
+        ConfigError: one of them is not such a URL.
+    """
+    found = []
+    for url in filter(None, (part.strip() for part in urls.split(","))):
+        parts = urlsplit(url)
+        if parts.scheme != "http" or parts.hostname is None:
+            raise ConfigError(f"status port {url!r} is not of the form http://host:port")
+        found.append(f"{parts.hostname}:{parts.port or 80}")
+    return tuple(found)
+
+
+class StatusPorts:
+    """The status ports of one cluster; each request goes to the first that answers."""
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        """``addresses``: ``host:port`` each, at least one."""
+        self._addresses = tuple(addresses)
+
+    def ask(self, start_ts: int, key: bytes) -> Verdict:
+        """The outcome of the transaction ``start_ts`` with primary key ``key``.
+
+        Raises:
+            PumpUnavailable: no port answered, so there is no verdict.
+        """
+        return self._first(lambda address: verdict_of(_get(address, key), start_ts), f"about start_ts {start_ts}")
+
+    def gc_safe_point(self) -> int | None:
+        """The MVCC GC safe point, if the port reports it: the embedded upstream's does, TiDB's does not (PD does)."""
+        try:
+            return int(self._first(lambda address: _json(address, "/gc_safe_point"), "for the GC safe point")["gc_safe_point"])
+        except PumpUnavailable:
+            return None
+
+    def look_up(self, key: bytes) -> Any:
+        """The MVCC data of a key, as JSON; ``PumpUnavailable`` if no port answered."""
+        return self._first(lambda address: _get(address, key), f"about key {key.hex()}")
+
+    def _first(self, question: Callable[[str], A], about: str) -> A:
+        failures = []
+        for address in self._addresses:
+            try:
+                return question(address)
+            except (*FAILURES, ValueError) as error:
+                failures.append(f"{address}: {error}")
+        raise PumpUnavailable(f"no status port answers the request {about} ({'; '.join(failures) or 'none is known'})")
+
+
+def mvcc_safe_point(registry: Registry | None, ports: StatusPorts) -> int | None:
+    """Up to which ts MVCC data may be collected, from the registry or without one from a status port; None if it is not reported."""
+    try:
+        return registry.gc_safe_point() if registry is not None else ports.gc_safe_point()
+    except PumpUnavailable:
+        return None
+
+
+def _get(address: str, key: bytes) -> Any:
+    return _json(address, f"/mvcc/hex/{key.hex()}")
+
+
+def _json(address: str, path: str) -> Any:
+    with HttpConnection.to(address, _TIMEOUT) as connection:
+        answer = connection.request("GET", path)
+    if not answer.ok:
+        raise ValueError(f"HTTP {answer.status} {answer.body[:200].decode(errors='replace')}")
+    return json.loads(answer.body)
