@@ -146,7 +146,7 @@ export PYTHONSAFEPATH=1 PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH}
 [[ -z ${TIDB_BINLOG_DIE:-} ]] || export TIDB_BINLOG_DIE_PID=${TIDB_BINLOG_DIE_PID:-$$}
 
 if [[ $job == pump ]]; then
-  exec "$venv/bin/python" -m jobs.launch "$job" ${job_args[@]+"${job_args[@]}"}
+  exec "$venv/bin/python" -m pyspark_tidb_binlog.jobs.launch "$job" ${job_args[@]+"${job_args[@]}"}
 fi
 
 master=${master:-${MASTER:-local[*]}}
@@ -181,5 +181,5 @@ fi
 export SPARK_SUBMIT_OPTS="$jvm${SPARK_SUBMIT_OPTS:+ $SPARK_SUBMIT_OPTS}"
 # Strings hash alike in driver and workers, as spark-submit sets it.
 export PYTHONHASHSEED=0
-exec "$venv/bin/python" -m jobs.launch --master "$master" --name "tidb-binlog $job" --conf spark.python.daemon.module=jobs.workers --conf spark.ui.showConsoleProgress=false \
+exec "$venv/bin/python" -m pyspark_tidb_binlog.jobs.launch --master "$master" --name "tidb-binlog $job" --conf spark.python.daemon.module=pyspark_tidb_binlog.jobs.workers --conf spark.ui.showConsoleProgress=false \
   ${spark_args[@]+"${spark_args[@]}"} -- "$job" ${job_args[@]+"${job_args[@]}"}

@@ -20,13 +20,13 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from binlog_source.emulator.rehearsal import RecordedCase, feed, load
-from conf.model import DrainerConfig, SourceConfig, TargetConfig
-from jobs.lab.mariadb import PrivateMariaDB
-from jobs.rehearse import compare, prepare_target, settings_for, staged
-from jobs.replication import Replication
-from jobs.spark_session import build_session
-from sinks.mysql.session import connect
+from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import RecordedCase, feed, load
+from pyspark_tidb_binlog.conf.model import DrainerConfig, SourceConfig, TargetConfig
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.jobs.rehearse import compare, prepare_target, settings_for, staged
+from pyspark_tidb_binlog.jobs.replication import Replication
+from pyspark_tidb_binlog.jobs.spark_session import build_session
+from pyspark_tidb_binlog.sinks.mysql.session import connect
 
 ROOT = Path(__file__).resolve().parent.parent
 _BARE_KIB = 100 * 1024
@@ -180,7 +180,7 @@ def _stream_processes() -> list[int]:
         found = {pid for pid, parent in parents.items() if parent in mine} - mine
         grew = bool(found)
         mine |= found
-    return [pid for pid in mine if "mariadbd" not in names.get(pid, "") and "jobs.pump" not in names.get(pid, "")]
+    return [pid for pid in mine if "mariadbd" not in names.get(pid, "") and "pyspark_tidb_binlog.jobs.pump" not in names.get(pid, "")]
 
 
 def _own_pid() -> int:

@@ -25,13 +25,13 @@ from google.protobuf.internal.decoder import _DecodeVarint32
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from schemas import decoder  # noqa: E402
-from schemas.events import BinlogType, Op  # noqa: E402
-from schemas.explode import explode  # noqa: E402
-from schemas.history import SchemaHistory, TableAt  # noqa: E402
-from schemas.jobs import JobReader  # noqa: E402
-from schemas.proto import binlog_pb2 as pb  # noqa: E402
-from schemas.stages import TRANSACTION  # noqa: E402
+from pyspark_tidb_binlog.schemas import decoder  # noqa: E402
+from pyspark_tidb_binlog.schemas.events import BinlogType, Op  # noqa: E402
+from pyspark_tidb_binlog.schemas.explode import explode  # noqa: E402
+from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt  # noqa: E402
+from pyspark_tidb_binlog.schemas.jobs import JobReader  # noqa: E402
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2 as pb  # noqa: E402
+from pyspark_tidb_binlog.schemas.stages import TRANSACTION  # noqa: E402
 
 Result = TypeVar("Result")
 Part = tuple[TableAt, np.ndarray, pa.BinaryArray, np.ndarray]

@@ -20,13 +20,13 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from benchmarks.processes import cpu_seconds
-from binlog_source.emulator.workload import PROBE, WorkloadConfig
-from conf.model import DrainerConfig, SourceConfig
-from jobs.demo import PUMPS, catch_up, settings_for, upstream
-from jobs.lab.lag import ProbeWatch, lags, percentile
-from jobs.lab.mariadb import PrivateMariaDB
-from jobs.replication import Replication
-from jobs.spark_session import build_session
+from pyspark_tidb_binlog.binlog_source.emulator.workload import PROBE, WorkloadConfig
+from pyspark_tidb_binlog.conf.model import DrainerConfig, SourceConfig
+from pyspark_tidb_binlog.jobs.demo import PUMPS, catch_up, settings_for, upstream
+from pyspark_tidb_binlog.jobs.lab.lag import ProbeWatch, lags, percentile
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.jobs.replication import Replication
+from pyspark_tidb_binlog.jobs.spark_session import build_session
 
 GOALS = {"sorted": (1.0, 2.0), "raw": (1.5, 3.0)}
 """p50 and p99 that each delivery must stay below, in seconds."""

@@ -15,11 +15,11 @@ import pyarrow as pa
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from schemas.events import Op
-from schemas.tableinfo import ColumnType
-from sinks.engine.fold import fold, part_numbers
-from sinks.mysql.plan import Images, PlanLimits, TableBuilder
-from sinks.mysql.statements import Effect
+from pyspark_tidb_binlog.schemas.events import Op
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
+from pyspark_tidb_binlog.sinks.engine.fold import fold, part_numbers
+from pyspark_tidb_binlog.sinks.mysql.plan import Images, PlanLimits, TableBuilder
+from pyspark_tidb_binlog.sinks.mysql.statements import Effect
 from tests.unit.sinks.samples import INT_PK, column, table, text
 
 REPETITIONS = 5

@@ -29,10 +29,10 @@ import grpc
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from binlog_source.emulator import rehearsal
-from binlog_source.emulator.process import PumpProcess, ServerProcess
-from conf.model import PumpConfig
-from schemas.proto import pump_pb2
+from pyspark_tidb_binlog.binlog_source.emulator import rehearsal
+from pyspark_tidb_binlog.binlog_source.emulator.process import PumpProcess, ServerProcess
+from pyspark_tidb_binlog.conf.model import PumpConfig
+from pyspark_tidb_binlog.schemas.proto import pump_pb2
 
 _CLUSTER = 7
 _SMALL, _LARGE = 200, 100_000

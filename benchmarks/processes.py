@@ -11,7 +11,7 @@ PYTHON = ("driver", "source on the driver", "pairing on the driver", "Python wor
 """Roles of the job's own Python processes."""
 _ROLES = (
     ("workload_process", "workload"),
-    ("jobs.pump", "Pumps"),
+    ("pyspark_tidb_binlog.jobs.pump", "Pumps"),
     ("mariadbd", "MariaDB"),
     ("java", JVM),
     ("source_runner", "source on the driver"),

@@ -21,9 +21,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from binlog_source.rpc.frames import PREFACE
-from binlog_source.rpc.header_block import literal
-from schemas.proto import binlog_pb2, pump_pb2
+from pyspark_tidb_binlog.binlog_source.rpc.frames import PREFACE
+from pyspark_tidb_binlog.binlog_source.rpc.header_block import literal
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2, pump_pb2
 
 _FRAME = struct.Struct(">IBI")
 _DATA, _HEADERS, _RST, _SETTINGS, _PING, _GOAWAY, _WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8

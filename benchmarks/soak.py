@@ -18,17 +18,17 @@ from pyspark.sql import SparkSession
 
 from benchmarks.processes import JVM, PYTHON, Holding, holdings
 from benchmarks.soak_bounds import MIB, Look, allowed, verdicts
-from binlog_source.emulator.workload import WorkloadConfig
-from binlog_source.emulator.workload_process import WorkloadProcess
-from conf.model import DrainerConfig, SourceConfig
-from conf.units import days_or_duration
-from jobs.demo import PUMPS, catch_up, settings_for, upstream
-from jobs.lab.compare import compare
-from jobs.lab.mariadb import PrivateMariaDB
-from jobs.replication import Replication, findings_dir
-from jobs.spark_session import build_session
-from sinks.delta.maintenance import Retention
-from sinks.mysql.session import connect
+from pyspark_tidb_binlog.binlog_source.emulator.workload import WorkloadConfig
+from pyspark_tidb_binlog.binlog_source.emulator.workload_process import WorkloadProcess
+from pyspark_tidb_binlog.conf.model import DrainerConfig, SourceConfig
+from pyspark_tidb_binlog.conf.units import days_or_duration
+from pyspark_tidb_binlog.jobs.demo import PUMPS, catch_up, settings_for, upstream
+from pyspark_tidb_binlog.jobs.lab.compare import compare
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.jobs.replication import Replication, findings_dir
+from pyspark_tidb_binlog.jobs.spark_session import build_session
+from pyspark_tidb_binlog.sinks.delta.maintenance import Retention
+from pyspark_tidb_binlog.sinks.mysql.session import connect
 
 WARM_SECONDS = 60.0
 _CLEAN_SECONDS = 5.0

@@ -6,8 +6,8 @@ Promises: pure. A bound follows from what the settings allow, or is the value at
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from sinks.delta.checkpoint_table import COMMIT_SECONDS
-from sinks.delta.maintenance import Retention
+from pyspark_tidb_binlog.sinks.delta.checkpoint_table import COMMIT_SECONDS
+from pyspark_tidb_binlog.sinks.delta.maintenance import Retention
 
 MIB = 1 << 20
 

@@ -13,13 +13,13 @@ from dataclasses import replace
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from binlog_source.pairing.processor import PairProcessor
-from binlog_source.source.datasource import BinlogDataSource
-from binlog_source.source.delivery import resolve_delivery
-from binlog_source.source.options import StreamOptions, options_of
-from conf.model import PairConfig, SourceConfig
-from schemas.events import Delivery
-from schemas.stages import TRANSACTIONS, ddl_of
+from pyspark_tidb_binlog.binlog_source.pairing.processor import PairProcessor
+from pyspark_tidb_binlog.binlog_source.source.datasource import BinlogDataSource
+from pyspark_tidb_binlog.binlog_source.source.delivery import resolve_delivery
+from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, options_of
+from pyspark_tidb_binlog.conf.model import PairConfig, SourceConfig
+from pyspark_tidb_binlog.schemas.events import Delivery
+from pyspark_tidb_binlog.schemas.stages import TRANSACTIONS, ddl_of
 
 __all__ = ["resolve_delivery", "transactions", "transactions_between"]
 

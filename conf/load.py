@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from conf.model import DrainerConfig, PumpConfig
+from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig
 
 C = typing.TypeVar("C")
 

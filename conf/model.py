@@ -7,8 +7,8 @@ Promises: pure; an invalid value raises ``ValueError`` in ``__post_init__``, nam
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from conf.sql_mode import refusals
-from conf.units import days_or_duration, size_of
+from pyspark_tidb_binlog.conf.sql_mode import refusals
+from pyspark_tidb_binlog.conf.units import days_or_duration, size_of
 
 
 def _require(condition: bool, message: str) -> None:

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from conf.load import ENVIRONMENT_PREFIX, PASSWORD, load_drainer, load_pump, settings_of
-from conf.model import DrainerConfig, PumpConfig, TargetConfig
-from jobs.logs import log_file, log_to_file, set_level
-from schemas.errors import ConfigError, ReplicationError, Stopped
+from pyspark_tidb_binlog.conf.load import ENVIRONMENT_PREFIX, PASSWORD, load_drainer, load_pump, settings_of
+from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, TargetConfig
+from pyspark_tidb_binlog.jobs.logs import log_file, log_to_file, set_level
+from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError, Stopped
 
 EXIT_FAILED = 1
 EXIT_CONFIG = 2
@@ -70,7 +70,7 @@ def replication_error_in(trace: str) -> str | None:
     Spark passes errors of workers and of ``foreachBatch`` on as text inside its own exceptions. Of several, the last is the outermost.
     """
     names = "|".join(sorted(_names(ReplicationError), key=len, reverse=True))
-    found = list(re.finditer(rf"\bschemas\.errors\.(?:{names}): (?P<text>[^\n]*(?:\n(?!{_TRACE_GOES_ON})[^\n]+)*)", trace))
+    found = list(re.finditer(rf"\b{re.escape(ReplicationError.__module__)}\.(?:{names}): (?P<text>[^\n]*(?:\n(?!{_TRACE_GOES_ON})[^\n]+)*)", trace))
     return found[-1]["text"].strip() if found else None
 
 

@@ -16,22 +16,22 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from binlog_source.cluster.registry_client import RegistryClient
-from binlog_source.emulator.process import PumpProcess
-from binlog_source.emulator.workload import ARCHIVE, DATABASE, PROBE, WorkloadConfig
-from binlog_source.emulator.workload_process import Status, WorkloadProcess
-from conf.model import DrainerConfig, PumpConfig, TargetConfig
-from jobs.cli import EXIT_FAILED, add_settings, drainer_config, parser, target_of
-from jobs.lab.compare import TableOutcome, compare
-from jobs.lab.lag import ProbeWatch, lags, percentile
-from jobs.lab.mariadb import PrivateMariaDB
-from jobs.logs import log_file
-from jobs.replication import Replication
-from jobs.report import Reporter
-from jobs.signals import stop_on_signals
-from jobs.spark_session import build_session
-from schemas.errors import ConfigError, ReplicationError
-from sinks.mysql.session import connect
+from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
+from pyspark_tidb_binlog.binlog_source.emulator.process import PumpProcess
+from pyspark_tidb_binlog.binlog_source.emulator.workload import ARCHIVE, DATABASE, PROBE, WorkloadConfig
+from pyspark_tidb_binlog.binlog_source.emulator.workload_process import Status, WorkloadProcess
+from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, TargetConfig
+from pyspark_tidb_binlog.jobs.cli import EXIT_FAILED, add_settings, drainer_config, parser, target_of
+from pyspark_tidb_binlog.jobs.lab.compare import TableOutcome, compare
+from pyspark_tidb_binlog.jobs.lab.lag import ProbeWatch, lags, percentile
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.jobs.logs import log_file
+from pyspark_tidb_binlog.jobs.replication import Replication
+from pyspark_tidb_binlog.jobs.report import Reporter
+from pyspark_tidb_binlog.jobs.signals import stop_on_signals
+from pyspark_tidb_binlog.jobs.spark_session import build_session
+from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError
+from pyspark_tidb_binlog.sinks.mysql.session import connect
 
 CLUSTER_ID = 7
 PUMPS = 2

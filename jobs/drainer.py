@@ -7,12 +7,12 @@ The data path: ``binlog_source/stream.py`` (pump -> source -> pair) -> ``sinks/a
 import sys
 from collections.abc import Sequence
 
-from conf.model import DrainerConfig
-from jobs.cli import add_settings, drainer_config, parser
-from jobs.replication import Replication
-from jobs.report import Reporter
-from jobs.signals import stop_on_signals
-from jobs.spark_session import build_session
+from pyspark_tidb_binlog.conf.model import DrainerConfig
+from pyspark_tidb_binlog.jobs.cli import add_settings, drainer_config, parser
+from pyspark_tidb_binlog.jobs.replication import Replication
+from pyspark_tidb_binlog.jobs.report import Reporter
+from pyspark_tidb_binlog.jobs.signals import stop_on_signals
+from pyspark_tidb_binlog.jobs.spark_session import build_session
 
 
 def main(argv: Sequence[str]) -> int:

@@ -17,8 +17,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from jobs.logs import spark_log_file
-from schemas.errors import ConfigError, Stopped
+from pyspark_tidb_binlog.jobs.logs import spark_log_file
+from pyspark_tidb_binlog.schemas.errors import ConfigError, Stopped
 
 _log = logging.getLogger("spark")
 

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from jobs import jvm
-from jobs.cli import run_job
-from jobs.signals import REQUEST, stop_on_signals
+from pyspark_tidb_binlog.jobs import jvm
+from pyspark_tidb_binlog.jobs.cli import run_job
+from pyspark_tidb_binlog.jobs.signals import REQUEST, stop_on_signals
 
 UNTIL_STOPPED = frozenset({"demo", "drainer", "pump", "rehearse"})
 """Jobs that handle stop requests from their start on."""
@@ -26,7 +26,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         if child is not None:
             REQUEST.at_once(child.kill)
-        return run_job(lambda given: import_module(f"jobs.{job}").main(given), options)
+        return run_job(lambda given: import_module(f"{__package__}.{job}").main(given), options)
     finally:
         if child is not None:
             child.end()

@@ -13,18 +13,18 @@ from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from binlog_source.cluster.txn_outcome import outcome_payload
-from binlog_source.pump.log_report import inspect, line_of, value_directory
-from binlog_source.pump.orphans import settle
-from binlog_source.pump.server import EmbeddedPump
-from binlog_source.pump.storage.record import parse
-from binlog_source.pump.storage.store import Store, StoreSettings
-from binlog_source.pump_client.writer import write_binlog
-from conf.model import PumpConfig
-from jobs.cli import EXIT_FAILED, add_settings, parser, pump_config, run_job
-from jobs.signals import stop_on_signals
-from schemas.errors import ConfigError, PumpUnavailable
-from schemas.http_client import FAILURES, HttpConnection
+from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import outcome_payload
+from pyspark_tidb_binlog.binlog_source.pump.log_report import inspect, line_of, value_directory
+from pyspark_tidb_binlog.binlog_source.pump.orphans import settle
+from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.storage.record import parse
+from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store, StoreSettings
+from pyspark_tidb_binlog.binlog_source.pump_client.writer import write_binlog
+from pyspark_tidb_binlog.conf.model import PumpConfig
+from pyspark_tidb_binlog.jobs.cli import EXIT_FAILED, add_settings, parser, pump_config, run_job
+from pyspark_tidb_binlog.jobs.signals import stop_on_signals
+from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
+from pyspark_tidb_binlog.schemas.http_client import FAILURES, HttpConnection
 
 _SETTLE_TIMEOUT = 30.0
 

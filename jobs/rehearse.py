@@ -15,21 +15,21 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from binlog_source.cluster.cluster_service import UpstreamService
-from binlog_source.cluster.oracle import Oracle
-from binlog_source.emulator.process import PumpProcess
-from binlog_source.emulator.rehearsal import RecordedCase, feed, load, schedule
-from conf.model import DrainerConfig, PumpConfig, SourceConfig, TargetConfig
-from jobs.cli import EXIT_FAILED, add_settings, drainer_config, parser, target_of
-from jobs.lab.mariadb import PrivateMariaDB
-from jobs.replication import Replication
-from jobs.report import Reporter
-from jobs.signals import stop_on_signals
-from jobs.spark_session import build_session
-from schemas.ddl_tokens import quote_name
-from schemas.errors import ConfigError, ReplicationError
-from schemas.events import tso
-from sinks.mysql.session import connect
+from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import UpstreamService
+from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
+from pyspark_tidb_binlog.binlog_source.emulator.process import PumpProcess
+from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import RecordedCase, feed, load, schedule
+from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, SourceConfig, TargetConfig
+from pyspark_tidb_binlog.jobs.cli import EXIT_FAILED, add_settings, drainer_config, parser, target_of
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.jobs.replication import Replication
+from pyspark_tidb_binlog.jobs.report import Reporter
+from pyspark_tidb_binlog.jobs.signals import stop_on_signals
+from pyspark_tidb_binlog.jobs.spark_session import build_session
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
+from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError
+from pyspark_tidb_binlog.schemas.events import tso
+from pyspark_tidb_binlog.sinks.mysql.session import connect
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

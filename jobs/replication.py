@@ -23,30 +23,30 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from binlog_source.cluster.discovery import discovery_of
-from binlog_source.cluster.registries import open_registry
-from binlog_source.drainer.node import DrainerNode
-from binlog_source.source.options import StreamOptions
-from binlog_source.source.stream_end import asked_file
-from binlog_source.stream import transactions, transactions_between
-from conf.model import DrainerConfig
-from conf.units import days_or_duration
-from jobs.cli import replication_error_in
-from jobs.places import local_path
-from jobs.report import Progress
-from jobs.resume import DeltaPlace, ResumeState, check_no_gap, check_spark, first_ts
-from jobs.spark_checkpoint import SparkCheckpoint
-from jobs.stream_progress import StreamProgress
-from schemas.errors import ConfigError, ReplicationError, Stopped
-from schemas.events import Delivery
-from sinks.apply import BatchApplier
-from sinks.delta.checkpoint_table import CheckpointRow, DeltaCheckpoint, places
-from sinks.delta.findings_table import DeltaFindings
-from sinks.delta.maintenance import DeltaMaintenance, Retention
-from sinks.engine.batch_report import BatchReport
-from sinks.engine.history_cache import HistoryCache
-from sinks.engine.history_feed import HistoryFeed
-from sinks.mysql.mysql_sink import MySQLSink
+from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of
+from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry
+from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode
+from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions
+from pyspark_tidb_binlog.binlog_source.source.stream_end import asked_file
+from pyspark_tidb_binlog.binlog_source.stream import transactions, transactions_between
+from pyspark_tidb_binlog.conf.model import DrainerConfig
+from pyspark_tidb_binlog.conf.units import days_or_duration
+from pyspark_tidb_binlog.jobs.cli import replication_error_in
+from pyspark_tidb_binlog.jobs.places import local_path
+from pyspark_tidb_binlog.jobs.report import Progress
+from pyspark_tidb_binlog.jobs.resume import DeltaPlace, ResumeState, check_no_gap, check_spark, first_ts
+from pyspark_tidb_binlog.jobs.spark_checkpoint import SparkCheckpoint
+from pyspark_tidb_binlog.jobs.stream_progress import StreamProgress
+from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError, Stopped
+from pyspark_tidb_binlog.schemas.events import Delivery
+from pyspark_tidb_binlog.sinks.apply import BatchApplier
+from pyspark_tidb_binlog.sinks.delta.checkpoint_table import CheckpointRow, DeltaCheckpoint, places
+from pyspark_tidb_binlog.sinks.delta.findings_table import DeltaFindings
+from pyspark_tidb_binlog.sinks.delta.maintenance import DeltaMaintenance, Retention
+from pyspark_tidb_binlog.sinks.engine.batch_report import BatchReport
+from pyspark_tidb_binlog.sinks.engine.history_cache import HistoryCache
+from pyspark_tidb_binlog.sinks.engine.history_feed import HistoryFeed
+from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 
 _log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any, Self, TextIO
 
-from schemas.errors import Stopped
-from schemas.events import as_time
+from pyspark_tidb_binlog.schemas.errors import Stopped
+from pyspark_tidb_binlog.schemas.events import as_time
 
 _RENEW = "\r\x1b[K"
 

@@ -19,10 +19,10 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from binlog_source.source.offset import from_json
-from schemas.errors import ApplyError, ConfigError
-from schemas.events import as_time
-from sinks.engine.batch import gap_text
+from pyspark_tidb_binlog.binlog_source.source.offset import from_json
+from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError
+from pyspark_tidb_binlog.schemas.events import as_time
+from pyspark_tidb_binlog.sinks.engine.batch import gap_text
 
 _log = logging.getLogger(__name__)
 

@@ -24,8 +24,8 @@ PROJECT = Path(__file__).resolve().parent.parent
 VENV = PROJECT / ".venv"
 PYTHON = VENV / "bin" / "python"
 JARS = VENV / "spark-jars"
-PACKAGES = ("jobs", "binlog_source", "sinks", "schemas", "conf")
-MODULE = "pyspark_tidb_binlog.py"
+PACKAGE = "pyspark_tidb_binlog"
+"""What is imported and installed: one file and links to the directories of the code (docs/adr/0008)."""
 
 DELTA = "io.delta:delta-spark_4.2_2.13:4.4.0"
 NOT_NEEDED = "org.apache.hadoop:*,org.apache.parquet:*,com.fasterxml.jackson.core:*,com.github.luben:*,org.xerial.snappy:*,org.slf4j:*,org.apache.logging.log4j:*"
@@ -156,7 +156,7 @@ def ensure_archive() -> None:
     say("trying Spark once, for quicker starts from now on")
     archive.unlink(missing_ok=True)
     options = {"SPARK_SUBMIT_OPTS": f"-XX:ArchiveClassesAtExit={archive}", "PYTHONPATH": str(PROJECT)}
-    run([str(PYTHON), "-m", "jobs.warmup"], "the first run of Spark", env=spark_environment() | options)
+    run([str(PYTHON), "-m", "pyspark_tidb_binlog.jobs.warmup"], "the first run of Spark", env=spark_environment() | options)
     stamp.write_text(release)
 
 
@@ -172,10 +172,10 @@ def write_zip(file: Path) -> None:
 
 def sources() -> Iterable[Path]:
     """Every file of the wheel, sorted."""
-    kinds = (".py", ".toml", ".properties", ".options", ".typed")
-    found = (p for package in PACKAGES for p in sorted((PROJECT / package).rglob("*")) if p.suffix in kinds or p.name == "py.typed")
-    module = PROJECT / MODULE
-    return [*found, *([module] if module.exists() else [])]
+    kinds = (".py", ".toml", ".properties", ".options")
+    top = PROJECT / PACKAGE
+    linked = [path for folder in sorted(top.iterdir()) if folder.is_symlink() for path in sorted(folder.resolve().rglob("*"))]
+    return [top / "__init__.py", top / "py.typed", *(top / path.relative_to(PROJECT) for path in linked if path.suffix in kinds)]
 
 
 def java_version() -> int | None:

@@ -9,12 +9,12 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from binlog_source.stream import resolve_delivery
-from conf.model import DrainerConfig
-from jobs.places import CheckpointFiles
-from jobs.resume import committed_ts
-from schemas.errors import ConfigError
-from schemas.events import Delivery
+from pyspark_tidb_binlog.binlog_source.stream import resolve_delivery
+from pyspark_tidb_binlog.conf.model import DrainerConfig
+from pyspark_tidb_binlog.jobs.places import CheckpointFiles
+from pyspark_tidb_binlog.jobs.resume import committed_ts
+from pyspark_tidb_binlog.schemas.errors import ConfigError
+from pyspark_tidb_binlog.schemas.events import Delivery
 
 _KEPT = "tidb-binlog.json"
 """The file with what must not change during the life of a query: delivery, buckets, target."""

@@ -15,10 +15,10 @@ from pyspark import SparkConf, SparkContext
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from conf.model import SourceConfig
-from jobs import jvm
-from jobs.logs import spark_level, spark_log_file
-from jobs.signals import REQUEST, take_back
+from pyspark_tidb_binlog.conf.model import SourceConfig
+from pyspark_tidb_binlog.jobs import jvm
+from pyspark_tidb_binlog.jobs.logs import spark_level, spark_log_file
+from pyspark_tidb_binlog.jobs.signals import REQUEST, take_back
 
 PROJECT = Path(__file__).resolve().parent.parent
 JARS = Path(sys.prefix) / "spark-jars"

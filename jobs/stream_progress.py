@@ -12,12 +12,12 @@ from pathlib import Path
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from binlog_source.source.read_notes import waiting
-from jobs.report import Progress, held_by
-from schemas.events import physical_ms
-from schemas.findings import in_words
-from sinks.engine.batch_report import IDLE, BatchReport, Stage, StageClock
-from sinks.sink import Sink
+from pyspark_tidb_binlog.binlog_source.source.read_notes import waiting
+from pyspark_tidb_binlog.jobs.report import Progress, held_by
+from pyspark_tidb_binlog.schemas.events import physical_ms
+from pyspark_tidb_binlog.schemas.findings import in_words
+from pyspark_tidb_binlog.sinks.engine.batch_report import IDLE, BatchReport, Stage, StageClock
+from pyspark_tidb_binlog.sinks.sink import Sink
 
 _RATE_SECONDS = 5.0
 _SHOWN_FINDINGS = 20

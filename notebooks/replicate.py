@@ -12,11 +12,11 @@ import os
 import time
 from pathlib import Path
 
-from binlog_source.source.options import options_of
-from conf.load import load_drainer
-from jobs.replication import Replication
-from jobs.report import render_line
-from schemas.events import as_time, tso
+from pyspark_tidb_binlog.binlog_source.source.options import options_of
+from pyspark_tidb_binlog.conf.load import load_drainer
+from pyspark_tidb_binlog.jobs.replication import Replication
+from pyspark_tidb_binlog.jobs.report import render_line
+from pyspark_tidb_binlog.schemas.events import as_time, tso
 
 settings = os.environ.get("TIDB_BINLOG_CONFIG")
 config = load_drainer(Path(settings) if settings else None)

@@ -19,10 +19,10 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from schemas.codec.number import round_to_float32, to_signed, to_unsigned
-from schemas.codec.temporal import MAX_FSP, date_text, datetime_text, pack_datetime, parse_time, time_text
-from schemas.errors import Corruption
-from schemas.tableinfo import ColumnInfo, ColumnType, TableInfo
+from pyspark_tidb_binlog.schemas.codec.number import round_to_float32, to_signed, to_unsigned
+from pyspark_tidb_binlog.schemas.codec.temporal import MAX_FSP, date_text, datetime_text, pack_datetime, parse_time, time_text
+from pyspark_tidb_binlog.schemas.errors import Corruption
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, TableInfo
 
 Value: TypeAlias = str | int | float | bytes | None
 """A cell of an image, as passed to Arrow."""

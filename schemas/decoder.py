@@ -18,17 +18,29 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from schemas import reference_decoder
-from schemas.arrowtypes import CellKind, missing_value
-from schemas.codec import vectors
-from schemas.codec.lockstep import ColumnSearch, DatumPlaces, Ints, Mask, Rows, Walk
-from schemas.errors import Corruption
-from schemas.events import Op
-from schemas.row_layout import HALVES, LACKING, CellType, Half, ImageLayout, KeyLayout, KeyPart, Ops, Versions, place_of, without_lacking
-from schemas.tableinfo import ColumnInfo
+from pyspark_tidb_binlog.schemas import reference_decoder
+from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, missing_value
+from pyspark_tidb_binlog.schemas.codec import vectors
+from pyspark_tidb_binlog.schemas.codec.lockstep import ColumnSearch, DatumPlaces, Ints, Mask, Rows, Walk
+from pyspark_tidb_binlog.schemas.errors import Corruption
+from pyspark_tidb_binlog.schemas.events import Op
+from pyspark_tidb_binlog.schemas.row_layout import (
+    HALVES,
+    LACKING,
+    CellType,
+    Half,
+    ImageLayout,
+    KeyLayout,
+    KeyPart,
+    Ops,
+    Versions,
+    place_of,
+    without_lacking,
+)
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
 
 if TYPE_CHECKING:
-    from schemas.history import TableAt
+    from pyspark_tidb_binlog.schemas.history import TableAt
 
 CHUNK = 8_192
 """Rows walked together: enough to amortize Python's overhead, few enough that intermediate arrays stay in the CPU cache."""

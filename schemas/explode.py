@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf.message import DecodeError
 
-from schemas.errors import Corruption
-from schemas.events import Op
-from schemas.proto import binlog_pb2 as pb
-from schemas.stages import CONTROL, DDL_EVENT, ROW_EVENT
+from pyspark_tidb_binlog.schemas.errors import Corruption
+from pyspark_tidb_binlog.schemas.events import Op
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2 as pb
+from pyspark_tidb_binlog.schemas.stages import CONTROL, DDL_EVENT, ROW_EVENT
 
 
 @dataclass(frozen=True, slots=True)

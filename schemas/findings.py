@@ -6,8 +6,8 @@ Promises: picklable and comparable; ``words`` and ``key`` may contain row data, 
 import enum
 from dataclasses import dataclass
 
-from schemas.events import as_time
-from schemas.redaction import HIDDEN, without_values
+from pyspark_tidb_binlog.schemas.events import as_time
+from pyspark_tidb_binlog.schemas.redaction import HIDDEN, without_values
 
 
 class FindingKind(enum.StrEnum):

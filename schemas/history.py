@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-from schemas.events import SchemaVersion
-from schemas.history_fold import Dropped, Fold, TableSnapshot, Track
-from schemas.jobs import UNSUPPORTED, DbInfo, Job, JobReader, JobType
-from schemas.layered import Layered
-from schemas.tableinfo import TableInfo
+from pyspark_tidb_binlog.schemas.events import SchemaVersion
+from pyspark_tidb_binlog.schemas.history_fold import Dropped, Fold, TableSnapshot, Track
+from pyspark_tidb_binlog.schemas.jobs import UNSUPPORTED, DbInfo, Job, JobReader, JobType
+from pyspark_tidb_binlog.schemas.layered import Layered
+from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 
 __all__ = ["UNSUPPORTED", "DbInfo", "FrozenAs", "Job", "JobReader", "JobType", "SchemaHistory", "TableAt", "TableSnapshot"]
 

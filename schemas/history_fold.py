@@ -7,11 +7,11 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from schemas.ddl_tokens import rename_pairs
-from schemas.events import SchemaVersion
-from schemas.jobs import DbInfo, Job, JobType
-from schemas.layered import Layered
-from schemas.tableinfo import TableInfo
+from pyspark_tidb_binlog.schemas.ddl_tokens import rename_pairs
+from pyspark_tidb_binlog.schemas.events import SchemaVersion
+from pyspark_tidb_binlog.schemas.jobs import DbInfo, Job, JobType
+from pyspark_tidb_binlog.schemas.layered import Layered
+from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 
 
 @dataclass(frozen=True, slots=True)

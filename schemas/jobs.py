@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Self
 
-from schemas.errors import Corruption
-from schemas.events import SchemaVersion
-from schemas.tableinfo import TableInfo
+from pyspark_tidb_binlog.schemas.errors import Corruption
+from pyspark_tidb_binlog.schemas.events import SchemaVersion
+from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 
 
 class JobType(IntEnum):

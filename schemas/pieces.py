@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from schemas.codec.number import decode_uvarint
-from schemas.errors import Corruption
-from schemas.events import Op
-from schemas.wire import BYTES, VARINT, Field, fields, key, varint
+from pyspark_tidb_binlog.schemas.codec.number import decode_uvarint
+from pyspark_tidb_binlog.schemas.errors import Corruption
+from pyspark_tidb_binlog.schemas.events import Op
+from pyspark_tidb_binlog.schemas.wire import BYTES, VARINT, Field, fields, key, varint
 
 PIECE_BYTES = 4 << 20
 """Approximate bytes of rows per piece."""

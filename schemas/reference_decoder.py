@@ -13,19 +13,31 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from schemas.arrowtypes import CellKind, Value, missing_value
-from schemas.codec import datum
-from schemas.codec.cursor import Cursor
-from schemas.codec.datum import Datum, Flag, take_datum
-from schemas.codec.number import encode_comparable_float, round_to_float32, to_signed, to_unsigned
-from schemas.codec.rowwriter import EMPTY_ROW
-from schemas.codec.temporal import date_text, datetime_text, time_text
-from schemas.errors import Corruption
-from schemas.events import Op
-from schemas.row_layout import HALVES, LACKING, CellType, Half, ImageLayout, KeyLayout, KeyPart, Ops, Versions, place_of, without_lacking
+from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, Value, missing_value
+from pyspark_tidb_binlog.schemas.codec import datum
+from pyspark_tidb_binlog.schemas.codec.cursor import Cursor
+from pyspark_tidb_binlog.schemas.codec.datum import Datum, Flag, take_datum
+from pyspark_tidb_binlog.schemas.codec.number import encode_comparable_float, round_to_float32, to_signed, to_unsigned
+from pyspark_tidb_binlog.schemas.codec.rowwriter import EMPTY_ROW
+from pyspark_tidb_binlog.schemas.codec.temporal import date_text, datetime_text, time_text
+from pyspark_tidb_binlog.schemas.errors import Corruption
+from pyspark_tidb_binlog.schemas.events import Op
+from pyspark_tidb_binlog.schemas.row_layout import (
+    HALVES,
+    LACKING,
+    CellType,
+    Half,
+    ImageLayout,
+    KeyLayout,
+    KeyPart,
+    Ops,
+    Versions,
+    place_of,
+    without_lacking,
+)
 
 if TYPE_CHECKING:
-    from schemas.history import TableAt
+    from pyspark_tidb_binlog.schemas.history import TableAt
 
 _SHOWN = 64
 """Bytes of a damaged row shown in the error."""

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from schemas.arrowtypes import CellKind, digits_of, image_schema, kind_of
-from schemas.codec.rowwriter import ROWID
-from schemas.events import Op
-from schemas.tableinfo import WHOLE_COLUMN, ColumnInfo, TableInfo
+from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, digits_of, image_schema, kind_of
+from pyspark_tidb_binlog.schemas.codec.rowwriter import ROWID
+from pyspark_tidb_binlog.schemas.events import Op
+from pyspark_tidb_binlog.schemas.tableinfo import WHOLE_COLUMN, ColumnInfo, TableInfo
 
 Ops = npt.NDArray[np.int32]
 Versions = npt.NDArray[np.int64]

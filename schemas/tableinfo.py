@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from typing import Any, Self
 
-from schemas.errors import Corruption
+from pyspark_tidb_binlog.schemas.errors import Corruption
 
 PUBLIC = 5
 """The schema state of columns and indexes that are visible to every reader."""

@@ -6,8 +6,8 @@ Promises: nothing is copied; an invalid message raises ``Corruption``.
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from schemas.codec.number import decode_uvarint, encode_uvarint, to_signed, to_unsigned
-from schemas.errors import Corruption
+from pyspark_tidb_binlog.schemas.codec.number import decode_uvarint, encode_uvarint, to_signed, to_unsigned
+from pyspark_tidb_binlog.schemas.errors import Corruption
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 """Wire types."""

@@ -17,13 +17,13 @@ import pyarrow.compute as pc
 from pyspark.core.broadcast import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 
-from conf.model import DrainerConfig
-from schemas.errors import ApplyError, ReplicationError
-from schemas.findings import Finding, FindingKind, in_words
-from schemas.history import SchemaHistory
-from schemas.stages import ROW_EVENT
-from sinks.engine import keyed
-from sinks.engine.batch import (
+from pyspark_tidb_binlog.conf.model import DrainerConfig
+from pyspark_tidb_binlog.schemas.errors import ApplyError, ReplicationError
+from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind, in_words
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
+from pyspark_tidb_binlog.sinks.engine import keyed
+from pyspark_tidb_binlog.sinks.engine.batch import (
     Controls,
     RowSummary,
     controls_of,
@@ -34,14 +34,14 @@ from sinks.engine.batch import (
     summarise,
     without,
 )
-from sinks.engine.batch_report import BatchCounts, BatchReport, Stage, StageClock
-from sinks.engine.blocks import BlockKind
-from sinks.engine.frozen import RefusedJobs, fitted
-from sinks.engine.history_feed import HistoryFeed
-from sinks.engine.history_wait import complete_history
-from sinks.engine.keyed import KeyedEvents, persisted
-from sinks.engine.segments import AppliedJobs, DdlStep, RowsStep, TableActivity, plan_steps, replay_steps
-from sinks.sink import Sink, TargetProgress, UnfinishedSpan
+from pyspark_tidb_binlog.sinks.engine.batch_report import BatchCounts, BatchReport, Stage, StageClock
+from pyspark_tidb_binlog.sinks.engine.blocks import BlockKind
+from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs, fitted
+from pyspark_tidb_binlog.sinks.engine.history_feed import HistoryFeed
+from pyspark_tidb_binlog.sinks.engine.history_wait import complete_history
+from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, persisted
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep, TableActivity, plan_steps, replay_steps
+from pyspark_tidb_binlog.sinks.sink import Sink, TargetProgress, UnfinishedSpan
 
 _log = logging.getLogger(__name__)
 

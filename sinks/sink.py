@@ -18,12 +18,12 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from schemas.errors import LeaseLost
-from schemas.history import SchemaHistory
-from sinks.engine.batch_report import StageClock, Written
-from sinks.engine.frozen import RefusedJobs
-from sinks.engine.keyed import KeyedEvents
-from sinks.engine.segments import AppliedJobs, DdlStep, RowsStep
+from pyspark_tidb_binlog.schemas.errors import LeaseLost
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock, Written
+from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
+from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,7 +37,7 @@ def fresh_mariadb() -> Iterator[PrivateMariaDB]:
 def spark() -> "Iterator[SparkSession]":
     """One local session on two cores with the settings of the jobs."""
     # Not at module level: unit tests must not pay for pyspark.
-    from jobs.spark_session import build_session
+    from pyspark_tidb_binlog.jobs.spark_session import build_session
 
     session = build_session("tests", master="local[2]")
     yield session

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from conf.load import settings_of
-from conf.model import DrainerConfig, PumpConfig
-from schemas import errors
+from pyspark_tidb_binlog.conf.load import settings_of
+from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig
+from pyspark_tidb_binlog.schemas import errors
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("jobs", "binlog_source", "sinks", "schemas", "conf")
+NAMESPACE = "pyspark_tidb_binlog"
 NOT_JOBS = {"launch", "warmup"}
 """Modules of ``jobs`` with a ``main`` that ``spark-submit.sh`` does not offer."""
 BROAD_EXCEPTS = {"jobs/cli.py", "binlog_source/rpc/rpc_server.py", "binlog_source/rpc/peer.py", "binlog_source/pump/storage/index.py"}
@@ -81,8 +82,9 @@ def test_a_name_means_one_thing() -> None:
 
 
 def test_no_module_imports_itself_in_a_circle() -> None:
-    modules = {name(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in sources()}
-    imports = {name(path).removesuffix(".py").removesuffix("/__init__").replace("/", "."): imported(path) & modules for path in sources()}
+    names = {path: f"{NAMESPACE}/{name(path)}".removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in sources()}
+    imports = {module: imported(path) & set(names.values()) for path, module in names.items()}
+    assert sum(map(len, imports.values())) > 1000
     done: set[str] = set()
 
     def walk(module: str, way: tuple[str, ...]) -> None:
@@ -92,7 +94,7 @@ def test_no_module_imports_itself_in_a_circle() -> None:
                 walk(other, (*way, module))
             done.add(module)
 
-    for module in modules:
+    for module in imports:
         walk(module, ())
 
 
@@ -105,6 +107,25 @@ def imported(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
     return found
+
+
+def test_the_namespace_is_links_to_every_package() -> None:
+    assert {path.name: path.resolve() for path in (ROOT / NAMESPACE).iterdir() if path.is_dir() and path.name != "__pycache__"} == {
+        package: ROOT / package for package in PACKAGES
+    }
+
+
+def test_everything_is_imported_under_one_name() -> None:
+    """A bare ``import sinks`` would load each class a second time, as another class."""
+    folders = [ROOT / folder for folder in (*PACKAGES, "tests", "benchmarks", "notebooks")]
+    bare = [
+        f"{name(path)}: {module}"
+        for folder in folders
+        for path in folder.rglob("*.py")
+        for module in imported(path)
+        if module.partition(".")[0] in PACKAGES
+    ]
+    assert bare == []
 
 
 def test_no_drawer_for_everything() -> None:

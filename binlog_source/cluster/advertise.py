@@ -9,7 +9,7 @@ import ipaddress
 import socket
 from urllib.parse import urlsplit
 
-from schemas.errors import ConfigError
+from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 _ANYWHERE = ("", "0.0.0.0", "::")
 

@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
-from binlog_source.cluster.nodes import Nodes, NodesClosed
-from binlog_source.cluster.oracle import Oracle
-from binlog_source.cluster.registry import KINDS, Listing, NodeStatus
-from schemas.errors import ProtocolViolation, ReplicationError
+from pyspark_tidb_binlog.binlog_source.cluster.nodes import Nodes, NodesClosed
+from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
+from pyspark_tidb_binlog.binlog_source.cluster.registry import KINDS, Listing, NodeStatus
+from pyspark_tidb_binlog.schemas.errors import ProtocolViolation, ReplicationError
 
 Job = dict[str, Any]
 History = Callable[[], Sequence[Job]]

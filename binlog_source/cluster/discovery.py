@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Protocol, TypeVar
 
-from binlog_source.cluster.registries import open_registry
-from binlog_source.cluster.registry import PUMPS, NodeStatus
-from conf.model import SourceConfig
-from schemas.backoff import Backoff, Retries
-from schemas.errors import ConfigError, PumpUnavailable
-from schemas.events import tso
+from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry
+from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeStatus
+from pyspark_tidb_binlog.conf.model import SourceConfig
+from pyspark_tidb_binlog.schemas.backoff import Backoff, Retries
+from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
+from pyspark_tidb_binlog.schemas.events import tso
 
 A = TypeVar("A")
 _BACKOFF = Backoff(0.1, 2.0)

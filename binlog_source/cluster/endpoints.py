@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 import grpc
 from google.protobuf.message import Message
 
-from binlog_source.wire.reason import reason
-from schemas.errors import ConfigError, PumpUnavailable
+from pyspark_tidb_binlog.binlog_source.wire.reason import reason
+from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
 
 REQUEST_SECONDS = 5.0
 """Timeout of one request to one server (pump.md 1)."""

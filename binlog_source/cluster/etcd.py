@@ -10,9 +10,9 @@ from typing import Any
 
 import grpc
 
-from binlog_source.cluster.endpoints import Endpoints
-from schemas.errors import PumpUnavailable
-from schemas.proto import etcd_pb2
+from pyspark_tidb_binlog.binlog_source.cluster.endpoints import Endpoints
+from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
+from pyspark_tidb_binlog.schemas.proto import etcd_pb2
 
 _KV = "/etcdserverpb.KV/"
 _WATCH = "/etcdserverpb.Watch/Watch"

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from binlog_source.cluster.registry import KINDS, Listing, NodeStatus
+from pyspark_tidb_binlog.binlog_source.cluster.registry import KINDS, Listing, NodeStatus
 
 _REVISION = "revision"
 

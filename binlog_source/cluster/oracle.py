@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from schemas.errors import ConfigError
-from schemas.events import tso
+from pyspark_tidb_binlog.schemas.errors import ConfigError
+from pyspark_tidb_binlog.schemas.events import tso
 
 _AHEAD_MS = 3000
 

@@ -10,12 +10,12 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from binlog_source.cluster.endpoints import Endpoints
-from binlog_source.cluster.etcd import Etcd, Range
-from binlog_source.cluster.pd_clock import PdClock
-from binlog_source.cluster.registry import KINDS, Listing, NodeStatus
-from schemas.errors import ProtocolViolation
-from schemas.proto import pd_pb2
+from pyspark_tidb_binlog.binlog_source.cluster.endpoints import Endpoints
+from pyspark_tidb_binlog.binlog_source.cluster.etcd import Etcd, Range
+from pyspark_tidb_binlog.binlog_source.cluster.pd_clock import PdClock
+from pyspark_tidb_binlog.binlog_source.cluster.registry import KINDS, Listing, NodeStatus
+from pyspark_tidb_binlog.schemas.errors import ProtocolViolation
+from pyspark_tidb_binlog.schemas.proto import pd_pb2
 
 _ROOTS = {kind: f"/tidb-binlog/v1/{kind}/".encode() for kind in KINDS}
 _TIDB_SERVERS = b"/tidb/server/info/"

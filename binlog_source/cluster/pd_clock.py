@@ -10,12 +10,12 @@ from typing import Any
 
 import grpc
 
-from binlog_source.cluster.endpoints import REQUEST_SECONDS, Endpoints, addresses_of
-from binlog_source.wire.reason import reason
-from schemas.backoff import Retries, steady
-from schemas.errors import ConfigError, ProtocolViolation
-from schemas.events import tso
-from schemas.proto import pd_pb2
+from pyspark_tidb_binlog.binlog_source.cluster.endpoints import REQUEST_SECONDS, Endpoints, addresses_of
+from pyspark_tidb_binlog.binlog_source.wire.reason import reason
+from pyspark_tidb_binlog.schemas.backoff import Retries, steady
+from pyspark_tidb_binlog.schemas.errors import ConfigError, ProtocolViolation
+from pyspark_tidb_binlog.schemas.events import tso
+from pyspark_tidb_binlog.schemas.proto import pd_pb2
 
 _MEMBERS = "/pdpb.PD/GetMembers"
 _TSO = "/pdpb.PD/Tso"

@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from schemas.errors import ReplicationError
+from pyspark_tidb_binlog.schemas.errors import ReplicationError
 
 _log = logging.getLogger(__name__)
 

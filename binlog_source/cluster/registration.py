@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from binlog_source.cluster.registry import NodeState, NodeStatus, Registry
+from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeState, NodeStatus, Registry
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """The registry behind a URL: the standalone one (``http://``) or PD (``pd://``)."""
 
-from binlog_source.cluster.pd import PdRegistry
-from binlog_source.cluster.registry import Registry
-from binlog_source.cluster.registry_client import RegistryClient
-from schemas.errors import ConfigError
+from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
+from pyspark_tidb_binlog.binlog_source.cluster.registry import Registry
+from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
+from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 PD_SCHEME = "pd://"
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from schemas.errors import ProtocolViolation
+from pyspark_tidb_binlog.schemas.errors import ProtocolViolation
 
 PUMPS = "pumps"
 DRAINERS = "drainers"

@@ -10,9 +10,9 @@ import threading
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from binlog_source.cluster.registry import Listing, NodeStatus
-from schemas.errors import ConfigError, ProtocolViolation, PumpUnavailable
-from schemas.http_client import FAILURES, HttpAnswer, HttpConnection
+from pyspark_tidb_binlog.binlog_source.cluster.registry import Listing, NodeStatus
+from pyspark_tidb_binlog.schemas.errors import ConfigError, ProtocolViolation, PumpUnavailable
+from pyspark_tidb_binlog.schemas.http_client import FAILURES, HttpAnswer, HttpConnection
 
 _TIMEOUT = 10.0
 

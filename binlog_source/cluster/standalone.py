@@ -1,6 +1,6 @@
 """Registry and oracle (and a recorded DDL history) as a separate process, for Pumps and Drainers without a PD.
 
-    python -m binlog_source.cluster.standalone --cluster-id 7 --data-dir var/registry [--history ddl_history.json.gz] [--floor TS]
+    python -m pyspark_tidb_binlog.binlog_source.cluster.standalone --cluster-id 7 --data-dir var/registry [--history ddl_history.json.gz] [--floor TS]
 
 Promises: prints ``serving HOST:PORT`` once it answers; SIGTERM and Ctrl-C end it. Timestamps and node states survive a restart on the
 same directory.
@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from binlog_source.cluster.cluster_service import UpstreamService, no_history
-from binlog_source.cluster.oracle import Oracle
+from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import UpstreamService, no_history
+from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 
 _LOOK_EVERY = 0.05
 

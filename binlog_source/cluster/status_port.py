@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from binlog_source.cluster.registry import Registry
-from binlog_source.cluster.txn_outcome import Verdict, verdict_of
-from schemas.errors import ConfigError, PumpUnavailable
-from schemas.http_client import FAILURES, HttpConnection
+from pyspark_tidb_binlog.binlog_source.cluster.registry import Registry
+from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import Verdict, verdict_of
+from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
+from pyspark_tidb_binlog.schemas.http_client import FAILURES, HttpConnection
 
 A = TypeVar("A")
 _TIMEOUT = 5.0

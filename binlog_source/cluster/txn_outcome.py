@@ -10,8 +10,8 @@ import enum
 from dataclasses import dataclass
 from typing import Any
 
-from schemas.events import as_time
-from schemas.proto import binlog_pb2
+from pyspark_tidb_binlog.schemas.events import as_time
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 
 _ROLLBACK_OP = 3
 """``MvccWrite.type`` of a rollback."""

@@ -12,15 +12,15 @@ import logging
 import threading
 from collections.abc import Callable
 
-from binlog_source.cluster.advertise import advertised
-from binlog_source.cluster.periodic_task import PeriodicTask
-from binlog_source.cluster.registration import Registration
-from binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, Registry
-from binlog_source.rpc.calls import Methods, StreamCall
-from binlog_source.rpc.grpc_message import UNKNOWN, Refusal
-from binlog_source.rpc.rpc_server import RpcServer
-from binlog_source.wire.pump_protocol import NOTIFY
-from schemas.errors import ConfigError, ReplicationError
+from pyspark_tidb_binlog.binlog_source.cluster.advertise import advertised
+from pyspark_tidb_binlog.binlog_source.cluster.periodic_task import PeriodicTask
+from pyspark_tidb_binlog.binlog_source.cluster.registration import Registration
+from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, Registry
+from pyspark_tidb_binlog.binlog_source.rpc.calls import Methods, StreamCall
+from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import UNKNOWN, Refusal
+from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer
+from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import NOTIFY
+from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError
 
 HEARTBEAT = 2.0
 """Seconds between two registrations."""

@@ -15,8 +15,8 @@ import threading
 import time
 from dataclasses import dataclass
 
-from binlog_source.pump_client.protocol import BinlogClient, Sent, unheard
-from schemas.errors import PumpUnavailable
+from pyspark_tidb_binlog.binlog_source.pump_client.protocol import BinlogClient, Sent, unheard
+from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from binlog_source.emulator import online, schema
-from binlog_source.emulator.online import Change, Step
-from binlog_source.emulator.schema import Column, Json, Table
-from binlog_source.emulator.tablestore import LiveTable
-from binlog_source.emulator.upstream_state import UpstreamState
-from schemas.ddl_tokens import quote_name
-from schemas.jobs import STATE_SYNCED, JobType
-from schemas.proto import binlog_pb2
-from schemas.tableinfo import PUBLIC
+from pyspark_tidb_binlog.binlog_source.emulator import online, schema
+from pyspark_tidb_binlog.binlog_source.emulator.online import Change, Step
+from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Json, Table
+from pyspark_tidb_binlog.binlog_source.emulator.tablestore import LiveTable
+from pyspark_tidb_binlog.binlog_source.emulator.upstream_state import UpstreamState
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
+from pyspark_tidb_binlog.schemas.jobs import STATE_SYNCED, JobType
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2
+from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC
 
 STATE_ROLLBACK_DONE = 3
 STATE_CANCELLED = 5

@@ -17,11 +17,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from binlog_source.emulator import schema
-from binlog_source.emulator.schema import DELETE_ONLY, DELETE_REORG, WRITE_ONLY, WRITE_REORG, Column, Json
-from schemas.ddl_tokens import quote_name
-from schemas.jobs import JobType
-from schemas.tableinfo import PUBLIC, ColumnFlag
+from pyspark_tidb_binlog.binlog_source.emulator import schema
+from pyspark_tidb_binlog.binlog_source.emulator.schema import DELETE_ONLY, DELETE_REORG, WRITE_ONLY, WRITE_REORG, Column, Json
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
+from pyspark_tidb_binlog.schemas.jobs import JobType
+from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, ColumnFlag
 
 Step = Callable[[Json], Json]
 

@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-import conf
-from conf.model import PumpConfig
-from schemas.errors import PumpUnavailable
+import pyspark_tidb_binlog
+from pyspark_tidb_binlog.conf.model import PumpConfig
+from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 
 _START_TIMEOUT = 30.0
 _STOP_TIMEOUT = 15.0
@@ -46,7 +46,7 @@ class ServerProcess:
 
     def start(self) -> "ServerProcess":
         """Start the process and wait until it serves."""
-        root = str(Path(conf.__file__).resolve().parent.parent)
+        root = str(Path(pyspark_tidb_binlog.__file__).resolve().parent.parent)
         paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
         with tempfile.TemporaryFile() as errors:
@@ -130,7 +130,7 @@ class PumpProcess(ServerProcess):
 
 def _command(config: PumpConfig) -> list[str]:
     flags = [f"--{f.name.replace('_', '-')}={_flag(getattr(config, f.name))}" for f in dataclasses.fields(config)]
-    return [sys.executable, "-m", "jobs.pump", *flags]
+    return [sys.executable, "-m", "pyspark_tidb_binlog.jobs.pump", *flags]
 
 
 def _flag(value: object) -> str:
@@ -140,7 +140,7 @@ def _flag(value: object) -> str:
 
 
 class UpstreamProcess(ServerProcess):
-    """``python -m binlog_source.cluster.standalone``; a port of 0 is chosen at the first start and kept."""
+    """``python -m pyspark_tidb_binlog.binlog_source.cluster.standalone``; a port of 0 is chosen at the first start and kept."""
 
     def __init__(self, data_dir: Path, cluster_id: int, *, addr: str = "127.0.0.1:0", history: Path | None = None, floor: int = 0) -> None:
         self._flags = [f"--data-dir={data_dir}", f"--cluster-id={cluster_id}", f"--floor={floor}"]
@@ -159,4 +159,4 @@ class UpstreamProcess(ServerProcess):
         return f"http://{self.address}"
 
     def _with(self, addr: str) -> list[str]:
-        return [sys.executable, "-m", "binlog_source.cluster.standalone", *self._flags, f"--addr={addr}"]
+        return [sys.executable, "-m", "pyspark_tidb_binlog.binlog_source.cluster.standalone", *self._flags, f"--addr={addr}"]

@@ -19,11 +19,11 @@ from itertools import accumulate, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-from binlog_source.pump.storage.record import fake
-from binlog_source.pump_client.writer import Pending, PumpWriter
-from schemas.errors import ConfigError
-from schemas.events import physical_ms
-from schemas.proto import binlog_pb2
+from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
+from pyspark_tidb_binlog.binlog_source.pump_client.writer import Pending, PumpWriter
+from pyspark_tidb_binlog.schemas.errors import ConfigError
+from pyspark_tidb_binlog.schemas.events import physical_ms
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 
 _BATCH_BYTES = 1 << 20
 _BATCH_RECORDS = 2000

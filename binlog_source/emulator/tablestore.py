@@ -8,10 +8,10 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from binlog_source.emulator import schema
-from binlog_source.emulator.schema import Json
-from schemas.errors import ReplicationError
-from schemas.tableinfo import ColumnInfo, TableInfo
+from pyspark_tidb_binlog.binlog_source.emulator import schema
+from pyspark_tidb_binlog.binlog_source.emulator.schema import Json
+from pyspark_tidb_binlog.schemas.errors import ReplicationError
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
 
 Row = Mapping[int, Any]
 Handle = Hashable

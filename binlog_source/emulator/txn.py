@@ -9,13 +9,13 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
-from binlog_source.emulator import schema
-from binlog_source.emulator.tablestore import Handle, LiveTable, Row, WriteConflict, column_of
-from binlog_source.emulator.upstream_state import UpstreamState
-from schemas.codec.rowwriter import encode_delete, encode_insert, encode_update
-from schemas.errors import PumpUnavailable
-from schemas.proto import binlog_pb2
-from schemas.tableinfo import TableInfo
+from pyspark_tidb_binlog.binlog_source.emulator import schema
+from pyspark_tidb_binlog.binlog_source.emulator.tablestore import Handle, LiveTable, Row, WriteConflict, column_of
+from pyspark_tidb_binlog.binlog_source.emulator.upstream_state import UpstreamState
+from pyspark_tidb_binlog.schemas.codec.rowwriter import encode_delete, encode_insert, encode_update
+from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2
+from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 
 _SIGN = 1 << 63
 

@@ -13,14 +13,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from binlog_source.cluster.cluster_service import UpstreamService
-from binlog_source.cluster.oracle import Oracle
-from binlog_source.emulator.commit_faults import NO_FAULTS, Faults
-from binlog_source.emulator.ddl import DdlRunner
-from binlog_source.emulator.tablestore import Handle
-from binlog_source.emulator.txn import Txn
-from binlog_source.emulator.upstream_state import UpstreamState
-from binlog_source.pump_client.protocol import BinlogClient
+from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import UpstreamService
+from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
+from pyspark_tidb_binlog.binlog_source.emulator.commit_faults import NO_FAULTS, Faults
+from pyspark_tidb_binlog.binlog_source.emulator.ddl import DdlRunner
+from pyspark_tidb_binlog.binlog_source.emulator.tablestore import Handle
+from pyspark_tidb_binlog.binlog_source.emulator.txn import Txn
+from pyspark_tidb_binlog.binlog_source.emulator.upstream_state import UpstreamState
+from pyspark_tidb_binlog.binlog_source.pump_client.protocol import BinlogClient
 
 
 class Upstream(UpstreamState):

@@ -7,12 +7,12 @@ import threading
 import time
 from collections.abc import Callable
 
-from binlog_source.cluster.oracle import Oracle
-from binlog_source.emulator.commit_faults import Faults, FaultyWriter
-from binlog_source.emulator.mvcc import Mvcc
-from binlog_source.emulator.schema import Json
-from binlog_source.emulator.tablestore import TableStore
-from binlog_source.pump_client.protocol import BinlogClient
+from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
+from pyspark_tidb_binlog.binlog_source.emulator.commit_faults import Faults, FaultyWriter
+from pyspark_tidb_binlog.binlog_source.emulator.mvcc import Mvcc
+from pyspark_tidb_binlog.binlog_source.emulator.schema import Json
+from pyspark_tidb_binlog.binlog_source.emulator.tablestore import TableStore
+from pyspark_tidb_binlog.binlog_source.pump_client.protocol import BinlogClient
 
 
 class History:

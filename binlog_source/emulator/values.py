@@ -8,7 +8,7 @@ import random
 import string
 from typing import Any
 
-from schemas.tableinfo import ColumnInfo, ColumnType
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
 
 EVERY_TYPE = (
     "tinyint", "smallint unsigned", "mediumint", "int unsigned", "bigint", "bit(12)", "float", "double", "decimal(30,10)", "year", "date",

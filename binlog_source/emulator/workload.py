@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from binlog_source.emulator.commit_faults import Faults
-from binlog_source.emulator.schema import Column, Table
-from binlog_source.emulator.tablestore import Handle
-from binlog_source.emulator.txn import Txn
-from binlog_source.emulator.upstream import Upstream
-from binlog_source.emulator.values import EVERY_TYPE, INT_BITS, value_for
-from schemas.tableinfo import ColumnInfo, TableInfo
+from pyspark_tidb_binlog.binlog_source.emulator.commit_faults import Faults
+from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
+from pyspark_tidb_binlog.binlog_source.emulator.tablestore import Handle
+from pyspark_tidb_binlog.binlog_source.emulator.txn import Txn
+from pyspark_tidb_binlog.binlog_source.emulator.upstream import Upstream
+from pyspark_tidb_binlog.binlog_source.emulator.values import EVERY_TYPE, INT_BITS, value_for
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
 
 DATABASE = "demo"
 ARCHIVE = "demo_archive"

@@ -1,6 +1,6 @@
 """The workload with its whole upstream (oracle, registry, history, MVCC, tables) as a separate process.
 
-    python -m binlog_source.emulator.workload_process --data-dir DIR --cluster-id 7 [--rate 200] ...
+    python -m pyspark_tidb_binlog.binlog_source.emulator.workload_process --data-dir DIR --cluster-id 7 [--rate 200] ...
 
 Promises: prints ``serving HOST:PORT`` before there is any Pump, so that Pumps can register there; ``open`` then finds them in the registry
 and creates the tables. Commands are POST requests of its HTTP service: ``open``, ``start``, ``stop``, ``status``, ``client``, ``tables``,
@@ -21,21 +21,21 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from binlog_source.cluster.cluster_service import UpstreamService, nothing_known
-from binlog_source.cluster.oracle import Oracle
-from binlog_source.cluster.registry import PUMPS, NodeState
-from binlog_source.cluster.registry_client import RegistryClient
-from binlog_source.cluster.standalone import until_signalled
-from binlog_source.emulator.process import ServerProcess
-from binlog_source.emulator.upstream import Upstream
-from binlog_source.emulator.values import comparable, form_of
-from binlog_source.emulator.workload import PROBE, DdlMix, WorkloadConfig, WorkloadSession, create_tables
-from binlog_source.pump_client.client import PumpClient
-from binlog_source.pump_client.settings import PumpClientSettings
-from binlog_source.pump_client.stats import ClientStats
-from schemas.backoff import Retries, steady
-from schemas.errors import PumpUnavailable, ReplicationError
-from schemas.http_client import FAILURES, fetch
+from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import UpstreamService, nothing_known
+from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
+from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState
+from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
+from pyspark_tidb_binlog.binlog_source.cluster.standalone import until_signalled
+from pyspark_tidb_binlog.binlog_source.emulator.process import ServerProcess
+from pyspark_tidb_binlog.binlog_source.emulator.upstream import Upstream
+from pyspark_tidb_binlog.binlog_source.emulator.values import comparable, form_of
+from pyspark_tidb_binlog.binlog_source.emulator.workload import PROBE, DdlMix, WorkloadConfig, WorkloadSession, create_tables
+from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
+from pyspark_tidb_binlog.binlog_source.pump_client.settings import PumpClientSettings
+from pyspark_tidb_binlog.binlog_source.pump_client.stats import ClientStats
+from pyspark_tidb_binlog.schemas.backoff import Retries, steady
+from pyspark_tidb_binlog.schemas.errors import PumpUnavailable, ReplicationError
+from pyspark_tidb_binlog.schemas.http_client import FAILURES, fetch
 
 _OPEN_TIMEOUT = 30.0
 _POLL = steady(0.05)
@@ -217,7 +217,7 @@ class Status:
 
 
 class WorkloadProcess(ServerProcess):
-    """``python -m binlog_source.emulator.workload_process``, and its commands."""
+    """``python -m pyspark_tidb_binlog.binlog_source.emulator.workload_process``, and its commands."""
 
     def __init__(self, data_dir: Path, cluster_id: int, config: WorkloadConfig) -> None:
         """Does not start the process; ``start`` (or ``with``) does."""

@@ -13,18 +13,37 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlog_source.cluster.discovery import discovery_of
-from binlog_source.cluster.waits import running_time
-from binlog_source.pairing.resolver import outcomes_of, tell
-from binlog_source.pairing.state import NOTHING, Chunks, Index, PieceStore, pack, put_away, take_up, unpack, without_rows
-from binlog_source.pairing.transitions import RECORD, RELEASED, MissingOutcome, ResolvedSpan, StepResult, look_after, merged_payloads, step
-from binlog_source.source.late_commits import Asked, ask
-from binlog_source.source.pull import Endpoint
-from conf.model import PairConfig, SourceConfig
-from schemas.errors import ProtocolViolation, PumpUnavailable
-from schemas.events import ControlType, as_time, physical_ms
-from schemas.packed import VALUE_BYTES, packed, unpacked
-from schemas.stages import RAW, TRANSACTION
+from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of
+from pyspark_tidb_binlog.binlog_source.cluster.waits import running_time
+from pyspark_tidb_binlog.binlog_source.pairing.resolver import outcomes_of, tell
+from pyspark_tidb_binlog.binlog_source.pairing.state import (
+    NOTHING,
+    Chunks,
+    Index,
+    PieceStore,
+    pack,
+    put_away,
+    take_up,
+    unpack,
+    without_rows,
+)
+from pyspark_tidb_binlog.binlog_source.pairing.transitions import (
+    RECORD,
+    RELEASED,
+    MissingOutcome,
+    ResolvedSpan,
+    StepResult,
+    look_after,
+    merged_payloads,
+    step,
+)
+from pyspark_tidb_binlog.binlog_source.source.late_commits import Asked, ask
+from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint
+from pyspark_tidb_binlog.conf.model import PairConfig, SourceConfig
+from pyspark_tidb_binlog.schemas.errors import ProtocolViolation, PumpUnavailable
+from pyspark_tidb_binlog.schemas.events import ControlType, as_time, physical_ms
+from pyspark_tidb_binlog.schemas.packed import VALUE_BYTES, packed, unpacked
+from pyspark_tidb_binlog.schemas.stages import RAW, TRANSACTION
 
 _AT_ONCE = 1
 """A time, in ms, that every watermark has passed."""

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessor, StatefulProcessorHandle, TimerValues, ValueState
 
-from conf import failpoints
-from conf.model import PairConfig, SourceConfig
+from pyspark_tidb_binlog.conf import failpoints
+from pyspark_tidb_binlog.conf.model import PairConfig, SourceConfig
 
 if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo
 
-    from binlog_source.pairing.bucket import Paired
-    from binlog_source.pairing.state import Chunk
+    from pyspark_tidb_binlog.binlog_source.pairing.bucket import Paired
+    from pyspark_tidb_binlog.binlog_source.pairing.state import Chunk
 
 _PIECE_BYTES = 16 << 20
 """A chunk's value is stored in pieces of this size: one transaction may be larger than a state value should be."""
@@ -47,7 +47,7 @@ class PairProcessor(StatefulProcessor):
         # Not at module level: Spark also loads this module in a separate process, and the query does not start before that ends.
         import pandas as pd
 
-        from binlog_source.pairing.bucket import pair_bucket, pieces_of
+        from pyspark_tidb_binlog.binlog_source.pairing.bucket import pair_bucket, pieces_of
 
         stored, clock_ms = self._stored(), timerValues.getCurrentWatermarkInMs()
         values = (value for piece in rows for value in piece["rows"])
@@ -59,7 +59,7 @@ class PairProcessor(StatefulProcessor):
 
     def handleExpiredTimer(self, key: Any, timerValues: TimerValues, expiredTimerInfo: "ExpiredTimerInfo") -> "Iterator[pd.DataFrame]":
         """Handle a timer that the watermark has passed."""
-        from binlog_source.pairing.bucket import look
+        from pyspark_tidb_binlog.binlog_source.pairing.bucket import look
 
         stored = self._stored()
         self._keep(stored, look(stored, timerValues.getCurrentWatermarkInMs(), self._source, self._pair))
@@ -88,7 +88,7 @@ class StoredBodies:
 
     def get(self, start_ts: int, first_seq: int) -> bytes:
         """The payload of a stored piece."""
-        from schemas.errors import Corruption
+        from pyspark_tidb_binlog.schemas.errors import Corruption
 
         found = self._values.getValue((start_ts, first_seq))
         if found is None:
@@ -128,7 +128,7 @@ class StoredChunks:
             self._pieces.removeKey((chunk.number, piece))
 
     def _piece(self, chunk: "Chunk", piece: int) -> bytes:
-        from schemas.errors import Corruption
+        from pyspark_tidb_binlog.schemas.errors import Corruption
 
         found = self._pieces.getValue((chunk.number, piece))
         if found is None:

@@ -12,17 +12,24 @@ from contextlib import ExitStack, closing
 
 from google.protobuf.message import DecodeError
 
-from binlog_source.cluster.discovery import discovery_of
-from binlog_source.cluster.registries import open_registry
-from binlog_source.cluster.status_port import StatusPorts, mvcc_safe_point, status_ports
-from binlog_source.cluster.txn_outcome import Decision, Verdict, WaitingPrewrite, decide, outcome_payload, undecided_text
-from binlog_source.pairing.transitions import MissingOutcome, Orphan
-from binlog_source.pump_client.writer import OUTCOME_TIMEOUT, PumpWriter
-from binlog_source.source.pull import Endpoint
-from conf.model import PairConfig, SourceConfig
-from schemas.errors import PumpUnavailable
-from schemas.events import as_time
-from schemas.proto import binlog_pb2
+from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of
+from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry
+from pyspark_tidb_binlog.binlog_source.cluster.status_port import StatusPorts, mvcc_safe_point, status_ports
+from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import (
+    Decision,
+    Verdict,
+    WaitingPrewrite,
+    decide,
+    outcome_payload,
+    undecided_text,
+)
+from pyspark_tidb_binlog.binlog_source.pairing.transitions import MissingOutcome, Orphan
+from pyspark_tidb_binlog.binlog_source.pump_client.writer import OUTCOME_TIMEOUT, PumpWriter
+from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint
+from pyspark_tidb_binlog.conf.model import PairConfig, SourceConfig
+from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
+from pyspark_tidb_binlog.schemas.events import as_time
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 
 _UNDECIDED_EVERY = 60.0
 _log = logging.getLogger(__name__)

@@ -29,12 +29,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from binlog_source.cluster.waits import WaitingTimes
-from binlog_source.pairing.transitions import KEPT, ResolvedSpan
-from schemas.errors import Corruption
-from schemas.events import BinlogType
-from schemas.packed import packed, unpacked
-from schemas.wire import fields
+from pyspark_tidb_binlog.binlog_source.cluster.waits import WaitingTimes
+from pyspark_tidb_binlog.binlog_source.pairing.transitions import KEPT, ResolvedSpan
+from pyspark_tidb_binlog.schemas.errors import Corruption
+from pyspark_tidb_binlog.schemas.events import BinlogType
+from pyspark_tidb_binlog.schemas.packed import packed, unpacked
+from pyspark_tidb_binlog.schemas.wire import fields
 
 INDEX_BYTES = 256 << 10
 CHUNK_BYTES = 1 << 20

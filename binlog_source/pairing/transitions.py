@@ -32,9 +32,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from schemas.errors import ProtocolViolation
-from schemas.events import TSO_LOGICAL_BITS, BinlogType, as_time, physical_ms
-from schemas.stages import TRANSACTION
+from pyspark_tidb_binlog.schemas.errors import ProtocolViolation
+from pyspark_tidb_binlog.schemas.events import TSO_LOGICAL_BITS, BinlogType, as_time, physical_ms
+from pyspark_tidb_binlog.schemas.stages import TRANSACTION
 
 RECORD = pa.schema(
     [

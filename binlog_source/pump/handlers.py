@@ -13,18 +13,18 @@ from collections.abc import Callable, Iterator
 
 from google.protobuf.message import DecodeError
 
-from binlog_source.pump.messages import in_pieces
-from binlog_source.pump.reading import PullMemory, Reservation
-from binlog_source.pump.same_log import holds
-from binlog_source.pump.service import Flush, PumpService
-from binlog_source.pump.storage.pointer import Pointer
-from binlog_source.pump.storage.store import WriteRequest
-from binlog_source.rpc.calls import Methods, PendingCall, StreamCall
-from binlog_source.rpc.grpc_message import DATA_LOSS, UNKNOWN, Refusal
-from binlog_source.rpc.http1 import HttpRequest, HttpResponse
-from binlog_source.rpc.rpc_server import RpcServer
-from binlog_source.wire.fingerprint import seen_in
-from binlog_source.wire.pump_protocol import (
+from pyspark_tidb_binlog.binlog_source.pump.messages import in_pieces
+from pyspark_tidb_binlog.binlog_source.pump.reading import PullMemory, Reservation
+from pyspark_tidb_binlog.binlog_source.pump.same_log import holds
+from pyspark_tidb_binlog.binlog_source.pump.service import Flush, PumpService
+from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import Pointer
+from pyspark_tidb_binlog.binlog_source.pump.storage.store import WriteRequest
+from pyspark_tidb_binlog.binlog_source.rpc.calls import Methods, PendingCall, StreamCall
+from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import DATA_LOSS, UNKNOWN, Refusal
+from pyspark_tidb_binlog.binlog_source.rpc.http1 import HttpRequest, HttpResponse
+from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer
+from pyspark_tidb_binlog.binlog_source.wire.fingerprint import seen_in
+from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import (
     BATCH_KEY,
     DELIVERIES,
     DELIVERY_KEY,
@@ -41,10 +41,10 @@ from binlog_source.wire.pump_protocol import (
     WRITE_BINLOG_BATCH,
     YES,
 )
-from conf.model import PumpConfig
-from schemas.errors import DamagedLog, ReplicationError
-from schemas.events import Delivery
-from schemas.proto import pump_pb2
+from pyspark_tidb_binlog.conf.model import PumpConfig
+from pyspark_tidb_binlog.schemas.errors import DamagedLog, ReplicationError
+from pyspark_tidb_binlog.schemas.events import Delivery
+from pyspark_tidb_binlog.schemas.proto import pump_pb2
 
 HOLD_BYTES = 48 << 20
 _BATCH_BYTES = 1 << 20

@@ -9,7 +9,7 @@ Promises: pure; a transition that is not in the table is refused.
 
 import enum
 
-from binlog_source.cluster.registry import NodeState
+from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeState
 
 
 class Move(enum.StrEnum):

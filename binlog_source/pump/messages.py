@@ -9,10 +9,10 @@ Promises: pure. Zero fields are omitted, sub-messages are always present (wire.m
 
 from collections.abc import Iterator
 
-from binlog_source.pump.storage.pointer import Pointer
-from binlog_source.pump.storage.record import fake
-from schemas.pieces import pieces
-from schemas.wire import BYTES, VARINT, fields, key, varint
+from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import Pointer
+from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
+from pyspark_tidb_binlog.schemas.pieces import pieces
+from pyspark_tidb_binlog.schemas.wire import BYTES, VARINT, fields, key, varint
 
 _POS, _PAYLOAD, _META, _FIRST_SEQ, _MORE = 1, 2, 4, 14, 15
 _ZERO = b"\x00"

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from binlog_source.pump.storage.chaser import ChaserCounts
-from binlog_source.pump.storage.store import GroupWritten
-from schemas.events import physical_ms
+from pyspark_tidb_binlog.binlog_source.pump.storage.chaser import ChaserCounts
+from pyspark_tidb_binlog.binlog_source.pump.storage.store import GroupWritten
+from pyspark_tidb_binlog.schemas.events import physical_ms
 
 
 class PowerHistogram:

@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 
-from binlog_source.cluster.registry import NodeState, NodeStatus
-from binlog_source.wire.pump_protocol import NOTIFY
-from schemas.backoff import Backoff
-from schemas.errors import PumpUnavailable
+from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeState, NodeStatus
+from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import NOTIFY
+from pyspark_tidb_binlog.schemas.backoff import Backoff
+from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 
 OVERALL = 10.0
 """Seconds for all Drainers together."""

@@ -12,15 +12,22 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from binlog_source.cluster.status_port import StatusPorts
-from binlog_source.cluster.txn_outcome import Decision, Verdict, WaitingPrewrite, decide, outcome_payload, undecided_text
-from binlog_source.cluster.waits import Reading, WaitingTimes, running_time
-from binlog_source.pump.service import PumpService
-from binlog_source.pump.storage.index import Entry
-from binlog_source.pump.storage.record import canonical, parse
-from binlog_source.pump.storage.store import Store
-from schemas.errors import ConfigError, PumpUnavailable
-from schemas.events import as_time, physical_ms, tso
+from pyspark_tidb_binlog.binlog_source.cluster.status_port import StatusPorts
+from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import (
+    Decision,
+    Verdict,
+    WaitingPrewrite,
+    decide,
+    outcome_payload,
+    undecided_text,
+)
+from pyspark_tidb_binlog.binlog_source.cluster.waits import Reading, WaitingTimes, running_time
+from pyspark_tidb_binlog.binlog_source.pump.service import PumpService
+from pyspark_tidb_binlog.binlog_source.pump.storage.index import Entry
+from pyspark_tidb_binlog.binlog_source.pump.storage.record import canonical, parse
+from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store
+from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
+from pyspark_tidb_binlog.schemas.events import as_time, physical_ms, tso
 
 ASK_AFTER = 1.0
 """Seconds that a Prewrite may wait for its outcome before the upstream is asked."""

@@ -5,10 +5,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from binlog_source.cluster.registry import NodeState, NodeStatus
-from binlog_source.pump.service import PumpService
-from binlog_source.pump.storage.record import fake
-from schemas.events import as_time, tso
+from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeState, NodeStatus
+from pyspark_tidb_binlog.binlog_source.pump.service import PumpService
+from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
+from pyspark_tidb_binlog.schemas.events import as_time, tso
 
 _log = logging.getLogger(__name__)
 

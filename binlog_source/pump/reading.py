@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
-from binlog_source.rpc.serving_order import ServingOrder
+from pyspark_tidb_binlog.binlog_source.rpc.serving_order import ServingOrder
 
 LARGE = 1 << 20
 CAPACITY = 64 << 20

@@ -3,11 +3,11 @@
 Promises: True wherever the log cannot decide: at what was collected or is damaged, which is reported to the reader by other means.
 """
 
-from binlog_source.pump.storage.pointer import BEGINNING, Pointer
-from binlog_source.pump.storage.record import RecordKind, read
-from binlog_source.pump.storage.store import Store
-from binlog_source.wire.fingerprint import ANYWHERE, LogFingerprint
-from schemas.errors import BinlogPurged
+from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import BEGINNING, Pointer
+from pyspark_tidb_binlog.binlog_source.pump.storage.record import RecordKind, read
+from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store
+from pyspark_tidb_binlog.binlog_source.wire.fingerprint import ANYWHERE, LogFingerprint
+from pyspark_tidb_binlog.schemas.errors import BinlogPurged
 
 _NOT_IN_IT = -1
 

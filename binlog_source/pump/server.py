@@ -19,30 +19,30 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from binlog_source.cluster.advertise import advertised
-from binlog_source.cluster.pd import PdRegistry
-from binlog_source.cluster.periodic_task import PeriodicTask
-from binlog_source.cluster.registration import Registration
-from binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, NodeStatus, Registry
-from binlog_source.cluster.registry_client import RegistryClient
-from binlog_source.cluster.status_port import StatusPorts, mvcc_safe_point, status_ports
-from binlog_source.pump.handlers import Handlers
-from binlog_source.pump.lifecycle import Move, after, must_notify
-from binlog_source.pump.metrics import PumpMetrics, StoreFigures
-from binlog_source.pump.notify import notify
-from binlog_source.pump.orphans import ASK_AFTER, OrphanResolver
-from binlog_source.pump.periodic import Collector, FakeBinlogs, own_clock
-from binlog_source.pump.service import PumpService
-from binlog_source.pump.space import LOOK_EVERY, Space
-from binlog_source.pump.status import PumpControls, StatusPages
-from binlog_source.pump.storage.chaser import ChaserSettings
-from binlog_source.pump.storage.env import RealFileSystem
-from binlog_source.pump.storage.record import fake
-from binlog_source.pump.storage.store import Store, StoreSettings
-from binlog_source.rpc.rpc_server import RpcServer
-from conf.model import PumpConfig
-from conf.units import days_or_duration, size_of
-from schemas.errors import ConfigError, PumpUnavailable, ReplicationError
+from pyspark_tidb_binlog.binlog_source.cluster.advertise import advertised
+from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
+from pyspark_tidb_binlog.binlog_source.cluster.periodic_task import PeriodicTask
+from pyspark_tidb_binlog.binlog_source.cluster.registration import Registration
+from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, NodeStatus, Registry
+from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
+from pyspark_tidb_binlog.binlog_source.cluster.status_port import StatusPorts, mvcc_safe_point, status_ports
+from pyspark_tidb_binlog.binlog_source.pump.handlers import Handlers
+from pyspark_tidb_binlog.binlog_source.pump.lifecycle import Move, after, must_notify
+from pyspark_tidb_binlog.binlog_source.pump.metrics import PumpMetrics, StoreFigures
+from pyspark_tidb_binlog.binlog_source.pump.notify import notify
+from pyspark_tidb_binlog.binlog_source.pump.orphans import ASK_AFTER, OrphanResolver
+from pyspark_tidb_binlog.binlog_source.pump.periodic import Collector, FakeBinlogs, own_clock
+from pyspark_tidb_binlog.binlog_source.pump.service import PumpService
+from pyspark_tidb_binlog.binlog_source.pump.space import LOOK_EVERY, Space
+from pyspark_tidb_binlog.binlog_source.pump.status import PumpControls, StatusPages
+from pyspark_tidb_binlog.binlog_source.pump.storage.chaser import ChaserSettings
+from pyspark_tidb_binlog.binlog_source.pump.storage.env import RealFileSystem
+from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
+from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store, StoreSettings
+from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer
+from pyspark_tidb_binlog.conf.model import PumpConfig
+from pyspark_tidb_binlog.conf.units import days_or_duration, size_of
+from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable, ReplicationError
 
 _log = logging.getLogger(__name__)
 

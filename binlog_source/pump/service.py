@@ -10,19 +10,19 @@ import logging
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 
-from binlog_source.cluster.registry import NodeState
-from binlog_source.pump import messages
-from binlog_source.pump.metrics import PumpMetrics
-from binlog_source.pump.reading import LARGE, Reservation, unshared_reservation
-from binlog_source.pump.space import Space
-from binlog_source.pump.storage.index import Entry
-from binlog_source.pump.storage.pointer import Pointer
-from binlog_source.pump.storage.record import Record, RecordKind, canonical, completed, head_varints, read
-from binlog_source.pump.storage.sorter import SorterCheckpoint
-from binlog_source.pump.storage.store import Store
-from binlog_source.pump.storage.vlog_scan import RecordRun
-from binlog_source.wire.damage import Damage
-from schemas.errors import BinlogPurged, Corruption, DamagedLog, ProtocolViolation, PumpUnavailable
+from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeState
+from pyspark_tidb_binlog.binlog_source.pump import messages
+from pyspark_tidb_binlog.binlog_source.pump.metrics import PumpMetrics
+from pyspark_tidb_binlog.binlog_source.pump.reading import LARGE, Reservation, unshared_reservation
+from pyspark_tidb_binlog.binlog_source.pump.space import Space
+from pyspark_tidb_binlog.binlog_source.pump.storage.index import Entry
+from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import Pointer
+from pyspark_tidb_binlog.binlog_source.pump.storage.record import Record, RecordKind, canonical, completed, head_varints, read
+from pyspark_tidb_binlog.binlog_source.pump.storage.sorter import SorterCheckpoint
+from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store
+from pyspark_tidb_binlog.binlog_source.pump.storage.vlog_scan import RecordRun
+from pyspark_tidb_binlog.binlog_source.wire.damage import Damage
+from pyspark_tidb_binlog.schemas.errors import BinlogPurged, Corruption, DamagedLog, ProtocolViolation, PumpUnavailable
 
 Flush = list[bytes]
 Stop = Callable[[], bool]

@@ -5,8 +5,8 @@ Promises: only ``look`` reads the free space; everything else uses its last resu
 
 from pathlib import Path
 
-from binlog_source.pump.storage.env import FileSystem
-from schemas.errors import PumpUnavailable
+from pyspark_tidb_binlog.binlog_source.pump.storage.env import FileSystem
+from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 
 LOOK_EVERY = 3.0
 """Seconds between two calls of ``look``."""

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-from binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, Registry
-from binlog_source.pump.lifecycle import Move
-from binlog_source.pump.orphans import settle
-from binlog_source.pump.service import PumpService
-from binlog_source.pump.storage.record import RecordKind, parse, read
-from binlog_source.rpc.http1 import NOT_ALLOWED, NOT_FOUND, HttpRequest, HttpResponse, json_answer
-from schemas.errors import ReplicationError
-from schemas.proto import binlog_pb2
+from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, Registry
+from pyspark_tidb_binlog.binlog_source.pump.lifecycle import Move
+from pyspark_tidb_binlog.binlog_source.pump.orphans import settle
+from pyspark_tidb_binlog.binlog_source.pump.service import PumpService
+from pyspark_tidb_binlog.binlog_source.pump.storage.record import RecordKind, parse, read
+from pyspark_tidb_binlog.binlog_source.rpc.http1 import NOT_ALLOWED, NOT_FOUND, HttpRequest, HttpResponse, json_answer
+from pyspark_tidb_binlog.schemas.errors import ReplicationError
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _RESPONSE_TYPE = "application/json; charset=UTF-8"

@@ -1,1 +1,1 @@
-"""The client side of WriteBinlog, as in TiDB: ``from binlog_source.pump_client.client import PumpClient``."""
+"""The client side of WriteBinlog, as in TiDB: ``from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient``."""

@@ -18,7 +18,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from binlog_source.cluster.registry import NodeState, NodeStatus
+from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeState, NodeStatus
 
 
 class Availability(enum.Enum):

@@ -21,18 +21,18 @@ from types import TracebackType
 
 from google.protobuf.message import DecodeError
 
-from binlog_source.cluster.registry import PUMPS, Listing, NodeStatus, Registry
-from binlog_source.pump_client.clock import WallClock
-from binlog_source.pump_client.connection import failure_of
-from binlog_source.pump_client.protocol import Sent, unheard
-from binlog_source.pump_client.pump_set import Dependencies, PumpHandle, PumpSet
-from binlog_source.pump_client.retry import AfterFailure, after_failed_prewrite
-from binlog_source.pump_client.settings import DEFAULTS, PumpClientSettings
-from binlog_source.pump_client.stats import ClientStats, Counters
-from binlog_source.pump_client.watch import Follower, detect, follow
-from binlog_source.pump_client.writer import PumpWriter, WriteFailed
-from schemas.errors import ProtocolViolation, PumpUnavailable
-from schemas.proto import binlog_pb2
+from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, Listing, NodeStatus, Registry
+from pyspark_tidb_binlog.binlog_source.pump_client.clock import WallClock
+from pyspark_tidb_binlog.binlog_source.pump_client.connection import failure_of
+from pyspark_tidb_binlog.binlog_source.pump_client.protocol import Sent, unheard
+from pyspark_tidb_binlog.binlog_source.pump_client.pump_set import Dependencies, PumpHandle, PumpSet
+from pyspark_tidb_binlog.binlog_source.pump_client.retry import AfterFailure, after_failed_prewrite
+from pyspark_tidb_binlog.binlog_source.pump_client.settings import DEFAULTS, PumpClientSettings
+from pyspark_tidb_binlog.binlog_source.pump_client.stats import ClientStats, Counters
+from pyspark_tidb_binlog.binlog_source.pump_client.watch import Follower, detect, follow
+from pyspark_tidb_binlog.binlog_source.pump_client.writer import PumpWriter, WriteFailed
+from pyspark_tidb_binlog.schemas.errors import ProtocolViolation, PumpUnavailable
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 
 _GRACE = 2.0
 """Seconds that the last outcomes may take when the client is closed."""

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from binlog_source.pump_client.retry import ANSWERED, DISCONNECTED, too_large
-from binlog_source.pump_client.writer import Pending, WriteFailed
+from pyspark_tidb_binlog.binlog_source.pump_client.retry import ANSWERED, DISCONNECTED, too_large
+from pyspark_tidb_binlog.binlog_source.pump_client.writer import Pending, WriteFailed
 
 
 class Transport(Protocol):

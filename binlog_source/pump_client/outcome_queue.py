@@ -13,12 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 
-from binlog_source.pump_client.clock import Clock
-from binlog_source.pump_client.connection import PumpConnection, write_group
-from binlog_source.pump_client.retry import AfterFailure, after_failed_outcome
-from binlog_source.pump_client.settings import PumpClientSettings
-from binlog_source.pump_client.stats import Counters
-from binlog_source.pump_client.writer import WriteFailed
+from pyspark_tidb_binlog.binlog_source.pump_client.clock import Clock
+from pyspark_tidb_binlog.binlog_source.pump_client.connection import PumpConnection, write_group
+from pyspark_tidb_binlog.binlog_source.pump_client.retry import AfterFailure, after_failed_outcome
+from pyspark_tidb_binlog.binlog_source.pump_client.settings import PumpClientSettings
+from pyspark_tidb_binlog.binlog_source.pump_client.stats import Counters
+from pyspark_tidb_binlog.binlog_source.pump_client.writer import WriteFailed
 
 _GROUP = 256
 _log = logging.getLogger(__name__)

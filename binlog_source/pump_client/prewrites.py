@@ -6,9 +6,9 @@ Promises: thread-safe; every caller gets the result of its own Prewrite, and non
 import threading
 from collections.abc import Callable
 
-from binlog_source.pump_client.clock import Clock
-from binlog_source.pump_client.connection import PumpConnection, unheard, write_group
-from binlog_source.pump_client.writer import WriteFailed
+from pyspark_tidb_binlog.binlog_source.pump_client.clock import Clock
+from pyspark_tidb_binlog.binlog_source.pump_client.connection import PumpConnection, unheard, write_group
+from pyspark_tidb_binlog.binlog_source.pump_client.writer import WriteFailed
 
 
 class _Group:

@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from binlog_source.cluster.registry import NodeStatus
-from binlog_source.pump_client.availability import KnownPumps
-from binlog_source.pump_client.clock import Clock
-from binlog_source.pump_client.connection import CallCounters, Connect, PumpConnection
-from binlog_source.pump_client.outcome_queue import OutcomeQueue
-from binlog_source.pump_client.prewrites import PrewriteWriter
-from binlog_source.pump_client.selection import STRATEGIES, Selector, Sticky, matches
-from binlog_source.pump_client.settings import PumpClientSettings
-from binlog_source.pump_client.stats import Counters
+from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeStatus
+from pyspark_tidb_binlog.binlog_source.pump_client.availability import KnownPumps
+from pyspark_tidb_binlog.binlog_source.pump_client.clock import Clock
+from pyspark_tidb_binlog.binlog_source.pump_client.connection import CallCounters, Connect, PumpConnection
+from pyspark_tidb_binlog.binlog_source.pump_client.outcome_queue import OutcomeQueue
+from pyspark_tidb_binlog.binlog_source.pump_client.prewrites import PrewriteWriter
+from pyspark_tidb_binlog.binlog_source.pump_client.selection import STRATEGIES, Selector, Sticky, matches
+from pyspark_tidb_binlog.binlog_source.pump_client.settings import PumpClientSettings
+from pyspark_tidb_binlog.binlog_source.pump_client.stats import Counters
 
 _log = logging.getLogger(__name__)
 

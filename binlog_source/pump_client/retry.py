@@ -5,8 +5,8 @@ Promises: pure.
 
 import enum
 
-from binlog_source.pump_client.settings import PumpClientSettings
-from binlog_source.pump_client.writer import WriteFailed
+from pyspark_tidb_binlog.binlog_source.pump_client.settings import PumpClientSettings
+from pyspark_tidb_binlog.binlog_source.pump_client.writer import WriteFailed
 
 DISCONNECTED = "UNAVAILABLE"
 """The status after which a connection is reopened."""

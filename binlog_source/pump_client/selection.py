@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from binlog_source.cluster.registry import NodeStatus
+from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeStatus
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,14 @@ that is logged once and the Pumps are listed again later, so that no change is m
 
 import logging
 
-from binlog_source.cluster.registry import PUMPS, Listing, Registry
-from binlog_source.pump_client.clock import Clock
-from binlog_source.pump_client.pump_set import PumpHandle, PumpSet
-from binlog_source.pump_client.retry import ANSWERED
-from binlog_source.pump_client.settings import PumpClientSettings
-from binlog_source.pump_client.stats import Counters
-from binlog_source.pump_client.writer import WriteFailed
-from schemas.errors import ReplicationError
+from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, Listing, Registry
+from pyspark_tidb_binlog.binlog_source.pump_client.clock import Clock
+from pyspark_tidb_binlog.binlog_source.pump_client.pump_set import PumpHandle, PumpSet
+from pyspark_tidb_binlog.binlog_source.pump_client.retry import ANSWERED
+from pyspark_tidb_binlog.binlog_source.pump_client.settings import PumpClientSettings
+from pyspark_tidb_binlog.binlog_source.pump_client.stats import Counters
+from pyspark_tidb_binlog.binlog_source.pump_client.writer import WriteFailed
+from pyspark_tidb_binlog.schemas.errors import ReplicationError
 
 _PROBE = b""
 """A Pump accepts an empty binlog and discards it."""

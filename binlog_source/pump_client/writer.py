@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import grpc
 
-from binlog_source.wire.pump_protocol import WRITE_BINLOG, WRITE_BINLOG_BATCH
-from schemas.errors import PumpUnavailable
-from schemas.proto import pump_pb2
+from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import WRITE_BINLOG, WRITE_BINLOG_BATCH
+from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
+from pyspark_tidb_binlog.schemas.proto import pump_pb2
 
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),

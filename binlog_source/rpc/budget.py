@@ -11,7 +11,7 @@ is charged to the budget at once, whether its bytes arrive or not.
 
 from collections.abc import Callable
 
-from binlog_source.rpc.serving_order import ServingOrder
+from pyspark_tidb_binlog.binlog_source.rpc.serving_order import ServingOrder
 
 DEFAULT_CAPACITY = 256 << 20
 

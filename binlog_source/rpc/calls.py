@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from binlog_source.rpc import http1
-from binlog_source.rpc.budget import DEFAULT_CAPACITY
-from binlog_source.rpc.grpc_message import ENCODING, GZIP, prefixed, prefixed_gzip
+from pyspark_tidb_binlog.binlog_source.rpc import http1
+from pyspark_tidb_binlog.binlog_source.rpc.budget import DEFAULT_CAPACITY
+from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import ENCODING, GZIP, prefixed, prefixed_gzip
 
 Fields = Sequence[tuple[bytes, bytes]]
 

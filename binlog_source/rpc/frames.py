@@ -6,7 +6,7 @@ Promises: pure.
 import struct
 from typing import NamedTuple
 
-from binlog_source.rpc.http2_errors import ErrorCode, RemoteConnectionError, RemoteStreamError
+from pyspark_tidb_binlog.binlog_source.rpc.http2_errors import ErrorCode, RemoteConnectionError, RemoteStreamError
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 

@@ -15,7 +15,7 @@ from hpack import HPACKError
 from hpack.huffman_table import decode_huffman
 from hpack.table import HeaderTable
 
-from binlog_source.rpc.fields import request_fault
+from pyspark_tidb_binlog.binlog_source.rpc.fields import request_fault
 
 Fields = Iterable[tuple[bytes, bytes]]
 

@@ -27,10 +27,10 @@ frames of a call that was abandoned here are ignored. What one connection may ho
 
 from collections.abc import Callable
 
-from binlog_source.rpc.allowance import Allowance
-from binlog_source.rpc.budget import Budget
-from binlog_source.rpc.fields import trailers_fault
-from binlog_source.rpc.frames import (
+from pyspark_tidb_binlog.binlog_source.rpc.allowance import Allowance
+from pyspark_tidb_binlog.binlog_source.rpc.budget import Budget
+from pyspark_tidb_binlog.binlog_source.rpc.fields import trailers_fault
+from pyspark_tidb_binlog.binlog_source.rpc.frames import (
     ACK,
     CONTINUATION,
     COSTS,
@@ -65,12 +65,12 @@ from binlog_source.rpc.frames import (
     unpadded,
     word_frame,
 )
-from binlog_source.rpc.header_block import MAX_BLOCK, BadBlock, Block, HeaderReader
-from binlog_source.rpc.http2_errors import ErrorCode, RemoteConnectionError, RemoteStreamError
-from binlog_source.rpc.http2_events import Cancelled, Event
-from binlog_source.rpc.receiver import CONNECTION_WINDOW, Receiver, whole_call
-from binlog_source.rpc.sender import Sender, cut
-from binlog_source.rpc.stream_states import (
+from pyspark_tidb_binlog.binlog_source.rpc.header_block import MAX_BLOCK, BadBlock, Block, HeaderReader
+from pyspark_tidb_binlog.binlog_source.rpc.http2_errors import ErrorCode, RemoteConnectionError, RemoteStreamError
+from pyspark_tidb_binlog.binlog_source.rpc.http2_events import Cancelled, Event
+from pyspark_tidb_binlog.binlog_source.rpc.receiver import CONNECTION_WINDOW, Receiver, whole_call
+from pyspark_tidb_binlog.binlog_source.rpc.sender import Sender, cut
+from pyspark_tidb_binlog.binlog_source.rpc.stream_states import (
     END_STREAM_RECEIVED,
     HALF_CLOSED_LOCAL,
     HEADERS_RECEIVED,
@@ -81,7 +81,7 @@ from binlog_source.rpc.stream_states import (
     WINDOW_UPDATE_RECEIVED,
     StreamStates,
 )
-from binlog_source.rpc.unfinished_request import FIRST_WINDOW, UnfinishedRequest
+from pyspark_tidb_binlog.binlog_source.rpc.unfinished_request import FIRST_WINDOW, UnfinishedRequest
 
 MAX_FRAME = 1 << 16
 _MAX_CONTINUATIONS = 32

@@ -10,9 +10,9 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from binlog_source.rpc import http1
-from binlog_source.rpc.budget import Budget, Share
-from binlog_source.rpc.calls import BACKLOG_BYTES
+from pyspark_tidb_binlog.binlog_source.rpc import http1
+from pyspark_tidb_binlog.binlog_source.rpc.budget import Budget, Share
+from pyspark_tidb_binlog.binlog_source.rpc.calls import BACKLOG_BYTES
 
 _log = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from binlog_source.rpc.budget import Share
-from binlog_source.rpc.calls import BACKLOG_BYTES, Fields, Loop, Methods, PendingCall, StreamCall, StreamHandler
-from binlog_source.rpc.connection_limits import address_of
-from binlog_source.rpc.grpc_message import (
+from pyspark_tidb_binlog.binlog_source.rpc.budget import Share
+from pyspark_tidb_binlog.binlog_source.rpc.calls import BACKLOG_BYTES, Fields, Loop, Methods, PendingCall, StreamCall, StreamHandler
+from pyspark_tidb_binlog.binlog_source.rpc.connection_limits import address_of
+from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import (
     INTERNAL,
     RESOURCE_EXHAUSTED,
     UNIMPLEMENTED,
@@ -23,10 +23,10 @@ from binlog_source.rpc.grpc_message import (
     message_of,
     too_large,
 )
-from binlog_source.rpc.http2 import Connection
-from binlog_source.rpc.http2_errors import ErrorCode, RemoteConnectionError
-from binlog_source.rpc.http2_events import Call, Event
-from binlog_source.rpc.http_peer import ENDLESS, AwaitedInput, HttpPeer, HttpServer
+from pyspark_tidb_binlog.binlog_source.rpc.http2 import Connection
+from pyspark_tidb_binlog.binlog_source.rpc.http2_errors import ErrorCode, RemoteConnectionError
+from pyspark_tidb_binlog.binlog_source.rpc.http2_events import Call, Event
+from pyspark_tidb_binlog.binlog_source.rpc.http_peer import ENDLESS, AwaitedInput, HttpPeer, HttpServer
 
 _log = logging.getLogger(__name__)
 

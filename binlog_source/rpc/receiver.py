@@ -11,13 +11,13 @@ announced, is returned before it ends; the rest of its body is discarded as it a
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from binlog_source.rpc.budget import Budget, Share
-from binlog_source.rpc.frames import DEFAULT_WINDOW, END_STREAM, PADDED, WIDEST, WINDOW_UPDATE, unpadded, word_frame
-from binlog_source.rpc.grpc_message import DEADLINE_EXCEEDED, UNAVAILABLE, announced
-from binlog_source.rpc.http2_errors import ErrorCode, RemoteConnectionError, RemoteStreamError
-from binlog_source.rpc.http2_events import Call, Event
-from binlog_source.rpc.stream_states import DATA_RECEIVED, END_STREAM_RECEIVED, MAX_STREAMS, StreamStates
-from binlog_source.rpc.unfinished_request import BEGINNING, FIRST_WINDOW, SMALL_PART, UnfinishedRequest
+from pyspark_tidb_binlog.binlog_source.rpc.budget import Budget, Share
+from pyspark_tidb_binlog.binlog_source.rpc.frames import DEFAULT_WINDOW, END_STREAM, PADDED, WIDEST, WINDOW_UPDATE, unpadded, word_frame
+from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import DEADLINE_EXCEEDED, UNAVAILABLE, announced
+from pyspark_tidb_binlog.binlog_source.rpc.http2_errors import ErrorCode, RemoteConnectionError, RemoteStreamError
+from pyspark_tidb_binlog.binlog_source.rpc.http2_events import Call, Event
+from pyspark_tidb_binlog.binlog_source.rpc.stream_states import DATA_RECEIVED, END_STREAM_RECEIVED, MAX_STREAMS, StreamStates
+from pyspark_tidb_binlog.binlog_source.rpc.unfinished_request import BEGINNING, FIRST_WINDOW, SMALL_PART, UnfinishedRequest
 
 CONNECTION_WINDOW = MAX_STREAMS * DEFAULT_WINDOW
 

@@ -22,13 +22,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 
-from binlog_source.rpc import http1
-from binlog_source.rpc.budget import Budget
-from binlog_source.rpc.calls import CallPeer, Methods, PendingCall, StreamCall, StreamHandler
-from binlog_source.rpc.connection_limits import ConnectionLimiter, bounds
-from binlog_source.rpc.grpc_message import OK, RESOURCE_EXHAUSTED, Refusal
-from binlog_source.rpc.peer import LINGER, Peer, refusal_of
-from schemas.errors import ConfigError
+from pyspark_tidb_binlog.binlog_source.rpc import http1
+from pyspark_tidb_binlog.binlog_source.rpc.budget import Budget
+from pyspark_tidb_binlog.binlog_source.rpc.calls import CallPeer, Methods, PendingCall, StreamCall, StreamHandler
+from pyspark_tidb_binlog.binlog_source.rpc.connection_limits import ConnectionLimiter, bounds
+from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import OK, RESOURCE_EXHAUSTED, Refusal
+from pyspark_tidb_binlog.binlog_source.rpc.peer import LINGER, Peer, refusal_of
+from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 _log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ answers. A call that is no longer open is ignored; one that its client never ope
 from collections import deque
 from urllib.parse import quote
 
-from binlog_source.rpc.frames import (
+from pyspark_tidb_binlog.binlog_source.rpc.frames import (
     DATA,
     DEFAULT_MAX_FRAME,
     DEFAULT_WINDOW,
@@ -20,9 +20,9 @@ from binlog_source.rpc.frames import (
     WORD,
     frame,
 )
-from binlog_source.rpc.header_block import Fields, literal
-from binlog_source.rpc.http2_errors import ErrorCode, LocalProtocolError, RemoteConnectionError, RemoteStreamError
-from binlog_source.rpc.stream_states import END_STREAM_SENT, IDLE, StreamStates
+from pyspark_tidb_binlog.binlog_source.rpc.header_block import Fields, literal
+from pyspark_tidb_binlog.binlog_source.rpc.http2_errors import ErrorCode, LocalProtocolError, RemoteConnectionError, RemoteStreamError
+from pyspark_tidb_binlog.binlog_source.rpc.stream_states import END_STREAM_SENT, IDLE, StreamStates
 
 _MAX_TEXT = 2048
 """Maximum bytes of a status text: C-core refuses header lists above 8 KiB, and percent-encoding may triple it."""

@@ -23,8 +23,8 @@ idle if its id is above the highest so far, else closed.
 from enum import IntEnum
 from typing import NamedTuple
 
-from binlog_source.rpc.frames import DATA, RST_STREAM, WINDOW_UPDATE
-from binlog_source.rpc.http2_errors import (
+from pyspark_tidb_binlog.binlog_source.rpc.frames import DATA, RST_STREAM, WINDOW_UPDATE
+from pyspark_tidb_binlog.binlog_source.rpc.http2_errors import (
     ErrorCode,
     LocalProtocolError,
     RemoteConnectionError,

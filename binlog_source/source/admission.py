@@ -19,9 +19,9 @@ so a restart plans the same. A sorted batch reads by commit_ts, up to R only.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from binlog_source.source.offset import BinlogOffset, PumpMark
-from binlog_source.wire.position import Position
-from schemas.events import Delivery, tso
+from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, PumpMark
+from pyspark_tidb_binlog.binlog_source.wire.position import Position
+from pyspark_tidb_binlog.schemas.events import Delivery, tso
 
 _FOREVER = (1 << 63) - 1
 

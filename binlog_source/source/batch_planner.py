@@ -7,9 +7,9 @@ holds R back has an orphan that pairing can only settle once it was read.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from binlog_source.source.admission import Limits, TailView, holder, pending_bytes, plan_raw, plan_sorted, unread_bytes
-from binlog_source.source.offset import BinlogOffset
-from schemas.events import Delivery
+from pyspark_tidb_binlog.binlog_source.source.admission import Limits, TailView, holder, pending_bytes, plan_raw, plan_sorted, unread_bytes
+from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset
+from pyspark_tidb_binlog.schemas.events import Delivery
 
 HELD_SECONDS = 1.0
 """After this long without progress of R a raw batch is planned anyway, so that pairing can resolve orphans."""

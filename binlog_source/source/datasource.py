@@ -24,21 +24,21 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from binlog_source.cluster.discovery import PumpDiscovery, discovery_of, patiently
-from binlog_source.source.admission import TailView
-from binlog_source.source.batch_planner import BatchPlanner
-from binlog_source.source.delivery import endpoints_of, resolve_delivery
-from binlog_source.source.offset import BinlogOffset, from_json, require_advance
-from binlog_source.source.options import source_of, stream_options_of
-from binlog_source.source.outage import Outage
-from binlog_source.source.partition import BinlogPartition, sorted_partitions, span_of, stream_partitions
-from binlog_source.source.partition_rows import rows_of
-from binlog_source.source.stream_end import StreamEnd, away_text
-from binlog_source.source.stream_report import outage_report, report
-from binlog_source.source.tails import Tails
-from conf import failpoints
-from schemas.errors import ConfigError, PumpUnavailable
-from schemas.stages import PACKED, RAW, ddl_of
+from pyspark_tidb_binlog.binlog_source.cluster.discovery import PumpDiscovery, discovery_of, patiently
+from pyspark_tidb_binlog.binlog_source.source.admission import TailView
+from pyspark_tidb_binlog.binlog_source.source.batch_planner import BatchPlanner
+from pyspark_tidb_binlog.binlog_source.source.delivery import endpoints_of, resolve_delivery
+from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, from_json, require_advance
+from pyspark_tidb_binlog.binlog_source.source.options import source_of, stream_options_of
+from pyspark_tidb_binlog.binlog_source.source.outage import Outage
+from pyspark_tidb_binlog.binlog_source.source.partition import BinlogPartition, sorted_partitions, span_of, stream_partitions
+from pyspark_tidb_binlog.binlog_source.source.partition_rows import rows_of
+from pyspark_tidb_binlog.binlog_source.source.stream_end import StreamEnd, away_text
+from pyspark_tidb_binlog.binlog_source.source.stream_report import outage_report, report
+from pyspark_tidb_binlog.binlog_source.source.tails import Tails
+from pyspark_tidb_binlog.conf import failpoints
+from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
+from pyspark_tidb_binlog.schemas.stages import PACKED, RAW, ddl_of
 
 _WAIT_SECONDS = 0.2
 """How long ``latestOffset`` waits for new steps; bounds how late a stop is noticed."""

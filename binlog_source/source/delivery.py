@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from contextlib import closing
 
-from binlog_source.cluster.discovery import PumpDiscovery, discovery_of
-from binlog_source.source.pull import Endpoint, offers_raw
-from conf.model import SourceConfig
-from schemas.events import Delivery
+from pyspark_tidb_binlog.binlog_source.cluster.discovery import PumpDiscovery, discovery_of
+from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint, offers_raw
+from pyspark_tidb_binlog.conf.model import SourceConfig
+from pyspark_tidb_binlog.schemas.events import Delivery
 
 
 def endpoints_of(discovery: PumpDiscovery, pumps: Mapping[str, str]) -> dict[str, Endpoint]:

@@ -16,13 +16,13 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from schemas.errors import Corruption, ProtocolViolation
-from schemas.events import TSO_LOGICAL_BITS, BinlogType, ControlType
-from schemas.packed import VALUE_BYTES, packed
-from schemas.pieces import PIECE_BYTES, pieces
-from schemas.proto import binlog_pb2, pump_pb2
-from schemas.stages import PACKED, RAW
-from schemas.wire import fields
+from pyspark_tidb_binlog.schemas.errors import Corruption, ProtocolViolation
+from pyspark_tidb_binlog.schemas.events import TSO_LOGICAL_BITS, BinlogType, ControlType
+from pyspark_tidb_binlog.schemas.packed import VALUE_BYTES, packed
+from pyspark_tidb_binlog.schemas.pieces import PIECE_BYTES, pieces
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2, pump_pb2
+from pyspark_tidb_binlog.schemas.stages import PACKED, RAW
+from pyspark_tidb_binlog.schemas.wire import fields
 
 _MAX_INT32 = (1 << 31) - 1
 _BIG = 16 << 20

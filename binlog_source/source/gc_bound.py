@@ -10,9 +10,9 @@ import re
 import time
 from decimal import Decimal
 
-from schemas.errors import PumpUnavailable
-from schemas.events import TSO_LOGICAL_BITS, physical_ms
-from schemas.http_client import FAILURES, HttpConnection
+from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
+from pyspark_tidb_binlog.schemas.events import TSO_LOGICAL_BITS, physical_ms
+from pyspark_tidb_binlog.schemas.http_client import FAILURES, HttpConnection
 
 METRIC = "binlog_pump_storage_gc_ts"
 RECENT_MS = 60_000

@@ -8,9 +8,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from binlog_source.source.pull import Endpoint, ReadTerms, read_sorted
-from schemas.errors import ReplicationError
-from schemas.events import as_time
+from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint, ReadTerms, read_sorted
+from pyspark_tidb_binlog.schemas.errors import ReplicationError
+from pyspark_tidb_binlog.schemas.events import as_time
 
 _PATIENCE = 5.0
 """Seconds to wait for a Pump's answer."""

@@ -26,10 +26,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from binlog_source.wire.fingerprint import ANYWHERE, LogFingerprint
-from binlog_source.wire.position import Position
-from schemas.errors import ConfigError
-from schemas.events import Delivery
+from pyspark_tidb_binlog.binlog_source.wire.fingerprint import ANYWHERE, LogFingerprint
+from pyspark_tidb_binlog.binlog_source.wire.position import Position
+from pyspark_tidb_binlog.schemas.errors import ConfigError
+from pyspark_tidb_binlog.schemas.events import Delivery
 
 VERSION = 2
 _SORTED_VERSION = 1

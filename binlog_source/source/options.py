@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
-from conf.model import SourceConfig
-from schemas.errors import ConfigError
+from pyspark_tidb_binlog.conf.model import SourceConfig
+from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 _CONFIG_NAMES = {
     "pumps": "pumps",

@@ -6,7 +6,7 @@ Promises: an error is raised once it has lasted for ``patience`` seconds without
 import logging
 import time
 
-from schemas.errors import PumpUnavailable
+from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 
 _log = logging.getLogger(__name__)
 

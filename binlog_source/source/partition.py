@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql.datasource import InputPartition
 
-from binlog_source.source.offset import BinlogOffset, seen_of
-from binlog_source.source.pull import Endpoint
-from binlog_source.wire.fingerprint import LogFingerprint
-from binlog_source.wire.position import Position
-from schemas.events import Delivery
+from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, seen_of
+from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint
+from pyspark_tidb_binlog.binlog_source.wire.fingerprint import LogFingerprint
+from pyspark_tidb_binlog.binlog_source.wire.position import Position
+from pyspark_tidb_binlog.schemas.events import Delivery
 
 
 @dataclass

@@ -12,18 +12,28 @@ from itertools import chain
 
 import pyarrow as pa
 
-from binlog_source.cluster.discovery import discovery_of
-from binlog_source.source.framing import Records, clock_row, in_pieces, joined, loss, packed_rows, punctuation, raw_rows, sorted_rows
-from binlog_source.source.options import StreamOptions
-from binlog_source.source.partition import BinlogPartition
-from binlog_source.source.pull import Endpoint, ReadTerms, purge_text, read_raw, read_sorted, refuse_damage
-from binlog_source.source.read_notes import ReadNote, noted
-from binlog_source.wire.damage import Damage
-from binlog_source.wire.fingerprint import anew_text, refuse_replaced
-from conf import failpoints
-from conf.model import SourceConfig
-from schemas.errors import BinlogPurged, PumpUnavailable
-from schemas.events import Delivery
+from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of
+from pyspark_tidb_binlog.binlog_source.source.framing import (
+    Records,
+    clock_row,
+    in_pieces,
+    joined,
+    loss,
+    packed_rows,
+    punctuation,
+    raw_rows,
+    sorted_rows,
+)
+from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions
+from pyspark_tidb_binlog.binlog_source.source.partition import BinlogPartition
+from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint, ReadTerms, purge_text, read_raw, read_sorted, refuse_damage
+from pyspark_tidb_binlog.binlog_source.source.read_notes import ReadNote, noted
+from pyspark_tidb_binlog.binlog_source.wire.damage import Damage
+from pyspark_tidb_binlog.binlog_source.wire.fingerprint import anew_text, refuse_replaced
+from pyspark_tidb_binlog.conf import failpoints
+from pyspark_tidb_binlog.conf.model import SourceConfig
+from pyspark_tidb_binlog.schemas.errors import BinlogPurged, PumpUnavailable
+from pyspark_tidb_binlog.schemas.events import Delivery
 
 _FLUSH_ROWS, _FLUSH_BYTES = 10_000, 4 * 1024 * 1024
 

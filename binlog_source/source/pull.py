@@ -21,13 +21,13 @@ from typing import Any, TypeAlias
 import grpc
 import numpy as np
 
-from binlog_source.source.framing import Records, parse
-from binlog_source.source.gc_bound import gc_ts_of, is_recent
-from binlog_source.source.read_notes import ReadNote
-from binlog_source.wire.damage import REMEDY, Damage, damage_in, first_readable, silent_text
-from binlog_source.wire.fingerprint import LogFingerprint, refuse_replaced, replaced_text
-from binlog_source.wire.position import Position
-from binlog_source.wire.pump_protocol import (
+from pyspark_tidb_binlog.binlog_source.source.framing import Records, parse
+from pyspark_tidb_binlog.binlog_source.source.gc_bound import gc_ts_of, is_recent
+from pyspark_tidb_binlog.binlog_source.source.read_notes import ReadNote
+from pyspark_tidb_binlog.binlog_source.wire.damage import REMEDY, Damage, damage_in, first_readable, silent_text
+from pyspark_tidb_binlog.binlog_source.wire.fingerprint import LogFingerprint, refuse_replaced, replaced_text
+from pyspark_tidb_binlog.binlog_source.wire.position import Position
+from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import (
     BATCH_KEY,
     DELIVERY_KEY,
     END_KEY,
@@ -40,12 +40,12 @@ from binlog_source.wire.pump_protocol import (
     SEEN_KEY,
     TIP,
 )
-from binlog_source.wire.reason import reason
-from schemas.backoff import Backoff, Retries, steady
-from schemas.errors import ConfigError, DamagedLog, ProtocolViolation, PumpUnavailable
-from schemas.events import Delivery, as_time
-from schemas.pieces import PIECE_BYTES
-from schemas.proto import pump_pb2
+from pyspark_tidb_binlog.binlog_source.wire.reason import reason
+from pyspark_tidb_binlog.schemas.backoff import Backoff, Retries, steady
+from pyspark_tidb_binlog.schemas.errors import ConfigError, DamagedLog, ProtocolViolation, PumpUnavailable
+from pyspark_tidb_binlog.schemas.events import Delivery, as_time
+from pyspark_tidb_binlog.schemas.pieces import PIECE_BYTES
+from pyspark_tidb_binlog.schemas.proto import pump_pb2
 
 _OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.min_reconnect_backoff_ms", 100),
             ("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 1000),

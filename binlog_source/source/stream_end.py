@@ -8,11 +8,11 @@ import os
 import time
 from pathlib import Path
 
-from binlog_source.source.admission import holder
-from binlog_source.source.offset import BinlogOffset
-from binlog_source.source.outage import Outage
-from binlog_source.source.tails import Tails
-from schemas.errors import PumpUnavailable
+from pyspark_tidb_binlog.binlog_source.source.admission import holder
+from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset
+from pyspark_tidb_binlog.binlog_source.source.outage import Outage
+from pyspark_tidb_binlog.binlog_source.source.tails import Tails
+from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 
 _QUIET_SECONDS = 0.5
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from binlog_source.source.admission import TailView, holder, pending_bytes, unread_bytes
-from binlog_source.source.offset import BinlogOffset
-from schemas.events import Delivery, as_time
+from pyspark_tidb_binlog.binlog_source.source.admission import TailView, holder, pending_bytes, unread_bytes
+from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset
+from pyspark_tidb_binlog.schemas.events import Delivery, as_time
 
 
 def report(before: BinlogOffset, views: Mapping[str, TailView] | None, unreachable: Mapping[str, str], *, full: bool) -> dict[str, Any]:

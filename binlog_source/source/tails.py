@@ -22,10 +22,10 @@ from dataclasses import replace
 
 import grpc
 
-from binlog_source.source.admission import LogStep, TailView
-from binlog_source.source.framing import Records, parse
-from binlog_source.source.offset import BinlogOffset, PumpMark, seen_of
-from binlog_source.source.pull import (
+from pyspark_tidb_binlog.binlog_source.source.admission import LogStep, TailView
+from pyspark_tidb_binlog.binlog_source.source.framing import Records, parse
+from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, PumpMark, seen_of
+from pyspark_tidb_binlog.binlog_source.source.pull import (
     BARE_ENDS,
     Endpoint,
     Pull,
@@ -37,14 +37,14 @@ from binlog_source.source.pull import (
     renew,
     silent_damage,
 )
-from binlog_source.wire.fingerprint import ANYWHERE, LogFingerprint, refuse_replaced, replaced_text
-from binlog_source.wire.position import Position
-from binlog_source.wire.pump_protocol import NO, TIP
-from binlog_source.wire.reason import reason
-from schemas.backoff import Backoff
-from schemas.errors import BinlogPurged, ConfigError, ProtocolViolation, PumpUnavailable, ReplicationError
-from schemas.events import Delivery
-from schemas.proto import binlog_pb2
+from pyspark_tidb_binlog.binlog_source.wire.fingerprint import ANYWHERE, LogFingerprint, refuse_replaced, replaced_text
+from pyspark_tidb_binlog.binlog_source.wire.position import Position
+from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import NO, TIP
+from pyspark_tidb_binlog.binlog_source.wire.reason import reason
+from pyspark_tidb_binlog.schemas.backoff import Backoff
+from pyspark_tidb_binlog.schemas.errors import BinlogPurged, ConfigError, ProtocolViolation, PumpUnavailable, ReplicationError
+from pyspark_tidb_binlog.schemas.events import Delivery
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 
 _JOIN_BELOW = 64 * 1024
 _MOST_STEPS = 4096

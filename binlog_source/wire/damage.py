@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from schemas.events import as_time
+from pyspark_tidb_binlog.schemas.events import as_time
 
 
 @dataclass(frozen=True, slots=True)

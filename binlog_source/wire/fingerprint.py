@@ -13,9 +13,9 @@ A real Pump answers none of this; it is asked for what follows the ts before, an
 import re
 from dataclasses import dataclass
 
-from binlog_source.wire.position import Position
-from schemas.errors import DamagedLog
-from schemas.events import as_time
+from pyspark_tidb_binlog.binlog_source.wire.position import Position
+from pyspark_tidb_binlog.schemas.errors import DamagedLog
+from pyspark_tidb_binlog.schemas.events import as_time
 
 ANYWHERE = Position(0, 0)
 """The position of a ``LogFingerprint`` that consists of a commit_ts only."""

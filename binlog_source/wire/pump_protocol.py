@@ -4,7 +4,7 @@ A real Pump ignores the metadata of a pull and answers without any, so its pulls
 docs/architecture.md.
 """
 
-from schemas.events import Delivery
+from pyspark_tidb_binlog.schemas.events import Delivery
 
 WRITE_BINLOG = "/binlog.Pump/WriteBinlog"
 WRITE_BINLOG_BATCH = "/binlog.Pump/WriteBinlogBatch"

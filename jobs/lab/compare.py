@@ -9,9 +9,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from binlog_source.emulator.workload_process import WorkloadProcess
-from schemas.ddl_tokens import quote_name
-from sinks.mysql.session import Session
+from pyspark_tidb_binlog.binlog_source.emulator.workload_process import WorkloadProcess
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
+from pyspark_tidb_binlog.sinks.mysql.session import Session
 
 _SHOWN = 3
 Row: TypeAlias = tuple[str | None, ...]

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from conf.model import ApplyConfig, TargetConfig
-from schemas.errors import ApplyError, RetryableApplyError
-from sinks.mysql.session import Session, connect
+from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
+from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 
 _UNKNOWN_DATABASE, _UNKNOWN_TABLE = 1049, 1146
 _RETRY_SECONDS = 0.2

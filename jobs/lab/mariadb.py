@@ -25,9 +25,9 @@ from typing import Any, Self
 import pymysql
 from pymysql.connections import Connection
 
-from conf.model import TargetConfig
-from jobs.lab.ports import free_port
-from schemas.errors import ConfigError
+from pyspark_tidb_binlog.conf.model import TargetConfig
+from pyspark_tidb_binlog.jobs.lab.ports import free_port
+from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 START_TIMEOUT = 60.0
 """Seconds that a server may take to answer, including crash recovery."""

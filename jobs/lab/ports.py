@@ -9,7 +9,7 @@ import random
 import socket
 from pathlib import Path
 
-from schemas.errors import ConfigError
+from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _LOWEST = 10_000

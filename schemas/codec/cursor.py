@@ -3,8 +3,8 @@
 Promises: reading past the end, or a varint of more than 64 bits, raises ``Corruption``; lengths are checked before anything is copied.
 """
 
-from schemas.codec.number import decode_uvarint
-from schemas.errors import Corruption
+from pyspark_tidb_binlog.schemas.codec.number import decode_uvarint
+from pyspark_tidb_binlog.schemas.errors import Corruption
 
 _VARINT_BITS = 64
 

@@ -9,10 +9,10 @@ import decimal
 from dataclasses import dataclass
 from enum import IntEnum
 
-from schemas.codec import decimal as mydecimal
-from schemas.codec import json_binary, number
-from schemas.codec.cursor import Cursor
-from schemas.errors import Corruption
+from pyspark_tidb_binlog.schemas.codec import decimal as mydecimal
+from pyspark_tidb_binlog.schemas.codec import json_binary, number
+from pyspark_tidb_binlog.schemas.codec.cursor import Cursor
+from pyspark_tidb_binlog.schemas.errors import Corruption
 
 
 class Flag(IntEnum):

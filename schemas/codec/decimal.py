@@ -12,7 +12,7 @@ Promises: pure; invalid digits, and sizes beyond DECIMAL(65,30), raise ``Corrupt
 import decimal
 from collections.abc import Iterator
 
-from schemas.errors import Corruption
+from pyspark_tidb_binlog.schemas.errors import Corruption
 
 MAX_PRECISION = 65
 MAX_SCALE = 30

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeAlias
 
-from schemas.codec.cursor import Cursor
-from schemas.codec.number import encode_uvarint, to_signed
-from schemas.codec.temporal import pack_datetime, time_text
-from schemas.errors import Corruption
+from pyspark_tidb_binlog.schemas.codec.cursor import Cursor
+from pyspark_tidb_binlog.schemas.codec.number import encode_uvarint, to_signed
+from pyspark_tidb_binlog.schemas.codec.temporal import pack_datetime, time_text
+from pyspark_tidb_binlog.schemas.errors import Corruption
 
 MAX_DEPTH = 100
 HEADER = 8

@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from schemas.codec.datum import FIXED_SIZE, Flag
-from schemas.codec.decimal import BYTES_OF_DIGITS, HEADER, groups_of, is_valid_size
-from schemas.codec.json_binary import FIXED_SIZES, JsonType
-from schemas.codec.json_binary import HEADER as JSON_HEADER
+from pyspark_tidb_binlog.schemas.codec.datum import FIXED_SIZE, Flag
+from pyspark_tidb_binlog.schemas.codec.decimal import BYTES_OF_DIGITS, HEADER, groups_of, is_valid_size
+from pyspark_tidb_binlog.schemas.codec.json_binary import FIXED_SIZES, JsonType
+from pyspark_tidb_binlog.schemas.codec.json_binary import HEADER as JSON_HEADER
 
 U8: TypeAlias = npt.NDArray[np.uint8]
 U64: TypeAlias = npt.NDArray[np.uint64]

@@ -5,7 +5,7 @@ Promises: pure; every ``encode_*`` has its ``decode_*`` beside it (``Cursor.vari
 
 import struct
 
-from schemas.errors import Corruption
+from pyspark_tidb_binlog.schemas.errors import Corruption
 
 _SIGN = 1 << 63
 _MASK = (1 << 64) - 1

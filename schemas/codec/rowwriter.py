@@ -19,10 +19,10 @@ import decimal
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from schemas.codec import datum
-from schemas.codec.number import round_to_float32, to_signed
-from schemas.codec.temporal import pack_datetime, parse_time
-from schemas.tableinfo import PUBLIC, WHOLE_COLUMN, ColumnInfo, ColumnType, IndexColumn, TableInfo
+from pyspark_tidb_binlog.schemas.codec import datum
+from pyspark_tidb_binlog.schemas.codec.number import round_to_float32, to_signed
+from pyspark_tidb_binlog.schemas.codec.temporal import pack_datetime, parse_time
+from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, WHOLE_COLUMN, ColumnInfo, ColumnType, IndexColumn, TableInfo
 
 Row: TypeAlias = Mapping[int, Any]
 

@@ -9,7 +9,7 @@ requested precision are truncated, not rounded: TiDB rounds before it writes.
 
 import re
 
-from schemas.errors import Corruption
+from pyspark_tidb_binlog.schemas.errors import Corruption
 
 MAX_FSP = 6
 MAX_TIME_NS = (838 * 3600 + 59 * 60 + 59) * 10**9 + 999_999_999

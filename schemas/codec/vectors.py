@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from schemas.codec.datum import Flag
-from schemas.codec.decimal import BYTES_OF_DIGITS, HEADER, groups_of
-from schemas.codec.json_binary import json_text
-from schemas.codec.lockstep import MISSING, U8, U64, DatumPlaces, Ints, Mask, Rows, varint_values
-from schemas.codec.temporal import MAX_TIME_NS
-from schemas.errors import Corruption
+from pyspark_tidb_binlog.schemas.codec.datum import Flag
+from pyspark_tidb_binlog.schemas.codec.decimal import BYTES_OF_DIGITS, HEADER, groups_of
+from pyspark_tidb_binlog.schemas.codec.json_binary import json_text
+from pyspark_tidb_binlog.schemas.codec.lockstep import MISSING, U8, U64, DatumPlaces, Ints, Mask, Rows, varint_values
+from pyspark_tidb_binlog.schemas.codec.temporal import MAX_TIME_NS
+from pyspark_tidb_binlog.schemas.errors import Corruption
 
 Cells: TypeAlias = tuple[pa.Array, Mask]
 

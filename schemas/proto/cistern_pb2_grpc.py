@@ -4,7 +4,7 @@
 import grpc
 import warnings
 
-from schemas.proto import cistern_pb2 as schemas_dot_proto_dot_cistern__pb2
+from pyspark_tidb_binlog.schemas.proto import cistern_pb2 as pyspark__tidb__binlog_dot_schemas_dot_proto_dot_cistern__pb2
 
 GRPC_GENERATED_VERSION = "1.85.1"
 GRPC_VERSION = grpc.__version__
@@ -20,7 +20,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f"The grpc package installed is at version {GRPC_VERSION},"
-        + " but the generated code in schemas/proto/cistern_pb2_grpc.py depends on"
+        + " but the generated code in pyspark_tidb_binlog/schemas/proto/cistern_pb2_grpc.py depends on"
         + f" grpcio>={GRPC_GENERATED_VERSION}."
         + f" Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}"
         + f" or downgrade your generated code using grpcio-tools<={GRPC_VERSION}."
@@ -38,8 +38,8 @@ class CisternStub:
         """
         self.Notify = channel.unary_unary(
             "/binlog.Cistern/Notify",
-            request_serializer=schemas_dot_proto_dot_cistern__pb2.NotifyReq.SerializeToString,
-            response_deserializer=schemas_dot_proto_dot_cistern__pb2.NotifyResp.FromString,
+            request_serializer=pyspark__tidb__binlog_dot_schemas_dot_proto_dot_cistern__pb2.NotifyReq.SerializeToString,
+            response_deserializer=pyspark__tidb__binlog_dot_schemas_dot_proto_dot_cistern__pb2.NotifyResp.FromString,
             _registered_method=True,
         )
 
@@ -58,8 +58,8 @@ def add_CisternServicer_to_server(servicer, server):
     rpc_method_handlers = {
         "Notify": grpc.unary_unary_rpc_method_handler(
             servicer.Notify,
-            request_deserializer=schemas_dot_proto_dot_cistern__pb2.NotifyReq.FromString,
-            response_serializer=schemas_dot_proto_dot_cistern__pb2.NotifyResp.SerializeToString,
+            request_deserializer=pyspark__tidb__binlog_dot_schemas_dot_proto_dot_cistern__pb2.NotifyReq.FromString,
+            response_serializer=pyspark__tidb__binlog_dot_schemas_dot_proto_dot_cistern__pb2.NotifyResp.SerializeToString,
         ),
     }
     generic_handler = grpc.method_handlers_generic_handler("binlog.Cistern", rpc_method_handlers)
@@ -88,8 +88,8 @@ class Cistern:
             request,
             target,
             "/binlog.Cistern/Notify",
-            schemas_dot_proto_dot_cistern__pb2.NotifyReq.SerializeToString,
-            schemas_dot_proto_dot_cistern__pb2.NotifyResp.FromString,
+            pyspark__tidb__binlog_dot_schemas_dot_proto_dot_cistern__pb2.NotifyReq.SerializeToString,
+            pyspark__tidb__binlog_dot_schemas_dot_proto_dot_cistern__pb2.NotifyResp.FromString,
             options,
             channel_credentials,
             insecure,

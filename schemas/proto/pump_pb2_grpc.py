@@ -4,7 +4,7 @@
 import grpc
 import warnings
 
-from schemas.proto import pump_pb2 as schemas_dot_proto_dot_pump__pb2
+from pyspark_tidb_binlog.schemas.proto import pump_pb2 as pyspark__tidb__binlog_dot_schemas_dot_proto_dot_pump__pb2
 
 GRPC_GENERATED_VERSION = "1.85.1"
 GRPC_VERSION = grpc.__version__
@@ -20,7 +20,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f"The grpc package installed is at version {GRPC_VERSION},"
-        + " but the generated code in schemas/proto/pump_pb2_grpc.py depends on"
+        + " but the generated code in pyspark_tidb_binlog/schemas/proto/pump_pb2_grpc.py depends on"
         + f" grpcio>={GRPC_GENERATED_VERSION}."
         + f" Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}"
         + f" or downgrade your generated code using grpcio-tools<={GRPC_VERSION}."
@@ -38,20 +38,20 @@ class PumpStub:
         """
         self.WriteBinlog = channel.unary_unary(
             "/binlog.Pump/WriteBinlog",
-            request_serializer=schemas_dot_proto_dot_pump__pb2.WriteBinlogReq.SerializeToString,
-            response_deserializer=schemas_dot_proto_dot_pump__pb2.WriteBinlogResp.FromString,
+            request_serializer=pyspark__tidb__binlog_dot_schemas_dot_proto_dot_pump__pb2.WriteBinlogReq.SerializeToString,
+            response_deserializer=pyspark__tidb__binlog_dot_schemas_dot_proto_dot_pump__pb2.WriteBinlogResp.FromString,
             _registered_method=True,
         )
         self.WriteBinlogBatch = channel.unary_unary(
             "/binlog.Pump/WriteBinlogBatch",
-            request_serializer=schemas_dot_proto_dot_pump__pb2.WriteBinlogBatchReq.SerializeToString,
-            response_deserializer=schemas_dot_proto_dot_pump__pb2.WriteBinlogResp.FromString,
+            request_serializer=pyspark__tidb__binlog_dot_schemas_dot_proto_dot_pump__pb2.WriteBinlogBatchReq.SerializeToString,
+            response_deserializer=pyspark__tidb__binlog_dot_schemas_dot_proto_dot_pump__pb2.WriteBinlogResp.FromString,
             _registered_method=True,
         )
         self.PullBinlogs = channel.unary_stream(
             "/binlog.Pump/PullBinlogs",
-            request_serializer=schemas_dot_proto_dot_pump__pb2.PullBinlogReq.SerializeToString,
-            response_deserializer=schemas_dot_proto_dot_pump__pb2.PullBinlogResp.FromString,
+            request_serializer=pyspark__tidb__binlog_dot_schemas_dot_proto_dot_pump__pb2.PullBinlogReq.SerializeToString,
+            response_deserializer=pyspark__tidb__binlog_dot_schemas_dot_proto_dot_pump__pb2.PullBinlogResp.FromString,
             _registered_method=True,
         )
 
@@ -82,18 +82,18 @@ def add_PumpServicer_to_server(servicer, server):
     rpc_method_handlers = {
         "WriteBinlog": grpc.unary_unary_rpc_method_handler(
             servicer.WriteBinlog,
-            request_deserializer=schemas_dot_proto_dot_pump__pb2.WriteBinlogReq.FromString,
-            response_serializer=schemas_dot_proto_dot_pump__pb2.WriteBinlogResp.SerializeToString,
+            request_deserializer=pyspark__tidb__binlog_dot_schemas_dot_proto_dot_pump__pb2.WriteBinlogReq.FromString,
+            response_serializer=pyspark__tidb__binlog_dot_schemas_dot_proto_dot_pump__pb2.WriteBinlogResp.SerializeToString,
         ),
         "WriteBinlogBatch": grpc.unary_unary_rpc_method_handler(
             servicer.WriteBinlogBatch,
-            request_deserializer=schemas_dot_proto_dot_pump__pb2.WriteBinlogBatchReq.FromString,
-            response_serializer=schemas_dot_proto_dot_pump__pb2.WriteBinlogResp.SerializeToString,
+            request_deserializer=pyspark__tidb__binlog_dot_schemas_dot_proto_dot_pump__pb2.WriteBinlogBatchReq.FromString,
+            response_serializer=pyspark__tidb__binlog_dot_schemas_dot_proto_dot_pump__pb2.WriteBinlogResp.SerializeToString,
         ),
         "PullBinlogs": grpc.unary_stream_rpc_method_handler(
             servicer.PullBinlogs,
-            request_deserializer=schemas_dot_proto_dot_pump__pb2.PullBinlogReq.FromString,
-            response_serializer=schemas_dot_proto_dot_pump__pb2.PullBinlogResp.SerializeToString,
+            request_deserializer=pyspark__tidb__binlog_dot_schemas_dot_proto_dot_pump__pb2.PullBinlogReq.FromString,
+            response_serializer=pyspark__tidb__binlog_dot_schemas_dot_proto_dot_pump__pb2.PullBinlogResp.SerializeToString,
         ),
     }
     generic_handler = grpc.method_handlers_generic_handler("binlog.Pump", rpc_method_handlers)
@@ -122,8 +122,8 @@ class Pump:
             request,
             target,
             "/binlog.Pump/WriteBinlog",
-            schemas_dot_proto_dot_pump__pb2.WriteBinlogReq.SerializeToString,
-            schemas_dot_proto_dot_pump__pb2.WriteBinlogResp.FromString,
+            pyspark__tidb__binlog_dot_schemas_dot_proto_dot_pump__pb2.WriteBinlogReq.SerializeToString,
+            pyspark__tidb__binlog_dot_schemas_dot_proto_dot_pump__pb2.WriteBinlogResp.FromString,
             options,
             channel_credentials,
             insecure,
@@ -152,8 +152,8 @@ class Pump:
             request,
             target,
             "/binlog.Pump/WriteBinlogBatch",
-            schemas_dot_proto_dot_pump__pb2.WriteBinlogBatchReq.SerializeToString,
-            schemas_dot_proto_dot_pump__pb2.WriteBinlogResp.FromString,
+            pyspark__tidb__binlog_dot_schemas_dot_proto_dot_pump__pb2.WriteBinlogBatchReq.SerializeToString,
+            pyspark__tidb__binlog_dot_schemas_dot_proto_dot_pump__pb2.WriteBinlogResp.FromString,
             options,
             channel_credentials,
             insecure,
@@ -182,8 +182,8 @@ class Pump:
             request,
             target,
             "/binlog.Pump/PullBinlogs",
-            schemas_dot_proto_dot_pump__pb2.PullBinlogReq.SerializeToString,
-            schemas_dot_proto_dot_pump__pb2.PullBinlogResp.FromString,
+            pyspark__tidb__binlog_dot_schemas_dot_proto_dot_pump__pb2.PullBinlogReq.SerializeToString,
+            pyspark__tidb__binlog_dot_schemas_dot_proto_dot_pump__pb2.PullBinlogResp.FromString,
             options,
             channel_credentials,
             insecure,

@@ -21,10 +21,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from conf import failpoints
-from schemas.errors import ReplicationError
-from schemas.events import physical_ms
-from schemas.findings import Finding
+from pyspark_tidb_binlog.conf import failpoints
+from pyspark_tidb_binlog.schemas.errors import ReplicationError
+from pyspark_tidb_binlog.schemas.events import physical_ms
+from pyspark_tidb_binlog.schemas.findings import Finding
 
 _log = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from schemas.events import physical_ms
-from schemas.findings import Finding
-from sinks.delta.checkpoint_table import FILLED_UP, SETTINGS, CheckpointRow, is_table
+from pyspark_tidb_binlog.schemas.events import physical_ms
+from pyspark_tidb_binlog.schemas.findings import Finding
+from pyspark_tidb_binlog.sinks.delta.checkpoint_table import FILLED_UP, SETTINGS, CheckpointRow, is_table
 
 SCHEMA = pa.schema(
     [

@@ -20,7 +20,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from sinks.delta.checkpoint_table import SETTINGS, is_table
+from pyspark_tidb_binlog.sinks.delta.checkpoint_table import SETTINGS, is_table
 
 if TYPE_CHECKING:
     from delta.tables import DeltaTable

@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from schemas.errors import ProtocolViolation
-from schemas.events import ControlType, as_time
-from schemas.findings import Finding, FindingKind
-from schemas.stages import ROW_SUMMARY
-from sinks.engine.segments import DdlEvent, TableActivity
+from pyspark_tidb_binlog.schemas.errors import ProtocolViolation
+from pyspark_tidb_binlog.schemas.events import ControlType, as_time
+from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
+from pyspark_tidb_binlog.schemas.stages import ROW_SUMMARY
+from pyspark_tidb_binlog.sinks.engine.segments import DdlEvent, TableActivity
 
 PARTIAL = ROW_SUMMARY.append(pa.field("interval", pa.int64(), nullable=False))
 """A summary of the row changes between two DDL binlogs; ``interval`` counts the DDL binlogs with a lower commit_ts."""

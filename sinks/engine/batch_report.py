@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from schemas.findings import Finding
+from pyspark_tidb_binlog.schemas.findings import Finding
 
 
 class Stage(enum.StrEnum):

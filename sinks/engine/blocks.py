@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from schemas.packed import packed, unpacked
-from schemas.stages import CONTROL, DDL_EVENT, ROW_EVENT, ROW_SUMMARY, TRANSACTION
+from pyspark_tidb_binlog.schemas.packed import packed, unpacked
+from pyspark_tidb_binlog.schemas.stages import CONTROL, DDL_EVENT, ROW_EVENT, ROW_SUMMARY, TRANSACTION
 
 BLOCK = pa.schema(
     [

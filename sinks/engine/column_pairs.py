@@ -3,9 +3,9 @@
 Promises: pure; nothing is guessed: an ambiguous match gives None.
 """
 
-from schemas.ddl_tokens import significant
-from schemas.history import Job, JobType
-from schemas.tableinfo import ColumnInfo, TableInfo
+from pyspark_tidb_binlog.schemas.ddl_tokens import significant
+from pyspark_tidb_binlog.schemas.history import Job, JobType
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
 
 
 def visible(info: TableInfo) -> list[ColumnInfo]:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from schemas.events import Op
+from pyspark_tidb_binlog.schemas.events import Op
 
 Indexes = np.ndarray[Any, np.dtype[np.int64]]
 """Row numbers in the folded events table."""

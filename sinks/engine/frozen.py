@@ -14,11 +14,20 @@ Promises: pure. Only the ids of the refused jobs are stored: a shape is derived 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from schemas.arrowtypes import kind_of
-from schemas.history import FrozenAs, Job, JobType, SchemaHistory, TableAt
-from schemas.tableinfo import PUBLIC, ColumnFlag, ColumnInfo, ColumnType, IndexColumn, IndexInfo, PartitionDef, TableInfo
-from sinks.engine.column_pairs import pair_columns
-from sinks.engine.segments import RowsStep
+from pyspark_tidb_binlog.schemas.arrowtypes import kind_of
+from pyspark_tidb_binlog.schemas.history import FrozenAs, Job, JobType, SchemaHistory, TableAt
+from pyspark_tidb_binlog.schemas.tableinfo import (
+    PUBLIC,
+    ColumnFlag,
+    ColumnInfo,
+    ColumnType,
+    IndexColumn,
+    IndexInfo,
+    PartitionDef,
+    TableInfo,
+)
+from pyspark_tidb_binlog.sinks.engine.column_pairs import pair_columns
+from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
 
 RefusedJobs = frozenset[int]
 """Ids of the jobs that were not executed on the target."""

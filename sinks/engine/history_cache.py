@@ -17,8 +17,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from schemas.jobs import DbInfo, Job, Location
-from schemas.tableinfo import ColumnInfo, IndexInfo, PartitionDef, TableInfo
+from pyspark_tidb_binlog.schemas import tableinfo
+from pyspark_tidb_binlog.schemas.jobs import DbInfo, Job, Location
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, IndexInfo, PartitionDef, TableInfo
 
 _FORM = 1
 _log = logging.getLogger(__name__)
@@ -72,13 +73,17 @@ class HistoryCache:
 _KINDS = (Job, DbInfo, Location, TableInfo, ColumnInfo, IndexInfo, PartitionDef)
 
 
+_ALLOWED = {kind.__name__: kind for kind in _KINDS} | {
+    name: kind for name, kind in vars(tableinfo).items() if isinstance(kind, type) and kind.__module__ == tableinfo.__name__
+}
+"""By name alone: in which module a class lies is not part of the format."""
+
+
 class _SafeUnpickler(pickle.Unpickler):
     """Creates only values of this project's classes, whatever the file contains."""
 
     def find_class(self, module: str, name: str) -> Any:
         """The class, if it is allowed."""
-        if module.startswith("schemas.") and module.count(".") == 1:
-            found = super().find_class(module, name)
-            if isinstance(found, type) and (found in _KINDS or found.__module__ == TableInfo.__module__):
-                return found
-        raise pickle.UnpicklingError(f"{module}.{name} is not allowed in a DDL history")
+        if name not in _ALLOWED:
+            raise pickle.UnpicklingError(f"{module}.{name} is not allowed in a DDL history")
+        return _ALLOWED[name]

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from schemas.backoff import Backoff, Retries
-from schemas.errors import HistoryUnavailable
-from schemas.history import Job, JobReader, SchemaHistory
-from schemas.http_client import FAILURES, fetch
-from sinks.engine.history_cache import HistoryCache
+from pyspark_tidb_binlog.schemas.backoff import Backoff, Retries
+from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable
+from pyspark_tidb_binlog.schemas.history import Job, JobReader, SchemaHistory
+from pyspark_tidb_binlog.schemas.http_client import FAILURES, fetch
+from pyspark_tidb_binlog.sinks.engine.history_cache import HistoryCache
 
 _FIRST_PAGE, _PAGE = 8, 256
 _OVERLAP = 256

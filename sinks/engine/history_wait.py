@@ -9,12 +9,12 @@ Promises: returns when every job and every table is in the history. For rows of 
 import logging
 from collections.abc import Callable, Sequence
 
-from conf.model import ApplyConfig
-from schemas.backoff import Retries, steady
-from schemas.errors import HistoryUnavailable, SchemaMismatch
-from schemas.history import SchemaHistory
-from sinks.engine.history_feed import HistoryFeed
-from sinks.engine.segments import TableActivity
+from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.schemas.backoff import Retries, steady
+from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable, SchemaMismatch
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.sinks.engine.history_feed import HistoryFeed
+from pyspark_tidb_binlog.sinks.engine.segments import TableActivity
 
 _POLL = steady(0.1)
 _log = logging.getLogger(__name__)

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from schemas import decoder as decode
-from schemas.history import TableAt
-from sinks.engine.fold import Indexes
+from pyspark_tidb_binlog.schemas import decoder as decode
+from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.sinks.engine.fold import Indexes
 
 
 class EventColumns:

@@ -17,13 +17,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.storagelevel import StorageLevel
 
-from schemas.explode import Exploded, explode
-from schemas.history import SchemaHistory, TableAt
-from schemas.stages import ROW_EVENT, ddl_of
-from sinks.engine.batch import PARTIAL, rows_between, summarise
-from sinks.engine.blocks import BLOCK, BlockKind, pack, slices, unpack, unpack_each
-from sinks.engine.fold import part_numbers
-from sinks.engine.identity import row_identities
+from pyspark_tidb_binlog.schemas.explode import Exploded, explode
+from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
+from pyspark_tidb_binlog.schemas.stages import ROW_EVENT, ddl_of
+from pyspark_tidb_binlog.sinks.engine.batch import PARTIAL, rows_between, summarise
+from pyspark_tidb_binlog.sinks.engine.blocks import BLOCK, BlockKind, pack, slices, unpack, unpack_each
+from pyspark_tidb_binlog.sinks.engine.fold import part_numbers
+from pyspark_tidb_binlog.sinks.engine.identity import row_identities
 
 KEYED = ROW_EVENT.append(pa.field("key", pa.binary())).append(pa.field("part", pa.int32(), nullable=False))
 """A row event with its row's identity and its part. ``key`` is null if the table is not in the history."""

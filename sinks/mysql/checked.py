@@ -10,14 +10,14 @@ import itertools
 from collections.abc import Callable, Container, Iterable
 from typing import TypeVar
 
-from conf.model import ApplyConfig
-from schemas.errors import ApplyError, FindingError, RetryableApplyError
-from schemas.events import as_time
-from schemas.findings import Finding, FindingKind, in_words
-from schemas.redaction import HIDDEN
-from sinks.mysql.effects import StatementResult, finding, judge, key_text
-from sinks.mysql.session import Session
-from sinks.mysql.statements import Effect, Statement
+from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.schemas.errors import ApplyError, FindingError, RetryableApplyError
+from pyspark_tidb_binlog.schemas.events import as_time
+from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind, in_words
+from pyspark_tidb_binlog.schemas.redaction import HIDDEN
+from pyspark_tidb_binlog.sinks.mysql.effects import StatementResult, finding, judge, key_text
+from pyspark_tidb_binlog.sinks.mysql.session import Session
+from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Statement
 
 T = TypeVar("T")
 

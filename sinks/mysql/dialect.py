@@ -6,8 +6,8 @@ Promises: pure; text is made from table infos, for UTF-8 connections and session
 import enum
 from collections.abc import Sequence
 
-from schemas.ddl_tokens import quote_name
-from schemas.tableinfo import ColumnInfo, ColumnType, TableInfo
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, TableInfo
 
 
 class Flavour(enum.StrEnum):

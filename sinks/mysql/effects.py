@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from schemas.findings import Finding, FindingKind
-from sinks.mysql.statements import Effect, Statement, values_of
+from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
+from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Statement, values_of
 
 KEY_TEXT = 200
 """Maximum length of the key shown in a finding."""

@@ -16,10 +16,10 @@ import uuid
 import zlib
 from dataclasses import dataclass, field
 
-from schemas.ddl_tokens import quote_name
-from schemas.errors import ApplyError, LeaseLost
-from sinks.mysql.dialect import Flavour
-from sinks.mysql.target import Target
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
+from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.target import Target
 
 _ABSENT = frozenset({1049, 1146})
 """No such database; no such table."""

@@ -18,12 +18,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from schemas.errors import ApplyError, LeaseHeld, LeaseLost, RetryableApplyError
-from sinks.mysql import lease
-from sinks.mysql.lease import Lease, LeaseHolder
-from sinks.mysql.retry_policy import RetryPolicy
-from sinks.mysql.session import Session, retried
-from sinks.mysql.target import Target
+from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseHeld, LeaseLost, RetryableApplyError
+from pyspark_tidb_binlog.sinks.mysql import lease
+from pyspark_tidb_binlog.sinks.mysql.lease import Lease, LeaseHolder
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
+from pyspark_tidb_binlog.sinks.mysql.session import Session, retried
+from pyspark_tidb_binlog.sinks.mysql.target import Target
 
 _log = logging.getLogger(__name__)
 

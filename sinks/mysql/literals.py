@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from schemas.tableinfo import ColumnInfo, ColumnType
-from sinks.mysql.dialect import is_bytes
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
+from pyspark_tidb_binlog.sinks.mysql.dialect import is_bytes
 
 
 class LiteralForm(enum.Enum):

@@ -15,29 +15,29 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from conf import failpoints
-from conf.model import DrainerConfig
-from schemas.errors import ApplyError, LeaseLost
-from schemas.findings import Finding
-from schemas.history import SchemaHistory
-from sinks.engine.batch import without
-from sinks.engine.batch_report import Stage, StageClock, Written
-from sinks.engine.frozen import RefusedJobs
-from sinks.engine.keyed import KeyedEvents, persisted
-from sinks.engine.segments import AppliedJobs, DdlStep, RowsStep
-from sinks.mysql import lease, old_layout, parallel, progress
-from sinks.mysql.checked import Effects, checked
-from sinks.mysql.ddl import text
-from sinks.mysql.ddl.executor import DdlOutcome, apply_ddl, ensure_ddl_table, forget_later, load_applied, load_refused
-from sinks.mysql.dialect import Flavour
-from sinks.mysql.lease import Lease, LeaseHolder
-from sinks.mysql.lease_guard import LAYOUT, LeaseGuard, alone
-from sinks.mysql.password import ShippedTarget
-from sinks.mysql.plan import Plan, PlanLimits, plan_rows
-from sinks.mysql.retry_policy import RetryPolicy, TransientError
-from sinks.mysql.session import Session, connect, run_retried, run_transaction
-from sinks.routing.table_filter import TableFilter
-from sinks.sink import DdlResult, Opened, Sink, TargetProgress
+from pyspark_tidb_binlog.conf import failpoints
+from pyspark_tidb_binlog.conf.model import DrainerConfig
+from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost
+from pyspark_tidb_binlog.schemas.findings import Finding
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.sinks.engine.batch import without
+from pyspark_tidb_binlog.sinks.engine.batch_report import Stage, StageClock, Written
+from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
+from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, persisted
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep
+from pyspark_tidb_binlog.sinks.mysql import lease, old_layout, parallel, progress
+from pyspark_tidb_binlog.sinks.mysql.checked import Effects, checked
+from pyspark_tidb_binlog.sinks.mysql.ddl import text
+from pyspark_tidb_binlog.sinks.mysql.ddl.executor import DdlOutcome, apply_ddl, ensure_ddl_table, forget_later, load_applied, load_refused
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.lease import Lease, LeaseHolder
+from pyspark_tidb_binlog.sinks.mysql.lease_guard import LAYOUT, LeaseGuard, alone
+from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
+from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanLimits, plan_rows
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, TransientError
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried, run_transaction
+from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
+from pyspark_tidb_binlog.sinks.sink import DdlResult, Opened, Sink, TargetProgress
 
 _log = logging.getLogger(__name__)
 

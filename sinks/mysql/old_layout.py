@@ -11,13 +11,13 @@ target serves no other cluster, else those under the Drainer's own name whose jo
 import logging
 from collections.abc import Sequence
 
-from schemas.ddl_tokens import quote_name
-from schemas.errors import ApplyError
-from schemas.history import SchemaHistory
-from sinks.mysql import lease, progress
-from sinks.mysql.lease import Lease
-from sinks.mysql.progress import Mark
-from sinks.mysql.session import Session
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
+from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.sinks.mysql import lease, progress
+from pyspark_tidb_binlog.sinks.mysql.lease import Lease
+from pyspark_tidb_binlog.sinks.mysql.progress import Mark
+from pyspark_tidb_binlog.sinks.mysql.session import Session
 
 _log = logging.getLogger(__name__)
 

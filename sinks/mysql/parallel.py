@@ -19,27 +19,27 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from conf import failpoints
-from conf.model import ApplyConfig
-from schemas.errors import SchemaMismatch
-from schemas.history import TableAt
-from schemas.stages import ROW_EVENT, ddl_of
-from sinks.engine.batch import rows_between, without
-from sinks.engine.batch_report import Written
-from sinks.engine.blocks import unpack
-from sinks.engine.fold import ends_of, part_numbers
-from sinks.engine.keyed import KEYED, KeyedEvents, Span
-from sinks.engine.spool import IN_MEMORY, RowSpool, Spool
-from sinks.mysql import lease, progress
-from sinks.mysql.checked import Effects, checked
-from sinks.mysql.dialect import Flavour
-from sinks.mysql.lease import Lease
-from sinks.mysql.password import ShippedTarget
-from sinks.mysql.plan import PlanLimits, plan_rows
-from sinks.mysql.retry_policy import RetryPolicy
-from sinks.mysql.session import Session, connect, run_transaction
-from sinks.mysql.statements import Phase, Statement
-from sinks.routing.table_filter import TableFilter
+from pyspark_tidb_binlog.conf import failpoints
+from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
+from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.schemas.stages import ROW_EVENT, ddl_of
+from pyspark_tidb_binlog.sinks.engine.batch import rows_between, without
+from pyspark_tidb_binlog.sinks.engine.batch_report import Written
+from pyspark_tidb_binlog.sinks.engine.blocks import unpack
+from pyspark_tidb_binlog.sinks.engine.fold import ends_of, part_numbers
+from pyspark_tidb_binlog.sinks.engine.keyed import KEYED, KeyedEvents, Span
+from pyspark_tidb_binlog.sinks.engine.spool import IN_MEMORY, RowSpool, Spool
+from pyspark_tidb_binlog.sinks.mysql import lease, progress
+from pyspark_tidb_binlog.sinks.mysql.checked import Effects, checked
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.lease import Lease
+from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
+from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits, plan_rows
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_transaction
+from pyspark_tidb_binlog.sinks.mysql.statements import Phase, Statement
+from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
 
 PLANNED = pa.schema(
     [

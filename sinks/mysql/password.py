@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from conf.model import TargetConfig
+from pyspark_tidb_binlog.conf.model import TargetConfig
 
 
 class Broadcast(Protocol):

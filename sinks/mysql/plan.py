@@ -15,15 +15,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from schemas import decoder as decode
-from schemas.arrowtypes import zero_value
-from schemas.errors import SchemaMismatch
-from schemas.history import TableAt
-from schemas.tableinfo import ColumnInfo, ColumnType, TableInfo
-from sinks.engine.batch import without
-from sinks.engine.fold import Indexes, TableChanges, fold
-from sinks.engine.identity import EventColumns, row_identities
-from sinks.mysql.dialect import (
+from pyspark_tidb_binlog.schemas import decoder as decode
+from pyspark_tidb_binlog.schemas.arrowtypes import zero_value
+from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
+from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, TableInfo
+from pyspark_tidb_binlog.sinks.engine.batch import without
+from pyspark_tidb_binlog.sinks.engine.fold import Indexes, TableChanges, fold
+from pyspark_tidb_binlog.sinks.engine.identity import EventColumns, row_identities
+from pyspark_tidb_binlog.sinks.mysql.dialect import (
     Flavour,
     change_tail,
     delete_head,
@@ -34,10 +34,10 @@ from sinks.mysql.dialect import (
     table_name,
     write_head,
 )
-from sinks.mysql.literals import Cells, form_of, join_cells, literals
-from sinks.mysql.matching import NO_KEY, ByColumns, ByKey, OldRows, key_numbers, matches
-from sinks.mysql.statements import Effect, Mask, Origin, Phase, Statement, split
-from sinks.routing.table_filter import EVERYTHING, TableFilter
+from pyspark_tidb_binlog.sinks.mysql.literals import Cells, form_of, join_cells, literals
+from pyspark_tidb_binlog.sinks.mysql.matching import NO_KEY, ByColumns, ByKey, OldRows, key_numbers, matches
+from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Mask, Origin, Phase, Statement, split
+from pyspark_tidb_binlog.sinks.routing.table_filter import EVERYTHING, TableFilter
 
 
 @dataclass(frozen=True, slots=True)

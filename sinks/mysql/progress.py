@@ -13,10 +13,10 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from schemas.ddl_tokens import quote_name
-from schemas.errors import ApplyError
-from sinks.mysql.session import Session
-from sinks.sink import TargetProgress, UnfinishedSpan
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
+from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.sinks.mysql.session import Session
+from pyspark_tidb_binlog.sinks.sink import TargetProgress, UnfinishedSpan
 
 CHECKPOINT_SCHEMA = "tidb_binlog"
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from pymysql.constants import CR, ER
 
-from schemas.backoff import Backoff
-from schemas.errors import RetryableApplyError
+from pyspark_tidb_binlog.schemas.backoff import Backoff
+from pyspark_tidb_binlog.schemas.errors import RetryableApplyError
 
 BACKOFF = Backoff(0.05, 5.0)
 

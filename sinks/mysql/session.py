@@ -17,14 +17,14 @@ from typing import Any, Self, TypeVar
 import pymysql
 from pymysql.constants import CR, ER
 
-from conf.model import ApplyConfig, TargetConfig
-from conf.sql_mode import ALWAYS, ROUNDS_TIMES, refusals
-from schemas.ddl_tokens import quote_name
-from schemas.errors import ApplyError, ConfigError, RetryableApplyError
-from schemas.redaction import statement_head, without_values
-from sinks.mysql.dialect import Flavour, flavour_of
-from sinks.mysql.effects import StatementResult, Warned
-from sinks.mysql.retry_policy import BACKOFF, FEW, RetryPolicy, TransientError, passing, what_is_wrong
+from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
+from pyspark_tidb_binlog.conf.sql_mode import ALWAYS, ROUNDS_TIMES, refusals
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
+from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, RetryableApplyError
+from pyspark_tidb_binlog.schemas.redaction import statement_head, without_values
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, flavour_of
+from pyspark_tidb_binlog.sinks.mysql.effects import StatementResult, Warned
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import BACKOFF, FEW, RetryPolicy, TransientError, passing, what_is_wrong
 
 _log = logging.getLogger(__name__)
 

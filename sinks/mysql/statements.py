@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sinks.mysql.literals import row_ends, text_of
+from pyspark_tidb_binlog.sinks.mysql.literals import row_ends, text_of
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 
 
 class Target(Protocol):

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from conf.model import ApplyConfig
-from schemas.errors import ConfigError
+from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from binlog_source.cluster.registries import open_registry
-from binlog_source.cluster.registry import PUMPS, NodeState, Registry
-from binlog_source.drainer.node import DrainerNode
-from binlog_source.pump.server import EmbeddedPump
-from binlog_source.pump_client.client import PumpClient
-from binlog_source.source.datasource import BinlogStreamReader
-from binlog_source.source.offset import from_json
-from binlog_source.source.options import StreamOptions, options_of
-from conf.model import PumpConfig, SourceConfig
+from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry
+from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState, Registry
+from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode
+from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
+from pyspark_tidb_binlog.binlog_source.source.datasource import BinlogStreamReader
+from pyspark_tidb_binlog.binlog_source.source.offset import from_json
+from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, options_of
+from pyspark_tidb_binlog.conf.model import PumpConfig, SourceConfig
 from tests.support.binlogs import payload
 from tests.support.eventually import eventually
 from tests.support.registry_sites import CLUSTER, Site

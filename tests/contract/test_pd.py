@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from binlog_source.cluster.pd import PdRegistry
-from binlog_source.cluster.registry import PUMPS, NodeState, NodeStatus
-from schemas.errors import ConfigError, PumpUnavailable
+from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
+from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState, NodeStatus
+from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
 from tests.support.registry_sites import PdSite
 
 pytestmark = pytest.mark.grpc
@@ -52,7 +52,7 @@ def test_compaction_loses_nothing(pd_site: PdSite, registry: PdRegistry) -> None
 
 
 def test_a_wait_is_a_watch_and_no_polling(registry: PdRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("binlog_source.cluster.etcd._BROKEN_PAUSE", LONG)
+    monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.cluster.etcd._BROKEN_PAUSE", LONG)
     known = registry.listing(PUMPS).revision
     for status in (A, B):
         threading.Timer(0.3, registry.put_status, [PUMPS, status]).start()
@@ -153,7 +153,7 @@ def test_timestamps_wait_a_moment_for_a_leader(pd_site: PdSite, registry: PdRegi
 
 
 def test_a_pd_without_a_leader_is_told(pd_site: PdSite, registry: PdRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("binlog_source.cluster.pd_clock.REQUEST_SECONDS", 0.3)
+    monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.cluster.pd_clock.REQUEST_SECONDS", 0.3)
     pd_site.pd.lead(None)
     with pytest.raises(PumpUnavailable, match=f"{pd_site.pd.members[0].address}.*no leader"):
         registry.tso()

@@ -7,9 +7,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from binlog_source.cluster.registries import open_registry
-from binlog_source.cluster.registry import DRAINERS, PUMPS, Listing, NodeState, NodeStatus, Registry
-from schemas.errors import ConfigError, PumpUnavailable
+from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry
+from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, Listing, NodeState, NodeStatus, Registry
+from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
 from tests.support.registry_sites import CLUSTER, Site
 
 pytestmark = pytest.mark.grpc

@@ -7,19 +7,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from conf.model import ApplyConfig, DrainerConfig
-from jobs.lab.mariadb import PrivateMariaDB
-from schemas.codec.rowwriter import encode_delete, encode_insert, encode_update
-from schemas.errors import ApplyError, LeaseHeld, ReplicationError
-from schemas.events import Op
-from schemas.history import SchemaHistory
-from schemas.stages import ROW_EVENT
-from sinks.engine.batch_report import StageClock
-from sinks.engine.blocks import BlockKind, pack
-from sinks.engine.keyed import KeyedEvents, with_keys
-from sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, TableActivity, plan_steps
-from sinks.mysql.mysql_sink import MySQLSink
-from sinks.sink import Sink
+from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.codec.rowwriter import encode_delete, encode_insert, encode_update
+from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseHeld, ReplicationError
+from pyspark_tidb_binlog.schemas.events import Op
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
+from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock
+from pyspark_tidb_binlog.sinks.engine.blocks import BlockKind, pack
+from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, with_keys
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, TableActivity, plan_steps
+from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
+from pyspark_tidb_binlog.sinks.sink import Sink
 from tests.support.ddl_jobs import INT, column, database, history, job, table
 from tests.support.fakes.memory_sink import Memory, MemorySink
 

@@ -5,14 +5,14 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from binlog_source.pump.service import PumpService
-from binlog_source.pump.storage.chaser import ChaserSettings
-from binlog_source.pump.storage.index import KeyIndex
-from binlog_source.pump.storage.pointer import BEGINNING, Pointer
-from binlog_source.pump.storage.record import RecordKind
-from binlog_source.pump.storage.store import Store, StoreSettings
-from schemas.errors import BinlogPurged
-from schemas.proto import pump_pb2
+from pyspark_tidb_binlog.binlog_source.pump.service import PumpService
+from pyspark_tidb_binlog.binlog_source.pump.storage.chaser import ChaserSettings
+from pyspark_tidb_binlog.binlog_source.pump.storage.index import KeyIndex
+from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import BEGINNING, Pointer
+from pyspark_tidb_binlog.binlog_source.pump.storage.record import RecordKind
+from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store, StoreSettings
+from pyspark_tidb_binlog.schemas.errors import BinlogPurged
+from pyspark_tidb_binlog.schemas.proto import pump_pb2
 from tests.support.eventually import eventually
 from tests.support.slow_index import Writers
 

@@ -11,8 +11,8 @@ from random import Random
 
 import pytest
 
-from binlog_source.pump.storage.record import fake
-from binlog_source.pump.storage.store import Store
+from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
+from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store
 from tests.support.fakes.faulty_files import Fault, FaultyFiles
 from tests.support.store_script import SETTINGS, Run, check, comes_back, script
 

@@ -8,9 +8,9 @@ from unittest import mock
 
 import pytest
 
-from binlog_source.pump.storage import store as store_module
-from binlog_source.pump.storage.index import KeyIndex
-from binlog_source.pump.storage.store import Store
+from pyspark_tidb_binlog.binlog_source.pump.storage import store as store_module
+from pyspark_tidb_binlog.binlog_source.pump.storage.index import KeyIndex
+from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store
 from tests.support.eventually import eventually
 from tests.support.store_script import LATER, SLACK, Run, check, comes_back, kept_of, script
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from binlog_source.cluster.cluster_service import UpstreamService
-from binlog_source.cluster.oracle import Oracle
-from binlog_source.cluster.registry_client import RegistryClient
-from binlog_source.pump.server import EmbeddedPump
-from jobs.lab.mariadb import PrivateMariaDB
-from sinks.mysql.session import Session
+from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import UpstreamService
+from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
+from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
+from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.sinks.mysql.session import Session
 from tests.support.ddl_target import ddl_session
 from tests.support.pump_writes import CLUSTER, config_of
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from binlog_source.emulator.rehearsal import load
-from jobs.lab.mariadb import PrivateMariaDB
-from jobs.rehearse import prepare_target
-from jobs.replication import Replication
-from sinks.mysql.progress import Checkpoint
+from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import load
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.jobs.rehearse import prepare_target
+from pyspark_tidb_binlog.jobs.replication import Replication
+from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint
 from tests.support.arena import Arena, Cut
 from tests.support.bank_states import TOTAL, Change, bank_changes, states_at
 from tests.support.drainer_process import RUN_SECONDS

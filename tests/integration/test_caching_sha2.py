@@ -13,9 +13,9 @@ import pytest
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
-from conf.model import ApplyConfig, TargetConfig
-from schemas.errors import ApplyError
-from sinks.mysql.session import connect
+from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
+from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.sinks.mysql.session import connect
 
 PLUGIN = b"caching_sha2_password\0"
 SALT = b"abcdefghijklmnopqrst"

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from conf.model import ApplyConfig
-from jobs.lab.mariadb import PrivateMariaDB
-from schemas.history import JobReader, SchemaHistory
-from sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
-from sinks.mysql.ddl.executor import apply_ddl, ensure_ddl_table
-from sinks.mysql.session import Session, connect
+from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.history import JobReader, SchemaHistory
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
+from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl, ensure_ddl_table
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support.leases import held
 
 pytestmark = pytest.mark.mysql

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from jobs.lab.mariadb import PrivateMariaDB
-from schemas.errors import ApplyError, DdlRefused
-from schemas.history import SchemaHistory
-from sinks.engine.segments import DdlStep
-from sinks.mysql.ddl.executor import DdlOutcome, ensure_ddl_table
-from sinks.mysql.session import Session, connect
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
+from pyspark_tidb_binlog.sinks.mysql.ddl.executor import DdlOutcome, ensure_ddl_table
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support import ddl_target
 from tests.support.ddl_jobs import INT, column, database, history, job, steps_of, table
 from tests.support.ddl_target import CONFIG, dying

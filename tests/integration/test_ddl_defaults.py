@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from jobs.lab.mariadb import PrivateMariaDB
-from schemas.history import SchemaHistory
-from sinks.engine.segments import DdlStep
-from sinks.mysql.session import Session
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
+from pyspark_tidb_binlog.sinks.mysql.session import Session
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, job, steps_of, table
 from tests.support.ddl_target import apply, ddl_session, dying
 

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from conf.model import ApplyConfig
-from jobs.lab.mariadb import PrivateMariaDB
-from schemas.history import JobReader, SchemaHistory
-from schemas.tableinfo import ColumnType
-from sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
-from sinks.mysql.ddl.clauses import Dialect
-from sinks.mysql.ddl.executor import apply_ddl, ensure_ddl_table
-from sinks.mysql.ddl.snapshots import take_snapshot
-from sinks.mysql.ddl.text import subject_of
-from sinks.mysql.ddl.wanted import lacks
-from sinks.mysql.dialect import Flavour
-from sinks.mysql.session import Session, connect
+from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.history import JobReader, SchemaHistory
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
+from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl, ensure_ddl_table
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import take_snapshot
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import subject_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import lacks
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support.ddl_target import Died, assert_columns, deadly, losses
 from tests.support.golden_case import ddl_steps, load_case
 from tests.support.leases import held

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from jobs.lab.mariadb import PrivateMariaDB
-from sinks.mysql.session import Session
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.sinks.mysql.session import Session
 from tests.support.ddl_jobs import database, history, job, steps_of, table
 from tests.support.ddl_target import apply, ddl_session, dying
 

@@ -6,20 +6,20 @@ from collections.abc import Iterator
 
 import pytest
 
-from conf.model import ApplyConfig, TargetConfig
-from jobs.lab.mariadb import PrivateMariaDB
-from schemas.errors import ApplyError, DdlRefused
-from schemas.history import SchemaHistory
-from sinks.engine.segments import AppliedJobs
-from sinks.mysql.ddl.clauses import Dialect
-from sinks.mysql.ddl.derive import derive
-from sinks.mysql.ddl.executor import DdlOutcome, apply_ddl, load_applied
-from sinks.mysql.ddl.snapshots import column_names
-from sinks.mysql.ddl.text import subject_of
-from sinks.mysql.dialect import Flavour
-from sinks.mysql.lease import lock_name
-from sinks.mysql.lease_guard import DDL
-from sinks.mysql.session import Session, connect
+from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
+from pyspark_tidb_binlog.sinks.mysql.ddl.derive import derive
+from pyspark_tidb_binlog.sinks.mysql.ddl.executor import DdlOutcome, apply_ddl, load_applied
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import subject_of
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.lease import lock_name
+from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support.ddl_jobs import column, database, history, job, partitions, steps_of, table
 from tests.support.ddl_target import apply, assert_columns, ddl_session, dying
 from tests.support.golden_case import ddl_steps, load_case

@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from schemas.errors import DdlRefused
-from schemas.history import SchemaHistory
-from sinks.engine.segments import DdlStep
-from sinks.mysql.session import Session
+from pyspark_tidb_binlog.schemas.errors import DdlRefused
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
+from pyspark_tidb_binlog.sinks.mysql.session import Session
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, job, steps_of, table
 from tests.support.ddl_target import CONFIG, Died, apply, dying
 

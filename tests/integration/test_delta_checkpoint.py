@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from schemas.events import tso
-from schemas.findings import Finding, FindingKind
-from sinks.delta.checkpoint_table import FILLED_UP, CheckpointRow, DeltaCheckpoint, latest, places
-from sinks.delta.findings_table import DeltaFindings
+from pyspark_tidb_binlog.schemas.events import tso
+from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
+from pyspark_tidb_binlog.sinks.delta.checkpoint_table import FILLED_UP, CheckpointRow, DeltaCheckpoint, latest, places
+from pyspark_tidb_binlog.sinks.delta.findings_table import DeltaFindings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

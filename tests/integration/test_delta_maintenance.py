@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from schemas.events import tso
-from schemas.findings import Finding, FindingKind
-from sinks.delta.checkpoint_table import CheckpointRow, DeltaCheckpoint, DeltaTable
-from sinks.delta.findings_table import DeltaFindings
-from sinks.delta.maintenance import DeltaMaintenance, Retention
+from pyspark_tidb_binlog.schemas.events import tso
+from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
+from pyspark_tidb_binlog.sinks.delta.checkpoint_table import CheckpointRow, DeltaCheckpoint, DeltaTable
+from pyspark_tidb_binlog.sinks.delta.findings_table import DeltaFindings
+from pyspark_tidb_binlog.sinks.delta.maintenance import DeltaMaintenance, Retention
 from tests.support.eventually import eventually
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from binlog_source.emulator.workload import WorkloadConfig
-from conf.model import ApplyConfig
-from jobs.demo import PUMPS, upstream
-from jobs.lab.compare import compare, difference
-from sinks.mysql.session import connect
+from pyspark_tidb_binlog.binlog_source.emulator.workload import WorkloadConfig
+from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.jobs.demo import PUMPS, upstream
+from pyspark_tidb_binlog.jobs.lab.compare import compare, difference
+from pyspark_tidb_binlog.sinks.mysql.session import connect
 
 PROJECT = Path(__file__).parents[2]
 OTHERS = ("information_schema", "performance_schema", "mysql", "sys", "tidb_binlog")
@@ -71,5 +71,5 @@ def test_rows_are_compared_as_often_as_they_occur():
 
 
 def test_it_imports_without_spark():
-    program = "import sys; import binlog_source.emulator.workload_process; sys.exit('pyspark' in sys.modules)"
+    program = "import sys; import pyspark_tidb_binlog.binlog_source.emulator.workload_process; sys.exit('pyspark' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], cwd=PROJECT, check=False).returncode == 0

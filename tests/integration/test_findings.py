@@ -6,16 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from conf.model import ApplyConfig, TargetConfig
-from jobs.lab.mariadb import PrivateMariaDB
-from schemas.errors import ApplyError, FindingError
-from schemas.findings import Finding, FindingKind
-from schemas.history import TableAt
-from schemas.tableinfo import ColumnFlag, ColumnType
-from sinks.mysql.checked import CLOSER_ROWS, checked
-from sinks.mysql.plan import PlanLimits, plan_rows
-from sinks.mysql.retry_policy import RetryPolicy
-from sinks.mysql.session import Session, connect, run_transaction
+from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.errors import ApplyError, FindingError
+from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
+from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnFlag, ColumnType
+from pyspark_tidb_binlog.sinks.mysql.checked import CLOSER_ROWS, checked
+from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits, plan_rows
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_transaction
 from tests.unit.sinks.samples import INT_PK, TABLE_ID, Events, column, index, table, text
 
 pytestmark = pytest.mark.mysql
@@ -86,7 +86,7 @@ def test_a_row_that_stays_as_it_is_was_not_missing(
     target: TargetConfig, rows: int, closer_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """MariaDB counts such a row as added when it has NULL in a column that has a default."""
-    monkeypatch.setattr("sinks.mysql.checked.CLOSER_ROWS", closer_rows)
+    monkeypatch.setattr("pyspark_tidb_binlog.sinks.mysql.checked.CLOSER_ROWS", closer_rows)
     created = "CREATE TABLE d.t (id bigint primary key, n bigint DEFAULT 7) ENGINE=InnoDB"
     sql(target, created, f"INSERT INTO d.t SELECT seq, NULL FROM d.seq_1_to_{rows}", "SELECT 1")
     events = Events(DEFAULTED)

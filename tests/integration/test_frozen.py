@@ -12,34 +12,34 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from conf import failpoints
-from conf.model import ApplyConfig, DrainerConfig
-from jobs.lab.mariadb import PrivateMariaDB
-from schemas.codec.rowwriter import encode_delete, encode_insert, encode_update
-from schemas.events import Op
-from schemas.findings import Finding, FindingKind
-from schemas.history import SchemaHistory
-from schemas.stages import ROW_EVENT
-from schemas.tableinfo import TableInfo
-from sinks.apply import BatchApplier
-from sinks.engine.batch import Controls
-from sinks.engine.batch_report import BatchCounts
-from sinks.engine.frozen import RefusedJobs, UnwritableTable, fitted
-from sinks.engine.history_feed import HistoryFeed
-from sinks.engine.keyed import with_keys
-from sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, plan_steps
-from sinks.mysql import progress
-from sinks.mysql.checked import checked
-from sinks.mysql.ddl.executor import DdlOutcome, apply_ddl, ensure_ddl_table, load_refused
-from sinks.mysql.ddl.snapshots import column_names
-from sinks.mysql.dialect import Flavour
-from sinks.mysql.mysql_sink import MySQLSink
-from sinks.mysql.parallel import PartPlan, PartTarget, _planned_part, _write_part
-from sinks.mysql.password import ShippedTarget
-from sinks.mysql.plan import PlanLimits, plan_rows
-from sinks.mysql.session import Session, connect
-from sinks.mysql.statements import Phase
-from sinks.routing.table_filter import EVERYTHING
+from pyspark_tidb_binlog.conf import failpoints
+from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.codec.rowwriter import encode_delete, encode_insert, encode_update
+from pyspark_tidb_binlog.schemas.events import Op
+from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
+from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
+from pyspark_tidb_binlog.sinks.apply import BatchApplier
+from pyspark_tidb_binlog.sinks.engine.batch import Controls
+from pyspark_tidb_binlog.sinks.engine.batch_report import BatchCounts
+from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs, UnwritableTable, fitted
+from pyspark_tidb_binlog.sinks.engine.history_feed import HistoryFeed
+from pyspark_tidb_binlog.sinks.engine.keyed import with_keys
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, plan_steps
+from pyspark_tidb_binlog.sinks.mysql import progress
+from pyspark_tidb_binlog.sinks.mysql.checked import checked
+from pyspark_tidb_binlog.sinks.mysql.ddl.executor import DdlOutcome, apply_ddl, ensure_ddl_table, load_refused
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
+from pyspark_tidb_binlog.sinks.mysql.parallel import PartPlan, PartTarget, _planned_part, _write_part
+from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
+from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits, plan_rows
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from pyspark_tidb_binlog.sinks.mysql.statements import Phase
+from pyspark_tidb_binlog.sinks.routing.table_filter import EVERYTHING
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, table
 from tests.support.ddl_target import losses
 from tests.support.fakes.broadcast import Here

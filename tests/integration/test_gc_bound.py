@@ -5,17 +5,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from binlog_source.source.gc_bound import gc_ts_in
-from binlog_source.source.offset import BinlogOffset
-from binlog_source.source.options import StreamOptions
-from binlog_source.source.partition import BinlogPartition
-from binlog_source.source.partition_rows import raw_rows_of
-from binlog_source.source.pull import Endpoint, ReadTerms, read_sorted
-from binlog_source.source.tails import Tails
-from binlog_source.wire.position import Position
-from conf.model import SourceConfig
-from schemas.errors import BinlogPurged, PumpUnavailable
-from schemas.events import ControlType, Delivery, tso
+from pyspark_tidb_binlog.binlog_source.source.gc_bound import gc_ts_in
+from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset
+from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions
+from pyspark_tidb_binlog.binlog_source.source.partition import BinlogPartition
+from pyspark_tidb_binlog.binlog_source.source.partition_rows import raw_rows_of
+from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint, ReadTerms, read_sorted
+from pyspark_tidb_binlog.binlog_source.source.tails import Tails
+from pyspark_tidb_binlog.binlog_source.wire.position import Position
+from pyspark_tidb_binlog.conf.model import SourceConfig
+from pyspark_tidb_binlog.schemas.errors import BinlogPurged, PumpUnavailable
+from pyspark_tidb_binlog.schemas.events import ControlType, Delivery, tso
 from tests.support.fakes.scripted_pump import Asked, ScriptedPump, message, metrics_page
 
 pytestmark = pytest.mark.grpc

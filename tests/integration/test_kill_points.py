@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from binlog_source.emulator.rehearsal import load
-from jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import load
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from tests.support.arena import Arena, Cut
 from tests.support.golden_case import GOLDEN
 

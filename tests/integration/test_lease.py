@@ -14,20 +14,20 @@ from pathlib import Path
 
 import pytest
 
-from conf import failpoints
-from conf.model import ApplyConfig
-from jobs.lab.mariadb import PrivateMariaDB
-from schemas.errors import ApplyError, LeaseHeld, LeaseLost, RetryableApplyError
-from sinks.engine.segments import AppliedJobs, DdlStep
-from sinks.mysql import lease, parallel, progress
-from sinks.mysql.ddl.executor import apply_ddl, ensure_ddl_table, forget_later, load_applied
-from sinks.mysql.lease import Lease, LeaseHolder
-from sinks.mysql.lease_guard import DDL, GUARD, LeaseGuard, alone
-from sinks.mysql.parallel import PartTarget
-from sinks.mysql.password import ShippedTarget
-from sinks.mysql.retry_policy import RetryPolicy
-from sinks.mysql.session import Session, connect, run_retried
-from sinks.mysql.statements import Effect, Origin, Phase, Statement
+from pyspark_tidb_binlog.conf import failpoints
+from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseHeld, LeaseLost, RetryableApplyError
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
+from pyspark_tidb_binlog.sinks.mysql import lease, parallel, progress
+from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl, ensure_ddl_table, forget_later, load_applied
+from pyspark_tidb_binlog.sinks.mysql.lease import Lease, LeaseHolder
+from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, GUARD, LeaseGuard, alone
+from pyspark_tidb_binlog.sinks.mysql.parallel import PartTarget
+from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried
+from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Origin, Phase, Statement
 from tests.support.ddl_jobs import database, history, job, steps_of, table
 from tests.support.eventually import eventually
 from tests.support.fakes.broadcast import Here
@@ -182,11 +182,11 @@ def test_a_holder_notices_that_it_lost_without_writing(guards: Callable[[str], L
 
 HOLD = """
     import json, os, sys, time
-    from conf.model import ApplyConfig, TargetConfig
-    from sinks.mysql.lease import LeaseHolder, check
-    from sinks.mysql.lease_guard import LeaseGuard
-    from sinks.mysql.retry_policy import RetryPolicy
-    from sinks.mysql.session import connect
+    from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
+    from pyspark_tidb_binlog.sinks.mysql.lease import LeaseHolder, check
+    from pyspark_tidb_binlog.sinks.mysql.lease_guard import LeaseGuard
+    from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
+    from pyspark_tidb_binlog.sinks.mysql.session import connect
     target, apply = TargetConfig(**json.loads(os.environ["TARGET"])), ApplyConfig(checkpoint_schema=sys.argv[1], lease_timeout=1.0)
     guard = LeaseGuard(lambda: connect(target, apply), 1, sys.argv[1], LeaseHolder("process"), 1.0, RetryPolicy(5))
     held = guard.take()

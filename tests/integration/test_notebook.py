@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame
 
-from binlog_source.emulator.workload import WorkloadConfig
-from conf.model import DrainerConfig
-from jobs.demo import PUMPS, catch_up, settings_for, upstream
-from jobs.lab.compare import compare
-from sinks.mysql.session import connect
+from pyspark_tidb_binlog.binlog_source.emulator.workload import WorkloadConfig
+from pyspark_tidb_binlog.conf.model import DrainerConfig
+from pyspark_tidb_binlog.jobs.demo import PUMPS, catch_up, settings_for, upstream
+from pyspark_tidb_binlog.jobs.lab.compare import compare
+from pyspark_tidb_binlog.sinks.mysql.session import connect
 
 pytestmark = [pytest.mark.spark, pytest.mark.mysql, pytest.mark.grpc]
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "replicate.py"

@@ -9,18 +9,18 @@ from typing import Any
 import grpc
 import pytest
 
-from binlog_source.cluster.cluster_service import UpstreamService
-from binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, NodeStatus
-from binlog_source.cluster.registry_client import RegistryClient
-from binlog_source.drainer.node import DrainerNode
-from binlog_source.pump.server import EmbeddedPump
-from binlog_source.source.batch_planner import BatchPlanner
-from binlog_source.source.datasource import BinlogStreamReader
-from binlog_source.source.offset import from_json
-from binlog_source.source.options import StreamOptions, options_of
-from conf.model import PumpConfig, SourceConfig
-from schemas.errors import PumpUnavailable
-from schemas.events import Delivery
+from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import UpstreamService
+from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, NodeStatus
+from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
+from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode
+from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.source.batch_planner import BatchPlanner
+from pyspark_tidb_binlog.binlog_source.source.datasource import BinlogStreamReader
+from pyspark_tidb_binlog.binlog_source.source.offset import from_json
+from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, options_of
+from pyspark_tidb_binlog.conf.model import PumpConfig, SourceConfig
+from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
+from pyspark_tidb_binlog.schemas.events import Delivery
 from tests.support.binlogs import payload
 from tests.support.pump_writes import send
 from tests.support.stream_reader import advance, commits_between
@@ -88,7 +88,7 @@ def test_a_new_pump_serves_once_the_drainer_has_answered(
 def test_a_drainer_that_is_gone_keeps_a_new_pump_offline(
     service: UpstreamService, registry: RegistryClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("binlog_source.pump.notify.notify.__defaults__", (1.0,))
+    monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.pump.notify.notify.__defaults__", (1.0,))
     registry.put_status(DRAINERS, NodeStatus("dead", "127.0.0.1:1"))
     made = pump("new", service, tmp_path)
     with pytest.raises(PumpUnavailable, match="fail to notify all living drainer: Drainer dead at 127.0.0.1:1.*set their state to offline"):

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from conf.model import ApplyConfig
-from jobs.lab.mariadb import PrivateMariaDB
-from schemas.errors import ApplyError
-from schemas.history import SchemaHistory
-from sinks.engine.segments import AppliedJobs
-from sinks.mysql import old_layout, progress
-from sinks.mysql.ddl.executor import ensure_ddl_table, load_applied
-from sinks.mysql.session import Session, connect
-from sinks.sink import TargetProgress, UnfinishedSpan
+from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs
+from pyspark_tidb_binlog.sinks.mysql import old_layout, progress
+from pyspark_tidb_binlog.sinks.mysql.ddl.executor import ensure_ddl_table, load_applied
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from pyspark_tidb_binlog.sinks.sink import TargetProgress, UnfinishedSpan
 from tests.support.ddl_jobs import database, history, job, table
 from tests.support.ddl_target import Died
 from tests.support.leases import held

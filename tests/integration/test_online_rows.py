@@ -14,21 +14,21 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from binlog_source.emulator import online
-from binlog_source.emulator.online import Change
-from binlog_source.emulator.schema import Column, Table
-from binlog_source.emulator.upstream import Upstream
-from conf.model import ApplyConfig
-from jobs.lab.mariadb import PrivateMariaDB
-from schemas.explode import explode
-from schemas.history import JobReader, SchemaHistory
-from schemas.proto import binlog_pb2
-from schemas.stages import ROW_EVENT, TRANSACTION
-from schemas.tableinfo import ColumnType
-from sinks.engine.batch import merge, rows_between, summarise
-from sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, plan_steps
-from sinks.mysql.plan import Phase, PlanLimits, plan_rows
-from sinks.mysql.session import Session, connect
+from pyspark_tidb_binlog.binlog_source.emulator import online
+from pyspark_tidb_binlog.binlog_source.emulator.online import Change
+from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
+from pyspark_tidb_binlog.binlog_source.emulator.upstream import Upstream
+from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.explode import explode
+from pyspark_tidb_binlog.schemas.history import JobReader, SchemaHistory
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2
+from pyspark_tidb_binlog.schemas.stages import ROW_EVENT, TRANSACTION
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
+from pyspark_tidb_binlog.sinks.engine.batch import merge, rows_between, summarise
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, plan_steps
+from pyspark_tidb_binlog.sinks.mysql.plan import Phase, PlanLimits, plan_rows
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support.fakes.written import Written
 
 pytestmark = pytest.mark.mysql

@@ -8,26 +8,26 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from binlog_source.cluster.cluster_service import UpstreamService
-from binlog_source.cluster.oracle import Oracle
-from binlog_source.cluster.waits import Reading
-from binlog_source.emulator.mvcc import Mvcc
-from binlog_source.pairing import resolver
-from binlog_source.pairing.bucket import look, pair_bucket, pieces_of
-from binlog_source.pairing.resolver import outcomes_of
-from binlog_source.pairing.state import Index, pack
-from binlog_source.pairing.transitions import RECORD, MissingOutcome, Orphan
-from binlog_source.pairing.transitions import fresh as fresh_rows
-from binlog_source.pump.server import EmbeddedPump
-from binlog_source.pump.storage.record import fake
-from binlog_source.source.framing import packed_rows, punctuation
-from conf.model import PairConfig, PumpConfig, SourceConfig
-from jobs.pump import main
-from schemas.errors import ConfigError
-from schemas.events import BinlogType, physical_ms, tso
-from schemas.packed import unpacked
-from schemas.proto import binlog_pb2
-from schemas.stages import RAW, TRANSACTION
+from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import UpstreamService
+from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
+from pyspark_tidb_binlog.binlog_source.cluster.waits import Reading
+from pyspark_tidb_binlog.binlog_source.emulator.mvcc import Mvcc
+from pyspark_tidb_binlog.binlog_source.pairing import resolver
+from pyspark_tidb_binlog.binlog_source.pairing.bucket import look, pair_bucket, pieces_of
+from pyspark_tidb_binlog.binlog_source.pairing.resolver import outcomes_of
+from pyspark_tidb_binlog.binlog_source.pairing.state import Index, pack
+from pyspark_tidb_binlog.binlog_source.pairing.transitions import RECORD, MissingOutcome, Orphan
+from pyspark_tidb_binlog.binlog_source.pairing.transitions import fresh as fresh_rows
+from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
+from pyspark_tidb_binlog.binlog_source.source.framing import packed_rows, punctuation
+from pyspark_tidb_binlog.conf.model import PairConfig, PumpConfig, SourceConfig
+from pyspark_tidb_binlog.jobs.pump import main
+from pyspark_tidb_binlog.schemas.errors import ConfigError
+from pyspark_tidb_binlog.schemas.events import BinlogType, physical_ms, tso
+from pyspark_tidb_binlog.schemas.packed import unpacked
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2
+from pyspark_tidb_binlog.schemas.stages import RAW, TRANSACTION
 from tests.support.eventually import eventually
 from tests.support.fakes.chunks import MemoryBodies, MemoryChunks
 from tests.support.store_model import commit, prewrite, rollback
@@ -132,11 +132,11 @@ def test_the_drainer_counts_what_it_has_seen_itself(upstream: UpstreamService, p
     clock_ms = physical_ms(start) + 1_200_000
     readings = [Reading("boot", 0), Reading("boot", 600_000), Reading("other", 700_000), Reading("other", 1_300_000)]
     for reading in readings:
-        monkeypatch.setattr("binlog_source.pairing.bucket.running_time", lambda now=reading: now)
+        monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.pairing.bucket.running_time", lambda now=reading: now)
         state = look(state, clock_ms, source, pair).state
         pump.service.store.catch_up()
         assert waits(pump), reading
-    monkeypatch.setattr("binlog_source.pairing.bucket.running_time", lambda: Reading("other", 1_300_001))
+    monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.pairing.bucket.running_time", lambda: Reading("other", 1_300_001))
     look(state, clock_ms, source, pair)
     pump.service.store.catch_up()
     assert not waits(pump)
@@ -148,7 +148,7 @@ def test_a_commit_behind_a_rollback_wins(
 ) -> None:
     """Somebody settled it too early; the Prewrite is in the log, and sorted delivery gives it, huge or not."""
     monkeypatch.setattr(pump._orphans, "_act", lambda: None)
-    monkeypatch.setattr("binlog_source.source.pull.PIECE_BYTES", 1000)
+    monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.source.pull.PIECE_BYTES", 1000)
     start = START + 50_000
     value = binlog_pb2.PrewriteValue(schema_version=3)
     value.mutations.add(table_id=9, inserted_rows=[b"%d" % n * 900 for n in range(rows)], sequence=[0] * rows)

@@ -13,9 +13,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from binlog_source.pump.server import EmbeddedPump
-from jobs.logs import spark_log_file
-from schemas.events import tso
+from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.jobs.logs import spark_log_file
+from pyspark_tidb_binlog.schemas.events import tso
 from tests.support.pump_writes import commit, fake, prewrite, send
 from tests.support.spark_queries import Taken, end, run, source_of_pumps, until
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.places import CheckpointFiles
-from sinks.delta.checkpoint_table import CheckpointRow, DeltaCheckpoint, latest
+from pyspark_tidb_binlog.jobs.places import CheckpointFiles
+from pyspark_tidb_binlog.sinks.delta.checkpoint_table import CheckpointRow, DeltaCheckpoint, latest
 
 pytestmark = pytest.mark.spark
 

@@ -17,19 +17,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conf.model import ApplyConfig
-from jobs.lab.mariadb import PrivateMariaDB
-from schemas.events import BinlogType, Op
-from schemas.explode import explode
-from schemas.history import JobReader, SchemaHistory, TableAt
-from schemas.proto import binlog_pb2 as pb
-from schemas.stages import TRANSACTION
-from schemas.tableinfo import ColumnType
-from sinks.engine.fold import part_numbers
-from sinks.engine.identity import row_identities
-from sinks.mysql.checked import checked
-from sinks.mysql.plan import Plan, PlanLimits, plan_rows
-from sinks.mysql.session import Session, connect
+from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.events import BinlogType, Op
+from pyspark_tidb_binlog.schemas.explode import explode
+from pyspark_tidb_binlog.schemas.history import JobReader, SchemaHistory, TableAt
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2 as pb
+from pyspark_tidb_binlog.schemas.stages import TRANSACTION
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
+from pyspark_tidb_binlog.sinks.engine.fold import part_numbers
+from pyspark_tidb_binlog.sinks.engine.identity import row_identities
+from pyspark_tidb_binlog.sinks.mysql.checked import checked
+from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanLimits, plan_rows
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support.golden_case import GOLDEN
 from tests.unit.sinks.samples import INT_PK, NOT_NULL, TABLE_ID, Events, column, index, table, text
 

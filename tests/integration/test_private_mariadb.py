@@ -11,8 +11,8 @@ from pathlib import Path
 import pymysql
 import pytest
 
-from jobs.lab.mariadb import ACCOUNT, PrivateMariaDB
-from schemas.errors import ConfigError
+from pyspark_tidb_binlog.jobs.lab.mariadb import ACCOUNT, PrivateMariaDB
+from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 pytestmark = pytest.mark.mysql
 

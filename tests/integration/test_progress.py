@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from conf.model import ApplyConfig
-from jobs.lab.mariadb import PrivateMariaDB
-from schemas.errors import ApplyError
-from sinks.mysql import progress
-from sinks.mysql.progress import Mark
-from sinks.mysql.session import Session, connect
-from sinks.sink import TargetProgress, UnfinishedSpan
+from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.sinks.mysql import progress
+from pyspark_tidb_binlog.sinks.mysql.progress import Mark
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from pyspark_tidb_binlog.sinks.sink import TargetProgress, UnfinishedSpan
 
 pytestmark = pytest.mark.mysql
 

@@ -19,27 +19,27 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from binlog_source.cluster.cluster_service import UpstreamService, nothing_known
-from binlog_source.cluster.oracle import Oracle
-from binlog_source.cluster.registry_client import RegistryClient
-from binlog_source.drainer import node as cistern
-from binlog_source.drainer.node import DrainerNode
-from binlog_source.emulator.commit_faults import Faults
-from binlog_source.emulator.schema import Column, Table
-from binlog_source.emulator.upstream import Upstream
-from binlog_source.pairing.bucket import look, pair_bucket
-from binlog_source.pump_client.client import PumpClient
-from binlog_source.pump_client.protocol import Sent, unheard
-from binlog_source.pump_client.settings import PumpClientSettings
-from binlog_source.source.datasource import BinlogStreamReader
-from binlog_source.source.offset import from_json
-from binlog_source.source.options import StreamOptions, options_of
-from binlog_source.source.pull import Endpoint, ReadTerms, read_sorted
-from conf.model import PairConfig, SourceConfig
-from schemas.events import Delivery
-from schemas.packed import unpacked
-from schemas.proto import binlog_pb2
-from schemas.stages import TRANSACTION
+from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import UpstreamService, nothing_known
+from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
+from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
+from pyspark_tidb_binlog.binlog_source.drainer import node as cistern
+from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode
+from pyspark_tidb_binlog.binlog_source.emulator.commit_faults import Faults
+from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
+from pyspark_tidb_binlog.binlog_source.emulator.upstream import Upstream
+from pyspark_tidb_binlog.binlog_source.pairing.bucket import look, pair_bucket
+from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
+from pyspark_tidb_binlog.binlog_source.pump_client.protocol import Sent, unheard
+from pyspark_tidb_binlog.binlog_source.pump_client.settings import PumpClientSettings
+from pyspark_tidb_binlog.binlog_source.source.datasource import BinlogStreamReader
+from pyspark_tidb_binlog.binlog_source.source.offset import from_json
+from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, options_of
+from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint, ReadTerms, read_sorted
+from pyspark_tidb_binlog.conf.model import PairConfig, SourceConfig
+from pyspark_tidb_binlog.schemas.events import Delivery
+from pyspark_tidb_binlog.schemas.packed import unpacked
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2
+from pyspark_tidb_binlog.schemas.stages import TRANSACTION
 from tests.support.eventually import eventually
 from tests.support.fakes.chunks import MemoryBodies, MemoryChunks
 from tests.support.pump_herd import Herd, Kind, draw

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from binlog_source.cluster.cluster_service import UpstreamService
-from binlog_source.cluster.oracle import Oracle
-from binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, NodeStatus
-from binlog_source.cluster.registry_client import RegistryClient
-from binlog_source.pump import server
-from binlog_source.pump.server import EmbeddedPump
-from binlog_source.pump_client.writer import PumpWriter
-from conf.model import PumpConfig
-from schemas.errors import PumpUnavailable
-from schemas.events import tso
-from schemas.proto import binlog_pb2
+from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import UpstreamService
+from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
+from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, NodeStatus
+from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
+from pyspark_tidb_binlog.binlog_source.pump import server
+from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump_client.writer import PumpWriter
+from pyspark_tidb_binlog.conf.model import PumpConfig
+from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
+from pyspark_tidb_binlog.schemas.events import tso
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 from tests.support.binlogs import payload
 from tests.support.eventually import eventually
 from tests.support.pump_writes import CLUSTER

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from binlog_source.emulator.process import PumpProcess
-from binlog_source.pump_client.writer import PumpWriter
-from conf import failpoints
-from schemas.errors import PumpUnavailable
-from schemas.events import BinlogType, tso
-from schemas.proto import binlog_pb2
+from pyspark_tidb_binlog.binlog_source.emulator.process import PumpProcess
+from pyspark_tidb_binlog.binlog_source.pump_client.writer import PumpWriter
+from pyspark_tidb_binlog.conf import failpoints
+from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
+from pyspark_tidb_binlog.schemas.events import BinlogType, tso
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 from tests.support.binlogs import payload
 from tests.support.eventually import eventually
 from tests.support.pump_pulls import BATCH, CLUSTER, RAW, Pull, config

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from binlog_source.emulator.rehearsal import load, schedule
-from binlog_source.source.offset import from_json
-from binlog_source.source.pull import Endpoint, ReadTerms, read_raw
-from binlog_source.wire.position import Position
-from jobs.lab.mariadb import PrivateMariaDB
-from jobs.rehearse import prepare_target
-from jobs.replication import Replication
-from schemas.events import BinlogType
+from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import load, schedule
+from pyspark_tidb_binlog.binlog_source.source.offset import from_json
+from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint, ReadTerms, read_raw
+from pyspark_tidb_binlog.binlog_source.wire.position import Position
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.jobs.rehearse import prepare_target
+from pyspark_tidb_binlog.jobs.replication import Replication
+from pyspark_tidb_binlog.schemas.events import BinlogType
 from tests.support.arena import Arena, Cut
 from tests.support.drainer_process import RUN_SECONDS
 from tests.support.eventually import eventually

@@ -16,18 +16,18 @@ from http import HTTPStatus
 import grpc
 import pytest
 
-from binlog_source.rpc import allowance as allowance_module
-from binlog_source.rpc import http_peer as http_peer_module
-from binlog_source.rpc import peer as peer_module
-from binlog_source.rpc import rpc_server as front_module
-from binlog_source.rpc import unfinished_request as request_module
-from binlog_source.rpc.calls import Methods
-from binlog_source.rpc.frames import PREFACE, frame
-from binlog_source.rpc.grpc_message import UNKNOWN, Refusal, message_of
-from binlog_source.rpc.header_block import literal
-from binlog_source.rpc.http1 import HttpResponse
-from binlog_source.rpc.rpc_server import RpcServer
-from schemas.errors import ConfigError
+from pyspark_tidb_binlog.binlog_source.rpc import allowance as allowance_module
+from pyspark_tidb_binlog.binlog_source.rpc import http_peer as http_peer_module
+from pyspark_tidb_binlog.binlog_source.rpc import peer as peer_module
+from pyspark_tidb_binlog.binlog_source.rpc import rpc_server as front_module
+from pyspark_tidb_binlog.binlog_source.rpc import unfinished_request as request_module
+from pyspark_tidb_binlog.binlog_source.rpc.calls import Methods
+from pyspark_tidb_binlog.binlog_source.rpc.frames import PREFACE, frame
+from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import UNKNOWN, Refusal, message_of
+from pyspark_tidb_binlog.binlog_source.rpc.header_block import literal
+from pyspark_tidb_binlog.binlog_source.rpc.http1 import HttpResponse
+from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer
+from pyspark_tidb_binlog.schemas.errors import ConfigError
 from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.grpc

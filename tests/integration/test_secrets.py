@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from binlog_source.emulator.rehearsal import load
-from jobs.lab.mariadb import PrivateMariaDB
-from jobs.lab.ports import free_port
+from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import load
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.jobs.lab.ports import free_port
 from tests.support.arena import Arena, Cut
 from tests.support.drainer_process import ROOT, environ_of
 from tests.support.eventually import eventually

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from conf.model import ApplyConfig, TargetConfig
-from jobs.lab.mariadb import PrivateMariaDB
-from schemas.errors import ApplyError, ConfigError, RetryableApplyError
-from sinks.mysql import progress
-from sinks.mysql.dialect import Flavour
-from sinks.mysql.literals import LiteralForm, join_cells, literals
-from sinks.mysql.retry_policy import RetryPolicy
-from sinks.mysql.session import Session, connect, run_transaction
+from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, RetryableApplyError
+from pyspark_tidb_binlog.sinks.mysql import progress
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.literals import LiteralForm, join_cells, literals
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_transaction
 
 pytestmark = pytest.mark.mysql
 

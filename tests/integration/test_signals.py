@@ -14,12 +14,12 @@ import psutil
 import pyarrow.parquet as parquet
 import pytest
 
-from binlog_source.cluster.registry import DRAINERS
-from binlog_source.cluster.registry_client import RegistryClient
-from binlog_source.emulator.workload import WorkloadConfig
-from binlog_source.emulator.workload_process import WorkloadProcess
-from jobs.demo import PUMPS, upstream
-from jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS
+from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
+from pyspark_tidb_binlog.binlog_source.emulator.workload import WorkloadConfig
+from pyspark_tidb_binlog.binlog_source.emulator.workload_process import WorkloadProcess
+from pyspark_tidb_binlog.jobs.demo import PUMPS, upstream
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from tests.support.eventually import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.mysql, pytest.mark.grpc]

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from binlog_source.pump.storage.chaser import ChaserSettings
-from binlog_source.pump.storage.pointer import BEGINNING
-from binlog_source.pump.storage.record import RecordKind, read
-from binlog_source.pump.storage.store import Store, StoreSettings
+from pyspark_tidb_binlog.binlog_source.pump.storage.chaser import ChaserSettings
+from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import BEGINNING
+from pyspark_tidb_binlog.binlog_source.pump.storage.record import RecordKind, read
+from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store, StoreSettings
 from tests.support.eventually import eventually
 from tests.support.slow_index import QUICK, Writers, opened
 from tests.support.store_model import raw

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from binlog_source.cluster.cluster_service import UpstreamService
-from binlog_source.cluster.oracle import Oracle
-from binlog_source.cluster.registry import PUMPS, NodeStatus
-from binlog_source.pump.server import EmbeddedPump
-from binlog_source.pump.storage.record import fake
-from binlog_source.source.datasource import BinlogStreamReader
-from binlog_source.source.offset import from_json
-from binlog_source.source.options import StreamOptions, options_of
-from conf.model import PumpConfig, SourceConfig
-from schemas.errors import PumpUnavailable
-from schemas.events import Delivery
+from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import UpstreamService
+from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
+from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeStatus
+from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
+from pyspark_tidb_binlog.binlog_source.source.datasource import BinlogStreamReader
+from pyspark_tidb_binlog.binlog_source.source.offset import from_json
+from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, options_of
+from pyspark_tidb_binlog.conf.model import PumpConfig, SourceConfig
+from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
+from pyspark_tidb_binlog.schemas.events import Delivery
 from tests.support.store_model import commit, prewrite
 
 pytestmark = [pytest.mark.spark, pytest.mark.grpc]

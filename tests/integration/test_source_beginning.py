@@ -7,17 +7,17 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from binlog_source.pairing.bucket import pair_bucket
-from binlog_source.pump.server import EmbeddedPump
-from binlog_source.pump.storage.pointer import Pointer
-from binlog_source.pump.storage.record import fake
-from binlog_source.source.datasource import BinlogStreamReader
-from binlog_source.source.offset import from_json
-from binlog_source.source.options import StreamOptions, options_of
-from conf.model import PairConfig, PumpConfig, SourceConfig
-from schemas.events import ControlType, Delivery, tso
-from schemas.packed import unpacked
-from schemas.stages import TRANSACTION
+from pyspark_tidb_binlog.binlog_source.pairing.bucket import pair_bucket
+from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import Pointer
+from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
+from pyspark_tidb_binlog.binlog_source.source.datasource import BinlogStreamReader
+from pyspark_tidb_binlog.binlog_source.source.offset import from_json
+from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, options_of
+from pyspark_tidb_binlog.conf.model import PairConfig, PumpConfig, SourceConfig
+from pyspark_tidb_binlog.schemas.events import ControlType, Delivery, tso
+from pyspark_tidb_binlog.schemas.packed import unpacked
+from pyspark_tidb_binlog.schemas.stages import TRANSACTION
 from tests.support.fakes.chunks import MemoryBodies, MemoryChunks
 from tests.support.store_model import commit, prewrite
 

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from binlog_source.source.framing import Records
-from binlog_source.source.pull import Endpoint, ReadTerms, offers_raw, read_raw, read_sorted
-from binlog_source.wire.position import Position
-from schemas.errors import ConfigError, ProtocolViolation, PumpUnavailable
-from schemas.proto import pump_pb2
+from pyspark_tidb_binlog.binlog_source.source.framing import Records
+from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint, ReadTerms, offers_raw, read_raw, read_sorted
+from pyspark_tidb_binlog.binlog_source.wire.position import Position
+from pyspark_tidb_binlog.schemas.errors import ConfigError, ProtocolViolation, PumpUnavailable
+from pyspark_tidb_binlog.schemas.proto import pump_pb2
 from tests.support.fakes.scripted_pump import Asked, Broken, ScriptedPump, message
 
 pytestmark = pytest.mark.grpc

@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from binlog_source.pump.server import EmbeddedPump
-from binlog_source.pump.storage.record import fake
-from binlog_source.source import tails as tails_module
-from binlog_source.source.offset import BinlogOffset
-from binlog_source.source.options import StreamOptions
-from binlog_source.source.partition import BinlogPartition
-from binlog_source.source.partition_rows import raw_rows_of
-from binlog_source.source.pull import Endpoint, ReadTerms, read_sorted
-from binlog_source.source.tails import Tails
-from binlog_source.wire.position import Position
-from conf.model import PumpConfig, SourceConfig
-from schemas.backoff import steady
-from schemas.errors import DamagedLog, PumpUnavailable
-from schemas.events import ControlType, Delivery
+from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
+from pyspark_tidb_binlog.binlog_source.source import tails as tails_module
+from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset
+from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions
+from pyspark_tidb_binlog.binlog_source.source.partition import BinlogPartition
+from pyspark_tidb_binlog.binlog_source.source.partition_rows import raw_rows_of
+from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint, ReadTerms, read_sorted
+from pyspark_tidb_binlog.binlog_source.source.tails import Tails
+from pyspark_tidb_binlog.binlog_source.wire.position import Position
+from pyspark_tidb_binlog.conf.model import PumpConfig, SourceConfig
+from pyspark_tidb_binlog.schemas.backoff import steady
+from pyspark_tidb_binlog.schemas.errors import DamagedLog, PumpUnavailable
+from pyspark_tidb_binlog.schemas.events import ControlType, Delivery
 from tests.support.fakes.faulty_files import flip
 from tests.support.fakes.scripted_pump import Asked, ScriptedPump, message
 from tests.support.store_model import commit, prewrite

@@ -5,21 +5,21 @@ from typing import Any
 
 import pytest
 
-from binlog_source.cluster.cluster_service import UpstreamService
-from binlog_source.cluster.oracle import Oracle
-from binlog_source.cluster.registry import PUMPS, NodeState, NodeStatus
-from binlog_source.cluster.registry_client import RegistryClient
-from binlog_source.pump.server import EmbeddedPump
-from binlog_source.pump_client.writer import write_binlog
-from binlog_source.source.datasource import BinlogStreamReader
-from binlog_source.source.delivery import resolve_delivery
-from binlog_source.source.offset import BinlogOffset, PumpMark, from_json
-from binlog_source.source.options import StreamOptions, options_of
-from binlog_source.wire.position import Position
-from conf.model import PumpConfig, SourceConfig
-from schemas.errors import ConfigError, PumpUnavailable
-from schemas.events import Delivery
-from schemas.proto import binlog_pb2
+from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import UpstreamService
+from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
+from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState, NodeStatus
+from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
+from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump_client.writer import write_binlog
+from pyspark_tidb_binlog.binlog_source.source.datasource import BinlogStreamReader
+from pyspark_tidb_binlog.binlog_source.source.delivery import resolve_delivery
+from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, PumpMark, from_json
+from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, options_of
+from pyspark_tidb_binlog.binlog_source.wire.position import Position
+from pyspark_tidb_binlog.conf.model import PumpConfig, SourceConfig
+from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
+from pyspark_tidb_binlog.schemas.events import Delivery
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 from tests.support.pump_writes import CLUSTER, fake, send
 from tests.support.stream_reader import advance
 

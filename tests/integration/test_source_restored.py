@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from binlog_source.pump.server import EmbeddedPump
-from binlog_source.pump.storage.record import fake
-from binlog_source.source.datasource import BinlogStreamReader
-from binlog_source.source.offset import BinlogOffset, PumpMark, from_json
-from binlog_source.source.options import StreamOptions, options_of
-from binlog_source.source.pull import Endpoint
-from binlog_source.source.tails import Tails
-from binlog_source.wire.position import Position
-from conf.model import PumpConfig, SourceConfig
-from schemas.errors import DamagedLog
-from schemas.events import ControlType, Delivery
+from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
+from pyspark_tidb_binlog.binlog_source.source.datasource import BinlogStreamReader
+from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, PumpMark, from_json
+from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, options_of
+from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint
+from pyspark_tidb_binlog.binlog_source.source.tails import Tails
+from pyspark_tidb_binlog.binlog_source.wire.position import Position
+from pyspark_tidb_binlog.conf.model import PumpConfig, SourceConfig
+from pyspark_tidb_binlog.schemas.errors import DamagedLog
+from pyspark_tidb_binlog.schemas.events import ControlType, Delivery
 from tests.support.eventually import eventually
 from tests.support.fakes.scripted_pump import Asked, ScriptedPump, message
 from tests.support.store_model import commit, prewrite
@@ -240,7 +240,7 @@ class RealLog:
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("restarts", [True, False])
 def test_a_real_pump_must_give_its_last_binlog_again(strict: bool, restarts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("binlog_source.source.tails.kept_by_real", lambda endpoint, ts: 0)
+    monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.source.tails.kept_by_real", lambda endpoint, ts: 0)
     tails = Tails(strict)
     start = BinlogOffset(Delivery.SORTED, 20, 10, {"p": PumpMark(Position(0, 20), seen_ts=20)})
     log = RealLog(10, 20, 30)

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from binlog_source.pump.server import EmbeddedPump
-from binlog_source.pump.storage.record import fake
-from binlog_source.pump_client.writer import PumpWriter, write_binlog
-from binlog_source.source.offset import BinlogOffset, PumpMark
-from binlog_source.source.pull import Endpoint, ReadTerms, read_raw, read_sorted
-from binlog_source.source.tails import Tails
-from binlog_source.wire.position import Position
-from conf.model import PumpConfig
-from schemas.errors import PumpUnavailable
-from schemas.events import Delivery
+from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
+from pyspark_tidb_binlog.binlog_source.pump_client.writer import PumpWriter, write_binlog
+from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, PumpMark
+from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint, ReadTerms, read_raw, read_sorted
+from pyspark_tidb_binlog.binlog_source.source.tails import Tails
+from pyspark_tidb_binlog.binlog_source.wire.position import Position
+from pyspark_tidb_binlog.conf.model import PumpConfig
+from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
+from pyspark_tidb_binlog.schemas.events import Delivery
 from tests.support.eventually import eventually
 from tests.support.fakes.scripted_pump import Asked, ScriptedPump, message
 from tests.support.store_model import commit, prewrite
@@ -68,8 +68,8 @@ class Network:
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("binlog_source.source.tails.SILENT_SECONDS", 1.0, raising=False)
-    monkeypatch.setattr("binlog_source.source.pull._ATTEMPT_SECONDS", 1.0)
+    monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.source.tails.SILENT_SECONDS", 1.0, raising=False)
+    monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.source.pull._ATTEMPT_SECONDS", 1.0)
 
 
 @pytest.fixture

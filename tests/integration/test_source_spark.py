@@ -10,17 +10,17 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from binlog_source.emulator.process import PumpProcess
-from binlog_source.emulator.rehearsal import feed, load, schedule
-from binlog_source.pump.server import EmbeddedPump
-from binlog_source.source.datasource import BinlogStreamReader
-from binlog_source.source.offset import from_json
-from binlog_source.source.options import options_of
-from binlog_source.stream import resolve_delivery, transactions, transactions_between
-from conf.model import PairConfig, SourceConfig
-from schemas.events import ControlType, Delivery, tso
-from schemas.proto import binlog_pb2
-from schemas.stages import RAW
+from pyspark_tidb_binlog.binlog_source.emulator.process import PumpProcess
+from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import feed, load, schedule
+from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.source.datasource import BinlogStreamReader
+from pyspark_tidb_binlog.binlog_source.source.offset import from_json
+from pyspark_tidb_binlog.binlog_source.source.options import options_of
+from pyspark_tidb_binlog.binlog_source.stream import resolve_delivery, transactions, transactions_between
+from pyspark_tidb_binlog.conf.model import PairConfig, SourceConfig
+from pyspark_tidb_binlog.schemas.events import ControlType, Delivery, tso
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2
+from pyspark_tidb_binlog.schemas.stages import RAW
 from tests.support.eventually import eventually
 from tests.support.golden_case import GOLDEN
 from tests.support.pump_writes import CLUSTER, commit, config_of, fake, prewrite, send

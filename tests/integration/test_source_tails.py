@@ -5,13 +5,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from binlog_source.source.admission import Limits, TailView, pending_bytes, plan_raw, plan_sorted
-from binlog_source.source.offset import BinlogOffset, PumpMark
-from binlog_source.source.pull import Endpoint
-from binlog_source.source.tails import Tails
-from binlog_source.wire.position import Position
-from schemas.errors import BinlogPurged, ConfigError, ProtocolViolation, ReplicationError
-from schemas.events import Delivery
+from pyspark_tidb_binlog.binlog_source.source.admission import Limits, TailView, pending_bytes, plan_raw, plan_sorted
+from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, PumpMark
+from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint
+from pyspark_tidb_binlog.binlog_source.source.tails import Tails
+from pyspark_tidb_binlog.binlog_source.wire.position import Position
+from pyspark_tidb_binlog.schemas.errors import BinlogPurged, ConfigError, ProtocolViolation, ReplicationError
+from pyspark_tidb_binlog.schemas.events import Delivery
 from tests.support.fakes.scripted_pump import Asked, Broken, ScriptedPump, message, tip
 
 pytestmark = pytest.mark.grpc

@@ -7,20 +7,20 @@ import numpy as np
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxBytes
 
-from binlog_source.emulator.process import PumpProcess
-from binlog_source.pump.server import EmbeddedPump
-from binlog_source.pump.storage.record import fake
-from binlog_source.pump_client.writer import write_binlog
-from binlog_source.source.admission import TailView
-from binlog_source.source.datasource import BinlogStreamReader
-from binlog_source.source.offset import from_json
-from binlog_source.source.options import StreamOptions, options_of
-from binlog_source.source.pull import Endpoint, ReadTerms, read_raw
-from binlog_source.source.read_notes import noted, waiting
-from binlog_source.wire.position import Position
-from conf.model import PumpConfig, SourceConfig
-from schemas.events import BinlogType
-from schemas.proto import binlog_pb2
+from pyspark_tidb_binlog.binlog_source.emulator.process import PumpProcess
+from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
+from pyspark_tidb_binlog.binlog_source.pump_client.writer import write_binlog
+from pyspark_tidb_binlog.binlog_source.source.admission import TailView
+from pyspark_tidb_binlog.binlog_source.source.datasource import BinlogStreamReader
+from pyspark_tidb_binlog.binlog_source.source.offset import from_json
+from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, options_of
+from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint, ReadTerms, read_raw
+from pyspark_tidb_binlog.binlog_source.source.read_notes import noted, waiting
+from pyspark_tidb_binlog.binlog_source.wire.position import Position
+from pyspark_tidb_binlog.conf.model import PumpConfig, SourceConfig
+from pyspark_tidb_binlog.schemas.events import BinlogType
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 from tests.support.eventually import eventually
 from tests.support.store_model import commit, prewrite
 from tests.support.stream_reader import advance, next_offset

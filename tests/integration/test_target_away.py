@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from conf.model import ApplyConfig, TargetConfig
-from jobs.lab.mariadb import PrivateMariaDB
-from schemas.errors import ApplyError, RetryableApplyError
-from sinks.mysql.retry_policy import RetryPolicy, TransientError
-from sinks.mysql.session import Session, connect, run_retried, run_transaction
+from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, TransientError
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried, run_transaction
 
 pytestmark = pytest.mark.mysql
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from binlog_source.emulator.rehearsal import load
-from jobs.lab.mariadb import PrivateMariaDB
-from jobs.replication import Replication
-from schemas.errors import ApplyError, ConfigError, ReplicationError
+from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import load
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.jobs.replication import Replication
+from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, ReplicationError
 from tests.support.arena import Arena, Cut
 from tests.support.drainer_process import RUN_SECONDS
 from tests.support.eventually import eventually

@@ -7,20 +7,20 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from binlog_source.cluster.registry import DRAINERS, NodeStatus
-from binlog_source.cluster.registry_client import RegistryClient
-from binlog_source.emulator.process import UpstreamProcess
-from binlog_source.emulator.schema import Column, Table
-from binlog_source.emulator.tablestore import WriteConflict
-from binlog_source.emulator.upstream import Upstream
-from binlog_source.pump.server import EmbeddedPump
-from binlog_source.pump_client.client import PumpClient
-from binlog_source.pump_client.settings import PumpClientSettings
-from schemas import reference_decoder, stages
-from schemas.events import Op
-from schemas.explode import explode
-from schemas.history import Job, SchemaHistory
-from schemas.proto import binlog_pb2
+from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, NodeStatus
+from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
+from pyspark_tidb_binlog.binlog_source.emulator.process import UpstreamProcess
+from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
+from pyspark_tidb_binlog.binlog_source.emulator.tablestore import WriteConflict
+from pyspark_tidb_binlog.binlog_source.emulator.upstream import Upstream
+from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
+from pyspark_tidb_binlog.binlog_source.pump_client.settings import PumpClientSettings
+from pyspark_tidb_binlog.schemas import reference_decoder, stages
+from pyspark_tidb_binlog.schemas.events import Op
+from pyspark_tidb_binlog.schemas.explode import explode
+from pyspark_tidb_binlog.schemas.history import Job, SchemaHistory
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 from tests.support.eventually import eventually
 from tests.support.golden_case import GOLDEN
 from tests.support.pump_pulls import Pull

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from schemas import decoder, reference_decoder
-from schemas.errors import Corruption
-from schemas.events import Op
+from pyspark_tidb_binlog.schemas import decoder, reference_decoder
+from pyspark_tidb_binlog.schemas.errors import Corruption
+from pyspark_tidb_binlog.schemas.events import Op
 from tests.support.drawn_rows import Events, at, column, events, table
 
 SLOW_DRAWS = [HealthCheck.too_slow, HealthCheck.data_too_large]

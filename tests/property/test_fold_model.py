@@ -6,8 +6,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.events import Op
-from sinks.engine.fold import ends_of, fold, part_numbers
+from pyspark_tidb_binlog.schemas.events import Op
+from pyspark_tidb_binlog.sinks.engine.fold import ends_of, fold, part_numbers
 
 State = dict[tuple[int, bytes], int]
 

@@ -8,9 +8,9 @@ import h2.events
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from binlog_source.rpc.budget import Budget
-from binlog_source.rpc.http2 import Connection
-from binlog_source.rpc.http2_events import Call
+from pyspark_tidb_binlog.binlog_source.rpc.budget import Budget
+from pyspark_tidb_binlog.binlog_source.rpc.http2 import Connection
+from pyspark_tidb_binlog.binlog_source.rpc.http2_events import Call
 
 FIELDS = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/t/Write"), (b":authority", b"p"), (b"te", b"trailers")]
 SIZES = st.one_of(st.integers(0, 200), st.sampled_from([65_529, 65_530, 65_531, 70_000, 300_000, 1_500_000]))

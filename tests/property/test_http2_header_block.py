@@ -4,7 +4,7 @@ import hpack
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from binlog_source.rpc.header_block import BadBlock, HeaderReader, literal
+from pyspark_tidb_binlog.binlog_source.rpc.header_block import BadBlock, HeaderReader, literal
 
 NAMES = st.sampled_from([b":path", b":method", b"te", b"grpc-timeout", b"x-a", b"x-b", b"x-longer-name"])
 FIELDS = st.lists(st.tuples(NAMES, st.one_of(st.sampled_from([b"POST", b"", b"/a"]), st.binary(max_size=40))), max_size=8)

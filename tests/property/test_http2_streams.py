@@ -5,11 +5,11 @@ import struct
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from binlog_source.rpc.frames import PREFACE, frame
-from binlog_source.rpc.header_block import literal
-from binlog_source.rpc.http2 import Connection
-from binlog_source.rpc.http2_errors import RemoteConnectionError
-from binlog_source.rpc.http2_events import Call, Cancelled
+from pyspark_tidb_binlog.binlog_source.rpc.frames import PREFACE, frame
+from pyspark_tidb_binlog.binlog_source.rpc.header_block import literal
+from pyspark_tidb_binlog.binlog_source.rpc.http2 import Connection
+from pyspark_tidb_binlog.binlog_source.rpc.http2_errors import RemoteConnectionError
+from pyspark_tidb_binlog.binlog_source.rpc.http2_events import Call, Cancelled
 
 DATA, HEADERS, RST_STREAM, SETTINGS, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 8, 9
 END_STREAM, END_HEADERS, PADDED = 0x1, 0x4, 0x8

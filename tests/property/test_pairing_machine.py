@@ -12,11 +12,11 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from binlog_source.pairing.state import NOTHING, Index, pack, put_away, take_up, unpack
-from binlog_source.pairing.transitions import KEPT, RECORD, ResolvedSpan, StepResult, look_after, step
-from schemas.events import BinlogType, tso
-from schemas.packed import unpacked
-from schemas.proto import binlog_pb2
+from pyspark_tidb_binlog.binlog_source.pairing.state import NOTHING, Index, pack, put_away, take_up, unpack
+from pyspark_tidb_binlog.binlog_source.pairing.transitions import KEPT, RECORD, ResolvedSpan, StepResult, look_after, step
+from pyspark_tidb_binlog.schemas.events import BinlogType, tso
+from pyspark_tidb_binlog.schemas.packed import unpacked
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 from tests.support.fakes.chunks import MemoryChunks
 
 PUMPS = ("a", "b", "c")
@@ -112,7 +112,7 @@ def wanted(records: pa.Table) -> object:
 @settings(max_examples=300, deadline=None)
 @given(st.integers(0, 1 << 40), st.sampled_from([(1 << 20, 1 << 20), (200, 150), (0, 1), (0, 300)]))
 def test_any_cut_gives_the_same_transactions(seed: int, sizes: tuple[int, int]) -> None:
-    with mock.patch.multiple("binlog_source.pairing.state", INDEX_BYTES=sizes[0], CHUNK_BYTES=sizes[1]):
+    with mock.patch.multiple("pyspark_tidb_binlog.binlog_source.pairing.state", INDEX_BYTES=sizes[0], CHUNK_BYTES=sizes[1]):
         run(random.Random(seed))
 
 

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from schemas.history import SchemaHistory
-from sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, TableActivity, plan_steps
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, TableActivity, plan_steps
 from tests.support.ddl_jobs import VARCHAR, column, database, history, job, table
 
 ID, A, NEW_A = column(1, "id"), column(2, "a"), column(3, "a", VARCHAR)

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from binlog_source.pump.storage.pointer import BEGINNING, Pointer
-from binlog_source.pump.storage.record import RecordKind, fake
-from binlog_source.pump.storage.sorter import NOTHING, LogRecord, Sorter
-from binlog_source.pump.storage.store import Store, StoreSettings
-from schemas.proto import binlog_pb2
+from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import BEGINNING, Pointer
+from pyspark_tidb_binlog.binlog_source.pump.storage.record import RecordKind, fake
+from pyspark_tidb_binlog.binlog_source.pump.storage.sorter import NOTHING, LogRecord, Sorter
+from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store, StoreSettings
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 from tests.support.store_model import Model, commit, drained, prewrite, pulled, raw, rollback
 
 MEMORY = Path("/dev/shm")

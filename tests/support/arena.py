@@ -20,14 +20,14 @@ from types import TracebackType
 
 import pyarrow.parquet as parquet
 
-from binlog_source.cluster.cluster_service import UpstreamService
-from binlog_source.cluster.oracle import Oracle
-from binlog_source.emulator.process import PumpProcess
-from binlog_source.emulator.rehearsal import Log, RecordedCase, feed, schedule
-from conf import failpoints
-from conf.model import ApplyConfig, DrainerConfig, PumpConfig, SourceConfig
-from jobs.lab.mariadb import PrivateMariaDB
-from schemas.events import tso
+from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import UpstreamService
+from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
+from pyspark_tidb_binlog.binlog_source.emulator.process import PumpProcess
+from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import Log, RecordedCase, feed, schedule
+from pyspark_tidb_binlog.conf import failpoints
+from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, PumpConfig, SourceConfig
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.events import tso
 from tests.support.drainer_process import Drainer, command_of, environ_of
 
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlog_source.emulator.rehearsal import RecordedCase
-from schemas.events import BinlogType, Op
-from schemas.explode import explode
-from schemas.history import SchemaHistory
-from schemas.proto import binlog_pb2
-from schemas.reference_decoder import new_images, old_images
-from schemas.stages import TRANSACTION
+from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import RecordedCase
+from pyspark_tidb_binlog.schemas.events import BinlogType, Op
+from pyspark_tidb_binlog.schemas.explode import explode
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2
+from pyspark_tidb_binlog.schemas.reference_decoder import new_images, old_images
+from pyspark_tidb_binlog.schemas.stages import TRANSACTION
 
 TOTAL = 400_000
 """``sum(checking.balance) + sum(savings.balance)`` once both tables are filled."""

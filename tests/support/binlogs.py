@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from schemas.proto import binlog_pb2
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 
 
 def payload(tp: int, start_ts: int, commit_ts: int = 0, **more: Any) -> bytes:

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
-from schemas.history import JobReader, SchemaHistory
-from sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
+from pyspark_tidb_binlog.schemas.history import JobReader, SchemaHistory
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
 
 INT = {"Tp": 3, "Flag": 0, "Flen": 11, "Decimal": 0, "Charset": "binary", "Collate": "binary", "Elems": None}
 VARCHAR = {"Tp": 15, "Flag": 0, "Flen": 20, "Decimal": 0, "Charset": "utf8mb4", "Collate": "utf8mb4_bin", "Elems": None}

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from conf import failpoints
-from conf.model import ApplyConfig, TargetConfig
-from schemas.history import SchemaHistory
-from sinks.engine.segments import DdlStep
-from sinks.mysql.ddl.executor import DdlOutcome, apply_ddl, ensure_ddl_table
-from sinks.mysql.ddl.snapshots import column_names
-from sinks.mysql.session import Session, connect
+from pyspark_tidb_binlog.conf import failpoints
+from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
+from pyspark_tidb_binlog.sinks.mysql.ddl.executor import DdlOutcome, apply_ddl, ensure_ddl_table
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support.leases import held
 
 MARKS = "ddl_marks"

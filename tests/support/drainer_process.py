@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 
-from conf import failpoints
-from jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.conf import failpoints
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from tests.support.eventually import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -96,7 +96,7 @@ def environ_of(target: PrivateMariaDB, log: Path) -> dict[str, str]:
 
 def command_of(flags: Mapping[str, object]) -> list[str]:
     """The drainer's command."""
-    return [sys.executable, "-m", "jobs.launch", "drainer", *(f"--{name}={value}" for name, value in flags.items())]
+    return [sys.executable, "-m", "pyspark_tidb_binlog.jobs.launch", "drainer", *(f"--{name}={value}" for name, value in flags.items())]
 
 
 def drainer_of(pumps: str, cluster_id: int, delivery: str, target: PrivateMariaDB, work_dir: Path, more: Mapping[str, object]) -> Drainer:

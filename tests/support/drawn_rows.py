@@ -13,11 +13,20 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from schemas.codec import rowwriter
-from schemas.codec.json_binary import JsonDuration, JsonNull, JsonOpaque, JsonTime, JsonType, encode_json, json_text
-from schemas.events import Op, SchemaVersion
-from schemas.history import TableAt, TableSnapshot
-from schemas.tableinfo import PUBLIC, WHOLE_COLUMN, ColumnFlag, ColumnInfo, ColumnType, IndexColumn, IndexInfo, TableInfo
+from pyspark_tidb_binlog.schemas.codec import rowwriter
+from pyspark_tidb_binlog.schemas.codec.json_binary import JsonDuration, JsonNull, JsonOpaque, JsonTime, JsonType, encode_json, json_text
+from pyspark_tidb_binlog.schemas.events import Op, SchemaVersion
+from pyspark_tidb_binlog.schemas.history import TableAt, TableSnapshot
+from pyspark_tidb_binlog.schemas.tableinfo import (
+    PUBLIC,
+    WHOLE_COLUMN,
+    ColumnFlag,
+    ColumnInfo,
+    ColumnType,
+    IndexColumn,
+    IndexInfo,
+    TableInfo,
+)
 
 NEWEST = 10
 """Version of the drawn tables; rows of lower versions may lack columns."""

@@ -8,9 +8,9 @@ from typing import Any
 
 from google.protobuf.internal.decoder import _DecodeVarint32
 
-from schemas.history import JobReader, SchemaHistory
-from schemas.proto import binlog_pb2 as pb
-from sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
+from pyspark_tidb_binlog.schemas.history import JobReader, SchemaHistory
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2 as pb
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

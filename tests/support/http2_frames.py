@@ -2,7 +2,7 @@
 
 import struct
 
-from binlog_source.rpc.frames import frame
+from pyspark_tidb_binlog.binlog_source.rpc.frames import frame
 
 WINDOW_UPDATE = 8
 

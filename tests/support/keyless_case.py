@@ -9,14 +9,14 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
-from binlog_source.emulator.rehearsal import RecordedCase, load
-from binlog_source.emulator.schema import Column, Table
-from binlog_source.emulator.upstream import Upstream
-from binlog_source.pump.server import EmbeddedPump
-from binlog_source.pump_client.client import PumpClient
-from binlog_source.source.pull import Endpoint, ReadTerms, read_sorted
-from conf.model import PumpConfig
-from schemas.codec.number import encode_uvarint
+from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import RecordedCase, load
+from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
+from pyspark_tidb_binlog.binlog_source.emulator.upstream import Upstream
+from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
+from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint, ReadTerms, read_sorted
+from pyspark_tidb_binlog.conf.model import PumpConfig
+from pyspark_tidb_binlog.schemas.codec.number import encode_uvarint
 from tests.support.golden_case import GOLDEN
 
 CLUSTER_ID = 77

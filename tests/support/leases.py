@@ -1,9 +1,9 @@
 """Leases for tests that call the sinks' functions themselves: taken like a Drainer takes them, without the guard that keeps them."""
 
-from sinks.mysql import lease
-from sinks.mysql.lease import Lease, LeaseHolder
-from sinks.mysql.progress import CHECKPOINT_SCHEMA
-from sinks.mysql.session import Session
+from pyspark_tidb_binlog.sinks.mysql import lease
+from pyspark_tidb_binlog.sinks.mysql.lease import Lease, LeaseHolder
+from pyspark_tidb_binlog.sinks.mysql.progress import CHECKPOINT_SCHEMA
+from pyspark_tidb_binlog.sinks.mysql.session import Session
 
 
 def take_lease(session: Session, cluster_id: int = 1, schema: str = CHECKPOINT_SCHEMA, drainer: str = "test") -> Lease:

@@ -21,10 +21,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from binlog_source.cluster.registry import PUMPS, NodeState
-from binlog_source.cluster.registry_client import RegistryClient
-from binlog_source.emulator.process import PumpProcess
-from conf.model import PumpConfig
+from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState
+from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
+from pyspark_tidb_binlog.binlog_source.emulator.process import PumpProcess
+from pyspark_tidb_binlog.conf.model import PumpConfig
 
 FLOOR = 2
 _FIRST, _MOST = 3, 6

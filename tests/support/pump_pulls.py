@@ -2,8 +2,8 @@
 
 import grpc
 
-from conf.model import PumpConfig
-from schemas.proto import pump_pb2
+from pyspark_tidb_binlog.conf.model import PumpConfig
+from pyspark_tidb_binlog.schemas.proto import pump_pb2
 
 CLUSTER = 7710381286325113206
 RAW, TIP, BATCH = (("tidb-binlog-delivery", "raw"),), (("tidb-binlog-delivery", "tip"),), (("tidb-binlog-batch", "1"),)

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Protocol
 
-from binlog_source.cluster.cluster_service import UpstreamService
-from binlog_source.cluster.oracle import Oracle
+from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import UpstreamService
+from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from tests.support.fakes.etcd import EtcdProcess
 from tests.support.fakes.pd import FakePd
 

@@ -17,11 +17,11 @@ import grpc
 import h2.config
 import h2.connection
 
-from binlog_source.rpc import rpc_server as front_module
-from binlog_source.rpc import unfinished_request as request_module
-from binlog_source.rpc.calls import Methods, PendingCall, StreamCall
-from binlog_source.rpc.frames import frame
-from binlog_source.rpc.rpc_server import RpcServer
+from pyspark_tidb_binlog.binlog_source.rpc import rpc_server as front_module
+from pyspark_tidb_binlog.binlog_source.rpc import unfinished_request as request_module
+from pyspark_tidb_binlog.binlog_source.rpc.calls import Methods, PendingCall, StreamCall
+from pyspark_tidb_binlog.binlog_source.rpc.frames import frame
+from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer
 from tests.support.eventually import eventually
 
 CAPACITY = 4 << 20
@@ -72,7 +72,7 @@ class Fuzz:
         errors = Errors()
         patience, look = request_module.PATIENCE, front_module.LOOK
         request_module.PATIENCE, front_module.LOOK = 0.5, 0.1
-        loggers = logging.getLogger(), logging.getLogger("binlog_source.rpc")
+        loggers = logging.getLogger(), logging.getLogger("pyspark_tidb_binlog.binlog_source.rpc")
         for logger in loggers:
             logger.addHandler(errors)
         # A test runner keeps every record, and with it the session that its exception has in its frames.

@@ -8,10 +8,10 @@ import threading
 import time
 from pathlib import Path
 
-from binlog_source.pump.storage.chaser import ChaserSettings
-from binlog_source.pump.storage.index import KeyIndex
-from binlog_source.pump.storage.record import fake
-from binlog_source.pump.storage.store import Store, StoreSettings
+from pyspark_tidb_binlog.binlog_source.pump.storage.chaser import ChaserSettings
+from pyspark_tidb_binlog.binlog_source.pump.storage.index import KeyIndex
+from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
+from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store, StoreSettings
 from tests.support.eventually import eventually
 from tests.support.store_model import commit, prewrite
 

@@ -10,14 +10,14 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from binlog_source.pump.server import EmbeddedPump
-from binlog_source.source.options import StreamOptions
-from binlog_source.stream import transactions
-from conf.model import PairConfig, SourceConfig
-from jobs.replication import Replication
-from schemas.events import ControlType, Delivery
-from schemas.packed import unpacked
-from schemas.stages import TRANSACTION
+from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions
+from pyspark_tidb_binlog.binlog_source.stream import transactions
+from pyspark_tidb_binlog.conf.model import PairConfig, SourceConfig
+from pyspark_tidb_binlog.jobs.replication import Replication
+from pyspark_tidb_binlog.schemas.events import ControlType, Delivery
+from pyspark_tidb_binlog.schemas.packed import unpacked
+from pyspark_tidb_binlog.schemas.stages import TRANSACTION
 from tests.support.drainer_process import RUN_SECONDS
 from tests.support.eventually import eventually
 from tests.support.pump_writes import CLUSTER

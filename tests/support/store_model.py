@@ -7,10 +7,10 @@ import dataclasses
 import threading
 from unittest import mock
 
-from binlog_source.pump import service
-from binlog_source.pump.storage.pointer import BEGINNING
-from binlog_source.pump.storage.record import RecordKind, canonical, completed
-from schemas.proto import binlog_pb2, pump_pb2
+from pyspark_tidb_binlog.binlog_source.pump import service
+from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import BEGINNING
+from pyspark_tidb_binlog.binlog_source.pump.storage.record import RecordKind, canonical, completed
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2, pump_pb2
 
 
 def prewrite(start_ts, value=b"v"):

@@ -11,8 +11,8 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from binlog_source.pump.storage.record import Record, RecordKind, fake
-from binlog_source.pump.storage.store import Store, StoreSettings
+from pyspark_tidb_binlog.binlog_source.pump.storage.record import Record, RecordKind, fake
+from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store, StoreSettings
 from tests.support.store_model import Model, commit, prewrite, pulled, raw, rollback
 
 SETTINGS = StoreSettings(max_file_size=220, span=100)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from binlog_source.emulator.rehearsal import RecordedCase, load
-from jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import RecordedCase, load
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from tests.support.arena import Arena, Cut, numbered
 from tests.support.bank_states import TOTAL, bank_changes, states_at
 from tests.support.golden_case import GOLDEN, load_case

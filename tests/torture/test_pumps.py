@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from binlog_source.emulator.workload import WorkloadConfig
-from binlog_source.emulator.workload_process import WorkloadProcess
-from conf.model import DrainerConfig, SourceConfig
-from jobs.demo import CLUSTER_ID, catch_up, settings_for
-from jobs.lab.compare import compare
-from jobs.lab.mariadb import PrivateMariaDB
-from jobs.replication import Replication
-from sinks.mysql.session import connect
+from pyspark_tidb_binlog.binlog_source.emulator.workload import WorkloadConfig
+from pyspark_tidb_binlog.binlog_source.emulator.workload_process import WorkloadProcess
+from pyspark_tidb_binlog.conf.model import DrainerConfig, SourceConfig
+from pyspark_tidb_binlog.jobs.demo import CLUSTER_ID, catch_up, settings_for
+from pyspark_tidb_binlog.jobs.lab.compare import compare
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.jobs.replication import Replication
+from pyspark_tidb_binlog.sinks.mysql.session import connect
 from tests.support.pump_herd import Happened, Herd, Kind, draw
 
 pytestmark = [pytest.mark.torture, pytest.mark.slow, pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql]
@@ -68,7 +68,7 @@ class Pulse(threading.Thread):
 def test_pumps_come_and_go_under_load(
     delivery: str, fresh_mariadb: PrivateMariaDB, spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "binlog_source.drainer.node")
+    caplog.set_level(logging.INFO, "pyspark_tidb_binlog.binlog_source.drainer.node")
     events = draw(random.Random(f"{SEED}/{delivery}"), EVENTS, LONGEST_GAP, LONGEST_AWAY)
     config = WorkloadConfig(SEED, RATE, write_timeout=WRITE_TIMEOUT, lost_commits=0.003, late_commits=0.02, duplicates=0.02)
     with WorkloadProcess(tmp_path / "upstream", CLUSTER_ID, config) as workload, Herd(tmp_path / "pumps", workload.url, CLUSTER_ID) as herd:

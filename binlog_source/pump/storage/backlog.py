@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 
-from binlog_source.pump.storage.sorter import LogRecord
+from pyspark_tidb_binlog.binlog_source.pump.storage.sorter import LogRecord
 
 
 class Backlog:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import google_crc32c
 
-from binlog_source.pump.storage.pointer import Pointer
-from schemas.errors import Corruption
+from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import Pointer
+from pyspark_tidb_binlog.schemas.errors import Corruption
 
 RECORD_MAGIC = 0x823A56E8
 END_MAGIC = 0x123AB922

@@ -22,10 +22,10 @@ from typing import NamedTuple
 
 from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, Rdict, WriteBatch, WriteOptions
 
-from binlog_source.pump.storage.pointer import BEGINNING, Pointer
-from binlog_source.pump.storage.record import RecordKind
-from binlog_source.pump.storage.sorter import NOTHING, SorterCheckpoint
-from schemas.errors import Corruption
+from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import BEGINNING, Pointer
+from pyspark_tidb_binlog.binlog_source.pump.storage.record import RecordKind
+from pyspark_tidb_binlog.binlog_source.pump.storage.sorter import NOTHING, SorterCheckpoint
+from pyspark_tidb_binlog.schemas.errors import Corruption
 
 _log = logging.getLogger(__name__)
 

@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from schemas.codec.number import decode_uvarint
-from schemas.errors import Corruption
-from schemas.events import BinlogType
-from schemas.proto import binlog_pb2
-from schemas.wire import int64_of, varint
+from pyspark_tidb_binlog.schemas.codec.number import decode_uvarint
+from pyspark_tidb_binlog.schemas.errors import Corruption
+from pyspark_tidb_binlog.schemas.events import BinlogType
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2
+from pyspark_tidb_binlog.schemas.wire import int64_of, varint
 
 _HEAD = re.compile(rb"\x08([\x00-\x7f])\x10([\x80-\xff]{0,9}[\x00-\x7f])\x18([\x80-\xff]{0,9}[\x00-\x7f])", re.DOTALL)
 _KEY_TAG = 0x22

@@ -21,8 +21,8 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from binlog_source.pump.storage.pointer import BEGINNING, Pointer
-from binlog_source.pump.storage.record import RecordKind
+from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import BEGINNING, Pointer
+from pyspark_tidb_binlog.binlog_source.pump.storage.record import RecordKind
 
 CHECKPOINT_SPAN = 1 << 20
 """At most this many bytes of log lie between two checkpoints (more only when one record is bigger)."""

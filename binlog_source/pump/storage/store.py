@@ -25,19 +25,19 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 
-from binlog_source.pump.storage.backlog import Backlog
-from binlog_source.pump.storage.chaser import Chaser, ChaserSettings
-from binlog_source.pump.storage.env import FileSystem, RealFileSystem
-from binlog_source.pump.storage.format import HEADER
-from binlog_source.pump.storage.index import Entry, Head, Hole, IndexRange, KeyIndex
-from binlog_source.pump.storage.pointer import BEGINNING, Pointer
-from binlog_source.pump.storage.record import Record, RecordKind, read
-from binlog_source.pump.storage.sorter import CHECKPOINT_SPAN, LogRecord, Sorter, SorterCheckpoint
-from binlog_source.pump.storage.vlog import ValueLog
-from binlog_source.pump.storage.vlog_scan import Admit, RecordRun
-from binlog_source.wire.damage import Damage
-from conf import failpoints
-from schemas.errors import BinlogPurged, ConfigError, Corruption
+from pyspark_tidb_binlog.binlog_source.pump.storage.backlog import Backlog
+from pyspark_tidb_binlog.binlog_source.pump.storage.chaser import Chaser, ChaserSettings
+from pyspark_tidb_binlog.binlog_source.pump.storage.env import FileSystem, RealFileSystem
+from pyspark_tidb_binlog.binlog_source.pump.storage.format import HEADER
+from pyspark_tidb_binlog.binlog_source.pump.storage.index import Entry, Head, Hole, IndexRange, KeyIndex
+from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import BEGINNING, Pointer
+from pyspark_tidb_binlog.binlog_source.pump.storage.record import Record, RecordKind, read
+from pyspark_tidb_binlog.binlog_source.pump.storage.sorter import CHECKPOINT_SPAN, LogRecord, Sorter, SorterCheckpoint
+from pyspark_tidb_binlog.binlog_source.pump.storage.vlog import ValueLog
+from pyspark_tidb_binlog.binlog_source.pump.storage.vlog_scan import Admit, RecordRun
+from pyspark_tidb_binlog.binlog_source.wire.damage import Damage
+from pyspark_tidb_binlog.conf import failpoints
+from pyspark_tidb_binlog.schemas.errors import BinlogPurged, ConfigError, Corruption
 
 _log = logging.getLogger(__name__)
 

@@ -12,14 +12,14 @@ import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from binlog_source.pump.storage.env import FileSystem
-from binlog_source.pump.storage.format import decode_record, file_name
-from binlog_source.pump.storage.pointer import BEGINNING, Pointer
-from binlog_source.pump.storage.vlog_files import LogFile, LogFiles
-from binlog_source.pump.storage.vlog_recovery import recovered
-from binlog_source.pump.storage.vlog_scan import PIECE, Admit, RecordRun, at_once, scan_file
-from binlog_source.pump.storage.vlog_writer import LogWriter
-from schemas.errors import BinlogPurged
+from pyspark_tidb_binlog.binlog_source.pump.storage.env import FileSystem
+from pyspark_tidb_binlog.binlog_source.pump.storage.format import decode_record, file_name
+from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import BEGINNING, Pointer
+from pyspark_tidb_binlog.binlog_source.pump.storage.vlog_files import LogFile, LogFiles
+from pyspark_tidb_binlog.binlog_source.pump.storage.vlog_recovery import recovered
+from pyspark_tidb_binlog.binlog_source.pump.storage.vlog_scan import PIECE, Admit, RecordRun, at_once, scan_file
+from pyspark_tidb_binlog.binlog_source.pump.storage.vlog_writer import LogWriter
+from pyspark_tidb_binlog.schemas.errors import BinlogPurged
 
 _log = logging.getLogger(__name__)
 

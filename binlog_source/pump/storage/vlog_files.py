@@ -10,10 +10,10 @@ import contextlib
 import threading
 from pathlib import Path
 
-from binlog_source.pump.storage.env import FileSystem, ReadFile
-from binlog_source.pump.storage.format import FOOTER, decode_footer, file_id_of, file_name
-from binlog_source.pump.storage.pointer import BEGINNING, Pointer
-from conf import failpoints
+from pyspark_tidb_binlog.binlog_source.pump.storage.env import FileSystem, ReadFile
+from pyspark_tidb_binlog.binlog_source.pump.storage.format import FOOTER, decode_footer, file_id_of, file_name
+from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import BEGINNING, Pointer
+from pyspark_tidb_binlog.conf import failpoints
 
 
 class LogFile:

@@ -6,10 +6,10 @@ a record that was never acknowledged. Everything before it counts, damaged or no
 
 from collections.abc import Generator, Iterator
 
-from binlog_source.pump.storage.format import HEADER, is_framed
-from binlog_source.pump.storage.pointer import Pointer
-from binlog_source.pump.storage.vlog_files import LogFiles
-from binlog_source.pump.storage.vlog_scan import RecordRun
+from pyspark_tidb_binlog.binlog_source.pump.storage.format import HEADER, is_framed
+from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import Pointer
+from pyspark_tidb_binlog.binlog_source.pump.storage.vlog_files import LogFiles
+from pyspark_tidb_binlog.binlog_source.pump.storage.vlog_scan import RecordRun
 
 
 def recovered(files: LogFiles, runs: Iterator[RecordRun], start: Pointer, indexed: Pointer) -> Generator[RecordRun, None, int]:

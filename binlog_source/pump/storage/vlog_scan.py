@@ -7,10 +7,10 @@ Promises: every record between the two ends is returned once, in order; bytes th
 from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple
 
-from binlog_source.pump.storage.env import ReadFile
-from binlog_source.pump.storage.format import HEADER, split_records
-from binlog_source.pump.storage.pointer import Pointer
-from schemas.errors import Corruption
+from pyspark_tidb_binlog.binlog_source.pump.storage.env import ReadFile
+from pyspark_tidb_binlog.binlog_source.pump.storage.format import HEADER, split_records
+from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import Pointer
+from pyspark_tidb_binlog.schemas.errors import Corruption
 
 PIECE = 1 << 20
 """Bytes that a scan reads at once."""

@@ -12,12 +12,12 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from binlog_source.pump.storage.env import AppendFile
-from binlog_source.pump.storage.format import encode_footer, encode_record, file_name
-from binlog_source.pump.storage.pointer import Pointer
-from binlog_source.pump.storage.record import Record
-from binlog_source.pump.storage.vlog_files import LogFile, LogFiles
-from conf import failpoints
+from pyspark_tidb_binlog.binlog_source.pump.storage.env import AppendFile
+from pyspark_tidb_binlog.binlog_source.pump.storage.format import encode_footer, encode_record, file_name
+from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import Pointer
+from pyspark_tidb_binlog.binlog_source.pump.storage.record import Record
+from pyspark_tidb_binlog.binlog_source.pump.storage.vlog_files import LogFile, LogFiles
+from pyspark_tidb_binlog.conf import failpoints
 
 FINISH_FROM = 50 * 1024
 """Minimum bytes of the active file for a clean close to finish it with a footer (pump.md 4.1)."""

@@ -4,10 +4,10 @@ Promises: pure. If all specs are left out, the result is the empty text. Columns
 indexes in the one before it.
 """
 
-from schemas.ddl_tokens import Token, TokenKind, text_of
-from schemas.history import TableAt
-from schemas.tableinfo import TableInfo
-from sinks.mysql.ddl.clauses import (
+from pyspark_tidb_binlog.schemas.ddl_tokens import Token, TokenKind, text_of
+from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import (
     Dialect,
     Losses,
     Tokens,
@@ -23,8 +23,8 @@ from sinks.mysql.ddl.clauses import (
     visibility,
     words,
 )
-from sinks.mysql.ddl.defaults import definition_at, table_name
-from sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import definition_at, table_name
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 
 _SILENT = frozenset(
     "ALGORITHM LOCK WITH WITHOUT CACHE NOCACHE ATTRIBUTES PLACEMENT SHARD_ROW_ID_BITS PRE_SPLIT_REGIONS AUTO_ID_CACHE AUTO_RANDOM_BASE "

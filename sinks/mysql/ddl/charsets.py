@@ -6,7 +6,7 @@ one, chosen so that (1) no value that TiDB can hold is lost and (2) no two keys 
 
 from dataclasses import dataclass
 
-from sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 
 
 @dataclass(frozen=True, slots=True)

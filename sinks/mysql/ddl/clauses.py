@@ -7,10 +7,10 @@ because the target cannot hold it is reported in ``Losses``. Requires that TiDB'
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from schemas.ddl_tokens import Token, TokenKind, quote_name, text_of, tokenize
-from schemas.tableinfo import ColumnInfo, TableInfo
-from sinks.mysql.ddl.charsets import UPSTREAM_DEFAULT, Charset, target_charset
-from sinks.mysql.dialect import Flavour, is_text
+from pyspark_tidb_binlog.schemas.ddl_tokens import Token, TokenKind, quote_name, text_of, tokenize
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
+from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import UPSTREAM_DEFAULT, Charset, target_charset
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, is_text
 
 Tokens = list[Token]
 

@@ -3,10 +3,10 @@
 Promises: pure. Types have explicit lengths, charsets are the target's, and only what TiDB left to its defaults is left to the target's.
 """
 
-from schemas.ddl_tokens import quote_name, quote_string
-from schemas.tableinfo import WHOLE_COLUMN, ColumnFlag, ColumnInfo, ColumnType, IndexInfo, TableInfo
-from sinks.mysql.ddl.clauses import Dialect, charset_text, is_text_or_words
-from sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string
+from pyspark_tidb_binlog.schemas.tableinfo import WHOLE_COLUMN, ColumnFlag, ColumnInfo, ColumnType, IndexInfo, TableInfo
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, charset_text, is_text_or_words
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 
 _ZEROFILL = 1 << 6
 

@@ -10,10 +10,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 
-from schemas.errors import ApplyError, RetryableApplyError
-from sinks.mysql.ddl.text import Subject
-from sinks.mysql.ddl.zone import Converted, Zone, certain, conversions, fixed, moved, read_time, reads_clock, span_query, time_zone
-from sinks.mysql.target import Target
+from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
+from pyspark_tidb_binlog.sinks.mysql.ddl.zone import (
+    Converted,
+    Zone,
+    certain,
+    conversions,
+    fixed,
+    moved,
+    read_time,
+    reads_clock,
+    span_query,
+    time_zone,
+)
+from pyspark_tidb_binlog.sinks.mysql.target import Target
 
 _log = logging.getLogger(__name__)
 

@@ -8,12 +8,12 @@ because a server without ``explicit_defaults_for_timestamp`` makes it NOT NULL o
 
 from collections.abc import Callable, Iterator, Sequence
 
-from schemas.arrowtypes import missing_value, zero_value
-from schemas.ddl_tokens import Token, TokenKind, quote_name, quote_string, tokenize
-from schemas.tableinfo import ColumnFlag, ColumnInfo, ColumnType, TableInfo
-from sinks.mysql.ddl.clauses import Dialect, Tokens, closing, is_index, next_solid, split_commas, with_depth, words
-from sinks.mysql.ddl.column_sql import column_definition
-from sinks.mysql.dialect import Flavour, is_bytes
+from pyspark_tidb_binlog.schemas.arrowtypes import missing_value, zero_value
+from pyspark_tidb_binlog.schemas.ddl_tokens import Token, TokenKind, quote_name, quote_string, tokenize
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnFlag, ColumnInfo, ColumnType, TableInfo
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, Tokens, closing, is_index, next_solid, split_commas, with_depth, words
+from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_definition
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, is_bytes
 
 _TIMES = frozenset({ColumnType.TIMESTAMP, ColumnType.DATETIME})
 _LOBS = frozenset({ColumnType.TINYBLOB, ColumnType.BLOB, ColumnType.MEDIUMBLOB, ColumnType.LONGBLOB, ColumnType.JSON})

@@ -7,15 +7,15 @@ and no foreign keys and reports them as losses.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from schemas.ddl_tokens import quote_name, quote_string
-from schemas.history import JobType
-from schemas.jobs import VISIBLE_IN_INFO
-from schemas.tableinfo import PUBLIC, ColumnInfo, ColumnType, IndexInfo, TableInfo
-from sinks.engine.column_pairs import pair_columns, visible
-from sinks.mysql.ddl.clauses import Dialect, Losses, quoted
-from sinks.mysql.ddl.column_sql import column_definition, index_definition
-from sinks.mysql.ddl.defaults import declare, fills_otherwise, origin_literal
-from sinks.mysql.ddl.text import Rewritten, Subject
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string
+from pyspark_tidb_binlog.schemas.history import JobType
+from pyspark_tidb_binlog.schemas.jobs import VISIBLE_IN_INFO
+from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, ColumnInfo, ColumnType, IndexInfo, TableInfo
+from pyspark_tidb_binlog.sinks.engine.column_pairs import pair_columns, visible
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, Losses, quoted
+from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_definition, index_definition
+from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import declare, fills_otherwise, origin_literal
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten, Subject
 
 _CHANGE_THEMSELVES = frozenset({ColumnType.TIMESTAMP, ColumnType.DATETIME})
 """Types that may have ON UPDATE CURRENT_TIMESTAMP, which some servers add implicitly."""

@@ -8,15 +8,15 @@ have changed: any other difference from the earlier state is never sufficient.
 
 from dataclasses import dataclass
 
-from schemas.ddl_tokens import quote_name
-from schemas.errors import ApplyError
-from schemas.history import JobType
-from sinks.engine.segments import DdlStep
-from sinks.mysql.ddl.clauses import Dialect
-from sinks.mysql.ddl.snapshots import SchemaSnapshot, is_empty, take_snapshot
-from sinks.mysql.ddl.text import Subject
-from sinks.mysql.ddl.wanted import lacks, unseen
-from sinks.mysql.target import Target
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
+from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.schemas.history import JobType
+from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, is_empty, take_snapshot
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
+from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import lacks, unseen
+from pyspark_tidb_binlog.sinks.mysql.target import Target
 
 DROPS = frozenset({JobType.DROP_SCHEMA, JobType.DROP_TABLE, JobType.DROP_VIEW, JobType.DROP_SEQUENCE})
 """Running these again drops what is left."""

@@ -20,29 +20,29 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from conf import failpoints
-from conf.model import ApplyConfig
-from schemas.ddl_tokens import quote_name
-from schemas.errors import ApplyError, DdlRefused, RetryableApplyError
-from schemas.history import JobType, SchemaHistory, TableAt
-from sinks.engine.column_pairs import visible
-from sinks.engine.frozen import RefusedJobs
-from sinks.engine.segments import AppliedJobs, DdlStep
-from sinks.mysql.ddl.charsets import Charset
-from sinks.mysql.ddl.clauses import Dialect
-from sinks.mysql.ddl.ddl_clock import DdlClock, clock_of, in_zone
-from sinks.mysql.ddl.derive import derive, null_fills
-from sinks.mysql.ddl.execution_check import DROPS, EarlierTry, ExecutionCheck, shows
-from sinks.mysql.ddl.frozen_names import DdlForm
-from sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty, partition_method, take_snapshot
-from sinks.mysql.ddl.spread import holds_other_rows, on_single_partitions
-from sinks.mysql.ddl.text import Rewritten, Subject, rewrite, subject_of
-from sinks.mysql.ddl.wanted import lacks, unlike
-from sinks.mysql.dialect import Flavour
-from sinks.mysql.lease import Lease, check, lock_name
-from sinks.mysql.lease_guard import DDL, alone
-from sinks.mysql.target import Target
-from sinks.routing.table_filter import TableFilter
+from pyspark_tidb_binlog.conf import failpoints
+from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
+from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused, RetryableApplyError
+from pyspark_tidb_binlog.schemas.history import JobType, SchemaHistory, TableAt
+from pyspark_tidb_binlog.sinks.engine.column_pairs import visible
+from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
+from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_clock import DdlClock, clock_of, in_zone
+from pyspark_tidb_binlog.sinks.mysql.ddl.derive import derive, null_fills
+from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import DROPS, EarlierTry, ExecutionCheck, shows
+from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty, partition_method, take_snapshot
+from pyspark_tidb_binlog.sinks.mysql.ddl.spread import holds_other_rows, on_single_partitions
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten, Subject, rewrite, subject_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import lacks, unlike
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.lease import Lease, check, lock_name
+from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, alone
+from pyspark_tidb_binlog.sinks.mysql.target import Target
+from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
 
 _log = logging.getLogger(__name__)
 

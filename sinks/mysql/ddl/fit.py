@@ -7,11 +7,11 @@ as LONGTEXT. A type or charset that holds more than needed is accepted, unless t
 import re
 from dataclasses import dataclass
 
-from schemas.ddl_tokens import TokenKind, text_of, tokenize
-from schemas.tableinfo import ColumnInfo, ColumnType
-from sinks.mysql.ddl.charsets import Charset
-from sinks.mysql.ddl.clauses import is_text_or_words
-from sinks.mysql.ddl.column_sql import column_type
+from pyspark_tidb_binlog.schemas.ddl_tokens import TokenKind, text_of, tokenize
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
+from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import is_text_or_words
+from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_type
 
 _WIDTH = re.compile(r"\b((?:tiny|small|medium|big)?int|year)\(\d+\)")
 _LOB = re.compile(r"(tiny|medium|long|)(text|blob)(?:\(\d+\))?")

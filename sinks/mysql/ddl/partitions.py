@@ -7,9 +7,9 @@ that TiDB computed, if the table info has it. LINEAR is removed, since TiDB igno
 import re
 from collections.abc import Iterator, Sequence
 
-from schemas.ddl_tokens import Token, TokenKind, tokenize
-from schemas.tableinfo import PartitionDef, TableInfo
-from sinks.mysql.ddl.clauses import Tokens, closing, next_solid, strip
+from pyspark_tidb_binlog.schemas.ddl_tokens import Token, TokenKind, tokenize
+from pyspark_tidb_binlog.schemas.tableinfo import PartitionDef, TableInfo
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Tokens, closing, next_solid, strip
 
 _WHOLE = re.compile(r"-?\d+")
 

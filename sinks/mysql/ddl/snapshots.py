@@ -12,11 +12,11 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from schemas.ddl_tokens import quote_name
-from schemas.errors import ApplyError, RetryableApplyError
-from sinks.mysql.ddl.clauses import quoted
-from sinks.mysql.dialect import Flavour
-from sinks.mysql.target import Target
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
+from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import quoted
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.target import Target
 
 _log = logging.getLogger(__name__)
 

@@ -5,9 +5,9 @@ not created by the Drainer, distributes rows differently from TiDB, which parses
 exchange the rows of single partitions are considered.
 """
 
-from schemas.history import JobType
-from schemas.tableinfo import PartitionType
-from sinks.mysql.ddl.text import Subject
+from pyspark_tidb_binlog.schemas.history import JobType
+from pyspark_tidb_binlog.schemas.tableinfo import PartitionType
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
 
 _ON_ROWS = frozenset({JobType.TRUNCATE_PARTITION, JobType.EXCHANGE_PARTITION})
 

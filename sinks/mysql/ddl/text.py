@@ -7,13 +7,13 @@ nothing to execute. ``losses`` lists what the target cannot hold. For a TiDB tar
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from schemas.ddl_tokens import QualifiedName, Token, TokenKind, quote_name, rename_pairs, text_of, tokenize
-from schemas.history import Job, JobType, SchemaHistory, TableAt
-from schemas.tableinfo import ColumnInfo, TableInfo
-from sinks.engine.frozen import RefusedJobs, on_target
-from sinks.engine.segments import AppliedJobs, DdlStep
-from sinks.mysql.ddl.alter import edit_alter
-from sinks.mysql.ddl.clauses import (
+from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, Token, TokenKind, quote_name, rename_pairs, text_of, tokenize
+from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
+from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs, on_target
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
+from pyspark_tidb_binlog.sinks.mysql.ddl.alter import edit_alter
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import (
     Dialect,
     Losses,
     Tokens,
@@ -29,11 +29,11 @@ from sinks.mysql.ddl.clauses import (
     without_if_not_exists,
     words,
 )
-from sinks.mysql.ddl.defaults import declare, settle_defaults
-from sinks.mysql.ddl.frozen_names import DdlDelivery, DdlForm, given
-from sinks.mysql.ddl.partitions import settle_boundaries, without_linear
-from sinks.mysql.ddl.tidb import is_tiflash_replica, tidb_tokens
-from sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import declare, settle_defaults
+from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlDelivery, DdlForm, given
+from pyspark_tidb_binlog.sinks.mysql.ddl.partitions import settle_boundaries, without_linear
+from pyspark_tidb_binlog.sinks.mysql.ddl.tidb import is_tiflash_replica, tidb_tokens
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ deletes of the upstream's TTL jobs arrive as binlogs.
 
 from collections.abc import Sequence
 
-from schemas.ddl_tokens import Token, TokenKind, text_of, tokenize
-from sinks.mysql.ddl.clauses import Tokens, next_solid, split_commas, with_depth, without_if_not_exists, words
-from sinks.mysql.ddl.defaults import table_name
+from pyspark_tidb_binlog.schemas.ddl_tokens import Token, TokenKind, text_of, tokenize
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Tokens, next_solid, split_commas, with_depth, without_if_not_exists, words
+from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import table_name
 
 _OFF = tokenize("TTL_ENABLE = 'OFF'")
 

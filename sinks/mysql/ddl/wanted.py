@@ -8,14 +8,14 @@ compared, since each server formats them differently: ``unseen`` returns the col
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from schemas.history import TableAt
-from schemas.tableinfo import PUBLIC, WHOLE_COLUMN, ColumnFlag, ColumnInfo, IndexColumn, IndexInfo, TableInfo
-from sinks.engine.column_pairs import pair_columns, visible
-from sinks.mysql.ddl.clauses import Dialect
-from sinks.mysql.ddl.fit import Shown, differs, misfit
-from sinks.mysql.ddl.snapshots import column_names
-from sinks.mysql.ddl.text import Subject
-from sinks.mysql.target import Target
+from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, WHOLE_COLUMN, ColumnFlag, ColumnInfo, IndexColumn, IndexInfo, TableInfo
+from pyspark_tidb_binlog.sinks.engine.column_pairs import pair_columns, visible
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
+from pyspark_tidb_binlog.sinks.mysql.ddl.fit import Shown, differs, misfit
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
+from pyspark_tidb_binlog.sinks.mysql.target import Target
 
 
 @dataclass(frozen=True, slots=True)

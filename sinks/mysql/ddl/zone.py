@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo
 
-from schemas.ddl_tokens import quote_name, tokenize
-from schemas.history import TableAt
-from schemas.jobs import Location
-from schemas.tableinfo import ColumnInfo, ColumnType, TableInfo
-from sinks.engine.column_pairs import pair_columns
-from sinks.mysql.ddl.clauses import quoted
-from sinks.mysql.ddl.defaults import UTC_SINCE
-from sinks.mysql.ddl.partitions import boundaries
-from sinks.mysql.ddl.text import Subject
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, tokenize
+from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.schemas.jobs import Location
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, TableInfo
+from pyspark_tidb_binlog.sinks.engine.column_pairs import pair_columns
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import quoted
+from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import UTC_SINCE
+from pyspark_tidb_binlog.sinks.mysql.ddl.partitions import boundaries
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
 
 _FIRST, _LAST = datetime(1970, 1, 1), datetime(2038, 1, 20)
 """The range of TIMESTAMP, in any zone."""

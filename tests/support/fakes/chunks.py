@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from binlog_source.pairing.state import Chunk
+from pyspark_tidb_binlog.binlog_source.pairing.state import Chunk
 
 
 @dataclass

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from jobs.lab.ports import free_port
+from pyspark_tidb_binlog.jobs.lab.ports import free_port
 from tests.support.eventually import eventually
 
 

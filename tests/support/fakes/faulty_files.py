@@ -15,7 +15,7 @@ import threading
 from pathlib import Path
 from random import Random
 
-from binlog_source.pump.storage.env import AppendFile, Directory, RealFileSystem
+from pyspark_tidb_binlog.binlog_source.pump.storage.env import AppendFile, Directory, RealFileSystem
 
 
 class Fault(enum.Enum):

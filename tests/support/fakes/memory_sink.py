@@ -11,17 +11,17 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
-from schemas import decoder as decode
-from schemas.errors import ApplyError, LeaseHeld, LeaseLost
-from schemas.history import SchemaHistory, TableAt
-from sinks.engine.batch import without
-from sinks.engine.batch_report import Stage, StageClock, Written
-from sinks.engine.fold import fold
-from sinks.engine.frozen import RefusedJobs
-from sinks.engine.identity import EventColumns, row_identities
-from sinks.engine.keyed import KeyedEvents
-from sinks.engine.segments import AppliedJobs, DdlStep, RowsStep
-from sinks.sink import DdlResult, Opened, Sink, TargetProgress
+from pyspark_tidb_binlog.schemas import decoder as decode
+from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseHeld, LeaseLost
+from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
+from pyspark_tidb_binlog.sinks.engine.batch import without
+from pyspark_tidb_binlog.sinks.engine.batch_report import Stage, StageClock, Written
+from pyspark_tidb_binlog.sinks.engine.fold import fold
+from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
+from pyspark_tidb_binlog.sinks.engine.identity import EventColumns, row_identities
+from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep
+from pyspark_tidb_binlog.sinks.sink import DdlResult, Opened, Sink, TargetProgress
 
 Rows = Mapping[tuple[int, bytes], tuple[object, ...]]
 """By table id and identity."""

@@ -10,8 +10,8 @@ from typing import Any
 
 import grpc
 
-from binlog_source.cluster.oracle import Oracle
-from schemas.proto import pd_pb2
+from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
+from pyspark_tidb_binlog.schemas.proto import pd_pb2
 
 _THREADS = 32
 

@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from binlog_source.pump_client.pump_set import Dependencies
-from binlog_source.pump_client.writer import Pending, WriteFailed
+from pyspark_tidb_binlog.binlog_source.pump_client.pump_set import Dependencies
+from pyspark_tidb_binlog.binlog_source.pump_client.writer import Pending, WriteFailed
 
 Rule = Callable[[Sequence[bytes]], WriteFailed | None]
 """What a Pump says to these payloads; None = it takes them."""

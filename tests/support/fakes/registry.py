@@ -6,8 +6,8 @@ Promises: every write is one revision; ``changes`` waits in real time. With ``do
 import threading
 import time
 
-from binlog_source.cluster.registry import KINDS, Listing, NodeStatus
-from schemas.errors import PumpUnavailable
+from pyspark_tidb_binlog.binlog_source.cluster.registry import KINDS, Listing, NodeStatus
+from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 
 
 class FakeRegistry:

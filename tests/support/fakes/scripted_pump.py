@@ -7,11 +7,11 @@ its metadata comes with the first message, and what it has collected stands in i
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from binlog_source.rpc.calls import Methods, StreamCall
-from binlog_source.rpc.grpc_message import UNAVAILABLE, Refusal
-from binlog_source.rpc.http1 import NOT_FOUND, HttpRequest, HttpResponse
-from binlog_source.rpc.rpc_server import RpcServer
-from schemas.proto import binlog_pb2, pump_pb2
+from pyspark_tidb_binlog.binlog_source.rpc.calls import Methods, StreamCall
+from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import UNAVAILABLE, Refusal
+from pyspark_tidb_binlog.binlog_source.rpc.http1 import NOT_FOUND, HttpRequest, HttpResponse
+from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2, pump_pb2
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from binlog_source.pump_client.protocol import Sent, unheard
-from schemas.proto import binlog_pb2
+from pyspark_tidb_binlog.binlog_source.pump_client.protocol import Sent, unheard
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 
 
 @dataclass

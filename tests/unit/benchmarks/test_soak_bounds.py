@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.soak_bounds import Allowed, Verdict, allowed, verdicts
-from sinks.delta.maintenance import Retention
+from pyspark_tidb_binlog.sinks.delta.maintenance import Retention
 
 FIVE_MINUTES = Retention(retention=300.0)
 

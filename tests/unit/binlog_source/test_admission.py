@@ -3,7 +3,7 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from binlog_source.source.admission import (
+from pyspark_tidb_binlog.binlog_source.source.admission import (
     Limits,
     LogStep,
     TailView,
@@ -14,9 +14,9 @@ from binlog_source.source.admission import (
     plan_sorted,
     unread_bytes,
 )
-from binlog_source.source.offset import BinlogOffset, PumpMark
-from binlog_source.wire.position import Position
-from schemas.events import Delivery, tso
+from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, PumpMark
+from pyspark_tidb_binlog.binlog_source.wire.position import Position
+from pyspark_tidb_binlog.schemas.events import Delivery, tso
 
 
 def raw_start(resolved: int = 10, **pumps: int) -> BinlogOffset:

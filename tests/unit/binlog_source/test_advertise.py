@@ -2,13 +2,13 @@
 
 import pytest
 
-from binlog_source.cluster import advertise
-from binlog_source.cluster.advertise import advertised
-from binlog_source.drainer.node import DrainerNode
-from binlog_source.pump import server
-from binlog_source.pump.server import EmbeddedPump
-from conf.model import PumpConfig
-from schemas.errors import ConfigError
+from pyspark_tidb_binlog.binlog_source.cluster import advertise
+from pyspark_tidb_binlog.binlog_source.cluster.advertise import advertised
+from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode
+from pyspark_tidb_binlog.binlog_source.pump import server
+from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.conf.model import PumpConfig
+from pyspark_tidb_binlog.schemas.errors import ConfigError
 from tests.support.fakes.registry import FakeRegistry
 
 HERE, ELSEWHERE = "http://127.0.0.1:2379", "http://192.0.2.7:2379"

@@ -2,12 +2,12 @@
 
 import pytest
 
-from binlog_source.source.admission import LogStep, TailView
-from binlog_source.source.batch_planner import HELD_SECONDS, BatchPlanner
-from binlog_source.source.offset import BinlogOffset, PumpMark
-from binlog_source.source.stream_report import outage_report, report
-from binlog_source.wire.position import Position
-from schemas.events import Delivery
+from pyspark_tidb_binlog.binlog_source.source.admission import LogStep, TailView
+from pyspark_tidb_binlog.binlog_source.source.batch_planner import HELD_SECONDS, BatchPlanner
+from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, PumpMark
+from pyspark_tidb_binlog.binlog_source.source.stream_report import outage_report, report
+from pyspark_tidb_binlog.binlog_source.wire.position import Position
+from pyspark_tidb_binlog.schemas.events import Delivery
 
 PLANNER = BatchPlanner(max_pending_bytes=100, orphan_ask_after=1.0)
 

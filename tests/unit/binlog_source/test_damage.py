@@ -2,7 +2,7 @@
 
 import pytest
 
-from binlog_source.wire.damage import Damage, damage_in, first_readable
+from pyspark_tidb_binlog.binlog_source.wire.damage import Damage, damage_in, first_readable
 
 TS = 470604668048769025
 

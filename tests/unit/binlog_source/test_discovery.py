@@ -2,17 +2,17 @@
 
 import pytest
 
-from binlog_source.cluster import discovery as discovery_module
-from binlog_source.cluster.discovery import FixedRoster, patiently
-from binlog_source.pairing.bucket import _tell
-from binlog_source.pairing.transitions import MissingOutcome
-from binlog_source.source.datasource import BinlogStreamReader
-from binlog_source.source.offset import BinlogOffset, PumpMark
-from binlog_source.wire.position import Position
-from conf.model import SourceConfig
-from schemas.backoff import Backoff
-from schemas.errors import PumpUnavailable
-from schemas.events import Delivery
+from pyspark_tidb_binlog.binlog_source.cluster import discovery as discovery_module
+from pyspark_tidb_binlog.binlog_source.cluster.discovery import FixedRoster, patiently
+from pyspark_tidb_binlog.binlog_source.pairing.bucket import _tell
+from pyspark_tidb_binlog.binlog_source.pairing.transitions import MissingOutcome
+from pyspark_tidb_binlog.binlog_source.source.datasource import BinlogStreamReader
+from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, PumpMark
+from pyspark_tidb_binlog.binlog_source.wire.position import Position
+from pyspark_tidb_binlog.conf.model import SourceConfig
+from pyspark_tidb_binlog.schemas.backoff import Backoff
+from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
+from pyspark_tidb_binlog.schemas.events import Delivery
 
 
 class AwayFor(FixedRoster):
@@ -60,6 +60,6 @@ def test_outcomes_that_cannot_be_told_now_do_not_end_the_batch(monkeypatch, capl
     def away(source):
         raise PumpUnavailable("registry http://pd:2379 does not answer")
 
-    monkeypatch.setattr("binlog_source.pairing.bucket._endpoints", away)
+    monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.pairing.bucket._endpoints", away)
     _tell([MissingOutcome("p", 5, 9)], SourceConfig(pumps="http://pd:2379"))
     assert "1 outcomes are not written to their Pumps yet" in caplog.text

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from binlog_source.source.framing import buckets, joined, loss, packed_rows, parse, punctuation, raw_rows, sorted_rows
-from schemas.errors import ProtocolViolation
-from schemas.events import ControlType, tso
-from schemas.packed import unpacked
-from schemas.proto import binlog_pb2, pump_pb2
-from schemas.stages import PACKED, RAW
+from pyspark_tidb_binlog.binlog_source.source.framing import buckets, joined, loss, packed_rows, parse, punctuation, raw_rows, sorted_rows
+from pyspark_tidb_binlog.schemas.errors import ProtocolViolation
+from pyspark_tidb_binlog.schemas.events import ControlType, tso
+from pyspark_tidb_binlog.schemas.packed import unpacked
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2, pump_pb2
+from pyspark_tidb_binlog.schemas.stages import PACKED, RAW
 
 
 def entity(tp: int, start_ts: int, commit_ts: int, at: int = 0, meta: bool = True) -> pump_pb2.Entity:

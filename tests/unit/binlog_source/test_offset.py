@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from binlog_source.source.offset import BinlogOffset, PumpMark, from_json, require_advance
-from binlog_source.wire.position import Position
-from schemas.errors import ConfigError
-from schemas.events import Delivery
+from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, PumpMark, from_json, require_advance
+from pyspark_tidb_binlog.binlog_source.wire.position import Position
+from pyspark_tidb_binlog.schemas.errors import ConfigError
+from pyspark_tidb_binlog.schemas.events import Delivery
 
 RAW = BinlogOffset(Delivery.RAW, 50, 10, {"a": PumpMark(Position(1, 7)), "b": PumpMark(Position(0, 3), Position(0, 1))}, 55)
 COUNT = st.integers(0, (1 << 63) - 1)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from binlog_source.source.options import StreamOptions, options_of, source_of, stream_options_of
-from conf.model import SourceConfig
-from schemas.errors import ConfigError
+from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, options_of, source_of, stream_options_of
+from pyspark_tidb_binlog.conf.model import SourceConfig
+from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 FULL = SourceConfig("a:1,b:2", 7, "raw", 5, 9, 1024, False, 16, 4096)
 

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from binlog_source.source.outage import Outage
-from schemas.errors import PumpUnavailable
+from pyspark_tidb_binlog.binlog_source.source.outage import Outage
+from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 
 AWAY = PumpUnavailable("away")
 

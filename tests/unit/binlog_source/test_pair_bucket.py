@@ -5,15 +5,15 @@ import os
 import pyarrow as pa
 import pytest
 
-from binlog_source.pairing.bucket import Paired, look, pair_bucket, pieces_of
-from binlog_source.source.framing import loss, packed_rows, punctuation
-from conf.model import PairConfig, SourceConfig
-from schemas.errors import ProtocolViolation
-from schemas.events import BinlogType, ControlType, tso
-from schemas.packed import unpacked
-from schemas.pieces import pieces
-from schemas.proto import binlog_pb2
-from schemas.stages import RAW, TRANSACTION
+from pyspark_tidb_binlog.binlog_source.pairing.bucket import Paired, look, pair_bucket, pieces_of
+from pyspark_tidb_binlog.binlog_source.source.framing import loss, packed_rows, punctuation
+from pyspark_tidb_binlog.conf.model import PairConfig, SourceConfig
+from pyspark_tidb_binlog.schemas.errors import ProtocolViolation
+from pyspark_tidb_binlog.schemas.events import BinlogType, ControlType, tso
+from pyspark_tidb_binlog.schemas.packed import unpacked
+from pyspark_tidb_binlog.schemas.pieces import pieces
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2
+from pyspark_tidb_binlog.schemas.stages import RAW, TRANSACTION
 from tests.support.fakes.chunks import MemoryBodies, MemoryChunks
 
 SOURCE = SourceConfig("p:1")
@@ -116,7 +116,7 @@ def test_what_a_pump_lost_is_passed_on_once() -> None:
 
 
 def test_a_commit_without_its_prewrite(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("binlog_source.source.late_commits._PATIENCE", 0.2)
+    monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.source.late_commits._PATIENCE", 0.2)
     with pytest.raises(
         ProtocolViolation, match="commit_ts 8 .* has no Prewrite .*; Pump p:1 could not be asked: Pump p:1 at p:1 gave nothing"
     ):

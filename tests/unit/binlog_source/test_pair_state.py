@@ -5,12 +5,12 @@ import os
 import pyarrow as pa
 import pytest
 
-from binlog_source.pairing import state as pair_state
-from binlog_source.pairing.state import NOTHING, Index, pack, put_away, take_up, unpack, without_rows
-from binlog_source.pairing.transitions import RECORD, ResolvedSpan, StepResult, look_after, step
-from schemas.errors import Corruption
-from schemas.packed import packed
-from schemas.proto import binlog_pb2
+from pyspark_tidb_binlog.binlog_source.pairing import state as pair_state
+from pyspark_tidb_binlog.binlog_source.pairing.state import NOTHING, Index, pack, put_away, take_up, unpack, without_rows
+from pyspark_tidb_binlog.binlog_source.pairing.transitions import RECORD, ResolvedSpan, StepResult, look_after, step
+from pyspark_tidb_binlog.schemas.errors import Corruption
+from pyspark_tidb_binlog.schemas.packed import packed
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 from tests.support.fakes.chunks import MemoryChunks
 
 P, C, R = 0, 1, 2

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from binlog_source.pairing.transitions import (
+from pyspark_tidb_binlog.binlog_source.pairing.transitions import (
     KEPT,
     RECORD,
     TRANSITIONS,
@@ -19,9 +19,9 @@ from binlog_source.pairing.transitions import (
     merged_payloads,
     step,
 )
-from schemas.errors import ProtocolViolation
-from schemas.events import tso
-from schemas.proto import binlog_pb2
+from pyspark_tidb_binlog.schemas.errors import ProtocolViolation
+from pyspark_tidb_binlog.schemas.events import tso
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 
 NOTHING = KEPT.empty_table()
 P, C, R = 0, 1, 2

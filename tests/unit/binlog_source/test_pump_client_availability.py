@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from binlog_source.cluster.registry import NodeState, NodeStatus
-from binlog_source.pump_client.availability import TRANSITIONS, Availability, Event, KnownPump, KnownPumps
+from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeState, NodeStatus
+from pyspark_tidb_binlog.binlog_source.pump_client.availability import TRANSITIONS, Availability, Event, KnownPump, KnownPumps
 
 A, B = NodeStatus("a", "a:1"), NodeStatus("b", "b:1")
 U, GOOD, BAD = Availability.UNKNOWN, Availability.AVAILABLE, Availability.UNAVAILABLE

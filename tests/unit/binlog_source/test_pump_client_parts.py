@@ -4,10 +4,10 @@ import pickle
 
 import pytest
 
-from binlog_source.pump_client.connection import CallCounters, PumpConnection
-from binlog_source.pump_client.retry import AfterFailure, after_failed_outcome, after_failed_prewrite
-from binlog_source.pump_client.settings import DEFAULTS, PumpClientSettings
-from binlog_source.pump_client.writer import WriteFailed
+from pyspark_tidb_binlog.binlog_source.pump_client.connection import CallCounters, PumpConnection
+from pyspark_tidb_binlog.binlog_source.pump_client.retry import AfterFailure, after_failed_outcome, after_failed_prewrite
+from pyspark_tidb_binlog.binlog_source.pump_client.settings import DEFAULTS, PumpClientSettings
+from pyspark_tidb_binlog.binlog_source.pump_client.writer import WriteFailed
 from tests.support.fakes.pump_world import Wire, World, fails
 
 A = "a:1"

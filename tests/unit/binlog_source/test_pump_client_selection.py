@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from binlog_source.cluster.registry import NodeStatus
-from binlog_source.pump_client.selection import STRATEGIES, Selector, Sticky, preferred
+from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeStatus
+from pyspark_tidb_binlog.binlog_source.pump_client.selection import STRATEGIES, Selector, Sticky, preferred
 
 A, B, C = (NodeStatus(name, f"{name}:1") for name in "abc")
 NEAR = {"zone": "east"}

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, NodeStatus
-from binlog_source.pump_client.client import PumpClient
-from binlog_source.pump_client.settings import DEFAULTS, PumpClientSettings
-from binlog_source.pump_client.watch import Follower, detect, follow, probe_unavailable
-from schemas.errors import PumpUnavailable
+from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, NodeStatus
+from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
+from pyspark_tidb_binlog.binlog_source.pump_client.settings import DEFAULTS, PumpClientSettings
+from pyspark_tidb_binlog.binlog_source.pump_client.watch import Follower, detect, follow, probe_unavailable
+from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 from tests.support.eventually import eventually
 from tests.support.fakes.pump_world import World, fails
 from tests.support.fakes.registry import FakeRegistry

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from binlog_source.cluster.registry import NodeState, NodeStatus
-from binlog_source.pump_client.client import PumpClient
-from binlog_source.pump_client.settings import DEFAULTS, PumpClientSettings
-from binlog_source.pump_client.stats import ClientStats
-from binlog_source.pump_client.writer import WriteFailed
-from schemas.errors import ProtocolViolation, PumpUnavailable
+from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeState, NodeStatus
+from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
+from pyspark_tidb_binlog.binlog_source.pump_client.settings import DEFAULTS, PumpClientSettings
+from pyspark_tidb_binlog.binlog_source.pump_client.stats import ClientStats
+from pyspark_tidb_binlog.binlog_source.pump_client.writer import WriteFailed
+from pyspark_tidb_binlog.schemas.errors import ProtocolViolation, PumpUnavailable
 from tests.support import binlogs
 from tests.support.fakes.pump_world import World, fails, takes
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from binlog_source.pump.storage.format import HEADER, decode_footer, split_records
-from binlog_source.pump.storage.pointer import BEGINNING, Pointer
-from binlog_source.pump.storage.record import RecordKind, fake, read
-from binlog_source.pump.storage.store import Store, StoreSettings
-from binlog_source.wire.damage import damage_in
-from schemas.errors import BinlogPurged, DamagedLog
+from pyspark_tidb_binlog.binlog_source.pump.storage.format import HEADER, decode_footer, split_records
+from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import BEGINNING, Pointer
+from pyspark_tidb_binlog.binlog_source.pump.storage.record import RecordKind, fake, read
+from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store, StoreSettings
+from pyspark_tidb_binlog.binlog_source.wire.damage import damage_in
+from pyspark_tidb_binlog.schemas.errors import BinlogPurged, DamagedLog
 from tests.support.fakes.faulty_files import flip
 from tests.support.store_model import commit, drained, prewrite, pulled, raw
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from binlog_source.pump.storage.format import (
+from pyspark_tidb_binlog.binlog_source.pump.storage.format import (
     HEADER,
     decode_footer,
     decode_record,
@@ -12,8 +12,8 @@ from binlog_source.pump.storage.format import (
     file_name,
     split_records,
 )
-from binlog_source.pump.storage.pointer import Pointer
-from schemas.errors import Corruption
+from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import Pointer
+from pyspark_tidb_binlog.schemas.errors import Corruption
 
 REAL_RECORD = bytes.fromhex("e8563a821a00000000000000b482bb08080210828080fec984fbc30618828080fec984fbc30638004000")
 REAL_PAYLOAD = REAL_RECORD[16:]

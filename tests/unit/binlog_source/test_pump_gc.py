@@ -5,13 +5,13 @@ import threading
 
 import pytest
 
-from binlog_source.pump.service import PumpService
-from binlog_source.pump.storage import store as store_module
-from binlog_source.pump.storage.pointer import BEGINNING, Pointer
-from binlog_source.pump.storage.record import fake
-from binlog_source.pump.storage.store import Store, StoreSettings
-from conf import failpoints
-from schemas.errors import BinlogPurged
+from pyspark_tidb_binlog.binlog_source.pump.service import PumpService
+from pyspark_tidb_binlog.binlog_source.pump.storage import store as store_module
+from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import BEGINNING, Pointer
+from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
+from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store, StoreSettings
+from pyspark_tidb_binlog.conf import failpoints
+from pyspark_tidb_binlog.schemas.errors import BinlogPurged
 from tests.support.store_model import commit, prewrite, pulled, raw, rollback
 
 ONE_RECORD_A_FILE = 1

@@ -4,11 +4,11 @@ import contextlib
 
 import pytest
 
-from binlog_source.pump.storage.index import Entry, Head, KeyIndex
-from binlog_source.pump.storage.pointer import BEGINNING, Pointer
-from binlog_source.pump.storage.record import RecordKind
-from binlog_source.pump.storage.sorter import NOTHING, SorterCheckpoint
-from schemas.errors import Corruption
+from pyspark_tidb_binlog.binlog_source.pump.storage.index import Entry, Head, KeyIndex
+from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import BEGINNING, Pointer
+from pyspark_tidb_binlog.binlog_source.pump.storage.record import RecordKind
+from pyspark_tidb_binlog.binlog_source.pump.storage.sorter import NOTHING, SorterCheckpoint
+from pyspark_tidb_binlog.schemas.errors import Corruption
 
 
 @pytest.fixture

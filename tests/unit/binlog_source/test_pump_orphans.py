@@ -4,15 +4,15 @@ import logging
 
 import pytest
 
-from binlog_source.cluster.txn_outcome import TransactionState, Verdict, outcome_payload
-from binlog_source.cluster.waits import Reading
-from binlog_source.pump.orphans import OrphanResolver, settle
-from binlog_source.pump.service import PumpService
-from binlog_source.pump.storage.record import RecordKind, canonical, fake
-from binlog_source.pump.storage.store import Store, StoreSettings
-from schemas.errors import ConfigError, PumpUnavailable
-from schemas.events import tso
-from schemas.proto import binlog_pb2
+from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import TransactionState, Verdict, outcome_payload
+from pyspark_tidb_binlog.binlog_source.cluster.waits import Reading
+from pyspark_tidb_binlog.binlog_source.pump.orphans import OrphanResolver, settle
+from pyspark_tidb_binlog.binlog_source.pump.service import PumpService
+from pyspark_tidb_binlog.binlog_source.pump.storage.record import RecordKind, canonical, fake
+from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store, StoreSettings
+from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
+from pyspark_tidb_binlog.schemas.events import tso
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 
 START = tso(1_000_000)
 
@@ -56,7 +56,8 @@ def test_the_alarm_names_the_prewrite_and_the_setting(service, caplog):
 
 def test_what_the_upstream_says_is_written(service, monkeypatch):
     monkeypatch.setattr(
-        "binlog_source.cluster.status_port.StatusPorts.ask", lambda ports, start_ts, key: Verdict(TransactionState.COMMITTED, START + 5)
+        "pyspark_tidb_binlog.binlog_source.cluster.status_port.StatusPorts.ask",
+        lambda ports, start_ts, key: Verdict(TransactionState.COMMITTED, START + 5),
     )
     OrphanResolver(service, lambda: ("h:1",), 600, now_ms=lambda: 1_002_000)()
     assert service.store.catch_up().sorted_promise == START + 5
@@ -66,14 +67,14 @@ def test_a_failing_port_is_no_verdict(service, monkeypatch):
     def refuse(ports, start_ts, key):
         raise PumpUnavailable("no status port answers")
 
-    monkeypatch.setattr("binlog_source.cluster.status_port.StatusPorts.ask", refuse)
+    monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.cluster.status_port.StatusPorts.ask", refuse)
     resolver = OrphanResolver(service, lambda: ("h:1",), 600, now_ms=lambda: 1_002_000)
     resolver()
     assert resolver.alarms == 1 and service.store.catch_up().sorted_promise == 0
 
 
 def resolved(service, monkeypatch, verdict, safe_point, **more):
-    monkeypatch.setattr("binlog_source.cluster.status_port.StatusPorts.ask", lambda ports, start_ts, key: verdict)
+    monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.cluster.status_port.StatusPorts.ask", lambda ports, start_ts, key: verdict)
     running = iter(Reading("c", ms) for ms in range(0, 10**9, 601_000))
     resolver = OrphanResolver(
         service,
@@ -92,7 +93,10 @@ def resolved(service, monkeypatch, verdict, safe_point, **more):
 
 def test_a_clock_that_is_ahead_settles_nothing(service, monkeypatch):
     """PD's, or this machine's: by either the Prewrite is twenty minutes old, and TiKV's is still on its way."""
-    monkeypatch.setattr("binlog_source.cluster.status_port.StatusPorts.ask", lambda ports, start_ts, key: Verdict(TransactionState.ABSENT))
+    monkeypatch.setattr(
+        "pyspark_tidb_binlog.binlog_source.cluster.status_port.StatusPorts.ask",
+        lambda ports, start_ts, key: Verdict(TransactionState.ABSENT),
+    )
     service.store.write([fake(START + tso(1_200_000))])
     service.store.catch_up()
     running = iter(Reading("c", ms) for ms in (5000, 6000, 604_999, 605_000, 605_001))

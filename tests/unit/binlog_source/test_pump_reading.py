@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from binlog_source.pump import reading
-from binlog_source.pump.reading import LARGE, SLOWEST, STALL, PullMemory, Reservation
+from pyspark_tidb_binlog.binlog_source.pump import reading
+from pyspark_tidb_binlog.binlog_source.pump.reading import LARGE, SLOWEST, STALL, PullMemory, Reservation
 from tests.support.eventually import eventually
 
 MIB = 1 << 20

@@ -2,12 +2,12 @@
 
 import pytest
 
-from binlog_source.pump import messages
-from binlog_source.pump.storage.pointer import Pointer
-from binlog_source.pump.storage.record import RecordKind, canonical, completed, fake, head_varints, read
-from schemas.errors import Corruption
-from schemas.proto import binlog_pb2, pump_pb2
-from schemas.wire import varint
+from pyspark_tidb_binlog.binlog_source.pump import messages
+from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import Pointer
+from pyspark_tidb_binlog.binlog_source.pump.storage.record import RecordKind, canonical, completed, fake, head_varints, read
+from pyspark_tidb_binlog.schemas.errors import Corruption
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2, pump_pb2
+from pyspark_tidb_binlog.schemas.wire import varint
 
 TS = 470604615021232129
 

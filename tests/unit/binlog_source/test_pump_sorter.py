@@ -1,8 +1,8 @@
 """What may be promised after each record, step by step; the random walks are in tests/property/test_store_model.py."""
 
-from binlog_source.pump.storage.pointer import Pointer
-from binlog_source.pump.storage.record import RecordKind
-from binlog_source.pump.storage.sorter import LogRecord, Sorter, SorterCheckpoint
+from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import Pointer
+from pyspark_tidb_binlog.binlog_source.pump.storage.record import RecordKind
+from pyspark_tidb_binlog.binlog_source.pump.storage.sorter import LogRecord, Sorter, SorterCheckpoint
 
 P, C, R, F = RecordKind.PREWRITE, RecordKind.COMMIT, RecordKind.ROLLBACK, RecordKind.FAKE
 

@@ -4,9 +4,9 @@ import contextlib
 
 import pytest
 
-from binlog_source.pump.service import PumpService
-from binlog_source.pump.space import Space
-from schemas.errors import PumpUnavailable
+from pyspark_tidb_binlog.binlog_source.pump.service import PumpService
+from pyspark_tidb_binlog.binlog_source.pump.space import Space
+from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 from tests.support.store_model import commit, prewrite, rollback
 
 

@@ -4,12 +4,12 @@ import threading
 
 import pytest
 
-from binlog_source.pump.service import PumpService
-from binlog_source.pump.storage.format import encode_record
-from binlog_source.pump.storage.pointer import Pointer
-from binlog_source.pump.storage.record import fake
-from binlog_source.pump.storage.store import Store, StoreSettings
-from schemas.errors import BinlogPurged, ConfigError, ProtocolViolation
+from pyspark_tidb_binlog.binlog_source.pump.service import PumpService
+from pyspark_tidb_binlog.binlog_source.pump.storage.format import encode_record
+from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import Pointer
+from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
+from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store, StoreSettings
+from pyspark_tidb_binlog.schemas.errors import BinlogPurged, ConfigError, ProtocolViolation
 from tests.support.eventually import eventually
 from tests.support.fakes.faulty_files import Fault, FaultyFiles
 from tests.support.store_model import commit, prewrite, pulled, raw, rollback

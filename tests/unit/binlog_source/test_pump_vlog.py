@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from binlog_source.emulator.rehearsal import delimited
-from binlog_source.pump.storage.env import RealFileSystem
-from binlog_source.pump.storage.format import encode_footer, encode_record, file_id_of, file_name
-from binlog_source.pump.storage.pointer import BEGINNING, Pointer
-from binlog_source.pump.storage.record import canonical, fake
-from binlog_source.pump.storage.store import Store, StoreSettings
-from binlog_source.pump.storage.vlog import ValueLog
-from binlog_source.pump.storage.vlog_writer import FINISH_FROM
-from schemas.errors import BinlogPurged
+from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import delimited
+from pyspark_tidb_binlog.binlog_source.pump.storage.env import RealFileSystem
+from pyspark_tidb_binlog.binlog_source.pump.storage.format import encode_footer, encode_record, file_id_of, file_name
+from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import BEGINNING, Pointer
+from pyspark_tidb_binlog.binlog_source.pump.storage.record import canonical, fake
+from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store, StoreSettings
+from pyspark_tidb_binlog.binlog_source.pump.storage.vlog import ValueLog
+from pyspark_tidb_binlog.binlog_source.pump.storage.vlog_writer import FINISH_FROM
+from pyspark_tidb_binlog.schemas.errors import BinlogPurged
 from tests.support import vlog_parser
 from tests.support.fakes.faulty_files import Fault, FaultyFiles
 from tests.support.store_model import commit, prewrite, pulled, raw, rollback

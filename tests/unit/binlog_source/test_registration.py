@@ -4,10 +4,10 @@ import threading
 
 import pytest
 
-from binlog_source.cluster.periodic_task import PeriodicTask
-from binlog_source.cluster.registration import Registration
-from binlog_source.cluster.registry import PUMPS, NodeState, NodeStatus
-from schemas.errors import PumpUnavailable
+from pyspark_tidb_binlog.binlog_source.cluster.periodic_task import PeriodicTask
+from pyspark_tidb_binlog.binlog_source.cluster.registration import Registration
+from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState, NodeStatus
+from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 
 
 class Recorded:

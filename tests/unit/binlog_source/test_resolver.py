@@ -2,7 +2,7 @@
 
 import pytest
 
-from binlog_source.cluster.txn_outcome import (
+from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import (
     LEAST_GC_LIFE_MS,
     Decision,
     TransactionState,
@@ -13,9 +13,9 @@ from binlog_source.cluster.txn_outcome import (
     undecided_text,
     verdict_of,
 )
-from binlog_source.emulator.mvcc import Mvcc
-from binlog_source.pairing.resolver import prewrite_key_of
-from schemas.proto import binlog_pb2
+from pyspark_tidb_binlog.binlog_source.emulator.mvcc import Mvcc
+from pyspark_tidb_binlog.binlog_source.pairing.resolver import prewrite_key_of
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 
 ANSWER = {
     "key": "7480",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from binlog_source.rpc.budget import Budget, Share
+from pyspark_tidb_binlog.binlog_source.rpc.budget import Budget, Share
 
 
 class Client:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from binlog_source.rpc.connection_limits import FILES, ConnectionLimiter, ConnectionLimits, address_of, bounds
+from pyspark_tidb_binlog.binlog_source.rpc.connection_limits import FILES, ConnectionLimiter, ConnectionLimits, address_of, bounds
 
 BOUNDS = ConnectionLimits(total=6, each=3, descriptors=1000)
 

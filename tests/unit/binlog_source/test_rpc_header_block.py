@@ -3,7 +3,7 @@
 import hpack
 import pytest
 
-from binlog_source.rpc.header_block import MAX_BLOCK, BadBlock, HeaderReader, literal
+from pyspark_tidb_binlog.binlog_source.rpc.header_block import MAX_BLOCK, BadBlock, HeaderReader, literal
 
 USUAL = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/binlog.Pump/WriteBinlog"), (b"te", b"trailers")]
 

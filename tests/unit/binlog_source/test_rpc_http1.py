@@ -4,7 +4,7 @@ from http import HTTPStatus
 
 import pytest
 
-from binlog_source.rpc.http1 import MAX_REQUEST, BadRequest, Dialogue, HttpRequest, HttpResponse, json_answer
+from pyspark_tidb_binlog.binlog_source.rpc.http1 import MAX_REQUEST, BadRequest, Dialogue, HttpRequest, HttpResponse, json_answer
 
 GET = b"GET /status?verbose=1 HTTP/1.1\r\nHost: pump:8250\r\n\r\n"
 PUT = b"PUT /state/a%20b/pause HTTP/1.1\r\nHost: p\r\nContent-Length: 4\r\n\r\nbody"

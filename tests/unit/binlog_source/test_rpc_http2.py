@@ -5,15 +5,15 @@ from typing import NamedTuple
 
 import pytest
 
-from binlog_source.rpc.allowance import CALM
-from binlog_source.rpc.budget import Budget
-from binlog_source.rpc.frames import PREFACE, frame
-from binlog_source.rpc.header_block import HeaderReader, literal
-from binlog_source.rpc.http2 import Connection
-from binlog_source.rpc.http2_errors import RemoteConnectionError
-from binlog_source.rpc.http2_events import Call, Cancelled
-from binlog_source.rpc.sender import HEAD, percent
-from binlog_source.rpc.unfinished_request import FIRST_WINDOW, PATIENCE, SILENCE, SLOWEST
+from pyspark_tidb_binlog.binlog_source.rpc.allowance import CALM
+from pyspark_tidb_binlog.binlog_source.rpc.budget import Budget
+from pyspark_tidb_binlog.binlog_source.rpc.frames import PREFACE, frame
+from pyspark_tidb_binlog.binlog_source.rpc.header_block import HeaderReader, literal
+from pyspark_tidb_binlog.binlog_source.rpc.http2 import Connection
+from pyspark_tidb_binlog.binlog_source.rpc.http2_errors import RemoteConnectionError
+from pyspark_tidb_binlog.binlog_source.rpc.http2_events import Call, Cancelled
+from pyspark_tidb_binlog.binlog_source.rpc.sender import HEAD, percent
+from pyspark_tidb_binlog.binlog_source.rpc.unfinished_request import FIRST_WINDOW, PATIENCE, SILENCE, SLOWEST
 from tests.support.http2_frames import widen, word
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)

@@ -7,11 +7,11 @@ import struct
 
 import pytest
 
-from binlog_source.rpc.frames import PREFACE, frame
-from binlog_source.rpc.header_block import literal
-from binlog_source.rpc.http2 import Connection
-from binlog_source.rpc.http2_errors import RemoteConnectionError
-from binlog_source.rpc.http2_events import Call
+from pyspark_tidb_binlog.binlog_source.rpc.frames import PREFACE, frame
+from pyspark_tidb_binlog.binlog_source.rpc.header_block import literal
+from pyspark_tidb_binlog.binlog_source.rpc.http2 import Connection
+from pyspark_tidb_binlog.binlog_source.rpc.http2_errors import RemoteConnectionError
+from pyspark_tidb_binlog.binlog_source.rpc.http2_events import Call
 from tests.support.http2_frames import widen, word
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)

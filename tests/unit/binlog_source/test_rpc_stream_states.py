@@ -2,9 +2,9 @@
 
 import pytest
 
-from binlog_source.rpc.http2 import Connection
-from binlog_source.rpc.http2_errors import ErrorCode, LocalProtocolError, RemoteConnectionError, RemoteStreamError
-from binlog_source.rpc.stream_states import (
+from pyspark_tidb_binlog.binlog_source.rpc.http2 import Connection
+from pyspark_tidb_binlog.binlog_source.rpc.http2_errors import ErrorCode, LocalProtocolError, RemoteConnectionError, RemoteStreamError
+from pyspark_tidb_binlog.binlog_source.rpc.stream_states import (
     CLOSED,
     DATA_RECEIVED,
     END_STREAM_RECEIVED,

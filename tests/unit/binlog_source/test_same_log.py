@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from binlog_source.pump.same_log import holds
-from binlog_source.pump.storage.pointer import Pointer
-from binlog_source.pump.storage.record import fake
-from binlog_source.pump.storage.store import Store, StoreSettings
-from binlog_source.source.offset import BinlogOffset, PumpMark, seen_of
-from binlog_source.wire.fingerprint import ANYWHERE, LogFingerprint, seen_in
-from binlog_source.wire.position import Position
-from schemas.events import Delivery
+from pyspark_tidb_binlog.binlog_source.pump.same_log import holds
+from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import Pointer
+from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
+from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store, StoreSettings
+from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, PumpMark, seen_of
+from pyspark_tidb_binlog.binlog_source.wire.fingerprint import ANYWHERE, LogFingerprint, seen_in
+from pyspark_tidb_binlog.binlog_source.wire.position import Position
+from pyspark_tidb_binlog.schemas.events import Delivery
 from tests.support.fakes.faulty_files import flip
 from tests.support.store_model import commit, prewrite, rollback
 

@@ -6,12 +6,12 @@ import time
 
 import pytest
 
-from binlog_source.source.admission import Limits, LogStep, TailView, holder, plan_raw, unread_bytes
-from binlog_source.source.offset import BinlogOffset, PumpMark
-from binlog_source.source.pull import Endpoint
-from binlog_source.source.tails import _MOST_AT_ALL, _MOST_STEPS, Tail, Tails, _Steps
-from binlog_source.wire.position import Position
-from schemas.events import Delivery, tso
+from pyspark_tidb_binlog.binlog_source.source.admission import Limits, LogStep, TailView, holder, plan_raw, unread_bytes
+from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, PumpMark
+from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint
+from pyspark_tidb_binlog.binlog_source.source.tails import _MOST_AT_ALL, _MOST_STEPS, Tail, Tails, _Steps
+from pyspark_tidb_binlog.binlog_source.wire.position import Position
+from pyspark_tidb_binlog.schemas.events import Delivery, tso
 
 FILE = 500 << 20
 

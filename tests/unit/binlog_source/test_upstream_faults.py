@@ -4,10 +4,10 @@ import time
 
 import pytest
 
-from binlog_source.emulator.commit_faults import NO_FAULTS, CommitFate, Faults, FaultyWriter, commit_fate
-from binlog_source.emulator.schema import Column, Table
-from binlog_source.emulator.upstream import Upstream
-from schemas.errors import PumpUnavailable
+from pyspark_tidb_binlog.binlog_source.emulator.commit_faults import NO_FAULTS, CommitFate, Faults, FaultyWriter, commit_fate
+from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
+from pyspark_tidb_binlog.binlog_source.emulator.upstream import Upstream
+from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 
 
 class Taken:

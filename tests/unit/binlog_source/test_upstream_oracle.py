@@ -2,11 +2,11 @@
 
 import pytest
 
-from binlog_source.cluster.cluster_service import history_page
-from binlog_source.cluster.oracle import Oracle
-from binlog_source.cluster.registry import NodeState, NodeStatus
-from schemas.errors import ConfigError, ProtocolViolation
-from schemas.events import tso
+from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import history_page
+from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
+from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeState, NodeStatus
+from pyspark_tidb_binlog.schemas.errors import ConfigError, ProtocolViolation
+from pyspark_tidb_binlog.schemas.events import tso
 
 
 def test_timestamps_rise_though_the_clock_stands_or_goes_back():

@@ -2,9 +2,9 @@
 
 import pytest
 
-from binlog_source.emulator import schema
-from binlog_source.emulator.schema import Column, Table
-from schemas.errors import ConfigError
+from pyspark_tidb_binlog.binlog_source.emulator import schema
+from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
+from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 
 def info(*columns, **more):

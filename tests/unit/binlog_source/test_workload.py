@@ -5,13 +5,13 @@ from collections import Counter
 
 import pytest
 
-from binlog_source.emulator.schema import Column, Table, parsed, table_json
-from binlog_source.emulator.upstream import Upstream
-from binlog_source.emulator.values import EVERY_TYPE, comparable, form_of, value_for
-from binlog_source.emulator.workload import DdlMix, WorkloadConfig, WorkloadSession, create_tables
-from schemas.codec.rowwriter import encode_value
-from schemas.proto import binlog_pb2
-from schemas.tableinfo import ColumnType
+from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table, parsed, table_json
+from pyspark_tidb_binlog.binlog_source.emulator.upstream import Upstream
+from pyspark_tidb_binlog.binlog_source.emulator.values import EVERY_TYPE, comparable, form_of, value_for
+from pyspark_tidb_binlog.binlog_source.emulator.workload import DdlMix, WorkloadConfig, WorkloadSession, create_tables
+from pyspark_tidb_binlog.schemas.codec.rowwriter import encode_value
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
 from tests.support.fakes.written import Written
 
 

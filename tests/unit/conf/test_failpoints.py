@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from conf import failpoints
+from pyspark_tidb_binlog.conf import failpoints
 
 ROOT = Path(__file__).parents[3]
-PASS_FOUR_TIMES = "from conf import failpoints\nfor _ in range(4): failpoints.point('a'); failpoints.point('b')\nprint('alive')"
+PASS_FOUR_TIMES = (
+    "from pyspark_tidb_binlog.conf import failpoints\nfor _ in range(4): failpoints.point('a'); failpoints.point('b')\nprint('alive')"
+)
 
 
 def run(**variables: str) -> subprocess.CompletedProcess[str]:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from conf.load import load_drainer, load_pump, settings_of
-from conf.model import ApplyConfig, DrainerConfig, PumpConfig, SourceConfig, TargetConfig
+from pyspark_tidb_binlog.conf.load import load_drainer, load_pump, settings_of
+from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, PumpConfig, SourceConfig, TargetConfig
 
 CONF = Path(__file__).parents[3] / "conf"
 

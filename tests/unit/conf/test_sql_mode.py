@@ -2,8 +2,8 @@
 
 import pytest
 
-from conf.model import ApplyConfig
-from conf.sql_mode import refusals
+from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.conf.sql_mode import refusals
 
 
 @pytest.mark.parametrize(

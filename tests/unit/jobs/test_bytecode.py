@@ -4,7 +4,7 @@ import subprocess
 import sys
 import zipfile
 
-from jobs.bytecode import add_bytecode
+from pyspark_tidb_binlog.jobs.bytecode import add_bytecode
 
 
 def made(path):

@@ -7,22 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from conf.model import DrainerConfig, PumpConfig, TargetConfig
-from jobs import cli, logs
-from schemas.errors import ApplyError, ConfigError, DdlRefused, Stopped
+from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, TargetConfig
+from pyspark_tidb_binlog.jobs import cli, logs
+from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, DdlRefused, Stopped
 
 WORKER_TRACE = """\
 pyspark.errors.exceptions.captured.StreamingQueryException: [STREAM_FAILED] Query [id = 1] terminated with exception:
 org.apache.spark.api.python.PythonException: Traceback (most recent call last):
   File "/x/sinks/apply.py", line 18, in apply
     raise ApplyError("x")
-schemas.errors.ApplyError: inner: deadlock
+pyspark_tidb_binlog.schemas.errors.ApplyError: inner: deadlock
 
 During handling of the above exception, another exception occurred:
 
 Traceback (most recent call last):
   File "/x/sinks/ddl_apply.py", line 3, in apply
-schemas.errors.DdlRefused: DDL at commit_ts 5 was refused:
+pyspark_tidb_binlog.schemas.errors.DdlRefused: DDL at commit_ts 5 was refused:
   ALTER TABLE t ADD x
   the server said: no (1064)
  SQLSTATE: 38000

@@ -1,6 +1,6 @@
 """Lag from probes and sightings, and its percentiles."""
 
-from jobs.lab.lag import lags, percentile
+from pyspark_tidb_binlog.jobs.lab.lag import lags, percentile
 
 
 def test_a_probe_is_seen_with_the_first_sighting_that_reaches_it():

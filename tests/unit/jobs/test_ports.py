@@ -4,9 +4,9 @@ import socket
 
 import pytest
 
-from jobs.lab import ports
-from jobs.lab.ports import free_port
-from schemas.errors import ConfigError
+from pyspark_tidb_binlog.jobs.lab import ports
+from pyspark_tidb_binlog.jobs.lab.ports import free_port
+from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 
 def test_a_free_port_is_not_one_that_the_kernel_gives_to_clients() -> None:

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from jobs.report import Progress, Reporter, held_by, render_json, render_line, render_summary
-from schemas.events import tso
+from pyspark_tidb_binlog.jobs.report import Progress, Reporter, held_by, render_json, render_line, render_summary
+from pyspark_tidb_binlog.schemas.events import tso
 
 TS = tso(1_790_000_000_123)
 BUSY = Progress(TS, 0.42, 8312.4, 12, 3000, 279_016, 3, "Pump pump-2")

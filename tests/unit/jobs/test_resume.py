@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from binlog_source.source.offset import BinlogOffset, PumpMark
-from binlog_source.wire.position import Position
-from jobs.resume import DeltaPlace, ResumeState, check_no_gap, check_spark, committed_ts, first_ts
-from schemas.errors import ApplyError, ConfigError
-from schemas.events import Delivery
+from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, PumpMark
+from pyspark_tidb_binlog.binlog_source.wire.position import Position
+from pyspark_tidb_binlog.jobs.resume import DeltaPlace, ResumeState, check_no_gap, check_spark, committed_ts, first_ts
+from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError
+from pyspark_tidb_binlog.schemas.events import Delivery
 
 PLACES = ResumeState("db:3306", 7, "tidb_binlog", "var/spark", "var/delta", -1)
 FROM_SETTINGS = ResumeState("db:3306", 7, "tidb_binlog", "var/spark", "var/delta", 0)

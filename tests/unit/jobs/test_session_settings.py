@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.spark_session import jvm_options, local_cores, session_settings
+from pyspark_tidb_binlog.jobs.spark_session import jvm_options, local_cores, session_settings
 
 
 @pytest.mark.parametrize(

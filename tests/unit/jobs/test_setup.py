@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs import setup
+from pyspark_tidb_binlog.jobs import setup
 
 
 @pytest.mark.parametrize(
@@ -46,6 +46,7 @@ def test_etcd_is_installed_only_where_it_is_missing(monkeypatch: pytest.MonkeyPa
 def test_the_archive_for_executors_holds_every_package(tmp_path: Path) -> None:
     setup.write_zip(tmp_path / "sub" / "code.zip")
     names = set(zipfile.ZipFile(tmp_path / "sub" / "code.zip").namelist())
-    assert {"jobs/cli.py", "schemas/errors.py", "schemas/proto/binlog_pb2.py", "conf/drainer.toml", "pyspark_tidb_binlog.py"} <= names
-    assert not any("__pycache__" in name or name.startswith("tests") for name in names)
+    wanted = {"__init__.py", "jobs/cli.py", "schemas/errors.py", "schemas/proto/binlog_pb2.py", "conf/drainer.toml", "py.typed"}
+    assert {f"pyspark_tidb_binlog/{name}" for name in wanted} <= names
+    assert all(name.startswith("pyspark_tidb_binlog/") and "__pycache__" not in name for name in names)
     assert [p.name for p in (tmp_path / "sub").iterdir()] == ["code.zip"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from schemas.backoff import Backoff, Retries, steady
+from pyspark_tidb_binlog.schemas.backoff import Backoff, Retries, steady
 
 
 class Clock:

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from schemas.codec import datum, json_binary, number, temporal
-from schemas.codec.cursor import Cursor
-from schemas.codec.decimal import decode_decimal, encode_decimal, size_of
-from schemas.codec.json_binary import JsonDuration, JsonNull, JsonOpaque, JsonTime, JsonType, encode_json, json_text
-from schemas.errors import Corruption
+from pyspark_tidb_binlog.schemas.codec import datum, json_binary, number, temporal
+from pyspark_tidb_binlog.schemas.codec.cursor import Cursor
+from pyspark_tidb_binlog.schemas.codec.decimal import decode_decimal, encode_decimal, size_of
+from pyspark_tidb_binlog.schemas.codec.json_binary import JsonDuration, JsonNull, JsonOpaque, JsonTime, JsonType, encode_json, json_text
+from pyspark_tidb_binlog.schemas.errors import Corruption
 
 
 def read(raw: str | bytes) -> datum.Datum:

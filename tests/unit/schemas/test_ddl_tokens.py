@@ -4,7 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.ddl_tokens import QualifiedName, TokenKind, quote_name, quote_string, rename_pairs, significant, text_of, tokenize
+from pyspark_tidb_binlog.schemas.ddl_tokens import (
+    QualifiedName,
+    TokenKind,
+    quote_name,
+    quote_string,
+    rename_pairs,
+    significant,
+    text_of,
+    tokenize,
+)
 
 
 @given(st.text("ab'\"`\\/*!T[]-# \n;().,=1_@é", max_size=40), st.booleans())

@@ -11,15 +11,15 @@ import pyarrow as pa
 import pytest
 from google.protobuf.internal.decoder import _DecodeVarint32
 
-from schemas import decoder, reference_decoder
-from schemas.arrowtypes import CellKind, kind_of
-from schemas.events import BinlogType, Op
-from schemas.explode import explode
-from schemas.history import SchemaHistory, TableAt
-from schemas.jobs import JobReader
-from schemas.proto import binlog_pb2 as pb
-from schemas.stages import TRANSACTION
-from schemas.tableinfo import ColumnInfo
+from pyspark_tidb_binlog.schemas import decoder, reference_decoder
+from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
+from pyspark_tidb_binlog.schemas.events import BinlogType, Op
+from pyspark_tidb_binlog.schemas.explode import explode
+from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
+from pyspark_tidb_binlog.schemas.jobs import JobReader
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2 as pb
+from pyspark_tidb_binlog.schemas.stages import TRANSACTION
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
 from tests.support.drawn_rows import at, column, table
 
 GOLDEN = Path(__file__).parents[2] / "golden"

@@ -3,11 +3,11 @@
 import pyarrow as pa
 import pytest
 
-from schemas.errors import Corruption
-from schemas.events import ControlType, Op
-from schemas.explode import explode
-from schemas.proto import binlog_pb2 as pb
-from schemas.stages import CONTROL, DDL_EVENT, ROW_EVENT, TRANSACTION
+from pyspark_tidb_binlog.schemas.errors import Corruption
+from pyspark_tidb_binlog.schemas.events import ControlType, Op
+from pyspark_tidb_binlog.schemas.explode import explode
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2 as pb
+from pyspark_tidb_binlog.schemas.stages import CONTROL, DDL_EVENT, ROW_EVENT, TRANSACTION
 
 
 def mutation(table_id: int, **lists: list[bytes] | list[int]) -> pb.TableMutation:

@@ -4,9 +4,9 @@ import pickle
 
 import pytest
 
-from schemas.errors import Corruption
-from schemas.history import Job, JobReader, SchemaHistory
-from schemas.history_fold import Fold
+from pyspark_tidb_binlog.schemas.errors import Corruption
+from pyspark_tidb_binlog.schemas.history import Job, JobReader, SchemaHistory
+from pyspark_tidb_binlog.schemas.history_fold import Fold
 from tests.support.ddl_jobs import column, database, history, job, partitions, table
 from tests.support.golden_case import load_case
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from schemas.http_client import FAILURES, HttpAnswer, HttpConnection, fetch
+from pyspark_tidb_binlog.schemas.http_client import FAILURES, HttpAnswer, HttpConnection, fetch
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
 

@@ -3,7 +3,7 @@
 import pickle
 import random
 
-from schemas.layered import LATE, Layered
+from pyspark_tidb_binlog.schemas.layered import LATE, Layered
 
 
 def test_it_is_what_a_dict_would_be_and_its_older_selves_stay():

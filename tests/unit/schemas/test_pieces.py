@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.errors import Corruption
-from schemas.explode import explode
-from schemas.pieces import pieces
-from schemas.proto import binlog_pb2 as pb
-from schemas.stages import TRANSACTION
+from pyspark_tidb_binlog.schemas.errors import Corruption
+from pyspark_tidb_binlog.schemas.explode import explode
+from pyspark_tidb_binlog.schemas.pieces import pieces
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2 as pb
+from pyspark_tidb_binlog.schemas.stages import TRANSACTION
 
 OPS = {0: "inserted_rows", 1: "updated_rows", 4: "deleted_rows"}
 

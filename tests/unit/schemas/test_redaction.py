@@ -2,7 +2,7 @@
 
 import pytest
 
-from schemas.redaction import statement_head, without_values
+from pyspark_tidb_binlog.schemas.redaction import statement_head, without_values
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from schemas import decoder, reference_decoder
-from schemas.codec.rowwriter import encode_delete, encode_insert, encode_update
-from schemas.errors import Corruption
-from schemas.events import Op
-from schemas.history import TableAt
-from schemas.tableinfo import ColumnFlag, ColumnInfo, ColumnType, TableInfo
+from pyspark_tidb_binlog.schemas import decoder, reference_decoder
+from pyspark_tidb_binlog.schemas.codec.rowwriter import encode_delete, encode_insert, encode_update
+from pyspark_tidb_binlog.schemas.errors import Corruption
+from pyspark_tidb_binlog.schemas.events import Op
+from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnFlag, ColumnInfo, ColumnType, TableInfo
 from tests.support.drawn_rows import NEWEST, NOT_NULL, OLDEST, at, column, table
 
 PK = ColumnFlag.NOT_NULL | ColumnFlag.PRI_KEY

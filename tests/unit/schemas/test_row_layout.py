@@ -3,11 +3,11 @@
 import pyarrow as pa
 import pytest
 
-from schemas.arrowtypes import CellKind
-from schemas.codec.rowwriter import ROWID
-from schemas.events import Op
-from schemas.row_layout import CellType, Half, ImageLayout, KeyLayout, KeyPart, place_of
-from schemas.tableinfo import ColumnFlag, ColumnType
+from pyspark_tidb_binlog.schemas.arrowtypes import CellKind
+from pyspark_tidb_binlog.schemas.codec.rowwriter import ROWID
+from pyspark_tidb_binlog.schemas.events import Op
+from pyspark_tidb_binlog.schemas.row_layout import CellType, Half, ImageLayout, KeyLayout, KeyPart, place_of
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnFlag, ColumnType
 from tests.support.drawn_rows import column, table
 
 PK = ColumnFlag.NOT_NULL | ColumnFlag.PRI_KEY

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from schemas.errors import Corruption
-from schemas.tableinfo import ColumnInfo, ColumnType, TableInfo
+from pyspark_tidb_binlog.schemas.errors import Corruption
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, TableInfo
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 

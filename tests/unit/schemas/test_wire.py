@@ -2,10 +2,10 @@
 
 import pytest
 
-from schemas.codec.cursor import Cursor
-from schemas.codec.number import decode_uvarint, encode_uvarint
-from schemas.errors import Corruption
-from schemas.wire import int64_of, varint
+from pyspark_tidb_binlog.schemas.codec.cursor import Cursor
+from pyspark_tidb_binlog.schemas.codec.number import decode_uvarint, encode_uvarint
+from pyspark_tidb_binlog.schemas.errors import Corruption
+from pyspark_tidb_binlog.schemas.wire import int64_of, varint
 
 NUMBERS = (0, 1, 127, 128, 300, (1 << 32) + 5, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from schemas.codec.rowwriter import Row, encode_delete, encode_insert, encode_update
-from schemas.events import Op, SchemaVersion
-from schemas.history import TableAt, TableSnapshot
-from schemas.stages import ROW_EVENT
-from schemas.tableinfo import PUBLIC, ColumnFlag, ColumnInfo, ColumnType, IndexColumn, IndexInfo, TableInfo
+from pyspark_tidb_binlog.schemas.codec.rowwriter import Row, encode_delete, encode_insert, encode_update
+from pyspark_tidb_binlog.schemas.events import Op, SchemaVersion
+from pyspark_tidb_binlog.schemas.history import TableAt, TableSnapshot
+from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
+from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, ColumnFlag, ColumnInfo, ColumnType, IndexColumn, IndexInfo, TableInfo
 
 TABLE_ID = 77
 VERSION = SchemaVersion(40)

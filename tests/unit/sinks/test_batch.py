@@ -3,12 +3,12 @@
 import pyarrow as pa
 import pytest
 
-from schemas.errors import ProtocolViolation
-from schemas.events import ControlType, Op
-from schemas.findings import FindingKind
-from schemas.stages import CONTROL, DDL_EVENT, ROW_EVENT, ROW_SUMMARY
-from sinks.engine.batch import PARTIAL, RowSummary, controls_of, merge, placed, rows_between, summarise
-from sinks.engine.segments import DdlEvent, TableActivity
+from pyspark_tidb_binlog.schemas.errors import ProtocolViolation
+from pyspark_tidb_binlog.schemas.events import ControlType, Op
+from pyspark_tidb_binlog.schemas.findings import FindingKind
+from pyspark_tidb_binlog.schemas.stages import CONTROL, DDL_EVENT, ROW_EVENT, ROW_SUMMARY
+from pyspark_tidb_binlog.sinks.engine.batch import PARTIAL, RowSummary, controls_of, merge, placed, rows_between, summarise
+from pyspark_tidb_binlog.sinks.engine.segments import DdlEvent, TableActivity
 
 
 def changes(*rows: tuple[int, Op, int, int, bytes]) -> pa.Table:

@@ -3,14 +3,14 @@
 import pyarrow as pa
 import pytest
 
-from schemas.events import ControlType, Op
-from schemas.history import SchemaHistory
-from schemas.packed import packed
-from schemas.stages import CONTROL, DDL_EVENT, ROW_EVENT, ROW_SUMMARY, TRANSACTION, TRANSACTIONS
-from sinks.engine.batch import summarise
-from sinks.engine.blocks import BLOCK, FRAMES, BlockKind, pack, slices, unpack, unpack_each
-from sinks.engine.keyed import KEYED, with_keys
-from sinks.mysql.parallel import _subsets
+from pyspark_tidb_binlog.schemas.events import ControlType, Op
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.schemas.packed import packed
+from pyspark_tidb_binlog.schemas.stages import CONTROL, DDL_EVENT, ROW_EVENT, ROW_SUMMARY, TRANSACTION, TRANSACTIONS
+from pyspark_tidb_binlog.sinks.engine.batch import summarise
+from pyspark_tidb_binlog.sinks.engine.blocks import BLOCK, FRAMES, BlockKind, pack, slices, unpack, unpack_each
+from pyspark_tidb_binlog.sinks.engine.keyed import KEYED, with_keys
+from pyspark_tidb_binlog.sinks.mysql.parallel import _subsets
 
 
 def events(*commit_ts: int) -> pa.Table:
@@ -72,7 +72,7 @@ def test_rows_of_an_unknown_table_have_no_key() -> None:
 
 def test_subsets_hold_each_rows_events_together_and_leave_out_what_the_net_change_does_not_need(monkeypatch: pytest.MonkeyPatch) -> None:
     """A part too big for memory is planned in subsets: any row's first and last event are in the same one."""
-    monkeypatch.setattr("sinks.mysql.parallel.IN_MEMORY", 4_000)
+    monkeypatch.setattr("pyspark_tidb_binlog.sinks.mysql.parallel.IN_MEMORY", 4_000)
     keys = [n % 50 for n in range(1000)]
     made = [
         {"commit_ts": n + 1, "seq": 0, "op": int(Op.INSERT if n < 50 else Op.UPDATE), "table_id": 7, "schema_version": 3}

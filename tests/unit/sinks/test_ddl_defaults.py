@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from schemas.ddl_tokens import text_of, tokenize
-from schemas.tableinfo import TableInfo
-from sinks.mysql.ddl.defaults import settle_defaults
-from sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.schemas.ddl_tokens import text_of, tokenize
+from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
+from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import settle_defaults
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from tests.support.ddl_jobs import INT, VARCHAR, column, table
 
 TIMESTAMP = {**INT, "Tp": 7, "Flag": 128, "Flen": 19}

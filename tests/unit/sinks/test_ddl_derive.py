@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from schemas.tableinfo import ColumnInfo, TableInfo
-from sinks.engine.segments import AppliedJobs, DdlStep
-from sinks.mysql.ddl.clauses import Dialect
-from sinks.mysql.ddl.column_sql import column_definition
-from sinks.mysql.ddl.derive import create_table, derive
-from sinks.mysql.ddl.text import subject_of
-from sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
+from pyspark_tidb_binlog.sinks.mysql.ddl.column_sql import column_definition
+from pyspark_tidb_binlog.sinks.mysql.ddl.derive import create_table, derive
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import subject_of
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, table
 
 MARIADB = Dialect(Flavour.MARIADB)

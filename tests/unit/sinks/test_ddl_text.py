@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from schemas.history import SchemaHistory
-from sinks.engine.segments import AppliedJobs, DdlStep
-from sinks.mysql.ddl.charsets import Charset, target_charset
-from sinks.mysql.ddl.clauses import Dialect
-from sinks.mysql.ddl.text import Rewritten, rewrite, silent_losses, subject_of
-from sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
+from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset, target_charset
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten, rewrite, silent_losses, subject_of
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from tests.support.ddl_jobs import VARCHAR, column, database, history, index, job, partitions, table
 
 CS = "DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_nopad_bin"

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from tests.support.ddl_jobs import INT, column, table
 from tests.unit.sinks.test_ddl_text import rewritten
 

@@ -6,13 +6,13 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from schemas.ddl_tokens import text_of, tokenize
-from schemas.history import Job
-from schemas.jobs import Location
-from schemas.tableinfo import TableInfo
-from sinks.mysql.ddl.partitions import settle_boundaries
-from sinks.mysql.ddl.text import Subject, subject_of
-from sinks.mysql.ddl.zone import certain, conversions, fixed, moved, time_zone
+from pyspark_tidb_binlog.schemas.ddl_tokens import text_of, tokenize
+from pyspark_tidb_binlog.schemas.history import Job
+from pyspark_tidb_binlog.schemas.jobs import Location
+from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
+from pyspark_tidb_binlog.sinks.mysql.ddl.partitions import settle_boundaries
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject, subject_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.zone import certain, conversions, fixed, moved, time_zone
 from tests.support.ddl_jobs import INT, column, database, history, job, steps_of, table
 from tests.support.golden_case import load_case
 

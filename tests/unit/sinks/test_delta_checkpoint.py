@@ -6,10 +6,18 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from schemas.errors import ReplicationError
-from schemas.events import tso
-from schemas.findings import Finding, FindingKind
-from sinks.delta.checkpoint_table import FILLED_UP, SCHEMA, CheckpointRow, DeltaCheckpoint, Newest, as_table, missing_rows
+from pyspark_tidb_binlog.schemas.errors import ReplicationError
+from pyspark_tidb_binlog.schemas.events import tso
+from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
+from pyspark_tidb_binlog.sinks.delta.checkpoint_table import (
+    FILLED_UP,
+    SCHEMA,
+    CheckpointRow,
+    DeltaCheckpoint,
+    Newest,
+    as_table,
+    missing_rows,
+)
 
 EMPTY = Newest()
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from schemas.events import tso
-from schemas.findings import Finding, FindingKind
-from sinks.delta.checkpoint_table import FILLED_UP, CheckpointRow
-from sinks.delta.findings_table import SCHEMA, RecordedFindings, as_table, missing_findings
+from pyspark_tidb_binlog.schemas.events import tso
+from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
+from pyspark_tidb_binlog.sinks.delta.checkpoint_table import FILLED_UP, CheckpointRow
+from pyspark_tidb_binlog.sinks.delta.findings_table import SCHEMA, RecordedFindings, as_table, missing_findings
 
 ROWS = Finding(FindingKind.ROWS, "a row was not there", "`d`.`t`", tso(1_700_000_000_123), "id='x'", 1, 0)
 

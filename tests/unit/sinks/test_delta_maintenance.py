@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from sinks.delta.checkpoint_table import CheckpointRow, DeltaCheckpoint, Newest
-from sinks.delta.maintenance import Elapsed, Operation, Retention, due
+from pyspark_tidb_binlog.sinks.delta.checkpoint_table import CheckpointRow, DeltaCheckpoint, Newest
+from pyspark_tidb_binlog.sinks.delta.maintenance import Elapsed, Operation, Retention, due
 
 WEEK = Retention(retention=7 * 86_400.0)
 BOTH = (Operation.OPTIMIZE, Operation.VACUUM)

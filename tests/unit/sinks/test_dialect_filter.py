@@ -2,11 +2,11 @@
 
 import pytest
 
-from conf.model import ApplyConfig
-from schemas.errors import ConfigError
-from schemas.tableinfo import ColumnInfo, ColumnType
-from sinks.mysql.dialect import Flavour, flavour_of, key_head, match_condition, table_name, write_head
-from sinks.routing.table_filter import EVERYTHING, TableFilter
+from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.schemas.errors import ConfigError
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, flavour_of, key_head, match_condition, table_name, write_head
+from pyspark_tidb_binlog.sinks.routing.table_filter import EVERYTHING, TableFilter
 
 
 def column(tp: int, charset: str = "binary", name: str = "c") -> ColumnInfo:

@@ -2,13 +2,13 @@
 
 import pytest
 
-from binlog_source.emulator import online
-from binlog_source.emulator.online import Change
-from binlog_source.emulator.schema import Column, Table
-from binlog_source.emulator.upstream import Upstream
-from schemas.history import JobReader, SchemaHistory
-from sinks.engine.early import needed_early
-from sinks.engine.segments import AppliedJobs, DdlStep, RowsStep, TableActivity, plan_steps
+from pyspark_tidb_binlog.binlog_source.emulator import online
+from pyspark_tidb_binlog.binlog_source.emulator.online import Change
+from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
+from pyspark_tidb_binlog.binlog_source.emulator.upstream import Upstream
+from pyspark_tidb_binlog.schemas.history import JobReader, SchemaHistory
+from pyspark_tidb_binlog.sinks.engine.early import needed_early
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep, TableActivity, plan_steps
 from tests.support.fakes.written import Written
 
 ADD = online.add_column(Column("d", "int"))

@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from schemas.events import Op
-from sinks.engine.fold import NetChanges, fold, part_numbers
+from pyspark_tidb_binlog.schemas.events import Op
+from pyspark_tidb_binlog.sinks.engine.fold import NetChanges, fold, part_numbers
 
 
 def events(*rows: tuple[int, int, Op, int, bytes]) -> pa.Table:

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from schemas.history import SchemaHistory
-from sinks.engine.frozen import RefusedJobs, fitted, shape_of
-from sinks.engine.segments import RowsStep
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs, fitted, shape_of
+from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, table
 
 ID = column(1, "id", {**INT, "Flag": 4099})

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from schemas.history import SchemaHistory
-from sinks.mysql.ddl.frozen_names import DdlForm, frozen_tables, given
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm, frozen_tables, given
 from tests.support.ddl_jobs import column, database, history, job, partitions, table
 
 ID, V, A = column(1, "id"), column(2, "v"), column(3, "a")

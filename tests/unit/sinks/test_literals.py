@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from schemas.tableinfo import ColumnInfo, ColumnType
-from sinks.mysql.literals import Cells, LiteralForm, form_of, join_cells, literals, row_ends, text_of
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
+from pyspark_tidb_binlog.sinks.mysql.literals import Cells, LiteralForm, form_of, join_cells, literals, row_ends, text_of
 
 
 def column(tp: int, charset: str = "binary") -> ColumnInfo:

@@ -4,8 +4,8 @@ import pickle
 
 import pytest
 
-from conf.model import TargetConfig
-from sinks.mysql.password import ShippedTarget
+from pyspark_tidb_binlog.conf.model import TargetConfig
+from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from tests.support.fakes.broadcast import Here
 
 

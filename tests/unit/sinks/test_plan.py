@@ -6,15 +6,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from schemas.errors import SchemaMismatch
-from schemas.events import SchemaVersion
-from schemas.history import TableAt, TableSnapshot
-from schemas.stages import ROW_EVENT
-from schemas.tableinfo import ColumnType
-from sinks.engine.identity import row_identities
-from sinks.mysql.plan import Plan, PlanCounts, PlanLimits, plan_rows
-from sinks.mysql.statements import Phase
-from sinks.routing.table_filter import TableFilter
+from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
+from pyspark_tidb_binlog.schemas.events import SchemaVersion
+from pyspark_tidb_binlog.schemas.history import TableAt, TableSnapshot
+from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
+from pyspark_tidb_binlog.sinks.engine.identity import row_identities
+from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanCounts, PlanLimits, plan_rows
+from pyspark_tidb_binlog.sinks.mysql.statements import Phase
+from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
 from tests.unit.sinks.samples import INT_PK, NOT_NULL, TABLE_ID, Events, column, index, table, text
 
 LIMITS = PlanLimits()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sinks.mysql.progress import Checkpoint
+from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint
 
 
 def test_json_is_the_drainers_own() -> None:

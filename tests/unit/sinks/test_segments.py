@@ -2,9 +2,9 @@
 
 import pytest
 
-from schemas.errors import HistoryUnavailable
-from schemas.history import SchemaHistory
-from sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, TableActivity, plan_steps, replay_steps
+from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, TableActivity, plan_steps, replay_steps
 from tests.support.ddl_jobs import INT, column, database, history, index, job, table
 from tests.support.golden_case import load_case
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from sinks.engine.spool import RowSpool, Spool
+from pyspark_tidb_binlog.sinks.engine.spool import RowSpool, Spool
 
 SCHEMA = pa.schema([pa.field("n", pa.int64()), pa.field("row", pa.binary())])
 
