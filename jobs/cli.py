@@ -70,7 +70,8 @@ def replication_error_in(trace: str) -> str | None:
     Spark passes errors of workers and of ``foreachBatch`` on as text inside its own exceptions. Of several, the last is the outermost.
     """
     names = "|".join(sorted(_names(ReplicationError), key=len, reverse=True))
-    found = list(re.finditer(rf"\b{re.escape(ReplicationError.__module__)}\.(?:{names}): (?P<text>[^\n]*(?:\n(?!{_TRACE_GOES_ON})[^\n]+)*)", trace))
+    module = re.escape(ReplicationError.__module__)
+    found = list(re.finditer(rf"\b{module}\.(?:{names}): (?P<text>[^\n]*(?:\n(?!{_TRACE_GOES_ON})[^\n]+)*)", trace))
     return found[-1]["text"].strip() if found else None
 
 
