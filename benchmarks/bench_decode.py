@@ -26,10 +26,10 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from pyspark_tidb_binlog.schemas import decoder  # noqa: E402
+from pyspark_tidb_binlog.schemas.ddl_jobs import JobReader  # noqa: E402
 from pyspark_tidb_binlog.schemas.events import BinlogType, Op  # noqa: E402
 from pyspark_tidb_binlog.schemas.explode import explode  # noqa: E402
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt  # noqa: E402
-from pyspark_tidb_binlog.schemas.jobs import JobReader  # noqa: E402
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2 as pb  # noqa: E402
 from pyspark_tidb_binlog.schemas.stages import TRANSACTION  # noqa: E402
 

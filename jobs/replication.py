@@ -27,7 +27,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of
 from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry
 from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions
-from pyspark_tidb_binlog.binlog_source.source.stream_end import asked_file
+from pyspark_tidb_binlog.binlog_source.source.stream_end import asking_file
 from pyspark_tidb_binlog.binlog_source.stream import transactions, transactions_between
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.conf.units import days_or_duration
@@ -56,8 +56,6 @@ DELTA_SECONDS = 8.0
 """How long the background writer of Delta may then take for the remaining rows."""
 _STOP = "stop"
 """The file whose existence tells the source, which runs in its own process on this machine, to return no further batch."""
-_ASKS = 2
-"""How often Spark must ask for a batch in vain before none can be running: after the first time, the first batch of a new stream may follow."""
 _LOOK_SECONDS = 0.25
 """Interval between checks whether the query still runs: each check wakes the JVM."""
 
@@ -278,9 +276,9 @@ class Replication:
             return True
         stop_file = self._scratch / _STOP
         stop_file.touch()
-        asked, asked_at = set[int](), 0.0
+        quiet, asked_at = 0, 0.0
         try:
-            while query.isActive and len(asked) < _ASKS:
+            while query.isActive and quiet < 3:
                 if self._stop.is_set():
                     asked_at = asked_at or time.monotonic()
                 if asked_at and time.monotonic() - asked_at > GRACE_SECONDS:
@@ -289,13 +287,16 @@ class Replication:
                     )
                     self._spark.sparkContext.cancelAllJobs()
                     return False
-                # Without a batch, the stage stays the one before the first batch.
-                asked = asked | _changes(asked_file(stop_file)) if self._applier.clock.idle else set()
-                time.sleep(0.05)
+                quiet = 0 if self._busy(query, asking_file(stop_file)) else quiet + 1
+                time.sleep(0.1)
         except (PySparkException, Py4JError, OSError) as error:
             _log.warning("cannot tell whether the query still runs: %s", error)
             return False
         return True
+
+    def _busy(self, query: StreamingQuery, asking: Path) -> bool:
+        # Without a batch, the stage stays the one before the first batch; Spark's trigger is not active while it initialises.
+        return not self._applier.clock.idle or (query.status["isTriggerActive"] and not asking.exists())
 
     def _take_report(self, report: BatchReport) -> None:
         self._counts.take(report)
@@ -347,14 +348,6 @@ class Replication:
     def _unwrapped(failure: StreamingQueryException) -> Exception:
         text = replication_error_in(str(failure))
         return ReplicationError(text) if text else failure
-
-
-def _changes(file: Path) -> set[int]:
-    """The time of the file's last change, in ns; nothing if there is none."""
-    try:
-        return {file.stat().st_mtime_ns}
-    except FileNotFoundError:
-        return set()
 
 
 def _history_cache(checkpoint_dir: str, cluster_id: int) -> HistoryCache | None:

@@ -33,6 +33,11 @@ class Exploded:
     """Schema ``CONTROL``."""
 
     @property
+    def num_rows(self) -> int:
+        """How many there are, of all kinds."""
+        return sum(frame.num_rows for frame in (self.rows, self.ddls, self.controls))
+
+    @property
     def nbytes(self) -> int:
         """Their size in memory."""
         return sum(frame.nbytes for frame in (self.rows, self.ddls, self.controls))

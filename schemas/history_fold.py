@@ -7,9 +7,9 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pyspark_tidb_binlog.schemas.ddl_jobs import DbInfo, Job, JobType
 from pyspark_tidb_binlog.schemas.ddl_tokens import rename_pairs
 from pyspark_tidb_binlog.schemas.events import SchemaVersion
-from pyspark_tidb_binlog.schemas.jobs import DbInfo, Job, JobType
 from pyspark_tidb_binlog.schemas.layered import Layered
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 

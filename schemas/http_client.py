@@ -86,7 +86,7 @@ class HttpConnection:
 def fetch(url: str, timeout: float, method: str = "GET", body: bytes | None = None) -> HttpAnswer:
     """The answer of an ``http://`` or ``https://`` URL, over a connection of its own; ``ValueError`` when it is none."""
     parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
         raise ValueError(f"{url!r} is not of the form http://host:port/path")
     with HttpConnection(parts.hostname, parts.port, timeout, tls=parts.scheme == "https") as connection:
         return connection.request(method, urlunsplit(("", "", parts.path or "/", parts.query, "")), body)

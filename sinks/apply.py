@@ -133,13 +133,12 @@ class BatchApplier:
     def _try_local(self, transactions: DataFrame, counts: BatchCounts) -> bool:
         """Apply the batch from the driver; False, with nothing applied, when it is too big for that."""
         with self.clock.timed(Stage.READ):
-            events = keyed.collected(keyed.exploded_upto(transactions, self._settings.atomic_rows, self._settings.atomic_bytes))
-        rows = events[BlockKind.ROWS]
-        if rows.num_rows > self._settings.atomic_rows or sum(frame.nbytes for frame in events.values()) > self._settings.atomic_bytes:
+            events = keyed.collected_upto(transactions, self._settings.atomic_rows, self._settings.atomic_bytes)
+        if events is None:
             return False
         controls = self._controls_among(events)
         if controls is not None:
-            self._apply_rows(rows, controls, counts)
+            self._apply_rows(events[BlockKind.ROWS], controls, counts)
         return True
 
     def _apply_rows(self, rows: pa.Table, controls: Controls, counts: BatchCounts) -> None:

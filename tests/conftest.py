@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+# Starting a JVM forks, and gRPC's fork handlers let the child die now and then, although it runs nothing but the JVM.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
 # The same examples in every run of `make test`, which decides over a change; `make property` draws new ones.
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.register_profile("new", deadline=None)

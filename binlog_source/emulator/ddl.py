@@ -14,8 +14,8 @@ from pyspark_tidb_binlog.binlog_source.emulator.online import Change, Step
 from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Json, Table
 from pyspark_tidb_binlog.binlog_source.emulator.tablestore import LiveTable
 from pyspark_tidb_binlog.binlog_source.emulator.upstream_state import UpstreamState
+from pyspark_tidb_binlog.schemas.ddl_jobs import STATE_SYNCED, JobType
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
-from pyspark_tidb_binlog.schemas.jobs import STATE_SYNCED, JobType
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC
 

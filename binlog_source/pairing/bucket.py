@@ -80,7 +80,7 @@ def pair_bucket(
     rows: Iterable[bytes],
     stored: bytes | None,
     chunks: Chunks,
-    bodies: PieceStore,
+    piece_store: PieceStore,
     clock_ms: int,
     source: SourceConfig,
     pair: PairConfig,
@@ -90,22 +90,22 @@ def pair_bucket(
     Raises:
         ProtocolViolation: no control row, or no Pump has the Prewrite of a Commit.
     """
-    table, arrived = _gathered(rows, bodies)
+    table, arrived = _gathered(rows, piece_store)
     controls = table.filter(table.column("control").is_valid())
     told = _punctuation(controls, bucket)
     span = _without_left_out(told, controls)
     records = table.filter(table.column("control").is_null()).select(RECORD.names).cast(RECORD)
     before = unpack(stored) if stored is not None else NOTHING
-    before = replace(before, bodies=_merged(before.bodies, arrived))
-    hand = take_up(before, chunks, records, span)
-    result = step(hand.records, records, span)
-    released, huge = _apart(result.released, before.bodies)
+    before = replace(before, pieces=_merged(before.pieces, arrived))
+    working = take_up(before, chunks, records, span)
+    result = step(working.records, records, span)
+    released, huge = _apart(result.released, before.pieces)
     late = _late(result, source)
-    huge += _late_in_pieces(late, bodies)
+    huge += _late_in_pieces(late, piece_store)
     out = [released, *_late_whole(late), *_losses(result, late, span, source)]
     if bucket == 0:
         out.append(_passed_on(controls, told))
-    after = _without_bodies(put_away(before, hand, result.kept, chunks), hand.records, records, result.kept, huge, bodies)
+    after = _without_pieces(put_away(before, working, result.kept, chunks), working.records, records, result.kept, huge, piece_store)
     if result.unsettled:
         _tell_news(before, after, source)
     wake_ms = _wake(before.wake_ms, result, clock_ms, int(pair.orphan_ask_after * 1000))
@@ -113,11 +113,11 @@ def pair_bucket(
     return Paired(_packed_index(after, wake_ms), timer_ms, tuple(_cut(pa.concat_tables(out))), huge)
 
 
-def pieces_of(huge: Iterable[LargeTransaction], bodies: PieceStore) -> Iterator[bytes]:
+def pieces_of(huge: Iterable[LargeTransaction], piece_store: PieceStore) -> Iterator[bytes]:
     """Values of ``stages.TRANSACTIONS``, one per piece; each piece is removed once it was read."""
     for found in huge:
         for first_seq in found.first_seqs:
-            payload = pa.chunked_array([pa.array([bodies.get(found.start_ts, first_seq)], pa.large_binary())])
+            payload = pa.chunked_array([pa.array([piece_store.get(found.start_ts, first_seq)], pa.large_binary())])
             columns = {
                 "control": [None],
                 "start_ts": [found.start_ts],
@@ -126,28 +126,28 @@ def pieces_of(huge: Iterable[LargeTransaction], bodies: PieceStore) -> Iterator[
                 "payload": merged_payloads(payload, np.array([found.commit_ts], np.int64)),
             }
             yield packed(pa.table(columns, schema=RELEASED).cast(TRANSACTION))
-            bodies.remove(found.start_ts, first_seq)
+            piece_store.remove(found.start_ts, first_seq)
 
 
-def _gathered(values: Iterable[bytes], bodies: PieceStore) -> tuple[pa.Table, dict[int, tuple[int, ...]]]:
-    """The rows of ``values``, and the pieces among them. Pieces go to ``bodies``; one row stands for them, a Prewrite without rows."""
+def _gathered(values: Iterable[bytes], piece_store: PieceStore) -> tuple[pa.Table, dict[int, tuple[int, ...]]]:
+    """The rows of ``values``, and the pieces among them. Pieces go to ``piece_store``; one row stands for them, a Prewrite without rows."""
     tables = [RAW.empty_table()]
     arrived: dict[int, tuple[int, ...]] = {}
     for value in values:
         table = unpacked([pa.scalar(value)], RAW)
         is_piece = table.column("first_seq").is_valid()
         if pc.any(is_piece).as_py():
-            tables.append(_stubs(table.filter(is_piece), bodies, arrived))
+            tables.append(_stubs(table.filter(is_piece), piece_store, arrived))
             table = table.filter(pc.invert(is_piece))
         tables.append(table)
     return pa.concat_tables(tables), arrived
 
 
-def _stubs(pieces: pa.Table, bodies: PieceStore, arrived: dict[int, tuple[int, ...]]) -> pa.Table:
+def _stubs(pieces: pa.Table, piece_store: PieceStore, arrived: dict[int, tuple[int, ...]]) -> pa.Table:
     stubs = []
     for row in pieces.to_pylist():
         start_ts, first_seq = row["start_ts"], row["first_seq"]
-        bodies.put(start_ts, first_seq, row["payload"])
+        piece_store.put(start_ts, first_seq, row["payload"])
         arrived[start_ts] = tuple(sorted({*arrived.get(start_ts, ()), first_seq}))
         if first_seq == 0:
             stubs.append(row | {"payload": without_rows(row["payload"]), "first_seq": None})
@@ -159,30 +159,30 @@ def _merged(known: Mapping[int, tuple[int, ...]], arrived: Mapping[int, tuple[in
     return {**known, **{ts: tuple(sorted({*known.get(ts, ()), *seqs})) for ts, seqs in arrived.items()}} if arrived else known
 
 
-def _apart(released: pa.Table, bodies: Mapping[int, tuple[int, ...]]) -> tuple[pa.Table, tuple[LargeTransaction, ...]]:
+def _apart(released: pa.Table, pieces: Mapping[int, tuple[int, ...]]) -> tuple[pa.Table, tuple[LargeTransaction, ...]]:
     """The due transactions that are not in pieces; and those that are."""
-    if not bodies or not released.num_rows:
+    if not pieces or not released.num_rows:
         return released, ()
     starts = released.column("start_ts").to_pylist()
-    in_pieces = pa.array([ts in bodies for ts in starts])
+    in_pieces = pa.array([ts in pieces for ts in starts])
     commits = released.column("commit_ts").to_pylist()
-    huge = tuple(LargeTransaction(ts, commit_ts, bodies[ts]) for ts, commit_ts in zip(starts, commits, strict=True) if ts in bodies)
+    huge = tuple(LargeTransaction(ts, commit_ts, pieces[ts]) for ts, commit_ts in zip(starts, commits, strict=True) if ts in pieces)
     return released.filter(pc.invert(in_pieces)), huge
 
 
-def _without_bodies(
-    index: Index, known: pa.Table, records: pa.Table, kept: pa.Table, huge: Sequence[LargeTransaction], bodies: PieceStore
+def _without_pieces(
+    index: Index, known: pa.Table, records: pa.Table, kept: pa.Table, huge: Sequence[LargeTransaction], piece_store: PieceStore
 ) -> Index:
     """``index`` without the pieces that are no longer needed: their transaction was judged, and its payload is not kept."""
-    if not index.bodies:
+    if not index.pieces:
         return index
-    judged = {*known.column("start_ts").to_pylist(), *records.column("start_ts").to_pylist()} & set(index.bodies)
+    judged = {*known.column("start_ts").to_pylist(), *records.column("start_ts").to_pylist()} & set(index.pieces)
     needed = set(kept.filter(kept.column("payload").is_valid()).column("start_ts").to_pylist())
     gone = judged - needed
     for start_ts in gone - {found.start_ts for found in huge}:
-        for first_seq in index.bodies[start_ts]:
-            bodies.remove(start_ts, first_seq)
-    return replace(index, bodies={ts: seqs for ts, seqs in index.bodies.items() if ts not in gone})
+        for first_seq in index.pieces[start_ts]:
+            piece_store.remove(start_ts, first_seq)
+    return replace(index, pieces={ts: seqs for ts, seqs in index.pieces.items() if ts not in gone})
 
 
 def look(stored: bytes | None, clock_ms: int, source: SourceConfig, pair: PairConfig) -> Paired:
@@ -258,11 +258,11 @@ def _late_whole(late: Asked) -> list[pa.Table]:
     return [pa.Table.from_pylist(rows, schema=RELEASED)] if rows else []
 
 
-def _late_in_pieces(late: Asked, bodies: PieceStore) -> tuple[LargeTransaction, ...]:
+def _late_in_pieces(late: Asked, piece_store: PieceStore) -> tuple[LargeTransaction, ...]:
     huge = [found for found in late.found if len(found.pieces) > 1]
     for found in huge:
         for first_seq, payload in found.pieces.items():
-            bodies.put(found.start_ts, first_seq, payload)
+            piece_store.put(found.start_ts, first_seq, payload)
     return tuple(LargeTransaction(found.start_ts, found.commit_ts, tuple(sorted(found.pieces))) for found in huge)
 
 

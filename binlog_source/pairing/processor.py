@@ -39,7 +39,7 @@ class PairProcessor(StatefulProcessor):
         """Open the state."""
         self._handle = handle
         self._index: ValueState = handle.getValueState("index", "value BINARY")
-        self._bodies = StoredBodies(handle.getMapState("bodies", "start_ts BIGINT, first_seq INT", "value BINARY"))
+        self._piece_store = StoredPieces(handle.getMapState("bodies", "start_ts BIGINT, first_seq INT", "value BINARY"))
         self._chunks = StoredChunks(handle.getMapState("chunks", "number BIGINT, piece INT", "value BINARY"))
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: TimerValues) -> "Iterator[pd.DataFrame]":
@@ -51,10 +51,10 @@ class PairProcessor(StatefulProcessor):
 
         stored, clock_ms = self._stored(), timerValues.getCurrentWatermarkInMs()
         values = (value for piece in rows for value in piece["rows"])
-        paired = pair_bucket(key[0], values, stored, self._chunks, self._bodies, clock_ms, self._source, self._pair)
+        paired = pair_bucket(key[0], values, stored, self._chunks, self._piece_store, clock_ms, self._source, self._pair)
         self._keep(stored, paired)
         failpoints.point("pair-state")
-        for value in chain(paired.transactions, pieces_of(paired.huge, self._bodies)):
+        for value in chain(paired.transactions, pieces_of(paired.huge, self._piece_store)):
             yield pd.DataFrame({"transactions": [value]})
 
     def handleExpiredTimer(self, key: Any, timerValues: TimerValues, expiredTimerInfo: "ExpiredTimerInfo") -> "Iterator[pd.DataFrame]":
@@ -80,7 +80,7 @@ class PairProcessor(StatefulProcessor):
             self._handle.registerTimer(paired.timer_ms)
 
 
-class StoredBodies:
+class StoredPieces:
     """``pairing.state.PieceStore`` in Spark's state store."""
 
     def __init__(self, values: MapState) -> None:

@@ -24,7 +24,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import (
     undecided_text,
 )
 from pyspark_tidb_binlog.binlog_source.pairing.transitions import MissingOutcome, Orphan
-from pyspark_tidb_binlog.binlog_source.pump_client.writer import OUTCOME_TIMEOUT, PumpWriter
+from pyspark_tidb_binlog.binlog_source.pump_client.writer import OUTCOME_CONNECT_SECONDS, OUTCOME_TIMEOUT, PumpWriter, WriteFailed
 from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint
 from pyspark_tidb_binlog.conf.model import PairConfig, SourceConfig
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
@@ -119,9 +119,12 @@ def tell(settles: Iterable[MissingOutcome], endpoints: Mapping[str, Endpoint]) -
                 )
                 continue
             if settle.pump not in writers:
-                writer = PumpWriter(endpoint.address, endpoint.cluster_id, OUTCOME_TIMEOUT, endpoint.pump)
+                writer = PumpWriter(endpoint.address, endpoint.cluster_id, OUTCOME_TIMEOUT, endpoint.pump, OUTCOME_CONNECT_SECONDS)
                 writers[settle.pump] = connections.enter_context(closing(writer))
             try:
                 writers[settle.pump].write(outcome_payload(settle.start_ts, settle.commit_ts))
-            except PumpUnavailable as error:
+            except WriteFailed as error:
                 _log.warning("the outcome of start_ts %d is not written yet: %s", settle.start_ts, error)
+                if error.code == "DEADLINE_EXCEEDED":
+                    # The connection to a host that crashed still looks open: the next outcome gets a new one.
+                    del writers[settle.pump]

@@ -72,7 +72,7 @@ class Index:
     chunks: tuple[Chunk, ...] = ()
     next_number: int = 1
     wake_ms: int = 0
-    bodies: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    pieces: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     """start_ts of each Prewrite in pieces -> the ``first_seq`` of each piece, ascending."""
     waits: WaitingTimes = WaitingTimes()
     """Since when each orphan has been observed waiting."""
@@ -80,7 +80,7 @@ class Index:
     @property
     def empty(self) -> bool:
         """Whether nothing needs to be stored."""
-        return not (self.records.num_rows or self.chunks or self.wake_ms or self.bodies)
+        return not (self.records.num_rows or self.chunks or self.wake_ms or self.pieces)
 
 
 class PieceStore(Protocol):
@@ -144,15 +144,15 @@ def take_up(index: Index, chunks: Chunks, records: pa.Table, span: ResolvedSpan)
     return WorkingSet(pa.concat_tables([*tables, there]), tuple(read), stashes)
 
 
-def put_away(index: Index, hand: WorkingSet, kept: pa.Table, chunks: Chunks) -> Index:
-    """The index after a step that worked on ``hand`` and keeps ``kept``; chunks are written and removed accordingly."""
+def put_away(index: Index, working: WorkingSet, kept: pa.Table, chunks: Chunks) -> Index:
+    """The index after a step that worked on ``working`` and keeps ``kept``; chunks are written and removed accordingly."""
     lines = {chunk.number: chunk for chunk in index.chunks}
-    for chunk, next_due in hand.due:
+    for chunk, next_due in working.due:
         if next_due:
             lines[chunk.number] = replace(chunk, first_due=next_due)
         else:
             chunks.remove(lines.pop(chunk.number))
-    kept = _named(kept, hand, lines, chunks)
+    kept = _named(kept, working, lines, chunks)
     writer = _Writer(chunks, index.next_number, lines)
     if _size(kept) > INDEX_BYTES:
         closed = pc.greater(kept.column("due"), 0)
@@ -163,7 +163,7 @@ def put_away(index: Index, hand: WorkingSet, kept: pa.Table, chunks: Chunks) -> 
     return replace(index, records=kept.combine_chunks(), chunks=tuple(lines.values()), next_number=writer.number)
 
 
-def _named(kept: pa.Table, hand: WorkingSet, lines: dict[int, Chunk], chunks: Chunks) -> pa.Table:
+def _named(kept: pa.Table, working: WorkingSet, lines: dict[int, Chunk], chunks: Chunks) -> pa.Table:
     """``kept`` with its payloads, except those that stay in a stash; stashes that are no longer worth keeping are removed."""
     stash, due = kept.column("stash").to_numpy(), kept.column("due").to_numpy()
     named = np.where(due == 0, stash, 0)
@@ -171,12 +171,12 @@ def _named(kept: pa.Table, hand: WorkingSet, lines: dict[int, Chunk], chunks: Ch
     uses = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
     for chunk in [line for line in lines.values() if not line.last_due]:
         used = uses.get(chunk.number, 0)
-        if used == 0 or (chunk.number in hand.stashes and 2 * used < chunk.rows):
+        if used == 0 or (chunk.number in working.stashes and 2 * used < chunk.rows):
             chunks.remove(lines.pop(chunk.number))
             named = np.where(named == chunk.number, 0, named)
     if not stash.any():
         return kept
-    bare = np.isin(named, list(hand.stashes)) & (named > 0)
+    bare = np.isin(named, list(working.stashes)) & (named > 0)
     return _with(kept, _bared(kept, bare), named)
 
 
@@ -304,9 +304,9 @@ def _size(table: pa.Table) -> int:
 def pack(index: Index) -> bytes:
     """The index as bytes."""
     chunks = json.dumps([astuple(chunk) for chunk in index.chunks], separators=(",", ":")).encode()
-    bodies = json.dumps(list(index.bodies.items()), separators=(",", ":")).encode()
+    pieces = json.dumps(list(index.pieces.items()), separators=(",", ":")).encode()
     numbers = {b"next": b"%d" % index.next_number, b"wake_ms": b"%d" % index.wake_ms}
-    metadata = {b"version": _VERSION, b"chunks": chunks, b"bodies": bodies, **numbers}
+    metadata = {b"version": _VERSION, b"chunks": chunks, b"bodies": pieces, **numbers}
     if index.waits.since_ms:
         metadata[b"waits"] = json.dumps([index.waits.clock, list(index.waits.since_ms.items())], separators=(",", ":")).encode()
     return packed(index.records.replace_schema_metadata(metadata))
@@ -328,10 +328,10 @@ def unpack(blob: bytes) -> Index:
                 "delete Spark's checkpoint directory, the stream then resumes from the target's checkpoint"
             )
         chunks = tuple(Chunk(*line) for line in json.loads(metadata[b"chunks"]))
-        bodies = {start_ts: tuple(first_seqs) for start_ts, first_seqs in json.loads(metadata[b"bodies"])}
+        pieces = {start_ts: tuple(first_seqs) for start_ts, first_seqs in json.loads(metadata[b"bodies"])}
         records = table.replace_schema_metadata(None).cast(KEPT)
         clock, since = json.loads(metadata.get(b"waits", b'["",[]]'))
-        return Index(records, chunks, int(metadata[b"next"]), int(metadata[b"wake_ms"]), bodies, WaitingTimes(str(clock), dict(since)))
+        return Index(records, chunks, int(metadata[b"next"]), int(metadata[b"wake_ms"]), pieces, WaitingTimes(str(clock), dict(since)))
     except (pa.ArrowInvalid, OSError, KeyError, ValueError, TypeError) as error:
         raise Corruption(
             f"the pairing state in Spark's checkpoint does not parse ({error}); "

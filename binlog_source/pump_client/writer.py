@@ -22,8 +22,12 @@ _OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
 )
 _TIMEOUT = 60.0
+_CONNECT_SECONDS = 20.0
+"""How long a connection may take: gRPC's own default."""
 OUTCOME_TIMEOUT = 5.0
 """Timeout of writing an outcome that was found out elsewhere. Seconds."""
+OUTCOME_CONNECT_SECONDS = 0.1
+"""How long a connection for such an outcome may take: a host that takes connections and is silent must not hold up the other Pumps."""
 _Call = Callable[[], "grpc.CallFuture[pump_pb2.WriteBinlogResp]"]
 
 
@@ -52,14 +56,18 @@ class Pending:
 class PumpWriter:
     """A client of one Pump's WriteBinlog. Safe for many threads."""
 
-    def __init__(self, address: str, cluster_id: int, timeout: float = _TIMEOUT, pump: str = "") -> None:
+    def __init__(
+        self, address: str, cluster_id: int, timeout: float = _TIMEOUT, pump: str = "", connect_seconds: float = _CONNECT_SECONDS
+    ) -> None:
         """``timeout``: seconds that one call may take; ``pump``: the Pump's node id, for messages."""
         self.address = address
         self._name = f"{pump} at {address}" if pump not in ("", address) else address
         self._cluster_id = cluster_id
         self._timeout = timeout
         self._offers_batch = True
-        self._channel = grpc.insecure_channel(address, options=_OPTIONS)
+        # In gRPC this is also the time after which an attempt to connect is given up.
+        connect = ("grpc.min_reconnect_backoff_ms", int(connect_seconds * 1000))
+        self._channel = grpc.insecure_channel(address, options=(*_OPTIONS, connect))
         self._one = self._channel.unary_unary(
             WRITE_BINLOG,
             request_serializer=pump_pb2.WriteBinlogReq.SerializeToString,
@@ -128,5 +136,5 @@ class PumpWriter:
 
 def write_binlog(address: str, cluster_id: int, payload: bytes, timeout: float = OUTCOME_TIMEOUT) -> None:
     """Write one binlog over a connection of its own, and wait until it is durable; ``WriteFailed`` when it is not."""
-    with contextlib.closing(PumpWriter(address, cluster_id, timeout)) as writer:
+    with contextlib.closing(PumpWriter(address, cluster_id, timeout, connect_seconds=OUTCOME_CONNECT_SECONDS)) as writer:
         writer.write(payload)

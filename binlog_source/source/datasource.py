@@ -99,9 +99,12 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planner = BatchPlanner(self._config.max_pending_bytes, self._extra.orphan_ask_after)
         self._reported: dict[str, Any] | None = None
         self._advanced_at = 0.0
+        self._fresh = False
+        """Whether the stream is a new one that was not asked for a batch yet."""
 
     def initialOffset(self) -> dict[str, Any]:
         """The stream's floor: startingCommitTs, or the current time."""
+        self._fresh = True
         floor = self._config.starting_commit_ts
         if floor < 0:
             floor = patiently(self._known_discovery().now, self._extra.patience)
@@ -119,19 +122,27 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end of the next batch; ``start`` itself when there is nothing new."""
         before = from_json(start)
         self._require_delivery(before)
-        self._end.note_asked()
+        self._end.note_asking()
+        end = self._end_of_batch(before, limit)
+        if end is not before or self._fresh:
+            # Spark runs a new stream's first batch even if there is nothing in it.
+            self._end.note_given()
+        self._fresh = False
+        return start if end is before else end.to_json()
+
+    def _end_of_batch(self, before: BinlogOffset, limit: ReadLimit) -> BinlogOffset:
+        """The end of the next batch; ``before`` itself when there is nothing new."""
         if self._end.reached(before):
             time.sleep(_WAIT_SECONDS / 4)
-            return start
+            return before
         max_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         end = self._end_after(before, max_bytes)
         while end is before and self._end.finite and not self._end.reached(before):
             end = self._end_after(before, max_bytes)
-        if end is before:
-            return start
-        require_advance(before, end)
-        self._advanced_at = time.monotonic()
-        return end.to_json()
+        if end is not before:
+            require_advance(before, end)
+            self._advanced_at = time.monotonic()
+        return end
 
     def _end_after(self, before: BinlogOffset, max_bytes: int | None) -> BinlogOffset:
         """The end of the next batch; ``before`` itself while there is none."""

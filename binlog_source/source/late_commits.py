@@ -8,7 +8,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint, ReadTerms, read_sorted
+from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint
+from pyspark_tidb_binlog.binlog_source.source.span_read import ReadTerms, read_sorted
 from pyspark_tidb_binlog.schemas.errors import ReplicationError
 from pyspark_tidb_binlog.schemas.events import as_time
 

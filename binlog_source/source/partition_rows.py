@@ -26,8 +26,9 @@ from pyspark_tidb_binlog.binlog_source.source.framing import (
 )
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions
 from pyspark_tidb_binlog.binlog_source.source.partition import BinlogPartition
-from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint, ReadTerms, purge_text, read_raw, read_sorted, refuse_damage
+from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint, purge_text, refuse_damage
 from pyspark_tidb_binlog.binlog_source.source.read_notes import ReadNote, noted
+from pyspark_tidb_binlog.binlog_source.source.span_read import ReadTerms, read_raw, read_sorted
 from pyspark_tidb_binlog.binlog_source.wire.damage import Damage
 from pyspark_tidb_binlog.binlog_source.wire.fingerprint import anew_text, refuse_replaced
 from pyspark_tidb_binlog.conf import failpoints

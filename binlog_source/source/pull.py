@@ -1,31 +1,20 @@
-"""Calls to a Pump: one open pull (``Pull``), and bounded reads that survive a Pump's restart. gRPC shell.
+"""One open pull of a Pump's log (``Pull``), the channels to Pumps, and what a pull's end means. gRPC shell.
 
-A damaged place of a Pump's log (``damage.py``) is passed to ``on_damage``, which raises, or returns: then reading continues after it. A log
-that is not the one that the batch was planned with (``fingerprint.py``) is passed to ``on_replaced``, which raises, or returns: then a raw
-read ends, because its positions are meaningless in that log, and a sorted one continues.
-
-Promises of ``read_raw`` and ``read_sorted``: for one (start, end) they yield the same records each time. After a broken connection they
-continue where they were, at the address that ``find`` then returns. They fail with ``PumpUnavailable`` when nothing has arrived for
-``patience`` seconds. The connection to a host that crashed or was cut off still looks open, so a call that times out makes the next one
-use a new connection (``renew``). HTTP/2 PINGs are not used: a real Pump's server treats them as an attack if they come more often than
-every five minutes. Records out of order are a ``ProtocolViolation``; ``on_purged`` reports a span that the Pump has collected. Each error
-names Pump and ts. Channels are kept for the life of the process.
+A call to a host that crashed or was cut off still has an open connection, so a call that times out makes the next one use a new connection
+(``renew``). HTTP/2 PINGs are not used: a real Pump's server treats them as an attack if they come more often than every five minutes. Each
+error names Pump and ts. Channels are kept for the life of the process.
 """
 
-import contextlib
 import threading
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import grpc
-import numpy as np
 
-from pyspark_tidb_binlog.binlog_source.source.framing import Records, parse
 from pyspark_tidb_binlog.binlog_source.source.gc_bound import gc_ts_of, is_recent
-from pyspark_tidb_binlog.binlog_source.source.read_notes import ReadNote
 from pyspark_tidb_binlog.binlog_source.wire.damage import REMEDY, Damage, damage_in, first_readable, silent_text
-from pyspark_tidb_binlog.binlog_source.wire.fingerprint import LogFingerprint, refuse_replaced, replaced_text
+from pyspark_tidb_binlog.binlog_source.wire.fingerprint import LogFingerprint
 from pyspark_tidb_binlog.binlog_source.wire.position import Position
 from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import (
     BATCH_KEY,
@@ -33,7 +22,6 @@ from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import (
     END_KEY,
     GC_TS_KEY,
     KNOWN_KEY,
-    NO,
     PIECE_KEY,
     PULL_BINLOGS,
     PUMP_KEY,
@@ -41,8 +29,8 @@ from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import (
     TIP,
 )
 from pyspark_tidb_binlog.binlog_source.wire.reason import reason
-from pyspark_tidb_binlog.schemas.backoff import Backoff, Retries, steady
-from pyspark_tidb_binlog.schemas.errors import ConfigError, DamagedLog, ProtocolViolation, PumpUnavailable
+from pyspark_tidb_binlog.schemas.backoff import Retries, steady
+from pyspark_tidb_binlog.schemas.errors import DamagedLog, PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import Delivery, as_time
 from pyspark_tidb_binlog.schemas.pieces import PIECE_BYTES
 from pyspark_tidb_binlog.schemas.proto import pump_pb2
@@ -50,16 +38,11 @@ from pyspark_tidb_binlog.schemas.proto import pump_pb2
 _OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.min_reconnect_backoff_ms", 100),
             ("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 1000),
             ("grpc.use_local_subchannel_pool", 1))  # fmt: skip
-_ATTEMPT_SECONDS = 30.0
 _FAR_FUTURE = (1 << 62) - 1
-_BACKOFF, _POLL = Backoff(0.05, 1.0), steady(1.0)
-_NOTED_SECONDS = 3.0
-"""A read that waits longer than this is reported."""
-_OLDEST = Position(0, 0)
+_POLL = steady(1.0)
 BARE_ENDS = 8
 """A real Pump that ends this many pulls in a row with OK and no message cannot read its next record; one that shuts down does so once."""
 _PROBE_SECONDS = 5.0
-
 _channels: dict[str, grpc.Channel] = {}
 _channels_lock = threading.Lock()
 
@@ -71,10 +54,6 @@ class Endpoint:
     pump: str
     address: str
     cluster_id: int
-
-
-Find: TypeAlias = Callable[[Endpoint], Endpoint]
-"""Returns where a Pump is now: it may have restarted at another address."""
 
 
 def stays(endpoint: Endpoint) -> Endpoint:
@@ -116,27 +95,6 @@ def refuse_damage(damage: Damage, text: str) -> None:
         DamagedLog: always.
     """
     raise DamagedLog(f"{text}; {REMEDY}")
-
-
-OnReplaced: TypeAlias = Callable[[str], None]
-"""Called with a message when a Pump's log was replaced. It raises to end the read, or returns to continue with what there is."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReadTerms:
-    """How a bounded read waits for its Pump, and what it does about binlogs that are not there."""
-
-    patience: float
-    """Seconds without a record after which it fails."""
-    on_purged: Callable[[int], None]
-    """Called with the Pump's gc ts when binlogs above the read's beginning may be gone. It raises, or returns to read what is kept."""
-    find: Find = stays
-    on_damage: OnDamage = refuse_damage
-    seen: LogFingerprint | None = None
-    """What the log must contain; otherwise it was replaced."""
-    on_replaced: OnReplaced = refuse_replaced
-    note: ReadNote | None = None
-    """Tells operators that the read waits."""
 
 
 class Pull:
@@ -230,145 +188,6 @@ def offers_raw(endpoint: Endpoint, patience: float) -> bool:
         retries.pause()
 
 
-def read_raw(endpoint: Endpoint, begin: Position, end: Position, after_ts: int, terms: ReadTerms) -> Iterator[Records]:
-    """The records of the log from ``begin`` (inclusive) to ``end``, in log order, in runs.
-
-    ``after_ts``: only binlogs above it are needed. If some may be gone, reading begins at the oldest record kept.
-    """
-    reached, lost, half = begin, False, _PartialBinlog()
-    known: set[str] = set()
-
-    def go_on(damage: Damage, text: str) -> None:
-        nonlocal reached
-        terms.on_damage(damage, text)
-        known.add(damage.place)
-        reached = max(reached, Position(damage.file_id, damage.end))
-
-    def attempt(endpoint: Endpoint) -> Iterator[Records]:
-        nonlocal reached, lost
-        again = half.had
-        with _opened(endpoint, Delivery.RAW, reached, known, terms.seen) as pull:
-            metadata = pull.metadata()
-            _require_raw(endpoint, metadata)
-            if terms.seen is not None and metadata.seen == NO:
-                terms.on_replaced(replaced_text(endpoint.pump, terms.seen, metadata.end))
-                reached = end
-                return
-            if reached == begin and not lost and purged(metadata.gc_ts, after_ts):
-                terms.on_purged(metadata.gc_ts)
-                reached, lost = _OLDEST, True
-                return
-            for data in pull:
-                records, again = _without(parse(data, endpoint.pump), again)
-                count, last = _until(records, reached, end, endpoint, after_ts)
-                if count:
-                    reached = last
-                    half.note(records, count)
-                    yield records.cut(0, count)
-                if count < len(records) or reached >= end:
-                    return
-
-    if begin < end:
-        yield from _patiently(attempt, endpoint, lambda: (reached, half.had), after_ts, lambda: reached >= end, go_on, terms)
-
-
-def read_sorted(endpoint: Endpoint, after_ts: int, upto_ts: int, terms: ReadTerms) -> Iterator[Records]:
-    """The messages with ``commit_ts`` in (after_ts, upto_ts], ascending, in runs, including fakes."""
-    if after_ts < upto_ts:
-        read = _SortedRead(after_ts, upto_ts, terms)
-        yield from _patiently(read.attempt, endpoint, read.mark, after_ts, lambda: read.done, read.go_on, terms)
-
-
-class _SortedRead:
-    """The progress of a read of (after_ts, upto_ts] across connections."""
-
-    def __init__(self, after_ts: int, upto_ts: int, terms: ReadTerms) -> None:
-        self._after_ts, self._upto_ts = after_ts, upto_ts
-        self._terms = terms
-        self._seen = terms.seen
-        self._reached = after_ts
-        self._half = _PartialBinlog()
-        self._known: set[str] = set()
-        self._bare_ends = 0
-        self._told = False
-        self.done = False
-        """Whether everything was delivered."""
-
-    def mark(self) -> tuple[object, object]:
-        """What changes with every message."""
-        return self._reached, self._half.had
-
-    def go_on(self, damage: Damage, text: str) -> None:
-        """Continue after a damaged place."""
-        self._terms.on_damage(damage, text)
-        self._known.add(damage.place)
-        if damage.exact:
-            self._reached = max(self._reached, damage.upto_ts)
-            self.done = self._reached >= self._upto_ts
-
-    def attempt(self, endpoint: Endpoint) -> Iterator[Records]:
-        """The records that one connection delivers."""
-        again = self._half.had
-        with _opened(endpoint, Delivery.SORTED, Position(0, self._reached), self._known, self._seen) as pull:
-            self._require_same(endpoint, pull)
-            metadata: PullMetadata | None = None
-            for data in pull:
-                if metadata is None:
-                    # not earlier: a real Pump sends its metadata with its first message
-                    metadata = pull.metadata()
-                    if metadata.delivery or self._reached == self._after_ts:
-                        self._require_kept(endpoint, metadata)
-                    self._bare_ends = 0
-                records = parse(data, endpoint.pump)
-                if not len(records):
-                    continue
-                _require_ascending(records, self._reached, endpoint)
-                records, again = _without(records, again)
-                if not len(records):
-                    continue
-                whole = records.commit_ts[~records.more]
-                count = int(np.searchsorted(records.commit_ts, self._upto_ts, side="right"))
-                self._reached = min(int(whole[-1]), self._upto_ts) if len(whole) else self._reached
-                if count:
-                    self._half.note(records, count)
-                    yield records.cut(0, count)
-                if self._reached >= self._upto_ts or count < len(records):
-                    if not metadata.delivery:
-                        # GC may have overtaken the read
-                        self._require_kept(endpoint, metadata)
-                    self.done = True
-                    return
-            if metadata is None and not pull.metadata().delivery:
-                self._ended_bare(endpoint)
-
-    def _require_same(self, endpoint: Endpoint, pull: Pull) -> None:
-        """Report once that the log was replaced; a Pump that supports this says so before its first message."""
-        if self._seen is None:
-            return
-        metadata = pull.metadata()
-        if metadata.seen == NO:
-            self._terms.on_replaced(replaced_text(endpoint.pump, self._seen, metadata.end))
-            self._seen = None
-
-    def _require_kept(self, endpoint: Endpoint, metadata: PullMetadata) -> None:
-        """Report once that needed binlogs may be gone. Our Pump sends its gc ts and ends a pull that GC overtakes; a real one is asked."""
-        if self._told:
-            return
-        if metadata.delivery:
-            gc_ts, after_ts = metadata.gc_ts, self._reached
-        else:
-            gc_ts, after_ts = kept_by_real(endpoint, self._after_ts), self._after_ts
-        if purged(gc_ts, after_ts):
-            self._terms.on_purged(gc_ts)
-            self._told = True
-
-    def _ended_bare(self, endpoint: Endpoint) -> None:
-        self._bare_ends += 1
-        if self._bare_ends >= BARE_ENDS:
-            self._bare_ends = 0
-            self.go_on(*silent_damage(endpoint, self._reached, self._upto_ts))
-
-
 def kept_by_real(endpoint: Endpoint, after_ts: int) -> int:
     """The gc ts of a real Pump; 0, without asking it, if nothing above ``after_ts`` can be gone.
 
@@ -404,55 +223,6 @@ def silent_damage(endpoint: Endpoint, after_ts: int, upto_ts: int) -> tuple[Dama
     return Damage(-1, lost, lost, lost - 1, lost), text
 
 
-def _patiently(
-    attempt: Callable[[Endpoint], Iterator[Records]],
-    endpoint: Endpoint,
-    mark: Callable[[], tuple[object, object]],
-    after_ts: int,
-    finished: Callable[[], bool],
-    on_damage: OnDamage,
-    terms: ReadTerms,
-) -> Iterator[Records]:
-    """Repeat ``attempt``, wherever the Pump is, until ``finished``; the patience starts again whenever ``mark`` has changed."""
-    retries, before = Retries(_BACKOFF, terms.patience), mark()
-    while True:
-        failure = "the Pump ended the stream"
-        try:
-            for records in attempt(endpoint):
-                if terms.note is not None:
-                    terms.note.over()
-                yield records
-        except grpc.RpcError as error:
-            failure = reason(error)
-            _renew_if_late(error, endpoint)
-            damage = damage_of(error, endpoint)
-            if damage is not None:
-                on_damage(damage, damage.text(endpoint.pump))
-                if not finished():
-                    continue
-        except PumpUnavailable as error:
-            failure = str(error)
-        if finished():
-            return
-        if mark() != before:
-            retries.restart()
-            before = mark()
-        if retries.over:
-            raise PumpUnavailable(
-                f"Pump {endpoint.pump} at {endpoint.address} gave nothing for {terms.patience:.0f} s while reading from {mark()[0]} "
-                f"(wanted: above ts {after_ts}, {as_time(after_ts)}): {failure}; restart it, and the stream continues from there"
-            )
-        if terms.note is not None and retries.elapsed >= _NOTED_SECONDS:
-            terms.note.waits(failure)
-        retries.pause()
-        endpoint = terms.find(endpoint)
-
-
-def _renew_if_late(error: grpc.RpcError, endpoint: Endpoint) -> None:
-    if isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-        renew(endpoint.address)
-
-
 def damage_of(error: grpc.RpcError, endpoint: Endpoint) -> Damage | None:
     """The damaged place at which a Pump ended a pull; None if it ended for another reason.
 
@@ -465,82 +235,6 @@ def damage_of(error: grpc.RpcError, endpoint: Endpoint) -> Damage | None:
     if damage is None:
         raise DamagedLog(f"Pump {endpoint.pump} at {endpoint.address} has lost data: {error.details()}")
     return damage
-
-
-@contextlib.contextmanager
-def _opened(
-    endpoint: Endpoint, delivery: Delivery, start: Position, known: Collection[str], seen: LogFingerprint | None = None
-) -> Iterator[Pull]:
-    pull = Pull(endpoint, delivery, start, _ATTEMPT_SECONDS, known, seen)
-    try:
-        yield pull
-    finally:
-        pull.cancel()
-
-
-class _PartialBinlog:
-    """How much of a huge binlog was passed on when the stream broke: the Pump then delivers it again from its first piece."""
-
-    def __init__(self) -> None:
-        self.had: tuple[int, int] | None = None
-        """(start_ts, first_seq) of the last piece, while more pieces of its binlog are to come."""
-
-    def note(self, records: Records, count: int) -> None:
-        """Note that the first ``count`` of ``records`` are passed on."""
-        last = count - 1
-        self.had = (int(records.start_ts[last]), int(records.first_seqs[last])) if records.more[last] else None
-
-
-def _without(records: Records, had: tuple[int, int] | None) -> tuple[Records, tuple[int, int] | None]:
-    """``records`` without the leading pieces up to ``had``, and what is still to be skipped in those that follow."""
-    if had is None or not len(records):
-        return records, had
-    known = records.more & (records.start_ts == had[0]) & (records.first_seqs <= had[1])
-    count = len(records) if known.all() else int(np.argmin(known))
-    return records.cut(count, len(records)), had if count == len(records) else None
-
-
-def _until(records: Records, reached: Position, end: Position, endpoint: Endpoint, after_ts: int) -> tuple[int, Position]:
-    """How many of ``records`` end at or before ``end``, and the position after them; their positions must ascend from ``reached``."""
-    if not len(records):
-        return 0, reached
-    # A piece that others follow gets the position at which the record before its binlog ended.
-    ends = np.maximum.accumulate(np.where(records.more, 0, np.arange(1, len(records) + 1)))
-    suffixes = np.concatenate(([reached.suffix], records.suffixes))[ends]
-    offsets = np.concatenate(([reached.offset], records.offsets))[ends]
-    before_s = np.concatenate(([reached.suffix], suffixes[:-1]))
-    before_o = np.concatenate(([reached.offset], offsets[:-1]))
-    backwards = (suffixes < before_s) | ((suffixes == before_s) & (offsets < before_o))
-    if backwards.any():
-        place = int(np.argmax(backwards))
-        raise ProtocolViolation(
-            f"Pump {endpoint.pump} goes backwards in its log: from {int(before_s[place])}/{int(before_o[place])} to "
-            f"{int(suffixes[place])}/{int(offsets[place])}, reading above ts {after_ts}; if its data directory was replaced, "
-            "delete Spark's checkpoint directory"
-        )
-    inside = (suffixes < end.suffix) | ((suffixes == end.suffix) & (offsets <= np.where(records.more, end.offset - 1, end.offset)))
-    count = len(records) if inside.all() else int(np.argmin(inside))
-    return count, Position(int(suffixes[count - 1]), int(offsets[count - 1])) if count else reached
-
-
-def _require_ascending(records: Records, reached: int, endpoint: Endpoint) -> None:
-    before = np.concatenate(([reached], records.commit_ts[:-1]))
-    goes_on = np.concatenate(([False], records.more[:-1] & (records.first_seqs[1:] > records.first_seqs[:-1])))
-    wrong = (records.commit_ts < before) | ((records.commit_ts == before) & ~goes_on)
-    if wrong.any():
-        place = int(np.argmax(wrong))
-        raise ProtocolViolation(
-            f"Pump {endpoint.pump} goes backwards: commit_ts {int(records.commit_ts[place])} after {int(before[place])}; "
-            "sorted delivery promises strictly ascending commit_ts"
-        )
-
-
-def _require_raw(endpoint: Endpoint, metadata: PullMetadata) -> None:
-    if metadata.delivery != Delivery.RAW:
-        raise ConfigError(
-            f"Pump {endpoint.pump} at {endpoint.address} offers no raw delivery, which this checkpoint was made with: "
-            "use Pumps of this project, or delete Spark's checkpoint directory and set delivery=sorted"
-        )
 
 
 def purged(gc_ts: int, after_ts: int) -> bool:

@@ -17,9 +17,9 @@ from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 _QUIET_SECONDS = 0.5
 
 
-def asked_file(stop_file: str | Path) -> Path:
-    """The file whose time of change says when Spark last asked for a batch while ``stop_file`` existed; it asks only between two batches."""
-    return Path(f"{stop_file}.asked")
+def asking_file(stop_file: str | Path) -> Path:
+    """The file that exists from when Spark asks for a batch until it is given one: while it exists, no batch is running."""
+    return Path(f"{stop_file}.asking")
 
 
 class StreamEnd:
@@ -43,12 +43,17 @@ class StreamEnd:
         """Whether the stop file exists."""
         return bool(self._stop_file) and os.path.exists(self._stop_file)
 
-    def note_asked(self) -> None:
-        """Tell whoever made the stop file that no batch is running (``asked_file``)."""
-        if self.stopping():
-            # The job may have ended and removed the directory.
-            with contextlib.suppress(FileNotFoundError):
-                asked_file(self._stop_file).touch()
+    def note_asking(self) -> None:
+        """Spark asks for a batch (``asking_file``). What cannot be noted only makes a stop less tidy."""
+        if self._stop_file:
+            with contextlib.suppress(OSError):
+                asking_file(self._stop_file).touch()
+
+    def note_given(self) -> None:
+        """Spark is given a batch."""
+        if self._stop_file:
+            with contextlib.suppress(OSError):
+                asking_file(self._stop_file).unlink(missing_ok=True)
 
     def reached(self, before: BinlogOffset) -> bool:
         """Whether the stream is complete. Trigger.AvailableNow takes an unchanged offset for the end, so it must not be returned before."""

@@ -32,6 +32,8 @@ class BlockKind(enum.IntEnum):
     DDLS = 1
     CONTROLS = 2
     SUMMARIES = 3
+    CUT = 4
+    """Not events: the Spark partition has more than were asked for."""
 
 
 FRAMES: Mapping[BlockKind, pa.Schema] = {
@@ -44,6 +46,17 @@ FRAMES: Mapping[BlockKind, pa.Schema] = {
 
 _SLICE = 2000
 """Transactions exploded into blocks at a time: a few megabytes."""
+
+
+def cut() -> pa.RecordBatch:
+    """The block that says that events were left out."""
+    values = [[int(BlockKind.CUT)], [0], [None], [None], [b""]]
+    return pa.RecordBatch.from_arrays([pa.array(v, f.type) for v, f in zip(values, BLOCK, strict=True)], schema=BLOCK)
+
+
+def is_cut(blocks: pa.Table) -> bool:
+    """Whether events were left out of ``blocks``."""
+    return bool(pc.any(pc.equal(blocks.column("kind"), int(BlockKind.CUT)), min_count=0).as_py())
 
 
 def slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -69,7 +82,7 @@ def unpack(blocks: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
 
 def unpack_each(blocks: Iterable[pa.RecordBatch]) -> Mapping[BlockKind, pa.Table]:
     """All events of ``blocks``, each kind with the columns of its schema."""
-    found: dict[BlockKind, list[pa.BinaryScalar]] = {kind: [] for kind in BlockKind}
+    found: dict[BlockKind, list[pa.BinaryScalar]] = {kind: [] for kind in FRAMES}
     for block in blocks:
         for kind, value in zip(block.column("kind").to_pylist(), block.column("events"), strict=True):
             found[BlockKind(kind)].append(value)

@@ -10,8 +10,8 @@ Promises: pure. Executing a job early is harmless for rows of earlier states: th
 is a MODIFY COLUMN that converts data: rows written before its new column has values need the old column.
 """
 
+from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobType
 from pyspark_tidb_binlog.schemas.history import TableAt
-from pyspark_tidb_binlog.schemas.jobs import Job, JobType
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
 
 _DROPS = frozenset({JobType.DROP_COLUMN, JobType.DROP_INDEX, JobType.DROP_PRIMARY_KEY})

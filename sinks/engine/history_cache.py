@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark_tidb_binlog.schemas import tableinfo
-from pyspark_tidb_binlog.schemas.jobs import DbInfo, Job, Location
+from pyspark_tidb_binlog.schemas.ddl_jobs import DbInfo, Job, Location
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, IndexInfo, PartitionDef, TableInfo
 
 _FORM = 1

@@ -5,7 +5,7 @@ same part. Rows of clustered tables are distributed over the parts by key. All r
 part, because the table may have no key in the target, and two connections deleting from it would block each other.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ from pyspark_tidb_binlog.schemas.explode import Exploded, explode
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT, ddl_of
 from pyspark_tidb_binlog.sinks.engine.batch import PARTIAL, rows_between, summarise
-from pyspark_tidb_binlog.sinks.engine.blocks import BLOCK, BlockKind, pack, slices, unpack, unpack_each
+from pyspark_tidb_binlog.sinks.engine.blocks import BLOCK, BlockKind, cut, is_cut, pack, slices, unpack, unpack_each
 from pyspark_tidb_binlog.sinks.engine.fold import part_numbers
 from pyspark_tidb_binlog.sinks.engine.identity import row_identities
 
@@ -100,23 +100,32 @@ def with_keys(rows: pa.Table, history: SchemaHistory, parts: int) -> pa.Table:
     return pa.concat_tables([with_key, without]).cast(KEYED)
 
 
-def exploded_upto(transactions: DataFrame, rows: int, size: int) -> DataFrame:
-    """Blocks of events; each partition stops soon after ``rows`` row events or ``size`` bytes, enough to see that the batch exceeds it."""
+def collected_upto(transactions: DataFrame, events: int, size: int) -> Mapping[BlockKind, pa.Table] | None:
+    """The events of ``transactions`` on the driver if they are at most ``events`` and ``size`` bytes, else None; runs one Spark job."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        seen_rows = seen_bytes = 0
-        for piece in slices(batches):
-            events = explode(piece)
-            seen_rows, seen_bytes = seen_rows + events.rows.num_rows, seen_bytes + events.nbytes
-            yield from _pack_except_rows(events)
-            yield from pack(BlockKind.ROWS, 0, pa.Table.from_batches([events.rows]))
-            if seen_rows > rows or seen_bytes > size:
-                break
+        yield from exploded_upto(batches, events, size)
         # The rest must be consumed, because the JVM blocks until it is read.
         for _ in batches:
             pass
 
-    return transactions.mapInArrow(run, ddl_of(BLOCK))
+    blocks = transactions.mapInArrow(run, ddl_of(BLOCK)).toArrow()
+    found = unpack_each(blocks.to_batches())
+    count, held = (sum(getattr(frame, name) for frame in found.values()) for name in ("num_rows", "nbytes"))
+    return None if is_cut(blocks) or count > events or held > size else found
+
+
+def exploded_upto(batches: Iterable[pa.RecordBatch], events: int, size: int) -> Iterator[pa.RecordBatch]:
+    """Blocks of all events of one Spark partition; or of the first ones and a last block that says so, soon after one of the limits. Pure."""
+    count = held = 0
+    for piece in slices(batches):
+        found = explode(piece)
+        count, held = count + found.num_rows, held + found.nbytes
+        yield from _pack_except_rows(found)
+        yield from pack(BlockKind.ROWS, 0, pa.Table.from_batches([found.rows]))
+        if count > events or held > size:
+            yield cut()
+            return
 
 
 def _pack_except_rows(events: Exploded) -> Iterator[pa.RecordBatch]:

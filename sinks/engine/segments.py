@@ -16,11 +16,11 @@ Promises: pure. The steps, in order, cover (after_ts, upto_ts] without a gap; af
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from pyspark_tidb_binlog.schemas.ddl_jobs import DELETE_ONLY, SCHEMA_JOBS
 from pyspark_tidb_binlog.schemas.ddl_tokens import significant
 from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable
 from pyspark_tidb_binlog.schemas.events import SchemaVersion
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
-from pyspark_tidb_binlog.schemas.jobs import DELETE_ONLY, SCHEMA_JOBS
 from pyspark_tidb_binlog.sinks.engine.early import needed_early
 
 

@@ -1,6 +1,7 @@
 """An orphan Prewrite whose outcome the upstream has forgotten: Pump and Drainer wait and say so, and a person settles it."""
 
 import logging
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,13 +15,15 @@ from pyspark_tidb_binlog.binlog_source.cluster.waits import Reading
 from pyspark_tidb_binlog.binlog_source.emulator.mvcc import Mvcc
 from pyspark_tidb_binlog.binlog_source.pairing import resolver
 from pyspark_tidb_binlog.binlog_source.pairing.bucket import look, pair_bucket, pieces_of
-from pyspark_tidb_binlog.binlog_source.pairing.resolver import outcomes_of
+from pyspark_tidb_binlog.binlog_source.pairing.resolver import outcomes_of, tell
 from pyspark_tidb_binlog.binlog_source.pairing.state import Index, pack
 from pyspark_tidb_binlog.binlog_source.pairing.transitions import RECORD, MissingOutcome, Orphan
 from pyspark_tidb_binlog.binlog_source.pairing.transitions import fresh as fresh_rows
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
+from pyspark_tidb_binlog.binlog_source.pump_client.writer import OUTCOME_TIMEOUT
 from pyspark_tidb_binlog.binlog_source.source.framing import packed_rows, punctuation
+from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint
 from pyspark_tidb_binlog.conf.model import PairConfig, PumpConfig, SourceConfig
 from pyspark_tidb_binlog.jobs.pump import main
 from pyspark_tidb_binlog.schemas.errors import ConfigError
@@ -29,7 +32,7 @@ from pyspark_tidb_binlog.schemas.packed import unpacked
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 from pyspark_tidb_binlog.schemas.stages import RAW, TRANSACTION
 from tests.support.eventually import eventually
-from tests.support.fakes.chunks import MemoryBodies, MemoryChunks
+from tests.support.fakes.chunks import MemoryChunks, MemoryPieces
 from tests.support.store_model import commit, prewrite, rollback
 from tests.unit.binlog_source.test_pair_bucket import record
 
@@ -157,11 +160,20 @@ def test_a_commit_behind_a_rollback_wins(
     pump.service.store.catch_up()
     late = [pa.RecordBatch.from_pylist([record(BinlogType.COMMIT, start, start + 5)], schema=RAW), punctuation("p1", start, start + 9, [1])]
     values = [value.as_py() for batch in packed_rows(late) for value in batch.column("rows")]
-    bodies = MemoryBodies()
-    paired = pair_bucket(1, values, None, MemoryChunks(), bodies, 0, SourceConfig(pump.address, CLUSTER, "raw"), PairConfig())
-    out = unpacked(map(pa.scalar, [*paired.transactions, *pieces_of(paired.huge, bodies)]), TRANSACTION).to_pylist()
+    pieces = MemoryPieces()
+    paired = pair_bucket(1, values, None, MemoryChunks(), pieces, 0, SourceConfig(pump.address, CLUSTER, "raw"), PairConfig())
+    out = unpacked(map(pa.scalar, [*paired.transactions, *pieces_of(paired.huge, pieces)]), TRANSACTION).to_pylist()
     assert {(row["control"], row["start_ts"], row["commit_ts"]) for row in out} == {(None, start, start + 5)}
-    assert len(paired.huge) == (rows > 1) and not bodies.values
+    assert len(paired.huge) == (rows > 1) and not pieces.values
     got = [binlog_pb2.PrewriteValue.FromString(binlog_pb2.Binlog.FromString(row["payload"]).prewrite_value) for row in out]
     assert [r for v in got for m in v.mutations for r in m.inserted_rows] == list(value.mutations[0].inserted_rows)
     assert f"start_ts {start} was settled as rolled back, and committed at {start + 5}" in caplog.text
+
+
+def test_a_host_that_takes_connections_and_is_silent_holds_up_no_outcome() -> None:
+    """Each outcome would wait out its whole time, and with it the pairing of all Pumps."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        host = f"127.0.0.1:{silent.getsockname()[1]}"
+        begun = time.monotonic()
+        tell([MissingOutcome("p1", START + n, 0) for n in range(6)], {"p1": Endpoint("p1", host, CLUSTER)})
+        assert time.monotonic() - begun < OUTCOME_TIMEOUT, "less than one outcome's"

@@ -34,14 +34,15 @@ from pyspark_tidb_binlog.binlog_source.pump_client.settings import PumpClientSet
 from pyspark_tidb_binlog.binlog_source.source.datasource import BinlogStreamReader
 from pyspark_tidb_binlog.binlog_source.source.offset import from_json
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, options_of
-from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint, ReadTerms, read_sorted
+from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint
+from pyspark_tidb_binlog.binlog_source.source.span_read import ReadTerms, read_sorted
 from pyspark_tidb_binlog.conf.model import PairConfig, SourceConfig
 from pyspark_tidb_binlog.schemas.events import Delivery
 from pyspark_tidb_binlog.schemas.packed import unpacked
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 from pyspark_tidb_binlog.schemas.stages import TRANSACTION
 from tests.support.eventually import eventually
-from tests.support.fakes.chunks import MemoryBodies, MemoryChunks
+from tests.support.fakes.chunks import MemoryChunks, MemoryPieces
 from tests.support.pump_herd import Herd, Kind, draw
 
 pytestmark = [pytest.mark.grpc, pytest.mark.spark]
@@ -72,7 +73,7 @@ class Follower:
         self._reader = BinlogStreamReader(options_of(self._source, StreamOptions(packed=True)))
         self._waiting: dict[int, bytes | None] = {}
         self._chunks: defaultdict[int, MemoryChunks] = defaultdict(MemoryChunks)
-        self._bodies: defaultdict[int, MemoryBodies] = defaultdict(MemoryBodies)
+        self._pieces: defaultdict[int, MemoryPieces] = defaultdict(MemoryPieces)
         self._timers: defaultdict[int, set[int]] = defaultdict(set)
         self._watermark_ms = 0
         """What pairing keeps of each bucket."""
@@ -136,7 +137,7 @@ class Follower:
         for bucket, values in buckets.items():
             chunks = self._chunks[bucket]
             paired = pair_bucket(
-                bucket, values, self._waiting.get(bucket), chunks, self._bodies[bucket], self._watermark_ms, self._source, self._pair
+                bucket, values, self._waiting.get(bucket), chunks, self._pieces[bucket], self._watermark_ms, self._source, self._pair
             )
             released += paired.transactions
             self._timers[bucket] |= {paired.timer_ms} - {0}

@@ -18,7 +18,7 @@ from pyspark_tidb_binlog.conf.model import PairConfig, PumpConfig, SourceConfig
 from pyspark_tidb_binlog.schemas.events import ControlType, Delivery, tso
 from pyspark_tidb_binlog.schemas.packed import unpacked
 from pyspark_tidb_binlog.schemas.stages import TRANSACTION
-from tests.support.fakes.chunks import MemoryBodies, MemoryChunks
+from tests.support.fakes.chunks import MemoryChunks, MemoryPieces
 from tests.support.store_model import commit, prewrite
 
 pytestmark = [pytest.mark.grpc, pytest.mark.spark]
@@ -60,13 +60,13 @@ def run(source: SourceConfig) -> list[tuple[int, int, int]]:
     """The rows behind pairing, of all batches; each begins where the one before ended."""
     reader = BinlogStreamReader(options_of(source, StreamOptions(patience=3.0, read_patience=3.0, packed=True)))
     at, state, rows, upto = reader.initialOffset(), None, [], 0
-    chunks, bodies = MemoryChunks(), MemoryBodies()
+    chunks, pieces = MemoryChunks(), MemoryPieces()
     for _ in range(100):
         end = reader.latestOffset(at, reader.getDefaultReadLimit())
         if end != at:
             values = [row["rows"] for part in reader.partitions(at, end) for batch in reader.read(part) for row in batch.to_pylist()]
             if source.delivery == Delivery.RAW:
-                paired = pair_bucket(0, values, state, chunks, bodies, 0, source, PairConfig())
+                paired = pair_bucket(0, values, state, chunks, pieces, 0, source, PairConfig())
                 state, values = paired.state, list(paired.transactions)
             batch = [
                 (row["control"], row["start_ts"], row["commit_ts"]) for row in unpacked(map(pa.scalar, values), TRANSACTION).to_pylist()

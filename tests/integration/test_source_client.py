@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.source.framing import Records
-from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint, ReadTerms, offers_raw, read_raw, read_sorted
+from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint, offers_raw
+from pyspark_tidb_binlog.binlog_source.source.span_read import ReadTerms, read_raw, read_sorted
 from pyspark_tidb_binlog.binlog_source.wire.position import Position
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ProtocolViolation, PumpUnavailable
 from pyspark_tidb_binlog.schemas.proto import pump_pb2

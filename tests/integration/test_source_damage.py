@@ -13,7 +13,8 @@ from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions
 from pyspark_tidb_binlog.binlog_source.source.partition import BinlogPartition
 from pyspark_tidb_binlog.binlog_source.source.partition_rows import raw_rows_of
-from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint, ReadTerms, read_sorted
+from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint
+from pyspark_tidb_binlog.binlog_source.source.span_read import ReadTerms, read_sorted
 from pyspark_tidb_binlog.binlog_source.source.tails import Tails
 from pyspark_tidb_binlog.binlog_source.wire.position import Position
 from pyspark_tidb_binlog.conf.model import PumpConfig, SourceConfig

@@ -13,7 +13,8 @@ from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import PumpWriter, write_binlog
 from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, PumpMark
-from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint, ReadTerms, read_raw, read_sorted
+from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint
+from pyspark_tidb_binlog.binlog_source.source.span_read import ReadTerms, read_raw, read_sorted
 from pyspark_tidb_binlog.binlog_source.source.tails import Tails
 from pyspark_tidb_binlog.binlog_source.wire.position import Position
 from pyspark_tidb_binlog.conf.model import PumpConfig
@@ -69,7 +70,7 @@ class Network:
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.source.tails.SILENT_SECONDS", 1.0, raising=False)
-    monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.source.pull._ATTEMPT_SECONDS", 1.0)
+    monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.source.span_read._ATTEMPT_SECONDS", 1.0)
 
 
 @pytest.fixture

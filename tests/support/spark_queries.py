@@ -86,7 +86,7 @@ def until(query: StreamingQuery, done: Callable[[], bool]) -> None:
 
 
 def end(query: StreamingQuery, stop_file: Path) -> None:
-    """Stop while idle, as the drainer does."""
+    """Stop while idle."""
     stop_file.touch()
     eventually(lambda: not (query.status["isTriggerActive"] and query.status["isDataAvailable"]), seconds=WAIT, pause=0.05)
     time.sleep(0.5)

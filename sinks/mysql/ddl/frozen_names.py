@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from pyspark_tidb_binlog.schemas.ddl_jobs import VISIBLE_IN_INFO
 from pyspark_tidb_binlog.schemas.ddl_tokens import significant
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
-from pyspark_tidb_binlog.schemas.jobs import VISIBLE_IN_INFO
 from pyspark_tidb_binlog.sinks.engine.frozen import FrozenShape, RefusedJobs, on_target, renamed_columns, shape_of
 
 

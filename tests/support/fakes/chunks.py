@@ -6,7 +6,7 @@ from pyspark_tidb_binlog.binlog_source.pairing.state import Chunk
 
 
 @dataclass
-class MemoryBodies:
+class MemoryPieces:
     """``pairing.state.PieceStore`` in memory."""
 
     values: dict[tuple[int, int], bytes] = field(default_factory=dict)

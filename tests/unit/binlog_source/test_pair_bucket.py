@@ -14,7 +14,7 @@ from pyspark_tidb_binlog.schemas.packed import unpacked
 from pyspark_tidb_binlog.schemas.pieces import pieces
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 from pyspark_tidb_binlog.schemas.stages import RAW, TRANSACTION
-from tests.support.fakes.chunks import MemoryBodies, MemoryChunks
+from tests.support.fakes.chunks import MemoryChunks, MemoryPieces
 
 SOURCE = SourceConfig("p:1")
 
@@ -42,14 +42,14 @@ def run(
     span: tuple[int, int] = (0, 100),
     stored: bytes | None = None,
     chunks: MemoryChunks | None = None,
-    bodies: MemoryBodies | None = None,
+    pieces: MemoryPieces | None = None,
     clock_ms: int = 0,
     **more: bool,
 ) -> Paired:
     batches = [pa.RecordBatch.from_pylist(list(records), schema=RAW), punctuation("p", *span, [0])]
     values = [value.as_py() for batch in packed_rows(batches) for value in batch.column("rows")]
     source = SourceConfig("p:1", **more) if more else SOURCE  # type: ignore[arg-type]
-    return pair_bucket(bucket, values, stored, chunks or MemoryChunks(), bodies or MemoryBodies(), clock_ms, source, PairConfig())
+    return pair_bucket(bucket, values, stored, chunks or MemoryChunks(), pieces or MemoryPieces(), clock_ms, source, PairConfig())
 
 
 def rows(paired: Paired) -> list[tuple[int, int, int]]:
@@ -109,7 +109,7 @@ def test_only_bucket_0_passes_the_punctuation_on() -> None:
 def test_what_a_pump_lost_is_passed_on_once() -> None:
     batches = [loss("p", 3, 7, "gone"), punctuation("p", 0, 100, [0])]
     values = [value.as_py() for batch in packed_rows(batches) for value in batch.column("rows")]
-    assert rows(pair_bucket(0, values, None, MemoryChunks(), MemoryBodies(), 0, SOURCE, PairConfig())) == [
+    assert rows(pair_bucket(0, values, None, MemoryChunks(), MemoryPieces(), 0, SOURCE, PairConfig())) == [
         (ControlType.LOST, 3, 7),
         (ControlType.RESOLVED, 0, 100),
     ]
@@ -128,7 +128,7 @@ def test_a_bucket_without_a_control_row_is_refused() -> None:
     batches = [pa.RecordBatch.from_pylist([prewrite(5)], schema=RAW)]
     values = [value.as_py() for batch in packed_rows(batches) for value in batch.column("rows")]
     with pytest.raises(ProtocolViolation, match="no control row"):
-        pair_bucket(1, values, None, MemoryChunks(), MemoryBodies(), 0, SOURCE, PairConfig())
+        pair_bucket(1, values, None, MemoryChunks(), MemoryPieces(), 0, SOURCE, PairConfig())
 
 
 def test_a_big_release_is_cut() -> None:
@@ -145,7 +145,7 @@ class TestHuge:
 
     def setup_method(self) -> None:
         """A bucket of its own."""
-        self.chunks, self.bodies = MemoryChunks(), MemoryBodies()
+        self.chunks, self.pieces = MemoryChunks(), MemoryPieces()
 
     def prewrite(self, start_ts: int) -> list[dict[str, object]]:
         value = binlog_pb2.PrewriteValue(schema_version=3)
@@ -155,10 +155,10 @@ class TestHuge:
         return [prewrite(start_ts) | {"first_seq": piece.first_seq, "payload": bytes(piece.payload)} for piece in found]
 
     def run(self, stored: bytes | None, span: tuple[int, int], *records: dict[str, object]) -> Paired:
-        return run(1, *records, span=span, stored=stored, chunks=self.chunks, bodies=self.bodies)
+        return run(1, *records, span=span, stored=stored, chunks=self.chunks, pieces=self.pieces)
 
     def rows_out(self, paired: Paired) -> list[bytes]:
-        out = unpacked(map(pa.scalar, pieces_of(paired.huge, self.bodies)), TRANSACTION).to_pylist()
+        out = unpacked(map(pa.scalar, pieces_of(paired.huge, self.pieces)), TRANSACTION).to_pylist()
         rows: list[bytes] = []
         for row in out:
             binlog = binlog_pb2.Binlog.FromString(row["payload"])
@@ -172,25 +172,25 @@ class TestHuge:
         paired = self.run(None, (0, 100), *self.prewrite(5), commit(5, 8), prewrite(6), commit(6, 9))
         assert rows(paired) == [(BinlogType.COMMIT, 6, 9)]
         assert self.rows_out(paired) == list(self.ROWS)
-        assert paired.state is None and self.bodies.values == {}
+        assert paired.state is None and self.pieces.values == {}
 
     def test_over_batches_with_a_copy_on_another_pump(self) -> None:
         first = self.run(None, (0, 4), *self.prewrite(5))
-        assert first.state is not None and len(first.state) < 2000 and len(self.bodies.values) > 3
+        assert first.state is not None and len(first.state) < 2000 and len(self.pieces.values) > 3
         copy = [row | {"pump": "q"} for row in self.prewrite(5)]
         second = self.run(first.state, (4, 4), *copy, commit(5, 8) | {"pump": "p"}, commit(5, 8) | {"pump": "q"})
         assert second.huge == ()
         third = self.run(second.state, (4, 100))
         assert self.rows_out(third) == list(self.ROWS)
-        assert self.bodies.values == {}
+        assert self.pieces.values == {}
 
     def test_what_is_rolled_back_leaves_nothing(self) -> None:
         first = self.run(None, (0, 4), *self.prewrite(5))
         second = self.run(first.state, (4, 100), record(BinlogType.ROLLBACK, 5))
-        assert (second.huge, self.bodies.values) == ((), {})
+        assert (second.huge, self.pieces.values) == ((), {})
 
     def test_one_that_comes_again_after_its_release_leaves_nothing(self) -> None:
         first = self.run(None, (0, 100), *self.prewrite(5), commit(5, 8))
         assert self.rows_out(first) == list(self.ROWS)
         again = self.run(first.state, (100, 200), *self.prewrite(5), commit(5, 8))
-        assert (again.huge, self.bodies.values) == ((), {})
+        assert (again.huge, self.pieces.values) == ((), {})

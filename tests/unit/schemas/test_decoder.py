@@ -13,10 +13,10 @@ from google.protobuf.internal.decoder import _DecodeVarint32
 
 from pyspark_tidb_binlog.schemas import decoder, reference_decoder
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
+from pyspark_tidb_binlog.schemas.ddl_jobs import JobReader
 from pyspark_tidb_binlog.schemas.events import BinlogType, Op
 from pyspark_tidb_binlog.schemas.explode import explode
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
-from pyspark_tidb_binlog.schemas.jobs import JobReader
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2 as pb
 from pyspark_tidb_binlog.schemas.stages import TRANSACTION
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo

@@ -1,15 +1,18 @@
 """``sinks.engine.blocks``, the keyed events of ``sinks.engine.keyed`` and their subsets in ``sinks.mysql.parallel``: what goes in comes out."""
 
+from collections.abc import Iterator
+
 import pyarrow as pa
 import pytest
 
 from pyspark_tidb_binlog.schemas.events import ControlType, Op
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.packed import packed
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 from pyspark_tidb_binlog.schemas.stages import CONTROL, DDL_EVENT, ROW_EVENT, ROW_SUMMARY, TRANSACTION, TRANSACTIONS
 from pyspark_tidb_binlog.sinks.engine.batch import summarise
-from pyspark_tidb_binlog.sinks.engine.blocks import BLOCK, FRAMES, BlockKind, pack, slices, unpack, unpack_each
-from pyspark_tidb_binlog.sinks.engine.keyed import KEYED, with_keys
+from pyspark_tidb_binlog.sinks.engine.blocks import BLOCK, FRAMES, BlockKind, is_cut, pack, slices, unpack, unpack_each
+from pyspark_tidb_binlog.sinks.engine.keyed import KEYED, exploded_upto, with_keys
 from pyspark_tidb_binlog.sinks.mysql.parallel import _subsets
 
 
@@ -42,11 +45,11 @@ def test_each_kind_of_events_has_its_frame() -> None:
         BlockKind.CONTROLS: pa.Table.from_pylist([{"control": int(ControlType.LOST), "after_ts": 1, "upto_ts": 2}], schema=CONTROL),
         BlockKind.SUMMARIES: summarise(events(5, 6), ()).select(ROW_SUMMARY.names).cast(ROW_SUMMARY),
     }
-    assert set(made) == set(FRAMES) == set(BlockKind)
+    assert set(made) == set(FRAMES)
     blocks = [block for kind, frame in made.items() for block in pack(kind, 0, frame)]
     assert [block.column("first_ts").to_pylist() for block in blocks] == [[5], [None], [None], [None]]
     assert unpack_each(blocks) == made
-    assert {kind: frame.num_rows for kind, frame in unpack_each([]).items()} == dict.fromkeys(BlockKind, 0)
+    assert {kind: frame.num_rows for kind, frame in unpack_each([]).items()} == dict.fromkeys(FRAMES, 0)
 
 
 @pytest.mark.parametrize("rows", [0, 1, 1999, 2000, 2001, 4500])
@@ -61,6 +64,31 @@ def test_slices_cover_the_batch(rows: int) -> None:
     values = [packed(pa.Table.from_arrays(columns, schema=TRANSACTION)), packed(TRANSACTION.empty_table())]
     batch = pa.RecordBatch.from_arrays([pa.array(values, pa.binary())], schema=TRANSACTIONS)
     assert [ts for piece in slices([batch]) for ts in piece.column("commit_ts").to_pylist()] == list(range(rows))
+
+
+def stream_of(transactions: int, controls: int) -> Iterator[pa.RecordBatch]:
+    """Control rows, then transactions of one row, a value each: as raw delivery gives them."""
+    value = binlog_pb2.PrewriteValue(schema_version=3)
+    value.mutations.add(table_id=7, inserted_rows=[b"r" * 20], sequence=[0])
+    for n in range(controls):
+        control = {"control": int(ControlType.LOST), "start_ts": n, "commit_ts": n + 1, "payload": b"gone"}
+        yield pa.RecordBatch.from_pylist(
+            [{"transactions": packed(pa.Table.from_pylist([control], schema=TRANSACTION))}], schema=TRANSACTIONS
+        )
+    for n in range(transactions):
+        payload = binlog_pb2.Binlog(tp=binlog_pb2.Commit, prewrite_value=value.SerializeToString()).SerializeToString()
+        row = {"start_ts": n, "commit_ts": n + 1, "payload": payload}
+        yield pa.RecordBatch.from_pylist([{"transactions": packed(pa.Table.from_pylist([row], schema=TRANSACTION))}], schema=TRANSACTIONS)
+
+
+@pytest.mark.parametrize("controls", [0, 1, 20])
+def test_events_that_are_left_out_are_told(controls: int) -> None:
+    """Sizes differ before and after packing, so the driver must not conclude from them that it has everything."""
+    for events_limit, size in [*((1 << 30, size) for size in range(0, 3000, 7)), *((count, 1 << 30) for count in range(60))]:
+        blocks = pa.Table.from_batches(exploded_upto(stream_of(30, controls), events_limit, size), BLOCK)
+        assert is_cut(blocks) or unpack_each(blocks.to_batches())[BlockKind.ROWS].num_rows == 30
+    assert not is_cut(pa.Table.from_batches(exploded_upto(stream_of(30, controls), 1 << 30, 1 << 30), BLOCK))
+    assert is_cut(pa.Table.from_batches(exploded_upto(stream_of(30, controls), 10, 1 << 30), BLOCK))
 
 
 def test_rows_of_an_unknown_table_have_no_key() -> None:

@@ -6,9 +6,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from pyspark_tidb_binlog.schemas.ddl_jobs import Location
 from pyspark_tidb_binlog.schemas.ddl_tokens import text_of, tokenize
 from pyspark_tidb_binlog.schemas.history import Job
-from pyspark_tidb_binlog.schemas.jobs import Location
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.mysql.ddl.partitions import settle_boundaries
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject, subject_of
