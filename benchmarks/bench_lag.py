@@ -39,11 +39,11 @@ def main(argv: Sequence[str]) -> int:
     options.add_argument("--seconds", type=float, default=120.0, help="how long to measure")
     options.add_argument("--warm", type=float, default=15.0, help="seconds of the same load before measuring")
     options.add_argument("--rate", type=float, default=500.0, help="transactions a second")
-    options.add_argument("--lanes", type=int, default=16, help="concurrent transactions")
+    options.add_argument("--sessions", type=int, default=16, help="concurrent transactions")
     options.add_argument("--deliveries", nargs="+", default=["sorted", "raw"], choices=["sorted", "raw"])
     given = options.parse_args(argv)
     spark = build_session("tidb-binlog bench lag")
-    load = WorkloadConfig(rate=given.rate, lanes=given.lanes, gather=0.02, ddl_every=0)
+    load = WorkloadConfig(rate=given.rate, sessions=given.sessions, gather=0.02, ddl_every=0)
     reached = [measure(spark, delivery, load, given.warm, given.seconds) for delivery in given.deliveries]
     spark.stop()
     return 0 if all(reached) else 1

@@ -30,8 +30,9 @@ import grpc
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from pyspark_tidb_binlog.binlog_source.emulator import rehearsal
-from pyspark_tidb_binlog.binlog_source.emulator.process import PumpProcess, ServerProcess
+from pyspark_tidb_binlog.binlog_source.emulator.process import ServerProcess
 from pyspark_tidb_binlog.conf.model import PumpConfig
+from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
 from pyspark_tidb_binlog.schemas.proto import pump_pb2
 
 _CLUSTER = 7

@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
-from pyspark_tidb_binlog.binlog_source.emulator.process import PumpProcess
 from pyspark_tidb_binlog.binlog_source.emulator.workload import ARCHIVE, DATABASE, PROBE, WorkloadConfig
 from pyspark_tidb_binlog.binlog_source.emulator.workload_process import Status, WorkloadProcess
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, TargetConfig
@@ -25,6 +24,7 @@ from pyspark_tidb_binlog.jobs.cli import EXIT_FAILED, add_settings, drainer_conf
 from pyspark_tidb_binlog.jobs.lab.compare import TableOutcome, compare
 from pyspark_tidb_binlog.jobs.lab.lag import ProbeWatch, lags, percentile
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
 from pyspark_tidb_binlog.jobs.logs import log_file
 from pyspark_tidb_binlog.jobs.replication import Replication
 from pyspark_tidb_binlog.jobs.report import Reporter

@@ -17,11 +17,11 @@ from pathlib import Path
 
 from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import UpstreamService
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
-from pyspark_tidb_binlog.binlog_source.emulator.process import PumpProcess
 from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import RecordedCase, feed, load, schedule
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, SourceConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.cli import EXIT_FAILED, add_settings, drainer_config, parser, target_of
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
 from pyspark_tidb_binlog.jobs.replication import Replication
 from pyspark_tidb_binlog.jobs.report import Reporter
 from pyspark_tidb_binlog.jobs.signals import stop_on_signals

@@ -15,7 +15,7 @@ import threading
 import time
 from dataclasses import dataclass
 
-from pyspark_tidb_binlog.binlog_source.pump_client.protocol import BinlogClient, Sent, unheard
+from pyspark_tidb_binlog.binlog_source.pump_client.protocol import BinlogClient, Sent, ignore_sent
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 
 
@@ -32,7 +32,7 @@ class Faults:
     """Delay of a late Commit, in seconds."""
     duplicates: float = 0.0
     """Share of the Prewrites that are also written to a second Pump, if there is one."""
-    on_prewrite: Sent = unheard
+    on_prewrite: Sent = ignore_sent
     """Called with the Pump's node id after a Prewrite was sent to it, before its answer."""
 
     def __post_init__(self) -> None:

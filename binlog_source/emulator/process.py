@@ -1,10 +1,9 @@
-"""A Pump, or any server of this project that prints ``serving HOST:PORT``, as a separate process.
+"""A server of this project that prints ``serving HOST:PORT``, as a separate process; the standalone registry as one.
 
 Promises: ``start`` returns when the server accepts calls, or raises ``PumpUnavailable`` with its stderr. ``kill`` is ``kill -9``.
 ``start`` after ``kill`` or ``stop`` runs on the same data directory and the same port.
 """
 
-import dataclasses
 import os
 import selectors
 import signal
@@ -16,7 +15,6 @@ from pathlib import Path
 from types import TracebackType
 
 import pyspark_tidb_binlog
-from pyspark_tidb_binlog.conf.model import PumpConfig
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 
 _START_TIMEOUT = 30.0
@@ -111,32 +109,6 @@ class ServerProcess:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Stop it."""
         self.stop()
-
-
-class PumpProcess(ServerProcess):
-    """``jobs.pump`` with ``config``; a port of 0 is chosen at the first start and kept."""
-
-    def __init__(self, config: PumpConfig) -> None:
-        self.config = config
-        super().__init__(f"Pump {config.node_id}", _command(config))
-
-    def start(self) -> "PumpProcess":
-        """See ``ServerProcess``."""
-        super().start()
-        self.config = dataclasses.replace(self.config, addr=self.address)
-        self._command = _command(self.config)
-        return self
-
-
-def _command(config: PumpConfig) -> list[str]:
-    flags = [f"--{f.name.replace('_', '-')}={_flag(getattr(config, f.name))}" for f in dataclasses.fields(config)]
-    return [sys.executable, "-m", "pyspark_tidb_binlog.jobs.pump", *flags]
-
-
-def _flag(value: object) -> str:
-    if isinstance(value, tuple):
-        return ",".join(f"{name}={text}" for name, text in value)
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 class UpstreamProcess(ServerProcess):

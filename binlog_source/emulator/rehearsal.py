@@ -169,15 +169,15 @@ def feed(
     logs = schedule(case, len(pump_addresses)) if logs is None else logs
     writers = [PumpWriter(address, case.cluster_id) for address in pump_addresses]
     try:
-        lanes = [_Lane(writer, log) for writer, log in zip(writers, logs, strict=True)]
+        feeds = [_PumpFeed(writer, log) for writer, log in zip(writers, logs, strict=True)]
         total = sum(map(len, logs))
         begun = clock()
         first_ts = min((log[0].ts for log in logs if log), default=case.end_ts)
-        while any(lane.busy for lane in lanes):
+        while any(pump_feed.busy for pump_feed in feeds):
             upto = None if pace == 0 else physical_ms(first_ts) + (clock() - begun) * 1000 / pace
-            moved = sum(lane.advance(upto) for lane in lanes)
+            moved = sum(pump_feed.advance(upto) for pump_feed in feeds)
             if moved:
-                yield FeedProgress(sum(lane.done for lane in lanes), total, min(lane.ts for lane in lanes))
+                yield FeedProgress(sum(pump_feed.done for pump_feed in feeds), total, min(pump_feed.ts for pump_feed in feeds))
             elif pace:
                 sleep(_TICK)
     finally:
@@ -185,7 +185,7 @@ def feed(
             writer.close()
 
 
-class _Lane:
+class _PumpFeed:
     """Writes one Pump's log: at most one batch is in flight, so that the order is kept."""
 
     def __init__(self, writer: PumpWriter, log: Log) -> None:

@@ -68,7 +68,7 @@ class WorkloadConfig:
     seed: int = 1
     rate: float = 200.0
     """Transactions per second over all sessions; 0 = as fast as possible."""
-    lanes: int = 8
+    sessions: int = 8
     """Concurrent transactions."""
     gather: float = 0.01
     """Seconds for which Prewrites, and outcomes, are gathered to go to a Pump in one call."""
@@ -134,10 +134,10 @@ class WorkloadSession:
     """One session of the upstream, with rows of its own; used by one thread at a time."""
 
     def __init__(self, upstream: Upstream, number: int, config: WorkloadConfig, tables: Sequence[str]) -> None:
-        """Session ``number`` of the ``config.lanes`` concurrent ones, writing to ``tables``."""
+        """Session ``number`` of the ``config.sessions`` concurrent ones, writing to ``tables``."""
         self._upstream = upstream
         self._random = random.Random(f"{config.seed}/{number}")
-        self._number, self._stride = number, config.lanes
+        self._number, self._stride = number, config.sessions
         self._drawn = 0
         self._shapes: dict[str, _Shape] = {}
         self._known_at = 0
@@ -255,9 +255,9 @@ def txn_row(upstream: Upstream, table: str, handle: Handle) -> dict[str, Any]:
 class DdlMix:
     """Draws DDLs and updates the sessions' tables accordingly. Call it only while every session is idle."""
 
-    def __init__(self, upstream: Upstream, lanes: Sequence[WorkloadSession], config: WorkloadConfig, tables: Sequence[str]) -> None:
+    def __init__(self, upstream: Upstream, sessions: Sequence[WorkloadSession], config: WorkloadConfig, tables: Sequence[str]) -> None:
         """``tables`` may be altered; those created here may also be truncated, renamed and dropped."""
-        self._upstream, self._lanes = upstream, lanes
+        self._upstream, self._sessions = upstream, sessions
         self._random = random.Random(f"{config.seed}/ddl")
         self._tables = list(tables)
         self._scratch: list[str] = []
@@ -289,21 +289,21 @@ class DdlMix:
         name = f"scratch_{self._number()}"
         self._upstream.ddl.create_table(DATABASE, Table(name, shape.columns, shape.primary_key))
         self._scratch.append(f"{DATABASE}.{name}")
-        for lane in self._lanes:
-            lane.added(f"{DATABASE}.{name}")
+        for session in self._sessions:
+            session.added(f"{DATABASE}.{name}")
 
     def _drop(self) -> None:
         table = self._scratch.pop(self._random.randrange(len(self._scratch)))
         self._upstream.ddl.drop_table(table)
         self._extra.pop(table, None)
-        for lane in self._lanes:
-            lane.dropped(table)
+        for session in self._sessions:
+            session.dropped(table)
 
     def _truncate(self) -> None:
         table = self._random.choice(self._scratch)
         self._upstream.ddl.truncate(table)
-        for lane in self._lanes:
-            lane.truncated(table)
+        for session in self._sessions:
+            session.truncated(table)
 
     def _rename(self) -> None:
         place = self._random.randrange(len(self._scratch))
@@ -311,8 +311,8 @@ class DdlMix:
         self._upstream.ddl.rename(old, new)
         self._scratch[place] = new
         self._extra[new] = self._extra.pop(old, {})
-        for lane in self._lanes:
-            lane.renamed(old, new)
+        for session in self._sessions:
+            session.renamed(old, new)
 
     def _add_column(self) -> None:
         table = self._random.choice([*self._tables, *self._scratch])

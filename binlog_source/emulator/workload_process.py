@@ -54,7 +54,7 @@ class Host:
         self._upstream: Upstream | None = None
         self._client: PumpClient | None = None
         self._registry: RegistryClient | None = None
-        self._lanes: list[WorkloadSession] = []
+        self._sessions: list[WorkloadSession] = []
         self._ddl: DdlMix | None = None
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -91,8 +91,8 @@ class Host:
         self._client = client = PumpClient.from_registry(registry, settings)
         self._upstream = upstream = Upstream(client, oracle=self._oracle, faults=self._config.faults())
         tables = create_tables(upstream)
-        self._lanes = [WorkloadSession(upstream, number, self._config, tables) for number in range(self._config.lanes)]
-        self._ddl = DdlMix(upstream, self._lanes, self._config, tables)
+        self._sessions = [WorkloadSession(upstream, number, self._config, tables) for number in range(self._config.sessions)]
+        self._ddl = DdlMix(upstream, self._sessions, self._config, tables)
         return self.status()
 
     def start(self) -> dict[str, Any]:
@@ -117,8 +117,8 @@ class Host:
         """Counters, a ts above everything written so far, and the failure, if any. ``Status`` on the client's side."""
         ddls = self._ddl.done if self._ddl is not None else 0
         return {
-            "transactions": sum(lane.transactions for lane in self._lanes) + len(self._probes),
-            "changes": sum(lane.changes for lane in self._lanes) + len(self._probes),
+            "transactions": sum(session.transactions for session in self._sessions) + len(self._probes),
+            "changes": sum(session.changes for session in self._sessions) + len(self._probes),
             "ddls": ddls,
             # every record written so far, DDL binlogs too, is below a ts issued now
             "upto_ts": self._oracle.next(),
@@ -173,25 +173,25 @@ class Host:
     def _write(self) -> None:
         """Rounds of transactions by all sessions at once, with a DDL between two rounds."""
         config = self._config
-        size = config.ddl_every or max(config.lanes, int((config.rate or 500) * _ROUND_SECONDS))
-        share = max(1, size // config.lanes)
-        step = config.lanes / config.rate if config.rate else 0.0
+        size = config.ddl_every or max(config.sessions, int((config.rate or 500) * _ROUND_SECONDS))
+        share = max(1, size // config.sessions)
+        step = config.sessions / config.rate if config.rate else 0.0
         begin = time.monotonic()
-        with ThreadPoolExecutor(config.lanes, "lane") as pool:
+        with ThreadPoolExecutor(config.sessions, "session") as pool:
             while not self._stop.is_set():
-                starts = [begin + step * place / config.lanes for place in range(config.lanes)]
-                list(pool.map(self._run_lane, self._lanes, starts, repeat(share), repeat(step)))
+                starts = [begin + step * place / config.sessions for place in range(config.sessions)]
+                list(pool.map(self._run_session, self._sessions, starts, repeat(share), repeat(step)))
                 if config.ddl_every and self._ddl is not None and not self._stop.is_set():
                     self._ddl.step()
                 # after a slow round at most _ROUND_SECONDS are caught up
                 begin = max(begin + share * step, time.monotonic() - _ROUND_SECONDS)
 
-    def _run_lane(self, lane: WorkloadSession, begin: float, count: int, step: float) -> None:
+    def _run_session(self, session: WorkloadSession, begin: float, count: int, step: float) -> None:
         for number in range(count):
             self._stop.wait(max(0.0, begin + number * step - time.monotonic()))
             if self._stop.is_set():
                 return
-            lane.transaction()
+            session.transaction()
 
     def _probe(self) -> None:
         upstream, due = self._opened(), time.monotonic()

@@ -70,21 +70,21 @@ class Handlers:
         connections = (config.max_connections, config.max_connections_per_peer)
         return Methods(unary, {PULL_BINLOGS.encode(): self._pull}, http, *limits, *connections)
 
-    def _write(self, data: bytes, ticket: PendingCall) -> None:
+    def _write(self, data: bytes, call: PendingCall) -> None:
         try:
             message = pump_pb2.WriteBinlogReq.FromString(data)
         except DecodeError:
             raise _DECODE_ERROR from None
-        self._store(message.clusterID, [message.payload], ticket)
+        self._store(message.clusterID, [message.payload], call)
 
-    def _write_batch(self, data: bytes, ticket: PendingCall) -> None:
+    def _write_batch(self, data: bytes, call: PendingCall) -> None:
         try:
             message = pump_pb2.WriteBinlogBatchReq.FromString(data)
         except DecodeError:
             raise _DECODE_ERROR from None
-        self._store(message.clusterID, list(message.payload), ticket)
+        self._store(message.clusterID, list(message.payload), call)
 
-    def _store(self, cluster_id: int, payloads: list[bytes], ticket: PendingCall) -> None:
+    def _store(self, cluster_id: int, payloads: list[bytes], call: PendingCall) -> None:
         begun = time.perf_counter()
         try:
             records = self._service.accept(cluster_id, payloads)
@@ -92,9 +92,9 @@ class Handlers:
             self._service.metrics.rpc("WriteBinlog", "fail", (time.perf_counter() - begun,))
             raise Refusal(UNKNOWN, str(error)) from error
         if not records:
-            self._server.answer(((ticket, None),))
+            self._server.answer(((call, None),))
             return
-        request = WriteRequest(records, self._written, ticket)
+        request = WriteRequest(records, self._written, call)
         if not self._gathered:
             self._server.soon(self._submit)
         self._gathered.append(request)
@@ -114,9 +114,9 @@ class Handlers:
         now = time.perf_counter()
         answers: list[tuple[PendingCall, Refusal | None]] = []
         for request in requests:
-            assert isinstance(request.ticket, PendingCall)
+            assert isinstance(request.call, PendingCall)
             refusal = Refusal(UNKNOWN, f"the binlog was not written: {request.error}") if request.error is not None else None
-            answers.append((request.ticket, refusal))
+            answers.append((request.call, refusal))
             self._waiting_bytes -= request.size
         self._server.answer(answers)
         if self._waiting_bytes <= HOLD_BYTES // 2:

@@ -24,7 +24,7 @@ from google.protobuf.message import DecodeError
 from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, Listing, NodeStatus, Registry
 from pyspark_tidb_binlog.binlog_source.pump_client.clock import WallClock
 from pyspark_tidb_binlog.binlog_source.pump_client.connection import failure_of
-from pyspark_tidb_binlog.binlog_source.pump_client.protocol import Sent, unheard
+from pyspark_tidb_binlog.binlog_source.pump_client.protocol import Sent, ignore_sent
 from pyspark_tidb_binlog.binlog_source.pump_client.pump_set import Dependencies, PumpHandle, PumpSet
 from pyspark_tidb_binlog.binlog_source.pump_client.retry import AfterFailure, after_failed_prewrite
 from pyspark_tidb_binlog.binlog_source.pump_client.settings import DEFAULTS, PumpClientSettings
@@ -123,7 +123,7 @@ class PumpClient:
         if handle is not None:
             handle.outcome_queue.put(binlog.start_ts, payload).over.wait()
 
-    def prewrite(self, start_ts: int, payload: bytes, sent: Sent = unheard) -> None:
+    def prewrite(self, start_ts: int, payload: bytes, sent: Sent = ignore_sent) -> None:
         """Write a Prewrite to the next Pump, or to any other that accepts it.
 
         ``PumpUnavailable`` when none does, after trying for ``write_timeout`` seconds; at once as a ``WriteFailed`` when it is too large.

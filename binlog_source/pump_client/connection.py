@@ -31,7 +31,7 @@ Connect = Callable[[str], Transport]
 """Creates the transport to an address; must not block."""
 
 
-def unheard() -> None:
+def ignore_sent() -> None:
     """Ignore that a call was sent."""
 
 
@@ -72,7 +72,7 @@ class PumpConnection:
         """Send the next calls to the address that the Pump has registered."""
         self._address = address
 
-    def write(self, payloads: Sequence[bytes], sent: Callable[[], None] = unheard) -> None:
+    def write(self, payloads: Sequence[bytes], sent: Callable[[], None] = ignore_sent) -> None:
         """Write binlogs in one call and wait; ``WriteFailed`` when it failed. ``sent`` is called between sending and the answer."""
         with self._borrowed() as opened:
             try:
@@ -139,7 +139,7 @@ def _call(transport: Transport, payloads: Sequence[bytes], sent: Callable[[], No
     call.result()
 
 
-def write_group(connection: PumpConnection, payloads: Sequence[bytes], sent: Callable[[], None] = unheard) -> list[WriteFailed | None]:
+def write_group(connection: PumpConnection, payloads: Sequence[bytes], sent: Callable[[], None] = ignore_sent) -> list[WriteFailed | None]:
     """Write binlogs of several callers in one call; the failure of each, None where it was written.
 
     A group that is too large as a whole is written one by one: each binlog may be small enough.

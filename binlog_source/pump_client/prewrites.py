@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from pyspark_tidb_binlog.binlog_source.pump_client.clock import Clock
-from pyspark_tidb_binlog.binlog_source.pump_client.connection import PumpConnection, unheard, write_group
+from pyspark_tidb_binlog.binlog_source.pump_client.connection import PumpConnection, ignore_sent, write_group
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import WriteFailed
 
 
@@ -37,7 +37,7 @@ class PrewriteWriter:
         self._lock = threading.Lock()
         self._group = _Group()
 
-    def write(self, payload: bytes, sent: Callable[[], None] = unheard) -> None:
+    def write(self, payload: bytes, sent: Callable[[], None] = ignore_sent) -> None:
         """Return when it is durable; ``WriteFailed`` when it is not. ``sent`` is called between sending and the answer."""
         if not self._gather:
             self._connection.write([payload], sent)

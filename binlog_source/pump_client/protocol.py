@@ -10,7 +10,7 @@ Sent = Callable[[str], None]
 """Called with the node id of a Pump each time a Prewrite was sent to it, before the answer. Runs in the writing thread."""
 
 
-def unheard(node_id: str) -> None:
+def ignore_sent(node_id: str) -> None:
     """Ignore what was sent."""
 
 
@@ -21,7 +21,7 @@ class BinlogClient(Protocol):
     def cluster_id(self) -> int:
         """The cluster's id."""
 
-    def prewrite(self, start_ts: int, payload: bytes, sent: Sent = unheard) -> None:
+    def prewrite(self, start_ts: int, payload: bytes, sent: Sent = ignore_sent) -> None:
         """Write a Prewrite and wait until a Pump has it; ``PumpUnavailable`` when none accepts it."""
 
     def outcome(self, start_ts: int, payload: bytes) -> None:

@@ -169,15 +169,15 @@ class RpcServer:
     def answer(self, answers: Sequence[tuple[PendingCall, Refusal | None]]) -> None:
         """On the loop's thread: answer unary calls with an empty message, or refuse them."""
         touched: dict[CallPeer, None] = {}
-        for ticket, refusal in answers:
-            peer = ticket.peer
+        for call, refusal in answers:
+            peer = call.peer
             connection = peer.connection
             if connection is None:
                 continue
             if refusal is None:
-                connection.answer(ticket.stream_id, b"")
+                connection.answer(call.stream_id, b"")
             else:
-                connection.refuse(ticket.stream_id, refusal.status, refusal.text)
+                connection.refuse(call.stream_id, refusal.status, refusal.text)
             touched[peer] = None
         for peer in touched:
             peer.flush()

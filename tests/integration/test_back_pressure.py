@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from pyspark_tidb_binlog.binlog_source.emulator.process import PumpProcess
 from pyspark_tidb_binlog.conf.model import SourceConfig
+from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
 from pyspark_tidb_binlog.schemas.events import ControlType, tso
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 from tests.support.pump_writes import CLUSTER, config_of, fake, send

@@ -34,7 +34,7 @@ def test_markdown_and_code_do_not_share_a_cell():
 def test_every_cell_runs_and_the_target_is_an_exact_copy(spark, fresh_mariadb, tmp_path, monkeypatch, capsys):
     shown: list[object] = []
     names = {"__name__": "notebook", "spark": spark, "display": shown.append}
-    with upstream(tmp_path, WorkloadConfig(rate=40, lanes=2, ddl_every=40)) as workload:
+    with upstream(tmp_path, WorkloadConfig(rate=40, sessions=2, ddl_every=40)) as workload:
         settings = settings_for(workload, DrainerConfig(), fresh_mariadb.target(), tmp_path)
         environment = {
             "SOURCE__PUMPS": settings.source.pumps,

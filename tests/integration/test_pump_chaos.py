@@ -29,7 +29,7 @@ from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
 from pyspark_tidb_binlog.binlog_source.emulator.upstream import Upstream
 from pyspark_tidb_binlog.binlog_source.pairing.bucket import look, pair_bucket
 from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
-from pyspark_tidb_binlog.binlog_source.pump_client.protocol import Sent, unheard
+from pyspark_tidb_binlog.binlog_source.pump_client.protocol import Sent, ignore_sent
 from pyspark_tidb_binlog.binlog_source.pump_client.settings import PumpClientSettings
 from pyspark_tidb_binlog.binlog_source.source.datasource import BinlogStreamReader
 from pyspark_tidb_binlog.binlog_source.source.offset import from_json
@@ -59,7 +59,7 @@ class Noted(PumpClient):
 
     rows: dict[int, bytes]
 
-    def prewrite(self, start_ts: int, payload: bytes, sent: Sent = unheard) -> None:
+    def prewrite(self, start_ts: int, payload: bytes, sent: Sent = ignore_sent) -> None:
         self.__dict__.setdefault("rows", {})[start_ts] = binlog_pb2.Binlog.FromString(payload).prewrite_value
         super().prewrite(start_ts, payload, sent)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.emulator.process import PumpProcess
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import PumpWriter
 from pyspark_tidb_binlog.conf import failpoints
+from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import BinlogType, tso
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2

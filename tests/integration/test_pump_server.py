@@ -19,13 +19,13 @@ from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.binlog_source.emulator import rehearsal
-from pyspark_tidb_binlog.binlog_source.emulator.process import PumpProcess
 from pyspark_tidb_binlog.binlog_source.pump import reading, server
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import PumpWriter
 from pyspark_tidb_binlog.binlog_source.rpc import rpc_server
 from pyspark_tidb_binlog.binlog_source.rpc.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, WINDOW_UPDATE, frame
 from pyspark_tidb_binlog.binlog_source.rpc.header_block import literal
+from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2, pump_pb2
 from tests.support.binlogs import payload

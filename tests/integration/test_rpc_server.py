@@ -52,7 +52,7 @@ class Server:
         self.front = RpcServer("Test").bind("127.0.0.1:0", socket_path)
         self.address = f"127.0.0.1:{self.front.port}"
         self.messages = queue.Queue()
-        self.tickets = queue.Queue()
+        self.calls = queue.Queue()
         self.calls = queue.Queue()
         self.requests = queue.Queue()
         self.sent = 0
@@ -62,22 +62,22 @@ class Server:
         stream = {b"/t/Down": self.down, b"/t/Wait": self.wait, b"/t/RefuseLate": self.refuse_late, b"/t/FailLate": self.fail}
         self.front.serve(Methods(unary, stream | {b"/t/RefuseAtOnce": self.refuse}, self.http, max_request, **limits))
 
-    def write(self, data, ticket):
+    def write(self, data, call):
         self.messages.put(data)
-        self.front.answer(((ticket, None),))
+        self.front.answer(((call, None),))
 
-    def hold(self, data, ticket):
+    def hold(self, data, call):
         self.messages.put(data)
-        self.tickets.put(ticket)
+        self.calls.put(call)
 
     def answer_one(self, refusal=None):
-        self.front.call(self.front.answer, ((self.tickets.get(timeout=PATIENCE), refusal),))
+        self.front.call(self.front.answer, ((self.calls.get(timeout=PATIENCE), refusal),))
 
-    def refuse(self, data, ticket=None):
+    def refuse(self, data, call=None):
         message = getattr(data, "message", data)
         raise Refusal(UNKNOWN, message.decode())
 
-    def fail(self, data, ticket=None):
+    def fail(self, data, call=None):
         raise ValueError("a defect")
 
     def down(self, call):
@@ -356,9 +356,9 @@ def test_a_deadline_that_passes(server, channel):
 
 def test_a_cancelled_unary_call_harms_no_other(server, channel):
     first = unary(channel, "Hold").future(b"1")
-    eventually(lambda: server.tickets.qsize() == 1)
+    eventually(lambda: server.calls.qsize() == 1)
     second = unary(channel, "Hold").future(b"2")
-    eventually(lambda: server.tickets.qsize() == 2)
+    eventually(lambda: server.calls.qsize() == 2)
     first.cancel()
     server.answer_one()
     server.answer_one(Refusal(UNKNOWN, "disk full"))
@@ -380,7 +380,7 @@ def test_a_killed_client_leaves_nothing_behind(server):
         client.call(3, b"Hold", b"y")
         client.call(5, b"Down", b"100000 1000")
         client.socket.sendall(frame(HEADERS, END_HEADERS, 7, block_of(b"Write")) + frame(DATA, 0, 7, b"\0\0\0\0\x08half"))
-        eventually(lambda number=number: server.tickets.qsize() == number + 1)
+        eventually(lambda number=number: server.calls.qsize() == number + 1)
     eventually(lambda: server.calls.qsize() == 6)
     for client in clients:
         client.kill()
@@ -749,7 +749,7 @@ def test_while_it_holds_nobodys_time_passes(server, monkeypatch):
 
 def test_calls_that_came_in_one_piece_wait_while_it_holds(server):
     """A little that becomes much, as gzip's does, must not pass by the bound on what waits for the disk."""
-    server.front.methods.unary[b"/t/Full"] = lambda data, ticket: (server.messages.put(data), server.front.hold(True))
+    server.front.methods.unary[b"/t/Full"] = lambda data, call: (server.messages.put(data), server.front.hold(True))
     client = Raw(server)
     body = b"\0\0\0\0\x01x"
     calls = b"".join(frame(HEADERS, END_HEADERS, n, block_of(b"Full")) + frame(DATA, END_STREAM, n, body) for n in (1, 3, 5))
@@ -844,7 +844,7 @@ def test_a_defect_in_a_handler_fails_its_own_call_only(server, channel, caplog, 
 def test_a_refusal_that_is_raised_for_ever_gathers_nothing(server, channel):
     kept = Refusal(UNKNOWN, "no")
 
-    def refuse(data, ticket):
+    def refuse(data, call):
         raise kept
 
     server.front.methods.unary[b"/t/Kept"] = refuse
@@ -878,7 +878,7 @@ def test_stop_ends_streams_and_lets_calls_under_way_finish(server, channel):
     waiting = streaming(channel, "Wait")(b"x")
     assert next(waiting) == b"here"
     held = unary(channel, "Hold").future(b"x")
-    eventually(lambda: server.tickets.qsize() == 1)
+    eventually(lambda: server.calls.qsize() == 1)
     stopping = threading.Thread(target=server.front.stop, args=(PATIENCE,))
     stopping.start()
     assert list(waiting) == [] and waiting.code() is grpc.StatusCode.OK

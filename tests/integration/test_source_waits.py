@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxBytes
 
-from pyspark_tidb_binlog.binlog_source.emulator.process import PumpProcess
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import write_binlog
@@ -20,6 +19,7 @@ from pyspark_tidb_binlog.binlog_source.source.read_notes import noted, waiting
 from pyspark_tidb_binlog.binlog_source.source.span_read import ReadTerms, read_raw
 from pyspark_tidb_binlog.binlog_source.wire.position import Position
 from pyspark_tidb_binlog.conf.model import PumpConfig, SourceConfig
+from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
 from pyspark_tidb_binlog.schemas.events import BinlogType
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 from tests.support.eventually import eventually

@@ -22,11 +22,11 @@ import pyarrow.parquet as parquet
 
 from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import UpstreamService
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
-from pyspark_tidb_binlog.binlog_source.emulator.process import PumpProcess
 from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import Log, RecordedCase, feed, schedule
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, PumpConfig, SourceConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
 from pyspark_tidb_binlog.schemas.events import tso
 from tests.support.drainer_process import Drainer, command_of, environ_of
 

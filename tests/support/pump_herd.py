@@ -23,8 +23,8 @@ from typing import Self
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
-from pyspark_tidb_binlog.binlog_source.emulator.process import PumpProcess
 from pyspark_tidb_binlog.conf.model import PumpConfig
+from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
 
 FLOOR = 2
 _FIRST, _MOST = 3, 6

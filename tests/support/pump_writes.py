@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from pyspark_tidb_binlog.binlog_source.emulator.process import PumpProcess
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import write_binlog
 from pyspark_tidb_binlog.conf.model import PumpConfig
+from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
 from tests.support.binlogs import payload
 
 CLUSTER = 7

@@ -57,8 +57,8 @@ class Fuzz:
         self.sessions = self.answered = 0
 
     def _serve(self) -> None:
-        def write(data: bytes, ticket: PendingCall) -> None:
-            self.front.answer(((ticket, None),))
+        def write(data: bytes, call: PendingCall) -> None:
+            self.front.answer(((call, None),))
 
         def down(call: StreamCall) -> None:
             call.start([(b"x", b"y")])

@@ -71,12 +71,12 @@ class StoreSettings:
 class WriteRequest:
     """Records to be written together; ``done`` is called on the writer's thread, with all requests of the group that share it."""
 
-    __slots__ = ("begun", "done", "error", "records", "size", "ticket")
+    __slots__ = ("begun", "done", "error", "records", "size", "call")
 
-    def __init__(self, records: Sequence[Record], done: Callable[[list["WriteRequest"]], None], ticket: object = None) -> None:
+    def __init__(self, records: Sequence[Record], done: Callable[[list["WriteRequest"]], None], call: object = None) -> None:
         self.records = records
         self.done = done
-        self.ticket = ticket
+        self.call = call
         self.size = sum(len(record.payload) for record in records)
         self.error: OSError | None = None
         """Why the write failed; None: all of it is durable."""

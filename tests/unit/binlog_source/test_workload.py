@@ -1,4 +1,4 @@
-"""The workload's mix: the same seed gives the same content, lanes keep apart, every kind of table and DDL comes about."""
+"""The workload's mix: the same seed gives the same content, sessions keep apart, every kind of table and DDL comes about."""
 
 import random
 from collections import Counter
@@ -15,20 +15,20 @@ from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
 from tests.support.fakes.written import Written
 
 
-def run(seed: int, rounds: int = 50, lanes: int = 3) -> tuple[Upstream, Written, list[WorkloadSession], DdlMix]:
+def run(seed: int, rounds: int = 50, sessions: int = 3) -> tuple[Upstream, Written, list[WorkloadSession], DdlMix]:
     written = Written()
     upstream = Upstream(written)
-    config = WorkloadConfig(seed=seed, lanes=lanes)
+    config = WorkloadConfig(seed=seed, sessions=sessions)
     tables = create_tables(upstream)
-    made = [WorkloadSession(upstream, number, config, tables) for number in range(lanes)]
+    made = [WorkloadSession(upstream, number, config, tables) for number in range(sessions)]
     ddl = DdlMix(upstream, made, config, tables)
     chance = random.Random(rounds)
     for _ in range(rounds):
-        # which lane comes first is not fixed by the seed
-        turns = [lane for lane in made for _ in range(5)]
+        # which session comes first is not fixed by the seed
+        turns = [session for session in made for _ in range(5)]
         chance.shuffle(turns)
-        for lane in turns:
-            lane.transaction()
+        for session in turns:
+            session.transaction()
         ddl.step()
     return upstream, written, made, ddl
 
@@ -42,7 +42,7 @@ def ran() -> tuple[Upstream, Written, list[WorkloadSession], DdlMix]:
     return run(1)
 
 
-def test_the_same_seed_gives_the_same_content_in_any_order_of_lanes(ran):
+def test_the_same_seed_gives_the_same_content_in_any_order_of_sessions(ran):
     again = run(1, rounds=50)
     assert content(ran[0]) == content(again[0])
     assert content(ran[0]) != content(run(2)[0])
@@ -79,11 +79,11 @@ def test_unique_keys_are_unique(ran):
 
 
 def test_counts_are_of_what_was_committed(ran):
-    _, written, lanes, _ = ran
+    _, written, sessions, _ = ran
     commits = [b for p in written.payloads if (b := binlog_pb2.Binlog.FromString(p)).tp == binlog_pb2.Commit and not b.ddl_job_id]
-    assert sum(lane.transactions for lane in lanes) == len(commits)
-    assert max(lane.commit_ts for lane in lanes) == max(commit.commit_ts for commit in commits)
-    assert sum(lane.changes for lane in lanes) >= len(commits)
+    assert sum(session.transactions for session in sessions) == len(commits)
+    assert max(session.commit_ts for session in sessions) == max(commit.commit_ts for commit in commits)
+    assert sum(session.changes for session in sessions) >= len(commits)
 
 
 @pytest.mark.parametrize("kind", EVERY_TYPE)
