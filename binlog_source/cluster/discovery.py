@@ -56,7 +56,7 @@ class PumpDiscovery(Protocol):
         """Close the connections; the next request opens them again."""
 
 
-class FixedRoster:
+class ConfiguredDiscovery:
     """The Pumps named in the settings; the clock is this machine's."""
 
     def __init__(self, addresses: str, cluster_id: int) -> None:
@@ -87,7 +87,7 @@ class FixedRoster:
         """There is nothing to close."""
 
 
-class RegistryRoster:
+class RegistryDiscovery:
     """The Pumps in the registry."""
 
     def __init__(self, url: str, cluster_id: int) -> None:
@@ -123,8 +123,8 @@ def discovery_of(config: SourceConfig) -> PumpDiscovery:
         ConfigError: it is neither a list of addresses nor a registry's URL.
     """
     if "://" in config.pumps:
-        return RegistryRoster(config.pumps, config.cluster_id)
-    return FixedRoster(config.pumps, config.cluster_id)
+        return RegistryDiscovery(config.pumps, config.cluster_id)
+    return ConfiguredDiscovery(config.pumps, config.cluster_id)
 
 
 def _may_own(status: NodeStatus, resolved_ts: int) -> bool:

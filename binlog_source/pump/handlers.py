@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from pyspark_tidb_binlog.binlog_source.pump.messages import in_pieces
 from pyspark_tidb_binlog.binlog_source.pump.reading import PullMemory, Reservation
 from pyspark_tidb_binlog.binlog_source.pump.same_log import holds
-from pyspark_tidb_binlog.binlog_source.pump.service import Flush, PumpService
+from pyspark_tidb_binlog.binlog_source.pump.service import MessageGroup, PumpService
 from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import Pointer
 from pyspark_tidb_binlog.binlog_source.pump.storage.store import WriteRequest
 from pyspark_tidb_binlog.binlog_source.rpc.calls import Methods, PendingCall, StreamCall
@@ -142,8 +142,8 @@ class Handlers:
                 raise Refusal(UNKNOWN, f"{DELIVERY_KEY} {delivery!r} is none of {', '.join(DELIVERIES)}")
             self._service.check_cluster(message.clusterID)
             call.start(self._initial_metadata(call, delivery, batched))
-            for flush in self._flushes(delivery, message.startFrom, call, reservation):
-                for batch in ([m] for m in _batches(flush, piece)) if batched else (flush,):
+            for group in self._groups(delivery, message.startFrom, call, reservation):
+                for batch in ([m] for m in _batches(group, piece)) if batched else (group,):
                     call.send(batch)
                 if reservation.holds:
                     call.settle()
@@ -169,7 +169,7 @@ class Handlers:
             told[BATCH_KEY] = "1"
         return [(key.encode(), value.encode()) for key, value in told.items()]
 
-    def _flushes(self, delivery: str, start: pump_pb2.Pos, call: StreamCall, reservation: Reservation) -> Iterator[Flush]:
+    def _groups(self, delivery: str, start: pump_pb2.Pos, call: StreamCall, reservation: Reservation) -> Iterator[MessageGroup]:
         service = self._service
         known = frozenset(_metadata(call, KNOWN_KEY).split(","))
 
@@ -189,12 +189,12 @@ def _metadata(call: StreamCall, key: str, default: str = "") -> str:
     return default if value is None else value.decode(errors="replace")
 
 
-def _batches(flush: Flush, piece: str) -> Iterator[bytes]:
-    """A flush as PullBinlogBatch messages of about 1 MiB; messages above ``piece`` bytes (a number as text, or empty) in pieces."""
+def _batches(group: MessageGroup, piece: str) -> Iterator[bytes]:
+    """A group as PullBinlogBatch messages of about 1 MiB; messages above ``piece`` bytes (a number as text, or empty) in pieces."""
     limit = int(piece) if piece.isascii() and piece.isdigit() else 0
     batch: list[bytes] = []
     size = 0
-    for message in flush:
+    for message in group:
         for part in in_pieces(message, limit) if limit and len(message) > limit else (message,):
             batch.append(part)
             size += len(part)

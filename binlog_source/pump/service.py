@@ -1,7 +1,7 @@
 """The Pump's service: WriteBinlog and the three deliveries of PullBinlogs, independent of gRPC.
 
-Promises: a ``pull_*`` is an endless iterator of *flushes*; a flush is a list of serialized PullBinlogResp messages to be sent at once.
-A large binlog is a flush of its own; memory for it is reserved (``reading``) before it is read, and released when the next flush is
+Promises: a ``pull_*`` is an endless iterator of *groups*; a group is a list of serialized PullBinlogResp messages to be sent at once.
+A large binlog is a group of its own; memory for it is reserved (``reading``) before it is read, and released when the next group is
 requested. A pull ends within ``_WAIT`` seconds after ``stop()`` is true, or with ``DamagedLog`` before the first record behind a damaged
 place of the log that is not in the reader's ``known``. Contract of the deliveries: docs/architecture.md.
 """
@@ -24,15 +24,15 @@ from pyspark_tidb_binlog.binlog_source.pump.storage.vlog_scan import RecordRun
 from pyspark_tidb_binlog.binlog_source.wire.damage import Damage
 from pyspark_tidb_binlog.schemas.errors import BinlogPurged, Corruption, DamagedLog, ProtocolViolation, PumpUnavailable
 
-Flush = list[bytes]
+MessageGroup = list[bytes]
 Stop = Callable[[], bool]
 
-FLUSH_BYTES = 1 << 20
+GROUP_BYTES = 1 << 20
 _SCAN_LIMIT = 512
 _WAIT = 1.0
 """Seconds after which a waiting pull checks for news and ``stop`` without being woken."""
 _CALM = 0.02
-"""Seconds between two flushes of new records: a busy log is delivered in groups, a quiet one at once."""
+"""Seconds between two groups of new records: a busy log is delivered in groups, a quiet one at once."""
 _log = logging.getLogger(__name__)
 
 
@@ -71,7 +71,9 @@ class PumpService:
             self._space.require()
         return records
 
-    def pull_sorted(self, last: int, stop: Stop, known: Collection[str] = (), reservation: Reservation | None = None) -> Iterator[Flush]:
+    def pull_sorted(
+        self, last: int, stop: Stop, known: Collection[str] = (), reservation: Reservation | None = None
+    ) -> Iterator[MessageGroup]:
         """Complete Commits and fakes with ts > ``last``, ascending, up to the sorted promise; then new ones as it rises.
 
         ``known``: the damaged places (``Damage.place``) that the reader knows of.
@@ -95,7 +97,7 @@ class PumpService:
                     f"Pump {self.node_id}: GC has overtaken a reader at {last}; binlogs up to {self.store.gc_ts} may be collected"
                 )
             if found.delivered:
-                yield from self._sorted_flushes(found.delivered, found.prewrites, reservation, stop)
+                yield from self._sorted_groups(found.delivered, found.prewrites, reservation, stop)
                 last = found.delivered[-1].ts
                 if len(found.delivered) == _SCAN_LIMIT:
                     continue
@@ -107,38 +109,40 @@ class PumpService:
         """The first damaged place where a reader that has everything up to ``last`` may miss something."""
         return min((d for d in self.store.damages() if d.concerns(last, known)), key=lambda d: d.after_ts, default=None)
 
-    def _sorted_flushes(self, entries: Sequence[Entry], near: dict[int, Entry], reservation: Reservation, stop: Stop) -> Iterator[Flush]:
-        flush: Flush = []
+    def _sorted_groups(
+        self, entries: Sequence[Entry], near: dict[int, Entry], reservation: Reservation, stop: Stop
+    ) -> Iterator[MessageGroup]:
+        group: MessageGroup = []
         size = 0
         for entry in entries:
             large = entry.length > LARGE
             try:
-                if large and not (yield from _admitted(entry.length, flush, reservation, stop)):
+                if large and not (yield from _admitted(entry.length, group, reservation, stop)):
                     return
                 payload = self._payload(entry, entry.ts)
                 prewrite = self._prewrite_of(payload, entry, near) if entry.kind is RecordKind.COMMIT else None
                 if prewrite is not None and entry.length + prewrite.length > LARGE:
                     large = True
-                    if not (yield from _admitted(entry.length + prewrite.length, flush, reservation, stop)):
+                    if not (yield from _admitted(entry.length + prewrite.length, group, reservation, stop)):
                         return
                 found = self._complete(payload, entry, prewrite)
             except (DamagedLog, BinlogPurged):
-                if flush:
-                    yield flush
+                if group:
+                    yield group
                 raise
             if found is None:
                 self.metrics.lost()
                 _log.warning("Pump %s: the Commit at %d has no Prewrite here and is skipped", self.node_id, entry.ts)
                 reservation.give()
                 continue
-            flush.append(found)
-            size = size + len(found) if len(flush) > 1 else len(found)
-            if large or size >= FLUSH_BYTES:
-                yield flush
-                flush = []
+            group.append(found)
+            size = size + len(found) if len(group) > 1 else len(found)
+            if large or size >= GROUP_BYTES:
+                yield group
+                group = []
                 reservation.give()
-        if flush:
-            yield flush
+        if group:
+            yield group
 
     def _prewrite_of(self, commit: bytes, entry: Entry, near: dict[int, Entry]) -> Entry | None:
         begun = read(commit).start_ts
@@ -176,7 +180,9 @@ class PumpService:
         _log.error("%s", text)
         return DamagedLog(text)
 
-    def pull_raw(self, start: Pointer, stop: Stop, known: Collection[str] = (), reservation: Reservation | None = None) -> Iterator[Flush]:
+    def pull_raw(
+        self, start: Pointer, stop: Stop, known: Collection[str] = (), reservation: Reservation | None = None
+    ) -> Iterator[MessageGroup]:
         """Records in log order from ``start`` on, and the raw promise whenever the end of the log is reached.
 
         ``known``: the damaged places (``Damage.place``) that the reader knows of.
@@ -198,7 +204,7 @@ class PumpService:
             state = self.store.state
             news = state.at != at
             short = self._shortened(at, known)
-            last_piece: Flush = []
+            last_piece: MessageGroup = []
             upto = state.at if short is None else Pointer(short.file_id, short.begin)
             for piece in self.store.scan(at, upto, lambda size: memory.take(size, stop)):
                 if last_piece:
@@ -238,7 +244,7 @@ class PumpService:
         places = (d for d in self.store.damages() if d.begin == d.end and d.place not in known)
         return next((d for d in places if Pointer(d.file_id, d.begin) >= at), None)
 
-    def pull_tip(self, ts: int, stop: Stop, known: Collection[str] = ()) -> Iterator[Flush]:
+    def pull_tip(self, ts: int, stop: Stop, known: Collection[str] = ()) -> Iterator[MessageGroup]:
         """The positions and promises of the log without its content: the base for ``ts``, then step by step.
 
         Raises:
@@ -252,7 +258,7 @@ class PumpService:
         yield [messages.tip(at, min(base.raw_promise, ts), min(ts, self.store.state.sorted_promise))]
         while not stop():
             state = self.store.state
-            steps: Flush = []
+            steps: MessageGroup = []
             news = False
             while at < state.at and not stop():
                 for step in self.store.steps_past(at, _SCAN_LIMIT):
@@ -263,25 +269,25 @@ class PumpService:
             self._await_news(state, stop, calm=news)
 
     def _await_news(self, seen: SorterCheckpoint, stop: Stop, *, calm: bool) -> None:
-        """Wait until the log has grown past ``seen``; ``calm``: right after a flush, let some new records gather first."""
+        """Wait until the log has grown past ``seen``; ``calm``: right after a group, let some new records gather first."""
         if calm:
             time.sleep(_CALM)
         if not stop() and self.store.state.at == seen.at:
             self.store.wait_past(seen, _WAIT)
 
 
-def _admitted(size: int, flush: Flush, reservation: Reservation, stop: Stop) -> Generator[Flush, None, bool]:
+def _admitted(size: int, group: MessageGroup, reservation: Reservation, stop: Stop) -> Generator[MessageGroup, None, bool]:
     """Yield what was gathered, then reserve memory for a large binlog; False: stopped."""
-    if flush:
-        yield flush.copy()
-        flush.clear()
+    if group:
+        yield group.copy()
+        group.clear()
     return reservation.take(size, stop)
 
 
-def _raw_messages(piece: RecordRun) -> Flush:
+def _raw_messages(piece: RecordRun) -> MessageGroup:
     build, pos_field = messages.message, messages.pos_field
-    flush: Flush = []
+    group: MessageGroup = []
     for position, payload in enumerate(piece.payloads):
         start_ts, commit_ts = head_varints(payload)
-        flush.append(build(payload, start_ts, commit_ts, pos_field(Pointer(piece.file_id, piece.end_of(position)))))
-    return flush
+        group.append(build(payload, start_ts, commit_ts, pos_field(Pointer(piece.file_id, piece.end_of(position)))))
+    return group

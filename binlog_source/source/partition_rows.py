@@ -36,7 +36,7 @@ from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.schemas.errors import BinlogPurged, PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import Delivery
 
-_FLUSH_ROWS, _FLUSH_BYTES = 10_000, 4 * 1024 * 1024
+_BATCH_ROWS, _BATCH_BYTES = 10_000, 4 * 1024 * 1024
 
 _log = logging.getLogger(__name__)
 
@@ -122,13 +122,13 @@ def _records(part: BinlogPartition, terms: ReadTerms) -> Iterator[Records]:
 
 
 def _gathered(runs: Iterator[Records]) -> Iterator[Records]:
-    """Runs joined into batches of ``_FLUSH_ROWS`` rows or ``_FLUSH_BYTES`` bytes."""
+    """Runs joined into batches of ``_BATCH_ROWS`` rows or ``_BATCH_BYTES`` bytes."""
     waiting: list[Records] = []
     rows = size = 0
     for run in runs:
         waiting.append(run)
         rows, size = rows + len(run), size + run.size
-        if rows >= _FLUSH_ROWS or size >= _FLUSH_BYTES:
+        if rows >= _BATCH_ROWS or size >= _BATCH_BYTES:
             yield joined(waiting)
             waiting, rows, size = [], 0, 0
     if waiting:

@@ -3,7 +3,7 @@
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.cluster import discovery as discovery_module
-from pyspark_tidb_binlog.binlog_source.cluster.discovery import FixedRoster, patiently
+from pyspark_tidb_binlog.binlog_source.cluster.discovery import ConfiguredDiscovery, patiently
 from pyspark_tidb_binlog.binlog_source.pairing.bucket import _tell
 from pyspark_tidb_binlog.binlog_source.pairing.transitions import MissingOutcome
 from pyspark_tidb_binlog.binlog_source.source.datasource import BinlogStreamReader
@@ -15,7 +15,7 @@ from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import Delivery
 
 
-class AwayFor(FixedRoster):
+class AwayFor(ConfiguredDiscovery):
     """Gives answers from the ``times``-th question on."""
 
     def __init__(self, times):
