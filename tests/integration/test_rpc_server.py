@@ -52,7 +52,7 @@ class Server:
         self.front = RpcServer("Test").bind("127.0.0.1:0", socket_path)
         self.address = f"127.0.0.1:{self.front.port}"
         self.messages = queue.Queue()
-        self.calls = queue.Queue()
+        self.held = queue.Queue()
         self.calls = queue.Queue()
         self.requests = queue.Queue()
         self.sent = 0
@@ -68,10 +68,10 @@ class Server:
 
     def hold(self, data, call):
         self.messages.put(data)
-        self.calls.put(call)
+        self.held.put(call)
 
     def answer_one(self, refusal=None):
-        self.front.call(self.front.answer, ((self.calls.get(timeout=PATIENCE), refusal),))
+        self.front.call(self.front.answer, ((self.held.get(timeout=PATIENCE), refusal),))
 
     def refuse(self, data, call=None):
         message = getattr(data, "message", data)
@@ -356,9 +356,9 @@ def test_a_deadline_that_passes(server, channel):
 
 def test_a_cancelled_unary_call_harms_no_other(server, channel):
     first = unary(channel, "Hold").future(b"1")
-    eventually(lambda: server.calls.qsize() == 1)
+    eventually(lambda: server.held.qsize() == 1)
     second = unary(channel, "Hold").future(b"2")
-    eventually(lambda: server.calls.qsize() == 2)
+    eventually(lambda: server.held.qsize() == 2)
     first.cancel()
     server.answer_one()
     server.answer_one(Refusal(UNKNOWN, "disk full"))
@@ -380,7 +380,7 @@ def test_a_killed_client_leaves_nothing_behind(server):
         client.call(3, b"Hold", b"y")
         client.call(5, b"Down", b"100000 1000")
         client.socket.sendall(frame(HEADERS, END_HEADERS, 7, block_of(b"Write")) + frame(DATA, 0, 7, b"\0\0\0\0\x08half"))
-        eventually(lambda number=number: server.calls.qsize() == number + 1)
+        eventually(lambda number=number: server.held.qsize() == number + 1)
     eventually(lambda: server.calls.qsize() == 6)
     for client in clients:
         client.kill()
@@ -878,7 +878,7 @@ def test_stop_ends_streams_and_lets_calls_under_way_finish(server, channel):
     waiting = streaming(channel, "Wait")(b"x")
     assert next(waiting) == b"here"
     held = unary(channel, "Hold").future(b"x")
-    eventually(lambda: server.calls.qsize() == 1)
+    eventually(lambda: server.held.qsize() == 1)
     stopping = threading.Thread(target=server.front.stop, args=(PATIENCE,))
     stopping.start()
     assert list(waiting) == [] and waiting.code() is grpc.StatusCode.OK
