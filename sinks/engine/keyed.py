@@ -109,10 +109,16 @@ def collected_upto(transactions: DataFrame, events: int, size: int) -> Mapping[B
         for _ in batches:
             pass
 
-    blocks = transactions.mapInArrow(run, ddl_of(BLOCK)).toArrow()
+    return within(transactions.mapInArrow(run, ddl_of(BLOCK)).toArrow(), events, size)
+
+
+def within(blocks: pa.Table, events: int, size: int) -> Mapping[BlockKind, pa.Table] | None:
+    """The events of ``blocks`` if none was left out and they are at most ``events`` and ``size`` bytes, else None. Pure."""
+    if is_cut(blocks):
+        return None
     found = unpack_each(blocks.to_batches())
     count, held = (sum(getattr(frame, name) for frame in found.values()) for name in ("num_rows", "nbytes"))
-    return None if is_cut(blocks) or count > events or held > size else found
+    return None if count > events or held > size else found
 
 
 def exploded_upto(batches: Iterable[pa.RecordBatch], events: int, size: int) -> Iterator[pa.RecordBatch]:
