@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import UpstreamService
+from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
 from pyspark_tidb_binlog.binlog_source.emulator.upstream import Upstream
@@ -41,7 +41,7 @@ def main() -> None:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-ddl-")))
         target = stack.enter_context(PrivateMariaDB()).target()
         spark = build_session("bench ddl", master="local[2]")
-        service = UpstreamService(Oracle(), CLUSTER_ID).start()
+        service = ClusterService(Oracle(), CLUSTER_ID).start()
         stack.callback(service.stop)
         addresses = [stack.enter_context(_pump(service.url, scratch, number)).address for number in (1, 2)]
         begin = service.oracle.next()

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import UpstreamService
+from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import RecordedCase, feed, load, schedule
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, SourceConfig, TargetConfig
@@ -37,7 +37,7 @@ class RehearsalUpstream:
     """The environment of a rehearsal: the upstream's services and its empty Pumps."""
 
     case: RecordedCase
-    service: UpstreamService
+    service: ClusterService
     pumps: tuple[PumpProcess, ...]
 
     @property
@@ -50,7 +50,7 @@ class RehearsalUpstream:
 def staged(case: RecordedCase, work_dir: Path) -> Iterator[RehearsalUpstream]:
     """Pumps and upstream services of ``case`` on loopback, stopped at the end of the block."""
     oracle = Oracle(work_dir / "oracle", floor=max(tso(time.time_ns() // 1_000_000), case.last_ts) + 1)
-    service = UpstreamService(oracle, case.cluster_id, data_dir=work_dir).start()
+    service = ClusterService(oracle, case.cluster_id, data_dir=work_dir).start()
     with contextlib.ExitStack() as stack:
         stack.callback(service.stop)
         pumps = []

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import UpstreamService, no_history
+from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService, no_history
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 
 _LOOK_EVERY = 0.05
@@ -55,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
     wait = until_signalled()
     oracle = Oracle(given.data_dir / "oracle", given.floor)
     history = no_history if jobs is None else lambda: jobs
-    service = UpstreamService(oracle, given.cluster_id, addr=given.addr, data_dir=given.data_dir, history=history).start()
+    service = ClusterService(oracle, given.cluster_id, addr=given.addr, data_dir=given.data_dir, history=history).start()
     print(f"serving {service.address}", flush=True)
     wait()
     service.stop()

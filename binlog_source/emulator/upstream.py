@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import UpstreamService
+from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.emulator.commit_faults import NO_FAULTS, Faults
 from pyspark_tidb_binlog.binlog_source.emulator.ddl import DdlRunner
@@ -65,9 +65,9 @@ class Upstream(UpstreamState):
         with self.lock:
             return self.history.visible()
 
-    def serve(self, addr: str = "127.0.0.1:0", data_dir: Path | None = None) -> UpstreamService:
+    def serve(self, addr: str = "127.0.0.1:0", data_dir: Path | None = None) -> ClusterService:
         """Registry, oracle, history and MVCC look-ups of this cluster over HTTP, started."""
-        service = UpstreamService(
+        service = ClusterService(
             self.oracle,
             self.cluster_id,
             addr=addr,

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import UpstreamService, nothing_known
+from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService, nothing_known
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
@@ -60,7 +60,7 @@ class Host:
         self._threads: list[threading.Thread] = []
         self._probes: list[tuple[int, int]] = []
         self._failure = ""
-        self.service = UpstreamService(
+        self.service = ClusterService(
             oracle,
             cluster_id,
             addr=addr,

@@ -66,9 +66,17 @@ class Handlers:
     def methods(self, http: Callable[[HttpRequest], HttpResponse], config: PumpConfig) -> Methods:
         """The methods under their gRPC paths, and the HTTP endpoints."""
         unary = {WRITE_BINLOG.encode(): self._write, WRITE_BINLOG_BATCH.encode(): self._write_batch}
-        limits = (config.max_message_size, config.max_unfinished_bytes, config.max_pulls, config.max_pulls_per_peer)
-        connections = (config.max_connections, config.max_connections_per_peer)
-        return Methods(unary, {PULL_BINLOGS.encode(): self._pull}, http, *limits, *connections)
+        return Methods(
+            unary=unary,
+            stream={PULL_BINLOGS.encode(): self._pull},
+            http=http,
+            max_request=config.max_message_size,
+            max_unfinished=config.max_unfinished_bytes,
+            max_streams=config.max_pulls,
+            max_streams_per_peer=config.max_pulls_per_peer,
+            max_connections=config.max_connections,
+            max_connections_per_peer=config.max_connections_per_peer,
+        )
 
     def _write(self, data: bytes, call: PendingCall) -> None:
         try:

@@ -191,7 +191,7 @@ StreamHandler = Callable[[StreamCall], None]
 HttpHandler = Callable[[http1.HttpRequest], http1.HttpResponse]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Methods:
     """A server's handlers and limits. A handler may raise ``Refusal``."""
 
@@ -201,6 +201,8 @@ class Methods:
     """By path; each call runs in a thread of its own."""
     http: HttpHandler = lambda request: http1.NOT_FOUND
     """Called in a thread of a pool."""
+    http_threads: int = 4
+    """Maximum HTTP requests answered at the same time; others wait."""
     max_request: int = 1 << 62
     """Maximum bytes of a request message."""
     max_unfinished: int = DEFAULT_CAPACITY

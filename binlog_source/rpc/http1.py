@@ -37,6 +37,8 @@ class HttpRequest:
     method: str
     path: str
     body: bytes = b""
+    query: str = ""
+    """What follows the path's ``?``, as it was sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +127,10 @@ class Dialogue:
             raise BadRequest("CONNECT is not supported", HTTPStatus.METHOD_NOT_ALLOWED)
         target = asked.target.decode("ascii")
         try:
-            path = unquote(urlsplit(target).path)
+            parts = urlsplit(target)
         except ValueError as error:
             raise BadRequest(f"not a path: {target[:100]!r}") from error
-        return HttpRequest(asked.method.decode("ascii"), path, body)
+        return HttpRequest(asked.method.decode("ascii"), unquote(parts.path), body, parts.query)
 
     def answer(self, answer: HttpResponse, *, bodiless: bool) -> bytes:
         """Serialize the answer to the last complete request; ``bodiless``: to a HEAD, with the body's length only."""

@@ -35,7 +35,6 @@ _log = logging.getLogger(__name__)
 _LISTEN_BACKLOG = 512
 _ACCEPT = 8
 """Connections accepted at once: for a moment they may exceed their limit of descriptors by so many."""
-_HTTP_THREADS = 4
 LOOK = 1.0
 """Seconds between two checks of the clients' timeouts."""
 _POLL = 0.005
@@ -58,7 +57,7 @@ class RpcServer:
         self._name = name
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=f"{name}", daemon=True)
-        self._pool = ThreadPoolExecutor(_HTTP_THREADS, thread_name_prefix=f"{name} http")
+        self._pool: ThreadPoolExecutor | None = None
         self._servers: list[asyncio.Server] = []
         self._peers: dict[Peer, None] = {}
         self._crowds: ConnectionLimiter[Peer] = ConnectionLimiter()
@@ -88,6 +87,7 @@ class RpcServer:
         """Accept connections, and answer with ``methods``."""
         self.methods = methods
         self.budget.capacity = methods.max_unfinished
+        self._pool = ThreadPoolExecutor(methods.http_threads, thread_name_prefix=f"{self._name} http")
         try:
             asyncio.run_coroutine_threadsafe(self._serve(), self._loop).result()
         except OSError as error:
@@ -266,6 +266,7 @@ class RpcServer:
 
     def run_http(self, request: http1.HttpRequest, answered: Callable[[http1.HttpRequest, http1.HttpResponse], None]) -> None:
         """Answer a request from the pool; ``answered`` is called on the loop's thread."""
+        assert self._pool is not None, "connections are refused until serve"
         self._pool.submit(lambda: self.call(answered, request, self._http_answer(request)))
 
     def _http_answer(self, request: http1.HttpRequest) -> http1.HttpResponse:
@@ -281,7 +282,8 @@ class RpcServer:
             asyncio.run_coroutine_threadsafe(self._wind_up(grace), self._loop).result()
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
-        self._pool.shutdown()
+        if self._pool is not None:
+            self._pool.shutdown()
 
     async def _wind_up(self, grace: float) -> None:
         for server in self._servers:

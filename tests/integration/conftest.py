@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import UpstreamService
+from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
@@ -16,15 +16,15 @@ from tests.support.pump_writes import CLUSTER, config_of
 
 
 @pytest.fixture
-def service() -> Iterator[UpstreamService]:
+def service() -> Iterator[ClusterService]:
     """Registry and timestamps of the cluster ``CLUSTER``."""
-    made = UpstreamService(Oracle(), CLUSTER).start()
+    made = ClusterService(Oracle(), CLUSTER).start()
     yield made
     made.stop()
 
 
 @pytest.fixture
-def registry(service: UpstreamService) -> Iterator[RegistryClient]:
+def registry(service: ClusterService) -> Iterator[RegistryClient]:
     """A client of ``service``."""
     made = RegistryClient(service.url)
     yield made

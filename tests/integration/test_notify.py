@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import UpstreamService
+from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, NodeStatus
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode
@@ -29,13 +29,13 @@ pytestmark = pytest.mark.grpc
 
 
 @pytest.fixture
-def drainer(service: UpstreamService) -> Iterator[DrainerNode]:
+def drainer(service: ClusterService) -> Iterator[DrainerNode]:
     made = DrainerNode(RegistryClient(service.url), "drainer", "127.0.0.1:0", "", lambda: 42).start()
     yield made
     made.stop()
 
 
-def pump(name: str, service: UpstreamService, directory: Path, **more: Any) -> EmbeddedPump:
+def pump(name: str, service: ClusterService, directory: Path, **more: Any) -> EmbeddedPump:
     given = {"registry": service.url, "fake_binlog_interval": 0, "sync_log": False, "stop_write_at_available_space": ""}
     return EmbeddedPump(PumpConfig(name, "127.0.0.1:0", data_dir=str(directory / name), **(given | more)))
 
@@ -53,13 +53,13 @@ def test_the_drainer_is_registered(registry: RegistryClient, drainer: DrainerNod
     assert (status.node_id, status.host, status.state, status.max_commit_ts) == ("drainer", drainer.address, NodeState.ONLINE, 42)
 
 
-def test_a_stopped_drainer_is_paused(service: UpstreamService, registry: RegistryClient) -> None:
+def test_a_stopped_drainer_is_paused(service: ClusterService, registry: RegistryClient) -> None:
     DrainerNode(RegistryClient(service.url), "d", "127.0.0.1:0", "", lambda: 1).start().stop()
     assert state_of(registry, DRAINERS, "d") is NodeState.PAUSED
 
 
 def test_a_new_pump_serves_once_the_drainer_has_answered(
-    service: UpstreamService, registry: RegistryClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    service: ClusterService, registry: RegistryClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, go_on = threading.Event(), threading.Event()
     plain = DrainerNode._notify
@@ -86,7 +86,7 @@ def test_a_new_pump_serves_once_the_drainer_has_answered(
 
 
 def test_a_drainer_that_is_gone_keeps_a_new_pump_offline(
-    service: UpstreamService, registry: RegistryClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    service: ClusterService, registry: RegistryClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.pump.notify.notify.__defaults__", (1.0,))
     registry.put_status(DRAINERS, NodeStatus("dead", "127.0.0.1:1"))
@@ -98,7 +98,7 @@ def test_a_drainer_that_is_gone_keeps_a_new_pump_offline(
     made.start().stop()
 
 
-def test_a_pump_that_was_paused_notifies_nobody(service: UpstreamService, registry: RegistryClient, tmp_path: Path) -> None:
+def test_a_pump_that_was_paused_notifies_nobody(service: ClusterService, registry: RegistryClient, tmp_path: Path) -> None:
     pump("p", service, tmp_path).start().stop()
     assert state_of(registry, PUMPS, "p") is NodeState.PAUSED
     registry.put_status(DRAINERS, NodeStatus("dead", "127.0.0.1:1"))
@@ -109,7 +109,7 @@ def test_a_pump_that_was_paused_notifies_nobody(service: UpstreamService, regist
 
 @pytest.mark.parametrize("delivery", list(Delivery))
 def test_the_first_commit_of_a_new_pump_is_not_passed(
-    service: UpstreamService, drainer: DrainerNode, tmp_path: Path, delivery: Delivery, monkeypatch: pytest.MonkeyPatch
+    service: ClusterService, drainer: DrainerNode, tmp_path: Path, delivery: Delivery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pump 1 holds {8, 12}; while the Drainer makes up its mind about a batch that ends at 12, Pump 2 joins, and its first is 10."""
     one, two = pump("pump-1", service, tmp_path).start(), pump("pump-2", service, tmp_path)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import UpstreamService
+from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.cluster.waits import Reading
 from pyspark_tidb_binlog.binlog_source.emulator.mvcc import Mvcc
@@ -54,15 +54,15 @@ def mvcc() -> Mvcc:
 
 
 @pytest.fixture
-def upstream(mvcc: Mvcc, tmp_path: Path) -> Iterator[UpstreamService]:
+def upstream(mvcc: Mvcc, tmp_path: Path) -> Iterator[ClusterService]:
     oracle = Oracle(tmp_path / "oracle")
-    service = UpstreamService(oracle, CLUSTER, mvcc=mvcc.look_up, gc_safe_point=lambda: mvcc.safe_point).start()
+    service = ClusterService(oracle, CLUSTER, mvcc=mvcc.look_up, gc_safe_point=lambda: mvcc.safe_point).start()
     yield service
     service.stop()
 
 
 @pytest.fixture
-def pump(upstream: UpstreamService, tmp_path: Path) -> Iterator[EmbeddedPump]:
+def pump(upstream: ClusterService, tmp_path: Path) -> Iterator[EmbeddedPump]:
     config = PumpConfig(
         node_id="p1", addr="127.0.0.1:0", data_dir=str(tmp_path / "pump"), registry=upstream.url, orphan_timeout=1.0, fake_binlog_interval=0
     )
@@ -107,7 +107,7 @@ def test_a_real_pump_takes_it_as_a_binlog(pump: EmbeddedPump) -> None:
 
 
 def test_the_drainer_decides_alike(
-    upstream: UpstreamService, mvcc: Mvcc, pump: EmbeddedPump, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    upstream: ClusterService, mvcc: Mvcc, pump: EmbeddedPump, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resolver, "_told_at", {})
     config = PairConfig(resolver=upstream.url, orphan_timeout=1.0)
@@ -122,7 +122,7 @@ def test_the_drainer_decides_alike(
     assert outcomes_of([fresh], lambda start_ts: 1001, config, source) == (MissingOutcome("p1", START + 6000, 0),)
 
 
-def test_the_drainer_counts_what_it_has_seen_itself(upstream: UpstreamService, pump: EmbeddedPump, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_drainer_counts_what_it_has_seen_itself(upstream: ClusterService, pump: EmbeddedPump, monkeypatch: pytest.MonkeyPatch) -> None:
     """The watermark runs twenty minutes ahead; the bucket's state carries since when it was looked at, on this machine."""
     monkeypatch.setattr(pump._orphans, "_act", lambda: None)
     start = tso(time.time_ns() // 1_000_000)

@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import UpstreamService, nothing_known
+from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService, nothing_known
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.binlog_source.drainer import node as cistern
@@ -182,7 +182,7 @@ def test_what_is_committed_is_read_whatever_becomes_of_the_pumps(
     monkeypatch.setenv("TIDB_BINLOG_LOG", str(tmp_path / "pumps.log"))
     oracle, chance = Oracle(), random.Random(SEED)
     upstreams: list[Upstream] = []
-    service = UpstreamService(oracle, CLUSTER, mvcc=lambda key: upstreams[0].mvcc.look_up(key) if upstreams else nothing_known(key)).start()
+    service = ClusterService(oracle, CLUSTER, mvcc=lambda key: upstreams[0].mvcc.look_up(key) if upstreams else nothing_known(key)).start()
     begin = oracle.next()
     committed: dict[int, int] = {}
     stop = threading.Event()

@@ -10,7 +10,7 @@ from concurrent import futures
 import grpc
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import UpstreamService
+from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState, NodeStatus
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
@@ -174,7 +174,7 @@ def test_a_pump_killed_between_sending_and_answer(tmp_path):
 
 
 def test_pumps_come_and_go_by_the_registry(tmp_path):
-    service = UpstreamService(Oracle(), CLUSTER).start()
+    service = ClusterService(Oracle(), CLUSTER).start()
     registry = RegistryClient(service.url)
     with pytest.raises(PumpUnavailable, match=f"no pump found in the registry {service.url}"):
         PumpClient.from_registry(registry)

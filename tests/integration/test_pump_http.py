@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import UpstreamService
+from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, NodeStatus
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
@@ -32,7 +32,7 @@ binlog_drainer_slow_chaser_catchup_time_seconds binlog_pump_detected_drainer_bin
 """.split()
 
 
-def config(path: Path, name: str, service: UpstreamService, **more) -> PumpConfig:
+def config(path: Path, name: str, service: ClusterService, **more) -> PumpConfig:
     given = {"addr": "127.0.0.1:0", "fake_binlog_interval": 0, "heartbeat_interval": 0.05, "sync_log": False}
     return PumpConfig(
         **({"node_id": name, "data_dir": str(path / name), "registry": service.url, "stop_write_at_available_space": ""} | given | more)
@@ -91,7 +91,7 @@ def test_status_is_a_real_pumps(pump, service):
 
 
 def test_status_without_a_registry_says_why(tmp_path):
-    service = UpstreamService(Oracle(), CLUSTER).start()
+    service = ClusterService(Oracle(), CLUSTER).start()
     pump = EmbeddedPump(config(tmp_path, "alone", service)).start()
     service.stop()
     said = json.loads(ask(pump, "GET", "/status")[2])

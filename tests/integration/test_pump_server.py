@@ -14,7 +14,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import UpstreamService
+from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
@@ -100,7 +100,7 @@ def test_stop_ends_pulls_cleanly(tmp_path):
 
 
 def test_an_idle_pump_writes_fakes_and_registers(tmp_path):
-    service = UpstreamService(Oracle(), CLUSTER).start()
+    service = ClusterService(Oracle(), CLUSTER).start()
     registry = RegistryClient(service.url)
     before = registry.tso()
     started = config(tmp_path, cluster_id=0, registry=service.url, fake_binlog_interval=0.02, heartbeat_interval=0.02)

@@ -60,7 +60,8 @@ class Server:
         self.go_on = threading.Event()
         unary = {b"/t/Write": self.write, b"/t/Hold": self.hold, b"/t/Refuse": self.refuse, b"/t/Fail": self.fail}
         stream = {b"/t/Down": self.down, b"/t/Wait": self.wait, b"/t/RefuseLate": self.refuse_late, b"/t/FailLate": self.fail}
-        self.front.serve(Methods(unary, stream | {b"/t/RefuseAtOnce": self.refuse}, self.http, max_request, **limits))
+        stream[b"/t/RefuseAtOnce"] = self.refuse
+        self.front.serve(Methods(unary=unary, stream=stream, http=self.http, max_request=max_request, **limits))
 
     def write(self, data, call):
         self.messages.put(data)

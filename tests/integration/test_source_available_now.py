@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import UpstreamService
+from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeStatus
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
@@ -84,7 +84,7 @@ def test_one_that_comes_in_time_is_waited_for(pump: EmbeddedPump, config: PumpCo
 
 
 def test_so_is_a_registry_that_is_away(pump: EmbeddedPump) -> None:
-    service = UpstreamService(Oracle(), 7).start()
+    service = ClusterService(Oracle(), 7).start()
     service.nodes.put(PUMPS, NodeStatus("p1", pump.address))
     reader = reader_of(service.url, Delivery.RAW)
     at = reader.initialOffset()
@@ -95,7 +95,7 @@ def test_so_is_a_registry_that_is_away(pump: EmbeddedPump) -> None:
 
 
 def test_a_pump_that_joins_and_does_not_answer_is_no_end(pump: EmbeddedPump) -> None:
-    service = UpstreamService(Oracle(), 7).start()
+    service = ClusterService(Oracle(), 7).start()
     service.nodes.put(PUMPS, NodeStatus("p1", pump.address))
     reader = reader_of(service.url, Delivery.RAW)
     at = reader.initialOffset()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import UpstreamService
+from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState, NodeStatus
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
@@ -29,7 +29,7 @@ TRIES = 150
 """Each try waits up to 0.2 s inside ``latestOffset``."""
 
 
-def pump(name: str, service: UpstreamService, directory: Path) -> EmbeddedPump:
+def pump(name: str, service: ClusterService, directory: Path) -> EmbeddedPump:
     config = PumpConfig(
         name,
         "127.0.0.1:0",
@@ -48,7 +48,7 @@ def offset(value: dict[str, Any]) -> BinlogOffset:
 
 
 @pytest.mark.parametrize("delivery", list(Delivery))
-def test_pumps_join_and_leave(service: UpstreamService, registry: RegistryClient, tmp_path: Path, delivery: Delivery) -> None:
+def test_pumps_join_and_leave(service: ClusterService, registry: RegistryClient, tmp_path: Path, delivery: Delivery) -> None:
     first = pump("pump-1", service, tmp_path)
     options = options_of(SourceConfig(service.url, delivery=str(delivery), starting_commit_ts=registry.tso()))
     reader = BinlogStreamReader(options)
@@ -85,7 +85,7 @@ def test_pumps_join_and_leave(service: UpstreamService, registry: RegistryClient
 
 @pytest.mark.parametrize("delivery", list(Delivery))
 def test_a_pump_that_moves_while_a_batch_reads_from_it(
-    service: UpstreamService, registry: RegistryClient, tmp_path: Path, delivery: Delivery
+    service: ClusterService, registry: RegistryClient, tmp_path: Path, delivery: Delivery
 ) -> None:
     made = pump("pump-1", service, tmp_path)
     reader = BinlogStreamReader(options_of(SourceConfig(service.url, delivery=str(delivery), starting_commit_ts=registry.tso())))
@@ -109,7 +109,7 @@ def test_a_pump_that_moves_while_a_batch_reads_from_it(
 
 @pytest.mark.parametrize("delivery", list(Delivery))
 def test_a_replayed_batch_does_not_read_from_a_pump_that_left_with_nothing_in_it(
-    service: UpstreamService, registry: RegistryClient, delivery: Delivery
+    service: ClusterService, registry: RegistryClient, delivery: Delivery
 ) -> None:
     def names(starting: int, max_commit_ts: int) -> set[str]:
         registry.put_status(PUMPS, NodeStatus("pump-2", "127.0.0.1:2", NodeState.OFFLINE, max_commit_ts))
@@ -126,7 +126,7 @@ def test_a_replayed_batch_does_not_read_from_a_pump_that_left_with_nothing_in_it
     assert names(70, 60) == {"pump-1"}, "the target has everything up to 70 already"
 
 
-def test_a_pump_that_never_serves_holds_r_until_it_is_offline(service: UpstreamService, registry: RegistryClient, tmp_path: Path) -> None:
+def test_a_pump_that_never_serves_holds_r_until_it_is_offline(service: ClusterService, registry: RegistryClient, tmp_path: Path) -> None:
     first = pump("pump-1", service, tmp_path)
     reader = BinlogStreamReader(options_of(SourceConfig(service.url, delivery="raw", starting_commit_ts=registry.tso())))
     try:
@@ -145,7 +145,7 @@ def test_a_pump_that_never_serves_holds_r_until_it_is_offline(service: UpstreamS
 
 
 def test_a_registry_that_is_away_holds_r_and_ends_the_stream_only_when_that_lasts(tmp_path: Path) -> None:
-    service = UpstreamService(Oracle(), CLUSTER).start()
+    service = ClusterService(Oracle(), CLUSTER).start()
     first = EmbeddedPump(
         PumpConfig(
             "pump-1", "127.0.0.1:0", data_dir=str(tmp_path), cluster_id=CLUSTER, fake_binlog_interval=0, stop_write_at_available_space=""
@@ -167,7 +167,7 @@ def test_a_registry_that_is_away_holds_r_and_ends_the_stream_only_when_that_last
         first.stop()
 
 
-def test_a_batch_of_a_pump_that_nobody_names_any_more_says_so(service: UpstreamService, registry: RegistryClient) -> None:
+def test_a_batch_of_a_pump_that_nobody_names_any_more_says_so(service: ClusterService, registry: RegistryClient) -> None:
     registry.put_status(PUMPS, NodeStatus("pump-1", "127.0.0.1:1"))
     reader = BinlogStreamReader(options_of(SourceConfig(service.url, delivery="raw")))
     begin = BinlogOffset(Delivery.RAW, 5, 5, {}).to_json()

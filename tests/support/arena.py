@@ -20,7 +20,7 @@ from types import TracebackType
 
 import pyarrow.parquet as parquet
 
-from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import UpstreamService
+from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import Log, RecordedCase, feed, schedule
 from pyspark_tidb_binlog.conf import failpoints
@@ -72,7 +72,7 @@ class Arena:
         self.die_log.touch()
         case, stack = self.case, self._stack
         oracle = Oracle(self.work_dir / "oracle", floor=max(tso(time.time_ns() // 1_000_000), case.last_ts) + 1)
-        service = UpstreamService(oracle, case.cluster_id, data_dir=self.work_dir).start()
+        service = ClusterService(oracle, case.cluster_id, data_dir=self.work_dir).start()
         stack.callback(service.stop)
         self._registry = service.url
         pumps = [stack.enter_context(PumpProcess(self._pump_config(n))) for n in range(1, len(case.pumps) + 1)]

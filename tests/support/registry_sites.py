@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Protocol
 
-from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import UpstreamService
+from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from tests.support.fakes.etcd import EtcdProcess
 from tests.support.fakes.pd import FakePd
@@ -36,7 +36,7 @@ class StandaloneSite:
 
     def up(self) -> None:
         oracle = Oracle(self._directory / "oracle")
-        self._service = UpstreamService(oracle, CLUSTER, addr=self._address, data_dir=self._directory).start()
+        self._service = ClusterService(oracle, CLUSTER, addr=self._address, data_dir=self._directory).start()
         self._address = self._service.address
 
     def down(self) -> None:

@@ -64,8 +64,9 @@ class Fuzz:
             call.start([(b"x", b"y")])
             call.send([call.message[:100]] * 50)
 
-        limits = (1 << 20, CAPACITY, 32, 32)
-        self.front.serve(Methods({b"/t/Write": write}, {b"/t/Down": down}, Methods().http, *limits))
+        unary, stream = {b"/t/Write": write}, {b"/t/Down": down}
+        limits = {"max_request": 1 << 20, "max_unfinished": CAPACITY, "max_streams": 32, "max_streams_per_peer": 32}
+        self.front.serve(Methods(unary=unary, stream=stream, **limits))
 
     def run(self, seconds: float) -> None:
         """Fire for so long."""

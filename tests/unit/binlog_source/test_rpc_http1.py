@@ -10,7 +10,7 @@ GET = b"GET /status?verbose=1 HTTP/1.1\r\nHost: pump:8250\r\n\r\n"
 PUT = b"PUT /state/a%20b/pause HTTP/1.1\r\nHost: p\r\nContent-Length: 4\r\n\r\nbody"
 CHUNKED = b"PUT /c HTTP/1.1\r\nHost: p\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nbod\r\n1\r\ny\r\n0\r\n\r\n"
 MEANT = {
-    GET: HttpRequest("GET", "/status"),
+    GET: HttpRequest("GET", "/status", query="verbose=1"),
     PUT: HttpRequest("PUT", "/state/a b/pause", b"body"),
     CHUNKED: HttpRequest("PUT", "/c", b"body"),
 }
