@@ -16,7 +16,7 @@ from pyspark_tidb_binlog.sinks.mysql.checked import CLOSER_ROWS, checked
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits, plan_rows
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_transaction
-from tests.unit.sinks.samples import INT_PK, TABLE_ID, Events, column, index, table, text
+from tests.support.plan_samples import INT_PK, TABLE_ID, Events, column, index, table, text
 
 pytestmark = pytest.mark.mysql
 

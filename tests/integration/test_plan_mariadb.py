@@ -31,7 +31,7 @@ from pyspark_tidb_binlog.sinks.mysql.checked import checked
 from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanLimits, plan_rows
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support.golden_case import GOLDEN
-from tests.unit.sinks.samples import INT_PK, NOT_NULL, TABLE_ID, Events, column, index, table, text
+from tests.support.plan_samples import INT_PK, NOT_NULL, TABLE_ID, Events, column, index, table, text
 
 pytestmark = pytest.mark.mysql
 

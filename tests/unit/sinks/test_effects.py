@@ -7,7 +7,7 @@ from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
 from pyspark_tidb_binlog.sinks.mysql.effects import StatementResult, Warned, judge, touched
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits, plan_rows
 from pyspark_tidb_binlog.sinks.mysql.statements import Statement
-from tests.unit.sinks.samples import INT_PK, TABLE_ID, Events, column, table
+from tests.support.plan_samples import INT_PK, TABLE_ID, Events, column, table
 
 AT = table([column("id", flag=INT_PK), column("e", ColumnType.ENUM, charset="utf8mb4")], handle="int")
 

@@ -15,7 +15,7 @@ from pyspark_tidb_binlog.sinks.engine.identity import row_identities
 from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanCounts, PlanLimits, plan_rows
 from pyspark_tidb_binlog.sinks.mysql.statements import Phase
 from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
-from tests.unit.sinks.samples import INT_PK, NOT_NULL, TABLE_ID, Events, column, index, table, text
+from tests.support.plan_samples import INT_PK, NOT_NULL, TABLE_ID, Events, column, index, table, text
 
 LIMITS = PlanLimits()
 CHANGE = " ON DUPLICATE KEY UPDATE `id`=VALUES(`id`),`u`=VALUES(`u`)"

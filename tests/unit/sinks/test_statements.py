@@ -6,7 +6,7 @@ import pytest
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
 from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanLimits, plan_rows
 from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Phase, values_of
-from tests.unit.sinks.samples import INT_PK, TABLE_ID, VERSION, Events, column, index, table, text
+from tests.support.plan_samples import INT_PK, TABLE_ID, VERSION, Events, column, index, table, text
 
 BY_ID = table([column("id", flag=INT_PK), text("v")], handle="int")
 COMMON = table(
