@@ -20,7 +20,7 @@ from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
 from pyspark_tidb_binlog.sinks.engine.fold import fold, part_numbers
 from pyspark_tidb_binlog.sinks.mysql.plan import Images, PlanLimits, TableBuilder
 from pyspark_tidb_binlog.sinks.mysql.statements import Effect
-from tests.unit.sinks.samples import INT_PK, column, table, text
+from tests.support.plan_samples import INT_PK, column, table, text
 
 REPETITIONS = 5
 
