@@ -21,7 +21,7 @@ from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import RecordedCase, f
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, SourceConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.cli import EXIT_FAILED, add_settings, drainer_config, parser, target_of
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
+from pyspark_tidb_binlog.jobs.lab.pump_process import PUMP, PumpProcess
 from pyspark_tidb_binlog.jobs.replication import Replication
 from pyspark_tidb_binlog.jobs.report import Reporter
 from pyspark_tidb_binlog.jobs.signals import stop_on_signals
@@ -47,8 +47,8 @@ class RehearsalUpstream:
 
 
 @contextlib.contextmanager
-def staged(case: RecordedCase, work_dir: Path) -> Iterator[RehearsalUpstream]:
-    """Pumps and upstream services of ``case`` on loopback, stopped at the end of the block."""
+def staged(case: RecordedCase, work_dir: Path, module: str = PUMP) -> Iterator[RehearsalUpstream]:
+    """Pumps and upstream services of ``case`` on loopback, stopped at the end of the block. ``module``: what a Pump runs (``PumpProcess``)."""
     oracle = Oracle(work_dir / "oracle", floor=max(tso(time.time_ns() // 1_000_000), case.last_ts) + 1)
     service = ClusterService(oracle, case.cluster_id, data_dir=work_dir).start()
     with contextlib.ExitStack() as stack:
@@ -64,7 +64,7 @@ def staged(case: RecordedCase, work_dir: Path) -> Iterator[RehearsalUpstream]:
                 fake_binlog_interval=0,
                 stop_write_at_available_space="",
             )
-            pumps.append(PumpProcess(config).start())
+            pumps.append(PumpProcess(config, module).start())
             stack.callback(pumps[-1].stop)
         yield RehearsalUpstream(case, service, tuple(pumps))
 

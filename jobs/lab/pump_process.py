@@ -9,25 +9,29 @@ import sys
 from pyspark_tidb_binlog.binlog_source.emulator.process import ServerProcess
 from pyspark_tidb_binlog.conf.model import PumpConfig
 
+PUMP = "pyspark_tidb_binlog.jobs.pump"
+
 
 class PumpProcess(ServerProcess):
     """``jobs.pump`` with ``config``; a port of 0 is chosen at the first start and kept."""
 
-    def __init__(self, config: PumpConfig) -> None:
+    def __init__(self, config: PumpConfig, module: str = PUMP) -> None:
+        """``module``: another one that takes the same flags."""
         self.config = config
-        super().__init__(f"Pump {config.node_id}", _command(config))
+        self._module = module
+        super().__init__(f"Pump {config.node_id}", _command(module, config))
 
     def start(self) -> "PumpProcess":
         """See ``ServerProcess``."""
         super().start()
         self.config = dataclasses.replace(self.config, addr=self.address)
-        self._command = _command(self.config)
+        self._command = _command(self._module, self.config)
         return self
 
 
-def _command(config: PumpConfig) -> list[str]:
+def _command(module: str, config: PumpConfig) -> list[str]:
     flags = [f"--{f.name.replace('_', '-')}={_flag(getattr(config, f.name))}" for f in dataclasses.fields(config)]
-    return [sys.executable, "-m", "pyspark_tidb_binlog.jobs.pump", *flags]
+    return [sys.executable, "-m", module, *flags]
 
 
 def _flag(value: object) -> str:

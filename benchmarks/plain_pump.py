@@ -1,0 +1,46 @@
+"""A Pump that delivers as a real one does: ``python -m benchmarks.plain_pump FLAGS``, those of the job ``pump``.
+
+It ignores what a puller asks for in metadata: delivery is sorted, one message for each binlog, its own metadata is empty and comes with the
+first message. Everything else is our Pump.
+"""
+
+import sys
+from typing import Any
+
+from pyspark_tidb_binlog.binlog_source.pump.handlers import Handlers
+from pyspark_tidb_binlog.binlog_source.rpc.calls import StreamCall
+from pyspark_tidb_binlog.jobs import pump
+from pyspark_tidb_binlog.jobs.cli import run_job
+
+
+class PlainCall:
+    """A pull without metadata in either direction; for the rest the call itself."""
+
+    def __init__(self, call: StreamCall) -> None:
+        self._call = call
+        self._started = False
+        self.headers: dict[bytes, bytes] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._call, name)
+
+    def start(self, metadata: object) -> None:
+        """Nothing yet."""
+
+    def send(self, messages: Any) -> None:
+        """The metadata goes with the first message."""
+        if not self._started:
+            self._started = True
+            self._call.start([])
+        self._call.send(messages)
+
+
+def main() -> int:
+    """Serve until stopped."""
+    plain = Handlers._pull
+    Handlers._pull = lambda handlers, call: plain(handlers, PlainCall(call))  # type: ignore[assignment,arg-type,method-assign]
+    return run_job(pump.main)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
