@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import dataclasses
 import os
-import resource
 import shutil
 import signal
 import statistics
@@ -90,13 +89,12 @@ def one(stage: RehearsalUpstream, config: DrainerConfig, target: TargetConfig, p
     """Start on an empty target, wait, kill, start again."""
     settings = settings_for(stage, config, target, place)
     case, begun = stage.case, time.monotonic()
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
     with connect(target, config.apply) as session:
         with drainer(settings, place) as job:
             first = _reached(job, session, place, case.cluster_id, case.start_ts + 1) - begun
             caught_up = _reached(job, session, place, case.cluster_id, case.end_ts) - begun
+            cpu = _cpu(job.pid)
             outcome = compare(case.directory, target)
-        cpu = _cpu(resource.getrusage(resource.RUSAGE_CHILDREN)) - _cpu(used)
         if outcome is not None and outcome[1]:
             raise SystemExit(f"the target differs: {outcome[1]}")
         beyond = case.last_ts + (number + 1) * _BEYOND
@@ -162,8 +160,14 @@ def _timed(command: list[str]) -> float:
     return time.monotonic() - begun
 
 
-def _cpu(used: resource.struct_rusage) -> float:
-    return used.ru_utime + used.ru_stime
+def _cpu(session: int) -> float:
+    """CPU seconds of the processes of a session, and of those that they have waited for."""
+    ticks = 0
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            fields = entry.read_text().rpartition(")")[2].split()
+            ticks += sum(map(int, fields[11:15])) if int(fields[3]) == session else 0
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 if __name__ == "__main__":

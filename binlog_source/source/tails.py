@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import grpc
+import numpy as np
 
 from pyspark_tidb_binlog.binlog_source.source.admission import LogStep, TailView
 from pyspark_tidb_binlog.binlog_source.source.framing import Records, parse
@@ -212,6 +213,7 @@ class Tail:
         try:
             tip: bool | None = None
             news = False
+            catching_up = again
             for data in pull:
                 self._listens_since, self._heard_at = time.monotonic(), time.time()
                 records = parse(data, self.endpoint.pump)
@@ -227,6 +229,11 @@ class Tail:
                         if first_ts != seen.ts and kept_by_real(self.endpoint, seen.ts) < seen.ts:
                             return self._replaced(seen, None)
                         records = records.cut(int(first_ts == seen.ts), len(records))
+                if catching_up and not tip:
+                    # what lies between the record that was asked for again and R is known
+                    known = int(np.argmin(np.append(records.commit_ts <= from_ts, False)))
+                    records = records.cut(known, len(records))
+                    catching_up = not len(records)
                 news = news or tip or len(records) > 0
                 self._bare_ends = 0 if news else self._bare_ends
                 with self._changed:
