@@ -1,14 +1,16 @@
 """A Pump that delivers as a real one does: ``python -m benchmarks.plain_pump FLAGS``, those of the job ``pump``.
 
 It ignores what a puller asks for in metadata: delivery is sorted, one message for each binlog, its own metadata is empty and comes with the
-first message. Everything else is our Pump.
+first message. It does not know ``WriteBinlogBatch``. Everything else is our Pump.
 """
 
+import dataclasses
 import sys
 from typing import Any
 
 from pyspark_tidb_binlog.binlog_source.pump.handlers import Handlers
-from pyspark_tidb_binlog.binlog_source.rpc.calls import StreamCall
+from pyspark_tidb_binlog.binlog_source.rpc.calls import Methods, StreamCall
+from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import WRITE_BINLOG_BATCH
 from pyspark_tidb_binlog.jobs import pump
 from pyspark_tidb_binlog.jobs.cli import run_job
 
@@ -35,10 +37,17 @@ class PlainCall:
         self._call.send(messages)
 
 
+def _without_batches(methods: Methods) -> Methods:
+    return dataclasses.replace(
+        methods, unary={path: handler for path, handler in methods.unary.items() if path != WRITE_BINLOG_BATCH.encode()}
+    )
+
+
 def main() -> int:
     """Serve until stopped."""
-    plain = Handlers._pull
-    Handlers._pull = lambda handlers, call: plain(handlers, PlainCall(call))  # type: ignore[assignment,arg-type,method-assign]
+    pull, methods = Handlers._pull, Handlers.methods
+    Handlers._pull = lambda handlers, call: pull(handlers, PlainCall(call))  # type: ignore[assignment,arg-type,method-assign]
+    Handlers.methods = lambda *arguments: _without_batches(methods(*arguments))  # type: ignore[assignment,method-assign]
     return run_job(pump.main)
 
 

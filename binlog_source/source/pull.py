@@ -26,7 +26,7 @@ from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import (
     PULL_BINLOGS,
     PUMP_KEY,
     SEEN_KEY,
-    TIP,
+    WRITE_BINLOG_BATCH,
 )
 from pyspark_tidb_binlog.binlog_source.wire.reason import reason
 from pyspark_tidb_binlog.schemas.backoff import Retries, steady
@@ -38,11 +38,11 @@ from pyspark_tidb_binlog.schemas.proto import pump_pb2
 _OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.min_reconnect_backoff_ms", 100),
             ("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 1000),
             ("grpc.use_local_subchannel_pool", 1))  # fmt: skip
-_FAR_FUTURE = (1 << 62) - 1
 _POLL = steady(1.0)
 BARE_ENDS = 8
 """A real Pump that ends this many pulls in a row with OK and no message cannot read its next record; one that shuts down does so once."""
 _PROBE_SECONDS = 5.0
+_ASK_SECONDS = 3.0
 _channels: dict[str, grpc.Channel] = {}
 _channels_lock = threading.Lock()
 
@@ -167,21 +167,26 @@ def renew(address: str) -> None:
 
 
 def offers_raw(endpoint: Endpoint, patience: float) -> bool:
-    """Whether the Pump is ours and so offers tip and raw delivery. A real one sends metadata only with a message: a timeout means no.
+    """Whether the Pump is ours and so offers tip and raw delivery: a real one does not know the method ``WriteBinlogBatch``.
+
+    Asked by a batch without binlogs, which is answered at once: a pull of a real Pump is not answered before it has a message.
 
     Raises:
         PumpUnavailable: it cannot be reached within ``patience`` seconds.
     """
     retries = Retries(_POLL, patience)
+    ask = channel(endpoint.address).unary_unary(
+        WRITE_BINLOG_BATCH,
+        request_serializer=pump_pb2.WriteBinlogBatchReq.SerializeToString,
+        response_deserializer=pump_pb2.WriteBinlogResp.FromString,
+    )
     while True:
-        pull = Pull(endpoint, TIP, Position(0, _FAR_FUTURE), timeout=3.0)
         try:
-            return pull.metadata().delivery == TIP
+            ask(pump_pb2.WriteBinlogBatchReq(clusterID=endpoint.cluster_id), timeout=_ASK_SECONDS)
+            return True
         except grpc.RpcError as error:
             failure = error
-        finally:
-            pull.cancel()
-        if failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+        if failure.code() is grpc.StatusCode.UNIMPLEMENTED:
             return False
         if retries.over:
             raise PumpUnavailable(f"Pump {endpoint.pump} at {endpoint.address} did not report its delivery: {reason(failure)}")

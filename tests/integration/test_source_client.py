@@ -151,6 +151,7 @@ def test_who_offers_raw() -> None:
     ):
         assert offers_raw(endpoint(ours), 5)
         assert not offers_raw(endpoint(real), 5)
+        assert real.asked == [], "a pull of a Pump without a new binlog is not answered at once"
     with pytest.raises(PumpUnavailable, match="Pump gone"):
         offers_raw(Endpoint("gone", "127.0.0.1:1", 1), 0.0)
 

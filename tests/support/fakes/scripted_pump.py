@@ -1,13 +1,13 @@
 """A Pump that does what a test says: gRPC and HTTP on one port of loopback, answers from a list. For what no good Pump would do.
 
 Promises: every pull is recorded; ``script`` is asked once per pull and may be changed between pulls. Without a ``greeting`` it is a real Pump:
-its metadata comes with the first message, and what it has collected stands in its metrics, written as Go writes floats.
+it knows no batches of writes, its metadata comes with the first message, and what it has collected stands in its metrics, written as Go writes floats.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from pyspark_tidb_binlog.binlog_source.rpc.calls import Methods, StreamCall
+from pyspark_tidb_binlog.binlog_source.rpc.calls import Methods, PendingCall, StreamCall
 from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import UNAVAILABLE, Refusal
 from pyspark_tidb_binlog.binlog_source.rpc.http1 import NOT_FOUND, HttpRequest, HttpResponse
 from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer
@@ -56,12 +56,16 @@ class ScriptedPump:
         """Start serving on a port of its own."""
         self._server = RpcServer("scripted Pump").bind("127.0.0.1:0")
         self.address = f"127.0.0.1:{self._server.port}"
-        self._server.serve(Methods(stream={b"/binlog.Pump/PullBinlogs": self._pull}, http=self._page))
+        unary = {b"/binlog.Pump/WriteBinlogBatch": self._take} if self.greeting else {}
+        self._server.serve(Methods(unary=unary, stream={b"/binlog.Pump/PullBinlogs": self._pull}, http=self._page))
         return self
 
     def __exit__(self, *_: object) -> None:
         """Stop at once."""
         self._server.stop(0)
+
+    def _take(self, data: bytes, call: PendingCall) -> None:
+        self._server.answer(((call, None),))
 
     def _page(self, request: HttpRequest) -> HttpResponse:
         return HttpResponse(body=self.metrics.encode()) if request.path == "/metrics" and self.metrics else NOT_FOUND
