@@ -49,6 +49,9 @@ class Jvm:
         )
         self._printed: deque[str] = deque(maxlen=50)
         self._reader = threading.Thread(target=self._read, name="spark-output", daemon=True)
+
+    def listen(self) -> None:
+        """Begin to pass its output on. A thread: what forks (``jobs/worker_forks.py``) does so before."""
         self._reader.start()
 
     def connect(self, asked: Callable[[], bool] = lambda: False) -> bool:
@@ -83,7 +86,8 @@ class Jvm:
             _log.warning("Spark's JVM did not end within %.0f s and is killed", END_SECONDS)
             self.kill()
             self._process.wait()
-        self._reader.join(1.0)
+        if self._reader.ident is not None:
+            self._reader.join(1.0)
         if self._process.stdout is not None and not self._reader.is_alive():
             self._process.stdout.close()
         self._place.cleanup()
@@ -99,6 +103,16 @@ class Jvm:
             if (text := line.rstrip()) and not text.startswith(_NO_NEWS):
                 self._printed.append(text)
                 _log.info("%s", text)
+
+
+def local_cores(master: str) -> int | None:
+    """Threads of a local master (``local``, ``local[4]``, ``local[*,2]``), None for a cluster's."""
+    if not master.startswith("local") or master.startswith("local-cluster"):
+        return None
+    inside = master.removeprefix("local").strip("[]").partition(",")[0]
+    if inside == "*":
+        return len(os.sched_getaffinity(0))
+    return int(inside or 1)
 
 
 _current: Jvm | None = None

@@ -5,6 +5,8 @@ the process that was started; a Spark job has the JVM as its child (``jobs/jvm.p
 has exited when the job ends.
 """
 
+import contextlib
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -12,6 +14,7 @@ from importlib import import_module
 from pyspark_tidb_binlog.jobs import jvm
 from pyspark_tidb_binlog.jobs.cli import run_job
 from pyspark_tidb_binlog.jobs.signals import REQUEST, stop_on_signals
+from pyspark_tidb_binlog.jobs.worker_forks import WorkerForks
 
 UNTIL_STOPPED = frozenset({"demo", "drainer", "pump", "rehearse"})
 """Jobs that handle stop requests from their start on."""
@@ -22,14 +25,24 @@ def main(argv: Sequence[str]) -> int:
     spark, job, options = split(argv)
     if job in UNTIL_STOPPED:
         stop_on_signals()
-    child = jvm.launch(spark) if spark else None
-    try:
-        if child is not None:
+    with contextlib.ExitStack() as then:
+        if spark:
+            forks = WorkerForks() if _forks_workers(spark) else None
+            child = jvm.launch(spark)
+            then.callback(child.end)
             REQUEST.at_once(child.kill)
+            if forks is not None:
+                then.callback(forks.close)
+                import_module(f"{__package__}.{job}")
+                forks.fork()
+            child.listen()
         return run_job(lambda given: import_module(f"{__package__}.{job}").main(given), options)
-    finally:
-        if child is not None:
-            child.end()
+
+
+def _forks_workers(spark: Sequence[str]) -> bool:
+    """Whether Spark's Python processes are forks of this one: they run on this machine, and the caller chose no other Python."""
+    master = spark[spark.index("--master") + 1] if "--master" in spark else ""
+    return jvm.local_cores(master) is not None and os.environ.get("PYSPARK_PYTHON") == sys.executable
 
 
 def split(argv: Sequence[str]) -> tuple[list[str], str, list[str]]:

@@ -42,7 +42,7 @@ def build_session(app_name: str, *, master: str | None = None, delta: bool = Tru
         SparkContext._ensure_initialized()
     conf = SparkConf(loadDefaults=submitted)
     chosen = master or conf.get("spark.master") or "local[*]"
-    settings = {"spark.master": chosen, **session_settings(local_cores(chosen), delta=delta)}
+    settings = {"spark.master": chosen, **session_settings(jvm.local_cores(chosen), delta=delta)}
     if not submitted:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         for name, value in FRUGAL.items():
@@ -118,16 +118,6 @@ def session_settings(cores: int | None, *, delta: bool = True) -> dict[str, str]
     return settings
 
 
-def local_cores(master: str) -> int | None:
-    """Threads of a local master (``local``, ``local[4]``, ``local[*,2]``), None for a cluster's."""
-    if not master.startswith("local") or master.startswith("local-cluster"):
-        return None
-    inside = master.removeprefix("local").strip("[]").partition(",")[0]
-    if inside == "*":
-        return len(os.sched_getaffinity(0))
-    return int(inside or 1)
-
-
 def jvm_options(log_file: Path, *, local: bool) -> str:
     """JVM options that send Spark's log to ``log_file`` instead of the console and make the JVM start quickly and silently.
 
@@ -155,9 +145,9 @@ def _expect_the_jvm_to_end(context: SparkContext) -> None:
 
 def _launch_settings(master: str, *, delta: bool) -> dict[str, str]:
     """Settings that matter only if this process starts the JVM itself; spark-submit.sh passes the same on its command line."""
-    settings = {"spark.driver.extraJavaOptions": jvm_options(spark_log_file(), local=local_cores(master) is not None)}
+    settings = {"spark.driver.extraJavaOptions": jvm_options(spark_log_file(), local=jvm.local_cores(master) is not None)}
     jars = sorted(str(jar) for jar in JARS.glob("*.jar")) if delta else []
-    if jars and local_cores(master) is not None:
+    if jars and jvm.local_cores(master) is not None:
         settings["spark.driver.extraClassPath"] = ":".join(jars)
     elif jars:
         settings["spark.jars"] = ",".join(jars)

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tidb_binlog.jobs.spark_session import jvm_options, local_cores, session_settings
+from pyspark_tidb_binlog.jobs.jvm import local_cores
+from pyspark_tidb_binlog.jobs.spark_session import jvm_options, session_settings
 
 
 @pytest.mark.parametrize(

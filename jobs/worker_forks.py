@@ -1,0 +1,168 @@
+"""Spark's Python processes as forks of the job, on a local master: what they import is imported once, and its memory is shared. [spark]
+
+A stream needs five of them before its first batch: Spark looks for data sources, creates the source, runs it on the driver, plans its reads
+and starts workers, each in an interpreter of its own that imports PySpark, Arrow and this project for half a second.
+
+    job:  WorkerForks() -> starts the JVM -> imports PRELOADED -> fork() -> goes on
+    JVM:  jobs/worker-python -m pyspark.daemon … -> fork_client.py -> the forked process -> a fork that runs the module
+
+Promises: the forked process has one thread, keeps no descriptor of the job but its stdin, stdout and stderr, and ends with the job, also by
+``kill -9``. A fork gets the arguments, environment, directory and streams that Spark gave; it ignores the signals that Spark's JVM ignores.
+Where nothing forks, Spark's processes are plain interpreters.
+"""
+
+import contextlib
+import json
+import os
+import runpy
+import select
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import traceback
+import warnings
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pyspark_tidb_binlog.jobs.fork_client import FORKS
+
+PRELOADED = (
+    "pyspark.daemon",
+    "pyspark.sql.streaming.python_streaming_source_runner",
+    "pyspark.sql.worker.create_data_source",
+    "pyspark.sql.worker.lookup_data_sources",
+    "pyspark.sql.worker.plan_data_source_read",
+    "pyspark.worker",
+    "pyspark_tidb_binlog.binlog_source.source.datasource",
+    "pyspark_tidb_binlog.sinks.mysql.parallel",
+)
+"""What Spark's Python processes import for a stream of ours."""
+PYTHON = Path(__file__).resolve().with_name("worker-python")
+"""For ``PYSPARK_PYTHON``."""
+_BACKLOG = 64
+_REQUEST_SECONDS = 5.0
+"""Within which a request must be complete: one at a time is received."""
+_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class WorkerForks:
+    """The place where forks are asked for; requests before ``fork`` wait."""
+
+    def __init__(self) -> None:
+        """Bind the socket, and name it in the environment for the JVM that is started next."""
+        self._place = Path(tempfile.mkdtemp(prefix="tbs-forks-"))
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(str(self._place / "socket"))
+        self._listener.listen(_BACKLOG)
+        self._alive = -1
+        os.environ |= {FORKS: str(self._place / "socket"), "TIDB_BINLOG_PYTHON": sys.executable, "PYSPARK_PYTHON": str(PYTHON)}
+
+    def fork(self) -> None:
+        """Start the process that forks, with everything imported that this process has imported and ``PRELOADED``."""
+        for name in PRELOADED:
+            import_module(name)
+        ended, self._alive = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if os.fork() == 0:
+            _only(self._listener.fileno(), ended)
+            _serve(self._listener, ended, self._place)
+        os.close(ended)
+        self._listener.close()
+
+    def close(self) -> None:
+        """End the process that forks; forks that run are not affected."""
+        if self._alive >= 0:
+            os.close(self._alive)
+            self._alive = -1
+        self._listener.close()
+        shutil.rmtree(self._place, ignore_errors=True)
+
+
+def _only(*kept: int) -> None:
+    """Close the descriptors of the job: the end of a pipe that stays open here would hide from the JVM that the job has ended."""
+    last = 3
+    for descriptor in sorted(kept):
+        os.closerange(last, descriptor)
+        last = descriptor + 1
+    os.closerange(last, os.sysconf("SC_OPEN_MAX"))
+
+
+def _serve(listener: socket.socket, ended: int, place: Path) -> NoReturn:
+    """Fork for each request until the job has ended."""
+    code = 0
+    try:
+        for number in _IGNORED:
+            signal.signal(number, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the forks
+        while ended not in select.select([listener.fileno(), ended], [], [])[0]:
+            link, _ = listener.accept()
+            with link, contextlib.suppress(OSError, ValueError):
+                request, streams = _received(link)
+                if os.fork() == 0:
+                    listener.close()
+                    os.close(ended)
+                    _run(request, streams, link)
+                for stream in streams:
+                    os.close(stream)
+    except BaseException:  # last resort of the process: it must not run on as a second job
+        traceback.print_exc()
+        code = 1
+    shutil.rmtree(place, ignore_errors=True)
+    os._exit(code)
+
+
+def _received(link: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """A request, and the streams of the process that it asks for."""
+    link.settimeout(_REQUEST_SECONDS)
+    head, streams, _, _ = socket.recv_fds(link, 4, 3)
+    with link.makefile("rb") as rest:
+        size = int.from_bytes(head + rest.read(4 - len(head)), "big")
+        request: dict[str, Any] = json.loads(rest.read(size))
+    link.settimeout(None)
+    return request, streams
+
+
+def _run(request: dict[str, Any], streams: Sequence[int], link: socket.socket) -> NoReturn:
+    """In the fork: be the process that was asked for."""
+    code = 1
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for stream, given in enumerate(streams):
+            os.dup2(given, stream)
+            os.close(given)
+        os.environ.clear()
+        os.environ.update(request["environ"])
+        os.chdir(request["directory"])
+        sys.path[:0] = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part and part not in sys.path]
+        code = _exit_code(request["arguments"])
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BaseException:  # last resort of the process: it must not return into the code of the job
+        traceback.print_exc()
+    with contextlib.suppress(OSError):
+        link.sendall(bytes([code & 0xFF]))
+    os._exit(code)
+
+
+def _exit_code(arguments: list[str]) -> int:
+    try:
+        match arguments:
+            case ["-c", code, *rest]:
+                sys.argv = ["-c", *rest]
+                exec(code, {"__name__": "__main__"})
+            case ["-m", module, *rest]:
+                sys.argv = [module, *rest]
+                with warnings.catch_warnings():
+                    # that the module was imported before it is run is the point
+                    warnings.simplefilter("ignore", RuntimeWarning)
+                    runpy.run_module(module, run_name="__main__", alter_sys=True)
+            case _:
+                os.execv(sys.executable, [sys.executable, *arguments])
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0
