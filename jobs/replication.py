@@ -155,6 +155,7 @@ class Replication:
             self._sink.target,
             findings=DeltaFindings(self._spark, beside, app_id),
             maintenance=DeltaMaintenance(self._spark, (config.delta_dir, beside), Retention(days_or_duration(config.delta_retention))),
+            is_quiet=lambda: self._applier.clock.idle and not self._applier.behind,
         )
         self._delta.fill_up(found.commit_ts, found.schema_version, found.consistent)
         self._reported_ts = max(self._reported_ts, found.commit_ts)

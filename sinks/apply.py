@@ -8,6 +8,7 @@ the sink from the driver, in one piece; more are applied by the executors in par
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ReplicationError
+from pyspark_tidb_binlog.schemas.events import physical_ms
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind, in_words
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
@@ -45,6 +47,9 @@ from pyspark_tidb_binlog.sinks.sink import Sink, TargetProgress, UnfinishedSpan
 
 _log = logging.getLogger(__name__)
 
+_BACKLOG_MS = 10_000
+"""A target that is further behind than this has a backlog."""
+
 
 class BatchApplier:
     """The function of ``foreachBatch``; one instance per query, called by one thread at a time."""
@@ -63,11 +68,17 @@ class BatchApplier:
         self._refused: RefusedJobs = frozenset()
         self._shipped: tuple[SchemaHistory, Broadcast[SchemaHistory]] | None = None
         self._waited_for: set[int] = set()
-        self._expect_big = True
+        self._expect_big = False
+        """Whether the next batch is probably too big for the driver."""
         self.clock = StageClock()
         """The current activity."""
         self.failure: ReplicationError | None = None
         """The error that ended the stream, before Spark wrapped it."""
+
+    @property
+    def behind(self) -> bool:
+        """Whether the target is so far behind the upstream that there is a backlog, whose batches are big."""
+        return time.time() * 1000 - physical_ms(self._sink.commit_ts) > _BACKLOG_MS
 
     def open(self, begin: Callable[[str, int | None], int]) -> TargetProgress:
         """Open the sink (``Sink.open``), and load which DDL jobs the target has."""
@@ -101,7 +112,7 @@ class BatchApplier:
         self.clock.restart()
         counts = BatchCounts()
         before, version = self._sink.commit_ts, self._applied.version
-        if self._expect_big or not self._try_local(transactions, counts):
+        if self._expect_big or self.behind or not self._try_local(transactions, counts):
             self._apply_big(transactions, counts)
         self._expect_big = counts.row_events > self._settings.atomic_rows // 2
         if self._applied.version > version:

@@ -10,7 +10,8 @@ import datetime
 import logging
 import re
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -30,6 +31,9 @@ _log = logging.getLogger(__name__)
 
 COMMIT_SECONDS = 10.0
 """Interval between two commits; each one writes the batches recorded in the interval."""
+PUT_OFF_SECONDS = 30.0
+"""How long after the interval a commit waits at most for a stream that has little to do."""
+_LOOK_SECONDS = 0.1
 FILLED_UP = -1
 """``batch_id`` of a row that was copied from the target's checkpoint at start."""
 
@@ -140,6 +144,7 @@ class DeltaCheckpoint:
         table: CheckpointTable | None = None,
         findings: FindingsTable | None = None,
         maintenance: Maintenance | None = None,
+        is_quiet: Callable[[], bool] = lambda: True,
     ) -> None:
         """Start the thread.
 
@@ -153,11 +158,13 @@ class DeltaCheckpoint:
             table: replaces the Delta table in tests.
             findings: receives each batch's findings before its row is written.
             maintenance: called after a commit when no other one is requested; may take long.
+            is_quiet: whether the stream has little to do; a commit is put off until it has, by ``PUT_OFF_SECONDS`` at most.
         """
         self._path = path
         self._table = table
         self._findings = findings
         self._maintenance = maintenance
+        self._is_quiet = is_quiet
         self._spark = spark
         self._app_id = app_id
         self._target = target
@@ -242,6 +249,7 @@ class DeltaCheckpoint:
                     return
                 # Every commit waits for the interval first, including the first one of a run: batches come in groups.
                 self._news.wait_for(lambda: self._hurry or self._closing, self._retry_after if self._failure else self._interval)
+                self._put_off()
                 self._hurry = False
                 rows = tuple(self._rows)
             failure = self._write(rows)
@@ -254,6 +262,12 @@ class DeltaCheckpoint:
                 idle = failure is None and not self._hurry and not self._closing
             if idle and self._maintenance is not None:
                 self._maintenance.look()
+
+    def _put_off(self) -> None:
+        """A first commit takes seconds of CPU, which the first big batches need more. Call with the condition held."""
+        latest = time.monotonic() + PUT_OFF_SECONDS
+        while not (self._hurry or self._closing or self._is_quiet()) and time.monotonic() < latest:
+            self._news.wait(_LOOK_SECONDS)
 
     def _write(self, rows: Sequence[CheckpointRow]) -> ReplicationError | None:
         try:

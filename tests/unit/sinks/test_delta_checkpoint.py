@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+import time
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -18,6 +19,7 @@ from pyspark_tidb_binlog.sinks.delta.checkpoint_table import (
     as_table,
     missing_rows,
 )
+from tests.support.eventually import eventually
 
 EMPTY = Newest()
 
@@ -187,3 +189,24 @@ def test_findings_go_first_and_again_when_they_could_not_be_written(table: Memor
     writer.close()
     assert order[:2] == ["findings [0]", "findings [0]"]
     assert table.commits == [[0]]
+
+
+def test_a_commit_waits_for_a_quiet_stream_but_not_for_ever(table: MemoryTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark_tidb_binlog.sinks.delta.checkpoint_table.PUT_OFF_SECONDS", 3600.0)
+    quiet = threading.Event()
+    writer = DeltaCheckpoint(None, "memory", "query", "target", interval=0.01, table=table, is_quiet=quiet.is_set)
+    try:
+        writer.record(row(1))
+        time.sleep(0.5)
+        assert table.rows == []
+        quiet.set()
+        eventually(lambda: [r.batch_id for r in table.rows] == [1])
+        quiet.clear()
+        writer.record(row(2))
+        writer.flush(10)
+        assert [r.batch_id for r in table.rows] == [1, 2], "who waits for the rows gets them"
+        monkeypatch.setattr("pyspark_tidb_binlog.sinks.delta.checkpoint_table.PUT_OFF_SECONDS", 0.1)
+        writer.record(row(3))
+        eventually(lambda: [r.batch_id for r in table.rows] == [1, 2, 3])
+    finally:
+        writer.close(10)
