@@ -13,7 +13,8 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -28,7 +29,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry
 from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions
 from pyspark_tidb_binlog.binlog_source.source.stream_end import asking_file
-from pyspark_tidb_binlog.binlog_source.stream import transactions, transactions_between
+from pyspark_tidb_binlog.binlog_source.stream import look_up, transactions, transactions_between
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.conf.units import days_or_duration
 from pyspark_tidb_binlog.jobs.cli import replication_error_in
@@ -43,6 +44,7 @@ from pyspark_tidb_binlog.sinks.apply import BatchApplier
 from pyspark_tidb_binlog.sinks.delta.checkpoint_table import CheckpointRow, DeltaCheckpoint, places
 from pyspark_tidb_binlog.sinks.delta.findings_table import DeltaFindings
 from pyspark_tidb_binlog.sinks.delta.maintenance import DeltaMaintenance, Retention
+from pyspark_tidb_binlog.sinks.engine import keyed
 from pyspark_tidb_binlog.sinks.engine.batch_report import BatchReport
 from pyspark_tidb_binlog.sinks.engine.history_cache import HistoryCache
 from pyspark_tidb_binlog.sinks.engine.history_feed import HistoryFeed
@@ -82,6 +84,7 @@ class Replication:
         self._feed = HistoryFeed(config.ddl_history, _history_cache(config.checkpoint_dir, cluster_id))
         self._sink = MySQLSink(self._config, cluster_id, self._pause)
         self._applier = BatchApplier(spark, self._config, self._sink, self._feed, self._take_report)
+        _warm_up(spark, self._config)
         self._counts = StreamProgress(self._sink, self._applier.clock, config.apply.log_row_data)
         self._query: StreamingQuery | None = None
         self._delta: DeltaCheckpoint | None = None
@@ -355,3 +358,24 @@ def _history_cache(checkpoint_dir: str, cluster_id: int) -> HistoryCache | None:
     """The cache next to the checkpoint directory, if that is local."""
     local = local_path(checkpoint_dir)
     return HistoryCache(local.with_name(local.name + ".history"), cluster_id) if local is not None else None
+
+
+_warm: set[str] = set()
+"""The Spark applications that are warmed up."""
+
+
+def _warm_up(spark: SparkSession, config: DrainerConfig) -> None:
+    """Have Spark do once, in the background, what makes a first batch slow, while registry, target and history are asked."""
+    application = spark.sparkContext.applicationId
+    if application in _warm:
+        return
+    _warm.add(application)
+
+    def run(act: Callable[[], None]) -> None:
+        try:
+            act()
+        except (PySparkException, Py4JError, OSError) as error:
+            _log.info("Spark was not warmed up: %s", error)
+
+    for act in (partial(keyed.warm_up, spark, config.apply.parts), partial(look_up, spark, config.source)):
+        threading.Thread(target=run, args=[act], name="warm-up", daemon=True).start()

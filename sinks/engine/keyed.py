@@ -13,13 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.core.broadcast import Broadcast
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.storagelevel import StorageLevel
 
 from pyspark_tidb_binlog.schemas.explode import Exploded, explode
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
-from pyspark_tidb_binlog.schemas.stages import ROW_EVENT, ddl_of
+from pyspark_tidb_binlog.schemas.packed import packed
+from pyspark_tidb_binlog.schemas.stages import ROW_EVENT, TRANSACTION, ddl_of
 from pyspark_tidb_binlog.sinks.engine.batch import PARTIAL, rows_between, summarise
 from pyspark_tidb_binlog.sinks.engine.blocks import BLOCK, BlockKind, cut, is_cut, pack, slices, unpack, unpack_each
 from pyspark_tidb_binlog.sinks.engine.fold import part_numbers
@@ -78,6 +79,15 @@ def keyed(transactions: DataFrame, history: Broadcast[SchemaHistory], parts: int
                 yield from pack(BlockKind.ROWS, part, rows.filter(pc.equal(rows.column("part"), part)))
 
     return KeyedEvents(transactions.mapInArrow(run, ddl_of(BLOCK)).repartitionById(parts, "part"), parts)
+
+
+def warm_up(spark: SparkSession, parts: int) -> None:
+    """Key an empty batch: Spark compiles the plan, and starts its Python workers. Runs two Spark jobs."""
+    nothing = F.lit(bytearray(packed(TRANSACTION.empty_table()))).alias("transactions")
+    frame = spark.range(0, parts, numPartitions=parts).select(nothing)
+    with persisted(keyed(frame, spark.sparkContext.broadcast(SchemaHistory()), parts).frame) as events:
+        KeyedEvents(events, parts).except_rows()
+        KeyedEvents(events, parts).summaries((0, 1), ())
 
 
 def with_keys(rows: pa.Table, history: SchemaHistory, parts: int) -> pa.Table:
