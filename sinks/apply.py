@@ -38,6 +38,7 @@ from pyspark_tidb_binlog.sinks.engine.batch import (
 )
 from pyspark_tidb_binlog.sinks.engine.batch_report import BatchCounts, BatchReport, Stage, StageClock
 from pyspark_tidb_binlog.sinks.engine.blocks import BlockKind
+from pyspark_tidb_binlog.sinks.engine.fold import Numbering
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs, fitted
 from pyspark_tidb_binlog.sinks.engine.history_feed import HistoryFeed
 from pyspark_tidb_binlog.sinks.engine.history_wait import complete_history
@@ -91,7 +92,7 @@ class BatchApplier:
         self.clock.restart()
         counts = BatchCounts()
         history = self._feed.snapshot()
-        with self._keyed(transactions, history, span.parts) as events:
+        with self._keyed(transactions, history, span.parts, span.numbering) as events:
             found = self._summary(events, events.except_rows()[BlockKind.SUMMARIES], Controls(span.after_ts, span.upto_ts, ()))
             with self._all_keyed(events, transactions, found, history) as complete:
                 ddls, rows = replay_steps((span.after_ts, span.upto_ts), found.tables, self._feed.snapshot(), self._applied)
@@ -177,8 +178,10 @@ class BatchApplier:
                 self._apply_steps(complete, controls, found, counts)
 
     @contextmanager
-    def _keyed(self, transactions: DataFrame, history: SchemaHistory, parts: int) -> Iterator[KeyedEvents]:
-        events = keyed.keyed(transactions, self._ship(history), parts)
+    def _keyed(
+        self, transactions: DataFrame, history: SchemaHistory, parts: int, numbering: Numbering = Numbering.BLOCKS
+    ) -> Iterator[KeyedEvents]:
+        events = keyed.keyed(transactions, self._ship(history), parts, numbering)
         with persisted(events.frame):
             yield events
 
@@ -189,7 +192,7 @@ class BatchApplier:
         if all(history.table_at(t.table_id, t.schema_version) is not None for t in found.tables):
             yield events
         else:
-            with self._keyed(transactions, self._feed.snapshot(), events.parts) as again:
+            with self._keyed(transactions, self._feed.snapshot(), events.parts, events.numbering) as again:
                 yield again
 
     def _apply_steps(self, events: KeyedEvents, controls: Controls, found: RowSummary, counts: BatchCounts) -> None:

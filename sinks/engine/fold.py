@@ -6,6 +6,7 @@ is an INSERT, and exists after it unless its last event is a DELETE. The first e
 the new image; events between them are dropped.
 """
 
+import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ import pyarrow.compute as pc
 from pyspark_tidb_binlog.schemas.events import Op
 
 Indexes = np.ndarray[Any, np.dtype[np.int64]]
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
 """Row numbers in the folded events table."""
 
 
@@ -81,27 +83,44 @@ def ends_of(events: pa.Table) -> np.ndarray[Any, np.dtype[np.bool_]]:
     return found
 
 
+class Numbering(enum.IntEnum):
+    """How rows are numbered into parts. A span is finished as it was begun, so its record has the value."""
+
+    ROWS = -1
+    """Each row by its key."""
+    BLOCKS = -2
+    """Rows whose handle is an integer by blocks of neighbours: two connections that insert alternating keys into the same pages of a target's
+    index take a third longer."""
+
+
 def part_numbers(
-    table_ids: Indexes, keys: pa.BinaryArray, keyless: np.ndarray[Any, np.dtype[np.bool_]], parts: int
+    table_ids: Indexes, keys: pa.BinaryArray, keyless: Mask, parts: int, neighbours: Mask | None = None
 ) -> np.ndarray[Any, np.dtype[np.int32]]:
     """The part, 0 to ``parts - 1``, that each row belongs to; all rows of a keyless table are in one part.
 
+    ``neighbours``: the rows that are numbered by blocks; their keys are a flag and a varint (``codec``).
+
     The hash must never change, since a restart must find the rows of an unfinished part again. All arithmetic is modulo 2**64:
     ``h = mix(table_id)``; for each 8 key bytes as a little-endian word, the last one padded with zeros, ``h = mix(h ^ word)``;
-    ``h = mix(h ^ length)``; part = ``h % parts``. A keyless row stops after the table id.
+    ``h = mix(h ^ length)``; part = ``h % parts``. A keyless row stops after the table id. Of ``neighbours`` the low 11 bits of the varint,
+    which is twice the handle, count as zeros: a block has 1,024 of them.
     ``mix(x)``: ``x += G; x ^= x >> 30; x *= A; x ^= x >> 27; x *= B; x ^= x >> 31`` (splitmix64).
     """
     hashes = _mix(np.ascontiguousarray(table_ids, dtype=np.int64).view(np.uint64))
     rows = np.flatnonzero(~keyless)
     starts, lengths, data = _binary_parts(keys)
     if len(rows):
-        hashes[rows] = _hash_bytes(hashes[rows], starts[rows], lengths[rows], data)
+        first = np.full(len(rows), _WHOLE) if neighbours is None else np.where(neighbours[rows], _BLOCK, _WHOLE)
+        hashes[rows] = _hash_bytes(hashes[rows], starts[rows], lengths[rows], data, first)
     return np.asarray(hashes % np.uint64(parts), dtype=np.int32)
 
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_A = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_B = np.uint64(0x94D049BB133111EB)
+_WHOLE = np.uint64(0xFFFFFFFFFFFFFFFF)
+_BLOCK = np.uint64(0xFFFFFFFFFFF080FF)
+"""Of a key's first word: without the low 7 bits of the varint's first byte, and the low 4 of its second."""
 
 
 def _mix(x: Any) -> Any:
@@ -114,8 +133,8 @@ def _mix(x: Any) -> Any:
     return x
 
 
-def _hash_bytes(hashes: Any, starts: Any, lengths: Any, data: Any) -> Any:
-    """Mix the bytes of each row into its hash, one 8-byte word at a time for all rows."""
+def _hash_bytes(hashes: Any, starts: Any, lengths: Any, data: Any, first: Any) -> Any:
+    """Mix the bytes of each row into its hash, one 8-byte word at a time for all rows; ``first``: which bits of the first word count."""
     all_words = _words(data)
     masks = np.array([(1 << (8 * n)) - 1 for n in range(9)], dtype=np.uint64)
     active = np.flatnonzero(lengths)
@@ -124,6 +143,8 @@ def _hash_bytes(hashes: Any, starts: Any, lengths: Any, data: Any) -> Any:
         at = starts[active] + word
         left = np.minimum(lengths[active] - word, 8)
         words = all_words[at] & masks[left]
+        if word == 0:
+            words &= first[active]
         hashes[active] = _mix(hashes[active] ^ words)
         word += 8
         active = active[lengths[active] > word]

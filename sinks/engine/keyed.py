@@ -2,7 +2,8 @@
 
 Promises: the part of a row is a fixed function of its table and key, so a replay with the same number of parts finds the same rows in the
 same part. Rows of clustered tables are distributed over the parts by key. All rows of a table with ``_tidb_rowid`` as its handle are in one
-part, because the table may have no key in the target, and two connections deleting from it would block each other.
+part, because the table may have no key in the target, and two connections deleting from it would block each other. Rows whose handle is an
+integer are distributed by blocks of neighbours (``fold.Numbering``).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from pyspark_tidb_binlog.schemas.packed import packed
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT, TRANSACTION, ddl_of
 from pyspark_tidb_binlog.sinks.engine.batch import PARTIAL, rows_between, summarise
 from pyspark_tidb_binlog.sinks.engine.blocks import BLOCK, BlockKind, cut, is_cut, pack, slices, unpack, unpack_each
-from pyspark_tidb_binlog.sinks.engine.fold import part_numbers
+from pyspark_tidb_binlog.sinks.engine.fold import Numbering, part_numbers
 from pyspark_tidb_binlog.sinks.engine.identity import row_identities
 
 KEYED = ROW_EVENT.append(pa.field("key", pa.binary())).append(pa.field("part", pa.int32(), nullable=False))
@@ -39,6 +40,7 @@ class KeyedEvents:
 
     frame: DataFrame
     parts: int
+    numbering: Numbering = Numbering.BLOCKS
 
     def except_rows(self) -> Mapping[BlockKind, pa.Table]:
         """The DDLs, the control rows and the summaries, on the driver; runs one Spark job."""
@@ -65,7 +67,7 @@ class KeyedEvents:
         return self.frame.filter((kind == int(BlockKind.ROWS)) & (last_ts > after_ts) & (first_ts <= upto_ts))
 
 
-def keyed(transactions: DataFrame, history: Broadcast[SchemaHistory], parts: int) -> KeyedEvents:
+def keyed(transactions: DataFrame, history: Broadcast[SchemaHistory], parts: int, numbering: Numbering = Numbering.BLOCKS) -> KeyedEvents:
     """``transactions`` (``TRANSACTIONS``) as events, row changes with keys and summaries."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -74,11 +76,11 @@ def keyed(transactions: DataFrame, history: Broadcast[SchemaHistory], parts: int
             yield from _pack_except_rows(events)
             changes = pa.Table.from_batches([events.rows])
             yield from pack(BlockKind.SUMMARIES, 0, summarise(changes, ()))
-            rows = with_keys(changes, history.value, parts)
+            rows = with_keys(changes, history.value, parts, numbering)
             for part in range(parts):
                 yield from pack(BlockKind.ROWS, part, rows.filter(pc.equal(rows.column("part"), part)))
 
-    return KeyedEvents(transactions.mapInArrow(run, ddl_of(BLOCK)).repartitionById(parts, "part"), parts)
+    return KeyedEvents(transactions.mapInArrow(run, ddl_of(BLOCK)).repartitionById(parts, "part"), parts, numbering)
 
 
 def warm_up(spark: SparkSession, parts: int) -> None:
@@ -90,7 +92,7 @@ def warm_up(spark: SparkSession, parts: int) -> None:
         KeyedEvents(events, parts).summaries((0, 1), ())
 
 
-def with_keys(rows: pa.Table, history: SchemaHistory, parts: int) -> pa.Table:
+def with_keys(rows: pa.Table, history: SchemaHistory, parts: int, numbering: Numbering = Numbering.BLOCKS) -> pa.Table:
     """Row changes (``ROW_EVENT``) as ``KEYED``; pure. The identity of a row does not depend on the schema version."""
     versions = rows.column("schema_version").to_numpy()
     table_ids = rows.column("table_id").to_numpy()
@@ -103,7 +105,9 @@ def with_keys(rows: pa.Table, history: SchemaHistory, parts: int) -> pa.Table:
     with_key, without = rows.filter(pa.array(known)), rows.filter(pa.array(~known))
     keys = row_identities(with_key, tables)
     unclustered = [i for i, t in tables.items() if not (t.info.pk_is_handle or t.info.is_common_handle)]
-    numbers = part_numbers(table_ids[known], keys, np.isin(table_ids[known], unclustered), parts)
+    in_blocks = [i for i, t in tables.items() if t.info.pk_is_handle] if numbering is Numbering.BLOCKS else []
+    keyless, neighbours = (np.isin(table_ids[known], ids) for ids in (unclustered, in_blocks))
+    numbers = part_numbers(table_ids[known], keys, keyless, parts, neighbours)
     with_key = with_key.append_column("key", keys).append_column("part", pa.array(numbers))
     nothing = pa.nulls(without.num_rows, pa.binary())
     without = without.append_column("key", nothing).append_column("part", pa.array(np.zeros(without.num_rows, np.int32)))

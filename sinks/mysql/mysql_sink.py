@@ -200,7 +200,7 @@ class MySQLSink(Sink):
         def begin(session: Session) -> bool:
             if not self._next_is(session, step):
                 return False
-            progress.begin_span(session, cluster_id, step.after_ts, step.upto_ts, parts, schema)
+            progress.begin_span(session, cluster_id, step.after_ts, step.upto_ts, parts, schema, events.numbering)
             self._save(session, step.after_ts, step.applied, consistent=False)
             return True
 

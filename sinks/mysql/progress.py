@@ -15,6 +15,7 @@ from typing import Any
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.sinks.engine.fold import Numbering
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.sink import TargetProgress, UnfinishedSpan
 
@@ -25,7 +26,7 @@ class Mark(enum.StrEnum):
     """What a marker row records as done."""
 
     SPAN = "span"
-    """Part -1: a span was begun, with ``parts`` parts."""
+    """A span was begun, with ``parts`` parts; its part is the ``Numbering``, which is negative."""
     ATOMIC = "atomic"
     """The whole span, in one transaction."""
     DELETE = "delete"
@@ -100,9 +101,17 @@ def save_checkpoint(
     session.execute(f"REPLACE INTO {_checkpoint(schema)} VALUES (%s, %s)", [cluster_id, value])
 
 
-def begin_span(session: Session, cluster_id: int, after_ts: int, upto_ts: int, parts: int, schema: str = CHECKPOINT_SCHEMA) -> None:
+def begin_span(
+    session: Session,
+    cluster_id: int,
+    after_ts: int,
+    upto_ts: int,
+    parts: int,
+    schema: str = CHECKPOINT_SCHEMA,
+    numbering: Numbering = Numbering.BLOCKS,
+) -> None:
     """Record that (after_ts, upto_ts] is being applied in ``parts`` parts; idempotent."""
-    _mark(session, cluster_id, after_ts, upto_ts, -1, parts, Mark.SPAN, schema)
+    _mark(session, cluster_id, after_ts, upto_ts, numbering, parts, Mark.SPAN, schema)
 
 
 def claim_part(
@@ -128,7 +137,7 @@ def claim_part(
     if not session.execute(sql, [cluster_id, after_ts, upto_ts, part, parts, str(Mark(phase))]):
         return False
     # Must be checked after the insert: while this marker is uncommitted, no other process can finish the part, and so not the span either.
-    if not is_marked(session, cluster_id, after_ts, upto_ts, -1, parts, Mark.SPAN, schema):
+    if not _is_open(session, cluster_id, after_ts, upto_ts, parts, schema):
         raise ApplyError(
             f"part {part} of {parts} of ({after_ts}, {upto_ts}] is not written: the span is not open in {schema}.spark_progress; another life "
             f"of the Drainer of cluster {cluster_id} has already finished it"
@@ -159,6 +168,12 @@ def is_marked(
     """Whether that part and phase is already in the target."""
     sql = f"SELECT 1 FROM {_progress(schema)} WHERE cluster_id = %s AND from_ts = %s AND to_ts = %s AND part = %s AND parts = %s AND phase = %s"
     return bool(session.query(sql, [cluster_id, after_ts, upto_ts, part, parts, str(Mark(phase))]))
+
+
+def _is_open(session: Session, cluster_id: int, after_ts: int, upto_ts: int, parts: int, schema: str) -> bool:
+    """Whether the span was begun with so many parts and is not finished."""
+    sql = f"SELECT 1 FROM {_progress(schema)} WHERE cluster_id = %s AND from_ts = %s AND to_ts = %s AND parts = %s AND phase = %s"
+    return bool(session.query(sql, [cluster_id, after_ts, upto_ts, parts, str(Mark.SPAN)]))
 
 
 def mark_atomic(session: Session, cluster_id: int, after_ts: int, upto_ts: int, schema: str = CHECKPOINT_SCHEMA) -> None:
@@ -220,7 +235,7 @@ def _load_checkpoint(session: Session, cluster_id: int, schema: str) -> Checkpoi
 def _load_unfinished(session: Session, cluster_id: int, commit_ts: int, schema: str) -> UnfinishedSpan | None:
     sql = f"SELECT from_ts, to_ts, part, parts, phase FROM {_progress(schema)} WHERE cluster_id = %s AND to_ts > %s ORDER BY from_ts, to_ts, part"
     rows = session.query(sql, [cluster_id, commit_ts])
-    spans = [(after_ts, upto_ts, parts) for after_ts, upto_ts, _, parts, phase in rows if phase == Mark.SPAN]
+    spans = [(after_ts, upto_ts, parts, part) for after_ts, upto_ts, part, parts, phase in rows if phase == Mark.SPAN]
     if not spans:
         return None
     if len(spans) > 1:
@@ -229,8 +244,8 @@ def _load_unfinished(session: Session, cluster_id: int, commit_ts: int, schema: 
             "to this target before leases existed. Compare the tables with the upstream, repair them, and delete the markers of the spans "
             "that are not to be finished"
         )
-    after_ts, upto_ts, parts = spans[0]
+    after_ts, upto_ts, parts, numbering = spans[0]
     if after_ts != commit_ts:
         return None  # a span begins at the checkpoint, so the data was restored, or the checkpoint set, after it was begun
-    done = frozenset((part, str(phase)) for f, t, part, n, phase in rows if (f, t, n) == spans[0] and phase != Mark.SPAN)
-    return UnfinishedSpan(after_ts, upto_ts, parts, done)
+    done = frozenset((part, str(phase)) for f, t, part, n, phase in rows if (f, t, n) == spans[0][:3] and phase != Mark.SPAN)
+    return UnfinishedSpan(after_ts, upto_ts, parts, done, Numbering(numbering))

@@ -9,6 +9,7 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.sinks.engine.fold import Numbering
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs
 from pyspark_tidb_binlog.sinks.mysql import old_layout, progress
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import ensure_ddl_table, load_applied
@@ -39,7 +40,7 @@ FORMER = (
     "ENGINE = InnoDB DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin",
 )
 
-UNFINISHED = UnfinishedSpan(100, 200, 2, frozenset({(0, "delete"), (1, "delete"), (0, "write")}))
+UNFINISHED = UnfinishedSpan(100, 200, 2, frozenset({(0, "delete"), (1, "delete"), (0, "write")}), Numbering.ROWS)
 
 
 class Mortal:
@@ -170,7 +171,7 @@ def test_two_clusters_with_one_name_each_take_their_own(open_session: Callable[[
         write_former(session, [("drainer", 100, 200), ("drainer", 101, 300)], [(7, 100), (8, 101)])
         write_ddl(session, "drainer", 3, "done")
         write_ddl(session, "drainer", 5, "done")
-        assert start(session, 8, jobs=theirs).unfinished == UnfinishedSpan(101, 300, 2, UNFINISHED.done)
+        assert start(session, 8, jobs=theirs).unfinished == UnfinishedSpan(101, 300, 2, UNFINISHED.done, Numbering.ROWS)
         assert load_applied(session, CONFIG, 8, 1) == AppliedJobs(1, frozenset({5}))
         assert tables(session) == PRESENT | {"spark_progress_by_drainer", "spark_ddl_by_drainer"}
         assert start(session, 7) == TargetProgress(100, False, 1, UNFINISHED)
@@ -195,7 +196,7 @@ def test_two_names_at_one_checkpoint_are_for_a_person_to_decide(open_session: Ca
         with pytest.raises(ApplyError, match=r"\['a', 'b'\].*Set syncer.drainer"):
             start(session)
         session.rollback()
-        assert start(session, drainer="b").unfinished == UnfinishedSpan(100, 210, 2, UNFINISHED.done)
+        assert start(session, drainer="b").unfinished == UnfinishedSpan(100, 210, 2, UNFINISHED.done, Numbering.ROWS)
 
 
 def test_a_release_that_knows_no_lease_fails_at_its_next_write(open_session: Callable[[], Session]) -> None:

@@ -7,6 +7,7 @@ import pytest
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.sinks.engine.fold import Numbering
 from pyspark_tidb_binlog.sinks.mysql import progress
 from pyspark_tidb_binlog.sinks.mysql.progress import Mark
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
@@ -124,3 +125,12 @@ def test_two_unfinished_spans_are_refused(session: Session) -> None:
     progress.begin_span(session, CLUSTER, 1, 3, 2, SCHEMA)
     with pytest.raises(ApplyError, match="before leases existed"):
         load(session)
+
+
+def test_a_span_is_numbered_as_it_was_begun(session: Session) -> None:
+    """Also one that a release without blocks has begun."""
+    save(session, 100, False)
+    progress.begin_span(session, CLUSTER, 100, 200, 2, SCHEMA, Numbering.ROWS)
+    assert session.query(f"SELECT part FROM {SCHEMA}.spark_progress") == [(-1,)]
+    assert progress.claim_part(session, CLUSTER, 100, 200, 1, 2, Mark.DELETE, SCHEMA)
+    assert load(session).unfinished == UnfinishedSpan(100, 200, 2, frozenset({(1, "delete")}), Numbering.ROWS)

@@ -4,6 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from pyspark_tidb_binlog.schemas.codec.datum import Flag
+from pyspark_tidb_binlog.schemas.codec.number import encode_varint
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.sinks.engine.fold import NetChanges, fold, part_numbers
 
@@ -120,3 +122,30 @@ def test_parts_are_even() -> None:
     keys = pa.array([b"\x08" + i.to_bytes(3, "big") for i in range(n)], pa.binary())
     counts = np.bincount(part_numbers(np.full(n, 96), keys, np.zeros(n, dtype=bool), 4), minlength=4)
     assert counts.min() > 0.95 * n / 4
+
+
+def handle_key(handle: int) -> bytes:
+    return bytes([Flag.VARINT]) + encode_varint(handle)
+
+
+def block_of(key: bytes) -> bytes:
+    """A key with the low 11 bits of its varint cleared, as the docstring tells it."""
+    return key[:1] + bytes([key[1] & 0x80]) + bytes(b & 0xF0 for b in key[2:3]) + key[3:]
+
+
+@pytest.mark.parametrize("parts", [2, 3, 4096])
+def test_neighbours_share_a_part(parts: int) -> None:
+    handles = [0, 1, 63, 64, -1, -64, 1023, 1024, 8191, 8192, 9000, 9215, 9216, 1 << 40, (1 << 40) + 1023, 1 << 62, -(1 << 62)]
+    keys = [handle_key(handle) for handle in handles]
+    numbers = part_numbers(np.full(len(keys), 96), pa.array(keys), np.zeros(len(keys), bool), parts, np.ones(len(keys), bool))
+    assert numbers.tolist() == [reference_part(96, block_of(key), False, parts) for key in keys]
+    found = dict(zip(handles, numbers.tolist(), strict=True))
+    assert found[8192] == found[9000] == found[9215] and found[1 << 40] == found[(1 << 40) + 1023]
+
+
+def test_blocks_are_even_and_rows_without_neighbours_stay_where_they_were() -> None:
+    keys = pa.array([handle_key(i) for i in range(100_000)])
+    table_ids, keyless = np.full(len(keys), 96), np.zeros(len(keys), bool)
+    counts = np.bincount(part_numbers(table_ids, keys, keyless, 4, ~keyless))
+    assert counts.max() < 1.3 * len(keys) / 4
+    assert part_numbers(table_ids, keys, keyless, 4, keyless).tolist() == part_numbers(table_ids, keys, keyless, 4).tolist()
