@@ -69,8 +69,13 @@ class WorkerForks:
         sys.stdout.flush()
         sys.stderr.flush()
         if os.fork() == 0:
-            _only(self._listener.fileno(), ended)
-            _serve(self._listener, ended, self._place)
+            try:
+                _only(self._listener.fileno(), ended)
+                _serve(self._listener, ended)
+            finally:
+                # whatever happens, it must not return into the code of the job
+                shutil.rmtree(self._place, ignore_errors=True)
+                os._exit(0)
         os.close(ended)
         self._listener.close()
 
@@ -92,28 +97,27 @@ def _only(*kept: int) -> None:
     os.closerange(last, os.sysconf("SC_OPEN_MAX"))
 
 
-def _serve(listener: socket.socket, ended: int, place: Path) -> NoReturn:
+def _serve(listener: socket.socket, ended: int) -> None:
     """Fork for each request until the job has ended."""
-    code = 0
-    try:
-        for number in _IGNORED:
-            signal.signal(number, signal.SIG_IGN)
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the forks
-        while ended not in select.select([listener.fileno(), ended], [], [])[0]:
-            link, _ = listener.accept()
-            with link, contextlib.suppress(OSError, ValueError):
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the forks
+    while ended not in select.select([listener.fileno(), ended], [], [])[0]:
+        link, _ = listener.accept()
+        with link:
+            try:
                 request, streams = _received(link)
-                if os.fork() == 0:
+            except (OSError, ValueError):  # who asked has gone
+                continue
+            if os.fork() == 0:
+                try:
                     listener.close()
                     os.close(ended)
                     _run(request, streams, link)
-                for stream in streams:
-                    os.close(stream)
-    except BaseException:  # last resort of the process: it must not run on as a second job
-        traceback.print_exc()
-        code = 1
-    shutil.rmtree(place, ignore_errors=True)
-    os._exit(code)
+                finally:
+                    os._exit(1)
+            for stream in streams:
+                os.close(stream)
 
 
 def _received(link: socket.socket) -> tuple[dict[str, Any], list[int]]:
@@ -129,24 +133,26 @@ def _received(link: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 def _run(request: dict[str, Any], streams: Sequence[int], link: socket.socket) -> NoReturn:
     """In the fork: be the process that was asked for."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for stream, given in enumerate(streams):
+        os.dup2(given, stream)
+        os.close(given)
+    os.environ.clear()
+    os.environ.update(request["environ"])
+    os.chdir(request["directory"])
+    sys.path[:0] = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part and part not in sys.path]
     code = 1
     try:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for stream, given in enumerate(streams):
-            os.dup2(given, stream)
-            os.close(given)
-        os.environ.clear()
-        os.environ.update(request["environ"])
-        os.chdir(request["directory"])
-        sys.path[:0] = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part and part not in sys.path]
         code = _exit_code(request["arguments"])
         sys.stdout.flush()
         sys.stderr.flush()
-    except BaseException:  # last resort of the process: it must not return into the code of the job
+    except BaseException:  # what an interpreter prints and ends with
         traceback.print_exc()
-    with contextlib.suppress(OSError):
-        link.sendall(bytes([code & 0xFF]))
-    os._exit(code)
+        sys.stderr.flush()
+    finally:
+        with contextlib.suppress(OSError):
+            link.sendall(bytes([code & 0xFF]))
+        os._exit(code & 0xFF)
 
 
 def _exit_code(arguments: list[str]) -> int:

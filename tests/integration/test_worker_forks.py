@@ -1,0 +1,138 @@
+"""Spark's Python processes as forks of the job: they are what an interpreter would have been, and nothing of the job's."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.support.eventually import eventually
+
+ROOT = Path(__file__).parents[2]
+WORKER = ROOT / "jobs" / "worker-python"
+
+
+def job(code: str, directory: Path) -> subprocess.CompletedProcess[str]:
+    """A job that runs ``code`` with ``forks`` at work, in a ``with`` block whose end it tells."""
+    script = directory / "job.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import contextlib, os, subprocess, sys, time
+            from pyspark_tidb_binlog.jobs.worker_forks import WorkerForks
+
+            def run(*arguments, **options):
+                return subprocess.run([os.environ["PYSPARK_PYTHON"], *arguments], capture_output=True, text=True, **options)
+
+            @contextlib.contextmanager
+            def told():
+                try:
+                    yield
+                finally:
+                    with open("ended", "a") as file:
+                        file.write("ended\\n")
+
+            with contextlib.closing(WorkerForks()) as forks, told():
+                forks.fork()
+            """
+        )
+        + textwrap.indent(textwrap.dedent(code), "    ")
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=directory, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert (directory / "ended").read_text() == "ended\n", "only the job itself has left its block"
+    return done
+
+
+def test_a_fork_is_what_an_interpreter_would_have_been(tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    (tmp_path / "mine.py").write_text(
+        "import os, sys; print(__name__, sys.argv, os.getcwd(), os.environ['GIVEN'], sys.stdin.read()); sys.exit(7)"
+    )
+    done = job(
+        """
+        environ = os.environ | {"GIVEN": "ü", "PYTHONPATH": os.getcwd()}
+        done = run("-m", "mine", "one", cwd="below", env=environ, input="hello")
+        print(done.stdout, done.returncode, done.stderr)
+        done = run("-c", "import sys; sys.exit('why')")
+        print(done.returncode, run("-c", "raise ValueError(5)").stderr.splitlines()[-1], run("--version").stdout)
+        """,
+        tmp_path,
+    )
+    version = f"Python {sys.version.split()[0]}"
+    expected = [f"__main__ {['mine', 'one']} {tmp_path / 'below'} ü hello", "7", "1 ValueError: 5 " + version]
+    assert done.stdout.split("\n")[0].replace(f"{tmp_path / 'mine.py'}", "mine") == expected[0]
+    assert done.stdout.split("\n")[1].split() == ["7"]
+    assert expected[2] in done.stdout
+
+
+def test_it_has_imported_already_and_holds_nothing_of_the_job(tmp_path: Path) -> None:
+    done = job(
+        """
+        mine = open("of-the-job", "w")
+        print(run("-c", "import os, sys; print('pyspark.worker' in sys.modules, sorted(os.listdir('/proc/self/fd')))").stdout)
+        """,
+        tmp_path,
+    )
+    imported, _, descriptors = done.stdout.partition(" ")
+    # its streams, the link to who asked, and the listing itself
+    assert imported == "True" and len(eval(descriptors)) <= 5
+
+
+@pytest.mark.parametrize("how", ["closed", "broken"])
+def test_a_fork_that_cannot_even_say_what_is_wrong_ends(how: str, tmp_path: Path) -> None:
+    """It must not go on as a second job: that would stop the servers of the first."""
+    before = "os.close(2)" if how == "closed" else "r, w = os.pipe(); os.close(r); os.dup2(w, 2)"
+    done = job(
+        f"""
+        print(run("-c", "import os; {before}; raise ValueError").returncode, flush=True)
+        print(run("-c", "print(6)").stdout)
+        """,
+        tmp_path,
+    )
+    assert done.stdout.split() == ["1", "6"]
+
+
+def test_everything_ends_with_the_job(tmp_path: Path) -> None:
+    job(
+        """
+        if os.fork() == 0:
+            # a job of its own, which is killed
+            with contextlib.closing(WorkerForks()) as second:
+                second.fork()
+                open("socket", "w").write(os.environ["TIDB_BINLOG_FORKS"])
+                os.kill(os.getpid(), 9)
+        os.wait()
+        """,
+        tmp_path,
+    )
+    place = Path((tmp_path / "socket").read_text())
+    eventually(lambda: not place.exists() and not place.parent.exists())
+
+
+def test_without_forks_it_is_a_plain_interpreter(tmp_path: Path) -> None:
+    environ = {key: value for key, value in os.environ.items() if key != "TIDB_BINLOG_FORKS"} | {"TIDB_BINLOG_PYTHON": sys.executable}
+    for gone in ({}, {"TIDB_BINLOG_FORKS": str(tmp_path / "nothing")}):
+        done = subprocess.run(
+            [str(WORKER), "-c", "import sys; print(sys.argv); sys.exit(3)"], env=environ | gone, capture_output=True, text=True
+        )
+        assert (done.stdout, done.returncode) == ("['-c']\n", 3)
+
+
+def test_a_request_that_breaks_off_holds_up_no_other(tmp_path: Path) -> None:
+    done = job(
+        """
+        import socket
+        for sent in (b"", b"\\0\\0\\0\\xff", b"\\0\\0\\0\\2{]"):
+            with socket.socket(socket.AF_UNIX) as link:
+                link.connect(os.environ["TIDB_BINLOG_FORKS"])
+                link.sendall(sent)
+        print(run("-c", "print(6)").stdout)
+        """,
+        tmp_path,
+    )
+    assert done.stdout.split() == ["6"]
