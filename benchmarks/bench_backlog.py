@@ -11,7 +11,9 @@ MariaDB.
 import argparse
 import contextlib
 import dataclasses
+import os
 import statistics
+import sys
 import tempfile
 import threading
 import time
@@ -25,7 +27,7 @@ from pyspark_tidb_binlog.conf.model import DrainerConfig, SourceConfig, TargetCo
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.rehearse import compare, prepare_target, settings_for, staged
 from pyspark_tidb_binlog.jobs.replication import Replication
-from pyspark_tidb_binlog.jobs.spark_session import build_session
+from pyspark_tidb_binlog.jobs.spark_session import FRUGAL, build_session
 from pyspark_tidb_binlog.jobs.worker_forks import WorkerForks
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 
@@ -198,4 +200,7 @@ def _pss_kib(pid: int) -> int:
 
 
 if __name__ == "__main__":
+    if not FRUGAL.items() <= os.environ.items():
+        # a process reads them when it starts, and the workers are forks of this one
+        os.execve(sys.executable, sys.orig_argv, os.environ | FRUGAL)
     main()
