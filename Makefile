@@ -92,6 +92,10 @@ looks: setup ## a reader during the stream: the total of `bank` at every query, 
 bench: setup ## the backlog from query.start() to the checkpoint at end_ts, compared to the target's bulk limit (BENCH_ARGS=)
 	$(VENV)/python -m benchmarks.bench_backlog $(BENCH_ARGS)
 
+.PHONY: bench-start
+bench-start: setup ## from the command to caught up behind Pumps that deliver as real ones do, beside a bare JVM, a bare session and the target's limit (BENCH_ARGS=)
+	$(VENV)/python -m benchmarks.bench_start $(BENCH_ARGS)
+
 .PHONY: bench-lag
 bench-lag: setup ## lag of a row under 500 transactions a second, both deliveries
 	$(VENV)/python -m benchmarks.bench_lag
