@@ -17,7 +17,13 @@ PACKAGES = ("jobs", "binlog_source", "sinks", "schemas", "conf")
 NAMESPACE = "pyspark_tidb_binlog"
 NOT_JOBS = {"launch", "warmup"}
 """Modules of ``jobs`` with a ``main`` that ``spark-submit.sh`` does not offer."""
-BROAD_EXCEPTS = {"jobs/cli.py", "jobs/worker_forks.py", "binlog_source/rpc/rpc_server.py", "binlog_source/rpc/peer.py", "binlog_source/pump/storage/index.py"}
+BROAD_EXCEPTS = {
+    "jobs/cli.py",
+    "jobs/worker_forks.py",
+    "binlog_source/rpc/rpc_server.py",
+    "binlog_source/rpc/peer.py",
+    "binlog_source/pump/storage/index.py",
+}
 """Where everything may be caught: to tell it, log it and exit; to answer a client whose handler failed; where a library raises bare Exceptions."""
 
 
