@@ -17,6 +17,7 @@ _ROLES = (
     ("source_runner", "source on the driver"),
     ("state_driver", "pairing on the driver"),
     ("pyspark.daemon", "Python workers"),
+    ("pyspark_tidb_binlog.jobs.workers", "Python workers"),
 )
 """A text in the command line, and the role of the processes that have it."""
 

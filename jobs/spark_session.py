@@ -145,7 +145,8 @@ def _expect_the_jvm_to_end(context: SparkContext) -> None:
 
 def _launch_settings(master: str, *, delta: bool) -> dict[str, str]:
     """Settings that matter only if this process starts the JVM itself; spark-submit.sh passes the same on its command line."""
-    settings = {"spark.driver.extraJavaOptions": jvm_options(spark_log_file(), local=jvm.local_cores(master) is not None)}
+    settings = {"spark.python.daemon.module": f"{__package__}.workers"}
+    settings |= {"spark.driver.extraJavaOptions": jvm_options(spark_log_file(), local=jvm.local_cores(master) is not None)}
     jars = sorted(str(jar) for jar in JARS.glob("*.jar")) if delta else []
     if jars and jvm.local_cores(master) is not None:
         settings["spark.driver.extraClassPath"] = ":".join(jars)

@@ -12,6 +12,7 @@ Where nothing forks, Spark's processes are plain interpreters.
 """
 
 import contextlib
+import gc
 import json
 import os
 import runpy
@@ -47,6 +48,14 @@ _BACKLOG = 64
 _REQUEST_SECONDS = 5.0
 """Within which a request must be complete: one at a time is received."""
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def preload() -> None:
+    """Import ``PRELOADED``, and have no later garbage collection of this process and its forks look through what there is now."""
+    for name in PRELOADED:
+        import_module(name)
+    gc.collect()
+    gc.freeze()
 
 
 class WorkerForks:
