@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol, TypeVar
 
 from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry
-from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeStatus
+from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState, NodeStatus
 from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.schemas.backoff import Backoff, Retries
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
@@ -46,6 +46,9 @@ class PumpDiscovery(Protocol):
     def pumps(self, resolved_ts: int = 0) -> Mapping[str, str]:
         """Pump id -> ``host:port`` of every Pump that may have binlogs above ``resolved_ts``."""
 
+    def online(self) -> Mapping[str, str]:
+        """Pump id -> ``host:port`` of every Pump that is registered as online; none without a registry."""
+
     def cluster_id(self) -> int:
         """The id that Pumps check."""
 
@@ -75,6 +78,10 @@ class ConfiguredDiscovery:
         """The addresses, each its own id."""
         return self._pumps
 
+    def online(self) -> Mapping[str, str]:
+        """None: nobody registers their states."""
+        return {}
+
     def cluster_id(self) -> int:
         """The id in the settings."""
         return self._cluster_id
@@ -101,6 +108,10 @@ class RegistryDiscovery:
             raise PumpUnavailable(f"the registry {self._registry.url} has no Pump; start one with this registry and try again")
         return {status.node_id: status.host for status in known if _may_own(status, resolved_ts)}
 
+    def online(self) -> Mapping[str, str]:
+        """Every Pump registered as online."""
+        return {status.node_id: status.host for status in self._registry.listing(PUMPS).nodes if status.state is NodeState.ONLINE}
+
     def cluster_id(self) -> int:
         """The id in the settings, or the registry's."""
         if not self._cluster_id:
@@ -122,9 +133,14 @@ def discovery_of(config: SourceConfig) -> PumpDiscovery:
     Raises:
         ConfigError: it is neither a list of addresses nor a registry's URL.
     """
-    if "://" in config.pumps:
+    if names_registry(config):
         return RegistryDiscovery(config.pumps, config.cluster_id)
     return ConfiguredDiscovery(config.pumps, config.cluster_id)
+
+
+def names_registry(config: SourceConfig) -> bool:
+    """Whether ``config.pumps`` is a registry's URL."""
+    return "://" in config.pumps
 
 
 def _may_own(status: NodeStatus, resolved_ts: int) -> bool:
