@@ -33,6 +33,8 @@ class Progress:
     transactions: int = 0
     row_events: int = 0
     ddls: int = 0
+    fakes_sent: int = 0
+    """Fake binlogs sent to idle Pumps, to wake them (``source.wake-idle-pumps``)."""
     holding: str = ""
     """The stage or the Pump that holds resolved_ts back, in words; empty = nothing does."""
     findings: int = 0
