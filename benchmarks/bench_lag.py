@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
     options.add_argument("--sessions", type=int, default=16, help="concurrent transactions")
     options.add_argument("--deliveries", nargs="+", default=["sorted", "raw"], choices=["sorted", "raw"])
     options.add_argument("--idle", action="store_true", help="single rows over Pumps like real ones, without and with waking them")
-    options.add_argument("--every", type=float, default=0.73, help="--idle: seconds between two rows")
+    options.add_argument("--every", type=float, default=3.7, help="--idle: seconds between two rows")
     given = options.parse_args(argv)
     spark = build_session("tidb-binlog bench lag")
     if given.idle:
