@@ -33,14 +33,14 @@ class Progress:
     transactions: int = 0
     row_events: int = 0
     ddls: int = 0
-    fakes_sent: int = 0
-    """Fake binlogs sent to idle Pumps, to wake them (``source.wake-idle-pumps``)."""
     holding: str = ""
     """The stage or the Pump that holds resolved_ts back, in words; empty = nothing does."""
     findings: int = 0
     """Number of findings: rows and values that do not match, DDLs not fully applied, lost binlogs."""
     newest_findings: tuple[str, ...] = ()
     """The newest of them as text."""
+    fakes_sent: int = 0
+    """Fake binlogs sent to idle Pumps, to wake them (``source.wake-idle-pumps``)."""
 
 
 def held_by(reported: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ transaction that could be released otherwise, are reachable, and have neither mo
 promise is below the fake that it was sent already gets no other one: a Prewrite under way holds that back, and would hold the next one
 back, too. Where no Pump has a transaction above R, nothing is chosen, however long they are idle.
 
-Why a fake from outside promises nothing false: ADR 9 (docs/adr).
+Why a fake from outside promises nothing false: docs/adr/0009.
 """
 
 from collections.abc import Mapping
