@@ -4,7 +4,8 @@ R is the minimum of the Pumps' promises, so a transaction on one Pump is release
 commit_ts. A busy Pump does so with its next Commit, an idle one with its next fake. ``choose`` names the Pumps that are behind a
 transaction that could be released otherwise, are reachable, and have neither moved nor been woken within the interval. A Pump whose
 promise is below the fake that it was sent already gets no other one: a Prewrite under way holds that back, and would hold the next one
-back, too. Where no Pump has a transaction above R, nothing is chosen, however long they are idle.
+back, too. Where no Pump has a transaction above R, nothing is chosen, however long they are idle. ``is_of_now`` refuses a timestamp far
+beyond the transaction: then it is an old one, or the registry's clock is not the upstream's, whose fakes would promise falsely.
 
 Why a fake from outside promises nothing false: docs/adr/0009.
 """
@@ -12,8 +13,11 @@ Why a fake from outside promises nothing false: docs/adr/0009.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 
+_NEAR = tso(60_000)
+"""An older transaction has waited for something else than an idle Pump's fake, which takes seconds."""
 RECORD_HEADER = 16
 """Bytes before each payload in a Pump's log (pump.md 4.1)."""
 
@@ -52,6 +56,8 @@ class WakeChoice:
 
     pumps: tuple[str, ...]
     again_in: float | None
+    wanted: int = 0
+    """The commit_ts that they are to promise."""
 
 
 def choose(heads: Mapping[str, PumpHead], woken: Mapping[str, LastWake], now: float, interval: float) -> WakeChoice:
@@ -59,7 +65,12 @@ def choose(heads: Mapping[str, PumpHead], woken: Mapping[str, LastWake], now: fl
     wanted = max((min(head.promise, head.newest_commit) for head in heads.values()), default=0)
     wait = {pump: _due_at(head, woken.get(pump), interval) - now for pump, head in heads.items() if _helps(head, woken.get(pump), wanted)}
     later = [seconds for seconds in wait.values() if seconds > 0]
-    return WakeChoice(tuple(sorted(pump for pump, seconds in wait.items() if seconds <= 0)), min(later, default=None))
+    return WakeChoice(tuple(sorted(pump for pump, seconds in wait.items() if seconds <= 0)), min(later, default=None), wanted)
+
+
+def is_of_now(ts: int, wanted: int) -> bool:
+    """Whether ``ts``, fresh from the registry, is close enough to the commit_ts ``wanted`` to be sent."""
+    return ts - wanted <= _NEAR
 
 
 def _helps(head: PumpHead, last: LastWake | None, wanted: int) -> bool:

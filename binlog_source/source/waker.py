@@ -11,13 +11,13 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import PumpDiscovery, discovery_of, names_registry
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import Pending, PumpWriter, WriteFailed
 from pyspark_tidb_binlog.binlog_source.source.tails import Tails
-from pyspark_tidb_binlog.binlog_source.source.wake import LastWake, choose, fake_payload
+from pyspark_tidb_binlog.binlog_source.source.wake import LastWake, choose, fake_payload, is_of_now
 from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.schemas.errors import ProtocolViolation, PumpUnavailable, ReplicationError
 from pyspark_tidb_binlog.schemas.events import Delivery
@@ -72,16 +72,16 @@ class PumpWaker:
 
     def _run(self) -> None:
         try:
-            while pumps := self._next():
-                self._wake(pumps)
+            while targets := self._next():
+                self._wake(targets)
         finally:
             for writer in self._writers.values():
                 writer.close()
             if self._discovery is not None:
                 self._discovery.close()
 
-    def _next(self) -> Mapping[str, int]:
-        """Wait until there are Pumps to wake: their promises; empty: the stream has stopped."""
+    def _next(self) -> "tuple[_Target, ...]":
+        """Wait until there are Pumps to wake; empty: the stream has stopped."""
         while not self._stopped:
             self._asking.wait()
             with self._tails.changed:
@@ -90,35 +90,40 @@ class PumpWaker:
                     heads = self._tails.heads(self._asked)
                     choice = choose(heads, self._woken, time.monotonic(), self._interval)
                     if choice.pumps:
-                        return {pump: heads[pump].promise for pump in choice.pumps}
+                        return tuple(_Target(pump, heads[pump].promise, choice.wanted) for pump in choice.pumps)
                     self._tails.changed.wait(choice.again_in)
-        return {}
+        return ()
 
-    def _wake(self, promises: Mapping[str, int]) -> None:
-        """Send a fake to each of the Pumps that are online; ``promises``: what they have promised already."""
-        for pump in promises:
-            self._woken[pump] = LastWake(0, time.monotonic() + _RETRY_SECONDS)
+    def _wake(self, targets: "tuple[_Target, ...]") -> None:
+        """Send a fake to each of the Pumps that are online."""
+        for target in targets:
+            self._woken[target.pump] = LastWake(0, time.monotonic() + _RETRY_SECONDS)
         under_way: list[_Sent] = []
         with self._noting("the registry"):
             discovery = self._known_discovery()
             online = discovery.online()
-            for pump in promises:
-                if pump in online and not self._stopped:
-                    under_way.append(self._send(discovery, pump, online[pump], promises[pump]))
+            for target in targets:
+                if target.pump in online and not self._stopped:
+                    under_way += self._send(discovery, target, online[target.pump])
         for sent in under_way:
             with self._noting(f"Pump {sent.pump}"):
                 self._finish(sent)
 
-    def _send(self, discovery: PumpDiscovery, pump: str, address: str, promise: int) -> "_Sent":
-        begun = time.monotonic()
+    def _send(self, discovery: PumpDiscovery, target: "_Target", address: str) -> "Iterator[_Sent]":
+        """Start the call; nothing where the timestamp is not near the transaction that waits."""
+        pump, begun = target.pump, time.monotonic()
         ts = discovery.now()
         if time.monotonic() - begun > _SEND_SECONDS:
             raise PumpUnavailable(f"a timestamp took {time.monotonic() - begun:.1f} s, and an old one is not sent")
-        if ts <= promise:
-            raise ProtocolViolation(f"its timestamp {ts} is not above {promise}, which Pump {pump} has promised: is it of another cluster?")
+        if ts <= target.promise:
+            raise ProtocolViolation(
+                f"its timestamp {ts} is not above {target.promise}, which Pump {pump} has promised: is it of another cluster?"
+            )
+        if not is_of_now(ts, target.wanted):
+            return
         if address not in self._writers:
             self._writers[address] = PumpWriter(address, discovery.cluster_id(), _SEND_SECONDS, pump)
-        return _Sent(pump, address, ts, begun, self._writers[address].start(fake_payload(ts)))
+        yield _Sent(pump, address, ts, begun, self._writers[address].start(fake_payload(ts)))
 
     def _finish(self, sent: "_Sent") -> None:
         try:
@@ -145,6 +150,15 @@ class PumpWaker:
         if self._discovery is None:
             self._discovery = self._open_discovery()
         return self._discovery
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """A Pump to wake: what it has promised, and the commit_ts that it is to promise."""
+
+    pump: str
+    promise: int
+    wanted: int
 
 
 @dataclass(frozen=True, slots=True)

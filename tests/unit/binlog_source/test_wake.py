@@ -5,6 +5,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -13,11 +14,11 @@ from pyspark_tidb_binlog.binlog_source.pump.storage.format import HEADER
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
 from pyspark_tidb_binlog.binlog_source.source import waker as waker_module
 from pyspark_tidb_binlog.binlog_source.source.tails import Tails
-from pyspark_tidb_binlog.binlog_source.source.wake import RECORD_HEADER, LastWake, PumpHead, WakeChoice, choose, fake_payload
+from pyspark_tidb_binlog.binlog_source.source.wake import RECORD_HEADER, LastWake, PumpHead, WakeChoice, choose, fake_payload, is_of_now
 from pyspark_tidb_binlog.binlog_source.source.waker import PumpWaker, waker_of
 from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
-from pyspark_tidb_binlog.schemas.events import Delivery
+from pyspark_tidb_binlog.schemas.events import Delivery, tso
 from tests.support.eventually import eventually
 
 NOBODY = WakeChoice((), None)
@@ -28,7 +29,7 @@ def head(promise: int, newest_commit: int = 0, rose_at: float = 0.0, reachable: 
 
 
 def chosen(heads: Mapping[str, PumpHead], woken: Mapping[str, LastWake] | None = None, now: float = 100.0) -> WakeChoice:
-    return choose(heads, woken or {}, now, 0.2)
+    return replace(choose(heads, woken or {}, now, 0.2), wanted=0)
 
 
 @pytest.mark.parametrize("ts", [1, 127, 128, 470604668048769025, (1 << 63) - 1])
@@ -38,7 +39,7 @@ def test_the_fake_is_the_one_that_a_pump_writes(ts: int) -> None:
 
 
 def test_every_pump_behind_a_transaction_is_woken_at_once() -> None:
-    assert chosen({"a": head(50, 50), "b": head(40), "c": head(45), "d": head(60)}) == WakeChoice(("b", "c"), None)
+    assert choose({"a": head(50, 50), "b": head(40), "c": head(45), "d": head(60)}, {}, 100.0, 0.2) == WakeChoice(("b", "c"), None, 50)
 
 
 def test_nobody_is_woken_for_fakes_alone() -> None:
@@ -71,6 +72,16 @@ def test_a_pump_that_keeps_its_fake_back_gets_no_other_one() -> None:
 def test_a_pump_that_cannot_be_reached_is_left_alone() -> None:
     assert chosen({"a": head(50, 50), "b": head(40, reachable=False)}) == NOBODY
     assert chosen({"a": head(50, 50, reachable=False), "b": head(40)}).pumps == ("b",), "what it has said stays true"
+
+
+def test_a_timestamp_far_beyond_the_transaction_is_not_sent(quick: None, caplog: pytest.LogCaptureFixture) -> None:
+    """The transaction was recorded long ago: others may still be written that began as early."""
+    assert is_of_now(50 + tso(60_000), 50) and not is_of_now(51 + tso(60_000), 50)
+    registry = Away(51 + tso(60_000))
+    with waking(registry) as waker, waker.asked(Delivery.SORTED):
+        eventually(lambda: registry.asked > 3)
+        assert waker._writers == {} and waker.counts() == {}
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize("config", [SourceConfig("h:1,h:2"), SourceConfig("http://r:1", wake_idle_pumps="0")])
