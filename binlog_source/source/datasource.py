@@ -228,7 +228,7 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._tails is None:
             self._tails = Tails(self._config.fail_on_data_loss, self._config.max_bytes_per_trigger // 4)
             # Trigger.AvailableNow ends at what the Pumps have promised already
-            self._waker = None if self._end.finite else waker_of(self._config, self._tails)
+            self._waker = None if self._end.finite else waker_of(self._config, self._known_discovery().online, self._tails)
             self._advanced_at = time.monotonic()
         discovery = self._known_discovery()
         self._tails.follow(endpoints_of(discovery, discovery.pumps(before.resolved_ts)), before.resolved_ts, before)

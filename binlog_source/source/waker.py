@@ -1,7 +1,7 @@
 """Wakes idle Pumps that hold R back, while the stream waits for R. Shell around ``wake.choose``: a thread, a registry, calls of WriteBinlog.
 
 Promises: the stream never waits for it: the thread has its own connection to the registry and to each Pump, and every call a short timeout.
-A Pump gets a fake only while ``asked`` is active, is registered as online, and has promised less than the fake's ts, which is fetched for
+A Pump gets a fake only while ``asked`` is active, is in service by the registry, and has promised less than the fake's ts, which is fetched for
 it just before it is sent; at most one per interval. What fails is logged once per outage and tried again after ``_RETRY_SECONDS``.
 Without a registry there is no TSO, and nothing is woken.
 """
@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import PumpDiscovery, discovery_of, names_registry
@@ -33,8 +33,14 @@ _log = logging.getLogger(__name__)
 class PumpWaker:
     """Wakes the Pumps of one stream."""
 
-    def __init__(self, open_discovery: Callable[[], PumpDiscovery], tails: Tails, interval: float) -> None:
-        """``open_discovery``: called once, by the thread; ``interval``: seconds between two fakes to one Pump."""
+    def __init__(
+        self, online: Callable[[], Mapping[str, str]], open_discovery: Callable[[], PumpDiscovery], tails: Tails, interval: float
+    ) -> None:
+        """``online``: the Pumps in service, without a request; ``interval``: seconds between two fakes to one Pump.
+
+        ``open_discovery`` is called once, by the thread; its clock is the thread's own connection to the registry.
+        """
+        self._online = online
         self._open_discovery = open_discovery
         self._discovery: PumpDiscovery | None = None
         self._tails = tails
@@ -99,12 +105,11 @@ class PumpWaker:
         for target in targets:
             self._woken[target.pump] = LastWake(0, time.monotonic() + _RETRY_SECONDS)
         under_way: list[_Sent] = []
-        with self._noting("the registry"):
-            discovery = self._known_discovery()
-            online = discovery.online()
-            for target in targets:
+        online = self._online()
+        for target in targets:
+            with self._noting("the registry"):
                 if target.pump in online and not self._stopped:
-                    under_way += self._send(discovery, target, online[target.pump])
+                    under_way += self._send(self._known_discovery(), target, online[target.pump])
         for sent in under_way:
             with self._noting(f"Pump {sent.pump}"):
                 self._finish(sent)
@@ -173,8 +178,8 @@ class _Sent:
     call: Pending
 
 
-def waker_of(config: SourceConfig, tails: Tails) -> PumpWaker | None:
-    """The waker that the settings ask for; None: never wake, or there is no registry that gives a TSO."""
+def waker_of(config: SourceConfig, online: Callable[[], Mapping[str, str]], tails: Tails) -> PumpWaker | None:
+    """The waker that the settings ask for; None: never wake, or there is no registry that gives a TSO. ``online``: see ``PumpWaker``."""
     if not config.wake_interval or not names_registry(config):
         return None
-    return PumpWaker(lambda: discovery_of(config), tails, config.wake_interval)
+    return PumpWaker(online, lambda: discovery_of(config), tails, config.wake_interval)

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.plain_pump import PlainCall
 from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
-from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState, NodeStatus
+from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.binlog_source.pump.handlers import Handlers
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
@@ -35,7 +35,7 @@ class Cluster:
     def __init__(self, service: ClusterService, registry: RegistryClient, directory: Path, delivery: Delivery) -> None:
         self.service, self.registry, self.delivery = service, registry, delivery
         self.begin = registry.tso()
-        more = {"registry": service.url, "cluster_id": 0, "heartbeat_interval": 3600}
+        more = {"registry": service.url, "cluster_id": 0, "heartbeat_interval": 0.1}
         self.pumps = [EmbeddedPump(config_of(directory, number, **more)).start() for number in (1, 2)]
         self.readers: list[BinlogStreamReader] = []
 
@@ -139,7 +139,8 @@ def test_with_0_the_stream_waits_for_the_pump(cluster: Cluster) -> None:
 def test_a_pump_that_is_not_online_is_left_alone(cluster: Cluster, state: NodeState) -> None:
     reader = cluster.reader()
     at = begun(cluster, reader)
-    cluster.registry.put_status(PUMPS, NodeStatus("pump-2", cluster.pumps[1].address, state))
+    cluster.pumps[1].service.state = state
+    eventually(lambda: {node.node_id: node.state for node in cluster.registry.listing(PUMPS).nodes}["pump-2"] is state)
     commit_ts = cluster.transaction(0)
     for _ in range(LOOKS):
         at = reader.latestOffset(at, reader.getDefaultReadLimit())

@@ -86,7 +86,7 @@ def test_a_timestamp_far_beyond_the_transaction_is_not_sent(quick: None, caplog:
 
 @pytest.mark.parametrize("config", [SourceConfig("h:1,h:2"), SourceConfig("http://r:1", wake_idle_pumps="0")])
 def test_without_a_registry_or_with_0_there_is_no_thread(config: SourceConfig) -> None:
-    assert waker_of(config, Tails(fail_on_data_loss=True)) is None
+    assert waker_of(config, lambda: {}, Tails(fail_on_data_loss=True)) is None
 
 
 class Behind(Tails):
@@ -106,20 +106,17 @@ class Away(ConfiguredDiscovery):
         self.blocked = threading.Event()
         self.blocked.set()
 
-    def online(self) -> Mapping[str, str]:
+    def now(self) -> int:
         self.asked += 1
         self.blocked.wait()
         if not self.ts:
             raise PumpUnavailable("the registry is away")
-        return {"b": "127.0.0.1:1"}
-
-    def now(self) -> int:
         return self.ts
 
 
 @contextlib.contextmanager
 def waking(registry: Away) -> Iterator[PumpWaker]:
-    made = PumpWaker(lambda: registry, Behind(fail_on_data_loss=True), 0.01)
+    made = PumpWaker(lambda: {"b": "127.0.0.1:1"}, lambda: registry, Behind(fail_on_data_loss=True), 0.01)
     try:
         yield made
     finally:
