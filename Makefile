@@ -100,6 +100,10 @@ bench-start: setup ## from the command to caught up behind Pumps that deliver as
 bench-lag: setup ## lag of a row under 500 transactions a second, both deliveries
 	$(VENV)/python -m benchmarks.bench_lag
 
+.PHONY: bench-lag-idle
+bench-lag-idle: setup ## lag of single rows over Pumps like real ones, without and with waking them
+	$(VENV)/python -m benchmarks.bench_lag --idle
+
 .PHONY: bench-ddl
 bench-ddl: setup ## a backlog of 300 ADD COLUMNs with rows between them, compared to the target's own rate (BENCH_ARGS=)
 	$(VENV)/python -m benchmarks.bench_ddl $(BENCH_ARGS)

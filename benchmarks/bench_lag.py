@@ -1,9 +1,12 @@
-"""Lag under a steady load: ``python -m benchmarks.bench_lag [--seconds 120] [--rate 500] [--deliveries sorted raw]``.
+"""Lag under a steady load, or of single rows: ``python -m benchmarks.bench_lag [--seconds 120] [--rate 500] [--deliveries sorted raw | --idle]``.
 
 Per delivery: a private MariaDB, two Pumps, the workload at ``--rate`` transactions a second and one probe row per 100 ms. Lag is the
 time from a probe's commit upstream until it is visible on a second connection that polls the target every 5 ms.
 Prints p50 and p99 with their goals, the rate achieved, the largest lag of the Delta checkpoint, and where the time of a batch goes. Exit
 code 0 only if every goal is met.
+
+``--idle``: two Pumps that deliver as real ones do and write a fake binlog every 3 s, and nothing but one probe row per ``--every`` seconds:
+the lag of such a row with ``wake-idle-pumps`` off and on, and the fakes that were sent.
 """
 
 import argparse
@@ -19,6 +22,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from benchmarks import plain_pump
 from benchmarks.processes import cpu_seconds
 from pyspark_tidb_binlog.binlog_source.emulator.workload import PROBE, WorkloadConfig
 from pyspark_tidb_binlog.conf.model import DrainerConfig, SourceConfig
@@ -31,6 +35,10 @@ from pyspark_tidb_binlog.jobs.spark_session import build_session
 GOALS = {"sorted": (1.0, 2.0), "raw": (1.5, 3.0)}
 """p50 and p99 that each delivery must stay below, in seconds."""
 DELTA_GOAL = 30.0
+IDLE_GOAL = 0.35
+"""p50 of single rows that must not be exceeded with waking, in seconds."""
+REAL_FAKE_INTERVAL = 3.0
+"""A real Pump's default. Seconds."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -41,8 +49,14 @@ def main(argv: Sequence[str]) -> int:
     options.add_argument("--rate", type=float, default=500.0, help="transactions a second")
     options.add_argument("--sessions", type=int, default=16, help="concurrent transactions")
     options.add_argument("--deliveries", nargs="+", default=["sorted", "raw"], choices=["sorted", "raw"])
+    options.add_argument("--idle", action="store_true", help="single rows over Pumps like real ones, without and with waking them")
+    options.add_argument("--every", type=float, default=3.7, help="--idle: seconds between two rows")
     given = options.parse_args(argv)
     spark = build_session("tidb-binlog bench lag")
+    if given.idle:
+        reached = compare_idle(spark, given.every, given.seconds)
+        spark.stop()
+        return 0 if reached else 1
     load = WorkloadConfig(rate=given.rate, sessions=given.sessions, gather=0.02, ddl_every=0)
     reached = [measure(spark, delivery, load, given.warm, given.seconds) for delivery in given.deliveries]
     spark.stop()
@@ -83,6 +97,38 @@ def measure(spark: SparkSession, delivery: str, load: WorkloadConfig, warm: floa
         print(f"        {line}")
     sys.stdout.flush()
     return p50 < goals[0] and p99 < goals[1] and delta < DELTA_GOAL
+
+
+def compare_idle(spark: SparkSession, every: float, seconds: float) -> bool:
+    """Measure single rows without and with waking; returns whether the goal was met."""
+    off, on = (measure_idle(spark, wake, every, seconds) for wake in ("0", SourceConfig().wake_idle_pumps))
+    print(f"idle: p50 {percentile(off, 0.5) / percentile(on, 0.5):.1f} times shorter with waking (goal: at most {IDLE_GOAL} s)")
+    return percentile(on, 0.5) <= IDLE_GOAL
+
+
+def measure_idle(spark: SparkSession, wake: str, every: float, seconds: float) -> list[float]:
+    """The lags of single rows, one per ``every`` seconds, with ``wake-idle-pumps`` at ``wake``."""
+    with contextlib.ExitStack() as stack:
+        work_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lag-", ignore_cleanup_errors=True)))
+        target = stack.enter_context(PrivateMariaDB()).target()
+        # one transaction at the beginning, and no other
+        load = WorkloadConfig(rate=0.001, sessions=1, ddl_every=0, probe_interval=every)
+        workload = stack.enter_context(upstream(work_dir, load, module=plain_pump.__name__, fake_interval=REAL_FAKE_INTERVAL))
+        config = settings_for(workload, DrainerConfig(source=SourceConfig(delivery="sorted", wake_idle_pumps=wake)), target, work_dir)
+        opened = workload.open(PUMPS)
+        with Replication(spark, config) as replication, ProbeWatch(target, config.apply, PROBE) as watch:
+            catch_up(replication, opened.upto_ts)
+            workload.begin()
+            _watched(replication, 5.0)
+            skipped = len(workload.probes())
+            _watched(replication, seconds)
+            catch_up(replication, workload.end().upto_ts)
+            measured = lags(workload.probes(skipped), watch.sightings)
+            sent = replication.progress().fakes_sent
+    shown = ", ".join(f"{name} {percentile(measured, share):.2f} s" for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)))
+    print(f"idle, wake-idle-pumps {wake:<5} {shown}, max {max(measured, default=0.0):.2f} s; {len(measured)} rows, {sent} fakes sent")
+    sys.stdout.flush()
+    return measured
 
 
 def _watched(replication: Replication, seconds: float) -> None:

@@ -116,6 +116,7 @@ def drainer(settings: DrainerConfig, place: Path) -> Iterator[subprocess.Popen[b
         f"--pumps={source.pumps}",
         f"--cluster-id={source.cluster_id}",
         f"--starting-commit-ts={source.starting_commit_ts}",
+        f"--source.wake-idle-pumps={source.wake_idle_pumps}",
         *([f"--source.delivery={source.delivery}"] if source.delivery else []),
         f"--ddl-history={settings.ddl_history}",
         f"--checkpoint-dir={settings.checkpoint_dir}",

@@ -12,6 +12,7 @@ PYTHON = ("driver", "source on the driver", "pairing on the driver", "Python wor
 _ROLES = (
     ("workload_process", "workload"),
     ("pyspark_tidb_binlog.jobs.pump", "Pumps"),
+    ("benchmarks.plain_pump", "Pumps"),
     ("mariadbd", "MariaDB"),
     ("java", JVM),
     ("source_runner", "source on the driver"),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pyspark_tidb_binlog.conf.sql_mode import refusals
-from pyspark_tidb_binlog.conf.units import days_or_duration, size_of
+from pyspark_tidb_binlog.conf.units import days_or_duration, pause_of, size_of
 
 
 def _require(condition: bool, message: str) -> None:
@@ -23,11 +23,11 @@ def _require_log_level(level: str) -> None:
     _require(level in LOG_LEVELS, f"log-level: {level!r} is not debug, info, warn or error")
 
 
-def _require_parsed(config: object, name: str, parse: Callable[[str], float]) -> None:
+def _require_parsed(config: object, name: str, parse: Callable[[str], float], table: str = "") -> None:
     try:
         parse(getattr(config, name))
     except ValueError as error:
-        raise ValueError(f"{name.replace('_', '-')}: {error}") from None
+        raise ValueError(f"{table}{name.replace('_', '-')}: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +52,20 @@ class SourceConfig:
     """Buckets of start_ts that the pairing state is keyed by; fixed for the life of a checkpoint."""
     max_pending_bytes: int = 1024 * 1024 * 1024
     """Raw delivery: limit, over all buckets and Pumps, of binlogs that wait in the pairing state for a Pump holding resolved_ts. Bytes."""
+    wake_idle_pumps: str = "200ms"
+    """How often, at most, an idle Pump that holds resolved_ts back is sent a fake binlog: ``200ms``, ``1s``; ``0`` = never."""
+
+    @property
+    def wake_interval(self) -> float:
+        """``wake_idle_pumps`` in seconds; 0 = never."""
+        return pause_of(self.wake_idle_pumps)
 
     def __post_init__(self) -> None:
         _require(self.delivery in ("", "sorted", "raw"), f"source.delivery must be sorted, raw or empty, not {self.delivery!r}")
         _require(self.max_bytes_per_trigger > 0, "source.max-bytes-per-trigger must be above 0")
         _require(self.max_pending_bytes > 0, "source.max-pending-bytes must be above 0")
         _require(1 <= self.pairing_buckets <= 4096, "source.pairing-buckets must be 1 to 4096")
+        _require_parsed(self, "wake_idle_pumps", pause_of, "source.")
 
 
 @dataclass(frozen=True, slots=True)

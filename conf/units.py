@@ -1,4 +1,4 @@
-"""Sizes and durations as an operator writes them: ``10 GiB``, ``42 MB``, ``8h``, ``7``.
+"""Sizes and durations as an operator writes them: ``10 GiB``, ``42 MB``, ``8h``, ``7``, ``200ms``.
 
 Promises: pure; other text raises a ``ValueError`` that shows the valid forms.
 """
@@ -8,6 +8,7 @@ import re
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
+_PAUSE = re.compile(r"(\d+(?:\.\d+)?)(ms|s)")
 _DAY = 86_400.0
 
 
@@ -38,3 +39,14 @@ def days_or_duration(text: str) -> float:
     if seconds <= 0:
         raise ValueError(f"{text!r} is not a duration above 0: write days as a whole number, or 8h, 1h30m, 90s")
     return seconds
+
+
+def pause_of(text: str) -> float:
+    """Seconds: ``200ms``, ``1.5s``; ``0`` is 0."""
+    stripped = text.strip()
+    if stripped == "0":
+        return 0.0
+    match = _PAUSE.fullmatch(stripped)
+    if match is None:
+        raise ValueError(f"{text!r} is not a pause: write 200ms, 1.5s, or 0")
+    return float(match[1]) / (1000 if match[2] == "ms" else 1)

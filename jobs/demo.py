@@ -24,7 +24,7 @@ from pyspark_tidb_binlog.jobs.cli import EXIT_FAILED, add_settings, drainer_conf
 from pyspark_tidb_binlog.jobs.lab.compare import TableOutcome, compare
 from pyspark_tidb_binlog.jobs.lab.lag import ProbeWatch, lags, percentile
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
+from pyspark_tidb_binlog.jobs.lab.pump_process import PUMP, PumpProcess
 from pyspark_tidb_binlog.jobs.logs import log_file
 from pyspark_tidb_binlog.jobs.replication import Replication
 from pyspark_tidb_binlog.jobs.report import Reporter
@@ -42,8 +42,13 @@ _STALLED_SECONDS = 120.0
 
 
 @contextlib.contextmanager
-def upstream(work_dir: Path, config: WorkloadConfig) -> Iterator[WorkloadProcess]:
-    """A workload that is ready to begin, and its Pumps, each in its own process, stopped at the end of the block."""
+def upstream(
+    work_dir: Path, config: WorkloadConfig, *, module: str = PUMP, fake_interval: float = FAKE_INTERVAL
+) -> Iterator[WorkloadProcess]:
+    """A workload that is ready to begin, and its Pumps, each in its own process, stopped at the end of the block.
+
+    ``module``: what runs as a Pump; ``fake_interval``: its ``fake_binlog_interval``.
+    """
     with contextlib.ExitStack() as stack:
         workload = WorkloadProcess(work_dir / "upstream", CLUSTER_ID, config)
         workload.start()
@@ -56,9 +61,10 @@ def upstream(work_dir: Path, config: WorkloadConfig) -> Iterator[WorkloadProcess
                     data_dir=str(work_dir / f"pump-{number}"),
                     registry=workload.url,
                     cluster_id=CLUSTER_ID,
-                    fake_binlog_interval=FAKE_INTERVAL,
+                    fake_binlog_interval=fake_interval,
                     stop_write_at_available_space="",
-                )
+                ),
+                module,
             )
             pump.start()
             stack.callback(pump.stop)

@@ -77,6 +77,8 @@ def settings_for(stage: RehearsalUpstream, config: DrainerConfig, target: Target
         cluster_id=stage.case.cluster_id,
         starting_commit_ts=stage.case.start_ts,
         ending_commit_ts=stage.case.end_ts,
+        # the upstream's clock is not that of the recording: a fake would promise what is still to be written
+        wake_idle_pumps="0",
     )
     return dataclasses.replace(
         config,

@@ -39,6 +39,8 @@ class Progress:
     """Number of findings: rows and values that do not match, DDLs not fully applied, lost binlogs."""
     newest_findings: tuple[str, ...] = ()
     """The newest of them as text."""
+    fakes_sent: int = 0
+    """Fake binlogs sent to idle Pumps, to wake them (``source.wake-idle-pumps``)."""
 
 
 def held_by(reported: Mapping[str, Any]) -> str:

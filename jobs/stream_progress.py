@@ -8,7 +8,9 @@ import json
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -33,6 +35,7 @@ class StreamProgress:
         self._clock = clock
         self._show_row_data = show_row_data
         self._totals = Progress()
+        self._fakes_sent = 0
         self._recent: deque[tuple[float, int]] = deque(maxlen=64)
         self._lock = threading.Lock()
         self.reports: deque[BatchReport] = deque(maxlen=1000)
@@ -61,15 +64,18 @@ class StreamProgress:
         now = time.monotonic()
         rows = sum(n for at, n in recent if now - at <= _RATE_SECONDS)
         resolved = self._sink.commit_ts
+        reported = _reported(query)
+        self._fakes_sent = max(self._fakes_sent, sum((reported.get("woken") or {}).values()))
         return dataclasses.replace(
             totals,
             resolved_ts=resolved,
             lag_seconds=max(0.0, time.time() - physical_ms(resolved) / 1000) if resolved else 0.0,
             rows_per_second=rows / _RATE_SECONDS,
-            holding=self._holding(query, stop_file),
+            fakes_sent=self._fakes_sent,
+            holding=self._holding(reported, stop_file),
         )
 
-    def _holding(self, query: StreamingQuery | None, stop_file: Path | None) -> str:
+    def _holding(self, reported: Mapping[str, Any], stop_file: Path | None) -> str:
         if (error := self._sink.waiting_for) is not None:
             return str(error)
         stage = self._clock.stage
@@ -77,8 +83,12 @@ class StreamProgress:
             return away
         if stage not in IDLE:
             return stage.value
-        last = query.lastProgress if query is not None else None
-        newest = last["sources"][0]["latestOffset"] if last and last["sources"] else None
-        reported = json.loads(newest) if isinstance(newest, str) else None  # "null" before the source has anything to report
-        held = held_by(reported) if isinstance(reported, dict) else ""
-        return held or (stage.value if stage is Stage.START else "")
+        return held_by(reported) or (stage.value if stage is Stage.START else "")
+
+
+def _reported(query: StreamingQuery | None) -> dict[str, Any]:
+    """What the source has reported of its Pumps; empty before it has anything to report."""
+    last = query.lastProgress if query is not None else None
+    newest = last["sources"][0]["latestOffset"] if last and last["sources"] else None
+    reported = json.loads(newest) if isinstance(newest, str) else None
+    return reported if isinstance(reported, dict) else {}

@@ -8,11 +8,11 @@ Promises: ``pumps()`` reads the registry each time. It omits a Pump that is regi
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, TypeVar
 
 from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry
-from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeStatus
+from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState, NodeStatus
 from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.schemas.backoff import Backoff, Retries
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
@@ -20,6 +20,9 @@ from pyspark_tidb_binlog.schemas.events import tso
 
 A = TypeVar("A")
 _BACKOFF = Backoff(0.1, 2.0)
+_HEARTBEAT_SECONDS = 10.0
+"""Some heartbeats of a Pump, which sends one every 2 s. A real one that closes ends them first and may stay registered as online
+(pump.md 2); it is not to be kept busy, because it waits until every Drainer has all that it has."""
 _log = logging.getLogger(__name__)
 
 
@@ -45,6 +48,9 @@ class PumpDiscovery(Protocol):
 
     def pumps(self, resolved_ts: int = 0) -> Mapping[str, str]:
         """Pump id -> ``host:port`` of every Pump that may have binlogs above ``resolved_ts``."""
+
+    def online(self) -> Mapping[str, str]:
+        """Pump id -> ``host:port`` of every Pump that is in service by what ``pumps`` read last; none without a registry. Sends no request."""
 
     def cluster_id(self) -> int:
         """The id that Pumps check."""
@@ -75,6 +81,10 @@ class ConfiguredDiscovery:
         """The addresses, each its own id."""
         return self._pumps
 
+    def online(self) -> Mapping[str, str]:
+        """None: nobody registers their states."""
+        return {}
+
     def cluster_id(self) -> int:
         """The id in the settings."""
         return self._cluster_id
@@ -90,16 +100,33 @@ class ConfiguredDiscovery:
 class RegistryDiscovery:
     """The Pumps in the registry."""
 
-    def __init__(self, url: str, cluster_id: int) -> None:
+    def __init__(self, url: str, cluster_id: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._registry = open_registry(url)
         self._cluster_id = cluster_id
+        self._clock = clock
+        self._heartbeats: dict[str, tuple[NodeStatus, float]] = {}
+        """The newest status of each Pump, and when its ``update_ts`` was seen to change."""
 
     def pumps(self, resolved_ts: int = 0) -> Mapping[str, str]:
         """Every registered Pump that may have binlogs above ``resolved_ts``."""
         known = self._registry.listing(PUMPS).nodes
         if not known:
             raise PumpUnavailable(f"the registry {self._registry.url} has no Pump; start one with this registry and try again")
+        self._note(known)
         return {status.node_id: status.host for status in known if _may_own(status, resolved_ts)}
+
+    def online(self) -> Mapping[str, str]:
+        """Every Pump that was registered as online and had a heartbeat within ``_HEARTBEAT_SECONDS``."""
+        since = self._clock() - _HEARTBEAT_SECONDS
+        seen = list(self._heartbeats.values())
+        return {status.node_id: status.host for status, at in seen if status.state is NodeState.ONLINE and at >= since}
+
+    def _note(self, known: Iterable[NodeStatus]) -> None:
+        now, before = self._clock(), self._heartbeats
+        self._heartbeats = {
+            status.node_id: (status, before[status.node_id][1] if _same_heartbeat(status, before.get(status.node_id)) else now)
+            for status in known
+        }
 
     def cluster_id(self) -> int:
         """The id in the settings, or the registry's."""
@@ -122,9 +149,18 @@ def discovery_of(config: SourceConfig) -> PumpDiscovery:
     Raises:
         ConfigError: it is neither a list of addresses nor a registry's URL.
     """
-    if "://" in config.pumps:
+    if names_registry(config):
         return RegistryDiscovery(config.pumps, config.cluster_id)
     return ConfiguredDiscovery(config.pumps, config.cluster_id)
+
+
+def names_registry(config: SourceConfig) -> bool:
+    """Whether ``config.pumps`` is a registry's URL."""
+    return "://" in config.pumps
+
+
+def _same_heartbeat(status: NodeStatus, before: tuple[NodeStatus, float] | None) -> bool:
+    return before is not None and before[0].update_ts == status.update_ts
 
 
 def _may_own(status: NodeStatus, resolved_ts: int) -> bool:

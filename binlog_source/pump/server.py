@@ -273,9 +273,13 @@ class EmbeddedPump:
         A Drainer always lags a little, so it would never reach the end of a log that keeps growing: another fake binlog follows the first
         only when a Drainer makes no progress, as a real one may that saves its position only when it receives something.
         """
-        goal, again_at, behind = 0, 0.0, dict[str, int]()
+        goal, again_at, behind, told = 0, 0.0, dict[str, int](), False
         while True:
             try:
+                if not told:
+                    # no heartbeat will, and who writes to an idle Pump must stop
+                    self._register(service.state)
+                    told = True
                 state = service.store.state
                 if time.monotonic() >= again_at or state.low != state.at or state.max_ts > goal:
                     goal = self._all_complete(service)

@@ -67,7 +67,7 @@ class PumpService:
         records = [record for record in map(canonical, payloads) if record.start_ts or record.commit_ts]
         if self.state is not NodeState.ONLINE and any(record.kind is RecordKind.PREWRITE for record in records):
             raise PumpUnavailable(f"no online: {self.state.value}")
-        if records and self._space is not None:
+        if self._space is not None and any(record.kind is not RecordKind.FAKE for record in records):
             self._space.require()
         return records
 

@@ -9,6 +9,7 @@ determine the content of a batch (start, end], however often it is read: executo
     partition.py      a Pump's share of a batch         partition_rows.py   reads it on an executor
     batch_planner.py  where the next batch ends         stream_end.py       where the stream ends; Trigger.AvailableNow
     stream_report.py  what the progress shows           outage.py           a Pump or registry that does not answer
+    waker.py          wakes idle Pumps, over wake.py
 
 Stopping: while ``stopFile`` exists, ``latestOffset`` returns ``start``, no further batch begins, and the query can be
 stopped while it is idle. ``query.stop()`` during a batch may end in an error raised by Spark itself.
@@ -16,7 +17,7 @@ stopped while it is idle. ``query.stop()`` during a batch may end in an error ra
 
 import time
 from collections.abc import Iterator, MutableMapping
-from contextlib import closing
+from contextlib import closing, nullcontext
 from typing import Any
 
 import pyarrow as pa
@@ -36,6 +37,7 @@ from pyspark_tidb_binlog.binlog_source.source.partition_rows import rows_of
 from pyspark_tidb_binlog.binlog_source.source.stream_end import StreamEnd, away_text
 from pyspark_tidb_binlog.binlog_source.source.stream_report import outage_report, report
 from pyspark_tidb_binlog.binlog_source.source.tails import Tails
+from pyspark_tidb_binlog.binlog_source.source.waker import PumpWaker, waker_of
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
 from pyspark_tidb_binlog.schemas.stages import PACKED, RAW, ddl_of
@@ -94,6 +96,7 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._config, self._extra = source_of(options), stream_options_of(options)
         self._discovery: PumpDiscovery | None = None
         self._tails: Tails | None = None
+        self._waker: PumpWaker | None = None
         self._outage = Outage(self._extra.patience)
         self._end = StreamEnd(self._config.ending_commit_ts, self._extra.stop_file, self._outage)
         self._planner = BatchPlanner(self._config.max_pending_bytes, self._extra.orphan_ask_after)
@@ -201,6 +204,8 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Stop the tails and close the discovery."""
+        if self._waker is not None:
+            self._waker.stop()
         if self._tails is not None:
             self._tails.stop()
         if self._discovery is not None:
@@ -222,6 +227,8 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _following(self, before: BinlogOffset) -> Tails:
         if self._tails is None:
             self._tails = Tails(self._config.fail_on_data_loss, self._config.max_bytes_per_trigger // 4)
+            # Trigger.AvailableNow ends at what the Pumps have promised already
+            self._waker = None if self._end.finite else waker_of(self._config, self._known_discovery().online, self._tails)
             self._advanced_at = time.monotonic()
         discovery = self._known_discovery()
         self._tails.follow(endpoints_of(discovery, discovery.pumps(before.resolved_ts)), before.resolved_ts, before)
@@ -229,7 +236,8 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _next_offset(self, tails: Tails, before: BinlogOffset, max_bytes: int | None) -> BinlogOffset:
         """Wait for R to pass ``before``, then plan. The Pumps are listed again last, so that no new Pump is missed."""
-        goes_on = tails.wait(lambda: self._is_worthwhile(tails, before, max_bytes), _WAIT_SECONDS)
+        with self._waker.asked(before.delivery) if self._waker is not None else nullcontext():
+            goes_on = tails.wait(lambda: self._is_worthwhile(tails, before, max_bytes), _WAIT_SECONDS)
         self._report(tails, before)
         if not goes_on:
             return before
@@ -252,4 +260,5 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _report(self, tails: Tails, before: BinlogOffset) -> None:
         with tails.changed:
             views = tails.views(before)
-        self._reported = report(before, views, tails.unreachable(), full=bool(views) and self._planner.is_full(views or {}))
+        woken = self._waker.counts() if self._waker is not None else {}
+        self._reported = report(before, views, tails.unreachable(), woken, full=bool(views) and self._planner.is_full(views or {}))

@@ -21,6 +21,7 @@ _CONFIG_NAMES = {
     "maxPendingBytes": "max_pending_bytes",
     "failOnDataLoss": "fail_on_data_loss",
     "pairingBuckets": "pairing_buckets",
+    "wakeIdlePumps": "wake_idle_pumps",
 }
 
 

@@ -1,4 +1,6 @@
-"""What the query's progress shows of the Pumps: positions, which one holds R back, the bytes not read and those waiting for R. Pure."""
+"""What the query's progress shows of the Pumps: positions, which one holds R back and how often each was woken, the bytes not read and those
+waiting for R. Pure.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,8 +10,18 @@ from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset
 from pyspark_tidb_binlog.schemas.events import Delivery, as_time
 
 
-def report(before: BinlogOffset, views: Mapping[str, TailView] | None, unreachable: Mapping[str, str], *, full: bool) -> dict[str, Any]:
-    """The report after ``before``; ``views`` None: not all Pumps have answered. ``full``: the pairing state holds as much as it may."""
+def report(
+    before: BinlogOffset,
+    views: Mapping[str, TailView] | None,
+    unreachable: Mapping[str, str],
+    woken: Mapping[str, int],
+    *,
+    full: bool,
+) -> dict[str, Any]:
+    """The report after ``before``; ``views`` None: not all Pumps have answered.
+
+    ``woken``: the fakes that each Pump was sent, since the stream started. ``full``: the pairing state holds as much as it may.
+    """
     if not views:
         return before.to_json() | {"unreachable": unreachable}
     held_at = holder(views, before.delivery)
@@ -22,6 +34,7 @@ def report(before: BinlogOffset, views: Mapping[str, TailView] | None, unreachab
         "pending_bytes": pending_bytes(views),
         "holding": "pending bytes" if before.delivery is Delivery.RAW and full else "",
         "unreachable": unreachable,
+        "woken": woken,
     }
 
 

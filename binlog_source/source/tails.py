@@ -38,6 +38,7 @@ from pyspark_tidb_binlog.binlog_source.source.pull import (
     renew,
     silent_damage,
 )
+from pyspark_tidb_binlog.binlog_source.source.wake import RECORD_HEADER, PumpHead
 from pyspark_tidb_binlog.binlog_source.wire.fingerprint import ANYWHERE, LogFingerprint, refuse_replaced, replaced_text
 from pyspark_tidb_binlog.binlog_source.wire.position import Position
 from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import NO, TIP
@@ -87,7 +88,9 @@ class Tail:
         self._waiting = _Steps(join_below)
         self._base: Position | None = None
         self._end = _NOWHERE
-        self._promised = from_ts
+        self._promised = self._raw_promised = from_ts
+        self._newest_commit = self._max_ts = 0
+        self._rose_at = time.monotonic()
         self._taken = LogStep(_NOWHERE, 0, from_ts, 0)
         self._stopped = False
         self._pull: Pull | None = None
@@ -124,6 +127,13 @@ class Tail:
         if not self.trouble or not self._heard_at:
             return self.trouble
         return f"{self.trouble}; last message at {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(self._heard_at))} UTC"
+
+    def head(self, delivery: Delivery) -> PumpHead | None:
+        """The newest that is known of the Pump; None while it has not reported its log. Call with the condition held."""
+        if self._base is None:
+            return None
+        promise = self._raw_promised if delivery is Delivery.RAW else self._promised
+        return PumpHead(promise, self._newest_commit, self._rose_at, not self.trouble)
 
     def view(self, start: BinlogOffset) -> TailView | None:
         """The steps past ``start``; None while the Pump has not reported its log up to there. Call with the condition held."""
@@ -237,10 +247,13 @@ class Tail:
                 news = news or tip or len(records) > 0
                 self._bare_ends = 0 if news else self._bare_ends
                 with self._changed:
+                    before = self._promised, self._raw_promised
                     if tip:
                         self._learn_tip(records)
                     else:
                         self._learn_sorted(records)
+                    if (self._promised, self._raw_promised) != before:
+                        self._rose_at = time.monotonic()
                     self.trouble = ""
                     self.last_news = time.monotonic()
                     self._changed.notify_all()
@@ -264,7 +277,8 @@ class Tail:
             refuse_replaced(text)
         _log.warning("%s; going on with what it has because failOnDataLoss=false", text)
         with self._changed:
-            self._base, self._end, self._promised = None, _NOWHERE, self._resolved
+            self._base, self._end, self._promised, self._raw_promised = None, _NOWHERE, self._resolved, self._resolved
+            self._newest_commit = self._max_ts = 0
             self._taken = LogStep(_NOWHERE, 0, self._resolved, 0)
             self._waiting.clear()
             self._steps.clear()
@@ -329,23 +343,28 @@ class Tail:
             elif position > self._end:
                 size = _between(self._end, position)
                 self._end = position
+                if max_ts > self._max_ts and size != RECORD_HEADER + len(records.payloads[i]):
+                    # Not only a fake, which the payload of the message equals.
+                    self._newest_commit = max_ts
                 self._steps.add(LogStep(position, raw_promise, sorted_promise, size, max_ts))
                 self._note_seen(LogFingerprint(position, max_ts if self._tells else 0))
             elif position == self._end and not self._steps:
                 # The log has nothing after the base; only the promises there are new.
                 self._taken = LogStep(position, max(raw_promise, self._taken.raw_promise), sorted_promise, 0, max_ts)
-            self._promised = max(self._promised, sorted_promise)
+            self._promised, self._raw_promised = max(self._promised, sorted_promise), max(self._raw_promised, raw_promise)
+            self._max_ts = max(self._max_ts, max_ts)
 
     def _learn_sorted(self, records: Records) -> None:
         if self._base is None:
             self._base = _NOWHERE
-        for commit_ts, payload in zip(records.commit_ts.tolist(), records.payloads, strict=True):
+        for start_ts, commit_ts, payload in zip(records.start_ts.tolist(), records.commit_ts.tolist(), records.payloads, strict=True):
             if commit_ts <= self._promised:
                 raise ProtocolViolation(
                     f"Pump {self.endpoint.pump} goes backwards: commit_ts {commit_ts} after {self._promised}; "
                     "sorted delivery promises strictly ascending commit_ts"
                 )
             self._promised = commit_ts
+            self._newest_commit = self._newest_commit if start_ts == commit_ts else commit_ts
             self._note_seen(LogFingerprint(ANYWHERE, commit_ts))
             self._steps.add(LogStep(_NOWHERE, 0, commit_ts, len(payload)))
 
@@ -425,6 +444,11 @@ class Tails:
         views = {pump: tail.view(start) for pump, tail in self._tails.items()}
         known = {pump: view for pump, view in views.items() if view is not None}
         return known if len(known) == len(views) and known else None
+
+    def heads(self, delivery: Delivery) -> dict[str, PumpHead]:
+        """The newest that is known of the Pumps that have reported their logs. Call with the condition held."""
+        heads = {pump: tail.head(delivery) for pump, tail in list(self._tails.items())}
+        return {pump: head for pump, head in heads.items() if head is not None}
 
     def readable(self, start: BinlogOffset) -> dict[str, TailView] | None:
         """``views``, without the steps of Pumps that cannot be read now: a batch with one would wait for it, and hold up all others."""

@@ -99,6 +99,7 @@ class Arena:
             ending_commit_ts=case.end_ts,
             max_bytes_per_trigger=cut.max_bytes,
             pairing_buckets=cut.buckets,
+            wake_idle_pumps="0",
         )
         return DrainerConfig(
             source=source,
@@ -203,6 +204,7 @@ class Arena:
             "source.ending-commit-ts": source.ending_commit_ts,
             "source.max-bytes-per-trigger": source.max_bytes_per_trigger,
             "source.pairing-buckets": source.pairing_buckets,
+            "source.wake-idle-pumps": source.wake_idle_pumps,
             "syncer.to.port": to.port,
             "syncer.to.socket": to.socket,
             "syncer.to.user": to.user,

@@ -38,6 +38,7 @@ from pyspark_tidb_binlog.binlog_source.pump.storage.vlog_scan import Admit, Reco
 from pyspark_tidb_binlog.binlog_source.wire.damage import Damage
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.errors import BinlogPurged, ConfigError, Corruption
+from pyspark_tidb_binlog.schemas.events import tso
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +52,8 @@ _FOREVER = 1e9
 _RECENT = 256
 """Recent states that are kept: most readers are there."""
 _ANY_TS = (1 << 63) - 1
+_FAKE_AGE = tso(60_000)
+"""A fake binlog is written at once after its ts was fetched, or not at all: a Drainer gives a call of WriteBinlog up after a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,16 +401,21 @@ class Store:
         """The largest commit_ts that may be lost in ``hole``; 0: not known yet.
 
         It is one less than the commit_ts of a transaction whose Prewrite is behind the hole (TiDB requests a commit_ts after the Prewrite
-        was acknowledged), or than the ts of the second fake binlog behind it, which was fetched after the first one had been written.
+        was acknowledged), or than the ts of a fake binlog that was fetched after another one behind the hole had been written. Drainers
+        send fakes besides the Pump's own, so their order in the log says nothing, but none is written later than ``_FAKE_AGE`` after it
+        was fetched.
         """
-        last, fakes = hole.after_ts, 0
+        last, first_fake = hole.after_ts, 0
         while True:
             delivered = self._index.span(last, _ANY_TS, _INDEX_BATCH).delivered
             for entry in delivered:
                 if entry.at < hole.end:
                     continue
-                fakes += entry.kind is RecordKind.FAKE
-                if fakes == 2 or entry.kind is RecordKind.COMMIT and self._began_behind(entry, hole.end):
+                if entry.kind is RecordKind.FAKE:
+                    first_fake = first_fake or entry.ts
+                    if entry.ts >= first_fake + _FAKE_AGE:
+                        return entry.ts - 1
+                elif self._began_behind(entry, hole.end):
                     return entry.ts - 1
             if len(delivered) < _INDEX_BATCH:
                 return 0

@@ -3,7 +3,8 @@
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.cluster import discovery as discovery_module
-from pyspark_tidb_binlog.binlog_source.cluster.discovery import ConfiguredDiscovery, patiently
+from pyspark_tidb_binlog.binlog_source.cluster.discovery import ConfiguredDiscovery, RegistryDiscovery, patiently
+from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState, NodeStatus
 from pyspark_tidb_binlog.binlog_source.pairing.bucket import _tell
 from pyspark_tidb_binlog.binlog_source.pairing.transitions import MissingOutcome
 from pyspark_tidb_binlog.binlog_source.source.datasource import BinlogStreamReader
@@ -13,6 +14,7 @@ from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.schemas.backoff import Backoff
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import Delivery
+from tests.support.fakes.registry import FakeRegistry
 
 
 class AwayFor(ConfiguredDiscovery):
@@ -43,6 +45,39 @@ def test_it_is_asked_again_until_it_answers():
 def test_patience_ends():
     with pytest.raises(PumpUnavailable, match="does not answer"):
         patiently(AwayFor(10**9).pumps, 0.02)
+
+
+def test_a_pump_is_in_service_while_its_heartbeat_moves():
+    """A real one that closes ends its heartbeats, and may stay registered as online."""
+    now = [0.0]
+    found = RegistryDiscovery("http://r:1", 7, lambda: now[0])
+    found._registry = registry = FakeRegistry()
+    assert found.online() == {}
+
+    def beat(pump, state=NodeState.ONLINE):
+        registry.put_status(PUMPS, NodeStatus(pump, f"{pump}:8250", state, 0, registry.tso()))
+
+    def look(at):
+        now[0] = at
+        found.pumps()
+        asked = len(registry.asked)
+        in_service = found.online()
+        assert len(registry.asked) == asked, "without a request"
+        return in_service
+
+    beat("p1")
+    beat("p2")
+    beat("p3", NodeState.PAUSED)
+    assert look(100.0) == look(110.0) == {"p1": "p1:8250", "p2": "p2:8250"}
+    beat("p1")
+    assert look(110.1) == look(120.0) == {"p1": "p1:8250"}
+    beat("p1", NodeState.CLOSING)
+    beat("p2")
+    assert look(120.1) == {"p2": "p2:8250"}
+
+
+def test_a_list_of_addresses_names_nobody_in_service():
+    assert ConfiguredDiscovery("h:1,h:2", 7).online() == {}
 
 
 def test_the_partitions_of_a_batch_wait_for_the_registry():

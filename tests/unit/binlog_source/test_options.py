@@ -6,7 +6,7 @@ from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, opti
 from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
-FULL = SourceConfig("a:1,b:2", 7, "raw", 5, 9, 1024, False, 16, 4096)
+FULL = SourceConfig("a:1,b:2", 7, "raw", 5, 9, 1024, False, 16, 4096, "1.5s")
 
 
 @pytest.mark.parametrize("config", [FULL, SourceConfig("http://r:1")])
@@ -30,6 +30,7 @@ def test_stream_options_round_trip_and_names_ignore_case() -> None:
         ({"pumps": "a:1", "delivery": "tip"}, "delivery"),
         ({"pumps": "a:1", "maxBytesPerTrigger": "0"}, "max-bytes-per-trigger"),
         ({"pumps": "a:1", "maxPendingBytes": "0"}, "max-pending-bytes"),
+        ({"pumps": "a:1", "wakeIdlePumps": "200"}, "source.wake-idle-pumps: '200' is not a pause: write 200ms"),
     ],
 )
 def test_what_has_no_sense_is_named(options: dict[str, str], words: str) -> None:

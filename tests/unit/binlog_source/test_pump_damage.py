@@ -13,6 +13,7 @@ from pyspark_tidb_binlog.binlog_source.pump.storage.record import RecordKind, fa
 from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store, StoreSettings
 from pyspark_tidb_binlog.binlog_source.wire.damage import damage_in
 from pyspark_tidb_binlog.schemas.errors import BinlogPurged, DamagedLog
+from pyspark_tidb_binlog.schemas.events import tso
 from tests.support.fakes.faulty_files import flip
 from tests.support.store_model import commit, drained, prewrite, pulled, raw
 
@@ -114,6 +115,25 @@ def test_an_acknowledged_record_at_the_end_is_not_taken_for_a_torn_one(tmp_path,
         assert damage_of(lambda: drained(store, lambda service, stop: service.pull_raw(Pointer(0, place(LAST)), stop))).begin == place(LAST)
         store.write([fake(40), fake(50)])
         assert damage_of(lambda: pulled(store)).begin == place(LAST)
+
+
+def test_fakes_that_drainers_fetched_before_the_damage_do_not_bound_it(tmp_path):
+    """Two Drainers fetch 100 and 101, then a transaction commits at 110, and only then their fakes are written: in any order."""
+    records = [prewrite(90), commit(90, 110), fake(101), fake(100), fake(112)]
+    with opened(tmp_path) as store:
+        store.write(records)
+    length = HEADER.size + len(records[0].payload)
+    flip(tmp_path / "value" / "000000.vlog", 20)
+    flip(tmp_path / "value" / "000000.vlog", length + 20)
+    shutil.rmtree(tmp_path / "index")
+    with opened(tmp_path) as store:
+        store.catch_up()
+        (damage,) = store.damages()
+        assert (damage.begin, damage.upto_ts) == (0, 0), "not known yet"
+        store.write([fake(99 + tso(60_000)), fake(100 + tso(60_000))])
+        store.catch_up()
+        (damage,) = store.damages()
+        assert damage.upto_ts == 99 + tso(60_000), "fetched when everything that was older had long been written"
 
 
 def test_a_log_that_is_shorter_than_what_was_acknowledged_is_told(tmp_path, log):

@@ -6,6 +6,7 @@ import pytest
 
 from pyspark_tidb_binlog.binlog_source.pump.service import PumpService
 from pyspark_tidb_binlog.binlog_source.pump.space import Space
+from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 from tests.support.store_model import commit, prewrite, rollback
 
@@ -32,12 +33,15 @@ def test_at_the_limit_it_refuses_with_a_real_pumps_text(tmp_path):
     assert str(refused.value) == "no available space, available: 100, StopWriteAtAvailableSpace: 100"
 
 
-def test_a_full_disk_refuses_commits_too_but_not_the_probe(tmp_path):
+def test_a_full_disk_refuses_commits_too_but_not_the_probe_or_a_fake(tmp_path):
     service = PumpService(None, 7, "p", space=Space(Disk(0), tmp_path, 1))
     assert service.accept(7, [b""]) == []
     for record in (prewrite(5), commit(5, 9), rollback(5)):
         with pytest.raises(PumpUnavailable, match="no available space"):
             service.accept(7, [record.payload])
+    assert service.accept(7, [fake(9).payload]) == [fake(9)]
+    with pytest.raises(PumpUnavailable, match="no available space"):
+        service.accept(7, [fake(9).payload, commit(5, 9).payload])
 
 
 @pytest.mark.parametrize(("left", "limit", "refused"), [(101, 100, False), (100, 100, True), (0, 0, False), (0, 1, True)])

@@ -6,6 +6,7 @@ import pytest
 
 from pyspark_tidb_binlog.conf.load import load_drainer, load_pump, settings_of
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, PumpConfig, SourceConfig, TargetConfig
+from pyspark_tidb_binlog.conf.units import pause_of
 
 CONF = Path(__file__).parents[3] / "conf"
 
@@ -129,3 +130,15 @@ def test_a_password_that_cannot_be_had_is_refused_and_not_shown(tmp_path: Path) 
             load_drainer(file, {}, flags)
         assert "s3cret" not in str(refused.value) and "53237" not in str(refused.value)
         assert refused.value.__cause__ is None or "s3cret" not in repr(refused.value.__cause__)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("200ms", 0.2), (" 1.5s ", 1.5), ("0", 0.0), ("0s", 0.0), ("1ms", 0.001)])
+def test_a_pause(text: str, seconds: float) -> None:
+    assert pause_of(text) == pytest.approx(seconds)
+    assert SourceConfig(wake_idle_pumps=text).wake_interval == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "200", "-1s", "1m", "ms", "1e3ms", "1 s"])
+def test_what_is_no_pause_is_refused_with_the_setting(text: str) -> None:
+    with pytest.raises(ValueError, match="source.wake-idle-pumps: .* is not a pause: write 200ms, 1.5s, or 0"):
+        SourceConfig(wake_idle_pumps=text)

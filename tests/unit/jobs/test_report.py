@@ -3,6 +3,7 @@
 import io
 import json
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -43,6 +44,7 @@ def test_json_holds_every_field_and_the_time_for_people() -> None:
     assert values["resolved_ts"] == TS
     assert values["resolved_time"] == "2026-09-21 14:13:20.123"
     assert values["holding"] == "Pump pump-2"
+    assert values["fakes_sent"] == 0 and json.loads(render_json(replace(BUSY, fakes_sent=3)))["fakes_sent"] == 3
     assert set(values) == {*Progress.__slots__, "resolved_time"}
 
 
