@@ -41,6 +41,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import lacks, unlike
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, check, lock_name
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, alone
+from pyspark_tidb_binlog.sinks.mysql.session import Session, begin_use
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
 
@@ -124,6 +125,18 @@ def load_refused(session: Target, config: ApplyConfig, cluster_id: int) -> Refus
     return frozenset(int(job_id) for (job_id,) in rows)
 
 
+def begin_ddl(schema: str, session: Session) -> None:
+    """The first statement of a DDL's use of a session: leaves no current database but ``schema``, the DDL's own, or none.
+
+    A kept session has the database of the previous DDL. If that remained current, because the target has no ``schema``, names without a
+    database would belong to it. The error then replaces the session.
+    """
+    if session.database:
+        session.use(schema)
+    else:
+        begin_use(session)
+
+
 def apply_ddl(
     session: Target,
     step: DdlStep,
@@ -136,7 +149,7 @@ def apply_ddl(
     """Complete ``step`` on the target, however much of it a crashed predecessor has done.
 
     Args:
-        session: no transaction may be open on it.
+        session: no transaction may be open on it, and no database but the DDL's may be current (``begin_ddl``).
         step: from ``segments.plan_steps``.
         history: the one ``step`` was planned with.
         config: policy, filters and the schema of the table of DDL records.
@@ -337,7 +350,7 @@ class _Run:
 
     def _use(self) -> None:
         try:
-            self._session.execute(f"USE {quote_name(self._subject.schema)}")
+            self._session.use(self._subject.schema)
         except RetryableApplyError:
             raise
         except ApplyError as error:
@@ -497,11 +510,10 @@ class _Run:
 
 
 def dialect_of(session: Target, config: ApplyConfig) -> Dialect:
-    """The target's dialect; queries the version of MySQL, because 8.0.17 added its non-padding collation."""
+    """The target's dialect; depends on the version of MySQL, because 8.0.17 added its non-padding collation."""
     nopad = True
     if session.flavour is Flavour.MYSQL:
-        version = str(session.query("SELECT VERSION()")[0][0])
-        numbers = [int(n) for n in re.findall(r"\d+", version)[:3]]
+        numbers = [int(n) for n in re.findall(r"\d+", session.version)[:3]]
         nopad = numbers >= [8, 0, 17]
     return Dialect(session.flavour, Charset(config.upstream_charset, config.upstream_collation), nopad)
 
