@@ -72,7 +72,7 @@ class MySQLSink(Sink):
         """False while a span is only partly in the target."""
         self._waiting_for: TransientError | None = None
         self._sessions = KeptSessions(self._connect, config.apply.lease_timeout)
-        self._ddl_sessions = KeptSessions(self._connect, config.apply.lease_timeout)
+        self._ddl_sessions = KeptSessions(self._connect_for_ddls, config.apply.lease_timeout)
         """Sessions of their own, because a DDL chooses a current database, which cannot be undone."""
         self._retry_policy = RetryPolicy(config.apply.retries, config.apply.retry_seconds, pause, self._wait_for)
 
@@ -288,6 +288,17 @@ class MySQLSink(Sink):
 
     def _connect(self) -> Session:
         return connect(self._config.target, self._settings)
+
+    def _connect_for_ddls(self) -> Session:
+        """With autocommit on, as DDLs are executed: it need not be switched for each."""
+        session = self._connect()
+        try:
+            session.execute("SET SESSION autocommit = 1")
+        except BaseException:
+            session.close()
+            raise
+        session.opened()
+        return session
 
     def _transact(self, work: Callable[[Session], T]) -> T:
         def fenced(session: Session) -> T:

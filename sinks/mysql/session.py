@@ -83,6 +83,7 @@ class Session:
         self._failed = False
         self._between_transactions = False
         self._waits_longer = False
+        self._opened_with_autocommit = False
         self._pid = os.getpid()
         self._opened_at = time.monotonic()
         self.kept = False
@@ -142,8 +143,9 @@ class Session:
         self._between_transactions = True
 
     def opened(self) -> None:
-        """Its settings are made: statements that the server refused until now do not count as errors of a use (``settle``)."""
+        """Its settings are made: they are those that ``settle`` expects, and a setting that the server refused is not an error of a use."""
         self._failed = False
+        self._opened_with_autocommit = self.autocommit
 
     def wait_longer(self, times: int) -> None:
         """Multiply the read timeout by ``times``."""
@@ -179,14 +181,22 @@ class Session:
         if self._failed or self._waits_longer:
             return False
         try:
-            if not self._between_transactions:
+            # Without autocommit, any statement after a COMMIT may have begun a transaction.
+            if self._has(SERVER_STATUS.SERVER_STATUS_IN_TRANS) or not (self._between_transactions or self.autocommit):
                 self.rollback()
         except ApplyError as error:
             _log.debug("a session is not kept: %s", error)
             return False
+        return self.autocommit == self._opened_with_autocommit and not self._has(SERVER_STATUS.SERVER_STATUS_IN_TRANS)
+
+    @property
+    def autocommit(self) -> bool:
+        """Whether the server commits each statement outside a transaction, according to its last answer."""
+        return self._has(SERVER_STATUS.SERVER_STATUS_AUTOCOMMIT)
+
+    def _has(self, status: int) -> bool:
         connection: Any = self._connection
-        changed = SERVER_STATUS.SERVER_STATUS_IN_TRANS | SERVER_STATUS.SERVER_STATUS_AUTOCOMMIT
-        return not connection.server_status & changed
+        return bool(connection.server_status & status)
 
     @property
     def ours(self) -> bool:

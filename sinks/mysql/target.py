@@ -12,6 +12,11 @@ class Target(Protocol):
     flavour: Flavour
     version: str
 
+    @property
+    def autocommit(self) -> bool:
+        """Whether the server commits each statement outside a transaction."""
+        ...
+
     def execute(self, sql: bytes | str, args: Sequence[Any] | None = None) -> int:
         """Run a statement without a result set; the number of affected rows."""
         ...
