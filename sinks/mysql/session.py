@@ -406,9 +406,10 @@ _unknown_to: dict[str, frozenset[str]] = {}
 def _set_if_known(session: Session) -> None:
     """In one statement if the server accepts all that its version is not known to lack, otherwise in one for each."""
     unknown = _unknown_to.get(session.version, frozenset())
-    if _refusal(session, [pair for pair in _IF_KNOWN if pair[0] not in unknown]):
-        errors = {name: _refusal(session, [(name, value)]) for name, value in _IF_KNOWN}
-        _unknown_to[session.version] = frozenset(name for name, errno in errors.items() if errno == ER.UNKNOWN_SYSTEM_VARIABLE)
+    wanted = [(name, value) for name, value in _IF_KNOWN if name not in unknown]
+    if _refusal(session, wanted):
+        errors = {name: _refusal(session, [(name, value)]) for name, value in wanted}
+        _unknown_to[session.version] = unknown | {name for name, errno in errors.items() if errno == ER.UNKNOWN_SYSTEM_VARIABLE}
 
 
 def _refusal(session: Session, values: Sequence[tuple[str, str]]) -> int:

@@ -363,7 +363,9 @@ def test_a_target_that_became_read_only_is_waited_out(fresh_mariadb: PrivateMari
 
 
 @pytest.mark.parametrize(("wanted", "current"), [("h_kept", "h_kept"), ("h_kept_nowhere", None), ("", None)])
-def test_a_ddl_never_finds_the_database_of_the_one_before(target: TargetConfig, kept: KeptSessions, wanted: str, current: str | None) -> None:
+def test_a_ddl_never_finds_the_database_of_the_one_before(
+    target: TargetConfig, kept: KeptSessions, wanted: str, current: str | None
+) -> None:
     with connect(target, ApplyConfig()) as session:
         session.execute("CREATE DATABASE h_kept_before")
     run_retried(kept.use, lambda session: session.use("h_kept_before"), AT_ONCE, partial(begin_ddl, "h_kept_before"))
