@@ -28,8 +28,17 @@ from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, Rows
 from pyspark_tidb_binlog.sinks.mysql import lease, old_layout, parallel, progress
 from pyspark_tidb_binlog.sinks.mysql.checked import Effects, checked
 from pyspark_tidb_binlog.sinks.mysql.ddl import text
-from pyspark_tidb_binlog.sinks.mysql.ddl.executor import DdlOutcome, apply_ddl, ensure_ddl_table, forget_later, load_applied, load_refused
+from pyspark_tidb_binlog.sinks.mysql.ddl.executor import (
+    DdlOutcome,
+    apply_ddl,
+    begin_ddl,
+    ensure_ddl_table,
+    forget_later,
+    load_applied,
+    load_refused,
+)
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, LeaseHolder
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import LAYOUT, LeaseGuard, alone
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
@@ -62,21 +71,24 @@ class MySQLSink(Sink):
         self._consistent = True
         """False while a span is only partly in the target."""
         self._waiting_for: TransientError | None = None
+        self._sessions = KeptSessions(self._connect, config.apply.lease_timeout)
+        self._ddl_sessions = KeptSessions(self._connect_for_ddls, config.apply.lease_timeout)
+        """Sessions of their own, because a DDL chooses a current database, which cannot be undone."""
         self._retry_policy = RetryPolicy(config.apply.retries, config.apply.retry_seconds, pause, self._wait_for)
 
     def open(self, begin: Callable[[str, int | None], int], history: Callable[[], SchemaHistory]) -> Opened:
         """Take the lease, create the tables and load the target's progress (``Sink.open``)."""
         schema = self._settings.checkpoint_schema
-        run_retried(self._connect, self._get_to_know, self._retry_policy)
+        run_retried(self._sessions.use, self._get_to_know, self._retry_policy)
         holder = LeaseHolder(self._settings.drainer)
         self._guard = LeaseGuard(self._connect, self._cluster_id, schema, holder, self._settings.lease_timeout, self._retry_policy)
         self._lease = self._guard.take()
         jobs = history()
-        found = run_retried(self._connect, partial(self._stand, jobs), self._retry_policy)
+        found = run_retried(self._sessions.use, partial(self._stand, jobs), self._retry_policy)
         self._commit_ts = begin(self._lease.target, found.commit_ts if found.known else None)
         self._transact(self._forget_beyond)
         version = found.schema_version or jobs.version_at(self._commit_ts)
-        applied, refused = run_retried(self._connect, partial(self._done_and_refused, version), self._retry_policy)
+        applied, refused = run_retried(self._sessions.use, partial(self._done_and_refused, version), self._retry_policy)
         if not found.known:
             self._transact(partial(self._save_first, applied))
         self._consistent = found.unfinished is None
@@ -84,6 +96,8 @@ class MySQLSink(Sink):
 
     def close(self) -> None:
         """Release the lease (``Sink.close``)."""
+        self._sessions.close()
+        self._ddl_sessions.close()
         if self._guard is not None:
             self._guard.close()
 
@@ -176,7 +190,7 @@ class MySQLSink(Sink):
         def work(session: Session) -> tuple[Finding, ...]:
             return checked(session, self._settings, lambda effects: self._write_rows(session, effects, plan, step))[1]
 
-        return run_transaction(self._connect, work, self._retry_policy)
+        return run_transaction(self._sessions.use, work, self._retry_policy)
 
     def _write_rows(self, session: Session, effects: Effects, plan: Plan, step: RowsStep) -> None:
         schema, cluster_id = self._settings.checkpoint_schema, self._cluster_id
@@ -243,7 +257,8 @@ class MySQLSink(Sink):
         def work(session: Session) -> DdlOutcome:
             return apply_ddl(session, step, history, self._settings, self._held, partial(self._save_ddl, session, step), refused)
 
-        outcome = run_retried(self._connect, work, self._retry_policy)
+        schema = text.schema_of(step, history)
+        outcome = run_retried(self._ddl_sessions.use, work, self._retry_policy, partial(begin_ddl, schema))
         self._commit_ts = step.commit_ts
         return DdlResult(outcome.losses, outcome.freezes)
 
@@ -274,12 +289,23 @@ class MySQLSink(Sink):
     def _connect(self) -> Session:
         return connect(self._config.target, self._settings)
 
+    def _connect_for_ddls(self) -> Session:
+        """With autocommit on, as DDLs are executed: it need not be switched for each."""
+        session = self._connect()
+        try:
+            session.execute("SET SESSION autocommit = 1")
+        except BaseException:
+            session.close()
+            raise
+        session.opened()
+        return session
+
     def _transact(self, work: Callable[[Session], T]) -> T:
         def fenced(session: Session) -> T:
             lease.check(session, self._held)
             return work(session)
 
-        return run_transaction(self._connect, fenced, self._retry_policy)
+        return run_transaction(self._sessions.use, fenced, self._retry_policy)
 
     @property
     def _held(self) -> Lease:

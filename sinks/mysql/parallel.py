@@ -33,11 +33,12 @@ from pyspark_tidb_binlog.sinks.engine.spool import IN_MEMORY, RowSpool, Spool
 from pyspark_tidb_binlog.sinks.mysql import lease, progress
 from pyspark_tidb_binlog.sinks.mysql.checked import Effects, checked
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.kept_sessions import kept_sessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits, plan_rows
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
-from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_transaction
+from pyspark_tidb_binlog.sinks.mysql.session import Session, run_transaction
 from pyspark_tidb_binlog.sinks.mysql.statements import Phase, Statement
 from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
 
@@ -204,6 +205,7 @@ def _write_part(to: PartTarget, part: int, phase: Phase, statements: Iterable[St
     def work(session: Session) -> Written:
         return Written(*checked(session, to.apply, partial(write_once, session)))
 
-    done = run_transaction(lambda: connect(to.target.target(), to.apply), work, RetryPolicy(to.apply.retries, to.apply.retry_seconds))
+    sessions = kept_sessions(to.target.target(), to.apply).use
+    done = run_transaction(sessions, work, RetryPolicy(to.apply.retries, to.apply.retry_seconds))
     failpoints.point(f"after-part-{phase.value}")
     return done

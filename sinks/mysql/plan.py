@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.schemas import decoder as decode
+from pyspark_tidb_binlog.schemas import reference_decoder
 from pyspark_tidb_binlog.schemas.arrowtypes import zero_value
 from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
 from pyspark_tidb_binlog.schemas.history import TableAt
@@ -112,16 +113,22 @@ def plan_rows(
     return Plan(tuple(deletes), tuple(writes), counts)
 
 
+FEW_ROWS = 8
+"""So many rows of a table are decoded one by one: that is faster than what whole columns cost however few their rows are."""
+
+
 class _Source(EventColumns):
     """The events' columns, and the images of their rows."""
 
     def old_rows(self, table: TableAt, indexes: Indexes) -> OldRows:
         """The rows before the events."""
-        return OldRows(decode.old_rows(table, self.ops[indexes], self.rows_at(indexes), self.versions[indexes]), indexes)
+        decoded = reference_decoder.old_rows if len(indexes) <= FEW_ROWS else decode.old_rows
+        return OldRows(decoded(table, self.ops[indexes], self.rows_at(indexes), self.versions[indexes]), indexes)
 
     def new_images(self, table: TableAt, indexes: Indexes) -> "Images":
         """The rows after the events."""
-        rows = decode.new_images(table, self.ops[indexes], self.rows_at(indexes), self.versions[indexes])
+        decoded = reference_decoder.new_images if len(indexes) <= FEW_ROWS else decode.new_images
+        rows = decoded(table, self.ops[indexes], self.rows_at(indexes), self.versions[indexes])
         return Images(rows, self.commit_ts[indexes])
 
 
@@ -219,6 +226,8 @@ class TableBuilder:
     def deletes(self, old: OldRows, source: _Source) -> list[Statement]:
         """Statements that delete these rows."""
         found: list[Statement] = []
+        if not len(old):
+            return found
         for match in matches(self.table, old, source.versions):
             for piece in (match.rows.slice(start, rows) for start, rows in _pieces(match.rows.images)):
                 found += self._by_key(match.key, piece, source) if isinstance(match, ByKey) else self._by_columns(match, piece, source)
@@ -226,6 +235,8 @@ class TableBuilder:
 
     def writes(self, new: Images, effect: Effect) -> list[Statement]:
         """Statements that write these images, of rows that exist (``CHANGES``) or not (``ADDS``)."""
+        if not new.rows.num_rows:
+            return []
         names = [c.name for c in self.columns]
         tail = change_tail(names) if effect is Effect.CHANGES else b""
         shape = self._shape(write_head(self.table.schema, self.table.name, names), effect, self.columns)

@@ -8,14 +8,17 @@ number, the beginning of the statement and the server's message, without row val
 import itertools
 import logging
 import math
+import os
 import socket
+import ssl
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Self, TypeVar
 
 import pymysql
-from pymysql.constants import CR, ER
+from pymysql.connections import Connection
+from pymysql.constants import CR, ER, SERVER_STATUS
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
 from pyspark_tidb_binlog.conf.sql_mode import ALWAYS, ROUNDS_TIMES, refusals
@@ -34,6 +37,8 @@ _NOT_OURS_TO_SET = frozenset({ER.UNKNOWN_SYSTEM_VARIABLE, 1227, 1238})
 """The variable does not exist, our user may not set it, or it is read-only."""
 _MOST_TIMES = 64
 """Maximum factor for the read timeout: an hour if the setting is a minute."""
+_FIRST_TIMEOUT = 10.0
+"""Seconds that the first statement on a kept session may take: no longer than connecting to a host that has vanished."""
 _HEAD = 200
 """Characters of a statement shown in an error."""
 _SEARCHED = 100_000
@@ -75,10 +80,22 @@ class Session:
         self._connection = connection
         self._where = where
         self._log_row_data = log_row_data
+        self._failed = False
+        self._between_transactions = False
+        self._waits_longer = False
+        self._opened_with_autocommit = False
+        self._pid = os.getpid()
+        self._opened_at = time.monotonic()
+        self.kept = False
+        """It was used before: the server may have closed it meanwhile."""
+        self.database = ""
+        """The current database, as chosen with ``use``; empty: none was chosen."""
         self.max_allowed_packet = 0
         """Maximum bytes of one statement."""
         self.flavour = Flavour.MYSQL
         """Which server product this is."""
+        self.version = ""
+        """The server's version, as it names it."""
 
     def execute(self, sql: bytes | str, args: Sequence[Any] | None = None) -> int:
         """Run a statement without a result set; the number of affected rows."""
@@ -106,6 +123,11 @@ class Session:
             cursor.execute(sql, args)
             return list(cursor.fetchall())
 
+    def use(self, database: str) -> None:
+        """Make ``database`` the current one."""
+        self.execute(f"USE {quote_name(database)}")
+        self.database = database
+
     def begin(self) -> None:
         """Open a transaction."""
         self.execute("BEGIN")
@@ -113,15 +135,83 @@ class Session:
     def commit(self) -> None:
         """Commit the transaction. After a ``RetryableApplyError`` the outcome is unknown: check the marker."""
         self.execute("COMMIT")
+        self._between_transactions = True
 
     def rollback(self) -> None:
         """Roll back the transaction."""
         self.execute("ROLLBACK")
+        self._between_transactions = True
+
+    def opened(self) -> None:
+        """Its settings are made: they are those that ``settle`` expects, and a setting that the server refused is not an error of a use."""
+        self._failed = False
+        self._opened_with_autocommit = self.autocommit
 
     def wait_longer(self, times: int) -> None:
         """Multiply the read timeout by ``times``."""
         connection: Any = self._connection
         connection._read_timeout *= times
+        self._waits_longer = True
+
+    def starts(self, first: Callable[["Session"], None]) -> bool:
+        """Begin a use of the session with ``first``; False: nothing was done, because the kept session fails: use another one.
+
+        On a kept session any error counts, also one that a new session would give as well: that one then reports it.
+        """
+        connection: Any = self._connection
+        timeout = connection._read_timeout
+        if self.kept:
+            connection._read_timeout = min(timeout, _FIRST_TIMEOUT)
+        try:
+            first(self)
+        except ApplyError as error:
+            if not self.kept:
+                raise
+            _log.debug("a kept session is replaced: %s", error)
+            return False
+        finally:
+            connection._read_timeout = timeout
+        return True
+
+    def settle(self) -> bool:
+        """Roll back an open transaction, and return whether the session is as it was when it was opened, except for ``database``.
+
+        It is not after any error (the state of the connection may be unknown), or with a longer read timeout.
+        """
+        if self._failed or self._waits_longer:
+            return False
+        try:
+            # Without autocommit, any statement after a COMMIT may have begun a transaction.
+            if self._has(SERVER_STATUS.SERVER_STATUS_IN_TRANS) or not (self._between_transactions or self.autocommit):
+                self.rollback()
+        except ApplyError as error:
+            _log.debug("a session is not kept: %s", error)
+            return False
+        return self.autocommit == self._opened_with_autocommit and not self._has(SERVER_STATUS.SERVER_STATUS_IN_TRANS)
+
+    @property
+    def autocommit(self) -> bool:
+        """Whether the server commits each statement outside a transaction, according to its last answer."""
+        return self._has(SERVER_STATUS.SERVER_STATUS_AUTOCOMMIT)
+
+    def _has(self, status: int) -> bool:
+        connection: Any = self._connection
+        return bool(connection.server_status & status)
+
+    @property
+    def ours(self) -> bool:
+        """Whether this process opened it, and not the one that it was forked from."""
+        return self._pid == os.getpid()
+
+    @property
+    def age(self) -> float:
+        """Seconds since it was opened, including those in which the process was suspended."""
+        return time.monotonic() - self._opened_at
+
+    def abandon(self) -> None:
+        """Close this process's copy of the connection without a message to the server: another process uses it."""
+        connection: Any = self._connection
+        connection._force_close()
 
     def close(self) -> None:
         """Close the connection without committing; safe to call twice."""
@@ -138,9 +228,11 @@ class Session:
 
     @contextmanager
     def _classified(self, sql: bytes | str) -> Iterator[None]:
+        self._between_transactions = False
         try:
             yield
         except pymysql.err.MySQLError as error:
+            self._failed = True
             show = self._log_row_data
             refused = _as_apply_error(error, self._where, f"target {self._where} refused {_head(sql, show)!r}", show)
             # The driver's error contains the server's message with row values, and tracebacks are logged.
@@ -171,46 +263,61 @@ def connect(target: TargetConfig, apply: ApplyConfig) -> Session:
     except (ApplyError, ConfigError):
         session.close()
         raise
+    session.opened()
     return session
 
 
-def run_transaction(session_factory: Callable[[], Session], work: Callable[[Session], T], retry_policy: RetryPolicy = FEW) -> T:
-    """Run ``work`` in a transaction of a new session and commit; all of it is retried after a transient error.
+Sessions = Callable[[], AbstractContextManager[Session]]
+"""Gives a session for one piece of work: ``connect`` opens it and closes it afterwards, ``KeptSessions.use`` may keep it."""
+
+
+def begin_use(session: Session) -> None:
+    """The first statement of a use that does not begin with a transaction: needed only to notice that a kept session was closed."""
+    if session.kept:
+        session.rollback()
+
+
+def run_transaction(sessions: Sessions, work: Callable[[Session], T], retry_policy: RetryPolicy = FEW) -> T:
+    """Run ``work`` in a transaction and commit; all of it is retried with another session after a transient error.
 
     A commit whose answer was lost may have succeeded, so ``work`` must first check for its own marker and do nothing if it exists.
 
     Args:
-        session_factory: opens a session.
+        sessions: gives a session for each attempt.
         work: called between BEGIN and COMMIT.
         retry_policy: how often and how long to retry; the last error is then raised.
     """
 
     def transaction(session: Session) -> T:
-        session.begin()
         result = work(session)
         session.commit()
         return result
 
-    return run_retried(session_factory, transaction, retry_policy)
+    return run_retried(sessions, transaction, retry_policy, Session.begin)
 
 
-def run_retried(session_factory: Callable[[], Session], work: Callable[[Session], T], retry_policy: RetryPolicy) -> T:
-    """Run ``work`` with a new session, and retry with another one after a transient error; the last error is raised.
+def run_retried(
+    sessions: Sessions, work: Callable[[Session], T], retry_policy: RetryPolicy, first: Callable[[Session], None] = begin_use
+) -> T:
+    """Run ``work`` with a session, and retry with another one after a transient error; the last error is raised.
 
+    A kept session that fails in ``first``, its first statement, is replaced without an attempt being counted: nothing was sent before.
     After a read timeout the next attempt has twice the timeout: with the same one it might never succeed.
     """
     times = 1
 
     def once() -> T:
         nonlocal times
-        with session_factory() as session:
-            if times > 1:
-                session.wait_longer(times)
-            try:
-                return work(session)
-            except RetryableApplyError as error:
-                times = min(times * 2, _MOST_TIMES) if _timed_out(error.errno, error.words) else times
-                raise
+        while True:
+            with sessions() as session:
+                if times > 1:
+                    session.wait_longer(times)
+                try:
+                    if session.starts(first):
+                        return work(session)
+                except RetryableApplyError as error:
+                    times = min(times * 2, _MOST_TIMES) if _timed_out(error.errno, error.words) else times
+                    raise
 
     return retried(once, retry_policy)
 
@@ -235,8 +342,22 @@ def retried(work: Callable[[], T], retry_policy: RetryPolicy) -> T:
     raise AssertionError("the loop above returns or raises")
 
 
+_tls_contexts: dict[tuple[tuple[str, Any], ...], ssl.SSLContext] = {}
+
+
+class _TlsOnceConnection(Connection):
+    """Builds the driver's TLS context once per process for the same settings: loading the machine's CA certificates takes about 20 ms."""
+
+    def _create_ssl_ctx(self, sslp: Mapping[str, Any]) -> ssl.SSLContext:
+        key = tuple(sorted(sslp.items()))
+        if key not in _tls_contexts:
+            driver: Any = super()
+            _tls_contexts[key] = driver._create_ssl_ctx(sslp)
+        return _tls_contexts[key]
+
+
 def _open(target: TargetConfig) -> "pymysql.connections.Connection[Any]":
-    connection = pymysql.connect(
+    connection = _TlsOnceConnection(
         host=target.host,
         port=target.port,
         user=target.user,
@@ -262,26 +383,53 @@ def _open(target: TargetConfig) -> "pymysql.connections.Connection[Any]":
 
 
 def _prepare(session: Session, target: TargetConfig, apply: ApplyConfig) -> None:
-    session.execute("SET NAMES utf8mb4")
+    """The driver has already sent SET NAMES utf8mb4 and switched autocommit off."""
     # A suspended process holds its locks as long as its connections are open, so the server must close idle connections.
     values = [",".join(filter(None, (apply.sql_mode, ALWAYS))), math.ceil(apply.lease_timeout)]
     session.execute("SET SESSION time_zone = '+00:00', foreign_key_checks = 0, unique_checks = 1, sql_mode = %s, wait_timeout = %s", values)
     version, packet, sql_mode = session.query("SELECT VERSION(), @@max_allowed_packet, @@SESSION.sql_mode")[0]
     _check_sql_mode(str(sql_mode), apply)
-    session.flavour = flavour_of(str(version))
+    session.version = str(version)
+    session.flavour = flavour_of(session.version)
     session.max_allowed_packet = int(packet)  # old TiDB versions return it as text
     _relax_isolation(session)
     if session.flavour is Flavour.MARIADB:
         _round_times(session)
-    for name, value in _IF_KNOWN:
-        try:
-            session.execute(f"SET SESSION {name} = {value}")
-        except ApplyError as error:
-            if error.errno not in _NOT_OURS_TO_SET:
-                raise
-    for name, value in target.params:
-        bare = value.lstrip("-").replace(".", "", 1).isdigit()
-        session.execute(f"SET SESSION {quote_name(name)} = " + (value if bare else "%s"), None if bare else [value])
+    _set_if_known(session)
+    _set_params(session, target)
+
+
+_unknown_to: dict[str, frozenset[str]] = {}
+"""By server version: the variables of ``_IF_KNOWN`` that it does not have."""
+
+
+def _set_if_known(session: Session) -> None:
+    """In one statement if the server accepts all that its version is not known to lack, otherwise in one for each."""
+    unknown = _unknown_to.get(session.version, frozenset())
+    wanted = [(name, value) for name, value in _IF_KNOWN if name not in unknown]
+    if _refusal(session, wanted):
+        errors = {name: _refusal(session, [(name, value)]) for name, value in wanted}
+        _unknown_to[session.version] = unknown | {name for name, errno in errors.items() if errno == ER.UNKNOWN_SYSTEM_VARIABLE}
+
+
+def _refusal(session: Session, values: Sequence[tuple[str, str]]) -> int:
+    """Set these variables; 0, or the number of the error for which none was set."""
+    try:
+        session.execute("SET SESSION " + ", ".join(f"{name} = {value}" for name, value in values))
+    except ApplyError as error:
+        if error.errno not in _NOT_OURS_TO_SET:
+            raise
+        return error.errno
+    return 0
+
+
+def _set_params(session: Session, target: TargetConfig) -> None:
+    if not target.params:
+        return
+    bare = [value.lstrip("-").replace(".", "", 1).isdigit() for _, value in target.params]
+    sets = [f"{quote_name(name)} = {value if plain else '%s'}" for (name, value), plain in zip(target.params, bare, strict=True)]
+    texts = [value for (_, value), plain in zip(target.params, bare, strict=True) if not plain]
+    session.execute("SET SESSION " + ", ".join(sets), texts or None)
 
 
 def _round_times(session: Session) -> None:

@@ -10,6 +10,12 @@ class Target(Protocol):
     """The part of ``sinks.mysql.session.Session`` that leases and DDLs use."""
 
     flavour: Flavour
+    version: str
+
+    @property
+    def autocommit(self) -> bool:
+        """Whether the server commits each statement outside a transaction."""
+        ...
 
     def execute(self, sql: bytes | str, args: Sequence[Any] | None = None) -> int:
         """Run a statement without a result set; the number of affected rows."""
@@ -17,6 +23,10 @@ class Target(Protocol):
 
     def query(self, sql: str, args: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
         """Run a statement and return its result set."""
+        ...
+
+    def use(self, database: str) -> None:
+        """Make ``database`` the current one."""
         ...
 
     def begin(self) -> None:

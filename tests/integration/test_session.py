@@ -1,16 +1,27 @@
 """Sessions on a real MariaDB: their settings, their errors, and transactions that are tried again."""
 
+import os
+import ssl
+import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pymysql
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, RetryableApplyError
 from pyspark_tidb_binlog.sinks.mysql import progress
+from pyspark_tidb_binlog.sinks.mysql import session as sessions
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.literals import LiteralForm, join_cells, literals
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
@@ -31,16 +42,80 @@ def target(mariadb: PrivateMariaDB) -> Iterator[TargetConfig]:
         session.execute("DROP DATABASE h_session")
 
 
+@pytest.fixture
+def tls_target(tmp_path: Path) -> Iterator[TargetConfig]:
+    """A server that speaks TLS, with a certificate that nobody has signed."""
+    key = rsa.generate_private_key(65537, 2048)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "target")])
+    now = datetime.now(UTC)
+    made = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key()).serial_number(1)
+    signed = made.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1)).sign(key, hashes.SHA256())
+    plain = serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+    with tempfile.TemporaryDirectory() as place:
+        os.chmod(place, 0o755)  # the server may run as another user
+        cert, secret = Path(place, "cert.pem"), Path(place, "key.pem")
+        cert.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+        secret.write_bytes(key.private_bytes(serialization.Encoding.PEM, *plain))
+        with PrivateMariaDB(options={"ssl-cert": str(cert), "ssl-key": str(secret)}) as server:
+            yield server.target()
+
+
+def test_the_tls_context_is_made_once(tls_target: TargetConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    build = ssl.create_default_context
+
+    def counted(*args: Any, **options: Any) -> ssl.SSLContext:
+        made.append(build(*args, **options))
+        return made[-1]
+
+    monkeypatch.setattr(ssl, "create_default_context", counted)
+    monkeypatch.setattr(sessions, "_tls_contexts", {})
+    for address in (tls_target, replace(tls_target, socket="")):
+        with connect(address, ApplyConfig()) as one, connect(address, ApplyConfig()) as two:
+            assert [s.query("SHOW STATUS LIKE 'Ssl_cipher'")[0][1] != "" for s in (one, two)] == [True, True]
+    (context,) = made
+    driver: Any = pymysql.connections.Connection(defer_connect=True)
+    assert (context.verify_mode, context.check_hostname, context.options, context.verify_flags) == (
+        driver.ctx.verify_mode,
+        driver.ctx.check_hostname,
+        driver.ctx.options,
+        driver.ctx.verify_flags,
+    )
+
+
+def test_a_variable_that_is_refused_does_not_take_the_others_with_it(target: TargetConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Known to be unknown, a variable is left out of the one statement; a read-only one is refused each time, and the others set one by one."""
+    sent: list[str] = []
+    execute = Session.execute
+
+    def noted(session: Session, sql: bytes | str, args: Sequence[Any] | None = None) -> int:
+        sent.append(str(sql))
+        return execute(session, sql, args)
+
+    monkeypatch.setattr(Session, "execute", noted)
+    monkeypatch.setattr(sessions, "_unknown_to", {})
+    for read_only, statements in ((), (4, 1, 1)), ((("innodb_page_size", "1"),), (5, 4, 4)):
+        sessions._unknown_to.clear()
+        wanted = (("max_error_count", "7"), ("no_such_variable", "1"), *read_only, ("lock_wait_timeout", "9"))
+        monkeypatch.setattr(sessions, "_IF_KNOWN", wanted)
+        for count in statements:
+            sent.clear()
+            with connect(target, ApplyConfig()) as session:
+                assert session.query("SELECT @@max_error_count, @@lock_wait_timeout") == [(7, 9)]
+                assert session.settle(), "a refused setting is not an error of a use"
+            assert sum("max_error_count" in sql or "lock_wait" in sql or "no_such" in sql or "page_size" in sql for sql in sent) == count
+
+
 def test_session_settings(target: TargetConfig) -> None:
     with connect(replace(target, params=(("lock_wait_timeout", "7"), ("net_read_timeout", "1000"))), ApplyConfig()) as session:
         row = session.query(
             "SELECT @@time_zone, @@foreign_key_checks, @@unique_checks, @@autocommit, @@sql_mode, @@in_predicate_conversion_threshold, "
-            "@@character_set_connection, @@lock_wait_timeout, @@tx_isolation"
+            "@@character_set_connection, @@character_set_client, @@character_set_results, @@lock_wait_timeout, @@tx_isolation"
         )[0]
         mode = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION,TIME_ROUND_FRACTIONAL"
         assert row[:4] == ("+00:00", 0, 1, 0)
         assert set(row[4].split(",")) == set(mode.split(","))
-        assert row[5:] == (0, "utf8mb4", 7, "READ-COMMITTED")
+        assert row[5:] == (0, "utf8mb4", "utf8mb4", "utf8mb4", 7, "READ-COMMITTED")
         assert session.max_allowed_packet == 16 * 1024 * 1024
         assert session.flavour is Flavour.MARIADB
 

@@ -19,6 +19,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import ApplyConfig
@@ -41,6 +42,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import lacks, unlike
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, check, lock_name
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, alone
+from pyspark_tidb_binlog.sinks.mysql.session import Session, begin_use
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
 
@@ -77,6 +79,17 @@ class DdlOutcome:
     def freezes(self) -> bool:
         """Whether the DDL was not executed, so that its tables are frozen."""
         return self.state in (SKIPPED, QUARANTINED)
+
+
+class _Record(NamedTuple):
+    """The row of a DDL."""
+
+    state: str
+    commit_ts: int
+    executed: str | None
+    losses: str | None
+    picture: str | None
+    tries: str | None
 
 
 def ensure_ddl_table(session: Target, config: ApplyConfig) -> None:
@@ -124,6 +137,18 @@ def load_refused(session: Target, config: ApplyConfig, cluster_id: int) -> Refus
     return frozenset(int(job_id) for (job_id,) in rows)
 
 
+def begin_ddl(schema: str, session: Session) -> None:
+    """The first statement of a DDL's use of a session: leaves no current database but ``schema``, the DDL's own, or none.
+
+    A kept session has the database of the previous DDL. If that remained current, because the target has no ``schema``, names without a
+    database would belong to it. The error then replaces the session.
+    """
+    if session.database:
+        session.use(schema)
+    else:
+        begin_use(session)
+
+
 def apply_ddl(
     session: Target,
     step: DdlStep,
@@ -136,7 +161,7 @@ def apply_ddl(
     """Complete ``step`` on the target, however much of it a crashed predecessor has done.
 
     Args:
-        session: no transaction may be open on it.
+        session: no transaction may be open on it, and no database but the DDL's may be current (``begin_ddl``).
         step: from ``segments.plan_steps``.
         history: the one ``step`` was planned with.
         config: policy, filters and the schema of the table of DDL records.
@@ -206,28 +231,22 @@ class _Run:
         The lease cannot be taken while the block runs. If this process is suspended in it, the server closes the connection, which releases
         the lock, before another process can continue, so the statement cannot be executed late.
         """
-        with alone(self._session, lock_name(DDL, self._lease.schema, self._lease.cluster_id)):
-            self._session.execute("SET SESSION autocommit = 1")
-            try:
-                check(self._session, self._lease)
-                yield
-            finally:
-                try:
-                    self._session.rollback()  # SET autocommit would commit a transaction that an error has left open
-                    self._session.execute("SET SESSION autocommit = 0")
-                    self._session.commit()
-                except RetryableApplyError:
-                    _log.debug("the connection is lost, which released the lock")
+        with alone(self._session, lock_name(DDL, self._lease.schema, self._lease.cluster_id)), _with_autocommit(self._session):
+            check(self._session, self._lease)
+            yield
 
     def _run_locked(self) -> DdlOutcome:
-        ended = self._ended()
+        record = self._record()
+        ended = self._ended(record)
         if ended is not None:
             return ended
         scattered = self._scattered()
-        self._clock = clock_of(self._session, self._subject, self._text().sql)
         text = self._text()
+        self._clock = clock_of(self._session, self._subject, text.sql)
+        if self._clock.subject is not self._subject:
+            text = self._text()
         now = self._snapshot()
-        earlier = self._earlier()
+        earlier = self._earlier(record)
         judge = ExecutionCheck(self._session, self._step, self._subject, self._dialect, _table(self._config))
         if earlier is not None and not scattered and judge.has_run(earlier, now):
             losses = self._declare(text.then or next((d.then for d in derive(self._clock.subject, self._dialect)), ""))
@@ -337,7 +356,7 @@ class _Run:
 
     def _use(self) -> None:
         try:
-            self._session.execute(f"USE {quote_name(self._subject.schema)}")
+            self._session.use(self._subject.schema)
         except RetryableApplyError:
             raise
         except ApplyError as error:
@@ -407,25 +426,24 @@ class _Run:
         state = SKIPPED if config.ddl_policy == "skip" else QUARANTINED
         return DdlOutcome(state, "policy", sql, (self._frozen_words(state, sql),))
 
-    def _ended(self) -> DdlOutcome | None:
-        """The outcome of an earlier call for the same step, when the answer to its commit was lost."""
+    def _record(self) -> _Record | None:
         rows = self._session.query(
-            f"SELECT state, executed, losses FROM {_table(self._config)} WHERE cluster_id = %s AND job_id = %s AND commit_ts = %s "
-            "AND state NOT IN (%s, %s)",
-            [self._lease.cluster_id, self._step.job.id, self._step.commit_ts, INTENT, REFUSED],
+            f"SELECT state, commit_ts, executed, losses, picture, tries FROM {_table(self._config)} WHERE cluster_id = %s AND job_id = %s",
+            [self._lease.cluster_id, self._step.job.id],
         )
-        return DdlOutcome(rows[0][0], "found", rows[0][1] or "", tuple(json.loads(rows[0][2] or "[]"))) if rows else None
+        return _Record(*rows[0]) if rows else None
 
-    def _earlier(self) -> EarlierTry | None:
-        rows = self._session.query(
-            f"SELECT state, picture, tries FROM {_table(self._config)} WHERE cluster_id = %s AND job_id = %s AND state IN (%s, %s)",
-            [self._lease.cluster_id, self._step.job.id, INTENT, REFUSED],
-        )
-        if not rows or not rows[0][1]:
+    def _ended(self, record: _Record | None) -> DdlOutcome | None:
+        """The outcome of an earlier call for the same step, when the answer to its commit was lost."""
+        if record is None or record.state in (INTENT, REFUSED) or record.commit_ts != self._step.commit_ts:
             return None
-        state, snapshot, tries = rows[0]
-        self._tries = json.loads(tries or "[]")
-        return EarlierTry(state == REFUSED, bool(self._tries), SchemaSnapshot.from_json(snapshot))
+        return DdlOutcome(record.state, "found", record.executed or "", tuple(json.loads(record.losses or "[]")))
+
+    def _earlier(self, record: _Record | None) -> EarlierTry | None:
+        if record is None or record.state not in (INTENT, REFUSED) or not record.picture:
+            return None
+        self._tries = json.loads(record.tries or "[]")
+        return EarlierTry(record.state == REFUSED, bool(self._tries), SchemaSnapshot.from_json(record.picture))
 
     def _note_try(self, step: str, sql: str, error: ApplyError) -> None:
         at = str(self._session.query("SELECT UTC_TIMESTAMP(3)")[0][0])
@@ -496,12 +514,34 @@ class _Run:
         return outcome
 
 
+@contextmanager
+def _with_autocommit(session: Target) -> Iterator[None]:
+    """Run the block with autocommit on; an error leaves no transaction open."""
+    switched = not session.autocommit
+    if switched:
+        session.execute("SET SESSION autocommit = 1")
+    try:
+        yield
+    except BaseException:
+        _unless_lost(session.rollback)  # or switching autocommit back would commit it
+        raise
+    finally:
+        if switched:
+            _unless_lost(lambda: session.execute("SET SESSION autocommit = 0"))
+
+
+def _unless_lost(do: Callable[[], object]) -> None:
+    try:
+        do()
+    except RetryableApplyError:
+        _log.debug("the connection is lost, which ended the transaction and released the lock")
+
+
 def dialect_of(session: Target, config: ApplyConfig) -> Dialect:
-    """The target's dialect; queries the version of MySQL, because 8.0.17 added its non-padding collation."""
+    """The target's dialect; depends on the version of MySQL, because 8.0.17 added its non-padding collation."""
     nopad = True
     if session.flavour is Flavour.MYSQL:
-        version = str(session.query("SELECT VERSION()")[0][0])
-        numbers = [int(n) for n in re.findall(r"\d+", version)[:3]]
+        numbers = [int(n) for n in re.findall(r"\d+", session.version)[:3]]
         nopad = numbers >= [8, 0, 17]
     return Dialect(session.flavour, Charset(config.upstream_charset, config.upstream_collation), nopad)
 

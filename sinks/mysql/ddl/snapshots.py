@@ -23,6 +23,7 @@ _log = logging.getLogger(__name__)
 _NO_SUCH_TABLE, _NO_SUCH_DATABASE = 1146, 1049
 _VIEW_BROKEN = 1356
 _ABSENT = frozenset({_NO_SUCH_TABLE, _NO_SUCH_DATABASE})
+_PLAIN = re.compile(r"[0-9A-Za-z_]+")
 _COUNTER = re.compile(r" AUTO_INCREMENT=\d+")
 
 
@@ -141,9 +142,7 @@ def _table_ids(session: Target, schema: str, table: str) -> dict[str, int] | Non
 def _innodb_ids(session: Target, schema: str, table: str) -> dict[str, int]:
     """Ids from InnoDB, which stores names in the ``filename`` charset, and partitions as ``table#P#partition``."""
     view = "innodb_sys_tables" if session.flavour is Flavour.MARIADB else "innodb_tables"
-    encoded = "CONVERT(CONVERT(%s USING filename) USING binary)"
-    (name,) = session.query(f"SELECT CONCAT({encoded}, '/', {encoded})", [schema, table])[0]
-    full = name.decode() if isinstance(name, bytes) else str(name)
+    full = _file_name(session, schema, table)
     like = full.replace("\\", "\\\\").replace("_", "\\_").replace("%", "\\%") + "#%"
     rows = session.query(f"SELECT name, table_id FROM information_schema.{view} WHERE name = %s OR name LIKE %s", [full, like])
     found = {}
@@ -151,6 +150,15 @@ def _innodb_ids(session: Target, schema: str, table: str) -> dict[str, int]:
         text = raw.decode() if isinstance(raw, bytes) else str(raw)
         found[text[len(full) :]] = int(table_id)
     return found
+
+
+def _file_name(session: Target, schema: str, table: str) -> str:
+    """``schema/table`` in the ``filename`` charset; the server is asked for it unless these are letters that it does not encode."""
+    if _PLAIN.fullmatch(schema) and _PLAIN.fullmatch(table):
+        return f"{schema}/{table}"
+    encoded = "CONVERT(CONVERT(%s USING filename) USING binary)"
+    (name,) = session.query(f"SELECT CONCAT({encoded}, '/', {encoded})", [schema, table])[0]
+    return name.decode() if isinstance(name, bytes) else str(name)
 
 
 def _tidb_ids(session: Target, schema: str, table: str) -> dict[str, int]:

@@ -11,7 +11,7 @@ from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, Token, TokenKi
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs, on_target
-from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
+from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.alter import edit_alter
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import (
     Dialect,
@@ -99,7 +99,7 @@ def subject_of(step: DdlStep, history: SchemaHistory, refused: RefusedJobs = fro
     return Subject(
         job,
         step.query,
-        _schema_of(job, history, step.before),
+        schema_of(step, history),
         _name_of(job, before),
         before,
         after,
@@ -107,10 +107,12 @@ def subject_of(step: DdlStep, history: SchemaHistory, refused: RefusedJobs = fro
     )
 
 
-def _schema_of(job: Job, history: SchemaHistory, before: AppliedJobs) -> str:
+def schema_of(step: DdlStep, history: SchemaHistory) -> str:
+    """The database of the job (``Subject.schema``)."""
+    job = step.job
     if job.db_info is not None and job.db_info.name:
         return job.db_info.name
-    found = history.schema_at(job.schema_id, job.version) or history.schema_at(job.schema_id, before.version)
+    found = history.schema_at(job.schema_id, job.version) or history.schema_at(job.schema_id, step.before.version)
     return found.name if found else job.schema_name
 
 

@@ -12,6 +12,7 @@ from pyspark_tidb_binlog.schemas.history import TableAt, TableSnapshot
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
 from pyspark_tidb_binlog.sinks.engine.identity import row_identities
+from pyspark_tidb_binlog.sinks.mysql import plan as plans
 from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanCounts, PlanLimits, plan_rows
 from pyspark_tidb_binlog.sinks.mysql.statements import Phase
 from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
@@ -25,6 +26,12 @@ COMMON = table(
     [text("a", INT_PK), column("b", flag=INT_PK), column("c")], [index("PRIMARY", ("a", -1), ("b", -1), primary=True)], handle="common"
 )
 KEYLESS = table([column("a"), text("b")])
+
+
+@pytest.fixture(autouse=True, params=[-1, plans.FEW_ROWS], ids=["whole columns", "row by row"])
+def decoded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways to decode give the same statements."""
+    monkeypatch.setattr(plans, "FEW_ROWS", request.param)
 
 
 def plan(at: TableAt, events: Events, limits: PlanLimits = LIMITS) -> Plan:

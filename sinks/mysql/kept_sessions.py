@@ -1,0 +1,81 @@
+"""Keeps a session open between two uses, because opening one takes as long as many statements. [db]
+
+Promises: a session is used for one piece of work at a time, in the process that opened it, and is the same at the beginning of each use as a
+new one (only its current database may be chosen, ``Session.database``). It is kept only after a use without any error, without an open
+transaction, and while it is younger than ``KEPT_SECONDS`` and half of ``syncer.lease-timeout``; otherwise it is closed. So it is never kept
+for as long as the server's ``wait_timeout``, also if the process was suspended; and a target that moved to another address, or whose
+settings were changed, is noticed after that time. That the server closed it earlier is noticed by the first statement of its next use,
+which then gets a new session (``session.run_retried``). What guards a transaction (``lease.check``) is a part of each use, not of opening.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+
+KEPT_SECONDS = 30.0
+"""Maximum age of a session at the beginning of a use."""
+
+
+class KeptSessions:
+    """Sessions with one target for one kind of work; keeps the last one."""
+
+    def __init__(self, open_session: Callable[[], Session], lease_timeout: float) -> None:
+        """``lease_timeout``: seconds, the ``wait_timeout`` of the sessions."""
+        self._open_session = open_session
+        self._seconds = min(KEPT_SECONDS, lease_timeout / 2)
+        self._kept: list[Session] = []
+        self._closed = False
+
+    @contextmanager
+    def use(self) -> Iterator[Session]:
+        """A session for the block, kept or new; the block commits what it wants to have committed."""
+        session = self._take() or self._open_session()
+        try:
+            yield session
+        except BaseException:
+            session.close()
+            raise
+        if session.settle() and self._young(session) and not self._kept and not self._closed:
+            session.kept = True
+            self._kept.append(session)
+        else:
+            session.close()
+
+    def close(self) -> None:
+        """Close the kept session, and the one in use at the end of that use; safe to call twice."""
+        self._closed = True
+        while (session := self._pop()) is not None:
+            session.close()
+
+    def _take(self) -> Session | None:
+        while (session := self._pop()) is not None:
+            if self._young(session):
+                return session
+            session.close()
+        return None
+
+    def _pop(self) -> Session | None:
+        try:
+            session = self._kept.pop()
+        except IndexError:
+            return None
+        if session.ours:
+            return session
+        session.abandon()
+        return None
+
+    def _young(self, session: Session) -> bool:
+        return session.age < self._seconds
+
+
+_of_this_process: dict[tuple[TargetConfig, ApplyConfig], KeptSessions] = {}
+
+
+def kept_sessions(target: TargetConfig, apply: ApplyConfig) -> KeptSessions:
+    """The sessions of this process with these settings; for executors, whose worker processes outlive their tasks."""
+    key = (target, apply)
+    if key not in _of_this_process:
+        _of_this_process[key] = KeptSessions(lambda: connect(target, apply), apply.lease_timeout)
+    return _of_this_process[key]
