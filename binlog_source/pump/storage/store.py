@@ -1,6 +1,7 @@
 """The store: the value log, its index and the promises, behind one small interface.
 
     submit   records -> writer thread: groups -> one append, one fdatasync -> answered (durable)
+    write_now  a request that comes alone -> the same on the caller's thread, without the two hand-overs
                      -> backlog -> indexer thread: index and sorter -> new state -> readers wake (visible)
     open     the log is read from the smaller of two pointers on: the index's head, and the low position of its last checkpoint
     damage   a place where records cannot be read is stored with the commit_ts it may have held (``damage``): no reader passes it unaware
@@ -45,7 +46,13 @@ _GROUP_BYTES = 1 << 20
 _SMALL_BYTES = 128 << 10
 """A group whose first request is at most this large takes only this much more: small requests do not wait for large ones (pump.md 4.4)."""
 _INDEX_BATCH = 512
+_INDEX_PAUSE = 0.005
+"""Seconds between two writes of the index that have room for more: a busy log is indexed in groups, a quiet one at once."""
 _INDEX_RETRY = 1.0
+_QUICK = 0.002
+"""Seconds that a group may take on a disk that ``write_now`` uses."""
+_FORGET = 0.99
+"""What remains of the longest time with each further group: after a second's stall the disk counts as quick again after 600 of them."""
 _GC_BATCH = 1024
 _FOREVER = 1e9
 _RECENT = 256
@@ -69,7 +76,7 @@ class StoreSettings:
 
 
 class WriteRequest:
-    """Records to be written together; ``done`` is called on the writer's thread, with all requests of the group that share it."""
+    """Records to be written together; ``done`` is called on the thread that writes, with all requests of the group that share it."""
 
     __slots__ = ("begun", "done", "error", "records", "size", "call")
 
@@ -138,6 +145,7 @@ class Store:
         self._backlog = Backlog(settings.backlog)
         self._written_at = self._state.at
         self._write_lock = threading.Lock()
+        self._longest = 0.0  # seconds that a group took, the longest one of late
         self._queue: queue.SimpleQueue[Sequence[WriteRequest] | None] = queue.SimpleQueue()
         self._gc_lock = threading.Lock()
         self.deleted_keys = 0
@@ -232,6 +240,24 @@ class Store:
         """Queue requests; ``done`` of each is called once its records are durable, or have failed to become so."""
         self._queue.put(requests)
 
+    def write_now(self, request: WriteRequest, done: Callable[[list[WriteRequest]], None]) -> bool:
+        """Write a request on this thread and call ``done`` in place of its own; False: not done, because this might take long.
+
+        It does not wait for another writer, for the index, or for a disk that was slow of late. ``done`` is called as by ``submit``.
+        """
+        if request.size > _SMALL_BYTES or self._longest > _QUICK or not self._queue.empty():
+            return False
+        if not self._write_lock.acquire(blocking=False):
+            return False
+        try:
+            if not self._backlog.has_room(len(request.records)):
+                return False
+            request.done = done
+            self._write_group([request])
+        finally:
+            self._write_lock.release()
+        return True
+
     def write(self, records: Sequence[Record]) -> None:
         """Make records durable and wait for it. ``OSError`` when nothing was written."""
         written = threading.Event()
@@ -270,16 +296,20 @@ class Store:
         except OSError as error:
             _refuse(group, len(places), error)
         took = time.perf_counter() - begun
+        self._longest = max(took, self._longest * _FORGET)
         steps = [
             LogRecord(r.kind, r.start_ts, r.commit_ts, at, HEADER.size + len(r.payload)) for r, at in zip(records, places, strict=False)
         ]
         if steps:
             self.written_max_ts = max(self.written_max_ts, max(step.commit_ts for step in steps))
             self._written_at = steps[-1].end
-        for done, requests in itertools.groupby(group, key=attrgetter("done")):
-            done(list(requests))
-        failpoints.point("store-answered")
-        self._push(steps)
+        try:
+            for done, requests in itertools.groupby(group, key=attrgetter("done")):
+                done(list(requests))
+            failpoints.point("store-answered")
+        finally:
+            # what is in the log must become visible, answered or not
+            self._push(steps)
         size = sum(request.size for request in group)
         self._observe(GroupWritten(group, size, took, self._log.sync_seconds - synced, self._log.rotations > rotations))
 
@@ -323,6 +353,8 @@ class Store:
             self._file_max = (file_id, largest)
             if not self._put(steps, largest):
                 return
+            if len(steps) < _INDEX_BATCH:
+                self._closing.wait(_INDEX_PAUSE)
 
     def _put(self, steps: Sequence[LogRecord], file_max_ts: int) -> bool:
         """Index steps in log order; retried until the store closes, because the log has them already. Whether it succeeded."""
