@@ -9,10 +9,11 @@
 5. memory while the log grows; opening it again with its index and without
 6. a recorded case: load and every delivery, with the Pumps' own CPU seconds
 
-The load is ``pump_load`` (one process, one core); the reader a Python gRPC client.
+The load is ``pump_load`` (one process, one core), the reader ``pull_load``: neither is gRPC's, which would measure itself.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -23,12 +24,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import grpc
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.pull_load import PullReader
 from pyspark_tidb_binlog.binlog_source.emulator import rehearsal
 from pyspark_tidb_binlog.binlog_source.emulator.process import ServerProcess
 from pyspark_tidb_binlog.conf.model import PumpConfig
@@ -179,21 +182,11 @@ def recorded_case(scratch: Path, directory: Path, repeat: int) -> None:
                     _report(f"{delivery}, batched", runs, size)
 
 
-def _pull(address: str, delivery: str, batched: bool, upto: object, cluster_id: int = _CLUSTER) -> tuple[int, int]:
+def _pull(address: str, delivery: str, batched: bool, upto: Sequence[int], cluster_id: int = _CLUSTER) -> tuple[int, int]:
     """Binlogs and bytes of a pull from the beginning to ``upto``."""
-    metadata = (("tidb-binlog-delivery", delivery), *((("tidb-binlog-batch", "1"),) if batched else ()))
-    with grpc.insecure_channel(address, options=[("grpc.max_receive_message_length", -1)]) as channel:
-        method = channel.unary_stream("/binlog.Pump/PullBinlogs", request_serializer=pump_pb2.PullBinlogReq.SerializeToString)
-        call = method(pump_pb2.PullBinlogReq(clusterID=cluster_id), metadata=metadata)
-        binlogs = size = 0
-        for answer in call:
-            size += len(answer)
-            entities = pump_pb2.PullBinlogBatch.FromString(answer).entity
-            binlogs += len(entities)
-            if _mark(delivery, entities[-1]) >= upto:
-                break
-        call.cancel()
-    return binlogs, size
+    with contextlib.closing(PullReader(address, cluster_id, delivery, batched)) as reader:
+        reader.until(upto, partial(_mark, delivery))
+        return reader.binlogs, reader.size
 
 
 def _mark(delivery: str, entity: pump_pb2.Entity) -> tuple[int, ...]:

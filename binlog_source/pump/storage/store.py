@@ -34,7 +34,7 @@ from pyspark_tidb_binlog.binlog_source.pump.storage.index import Entry, Head, Ho
 from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import BEGINNING, Pointer
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import Record, RecordKind, read
 from pyspark_tidb_binlog.binlog_source.pump.storage.sorter import CHECKPOINT_SPAN, LogRecord, Sorter, SorterCheckpoint
-from pyspark_tidb_binlog.binlog_source.pump.storage.vlog import ValueLog
+from pyspark_tidb_binlog.binlog_source.pump.storage.vlog import NearbyReader, ValueLog
 from pyspark_tidb_binlog.binlog_source.pump.storage.vlog_scan import Admit, RecordRun
 from pyspark_tidb_binlog.binlog_source.wire.damage import Damage
 from pyspark_tidb_binlog.conf import failpoints
@@ -488,6 +488,10 @@ class Store:
     def payload(self, entry: Entry) -> bytes:
         """The payload of a record."""
         return self._log.read(entry.at, entry.length)
+
+    def nearby(self) -> NearbyReader:
+        """Reads the payloads of records that lie near each other. For one thread, for a short time."""
+        return self._log.nearby()
 
     def scan(self, start: Pointer, upto: Pointer, admit: Admit = lambda size: True) -> Iterator[RecordRun]:
         """The records in ``[start, upto)``, in log order; from ``BEGINNING``: from the oldest that is kept.
