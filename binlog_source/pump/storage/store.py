@@ -47,7 +47,9 @@ _SMALL_BYTES = 128 << 10
 """A group whose first request is at most this large takes only this much more: small requests do not wait for large ones (pump.md 4.4)."""
 _INDEX_BATCH = 512
 _INDEX_PAUSE = 0.005
-"""Seconds between two writes of the index that have room for more: a busy log is indexed in groups, a quiet one at once."""
+"""Seconds between two writes of the index while the log is busy: it is indexed in groups, a quiet one at once."""
+_BUSY = 16
+"""So many writes of the index in a row, each less than four pauses after the one before, make a log busy."""
 _INDEX_RETRY = 1.0
 _QUICK = 0.002
 """Seconds that a group may take on a disk that ``write_now`` uses."""
@@ -341,6 +343,7 @@ class Store:
     # indexing
 
     def _index_loop(self) -> None:
+        in_a_row, last = 0, 0.0
         while True:
             steps = self._backlog.take(_INDEX_BATCH)
             if not steps:
@@ -353,7 +356,9 @@ class Store:
             self._file_max = (file_id, largest)
             if not self._put(steps, largest):
                 return
-            if len(steps) < _INDEX_BATCH:
+            now = time.monotonic()
+            in_a_row, last = in_a_row + 1 if now - last < 4 * _INDEX_PAUSE else 0, now
+            if in_a_row > _BUSY and len(steps) < _INDEX_BATCH:
                 self._closing.wait(_INDEX_PAUSE)
 
     def _put(self, steps: Sequence[LogRecord], file_max_ts: int) -> bool:
