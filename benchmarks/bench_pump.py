@@ -1,6 +1,6 @@
 """Write and read rates of a Pump, compared to the disk's own limit and a bare grpcio server in the same run.
 
-    python -m benchmarks.bench_pump [--repeat 3] [--seconds 3] [--log-gb 1] [--case tests/golden/bench]
+    python -m benchmarks.bench_pump [--repeat 3] [--seconds 3] [--log-gb 1] [--case tests/golden/bench] [--parts 2,3,5,6]
 
 1. the disk: appends of one binlog with fdatasync, and of 1 MiB groups with fdatasync
 2. WriteBinlog (fdatasync on), 200 bytes at 1, 16 and 64 clients: Pump, and a grpcio server that answers and stores nothing; alternately
@@ -51,17 +51,22 @@ def main() -> None:
     options.add_argument("--log-gb", type=float, default=1.0, help="size of the log for the memory figures")
     options.add_argument("--case", type=Path, default=Path(__file__).resolve().parents[1] / "tests" / "golden" / "bench")
     options.add_argument("--dir", type=Path, default=None, help="where the logs go (default: a temporary directory)")
+    options.add_argument("--parts", default="2,3,5,6", help="which of the parts 2, 3, 5 and 6, by comma; 4 belongs to 2 and 3")
     given = options.parse_args()
+    parts = given.parts.split(",")
     print(f"{os.cpu_count()} cores, {given.repeat} repetitions of {given.seconds:g} s, medians")
     with tempfile.TemporaryDirectory(dir=given.dir) as directory:
         scratch = Path(directory)
         appended = disk(scratch)
-        small_writes(scratch, given.repeat, given.seconds)
-        large_writes(scratch, given.repeat, given.seconds, appended)
-        growing_log(scratch, given.log_gb)
-        if given.case.exists():
+        if "2" in parts:
+            small_writes(scratch, given.repeat, given.seconds)
+        if "3" in parts:
+            large_writes(scratch, given.repeat, given.seconds, appended)
+        if "5" in parts:
+            growing_log(scratch, given.log_gb)
+        if "6" in parts and given.case.exists():
             recorded_case(scratch, given.case, given.repeat)
-        else:
+        elif "6" in parts:
             print(f"no recorded case at {given.case}: skipped")
 
 
