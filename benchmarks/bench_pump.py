@@ -1,6 +1,6 @@
 """Write and read rates of a Pump, compared to the disk's own limit and a bare grpcio server in the same run.
 
-    python -m benchmarks.bench_pump [--repeat 3] [--seconds 3] [--log-gb 1] [--case tests/golden/bench]
+    python -m benchmarks.bench_pump [--repeat 3] [--seconds 3] [--log-gb 1] [--case tests/golden/bench] [--parts 2,3,5,6]
 
 1. the disk: appends of one binlog with fdatasync, and of 1 MiB groups with fdatasync
 2. WriteBinlog (fdatasync on), 200 bytes at 1, 16 and 64 clients: Pump, and a grpcio server that answers and stores nothing; alternately
@@ -9,10 +9,11 @@
 5. memory while the log grows; opening it again with its index and without
 6. a recorded case: load and every delivery, with the Pumps' own CPU seconds
 
-The load is ``pump_load`` (one process, one core); the reader a Python gRPC client.
+The load is ``pump_load`` (one process, one core), the reader ``pull_load``: neither is gRPC's, which would measure itself.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -23,12 +24,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import grpc
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.pull_load import PullReader
 from pyspark_tidb_binlog.binlog_source.emulator import rehearsal
 from pyspark_tidb_binlog.binlog_source.emulator.process import ServerProcess
 from pyspark_tidb_binlog.conf.model import PumpConfig
@@ -48,17 +51,22 @@ def main() -> None:
     options.add_argument("--log-gb", type=float, default=1.0, help="size of the log for the memory figures")
     options.add_argument("--case", type=Path, default=Path(__file__).resolve().parents[1] / "tests" / "golden" / "bench")
     options.add_argument("--dir", type=Path, default=None, help="where the logs go (default: a temporary directory)")
+    options.add_argument("--parts", default="2,3,5,6", help="which of the parts 2, 3, 5 and 6, by comma; 4 belongs to 2 and 3")
     given = options.parse_args()
+    parts = given.parts.split(",")
     print(f"{os.cpu_count()} cores, {given.repeat} repetitions of {given.seconds:g} s, medians")
     with tempfile.TemporaryDirectory(dir=given.dir) as directory:
         scratch = Path(directory)
         appended = disk(scratch)
-        small_writes(scratch, given.repeat, given.seconds)
-        large_writes(scratch, given.repeat, given.seconds, appended)
-        growing_log(scratch, given.log_gb)
-        if given.case.exists():
+        if "2" in parts:
+            small_writes(scratch, given.repeat, given.seconds)
+        if "3" in parts:
+            large_writes(scratch, given.repeat, given.seconds, appended)
+        if "5" in parts:
+            growing_log(scratch, given.log_gb)
+        if "6" in parts and given.case.exists():
             recorded_case(scratch, given.case, given.repeat)
-        else:
+        elif "6" in parts:
             print(f"no recorded case at {given.case}: skipped")
 
 
@@ -179,21 +187,11 @@ def recorded_case(scratch: Path, directory: Path, repeat: int) -> None:
                     _report(f"{delivery}, batched", runs, size)
 
 
-def _pull(address: str, delivery: str, batched: bool, upto: object, cluster_id: int = _CLUSTER) -> tuple[int, int]:
+def _pull(address: str, delivery: str, batched: bool, upto: Sequence[int], cluster_id: int = _CLUSTER) -> tuple[int, int]:
     """Binlogs and bytes of a pull from the beginning to ``upto``."""
-    metadata = (("tidb-binlog-delivery", delivery), *((("tidb-binlog-batch", "1"),) if batched else ()))
-    with grpc.insecure_channel(address, options=[("grpc.max_receive_message_length", -1)]) as channel:
-        method = channel.unary_stream("/binlog.Pump/PullBinlogs", request_serializer=pump_pb2.PullBinlogReq.SerializeToString)
-        call = method(pump_pb2.PullBinlogReq(clusterID=cluster_id), metadata=metadata)
-        binlogs = size = 0
-        for answer in call:
-            size += len(answer)
-            entities = pump_pb2.PullBinlogBatch.FromString(answer).entity
-            binlogs += len(entities)
-            if _mark(delivery, entities[-1]) >= upto:
-                break
-        call.cancel()
-    return binlogs, size
+    with contextlib.closing(PullReader(address, cluster_id, delivery, batched)) as reader:
+        reader.until(upto, partial(_mark, delivery))
+        return reader.binlogs, reader.size
 
 
 def _mark(delivery: str, entity: pump_pb2.Entity) -> tuple[int, ...]:

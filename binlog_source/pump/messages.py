@@ -32,8 +32,8 @@ def _meta_field(start_ts: bytes, commit_ts: bytes) -> bytes:
 
 def message(payload: bytes, start_ts: bytes, commit_ts: bytes, pos: bytes = _NO_POS) -> bytes:
     """A PullBinlogResp; the timestamps are varints as encoded in the payload."""
-    entity = pos + b"\x12" + varint(len(payload)) + payload + _meta_field(start_ts, commit_ts)
-    return b"\x0a" + varint(len(entity)) + entity
+    head, tail = pos + b"\x12" + varint(len(payload)), _meta_field(start_ts, commit_ts)
+    return b"".join((b"\x0a", varint(len(head) + len(payload) + len(tail)), head, payload, tail))
 
 
 def in_pieces(whole: bytes, limit: int) -> Iterator[bytes]:

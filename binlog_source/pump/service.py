@@ -17,9 +17,10 @@ from pyspark_tidb_binlog.binlog_source.pump.reading import LARGE, Reservation, u
 from pyspark_tidb_binlog.binlog_source.pump.space import Space
 from pyspark_tidb_binlog.binlog_source.pump.storage.index import Entry
 from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import Pointer
-from pyspark_tidb_binlog.binlog_source.pump.storage.record import Record, RecordKind, canonical, completed, head_varints, read
+from pyspark_tidb_binlog.binlog_source.pump.storage.record import Record, RecordKind, canonical, completed, head_varints, start_ts_of
 from pyspark_tidb_binlog.binlog_source.pump.storage.sorter import SorterCheckpoint
 from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store
+from pyspark_tidb_binlog.binlog_source.pump.storage.vlog import NearbyReader
 from pyspark_tidb_binlog.binlog_source.pump.storage.vlog_scan import RecordRun
 from pyspark_tidb_binlog.binlog_source.wire.damage import Damage
 from pyspark_tidb_binlog.schemas.errors import BinlogPurged, Corruption, DamagedLog, ProtocolViolation, PumpUnavailable
@@ -114,18 +115,19 @@ class PumpService:
     ) -> Iterator[MessageGroup]:
         group: MessageGroup = []
         size = 0
+        reader = self.store.nearby()
         for entry in entries:
             large = entry.length > LARGE
             try:
                 if large and not (yield from _admitted(entry.length, group, reservation, stop)):
                     return
-                payload = self._payload(entry, entry.ts)
+                payload = self._payload(reader, entry, entry.ts)
                 prewrite = self._prewrite_of(payload, entry, near) if entry.kind is RecordKind.COMMIT else None
                 if prewrite is not None and entry.length + prewrite.length > LARGE:
                     large = True
                     if not (yield from _admitted(entry.length + prewrite.length, group, reservation, stop)):
                         return
-                found = self._complete(payload, entry, prewrite)
+                found = self._complete(reader, payload, entry, prewrite)
             except (DamagedLog, BinlogPurged):
                 if group:
                     yield group
@@ -145,25 +147,25 @@ class PumpService:
             yield group
 
     def _prewrite_of(self, commit: bytes, entry: Entry, near: dict[int, Entry]) -> Entry | None:
-        begun = read(commit).start_ts
+        begun = start_ts_of(commit)
         prewrite = near.get(begun) or self.store.prewrite(begun)
         if prewrite is None:
             self._require_whole_before(entry)
         return prewrite
 
-    def _complete(self, payload: bytes, entry: Entry, prewrite: Entry | None) -> bytes | None:
+    def _complete(self, reader: NearbyReader, payload: bytes, entry: Entry, prewrite: Entry | None) -> bytes | None:
         """The message of a fake, or of a Commit completed from its Prewrite; None when the Prewrite is on another Pump."""
         start_ts, commit_ts = head_varints(payload)
         if entry.kind is RecordKind.COMMIT:
             if prewrite is None:
                 return None
-            payload = completed(payload, self._payload(prewrite, entry.ts))
+            payload = completed(payload, self._payload(reader, prewrite, entry.ts))
         return messages.message(payload, start_ts, commit_ts)
 
-    def _payload(self, entry: Entry, commit_ts: int) -> bytes:
+    def _payload(self, reader: NearbyReader, entry: Entry, commit_ts: int) -> bytes:
         """The payload of a record that is part of the binlog of ``commit_ts``."""
         try:
-            return self.store.payload(entry)
+            return reader.read(entry.at, entry.length)
         except Corruption as error:
             at = entry.at
             raise self._damaged(Damage(at.file_id, at.offset, at.offset + entry.length, commit_ts - 1, commit_ts)) from error

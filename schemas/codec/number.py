@@ -15,6 +15,10 @@ _SHIFTS = tuple(range(0, 70, 7))
 
 def encode_uvarint(value: int) -> bytes:
     """LEB128 of an unsigned 64-bit number."""
+    if value < 0x80:
+        return bytes((value,))
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)

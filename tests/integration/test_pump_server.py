@@ -21,6 +21,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryCl
 from pyspark_tidb_binlog.binlog_source.emulator import rehearsal
 from pyspark_tidb_binlog.binlog_source.pump import reading, server
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.storage import store
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import PumpWriter
 from pyspark_tidb_binlog.binlog_source.rpc import rpc_server
 from pyspark_tidb_binlog.binlog_source.rpc.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, WINDOW_UPDATE, frame
@@ -69,6 +70,22 @@ def test_waiting_pulls_hear_of_news_at_once(pump, delivery):
         *_, last = iter_until(tip, lambda e: e.meta.startTs == 15)
         assert last.meta.commitTs == 15 and last.pos == entities[-1].pos
         assert binlog_pb2.Binlog.FromString(last.payload).commit_ts == 15, "a fake of the largest ts before it"
+    writer.close()
+
+
+def test_lonely_calls_are_written_on_the_loop_and_others_in_groups(pump, monkeypatch):
+    monkeypatch.setattr(store, "_QUICK", 60.0)
+    written, write_now = [], pump.service.store.write_now
+    monkeypatch.setattr(pump.service.store, "write_now", lambda *what: written.append(write_now(*what)) or written[-1])
+    writer = PumpWriter(pump.address, CLUSTER)
+    for ts in range(1, 41):
+        writer.write(payload(2, ts, ts))
+    assert sum(written) >= 20, "the first ones go to the writer's thread"
+    calls = [writer.start(payload(2, ts, ts)) for ts in range(41, 141)]
+    for call in calls:
+        call.result()
+    with Pull(pump.address) as pull:
+        assert [entity.meta.commitTs for entity in pull.take(140)] == list(range(1, 141))
     writer.close()
 
 
@@ -122,7 +139,8 @@ def test_a_taken_port_is_told(pump, tmp_path):
         EmbeddedPump(config(tmp_path / "other", addr=pump.address)).start()
 
 
-def test_kill_nine_under_writers_loses_nothing_acknowledged(tmp_path):
+@pytest.mark.parametrize("writers", [1, 6])
+def test_kill_nine_under_writers_loses_nothing_acknowledged(tmp_path, writers):
     process = PumpProcess(config(tmp_path)).start()
     address = process.address
     acknowledged = []
@@ -130,7 +148,7 @@ def test_kill_nine_under_writers_loses_nothing_acknowledged(tmp_path):
         killed = threading.Event()
         threads = [
             threading.Thread(target=write_until_gone, args=(address, 1 + life * 100_000 + n * 10_000, acknowledged, killed))
-            for n in range(6)
+            for n in range(writers)
         ]
         goal = len(acknowledged) + 150
         for thread in threads:

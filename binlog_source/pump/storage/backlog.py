@@ -27,14 +27,15 @@ class Backlog:
     def put(self, steps: Sequence[LogRecord], timeout: float) -> bool:
         """Add a group; False when there was no room for ``timeout`` seconds. An empty queue accepts a group of any size."""
         with self._changed:
-            if not self._changed.wait_for(lambda: self._has_room(len(steps)) or self._closed, timeout):
+            if not self._changed.wait_for(lambda: self.has_room(len(steps)) or self._closed, timeout):
                 return False
             self._groups.append(steps)
             self._size += len(steps)
             self._changed.notify_all()
             return True
 
-    def _has_room(self, count: int) -> bool:
+    def has_room(self, count: int) -> bool:
+        """Whether a group of ``count`` steps would be added at once."""
         return not self._size or self._size + count <= self._capacity
 
     def take(self, limit: int) -> list[LogRecord]:

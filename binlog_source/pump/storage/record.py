@@ -80,6 +80,12 @@ def head_varints(payload: bytes) -> tuple[bytes, bytes]:
     return varint(message.start_ts), varint(message.commit_ts)
 
 
+def start_ts_of(payload: bytes) -> int:
+    """The start_ts of a stored payload."""
+    match = _HEAD.match(payload)
+    return int64_of(match[2]) if match is not None else parse(payload).start_ts
+
+
 def read(payload: bytes) -> Record:
     """A stored payload as a record."""
     match = _HEAD.match(payload)

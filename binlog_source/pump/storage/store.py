@@ -1,6 +1,7 @@
 """The store: the value log, its index and the promises, behind one small interface.
 
     submit   records -> writer thread: groups -> one append, one fdatasync -> answered (durable)
+    write_now  a request that comes alone -> the same on the caller's thread, without the two hand-overs
                      -> backlog -> indexer thread: index and sorter -> new state -> readers wake (visible)
     open     the log is read from the smaller of two pointers on: the index's head, and the low position of its last checkpoint
     damage   a place where records cannot be read is stored with the commit_ts it may have held (``damage``): no reader passes it unaware
@@ -33,7 +34,7 @@ from pyspark_tidb_binlog.binlog_source.pump.storage.index import Entry, Head, Ho
 from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import BEGINNING, Pointer
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import Record, RecordKind, read
 from pyspark_tidb_binlog.binlog_source.pump.storage.sorter import CHECKPOINT_SPAN, LogRecord, Sorter, SorterCheckpoint
-from pyspark_tidb_binlog.binlog_source.pump.storage.vlog import ValueLog
+from pyspark_tidb_binlog.binlog_source.pump.storage.vlog import NearbyReader, ValueLog
 from pyspark_tidb_binlog.binlog_source.pump.storage.vlog_scan import Admit, RecordRun
 from pyspark_tidb_binlog.binlog_source.wire.damage import Damage
 from pyspark_tidb_binlog.conf import failpoints
@@ -46,7 +47,15 @@ _GROUP_BYTES = 1 << 20
 _SMALL_BYTES = 128 << 10
 """A group whose first request is at most this large takes only this much more: small requests do not wait for large ones (pump.md 4.4)."""
 _INDEX_BATCH = 512
+_INDEX_PAUSE = 0.005
+"""Seconds between two writes of the index while the log is busy: it is indexed in groups, a quiet one at once."""
+_BUSY = 16
+"""So many writes of the index in a row, each less than four pauses after the one before, make a log busy."""
 _INDEX_RETRY = 1.0
+_QUICK = 0.002
+"""Seconds that a group may take on a disk that ``write_now`` uses."""
+_FORGET = 0.99
+"""What remains of the longest time with each further group: after a second's stall the disk counts as quick again after 600 of them."""
 _GC_BATCH = 1024
 _FOREVER = 1e9
 _RECENT = 256
@@ -72,7 +81,7 @@ class StoreSettings:
 
 
 class WriteRequest:
-    """Records to be written together; ``done`` is called on the writer's thread, with all requests of the group that share it."""
+    """Records to be written together; ``done`` is called on the thread that writes, with all requests of the group that share it."""
 
     __slots__ = ("begun", "done", "error", "records", "size", "call")
 
@@ -141,6 +150,7 @@ class Store:
         self._backlog = Backlog(settings.backlog)
         self._written_at = self._state.at
         self._write_lock = threading.Lock()
+        self._longest = 0.0  # seconds that a group took, the longest one of late
         self._queue: queue.SimpleQueue[Sequence[WriteRequest] | None] = queue.SimpleQueue()
         self._gc_lock = threading.Lock()
         self.deleted_keys = 0
@@ -235,6 +245,24 @@ class Store:
         """Queue requests; ``done`` of each is called once its records are durable, or have failed to become so."""
         self._queue.put(requests)
 
+    def write_now(self, request: WriteRequest, done: Callable[[list[WriteRequest]], None]) -> bool:
+        """Write a request on this thread and call ``done`` in place of its own; False: not done, because this might take long.
+
+        It does not wait for another writer, for the index, or for a disk that was slow of late. ``done`` is called as by ``submit``.
+        """
+        if request.size > _SMALL_BYTES or self._longest > _QUICK or not self._queue.empty():
+            return False
+        if not self._write_lock.acquire(blocking=False):
+            return False
+        try:
+            if not self._backlog.has_room(len(request.records)):
+                return False
+            request.done = done
+            self._write_group([request])
+        finally:
+            self._write_lock.release()
+        return True
+
     def write(self, records: Sequence[Record]) -> None:
         """Make records durable and wait for it. ``OSError`` when nothing was written."""
         written = threading.Event()
@@ -273,16 +301,20 @@ class Store:
         except OSError as error:
             _refuse(group, len(places), error)
         took = time.perf_counter() - begun
+        self._longest = max(took, self._longest * _FORGET)
         steps = [
             LogRecord(r.kind, r.start_ts, r.commit_ts, at, HEADER.size + len(r.payload)) for r, at in zip(records, places, strict=False)
         ]
         if steps:
             self.written_max_ts = max(self.written_max_ts, max(step.commit_ts for step in steps))
             self._written_at = steps[-1].end
-        for done, requests in itertools.groupby(group, key=attrgetter("done")):
-            done(list(requests))
-        failpoints.point("store-answered")
-        self._push(steps)
+        try:
+            for done, requests in itertools.groupby(group, key=attrgetter("done")):
+                done(list(requests))
+            failpoints.point("store-answered")
+        finally:
+            # what is in the log must become visible, answered or not
+            self._push(steps)
         size = sum(request.size for request in group)
         self._observe(GroupWritten(group, size, took, self._log.sync_seconds - synced, self._log.rotations > rotations))
 
@@ -314,6 +346,7 @@ class Store:
     # indexing
 
     def _index_loop(self) -> None:
+        in_a_row, last = 0, 0.0
         while True:
             steps = self._backlog.take(_INDEX_BATCH)
             if not steps:
@@ -326,6 +359,10 @@ class Store:
             self._file_max = (file_id, largest)
             if not self._put(steps, largest):
                 return
+            now = time.monotonic()
+            in_a_row, last = in_a_row + 1 if now - last < 4 * _INDEX_PAUSE else 0, now
+            if in_a_row > _BUSY and len(steps) < _INDEX_BATCH:
+                self._closing.wait(_INDEX_PAUSE)
 
     def _put(self, steps: Sequence[LogRecord], file_max_ts: int) -> bool:
         """Index steps in log order; retried until the store closes, because the log has them already. Whether it succeeded."""
@@ -464,6 +501,10 @@ class Store:
     def payload(self, entry: Entry) -> bytes:
         """The payload of a record."""
         return self._log.read(entry.at, entry.length)
+
+    def nearby(self) -> NearbyReader:
+        """Reads the payloads of records that lie near each other. For one thread, for a short time."""
+        return self._log.nearby()
 
     def scan(self, start: Pointer, upto: Pointer, admit: Admit = lambda size: True) -> Iterator[RecordRun]:
         """The records in ``[start, upto)``, in log order; from ``BEGINNING``: from the oldest that is kept.

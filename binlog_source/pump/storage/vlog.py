@@ -19,8 +19,10 @@ from pyspark_tidb_binlog.binlog_source.pump.storage.vlog_files import LogFile, L
 from pyspark_tidb_binlog.binlog_source.pump.storage.vlog_recovery import recovered
 from pyspark_tidb_binlog.binlog_source.pump.storage.vlog_scan import PIECE, Admit, RecordRun, at_once, scan_file
 from pyspark_tidb_binlog.binlog_source.pump.storage.vlog_writer import LogWriter
-from pyspark_tidb_binlog.schemas.errors import BinlogPurged
+from pyspark_tidb_binlog.schemas.errors import BinlogPurged, Corruption
 
+_BLOCK = 32 << 10
+_BLOCKS = 8
 _log = logging.getLogger(__name__)
 
 
@@ -100,6 +102,15 @@ class ValueLog:
             raise BinlogPurged(f"value log {at}: the file has been collected")
         return decode_record(file.reader.read(at.offset, length), at)
 
+    def nearby(self) -> "NearbyReader":
+        """For single records that lie near each other."""
+        return NearbyReader(self)
+
+    def block(self, file_id: int, offset: int, size: int) -> bytes:
+        """At most ``size`` bytes of a file; none if it was collected."""
+        file = self._files.get(file_id)
+        return file.reader.read(offset, size) if file is not None else b""
+
     def scan(self, start: Pointer, upto: Pointer | None, piece_size: int = PIECE, admit: Admit = at_once) -> Iterator[RecordRun]:
         """Records from ``start`` on in pieces of about ``piece_size``, up to ``upto`` or the current end of the log.
 
@@ -126,3 +137,30 @@ class ValueLog:
         """Finish the active file if it is large enough, and close all files. A failure is repaired at the next open."""
         self._writer.close()
         self._files.close()
+
+
+class NearbyReader:
+    """Reads single records through a few blocks, so that those that lie near each other share a read. For one thread, for a short time."""
+
+    def __init__(self, log: ValueLog) -> None:
+        self._log = log
+        self._blocks: dict[tuple[int, int], bytes] = {}
+
+    def read(self, at: Pointer, length: int) -> bytes:
+        """See ``ValueLog.read``."""
+        number, begin = divmod(at.offset, _BLOCK)
+        if begin + length <= _BLOCK:
+            try:
+                return decode_record(self._block(at.file_id, number)[begin : begin + length], at)
+            except (Corruption, OSError):
+                # written since the block was read, or damage elsewhere in the block: only the record itself counts
+                pass
+        return self._log.read(at, length)
+
+    def _block(self, file_id: int, number: int) -> bytes:
+        block = self._blocks.get((file_id, number))
+        if block is None:
+            if len(self._blocks) >= _BLOCKS:
+                del self._blocks[next(iter(self._blocks))]
+            block = self._blocks[file_id, number] = self._log.block(file_id, number * _BLOCK, _BLOCK)
+        return block

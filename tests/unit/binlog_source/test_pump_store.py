@@ -1,14 +1,18 @@
 """The store on real files: rotation, restart, torn tails, and a disk that fails."""
 
+import itertools
 import threading
+import time
 
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.pump.service import PumpService
+from pyspark_tidb_binlog.binlog_source.pump.storage import store as store_module
+from pyspark_tidb_binlog.binlog_source.pump.storage.env import RealFileSystem
 from pyspark_tidb_binlog.binlog_source.pump.storage.format import encode_record
 from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import Pointer
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
-from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store, StoreSettings
+from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store, StoreSettings, WriteRequest
 from pyspark_tidb_binlog.schemas.errors import BinlogPurged, ConfigError, ProtocolViolation
 from tests.support.eventually import eventually
 from tests.support.fakes.faulty_files import Fault, FaultyFiles
@@ -88,6 +92,111 @@ def test_a_position_that_is_gone_is_refused(tmp_path):
     with pytest.raises(BinlogPurged, match="0:5"):
         next(PumpService(store, 0, "p").pull_raw(Pointer(0, 5), NEVER))
     store.close()
+
+
+@pytest.fixture
+def any_disk(monkeypatch):
+    """Every disk is quick."""
+    monkeypatch.setattr(store_module, "_QUICK", 60.0)
+
+
+def alone(*records):
+    return WriteRequest(records, pytest.fail)
+
+
+def test_a_lonely_request_is_written_where_it_comes(tmp_path, any_disk):
+    store = opened(tmp_path)
+    threads = []
+    request = alone(prewrite(5), commit(5, 9))
+    assert store.write_now(request, lambda requests: threads.append((requests, threading.current_thread())))
+    assert threads == [([request], threading.current_thread())] and request.error is None
+    store.write([fake(11)])
+    assert [e.meta.commitTs for e in pulled(store)] == [9, 11]
+    store.close()
+    store = opened(tmp_path)
+    assert [e.meta.commitTs for e in pulled(store)] == [9, 11]
+    store.close()
+
+
+def test_what_is_written_at_once_is_visible_even_if_the_answer_fails(tmp_path, any_disk):
+    store = opened(tmp_path)
+
+    def fail(requests):
+        raise RuntimeError("the client is gone")
+
+    with pytest.raises(RuntimeError, match="the client is gone"):
+        store.write_now(alone(fake(5)), fail)
+    assert [e.meta.commitTs for e in pulled(store)] == [5]
+    assert store.write_now(alone(fake(6)), lambda requests: None), "the log is free again"
+    store.close()
+
+
+def test_a_request_is_not_written_at_once_where_that_could_wait(tmp_path):
+    files = SlowSync()
+    store = Store(tmp_path, StoreSettings(), files=files)
+    seen = []
+    assert not store.write_now(alone(prewrite(1, b"v" * (1 << 20))), seen.append), "large"
+    files.seconds = 0.05
+    store.write([fake(5)])
+    assert not store.write_now(alone(fake(6)), seen.append), "the disk was slow"
+    files.seconds = 0.0
+    ts = itertools.count(10)
+
+    def once_more():
+        store.write([fake(next(ts))])
+        return store.write_now(alone(fake(next(ts))), lambda requests: None)
+
+    eventually(once_more, what="the disk has been quick for long", pause=0.0)
+    assert next(ts) > 200
+    assert not seen
+    store.close()
+
+
+def test_a_request_is_not_written_at_once_while_another_is(tmp_path, any_disk):
+    files = SlowSync()
+    store = Store(tmp_path, StoreSettings(), files=files)
+    files.goes_on.clear()
+    other = threading.Thread(target=store.write, args=([fake(5)],))
+    other.start()
+    assert files.syncs.wait(10)
+    assert not store.write_now(alone(fake(6)), pytest.fail)
+    files.goes_on.set()
+    other.join()
+    store.close()
+
+
+def test_a_lonely_request_on_a_full_disk_is_refused(tmp_path, any_disk):
+    files = FaultyFiles()
+    store = Store(tmp_path, StoreSettings(), files=files)
+    files.refuse = {"append": Fault.TORN}
+    request = alone(fake(5))
+    assert store.write_now(request, lambda requests: None)
+    assert request.error is not None
+    files.refuse = {}
+    assert store.write_now(alone(fake(6)), lambda requests: None)
+    assert [e.meta.commitTs for e in pulled(store)] == [6]
+    store.close()
+
+
+class SlowSync(RealFileSystem):
+    """Each sync of a file waits for ``goes_on``, and takes ``seconds`` more."""
+
+    def __init__(self):
+        super().__init__()
+        self.goes_on, self.syncs = threading.Event(), threading.Event()
+        self.goes_on.set()
+        self.seconds = 0.0
+
+    def open_append(self, path):
+        file = super().open_append(path)
+
+        def sync():
+            self.syncs.set()
+            assert self.goes_on.wait(10)
+            time.sleep(self.seconds)
+
+        file.sync = sync
+        return file
 
 
 def test_a_full_disk_refuses_and_recovers(tmp_path):

@@ -17,9 +17,9 @@ from pyspark_tidb_binlog.binlog_source.pump.storage.record import canonical, fak
 from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store, StoreSettings
 from pyspark_tidb_binlog.binlog_source.pump.storage.vlog import ValueLog
 from pyspark_tidb_binlog.binlog_source.pump.storage.vlog_writer import FINISH_FROM
-from pyspark_tidb_binlog.schemas.errors import BinlogPurged
+from pyspark_tidb_binlog.schemas.errors import BinlogPurged, Corruption
 from tests.support import vlog_parser
-from tests.support.fakes.faulty_files import Fault, FaultyFiles
+from tests.support.fakes.faulty_files import Fault, FaultyFiles, flip
 from tests.support.store_model import commit, prewrite, pulled, raw, rollback
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "pump_dir"
@@ -142,6 +142,42 @@ def test_new_directories_are_durable(tmp_path):
     Noting().make_dir(tmp_path / "a" / "b")
     Noting().make_dir(tmp_path / "a" / "b")
     assert synced == [tmp_path, tmp_path / "a"]
+
+
+def test_records_that_lie_near_each_other_share_reads(tmp_path):
+    payloads = [prewrite(TS + n, bytes([n % 251]) * (n * 37 % 9000)).payload for n in range(300)]
+    log = ValueLog(tmp_path, RealFileSystem(), 400_000, sync=False)
+    assert not list(log.recover(BEGINNING))
+    places = []
+    while len(places) < len(payloads):
+        places += log.append([canonical(p) for p in payloads[len(places) :]])
+    assert len(log.file_ids) > 2
+    reads = []
+    block, whole = log.block, log.read
+    log.block = lambda *which: reads.append(which) or block(*which)
+    log.read = lambda *which: reads.append(which) or whole(*which)
+    for order in (1, -1):
+        reads.clear()
+        reader = log.nearby()
+        found = [reader.read(at, 16 + len(p)) for at, p in zip(places[::order], payloads[::order], strict=True)]
+        assert found == payloads[::order] and len(reads) < len(payloads) / 2
+    log.close()
+
+
+def test_a_nearby_record_is_judged_by_itself(tmp_path):
+    log = ValueLog(tmp_path, RealFileSystem(), 1 << 29, sync=False)
+    assert not list(log.recover(BEGINNING))
+    first, second = fake(5), prewrite(7, b"v" * 50)
+    (at,) = log.append([first])
+    reader = log.nearby()
+    assert reader.read(at, 16 + len(first.payload)) == first.payload
+    (grown,) = log.append([second])
+    assert reader.read(grown, 16 + len(second.payload)) == second.payload, "it was written after its block was read"
+    flip(tmp_path / "000000.vlog", grown.offset + 20)
+    assert log.nearby().read(at, 16 + len(first.payload)) == first.payload
+    with pytest.raises(Corruption, match="checksum"):
+        log.nearby().read(grown, 16 + len(second.payload))
+    log.close()
 
 
 def test_a_reader_goes_on_in_a_file_that_is_dropped(tmp_path):
