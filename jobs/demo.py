@@ -42,13 +42,13 @@ _STALLED_SECONDS = 120.0
 
 
 @contextlib.contextmanager
-def upstream(work_dir: Path, config: WorkloadConfig) -> Iterator[WorkloadProcess]:
-    """A workload that is ready to begin, and its Pumps, each in its own process, stopped at the end of the block."""
+def upstream(work_dir: Path, config: WorkloadConfig, pumps: int = PUMPS) -> Iterator[WorkloadProcess]:
+    """A workload that is ready to begin, and its ``pumps`` Pumps, each in its own process, stopped at the end of the block."""
     with contextlib.ExitStack() as stack:
         workload = WorkloadProcess(work_dir / "upstream", CLUSTER_ID, config)
         workload.start()
         stack.callback(workload.stop)
-        for number in range(1, PUMPS + 1):
+        for number in range(1, pumps + 1):
             pump = PumpProcess(
                 PumpConfig(
                     node_id=f"pump-{number}",
