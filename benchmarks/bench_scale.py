@@ -30,7 +30,7 @@ from benchmarks.bench_backlog import ROOT, bulk_limit, print_settings
 from benchmarks.bench_lag import under_load
 from benchmarks.made_cases import spread
 from benchmarks.processes import cpu_seconds
-from benchmarks.scale_model import BATCH, PLAN, READ, STAGES, WRITE, Costs, Shape, StageCost, forecast
+from benchmarks.scale_model import PLAN, READ, STAGES, WRITE, Costs, Shape, Spent, StageCost, costs_of, forecast
 from benchmarks.standalone_spark import StandaloneSpark
 from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import feed, load
 from pyspark_tidb_binlog.binlog_source.emulator.workload import WorkloadConfig
@@ -50,6 +50,8 @@ _SMALL = 4 << 20
 """``max-bytes-per-trigger`` of the small batches: about 25,000 row events each."""
 _TARGET, _PUMPS, _UPSTREAM = "MariaDB", "Pumps", "workload"
 _BETWEEN = "between"
+_TASKS = "spark.sql.shuffle.partitions"
+"""Tasks, and stores, of the pairing: more than there are buckets would be empty."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,10 +63,11 @@ class Point:
     parts: int
     max_bytes: int = SourceConfig().max_bytes_per_trigger
     atomic_rows: int = ApplyConfig().atomic_rows
+    buckets: int = SourceConfig().pairing_buckets
 
     def config(self) -> DrainerConfig:
         """The Drainer's."""
-        source = SourceConfig(delivery=self.delivery, max_bytes_per_trigger=self.max_bytes)
+        source = SourceConfig(delivery=self.delivery, max_bytes_per_trigger=self.max_bytes, pairing_buckets=self.buckets)
         return DrainerConfig(source=source, apply=ApplyConfig(parts=self.parts, atomic_rows=self.atomic_rows))
 
 
@@ -74,6 +77,7 @@ class Load:
 
     delivery: str
     pumps: int
+    buckets: int = SourceConfig().pairing_buckets
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -88,7 +92,9 @@ class Layout:
 
 _REFERENCE = {delivery: Point(delivery, 2, 2) for delivery in ("sorted", "raw")}
 """Where the constants of the model come from, on ``_ALL``."""
-_BY_DRIVER, _BY_PARTS = Point("sorted", 2, 2, _SMALL), Point("sorted", 2, 2, _SMALL, atomic_rows=1000)
+_BY_DRIVER = Point("sorted", 2, 2, _SMALL)
+_CUT = {delivery: Point(delivery, 2, 2, _SMALL, atomic_rows=1000) for delivery in _REFERENCE}
+"""The same backlog in many batches, each applied in parts."""
 _ALL, _ONE, _APART = "2 cores", "1 core", "1 + 1"
 LAYOUTS = {
     _ALL: Layout(
@@ -98,10 +104,11 @@ LAYOUTS = {
             *(Point("sorted", pumps, parts) for pumps in (1, 2, 4) for parts in (2, 4)),
             *(Point("raw", pumps, 2) for pumps in (1, 2, 4)),
             Point("raw", 2, 4),
+            Point("raw", 2, 2, buckets=2),
             _BY_DRIVER,
-            _BY_PARTS,
+            *_CUT.values(),
         ),
-        (Load("sorted", 1), Load("sorted", 2), Load("sorted", 4), Load("raw", 2)),
+        (Load("sorted", 1), Load("sorted", 2), Load("sorted", 4), Load("raw", 2), Load("raw", 2, buckets=2)),
     ),
     _ONE: Layout(
         (0,),
@@ -132,9 +139,17 @@ class Backlog:
         """Row events a second."""
         return self.events / self.seconds
 
-    def micros(self, stage: str) -> StageCost:
-        """CPU of a stage in microseconds per row event."""
-        each = {role: 1e6 * seconds / self.events for role, seconds in self.cpu.get(stage, {}).items() if role != _UPSTREAM}
+    @property
+    def in_stages(self) -> float:
+        """Wall-clock seconds of all stages."""
+        return sum(self.stages.get(stage, 0.0) for stage in STAGES)
+
+    def spent(self) -> Spent:
+        """What the model takes from it."""
+        return Spent(self.events, self.batches, {stage: self._micros(stage) for stage in STAGES}, self.in_stages, self.seconds)
+
+    def _micros(self, stage: str) -> StageCost:
+        each = {role: 1e6 * seconds for role, seconds in self.cpu.get(stage, {}).items()}
         target, pumps = each.pop(_TARGET, 0.0), each.pop(_PUMPS, 0.0)
         return StageCost(sum(each.values()), target, pumps)
 
@@ -258,8 +273,8 @@ def inside(layout: Layout, given: argparse.Namespace) -> None:
         print_settings(target, DrainerConfig())
         backlogs(spark, layout, given, target, others)
         tell("commit", commit_seconds(target))
-    for wanted in layout.loads:
-        tell("lag", dataclasses.asdict(lag(wanted, given)))
+        for wanted in layout.loads:
+            tell("lag", dataclasses.asdict(lag(spark, wanted, given)))
 
 
 def backlogs(spark: SparkSession, layout: Layout, given: argparse.Namespace, target: TargetConfig, others: set[int]) -> None:
@@ -286,6 +301,7 @@ def backlogs(spark: SparkSession, layout: Layout, given: argparse.Namespace, tar
 def one(spark: SparkSession, stage: RehearsalUpstream, point: Point, target: TargetConfig) -> Backlog:
     """Replicate what is in the Pumps into an emptied target, and compare."""
     config = point.config()
+    spark.conf.set(_TASKS, point.buckets)
     prepare_target(target, config, stage.case.databases, drop=True)
     with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as scratch:
         replication = Replication(spark, settings_for(stage, config, target, Path(scratch)))
@@ -346,17 +362,13 @@ def commit_seconds(target: TargetConfig) -> float:
         return (time.monotonic() - begun) / _COMMITS
 
 
-def lag(wanted: Load, given: argparse.Namespace) -> Lag:
-    """The steady load on a cluster of its own, into a target of its own: all on the cores of this process."""
-    with contextlib.ExitStack() as stack:
-        work_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="scale-", ignore_cleanup_errors=True)))
-        target = stack.enter_context(PrivateMariaDB()).target()
-        cluster = stack.enter_context(StandaloneSpark(work_dir))
-        spark = build_session("bench scale", master=cluster.url, extra=cluster.settings())
-        stack.callback(spark.stop)
-        config = DrainerConfig(source=SourceConfig(delivery=wanted.delivery))
-        steady = WorkloadConfig(rate=given.rate, sessions=16, gather=0.02, ddl_every=0)
-        run = under_load(spark, config, target, steady, given.lag_seconds / 2, given.lag_seconds, wanted.pumps)
+def lag(spark: SparkSession, wanted: Load, given: argparse.Namespace) -> Lag:
+    """The steady load into a target of its own: all on the cores of this process."""
+    config = DrainerConfig(source=SourceConfig(delivery=wanted.delivery, pairing_buckets=wanted.buckets))
+    spark.conf.set(_TASKS, wanted.buckets)
+    steady = WorkloadConfig(rate=given.rate, sessions=16, gather=0.02, ddl_every=0)
+    with PrivateMariaDB() as server:
+        run = under_load(spark, config, server.target(), steady, given.lag_seconds / 2, given.lag_seconds, wanted.pumps)
     return Lag(
         wanted,
         run.rate,
@@ -399,17 +411,17 @@ def tables(name: str, measured: Measured) -> Iterator[str]:
     events = measured.backlogs[0].events
     yield ""
     yield f"## {name}: the target's bulk limit {limit:.2f} s ({', '.join(f'{s:.2f}' for s in measured.limits)}), commit {1000 * measured.commit:.1f} ms"
-    yield f"{'delivery':<9}{'Pumps':>6}{'parts':>6}{'batches':>8}{'s':>7}{'events/s':>10}{'x limit':>8}" + "".join(
+    yield f"{'delivery':<9}{'Pumps':>6}{'parts':>6}{'buckets':>8}{'batches':>8}{'s':>7}{'events/s':>10}{'x limit':>8}" + "".join(
         f"{stage:>12}" for stage in (*STAGES, _BETWEEN)
     )
     for point in dict.fromkeys(run.point for run in measured.backlogs):
         run = measured.at(point)
         assert run is not None
         walls = "".join(f"{run.stages.get(stage, 0.0):>12.2f}" for stage in (*STAGES, _BETWEEN))
-        yield f"{point.delivery:<9}{point.pumps:>6}{point.parts:>6}{run.batches:>8}{run.seconds:>7.2f}{run.rate:>10,.0f}{run.seconds / limit:>8.1f}{walls}"
+        yield f"{point.delivery:<9}{point.pumps:>6}{point.parts:>6}{point.buckets if point.delivery == 'raw' else '':>8}{run.batches:>8}{run.seconds:>7.2f}{run.rate:>10,.0f}{run.seconds / limit:>8.1f}{walls}"
     for lagged in measured.lags:
         yield (
-            f"lag, {lagged.load.delivery}, {lagged.load.pumps} Pumps, {lagged.rate:.0f} transactions/s: p50 {lagged.p50:.2f} s, p99 {lagged.p99:.2f} s; "
+            f"lag, {lagged.load.delivery}, {lagged.load.pumps} Pumps, {lagged.load.buckets} buckets, {lagged.rate:.0f} transactions/s: p50 {lagged.p50:.2f} s, p99 {lagged.p99:.2f} s; "
             f"{lagged.batches} batches of {lagged.batch_events:.0f} row events and {lagged.batch_seconds:.2f} s; {lagged.cores:.2f} cores"
         )
     yield f"({events:,} row events; seconds by stage on the right)"
@@ -417,56 +429,44 @@ def tables(name: str, measured: Measured) -> Iterator[str]:
 
 def modelled(found: Mapping[str, Measured]) -> Iterator[str]:
     """The constants, the model beside what was measured, and what it gives for larger machines."""
-    if _ALL not in found:
-        return
-    overhead = batch_seconds(found[_ALL])
-    for how, seconds in overhead.items():
-        yield f"a batch more, {how}: {seconds:.2f} s"
-    for delivery, point in _REFERENCE.items():
-        run = found[_ALL].at(point)
-        if run is None:
-            continue
-        costs = Costs({stage: run.micros(stage) for stage in STAGES}, overhead.get("in parts", 0.0))
+    reference = found.get(_ALL, Measured())
+    if (by_driver := reference.at(_BY_DRIVER)) is not None and (whole := reference.at(_REFERENCE["sorted"])) is not None:
         yield ""
-        yield f"## model, {delivery}: CPU in microseconds per row event"
+        yield f"a batch more, applied by the driver: {(by_driver.seconds - whole.seconds) / (by_driver.batches - whole.batches):.2f} s"
+    for delivery in _REFERENCE:
+        whole, cut = reference.at(_REFERENCE[delivery]), reference.at(_CUT[delivery])
+        if whole is None or cut is None:
+            continue
+        costs = costs_of(whole.spent(), cut.spent())
+        yield ""
+        yield f"## model, {delivery}: CPU in microseconds per row event; a batch {costs.in_stages:.2f} s in its stages, {costs.between:.2f} s beside them"
         for stage in STAGES:
             cost = costs.stages[stage]
             yield f"{stage:<12} Spark {cost.spark:6.2f}  target {cost.target:6.2f}  Pumps {cost.pumps:6.2f}"
+        buckets = SourceConfig().pairing_buckets if delivery == "raw" else 0
         for name, measured in found.items():
-            yield from _compared(name, measured, delivery, costs)
-        yield from larger(costs)
+            yield from compared(name, measured, delivery, costs, buckets)
+        yield from larger(costs, buckets)
 
 
-def batch_seconds(measured: Measured) -> dict[str, float]:
-    """What one more batch costs, by how it is applied: the difference to the same backlog in fewer batches."""
-    whole = measured.at(_REFERENCE["sorted"])
-    runs = {"from the driver": measured.at(_BY_DRIVER), "in parts": measured.at(_BY_PARTS)}
-    return {
-        how: (run.seconds - whole.seconds) / (run.batches - whole.batches)
-        for how, run in runs.items()
-        if run is not None and whole is not None and run.batches > whole.batches
-    }
-
-
-def _compared(name: str, measured: Measured, delivery: str, costs: Costs) -> Iterator[str]:
+def compared(name: str, measured: Measured, delivery: str, costs: Costs, buckets: int) -> Iterator[str]:
+    """Model and measurement of each point of a layout: row events a second while a batch is in its stages."""
     layout = LAYOUTS[name]
     for point in dict.fromkeys(run.point for run in measured.backlogs if run.point.delivery == delivery):
         run = measured.at(point)
-        if run is None or point.max_bytes == _SMALL:
+        if run is None or point.max_bytes == _SMALL or point.buckets not in (buckets, SourceConfig().pairing_buckets):
             continue
-        shape = Shape(
-            point.pumps, point.parts, len(layout.spark), len(layout.others), layout.spark == layout.others, run.events / run.batches
-        )
-        expected = forecast(costs, shape)
-        steady = run.events / sum(run.stages.get(stage, 0.0) for stage in STAGES)
-        without = 1e6 / sum(micros for stage, micros in expected.micros.items() if stage != BATCH)
+        shared, events = layout.spark == layout.others, run.events / run.batches
+        shape = Shape(point.pumps, point.parts, len(layout.spark), len(layout.others), shared, events, buckets)
+        expected = forecast(dataclasses.replace(costs, between=0.0), shape)
         yield (
-            f"{name:<8} {point.pumps} Pumps {point.parts} parts: in its stages {steady:>9,.0f} events/s, model {without:>9,.0f} ({without / steady:.2f}); "
+            f"{name:<8} {point.pumps} Pumps {point.parts} parts: {run.events / run.in_stages:>9,.0f} events/s in the stages, model {expected.rate:>9,.0f} "
+            f"({expected.rate * run.in_stages / run.events:.2f}); "
             + ", ".join(f"{stage} by {limit}" for stage, limit in expected.limits.items())
         )
 
 
-def larger(costs: Costs) -> Iterator[str]:
+def larger(costs: Costs, buckets: int) -> Iterator[str]:
     """The model for machines that were not measured."""
     shapes = {
         "4 Pumps, 8 cores, 8 parts, target 8 cores": Shape(4, 8, 8, 8),
@@ -477,7 +477,7 @@ def larger(costs: Costs) -> Iterator[str]:
         "the same with batches ten times as large": Shape(16, 64, 64, 8, batch_events=8_000_000.0),
     }
     for name, shape in shapes.items():
-        expected = forecast(costs, shape)
+        expected = forecast(costs, dataclasses.replace(shape, buckets=buckets))
         parts = ", ".join(f"{stage} {micros:.2f}" for stage, micros in expected.micros.items())
         yield f"extrapolated: {name}: {expected.rate:,.0f} events/s; microseconds: {parts}; write limited by {expected.limits[WRITE]}"
 
