@@ -454,7 +454,7 @@ def compared(name: str, measured: Measured, delivery: str, costs: Costs, buckets
     layout = LAYOUTS[name]
     for point in dict.fromkeys(run.point for run in measured.backlogs if run.point.delivery == delivery):
         run = measured.at(point)
-        if run is None or point.max_bytes == _SMALL or point.buckets not in (buckets, SourceConfig().pairing_buckets):
+        if run is None or point.max_bytes == _SMALL or point.buckets != SourceConfig().pairing_buckets:
             continue
         shared, events = layout.spark == layout.others, run.events / run.batches
         shape = Shape(point.pumps, point.parts, len(layout.spark), len(layout.others), shared, events, buckets)
