@@ -107,6 +107,7 @@ LAYOUTS = {
             Point("raw", 2, 2, buckets=2),
             _BY_DRIVER,
             *_CUT.values(),
+            dataclasses.replace(_CUT["raw"], buckets=2),
         ),
         (Load("sorted", 1), Load("sorted", 2), Load("sorted", 4), Load("raw", 2), Load("raw", 2, buckets=2)),
     ),
@@ -411,14 +412,15 @@ def tables(name: str, measured: Measured) -> Iterator[str]:
     events = measured.backlogs[0].events
     yield ""
     yield f"## {name}: the target's bulk limit {limit:.2f} s ({', '.join(f'{s:.2f}' for s in measured.limits)}), commit {1000 * measured.commit:.1f} ms"
-    yield f"{'delivery':<9}{'Pumps':>6}{'parts':>6}{'buckets':>8}{'batches':>8}{'s':>7}{'events/s':>10}{'x limit':>8}" + "".join(
-        f"{stage:>12}" for stage in (*STAGES, _BETWEEN)
+    yield (
+        f"{'delivery':<9}{'Pumps':>6}{'parts':>6}{'atomic':>8}{'buckets':>8}{'batches':>8}{'s':>7}{'events/s':>10}{'x limit':>8}"
+        + "".join(f"{stage:>12}" for stage in (*STAGES, _BETWEEN))
     )
     for point in dict.fromkeys(run.point for run in measured.backlogs):
         run = measured.at(point)
         assert run is not None
         walls = "".join(f"{run.stages.get(stage, 0.0):>12.2f}" for stage in (*STAGES, _BETWEEN))
-        yield f"{point.delivery:<9}{point.pumps:>6}{point.parts:>6}{point.buckets if point.delivery == 'raw' else '':>8}{run.batches:>8}{run.seconds:>7.2f}{run.rate:>10,.0f}{run.seconds / limit:>8.1f}{walls}"
+        yield f"{point.delivery:<9}{point.pumps:>6}{point.parts:>6}{point.atomic_rows:>8}{point.buckets if point.delivery == 'raw' else '':>8}{run.batches:>8}{run.seconds:>7.2f}{run.rate:>10,.0f}{run.seconds / limit:>8.1f}{walls}"
     for lagged in measured.lags:
         yield (
             f"lag, {lagged.load.delivery}, {lagged.load.pumps} Pumps, {lagged.load.buckets} buckets, {lagged.rate:.0f} transactions/s: p50 {lagged.p50:.2f} s, p99 {lagged.p99:.2f} s; "
@@ -430,9 +432,9 @@ def tables(name: str, measured: Measured) -> Iterator[str]:
 def modelled(found: Mapping[str, Measured]) -> Iterator[str]:
     """The constants, the model beside what was measured, and what it gives for larger machines."""
     reference = found.get(_ALL, Measured())
-    if (by_driver := reference.at(_BY_DRIVER)) is not None and (whole := reference.at(_REFERENCE["sorted"])) is not None:
-        yield ""
-        yield f"a batch more, applied by the driver: {(by_driver.seconds - whole.seconds) / (by_driver.batches - whole.batches):.2f} s"
+    yield ""
+    for name, measured in found.items():
+        yield from (f"{name}: {line}" for line in batch_costs(measured))
     for delivery in _REFERENCE:
         whole, cut = reference.at(_REFERENCE[delivery]), reference.at(_CUT[delivery])
         if whole is None or cut is None:
@@ -447,6 +449,17 @@ def modelled(found: Mapping[str, Measured]) -> Iterator[str]:
         for name, measured in found.items():
             yield from compared(name, measured, delivery, costs, buckets)
         yield from larger(costs, buckets)
+
+
+def batch_costs(measured: Measured) -> Iterator[str]:
+    """What one more batch costs: the same backlog in many batches and in few."""
+    for point in dict.fromkeys(run.point for run in measured.backlogs if run.point.max_bytes == _SMALL):
+        cut = measured.at(point)
+        whole = measured.at(Point(point.delivery, point.pumps, point.parts, buckets=point.buckets))
+        if cut is not None and whole is not None and cut.batches > whole.batches:
+            how = "by the driver" if point.atomic_rows == ApplyConfig().atomic_rows else "in parts"
+            seconds = (cut.seconds - whole.seconds) / (cut.batches - whole.batches)
+            yield f"{point.delivery}, {point.buckets} buckets, applied {how}: a batch more costs {seconds:.2f} s"
 
 
 def compared(name: str, measured: Measured, delivery: str, costs: Costs, buckets: int) -> Iterator[str]:
