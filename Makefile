@@ -96,6 +96,14 @@ bench: setup ## the backlog from query.start() to the checkpoint at end_ts, comp
 bench-start: setup ## from the command to caught up behind Pumps that deliver as real ones do, beside a bare JVM, a bare session and the target's limit (BENCH_ARGS=)
 	$(VENV)/python -m benchmarks.bench_start $(BENCH_ARGS)
 
+.PHONY: bench-long
+bench-long: setup ## two million row events: the backlog of `bench` played seven times, compared to `bench`; memory in each seventh (BENCH_ARGS=)
+	$(VENV)/python -m benchmarks.bench_long $(BENCH_ARGS)
+
+.PHONY: bench-scale
+bench-scale: setup ## 1, 2, 4 Pumps, 1 and 2 cores, 2 and 4 parts on a standalone Spark: throughput, lag, a model (docs/scaling.md; BENCH_ARGS=)
+	$(VENV)/python -m benchmarks.bench_scale $(BENCH_ARGS)
+
 .PHONY: bench-lag
 bench-lag: setup ## lag of a row under 500 transactions a second, both deliveries
 	$(VENV)/python -m benchmarks.bench_lag

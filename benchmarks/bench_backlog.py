@@ -153,11 +153,11 @@ def summary(delivery: str, runs: Sequence[Run], limits: Sequence[float]) -> None
 @contextlib.contextmanager
 def peak_memory() -> Iterator[list[float]]:
     """Sample the stream's processes; the list's only element becomes the largest sum in MiB."""
-    peak, ended, held = [0.0], threading.Event(), _pss_kib(_own_pid()) - _BARE_KIB
+    peak, ended, held = [0.0], threading.Event(), recording_kib()
 
     def sample() -> None:
         while not ended.wait(0.5):
-            peak[0] = max(peak[0], (sum(_pss_kib(pid) for pid in _stream_processes()) - held) / 1024)
+            peak[0] = max(peak[0], stream_mib(held))
 
     thread = threading.Thread(target=sample, daemon=True)
     thread.start()
@@ -166,6 +166,16 @@ def peak_memory() -> Iterator[list[float]]:
     finally:
         ended.set()
         thread.join()
+
+
+def recording_kib() -> int:
+    """What this process holds that a driver does not: the recording."""
+    return _pss_kib(_own_pid()) - _BARE_KIB
+
+
+def stream_mib(held: int) -> float:
+    """Memory of the stream's processes now, less the ``held`` KiB of the recording. MiB."""
+    return (sum(_pss_kib(pid) for pid in _stream_processes()) - held) / 1024
 
 
 def _stream_processes() -> list[int]:

@@ -11,6 +11,7 @@ the lag of such a row with ``wake-idle-pumps`` off and on, and the fakes that we
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import os
 import statistics
@@ -25,12 +26,13 @@ from pyspark.sql import SparkSession
 from benchmarks import plain_pump
 from benchmarks.processes import cpu_seconds
 from pyspark_tidb_binlog.binlog_source.emulator.workload import PROBE, WorkloadConfig
-from pyspark_tidb_binlog.conf.model import DrainerConfig, SourceConfig
+from pyspark_tidb_binlog.conf.model import DrainerConfig, SourceConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.demo import PUMPS, catch_up, settings_for, upstream
 from pyspark_tidb_binlog.jobs.lab.lag import ProbeWatch, lags, percentile
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.replication import Replication
 from pyspark_tidb_binlog.jobs.spark_session import build_session
+from pyspark_tidb_binlog.sinks.engine.batch_report import BatchReport
 
 GOALS = {"sorted": (1.0, 2.0), "raw": (1.5, 3.0)}
 """p50 and p99 that each delivery must stay below, in seconds."""
@@ -63,40 +65,68 @@ def main(argv: Sequence[str]) -> int:
     return 0 if all(reached) else 1
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class LagRun:
+    """What was measured under a steady load."""
+
+    lags: Sequence[float]
+    """Seconds of each probe row."""
+    rate: float
+    """Transactions a second that the upstream wrote."""
+    delta_age: float
+    """The largest lag of the Delta checkpoint. Seconds."""
+    shares: Sequence[str]
+    """Where the time of a batch goes, as text."""
+    batches: Sequence[BatchReport]
+    cpu: Mapping[str, float]
+    """CPU seconds per second, by role."""
+
+
 def measure(spark: SparkSession, delivery: str, load: WorkloadConfig, warm: float, seconds: float) -> bool:
     """Measure one delivery; returns whether it met its goals."""
     with contextlib.ExitStack() as stack:
-        work_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lag-", ignore_cleanup_errors=True)))
         target = stack.enter_context(PrivateMariaDB()).target()
-        workload = stack.enter_context(upstream(work_dir, load))
-        config = settings_for(workload, DrainerConfig(source=SourceConfig(delivery=delivery)), target, work_dir)
-        opened = workload.open(PUMPS)
+        run = under_load(spark, DrainerConfig(source=SourceConfig(delivery=delivery)), target, load, warm, seconds)
+    p50, p99 = percentile(run.lags, 0.5), percentile(run.lags, 0.99)
+    goals = GOALS[delivery]
+    print(
+        f"{delivery:<7} p50 {p50:.2f} s (goal < {goals[0]}), p99 {p99:.2f} s (goal < {goals[1]}), max {max(run.lags, default=0.0):.2f} s; ",
+        end="",
+    )
+    print(
+        f"{len(run.lags)} probes, {run.rate:.0f} of {load.rate:.0f} transactions/s; Delta at most {run.delta_age:.1f} s behind "
+        f"(goal < {DELTA_GOAL:.0f})"
+    )
+    for line in run.shares:
+        print(f"        {line}")
+    sys.stdout.flush()
+    return p50 < goals[0] and p99 < goals[1] and run.delta_age < DELTA_GOAL
+
+
+def under_load(
+    spark: SparkSession, config: DrainerConfig, target: TargetConfig, load: WorkloadConfig, warm: float, seconds: float, pumps: int = PUMPS
+) -> LagRun:
+    """Run ``load`` into an empty target for ``warm`` seconds, then measure it for ``seconds``."""
+    with contextlib.ExitStack() as stack:
+        work_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lag-", ignore_cleanup_errors=True)))
+        workload = stack.enter_context(upstream(work_dir, load, pumps))
+        config = settings_for(workload, config, target, work_dir)
+        opened = workload.open(pumps)
         with Replication(spark, config) as replication, ProbeWatch(target, config.apply, PROBE) as watch:
             catch_up(replication, opened.upto_ts)
             workload.begin()
             _watched(replication, warm)
-            before, begun, batches, used = workload.status(), time.time(), len(replication.reports), cpu_seconds()
-            skipped = len(workload.probes())
+            before, begun, skipped, used = workload.status(), time.time(), len(replication.reports), cpu_seconds()
+            seen = len(workload.probes())
             _watched(replication, seconds)
             after, ended, spent = workload.status(), time.time(), cpu_seconds()
             catch_up(replication, workload.end().upto_ts)
-            measured = lags(workload.probes(skipped), watch.sightings)
-            shares = [*_shares(replication, batches), f"of {os.cpu_count()} cores: {_cores(used, spent, ended - begun)}"]
-        delta = delta_age(spark, Path(config.delta_dir), begun, ended)
-    p50, p99 = percentile(measured, 0.5), percentile(measured, 0.99)
-    rate = (after.transactions - before.transactions) / (ended - begun)
-    goals = GOALS[delivery]
-    print(
-        f"{delivery:<7} p50 {p50:.2f} s (goal < {goals[0]}), p99 {p99:.2f} s (goal < {goals[1]}), max {max(measured, default=0.0):.2f} s; ",
-        end="",
-    )
-    print(
-        f"{len(measured)} probes, {rate:.0f} of {load.rate:.0f} transactions/s; Delta at most {delta:.1f} s behind (goal < {DELTA_GOAL:.0f})"
-    )
-    for line in shares:
-        print(f"        {line}")
-    sys.stdout.flush()
-    return p50 < goals[0] and p99 < goals[1] and delta < DELTA_GOAL
+            cpu = {role: (now - used.get(role, 0.0)) / (ended - begun) for role, now in spent.items()}
+            shares = [*_shares(replication, skipped), f"of {os.cpu_count()} cores: {_cores(cpu)}"]
+            batches = list(replication.reports)[skipped:]
+            measured = lags(workload.probes(seen), watch.sightings)
+        age = delta_age(spark, Path(config.delta_dir), begun, ended)
+    return LagRun(measured, (after.transactions - before.transactions) / (ended - begun), age, shares, batches, cpu)
 
 
 def compare_idle(spark: SparkSession, every: float, seconds: float) -> bool:
@@ -147,9 +177,8 @@ def _shares(replication: Replication, skip: int) -> Iterator[str]:
     yield f"Spark's: {_medians([progress.durationMs for progress in replication.query.recentProgress if progress.numInputRows])}"
 
 
-def _cores(before: Mapping[str, float], after: Mapping[str, float], seconds: float) -> str:
-    used = {role: (now - before.get(role, 0.0)) / seconds for role, now in after.items()}
-    return ", ".join(f"{role} {share:.2f}" for role, share in sorted(used.items(), key=lambda item: -item[1]))
+def _cores(cpu: Mapping[str, float]) -> str:
+    return ", ".join(f"{role} {share:.2f}" for role, share in sorted(cpu.items(), key=lambda item: -item[1]))
 
 
 def _medians(samples: Sequence[Mapping[str, float]]) -> str:

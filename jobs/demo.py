@@ -43,9 +43,9 @@ _STALLED_SECONDS = 120.0
 
 @contextlib.contextmanager
 def upstream(
-    work_dir: Path, config: WorkloadConfig, *, module: str = PUMP, fake_interval: float = FAKE_INTERVAL
+    work_dir: Path, config: WorkloadConfig, pumps: int = PUMPS, *, module: str = PUMP, fake_interval: float = FAKE_INTERVAL
 ) -> Iterator[WorkloadProcess]:
-    """A workload that is ready to begin, and its Pumps, each in its own process, stopped at the end of the block.
+    """A workload that is ready to begin, and its ``pumps`` Pumps, each in its own process, stopped at the end of the block.
 
     ``module``: what runs as a Pump; ``fake_interval``: its ``fake_binlog_interval``.
     """
@@ -53,7 +53,7 @@ def upstream(
         workload = WorkloadProcess(work_dir / "upstream", CLUSTER_ID, config)
         workload.start()
         stack.callback(workload.stop)
-        for number in range(1, PUMPS + 1):
+        for number in range(1, pumps + 1):
             pump = PumpProcess(
                 PumpConfig(
                     node_id=f"pump-{number}",

@@ -1,0 +1,157 @@
+"""Two million row events: the case ``bench`` played seven times with other keys and timestamps, compared to ``bench`` in the same run.
+
+    python -m benchmarks.bench_long [--deliveries sorted raw] [--plays 7] [--repeat 3] [--max-bytes 134217728]
+
+Per delivery: ``--repeat`` times the backlog ``bench``, half of them before the long one and half after; measured as ``bench_backlog`` does.
+Memory is that of JVM and Python (proportional set size): the largest in each seventh of the long one's time, beside that of ``bench``.
+Exit code 1 if the long backlog is slower than ``bench``. The target must hold each play as the recording's checksum says, else it ends.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from benchmarks.bench_backlog import ROOT, Run, one, print_settings, recording_kib, stream_mib
+from benchmarks.made_cases import KEYS, play, played
+from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import RecordedCase, feed, load
+from pyspark_tidb_binlog.conf.model import DrainerConfig, SourceConfig, TargetConfig
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.jobs.rehearse import prepare_target, settings_for, staged
+from pyspark_tidb_binlog.jobs.replication import Replication
+from pyspark_tidb_binlog.jobs.spark_session import FRUGAL, build_session
+from pyspark_tidb_binlog.jobs.worker_forks import WorkerForks
+from pyspark_tidb_binlog.sinks.engine.batch_report import BatchReport
+from pyspark_tidb_binlog.sinks.mysql.session import connect
+
+_SAMPLE_SECONDS = 0.5
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Long:
+    """One run over all plays."""
+
+    seconds: float
+    batches: Sequence[BatchReport]
+    samples: Sequence[tuple[float, float]]
+    """Memory of the stream: seconds since the start, MiB."""
+
+
+def main() -> int:
+    """Run and print."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--case", type=Path, default=ROOT / "tests" / "golden" / "bench")
+    options.add_argument("--warm-up", type=Path, default=ROOT / "tests" / "golden" / "txn")
+    options.add_argument("--deliveries", nargs="+", choices=("sorted", "raw"), default=["sorted", "raw"])
+    options.add_argument("--plays", type=int, default=7)
+    options.add_argument("--repeat", type=int, default=3, help="runs of the single play beside the long one")
+    options.add_argument("--max-bytes", type=int, default=SourceConfig().max_bytes_per_trigger, help="source.max-bytes-per-trigger")
+    given = options.parse_args()
+    faster = []
+    with contextlib.closing(WorkerForks()) as forks:
+        forks.fork()  # as the job's launcher does; before the recording is loaded, which no worker needs
+        case = load(given.case)
+        for delivery in given.deliveries:
+            config = DrainerConfig(source=SourceConfig(delivery=delivery, max_bytes_per_trigger=given.max_bytes))
+            with PrivateMariaDB() as server:
+                spark = build_session("bench long", master="local[2]")
+                target = server.target()
+                one(spark, load(given.warm_up), config, target)
+                print_settings(target, config)
+                single = [one(spark, case, config, target) for _ in range(given.repeat // 2)]
+                long = long_backlog(spark, case, given.plays, config, target)
+                single += [one(spark, case, config, target) for _ in range(given.repeat - len(single))]
+                faster.append(report(delivery, case, single, long))
+    return 0 if all(faster) else 1
+
+
+def long_backlog(spark: SparkSession, case: RecordedCase, plays: int, config: DrainerConfig, target: TargetConfig) -> Long:
+    """Load every play into fresh Pumps, one after another, then replicate all of them into an emptied target and compare."""
+    whole = played(case, plays)
+    with tempfile.TemporaryDirectory(prefix="bench-") as scratch, staged(whole, Path(scratch)) as stage:
+        for number in range(plays):
+            for _ in feed(play(case, number), stage.addresses):
+                pass
+        prepare_target(target, config, case.databases, drop=True)
+        replication = Replication(spark, settings_for(stage, config, target, Path(scratch)))
+        with replication, memory_over_time(replication) as samples:
+            while not replication.reached(whole.end_ts):
+                time.sleep(0.005)
+            seconds = time.monotonic() - replication.started_at
+        require_equal(case, plays, target, config)
+        return Long(seconds, [report for report in replication.reports if report.row_events], samples)
+
+
+@contextlib.contextmanager
+def memory_over_time(replication: Replication) -> Iterator[list[tuple[float, float]]]:
+    """Sample the memory of the stream's processes while the block runs."""
+    samples, ended, held = list[tuple[float, float]](), threading.Event(), recording_kib()
+
+    def sample() -> None:
+        while not ended.wait(_SAMPLE_SECONDS):
+            samples.append((time.monotonic() - replication.started_at, stream_mib(held)))
+
+    thread = threading.Thread(target=sample, daemon=True)
+    thread.start()
+    try:
+        yield samples
+    finally:
+        ended.set()
+        thread.join()
+
+
+def require_equal(case: RecordedCase, plays: int, target: TargetConfig, config: DrainerConfig) -> None:
+    """End the benchmark unless the target's rows of each play have the recording's count and checksum, with the keys moved back."""
+    wanted = json.loads((case.directory / "case.json").read_text())["checksums"][0]
+    moved_back = f"concat_ws('|',id mod {KEYS},"
+    sums = wanted["sql"].replace("select ", f"select id div {KEYS}, ", 1).replace("concat_ws('|',id,", moved_back)
+    if moved_back not in sums:
+        raise SystemExit(f"the recording's checksum is not one over id and other columns: {wanted['sql']}")
+    with connect(target, config.apply) as session:
+        session.execute(f"USE {wanted['table'].partition('.')[0]}")
+        found = [tuple(int(value) for value in row) for row in session.query(f"{sums} group by 1 order by 1")]
+    if found != [(number, wanted["count"], wanted["sum"]) for number in range(plays)]:
+        raise SystemExit(f"the target differs: (play, rows, checksum) {found}; each play should have {wanted['count']}, {wanted['sum']}")
+
+
+def report(delivery: str, case: RecordedCase, single: Sequence[Run], long: Long) -> bool:
+    """Print one delivery; returns whether the long backlog was at least as fast."""
+    total = json.loads((case.directory / "case.json").read_text())["row_events"]["total"]
+    events = sum(batch.row_events for batch in long.batches)
+    bench, rate = total / statistics.median(run.seconds for run in single), events / long.seconds
+    runs = ", ".join(f"{run.seconds:.2f}" for run in single)
+    peak = max(run.peak_mib for run in single)
+    print(f"{delivery}: bench {total:,} row events, {bench:,.0f} a second (median of {runs} s), peak memory {peak:,.0f} MiB")
+    print(
+        f"{delivery}: bench-long {events:,} row events in {long.seconds:.2f} s and {len(long.batches)} batches, {rate:,.0f} a second; "
+        f"ratio {rate / bench:.2f} (goal >= 1); every play equals the recording"
+    )
+    print("  peak memory in each seventh of that time, MiB: " + " ".join(f"{mib:,.0f}" for mib in peaks(long)))
+    for number, batch in enumerate(long.batches, 1):
+        stages = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in batch.seconds.items())
+        print(f"  batch {number}: {batch.row_events:,} row events; {stages}", flush=True)
+    return rate >= bench
+
+
+def peaks(long: Long, pieces: int = 7) -> list[float]:
+    """The largest memory in each of ``pieces`` equal pieces of the run's time, in MiB; 0.0 where there is no sample."""
+    bounds = [long.seconds * number / pieces for number in range(pieces + 1)]
+    return [max((mib for at, mib in long.samples if begin <= at < end), default=0.0) for begin, end in pairwise(bounds)]
+
+
+if __name__ == "__main__":
+    if not FRUGAL.items() <= os.environ.items():
+        # a process reads them when it starts, and the workers are forks of this one
+        os.execve(sys.executable, sys.orig_argv, os.environ | FRUGAL)
+    sys.exit(main())
