@@ -6,6 +6,7 @@ has exited when the job ends.
 """
 
 import contextlib
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -16,33 +17,52 @@ from pyspark_tidb_binlog.jobs.cli import run_job
 from pyspark_tidb_binlog.jobs.signals import REQUEST, stop_on_signals
 from pyspark_tidb_binlog.jobs.worker_forks import WorkerForks
 
+_log = logging.getLogger(__name__)
+
 UNTIL_STOPPED = frozenset({"demo", "drainer", "pump", "rehearse"})
 """Jobs that handle stop requests from their start on."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Run a job; returns its exit code."""
+    _open_streams()
     spark, job, options = split(argv)
     if job in UNTIL_STOPPED:
         stop_on_signals()
     with contextlib.ExitStack() as then:
         if spark:
-            forks = WorkerForks() if _forks_workers(spark) else None
+            forks = _worker_forks(spark)
+            if forks is not None:
+                then.callback(forks.close)
             child = jvm.launch(spark)
             then.callback(child.end)
             REQUEST.at_once(child.kill)
             if forks is not None:
-                then.callback(forks.close)
                 import_module(f"{__package__}.{job}")
                 forks.fork()
             child.listen()
         return run_job(lambda given: import_module(f"{__package__}.{job}").main(given), options)
 
 
-def _forks_workers(spark: Sequence[str]) -> bool:
-    """Whether Spark's Python processes are forks of this one: they run on this machine, and the caller chose no other Python."""
+def _worker_forks(spark: Sequence[str]) -> WorkerForks | None:
+    """None where Spark's Python processes are no forks of this one: on other machines, or where that is not possible."""
     master = spark[spark.index("--master") + 1] if "--master" in spark else ""
-    return jvm.local_cores(master) is not None and os.environ.get("PYSPARK_PYTHON") == sys.executable
+    if not master.startswith("local") or master.startswith("local-cluster") or os.environ.get("PYSPARK_PYTHON") != sys.executable:
+        return None
+    try:
+        return WorkerForks()
+    except OSError as error:
+        _log.warning("Spark's Python processes will be interpreters of their own: %s", error)
+        return None
+
+
+def _open_streams() -> None:
+    """Give a job that was started without stdin, stdout or stderr an empty one: a socket in its place would be read or written as such."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+        name, mode = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))[descriptor]
+        setattr(sys, name, open(descriptor, mode, closefd=False))
+    os.close(descriptor)
 
 
 def split(argv: Sequence[str]) -> tuple[list[str], str, list[str]]:

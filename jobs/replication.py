@@ -374,7 +374,7 @@ def _warm_up(spark: SparkSession, config: DrainerConfig) -> None:
     def run(act: Callable[[], None]) -> None:
         try:
             act()
-        except (PySparkException, Py4JError, OSError) as error:
+        except (PySparkException, Py4JError, OSError, AttributeError, AssertionError) as error:  # the last two: the session was stopped
             _log.info("Spark was not warmed up: %s", error)
 
     for act in (partial(keyed.warm_up, spark, config.apply.parts), partial(look_up, spark, config.source)):

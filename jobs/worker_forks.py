@@ -8,7 +8,8 @@ and starts workers, each in an interpreter of its own that imports PySpark, Arro
 
 Promises: the forked process has one thread, keeps no descriptor of the job but its stdin, stdout and stderr, and ends with the job, also by
 ``kill -9``. A fork gets the arguments, environment, directory and streams that Spark gave; it ignores the signals that Spark's JVM ignores.
-Where nothing forks, Spark's processes are plain interpreters.
+It ends without what an interpreter does last: threads are not joined, ``atexit`` is not called. Where nothing forks, Spark's processes are
+plain interpreters.
 """
 
 import contextlib
@@ -22,14 +23,15 @@ import signal
 import socket
 import sys
 import tempfile
+import time
 import traceback
 import warnings
-from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pyspark_tidb_binlog.jobs.fork_client import FORKS
+from pyspark_tidb_binlog.jobs.fork_client import FORKS, TAKEN
 
 PRELOADED = (
     "pyspark.daemon",
@@ -47,6 +49,7 @@ PYTHON = Path(__file__).resolve().with_name("worker-python")
 _BACKLOG = 64
 _REQUEST_SECONDS = 5.0
 """Within which a request must be complete: one at a time is received."""
+_PAUSE = 0.05
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -62,10 +65,19 @@ class WorkerForks:
     """The place where forks are asked for; requests before ``fork`` wait."""
 
     def __init__(self) -> None:
-        """Bind the socket, and name it in the environment for the JVM that is started next."""
+        """Bind the socket, and name it in the environment for the JVM that is started next.
+
+        Raises:
+            OSError: there can be no socket: its path is too long, or the file system has none.
+        """
         self._place = Path(tempfile.mkdtemp(prefix="tbs-forks-"))
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(str(self._place / "socket"))
+        try:
+            self._listener.bind(str(self._place / "socket"))
+        except OSError:
+            self._listener.close()
+            shutil.rmtree(self._place, ignore_errors=True)
+            raise
         self._listener.listen(_BACKLOG)
         self._alive = -1
         os.environ |= {FORKS: str(self._place / "socket"), "TIDB_BINLOG_PYTHON": sys.executable, "PYSPARK_PYTHON": str(PYTHON)}
@@ -75,8 +87,9 @@ class WorkerForks:
         for name in PRELOADED:
             import_module(name)
         ended, self._alive = os.pipe()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:  # it is for a job that was started without one
+                stream.flush()
         if os.fork() == 0:
             try:
                 _only(self._listener.fileno(), ended)
@@ -112,47 +125,71 @@ def _serve(listener: socket.socket, ended: int) -> None:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the forks
     while ended not in select.select([listener.fileno(), ended], [], [])[0]:
-        link, _ = listener.accept()
-        with link:
+        try:
+            _serve_one(listener, ended)
+        except (OSError, ValueError, KeyError):
+            # who asked has gone, or there are no descriptors or processes left for now: the others go on asking
+            time.sleep(_PAUSE)
+
+
+def _serve_one(listener: socket.socket, ended: int) -> None:
+    """Fork for one request."""
+    link, _ = listener.accept()
+    with link, contextlib.ExitStack() as passed:
+        request = _received(link, passed)
+        link.sendall(TAKEN)
+        if os.fork() == 0:
             try:
-                request, streams = _received(link)
-            except (OSError, ValueError):  # who asked has gone
-                continue
-            if os.fork() == 0:
-                try:
-                    listener.close()
-                    os.close(ended)
-                    _run(request, streams, link)
-                finally:
-                    os._exit(1)
-            for stream in streams:
-                os.close(stream)
+                listener.close()
+                os.close(ended)
+                _run(request, link)
+            finally:
+                os._exit(1)
 
 
-def _received(link: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """A request, and the streams of the process that it asks for."""
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """The process that is asked for."""
+
+    arguments: list[str]
+    environ: dict[str, str]
+    directory: str
+    streams: list[int]
+
+
+def _received(link: socket.socket, passed: contextlib.ExitStack) -> _Request:
+    """A request; ``passed`` closes the descriptors that came with it.
+
+    Raises:
+        OSError: it did not come.
+        ValueError, KeyError: it is not one.
+    """
     link.settimeout(_REQUEST_SECONDS)
     head, streams, _, _ = socket.recv_fds(link, 4, 3)
+    for stream in streams:
+        passed.callback(os.close, stream)
     with link.makefile("rb") as rest:
         size = int.from_bytes(head + rest.read(4 - len(head)), "big")
-        request: dict[str, Any] = json.loads(rest.read(size))
+        found: dict[str, Any] = json.loads(rest.read(size))
+    if len(streams) != 3:
+        raise ValueError("a request has three streams")
     link.settimeout(None)
-    return request, streams
+    return _Request(list(found["arguments"]), dict(found["environ"]), str(found["directory"]), streams)
 
 
-def _run(request: dict[str, Any], streams: Sequence[int], link: socket.socket) -> NoReturn:
+def _run(request: _Request, link: socket.socket) -> NoReturn:
     """In the fork: be the process that was asked for."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    for stream, given in enumerate(streams):
+    for stream, given in enumerate(request.streams):
         os.dup2(given, stream)
         os.close(given)
-    os.environ.clear()
-    os.environ.update(request["environ"])
-    os.chdir(request["directory"])
-    sys.path[:0] = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part and part not in sys.path]
     code = 1
     try:
-        code = _exit_code(request["arguments"])
+        os.environ.clear()
+        os.environ.update(request.environ)
+        os.chdir(request.directory)
+        sys.path[:0] = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part and part not in sys.path]
+        code = _exit_code(request.arguments)
         sys.stdout.flush()
         sys.stderr.flush()
     except BaseException:  # what an interpreter prints and ends with
@@ -172,12 +209,11 @@ def _exit_code(arguments: list[str]) -> int:
                 exec(code, {"__name__": "__main__"})
             case ["-m", module, *rest]:
                 sys.argv = [module, *rest]
-                with warnings.catch_warnings():
-                    # that the module was imported before it is run is the point
-                    warnings.simplefilter("ignore", RuntimeWarning)
-                    runpy.run_module(module, run_name="__main__", alter_sys=True)
+                # that the module was imported before it is run is the point
+                warnings.filterwarnings("ignore", ".*found in sys.modules after import", RuntimeWarning)
+                runpy.run_module(module, run_name="__main__", alter_sys=True)
             case _:
-                os.execv(sys.executable, [sys.executable, *arguments])
+                raise ValueError(f"not an interpreter's arguments: {arguments}")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     return 0

@@ -50,6 +50,8 @@ _log = logging.getLogger(__name__)
 
 _BACKLOG_MS = 10_000
 """A target that is further behind than this has a backlog."""
+_SMALL_BATCHES = 3
+"""After so many small batches in a row there is none. A backlog may begin with a small one."""
 
 
 class BatchApplier:
@@ -71,6 +73,7 @@ class BatchApplier:
         self._waited_for: set[int] = set()
         self._expect_big = False
         """Whether the next batch is probably too big for the driver."""
+        self._small_in_a_row = 0
         self.clock = StageClock()
         """The current activity."""
         self.failure: ReplicationError | None = None
@@ -78,8 +81,11 @@ class BatchApplier:
 
     @property
     def behind(self) -> bool:
-        """Whether the target is so far behind the upstream that there is a backlog, whose batches are big."""
-        return time.time() * 1000 - physical_ms(self._sink.commit_ts) > _BACKLOG_MS
+        """Whether the target is so far behind the upstream that there is a backlog, whose batches are big.
+
+        By this machine's clock, which may be ahead, or the upstream may be a recording: batches that were small all the same count for more.
+        """
+        return self._small_in_a_row < _SMALL_BATCHES and time.time() * 1000 - physical_ms(self._sink.commit_ts) > _BACKLOG_MS
 
     def open(self, begin: Callable[[str, int | None], int]) -> TargetProgress:
         """Open the sink (``Sink.open``), and load which DDL jobs the target has."""
@@ -116,6 +122,7 @@ class BatchApplier:
         if self._expect_big or self.behind or not self._try_local(transactions, counts):
             self._apply_big(transactions, counts)
         self._expect_big = counts.row_events > self._settings.atomic_rows // 2
+        self._small_in_a_row = 0 if self._expect_big else self._small_in_a_row + 1
         if self._applied.version > version:
             losses = self._sink.silent_losses(self._feed.snapshot(), version, self._applied.version)
             counts.findings += [Finding(FindingKind.DDL, words) for words in losses]

@@ -14,6 +14,7 @@ Promises: served by ``rpc``, with its bounds; loopback by default. Node states s
 every wait and closes every connection, so that no request is answered after it.
 """
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
@@ -37,7 +38,11 @@ Command = Callable[[Mapping[str, str]], Any]
 """Takes the query parameters, returns a JSON value; a ``ReplicationError`` is answered with 409 Conflict."""
 
 _WAITING = 512
-"""Requests that are answered at the same time: every Pump and Drainer may wait for changes of both kinds."""
+"""Requests that wait for a change at the same time: every Pump and Drainer may wait for both kinds. Further ones are answered at once."""
+_ANSWERING = 16
+"""Other requests that are answered at the same time."""
+_MOST_TIMESTAMPS = 1 << 18
+"""Timestamps given at once: those of one millisecond."""
 _MAX_WAIT = 60.0
 """Seconds that a request waits for a change at most: the thread of a client that has gone is free again after it."""
 _GRACE = 2.0
@@ -67,12 +72,12 @@ def history_page(jobs: Sequence[Job], query: Query) -> list[Job]:
     return ordered[::-1][:limit]
 
 
-def _whole(query: Query, name: str, least: int) -> int | None:
+def _whole(query: Query, name: str, least: int, most: int = (1 << 63) - 1) -> int | None:
     if name not in query:
         return None
     text = query[name][-1]
-    if not text.isdigit() or int(text) < least:
-        raise BadRequest(f"{name} must be a number above {least - 1}, not {text!r}")
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and least <= int(text) <= most):
+        raise BadRequest(f"{name} must be a number from {least} to {most}, not {text[:50]!r}")
     return int(text)
 
 
@@ -85,8 +90,8 @@ def _key(text: str) -> bytes:
 
 def _seconds(query: Query, name: str) -> float:
     text = query.get(name, ["0"])[-1]
-    if not text.replace(".", "", 1).isdigit():
-        raise BadRequest(f"{name} must be a number of seconds, not {text!r}")
+    if not (text.isascii() and text.replace(".", "", 1).isdigit() and len(text) < 20):
+        raise BadRequest(f"{name} must be a number of seconds, not {text[:50]!r}")
     return float(text)
 
 
@@ -112,6 +117,7 @@ class ClusterService:
         self.mvcc = mvcc
         self.gc_safe_point = gc_safe_point
         self.commands = commands or {}
+        self._waits = threading.BoundedSemaphore(_WAITING)
         self._host = addr.rpartition(":")[0]
         self._server = RpcServer("registry").bind(addr)
 
@@ -127,7 +133,7 @@ class ClusterService:
 
     def start(self) -> "ClusterService":
         """Serve in threads."""
-        self._server.serve(Methods(http=self.respond, http_threads=_WAITING))
+        self._server.serve(Methods(http=self.respond, http_threads=_WAITING + _ANSWERING))
         return self
 
     def stop(self) -> None:
@@ -162,7 +168,7 @@ class ClusterService:
         parts = path.strip("/").split("/")
         match parts:
             case ["tso"]:
-                return {"ts": self.oracle.next(_whole(query, "count", 1) or 1)}
+                return {"ts": self.oracle.next(_whole(query, "count", 1, _MOST_TIMESTAMPS) or 1)}
             case ["cluster_id"]:
                 return {"cluster_id": self.cluster_id}
             case ["gc_safe_point"]:
@@ -178,7 +184,14 @@ class ClusterService:
 
     def _listing(self, kind: str, query: Query) -> Listing:
         after = _whole(query, "after", 0)
-        return self.nodes.listing(kind) if after is None else self.nodes.changes(kind, after, min(_MAX_WAIT, _seconds(query, "wait")))
+        if after is None:
+            return self.nodes.listing(kind)
+        may_wait = self._waits.acquire(blocking=False)
+        try:
+            return self.nodes.changes(kind, after, min(_MAX_WAIT, _seconds(query, "wait")) if may_wait else 0.0)
+        finally:
+            if may_wait:
+                self._waits.release()
 
     def _put(self, request: HttpRequest) -> HttpResponse:
         """Store one node's status."""

@@ -26,6 +26,7 @@ from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import (
     PULL_BINLOGS,
     PUMP_KEY,
     SEEN_KEY,
+    TIP,
     WRITE_BINLOG_BATCH,
 )
 from pyspark_tidb_binlog.binlog_source.wire.reason import reason
@@ -41,6 +42,7 @@ _OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_len
 _POLL = steady(1.0)
 BARE_ENDS = 8
 """A real Pump that ends this many pulls in a row with OK and no message cannot read its next record; one that shuts down does so once."""
+_FAR_FUTURE = (1 << 62) - 1
 _PROBE_SECONDS = 5.0
 _ASK_SECONDS = 3.0
 _channels: dict[str, grpc.Channel] = {}
@@ -175,22 +177,38 @@ def offers_raw(endpoint: Endpoint, patience: float) -> bool:
         PumpUnavailable: it cannot be reached within ``patience`` seconds.
     """
     retries = Retries(_POLL, patience)
-    ask = channel(endpoint.address).unary_unary(
-        WRITE_BINLOG_BATCH,
-        request_serializer=pump_pb2.WriteBinlogBatchReq.SerializeToString,
-        response_deserializer=pump_pb2.WriteBinlogResp.FromString,
-    )
     while True:
+        ask = channel(endpoint.address).unary_unary(
+            WRITE_BINLOG_BATCH,
+            request_serializer=pump_pb2.WriteBinlogBatchReq.SerializeToString,
+            response_deserializer=pump_pb2.WriteBinlogResp.FromString,
+        )
         try:
             ask(pump_pb2.WriteBinlogBatchReq(clusterID=endpoint.cluster_id), timeout=_ASK_SECONDS)
-            return True
+            return _tells_tip(endpoint)
         except grpc.RpcError as error:
             failure = error
+        if failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            renew(endpoint.address)
         if failure.code() is grpc.StatusCode.UNIMPLEMENTED:
             return False
         if retries.over:
             raise PumpUnavailable(f"Pump {endpoint.pump} at {endpoint.address} did not report its delivery: {reason(failure)}")
         retries.pause()
+
+
+def _tells_tip(endpoint: Endpoint) -> bool:
+    """Whether the Pump, which is ours, offers tip and raw delivery; it answers a pull at once.
+
+    Raises:
+        grpc.RpcError: the call failed.
+        PumpUnavailable: another Pump answers there.
+    """
+    pull = Pull(endpoint, TIP, Position(0, _FAR_FUTURE), timeout=_ASK_SECONDS)
+    try:
+        return pull.metadata().delivery == TIP
+    finally:
+        pull.cancel()
 
 
 def kept_by_real(endpoint: Endpoint, after_ts: int) -> int:

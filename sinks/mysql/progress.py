@@ -26,7 +26,7 @@ class Mark(enum.StrEnum):
     """What a marker row records as done."""
 
     SPAN = "span"
-    """A span was begun, with ``parts`` parts; its part is the ``Numbering``, which is negative."""
+    """A span was begun, with ``parts`` parts; its part is the ``Numbering``, which is negative, or one of two."""
     ATOMIC = "atomic"
     """The whole span, in one transaction."""
     DELETE = "delete"
@@ -110,8 +110,13 @@ def begin_span(
     schema: str = CHECKPOINT_SCHEMA,
     numbering: Numbering = Numbering.BLOCKS,
 ) -> None:
-    """Record that (after_ts, upto_ts] is being applied in ``parts`` parts; idempotent."""
-    _mark(session, cluster_id, after_ts, upto_ts, numbering, parts, Mark.SPAN, schema)
+    """Record that (after_ts, upto_ts] is being applied in ``parts`` parts; idempotent.
+
+    A span in blocks has the marker of one in rows as well: a release without blocks finds two unfinished spans there, and refuses to finish
+    them by its own numbering.
+    """
+    for number in {Numbering.ROWS, numbering}:
+        _mark(session, cluster_id, after_ts, upto_ts, number, parts, Mark.SPAN, schema)
 
 
 def claim_part(
@@ -235,7 +240,11 @@ def _load_checkpoint(session: Session, cluster_id: int, schema: str) -> Checkpoi
 def _load_unfinished(session: Session, cluster_id: int, commit_ts: int, schema: str) -> UnfinishedSpan | None:
     sql = f"SELECT from_ts, to_ts, part, parts, phase FROM {_progress(schema)} WHERE cluster_id = %s AND to_ts > %s ORDER BY from_ts, to_ts, part"
     rows = session.query(sql, [cluster_id, commit_ts])
-    spans = [(after_ts, upto_ts, parts, part) for after_ts, upto_ts, part, parts, phase in rows if phase == Mark.SPAN]
+    numbers: dict[tuple[int, int, int], set[int]] = {}
+    for after_ts, upto_ts, part, parts, phase in rows:
+        if phase == Mark.SPAN:
+            numbers.setdefault((after_ts, upto_ts, parts), set()).add(part)
+    spans = list(numbers)
     if not spans:
         return None
     if len(spans) > 1:
@@ -244,8 +253,13 @@ def _load_unfinished(session: Session, cluster_id: int, commit_ts: int, schema: 
             "to this target before leases existed. Compare the tables with the upstream, repair them, and delete the markers of the spans "
             "that are not to be finished"
         )
-    after_ts, upto_ts, parts, numbering = spans[0]
+    if not numbers[spans[0]] <= set(Numbering):
+        raise ApplyError(
+            f"{schema}.spark_progress holds an unfinished span of cluster {cluster_id}, {spans[0]}, that a newer release has begun "
+            f"(markers {sorted(numbers[spans[0]])}): start that release, which finishes it"
+        )
+    after_ts, upto_ts, parts = spans[0]
     if after_ts != commit_ts:
         return None  # a span begins at the checkpoint, so the data was restored, or the checkpoint set, after it was begun
-    done = frozenset((part, str(phase)) for f, t, part, n, phase in rows if (f, t, n) == spans[0][:3] and phase != Mark.SPAN)
-    return UnfinishedSpan(after_ts, upto_ts, parts, done, Numbering(numbering))
+    done = frozenset((part, str(phase)) for f, t, part, n, phase in rows if (f, t, n) == spans[0] and phase != Mark.SPAN)
+    return UnfinishedSpan(after_ts, upto_ts, parts, done, Numbering(min(numbers[spans[0]])))

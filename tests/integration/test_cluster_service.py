@@ -75,6 +75,22 @@ def test_more_clients_wait_than_the_server_has_cores(monkeypatch: pytest.MonkeyP
         service.stop()
 
 
+def test_more_waits_than_allowed_are_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And requests that do not wait are answered as ever."""
+    monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.cluster.cluster_service._WAITING", 2)
+    service = ClusterService(Oracle(), 7).start()
+    revision = service.nodes.listing(PUMPS).revision
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            waits = [pool.submit(changes, service, revision, 30.0) for _ in range(4)]
+            eventually(lambda: sum(wait.done() for wait in waits) == 2)
+            assert all(wait.result().nodes == () for wait in waits if wait.done())
+            put(service, "a")
+            assert sorted(len(wait.result(10).nodes) for wait in waits) == [0, 0, 1, 1]
+    finally:
+        service.stop()
+
+
 def test_stopping_ends_the_waits() -> None:
     """A client that waits for a change is told at once; it is not answered with a listing."""
     service = ClusterService(Oracle(), 7).start()
@@ -104,6 +120,10 @@ def test_stopping_ends_the_waits() -> None:
     ("method", "target", "expected"),
     [
         ("GET", "/tso?count=0", 400),
+        ("GET", "/tso?count=262145", 400),
+        ("GET", f"/tso?count={'9' * 5000}", 400),
+        ("GET", "/registry/pumps?after=%C2%B2", 400),
+        ("GET", "/registry/pumps?after=1&wait=1%C2%B2", 400),
         ("GET", "/registry/pumps?after=x", 400),
         ("GET", "/registry/pumps?after=1&wait=-1", 400),
         ("GET", "/registry/tidb", 404),

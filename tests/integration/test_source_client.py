@@ -152,6 +152,9 @@ def test_who_offers_raw() -> None:
         assert offers_raw(endpoint(ours), 5)
         assert not offers_raw(endpoint(real), 5)
         assert real.asked == [], "a pull of a Pump without a new binlog is not answered at once"
+    greeting = {"tidb-binlog-delivery": "tip", "tidb-binlog-pump": "another"}
+    with ScriptedPump(lambda asked: iter(()), greeting) as another, pytest.raises(PumpUnavailable, match="address of Pump another"):
+        offers_raw(endpoint(another), 0)
     with pytest.raises(PumpUnavailable, match="Pump gone"):
         offers_raw(Endpoint("gone", "127.0.0.1:1", 1), 0.0)
 

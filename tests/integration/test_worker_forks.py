@@ -136,3 +136,56 @@ def test_a_request_that_breaks_off_holds_up_no_other(tmp_path: Path) -> None:
         tmp_path,
     )
     assert done.stdout.split() == ["6"]
+
+
+@pytest.mark.parametrize("when", ["before it forks", "after it has ended"])
+def test_a_request_that_is_not_taken_is_run_by_an_interpreter(when: str, tmp_path: Path) -> None:
+    done = job(
+        f"""
+        import signal, threading
+        with contextlib.closing(WorkerForks()) as second:
+            if {when == "after it has ended"}:
+                second.fork()
+                second.close()
+            else:
+                threading.Timer(0.5, second.close).start()
+            print(run("-c", "import sys; print('pyspark.worker' in sys.modules); sys.exit(4)"))
+        """,
+        tmp_path,
+    )
+    assert "returncode=4" in done.stdout and "False" in done.stdout
+
+
+@pytest.mark.parametrize("redirected", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
+def test_a_job_without_streams_starts(redirected: str) -> None:
+    line = f"exec {ROOT}/spark-submit.sh --master 'local[2]' rehearse nosuchcase {redirected}"
+    assert subprocess.run(["/bin/sh", "-c", line], timeout=60, capture_output=True).returncode == 2
+
+
+def test_where_there_can_be_no_socket_jobs_start_without_forks(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    command = [str(ROOT / "spark-submit.sh"), "--master", "local[2]", "rehearse", "nosuchcase"]
+    done = subprocess.run(command, env=os.environ | {"TMPDIR": str(deep)}, timeout=60, capture_output=True, text=True)
+    assert done.returncode == 2 and "interpreters of their own" in done.stderr
+    assert list(deep.glob("tbs-forks-*")) == []
+
+
+def test_broken_requests_leave_no_descriptors(tmp_path: Path) -> None:
+    done = job(
+        """
+        import socket
+        def descriptors():
+            return len(os.listdir(f"/proc/{run('-c', 'import os; print(os.getppid())').stdout.strip()}/fd"))
+        before = descriptors()
+        for sent in (b"\\0\\0\\0\\2{]", b"\\0\\0\\0\\2{}") * 3:
+            with socket.socket(socket.AF_UNIX) as link:
+                link.connect(os.environ["TIDB_BINLOG_FORKS"])
+                socket.send_fds(link, [sent], [0, 1, 2])
+                link.shutdown(socket.SHUT_WR)
+                link.recv(1)
+        print(descriptors() - before)
+        """.replace("\\\\", "\\"),
+        tmp_path,
+    )
+    assert done.stdout.split() == ["0"]
