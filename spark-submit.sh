@@ -7,6 +7,10 @@
 # Logs go to var/log/JOB.log (the job and every trace) and var/log/JOB.spark.log.
 set -euo pipefail
 export LC_ALL=C.UTF-8
+# What is opened next would take the place of a stream that is closed.
+[[ -e /dev/fd/0 ]] || exec </dev/null
+[[ -e /dev/fd/1 ]] || exec >/dev/null
+[[ -e /dev/fd/2 ]] || exec 2>/dev/null
 
 root=$(cd -P "${BASH_SOURCE[0]%/*}" && pwd)
 venv=$root/.venv

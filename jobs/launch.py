@@ -25,7 +25,6 @@ UNTIL_STOPPED = frozenset({"demo", "drainer", "pump", "rehearse"})
 
 def main(argv: Sequence[str]) -> int:
     """Run a job; returns its exit code."""
-    _open_streams()
     spark, job, options = split(argv)
     if job in UNTIL_STOPPED:
         stop_on_signals()
@@ -54,15 +53,6 @@ def _worker_forks(spark: Sequence[str]) -> WorkerForks | None:
     except OSError as error:
         _log.warning("Spark's Python processes will be interpreters of their own: %s", error)
         return None
-
-
-def _open_streams() -> None:
-    """Give a job that was started without stdin, stdout or stderr an empty one: a socket in its place would be read or written as such."""
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(descriptor, True)
-        name, mode = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))[descriptor]
-        setattr(sys, name, open(descriptor, mode, closefd=False))
-    os.close(descriptor)
 
 
 def split(argv: Sequence[str]) -> tuple[list[str], str, list[str]]:

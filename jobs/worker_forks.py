@@ -87,9 +87,8 @@ class WorkerForks:
         for name in PRELOADED:
             import_module(name)
         ended, self._alive = os.pipe()
-        for stream in (sys.stdout, sys.stderr):
-            if stream is not None:  # it is for a job that was started without one
-                stream.flush()
+        sys.stdout.flush()
+        sys.stderr.flush()
         if os.fork() == 0:
             try:
                 _only(self._listener.fileno(), ended)
