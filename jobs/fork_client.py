@@ -60,7 +60,7 @@ def user_of(link: socket.socket) -> int:
     return int(user)
 
 
-def main(arguments: list[str]) -> int:
+def run(arguments: list[str]) -> int:
     """Run ``arguments``."""
     if arguments[:1] and arguments[0] in _FORKED:
         with contextlib.suppress(NotTaken):
@@ -69,4 +69,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run(sys.argv[1:]))
