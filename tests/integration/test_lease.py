@@ -367,7 +367,7 @@ def test_what_is_recorded_of_data_that_is_gone_is_forgotten(session: Session) ->
     progress.forget_other_spans(session, 1, 25, SCHEMA)
     assert forget_later(session, CONFIG, 1, 25) == (3,)
     session.commit()
-    assert session.query(f"SELECT cluster_id, from_ts FROM {SCHEMA}.spark_progress") == [(2, 40)]
+    assert session.query(f"SELECT DISTINCT cluster_id, from_ts FROM {SCHEMA}.spark_progress") == [(2, 40)]
     assert session.query(f"SELECT job_id FROM {SCHEMA}.spark_ddl ORDER BY 1") == [(1,), (2,)]
     assert apply_ddl(session, steps()[2], HISTORY, CONFIG, held, lambda _: None).how == "text"
     assert session.query("SELECT COUNT(*) FROM leased.t") == [(0,)]
