@@ -25,13 +25,18 @@ class Died(BaseException):
 
 @contextlib.contextmanager
 def ddl_session(target: TargetConfig, config: ApplyConfig = CONFIG, databases: tuple[str, ...] = ("d",)) -> Iterator[Session]:
-    """A session where DDLs can be applied; afterwards its ``databases`` and its own tables are gone."""
+    """A session where DDLs can be applied; before and afterwards its ``databases`` and its own tables are gone."""
+
+    def clear(session: Session) -> None:
+        for name in (*databases, config.checkpoint_schema):
+            session.execute(f"DROP DATABASE IF EXISTS {name}")
+
     with connect(target, config) as session:
+        clear(session)  # other tests use the server, too
         ensure_ddl_table(session, config)
         yield session
         session.rollback()
-        for name in (*databases, config.checkpoint_schema):
-            session.execute(f"DROP DATABASE IF EXISTS {name}")
+        clear(session)
 
 
 def apply(session: Session, step: DdlStep, h: SchemaHistory, config: ApplyConfig = CONFIG) -> DdlOutcome:
