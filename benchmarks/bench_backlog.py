@@ -32,6 +32,7 @@ from pyspark_tidb_binlog.jobs.worker_forks import WorkerForks
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 
 ROOT = Path(__file__).resolve().parent.parent
+_SAMPLE_SECONDS = 0.5
 _BARE_KIB = 100 * 1024
 """Memory of a driver process that holds no recording: Python, PySpark and Arrow."""
 SETTINGS = ("innodb_flush_log_at_trx_commit", "sync_binlog", "innodb_buffer_pool_size", "innodb_log_file_size", "max_allowed_packet")
@@ -79,7 +80,7 @@ def one(spark: SparkSession, case: RecordedCase, config: DrainerConfig, target: 
             pass
         prepare_target(target, config, case.databases, drop=True)
         replication = Replication(spark, settings_for(stage, config, target, Path(scratch)))
-        with peak_memory() as peak:
+        with memory_samples() as samples:
             with replication:
                 while not replication.reached(case.end_ts):
                     time.sleep(0.005)
@@ -92,7 +93,7 @@ def one(spark: SparkSession, case: RecordedCase, config: DrainerConfig, target: 
             for name, spent in report.seconds.items():
                 stages[name] = stages.get(name, 0.0) + spent
         stages["before and between batches"] = seconds - sum(stages.values())
-        return Run(seconds, stages, peak[0])
+        return Run(seconds, stages, max((mib for _, mib in samples), default=0.0))
 
 
 def bulk_limit(target: TargetConfig, config: DrainerConfig) -> float:
@@ -151,31 +152,22 @@ def summary(delivery: str, runs: Sequence[Run], limits: Sequence[float]) -> None
 
 
 @contextlib.contextmanager
-def peak_memory() -> Iterator[list[float]]:
-    """Sample the stream's processes; the list's only element becomes the largest sum in MiB."""
-    peak, ended, held = [0.0], threading.Event(), recording_kib()
+def memory_samples() -> Iterator[list[tuple[float, float]]]:
+    """Sample the memory of the stream's processes while the block runs: the monotonic clock's seconds, and MiB."""
+    # what this process holds that a driver does not: the recording
+    samples, ended, held = list[tuple[float, float]](), threading.Event(), _pss_kib(_own_pid()) - _BARE_KIB
 
     def sample() -> None:
-        while not ended.wait(0.5):
-            peak[0] = max(peak[0], stream_mib(held))
+        while not ended.wait(_SAMPLE_SECONDS):
+            samples.append((time.monotonic(), (sum(_pss_kib(pid) for pid in _stream_processes()) - held) / 1024))
 
     thread = threading.Thread(target=sample, daemon=True)
     thread.start()
     try:
-        yield peak
+        yield samples
     finally:
         ended.set()
         thread.join()
-
-
-def recording_kib() -> int:
-    """What this process holds that a driver does not: the recording."""
-    return _pss_kib(_own_pid()) - _BARE_KIB
-
-
-def stream_mib(held: int) -> float:
-    """Memory of the stream's processes now, less the ``held`` KiB of the recording. MiB."""
-    return (sum(_pss_kib(pid) for pid in _stream_processes()) - held) / 1024
 
 
 def _stream_processes() -> list[int]:
@@ -209,8 +201,12 @@ def _pss_kib(pid: int) -> int:
     return 0
 
 
-if __name__ == "__main__":
+def be_frugal() -> None:
+    """Start this process again with the job's environment: it reads that when it starts, and the workers are forks of it."""
     if not FRUGAL.items() <= os.environ.items():
-        # a process reads them when it starts, and the workers are forks of this one
         os.execve(sys.executable, sys.orig_argv, os.environ | FRUGAL)
+
+
+if __name__ == "__main__":
+    be_frugal()
     main()

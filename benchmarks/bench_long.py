@@ -11,31 +11,27 @@ import argparse
 import contextlib
 import dataclasses
 import json
-import os
 import statistics
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from benchmarks.bench_backlog import ROOT, Run, one, print_settings, recording_kib, stream_mib
+from benchmarks.bench_backlog import ROOT, Run, be_frugal, memory_samples, one, print_settings
 from benchmarks.made_cases import KEYS, play, played
 from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import RecordedCase, feed, load
 from pyspark_tidb_binlog.conf.model import DrainerConfig, SourceConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.rehearse import prepare_target, settings_for, staged
 from pyspark_tidb_binlog.jobs.replication import Replication
-from pyspark_tidb_binlog.jobs.spark_session import FRUGAL, build_session
+from pyspark_tidb_binlog.jobs.spark_session import build_session
 from pyspark_tidb_binlog.jobs.worker_forks import WorkerForks
 from pyspark_tidb_binlog.sinks.engine.batch_report import BatchReport
 from pyspark_tidb_binlog.sinks.mysql.session import connect
-
-_SAMPLE_SECONDS = 0.5
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -85,30 +81,13 @@ def long_backlog(spark: SparkSession, case: RecordedCase, plays: int, config: Dr
                 pass
         prepare_target(target, config, case.databases, drop=True)
         replication = Replication(spark, settings_for(stage, config, target, Path(scratch)))
-        with replication, memory_over_time(replication) as samples:
+        with memory_samples() as samples, replication:
             while not replication.reached(whole.end_ts):
                 time.sleep(0.005)
             seconds = time.monotonic() - replication.started_at
         require_equal(case, plays, target, config)
-        return Long(seconds, [report for report in replication.reports if report.row_events], samples)
-
-
-@contextlib.contextmanager
-def memory_over_time(replication: Replication) -> Iterator[list[tuple[float, float]]]:
-    """Sample the memory of the stream's processes while the block runs."""
-    samples, ended, held = list[tuple[float, float]](), threading.Event(), recording_kib()
-
-    def sample() -> None:
-        while not ended.wait(_SAMPLE_SECONDS):
-            samples.append((time.monotonic() - replication.started_at, stream_mib(held)))
-
-    thread = threading.Thread(target=sample, daemon=True)
-    thread.start()
-    try:
-        yield samples
-    finally:
-        ended.set()
-        thread.join()
+        since_start = [(at - replication.started_at, mib) for at, mib in samples]
+        return Long(seconds, [report for report in replication.reports if report.row_events], since_start)
 
 
 def require_equal(case: RecordedCase, plays: int, target: TargetConfig, config: DrainerConfig) -> None:
@@ -151,7 +130,5 @@ def peaks(long: Long, pieces: int = 7) -> list[float]:
 
 
 if __name__ == "__main__":
-    if not FRUGAL.items() <= os.environ.items():
-        # a process reads them when it starts, and the workers are forks of this one
-        os.execve(sys.executable, sys.orig_argv, os.environ | FRUGAL)
+    be_frugal()
     sys.exit(main())

@@ -105,9 +105,14 @@ class Jvm:
                 _log.info("%s", text)
 
 
+def is_local(master: str) -> bool:
+    """Whether driver and executors are one JVM on this machine."""
+    return master.startswith("local") and not master.startswith("local-cluster")
+
+
 def local_cores(master: str) -> int | None:
     """Threads of a local master (``local``, ``local[4]``, ``local[*,2]``), None for a cluster's."""
-    if not master.startswith("local") or master.startswith("local-cluster"):
+    if not is_local(master):
         return None
     inside = master.removeprefix("local").strip("[]").partition(",")[0]
     if inside == "*":

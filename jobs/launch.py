@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
 def _worker_forks(spark: Sequence[str]) -> WorkerForks | None:
     """None where Spark's Python processes are no forks of this one: on other machines, or where that is not possible."""
     master = spark[spark.index("--master") + 1] if "--master" in spark else ""
-    if not master.startswith("local") or master.startswith("local-cluster") or os.environ.get("PYSPARK_PYTHON") != sys.executable:
+    if not jvm.is_local(master) or os.environ.get("PYSPARK_PYTHON") != sys.executable:
         return None
     try:
         return WorkerForks()

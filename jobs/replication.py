@@ -24,7 +24,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of
+from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of, names_registry
 from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry
 from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions
@@ -270,7 +270,7 @@ class Replication:
     def _join_cluster(self) -> None:
         """Register, if there is a registry: Pumps notify this Drainer and do not close before it has read their binlogs."""
         config = self._config
-        if "://" in config.source.pumps:
+        if names_registry(config.source):
             registry = open_registry(config.source.pumps)
             self._node = DrainerNode(registry, config.apply.drainer, config.addr, config.advertise_addr, lambda: self.commit_ts).start()
 

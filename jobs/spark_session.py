@@ -145,10 +145,13 @@ def _expect_the_jvm_to_end(context: SparkContext) -> None:
 
 def _launch_settings(master: str, *, delta: bool) -> dict[str, str]:
     """Settings that matter only if this process starts the JVM itself; spark-submit.sh passes the same on its command line."""
-    settings = {"spark.python.daemon.module": f"{__package__}.workers"}
-    settings |= {"spark.driver.extraJavaOptions": jvm_options(spark_log_file(), local=jvm.local_cores(master) is not None)}
+    local = jvm.is_local(master)
+    settings = {
+        "spark.python.daemon.module": f"{__package__}.workers",
+        "spark.driver.extraJavaOptions": jvm_options(spark_log_file(), local=local),
+    }
     jars = sorted(str(jar) for jar in JARS.glob("*.jar")) if delta else []
-    if jars and jvm.local_cores(master) is not None:
+    if jars and local:
         settings["spark.driver.extraClassPath"] = ":".join(jars)
     elif jars:
         settings["spark.jars"] = ",".join(jars)

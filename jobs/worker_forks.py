@@ -13,7 +13,6 @@ plain interpreters.
 """
 
 import contextlib
-import gc
 import json
 import os
 import runpy
@@ -54,11 +53,9 @@ _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def preload() -> None:
-    """Import ``PRELOADED``, and have no later garbage collection of this process and its forks look through what there is now."""
+    """Import ``PRELOADED``."""
     for name in PRELOADED:
         import_module(name)
-    gc.collect()
-    gc.freeze()
 
 
 class WorkerForks:
@@ -84,8 +81,7 @@ class WorkerForks:
 
     def fork(self) -> None:
         """Start the process that forks, with everything imported that this process has imported and ``PRELOADED``."""
-        for name in PRELOADED:
-            import_module(name)
+        preload()
         ended, self._alive = os.pipe()
         sys.stdout.flush()
         sys.stderr.flush()

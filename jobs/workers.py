@@ -8,6 +8,7 @@ systemd sends SIGTERM to every process of a unit. A worker that ended then would
 is about to finish. Workers still end when Spark closes their input, which also happens when the JVM dies.
 """
 
+import gc
 import signal
 
 from pyspark.daemon import manager
@@ -18,4 +19,6 @@ if __name__ == "__main__":
     # Blocked rather than ignored: PySpark sets handlers of its own, here and in each worker.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     preload()
+    gc.collect()
+    gc.freeze()
     manager()

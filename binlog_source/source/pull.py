@@ -42,7 +42,8 @@ _OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_len
 _POLL = steady(1.0)
 BARE_ENDS = 8
 """A real Pump that ends this many pulls in a row with OK and no message cannot read its next record; one that shuts down does so once."""
-_FAR_FUTURE = (1 << 62) - 1
+FAR_FUTURE = (1 << 62) - 1
+"""A ts beyond every binlog."""
 _PROBE_SECONDS = 5.0
 _ASK_SECONDS = 3.0
 _channels: dict[str, grpc.Channel] = {}
@@ -204,7 +205,7 @@ def _tells_tip(endpoint: Endpoint) -> bool:
         grpc.RpcError: the call failed.
         PumpUnavailable: another Pump answers there.
     """
-    pull = Pull(endpoint, TIP, Position(0, _FAR_FUTURE), timeout=_ASK_SECONDS)
+    pull = Pull(endpoint, TIP, Position(0, FAR_FUTURE), timeout=_ASK_SECONDS)
     try:
         return pull.metadata().delivery == TIP
     finally:

@@ -28,6 +28,7 @@ from pyspark_tidb_binlog.binlog_source.source.framing import Records, parse
 from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, PumpMark, seen_of
 from pyspark_tidb_binlog.binlog_source.source.pull import (
     BARE_ENDS,
+    FAR_FUTURE,
     Endpoint,
     Pull,
     damage_of,
@@ -58,7 +59,6 @@ _NOWHERE = Position(0, 0)
 _MUTE_ENDS = 2
 SILENT_SECONDS = 30.0
 """Well above the interval at which any Pump writes fakes."""
-_FAR_FUTURE = (1 << 62) - 1
 
 _log = logging.getLogger(__name__)
 
@@ -305,7 +305,7 @@ class Tail:
         if self._bare_ends < BARE_ENDS:
             return
         self._bare_ends = 0
-        damage, text = silent_damage(self.endpoint, after_ts, _FAR_FUTURE)
+        damage, text = silent_damage(self.endpoint, after_ts, FAR_FUTURE)
         if self._fail_on_data_loss:
             refuse_damage(damage, text)
         _log.warning("%s; going on without it because failOnDataLoss=false", text)

@@ -18,8 +18,9 @@ import pyarrow.compute as pc
 from pyspark_tidb_binlog.schemas.events import Op
 
 Indexes = np.ndarray[Any, np.dtype[np.int64]]
-Mask = np.ndarray[Any, np.dtype[np.bool_]]
 """Row numbers in the folded events table."""
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+"""Which of some rows are chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ def fold(events: pa.Table) -> NetChanges:
     return NetChanges(tuple(changes), events.num_rows, len(first))
 
 
-def ends_of(events: pa.Table) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def ends_of(events: pa.Table) -> Mask:
     """Mask of the ``events`` (as for ``fold``) that are a row's first or last one: their net changes equal those of all events."""
     found = np.zeros(events.num_rows, dtype=bool)
     if events.num_rows:

@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
+from pyspark_tidb_binlog.sinks.engine.fold import Mask
 
-Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 NO_KEY = -1

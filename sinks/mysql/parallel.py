@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +26,7 @@ from pyspark_tidb_binlog.schemas.stages import ROW_EVENT, ddl_of
 from pyspark_tidb_binlog.sinks.engine.batch import rows_between, without
 from pyspark_tidb_binlog.sinks.engine.batch_report import Written
 from pyspark_tidb_binlog.sinks.engine.blocks import unpack
-from pyspark_tidb_binlog.sinks.engine.fold import ends_of, part_numbers
+from pyspark_tidb_binlog.sinks.engine.fold import Mask, ends_of, part_numbers
 from pyspark_tidb_binlog.sinks.engine.keyed import KEYED, KeyedEvents, Span
 from pyspark_tidb_binlog.sinks.engine.spool import IN_MEMORY, RowSpool, Spool
 from pyspark_tidb_binlog.sinks.mysql import lease, progress
@@ -142,7 +141,7 @@ def _subsets(rows: pa.Table) -> Iterator[pa.Table]:
         yield _only(rows, needed & (spread % count == number)).combine_chunks()
 
 
-def _only(rows: pa.Table, mask: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.Table:
+def _only(rows: pa.Table, mask: Mask) -> pa.Table:
     """The rows selected by ``mask``, filtered batch by batch: filtering the whole table would first combine it into one array."""
     if bool(mask.all()):
         return rows

@@ -22,7 +22,7 @@ from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, TableInfo
 from pyspark_tidb_binlog.sinks.engine.batch import without
-from pyspark_tidb_binlog.sinks.engine.fold import Indexes, TableChanges, fold
+from pyspark_tidb_binlog.sinks.engine.fold import Indexes, Mask, TableChanges, fold
 from pyspark_tidb_binlog.sinks.engine.identity import EventColumns, row_identities
 from pyspark_tidb_binlog.sinks.mysql.dialect import (
     Flavour,
@@ -37,7 +37,7 @@ from pyspark_tidb_binlog.sinks.mysql.dialect import (
 )
 from pyspark_tidb_binlog.sinks.mysql.literals import Cells, form_of, join_cells, literals
 from pyspark_tidb_binlog.sinks.mysql.matching import NO_KEY, ByColumns, ByKey, OldRows, key_numbers, matches
-from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Mask, Origin, Phase, Statement, split
+from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Origin, Phase, Statement, split
 from pyspark_tidb_binlog.sinks.routing.table_filter import EVERYTHING, TableFilter
 
 

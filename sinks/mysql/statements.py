@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from pyspark_tidb_binlog.sinks.engine.fold import Mask
 from pyspark_tidb_binlog.sinks.mysql.literals import row_ends, text_of
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
-Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class Phase(enum.StrEnum):
