@@ -54,6 +54,11 @@ class StageClock:
             name = name or stage.value
             self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - begun
 
+    def move(self, name: str, other: str, seconds: float) -> None:
+        """Count ``seconds`` of those counted under ``name`` under ``other``."""
+        self._seconds[name] = self._seconds.get(name, 0.0) - seconds
+        self._seconds[other] = self._seconds.get(other, 0.0) + seconds
+
     def restart(self) -> None:
         """Count from zero for a new batch."""
         self._seconds = {}

@@ -17,7 +17,7 @@ from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind, in_words
 from pyspark_tidb_binlog.schemas.redaction import HIDDEN
 from pyspark_tidb_binlog.sinks.mysql.effects import StatementResult, finding, judge, key_text
 from pyspark_tidb_binlog.sinks.mysql.session import Session
-from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Statement
+from pyspark_tidb_binlog.sinks.mysql.statements import Ahead, Effect, Statement
 
 T = TypeVar("T")
 
@@ -42,18 +42,20 @@ class Effects:
         self._by_row = by_row
         self._counted = counted
         self._number = 0
+        self._meanwhile: Callable[[], None] | None = None
         self._refused: set[int] = set()
         self._doubted: dict[int, int] = {}
         self.findings: list[Finding] = []
 
     def run(self, statements: Iterable[Statement]) -> int:
-        """Run the statements in order; returns their number of row images.
+        """Run the statements in order; returns their number of row images. Each is planned while the server executes the one before it.
 
         Raises:
             ApplyError: the target rejected a row, or a row is too big for the server.
         """
-        rows = 0
-        for statement in statements:
+        rows, ahead = 0, Ahead(statements)
+        self._meanwhile = ahead.prepare
+        for statement in ahead:
             rows += statement.rows
             closely = self._number in self._counted
             if self._number in self._by_row:
@@ -125,7 +127,7 @@ class Effects:
                 f"{self._session.max_allowed_packet:,}; raise it there (SET GLOBAL max_allowed_packet, up to 1 GiB) and start again",
                 _PACKET_TOO_LARGE,
             )
-        return self._session.answer(sql)
+        return self._session.answer(sql, self._meanwhile)
 
     def _refusal(self, statement: Statement, error: ApplyError) -> ApplyError:
         if error.errno == _PACKET_TOO_LARGE:

@@ -23,7 +23,7 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.batch import without
 from pyspark_tidb_binlog.sinks.engine.batch_report import Stage, StageClock, Written
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
-from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, persisted
+from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep
 from pyspark_tidb_binlog.sinks.mysql import lease, old_layout, parallel, progress
 from pyspark_tidb_binlog.sinks.mysql.checked import Effects, checked
@@ -70,6 +70,8 @@ class MySQLSink(Sink):
         self._commit_ts = 0
         self._consistent = True
         """False while a span is only partly in the target."""
+        self._together = True
+        """Whether Spark runs all parts of a span at the same time, as far as is known."""
         self._waiting_for: TransientError | None = None
         self._sessions = KeptSessions(self._connect, config.apply.lease_timeout)
         self._ddl_sessions = KeptSessions(self._connect_for_ddls, config.apply.lease_timeout)
@@ -232,16 +234,28 @@ class MySQLSink(Sink):
         span = (step.after_ts, step.upto_ts)
         how = parallel.PartPlan(span, dict(step.tables), self._flavour, self._table_filter, self._limits, skipped_ts, step.gone)
         to = parallel.PartTarget(self._ship(events), self._settings, self._held, step.after_ts, step.upto_ts, parts)
-        with persisted(parallel.planned(events, how, to)) as plans:
-            with clock.timed(Stage.PLAN, "plan+delete"):
-                deleted = parallel.delete(plans)
-            failpoints.point("between-phases")
-            with clock.timed(Stage.APPLY, "write"):
-                written = parallel.write(plans, to)
+        done = self._apply_phases(events, how, to, clock)
         self._transact(finish)
         failpoints.point("after-downstream-commit")
         self._commit_ts, self._consistent = step.upto_ts, True
-        return Written(deleted.rows + written.rows, deleted.findings + written.findings)
+        return done
+
+    def _apply_phases(self, events: KeyedEvents, how: parallel.PartPlan, to: parallel.PartTarget, clock: StageClock) -> Written:
+        """In one Spark job if all parts can run at the same time, else in a second one for those that could not wait for the others."""
+        self._together = self._together and events.parts <= events.frame.sparkSession.sparkContext.defaultParallelism
+        written = Written()
+        for together in (self._together, False):
+            with clock.timed(Stage.APPLY, "write"):
+                done = parallel.apply_phases(events, how, to, together=together)
+            clock.move("write", "plan+delete", done.seconds)
+            written = Written(written.rows + done.written.rows, written.findings + done.written.findings)
+            if not done.left:
+                return written
+            self._together = False
+        raise ApplyError(
+            f"{done.left} of {to.parts} parts of ({to.after_ts}, {to.upto_ts}] are not written: markers of finished deletes are missing in "
+            f"{to.apply.checkpoint_schema}.spark_progress. Were rows deleted there? Start the Drainer again, it finishes the span"
+        )
 
     def _ship(self, events: KeyedEvents) -> ShippedTarget:
         """The target for the executors; broadcast once."""

@@ -6,21 +6,20 @@ Which rows form a part: ``sinks.engine.keyed``.
 """
 
 import pickle
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
-from operator import itemgetter
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark import TaskContext
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import ApplyConfig
-from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
+from pyspark_tidb_binlog.schemas.backoff import Backoff, Retries
+from pyspark_tidb_binlog.schemas.errors import ApplyError, SchemaMismatch
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT, ddl_of
 from pyspark_tidb_binlog.sinks.engine.batch import rows_between, without
@@ -28,39 +27,34 @@ from pyspark_tidb_binlog.sinks.engine.batch_report import Written
 from pyspark_tidb_binlog.sinks.engine.blocks import unpack
 from pyspark_tidb_binlog.sinks.engine.fold import Mask, ends_of, part_numbers
 from pyspark_tidb_binlog.sinks.engine.keyed import KEYED, KeyedEvents, Span
-from pyspark_tidb_binlog.sinks.engine.spool import IN_MEMORY, RowSpool, Spool
+from pyspark_tidb_binlog.sinks.engine.spool import IN_MEMORY, RowSpool
 from pyspark_tidb_binlog.sinks.mysql import lease, progress
 from pyspark_tidb_binlog.sinks.mysql.checked import Effects, checked
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import kept_sessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
-from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits, plan_rows
+from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits, SpanPlan
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
-from pyspark_tidb_binlog.sinks.mysql.session import Session, run_transaction
+from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, run_transaction
 from pyspark_tidb_binlog.sinks.mysql.statements import Phase, Statement
 from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
-
-PLANNED = pa.schema(
-    [
-        pa.field("part", pa.int32(), nullable=False),
-        pa.field("phase", pa.string(), nullable=False),
-        pa.field("rows", pa.int64(), nullable=False),
-        pa.field("sql", pa.binary(), nullable=False),
-        pa.field("detail", pa.binary(), nullable=False),
-    ]
-)
-"""Phase ``write``: one write of one part, with its text and the rest of its ``Statement`` pickled. Phase ``delete``: the part's deletes are
-done; ``rows`` is their number, ``sql`` is empty, ``detail`` holds the pickled findings."""
 
 DONE = pa.schema(
     [
         pa.field("part", pa.int32(), nullable=False),
+        pa.field("phase", pa.string(), nullable=False),
         pa.field("rows", pa.int64(), nullable=False),
+        pa.field("micros", pa.int64(), nullable=False),
         pa.field("detail", pa.binary(), nullable=False),
     ]
 )
-"""The number of rows that one part wrote in one phase, and the pickled findings."""
+"""What one part did in one phase: the number of rows, how long it took, and the pickled findings. Phase ``LEFT``: it still has to be written."""
+
+LEFT = "left"
+_OTHERS_SECONDS = 30.0
+"""How long a part waits until the others have committed their deletes. The tasks of other parts may be waiting for its slot."""
+_POLL = Backoff(0.002, 0.05)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,45 +89,117 @@ class PartPlan:
         return without(inside, "commit_ts", self.skipped_ts)
 
 
-def planned(events: KeyedEvents, how: PartPlan, to: PartTarget) -> DataFrame:
-    """The writes of each part (``PLANNED``), from keyed events between two barriers. Computing them also runs the part's deletes."""
+@dataclass(frozen=True, slots=True)
+class PartsDone:
+    """What the executors did with the parts of a span."""
+
+    written: Written
+    seconds: float
+    """How long the slowest part took for its deletes."""
+    left: int
+    """Number of parts whose rows are still to be written."""
+
+
+def apply_phases(events: KeyedEvents, how: PartPlan, to: PartTarget, *, together: bool) -> PartsDone:
+    """Apply the keyed ``events`` between two barriers part by part: the deletes, and the writes after the last delete of all parts.
+
+    Args:
+        events: each part in the Spark partition of its number.
+        how: what to plan.
+        to: where to write.
+        together: all parts run at the same time, so each waits for the deletes of the others, at most ``_OTHERS_SECONDS``. If not, it is left
+            unless those are done already. Call this again for parts that are left.
+    """
+    patience = _OTHERS_SECONDS if together else 0.0
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with RowSpool(KEYED) as spool:
             whole = spool.extend(how.chosen(unpack([batch], KEYED)) for batch in batches).table()
-            numbers = whole.column("part").to_numpy()
-            for part in np.unique(numbers).tolist():
-                yield from _planned_part(part, _only(whole, numbers == part), how, to)
+            yield from _apply_part(_part_of(whole), whole, how, to, patience)
 
-    return events.overlapping(how.span).mapInArrow(run, ddl_of(PLANNED))
+    done = events.overlapping(how.span).mapInArrow(run, ddl_of(DONE)).toArrow()
+    phases = done.column("phase")
+    deleting = done.filter(pc.equal(phases, Phase.DELETE.value)).column("micros")
+    return PartsDone(_together(done), (pc.max(deleting).as_py() or 0) / 1e6, pc.sum(pc.equal(phases, LEFT), min_count=0).as_py())
 
 
-def _planned_part(part: int, rows: pa.Table, how: PartPlan, to: PartTarget) -> Iterator[pa.RecordBatch]:
-    """Runs one part's deletes and yields its writes (``PLANNED``). A part too big for memory is planned in subsets by key."""
-    with Spool[Statement]() as deletes, Spool[Statement]() as writes:
-        for subset in _subsets(rows):
-            keys = subset.column("key").combine_chunks()
-            plan = plan_rows(
-                subset.select(ROW_EVENT.names), how.tables, how.limits, keys, flavour=how.flavour, table_filter=how.table_filter
-            )
-            deletes.extend(plan.deletes)
-            writes.extend(plan.writes)
-        deleted = _write_part(to, part, Phase.DELETE, deletes) if len(deletes) else Written()
-        yield _row(PLANNED, part, Phase.DELETE.value, deleted.rows, b"", pickle.dumps(deleted.findings))
-        for statement in writes:
-            detail = pickle.dumps(replace(statement, sql=b""))
-            yield _row(PLANNED, part, Phase.WRITE.value, statement.rows, statement.sql, detail)
+def _part_of(rows: pa.Table) -> int:
+    """The part that this task applies: the number of its Spark partition.
+
+    Raises:
+        ApplyError: ``rows`` has rows of another part.
+    """
+    task = TaskContext.get()
+    part = task.partitionId() if task is not None else 0
+    strange = pc.any(pc.not_equal(rows.column("part"), part), min_count=0).as_py()
+    if strange:
+        raise ApplyError(f"Spark gave the task of part {part} rows of other parts: nothing is written for it")
+    return part
+
+
+def _apply_part(part: int, rows: pa.Table, how: PartPlan, to: PartTarget, patience: float) -> Iterator[pa.RecordBatch]:
+    begun = time.monotonic()
+    plans = _PartPlans(rows, how)
+    deleted = _write_part(to, part, Phase.DELETE, plans.deletes)
+    yield _row(part, Phase.DELETE.value, deleted, time.monotonic() - begun)
+    if not rows.num_rows:
+        return
+    begun = time.monotonic()
+    if not _others_deleted(to, patience):
+        yield _row(part, LEFT, Written(), time.monotonic() - begun)
+        return
+    failpoints.point("between-phases")
+    yield _row(part, Phase.WRITE.value, _write_part(to, part, Phase.WRITE, plans.writes), time.monotonic() - begun)
+
+
+def _others_deleted(to: PartTarget, patience: float) -> bool:
+    """Wait until all parts have committed their deletes; False: they have not within ``patience`` seconds."""
+    span = (to.lease.cluster_id, to.after_ts, to.upto_ts, to.parts, to.apply.checkpoint_schema)
+
+    def done(session: Session) -> bool:
+        lease.check_unlocked(session, to.lease)
+        return progress.deletes_done(session, *span)
+
+    retries = Retries(_POLL, patience)
+    while not run_transaction(_sessions(to), done, _retry_policy(to)):
+        if retries.over:
+            return False
+        retries.pause()
+    return True
+
+
+class _PartPlans:
+    """The statements of one part, each time planned anew, except that a part of one subset keeps its plan."""
+
+    def __init__(self, rows: pa.Table, how: PartPlan) -> None:
+        self._how = how
+        self._subsets = partial(_subsets, rows)
+        self._only = self._plan(rows.combine_chunks()) if rows.nbytes <= IN_MEMORY else None
+
+    def deletes(self) -> Iterator[Statement]:
+        for plan in self._plans():
+            yield from plan.deletes
+
+    def writes(self) -> Iterator[Statement]:
+        for plan in self._plans():
+            yield from plan.writes()
+
+    def _plans(self) -> Iterator[SpanPlan]:
+        yield from map(self._plan, self._subsets()) if self._only is None else (self._only,)
+
+    def _plan(self, rows: pa.Table) -> SpanPlan:
+        how, keys = self._how, rows.column("key").combine_chunks()
+        if keys.null_count:
+            raise _keyless_rows(rows)
+        return SpanPlan(rows.select(ROW_EVENT.names), how.tables, how.limits, keys, flavour=how.flavour, table_filter=how.table_filter)
 
 
 def _subsets(rows: pa.Table) -> Iterator[pa.Table]:
-    """``rows`` in subsets of about ``IN_MEMORY`` bytes, split by key; if several, with only the first and the last event of each row."""
+    """``rows`` in subsets of about ``IN_MEMORY`` bytes, split by key, with only the first and the last event of each row."""
     count = -(-rows.nbytes // IN_MEMORY)
     keys = rows.column("key").combine_chunks()
     if keys.null_count:
         raise _keyless_rows(rows)
-    if count <= 1:
-        yield rows.combine_chunks()
-        return
     needed = ends_of(rows.select(["commit_ts", "seq", "op", "table_id", "key"]))
     # The part is a remainder of the same hash, so use its higher bits, which are independent of that.
     spread = part_numbers(rows.column("table_id").to_numpy(), keys, np.zeros(len(keys), np.bool_), 1 << 30) >> 12
@@ -161,13 +227,9 @@ def _keyless_rows(rows: pa.Table) -> SchemaMismatch:
     )
 
 
-def _row(schema: pa.Schema, *values: object) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([v], f.type) for v, f in zip(values, schema, strict=True)], schema=schema)
-
-
-def delete(plans: DataFrame) -> Written:
-    """Plan every part and commit its deletes. ``plans`` (persisted) then holds the writes."""
-    return _together(plans.filter(F.col("phase") == Phase.DELETE.value).select("rows", "detail").toArrow())
+def _row(part: int, phase: str, done: Written, seconds: float) -> pa.RecordBatch:
+    values = (part, phase, done.rows, int(seconds * 1e6), pickle.dumps(done.findings))
+    return pa.RecordBatch.from_arrays([pa.array([v], f.type) for v, f in zip(values, DONE, strict=True)], schema=DONE)
 
 
 def _together(done: pa.Table) -> Written:
@@ -175,21 +237,7 @@ def _together(done: pa.Table) -> Written:
     return Written(sum(done.column("rows").to_pylist()), tuple(findings))
 
 
-def write(plans: DataFrame, to: PartTarget) -> Written:
-    """Run the writes of every part. Blocks until all are committed."""
-
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        planned = (row for batch in batches for row in batch.to_pylist())
-        for part, rows in groupby(planned, key=itemgetter("part")):
-            with Spool[Statement]() as spool:
-                spool.extend(replace(pickle.loads(row["detail"]), sql=row["sql"]) for row in rows)
-                done = _write_part(to, part, Phase.WRITE, spool)
-            yield _row(DONE, part, done.rows, pickle.dumps(done.findings))
-
-    return _together(plans.filter(F.col("phase") == Phase.WRITE.value).mapInArrow(run, ddl_of(DONE)).toArrow())
-
-
-def _write_part(to: PartTarget, part: int, phase: Phase, statements: Iterable[Statement]) -> Written:
+def _write_part(to: PartTarget, part: int, phase: Phase, statements: Callable[[], Iterable[Statement]]) -> Written:
     """One transaction: check the lease, write the marker and the data. Does nothing when the marker exists."""
     mark = (to.lease.cluster_id, to.after_ts, to.upto_ts, part, to.parts, phase.value, to.apply.checkpoint_schema)
 
@@ -197,14 +245,21 @@ def _write_part(to: PartTarget, part: int, phase: Phase, statements: Iterable[St
         lease.check(session, to.lease)
         if not progress.claim_part(session, *mark):
             return 0
-        rows = effects.run(statements)
+        rows = effects.run(statements())
         failpoints.point(f"before-part-{phase.value}-commit")
         return rows
 
     def work(session: Session) -> Written:
         return Written(*checked(session, to.apply, partial(write_once, session)))
 
-    sessions = kept_sessions(to.target.target(), to.apply).use
-    done = run_transaction(sessions, work, RetryPolicy(to.apply.retries, to.apply.retry_seconds))
+    done = run_transaction(_sessions(to), work, _retry_policy(to))
     failpoints.point(f"after-part-{phase.value}")
     return done
+
+
+def _sessions(to: PartTarget) -> Sessions:
+    return kept_sessions(to.target.target(), to.apply).use
+
+
+def _retry_policy(to: PartTarget) -> RetryPolicy:
+    return RetryPolicy(to.apply.retries, to.apply.retry_seconds)

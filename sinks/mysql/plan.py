@@ -5,11 +5,13 @@ deleted rows, and rows whose value in any unique key changes, are deleted, each 
 column and no NULL. A row that keeps its unique keys, at least one of which identifies it, is changed in place. All others that exist after
 the span are inserted. A row without such a key is deleted by the columns that its image carries, with a LIMIT; rows equal in these columns
 are interchangeable. Deleted, inserted and changed rows are in separate statements, so that the server's counts show whether each had the
-expected effect.
+expected effect. ``plan_rows`` plans everything at once; of a ``SpanPlan`` the rows to write are decoded while the statements are asked for, so
+that the first of them can be sent at once.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -80,7 +82,14 @@ def plan_rows(
     flavour: Flavour = Flavour.MARIADB,
     table_filter: TableFilter = EVERYTHING,
 ) -> Plan:
-    """Statements for ``events`` (``ROW_EVENT``), which lie between two DDL barriers.
+    """All statements for ``events``; the arguments and errors are those of ``SpanPlan``."""
+    span = SpanPlan(events, tables, limits, keys, flavour=flavour, table_filter=table_filter)
+    writes = tuple(span.writes())
+    return Plan(span.deletes, writes, PlanCounts(span.events, sum(s.rows for s in span.deletes), sum(s.rows for s in writes), span.ignored))
+
+
+class SpanPlan:
+    """The statements for ``events`` (``ROW_EVENT``), which lie between two DDL barriers: the deletes, and the writes as they are asked for.
 
     Args:
         events: row events of the span, in any order.
@@ -92,29 +101,45 @@ def plan_rows(
 
     Raises:
         SchemaMismatch: an event's table is not among ``tables``.
-        Corruption: a row's bytes are damaged.
+        Corruption: a row's bytes are damaged; those of rows to write are found by ``writes``.
     """
-    if keys is not None:
-        events = events.append_column("key", keys)
-    total = events.num_rows
-    events = _wanted(events, tables, table_filter)
-    if keys is None:
-        events = events.append_column("key", row_identities(events, tables))
-    source = _Source(events)
-    deletes: list[Statement] = []
-    writes: list[Statement] = []
-    for changes in fold(events):
-        builder = TableBuilder(tables[changes.table_id], limits, flavour)
-        work = _images(builder, changes, source)
-        deletes += builder.deletes(work.gone, source)
-        writes += builder.writes(work.changed, Effect.CHANGES)
-        writes += builder.writes(work.added, Effect.ADDS)
-    counts = PlanCounts(total, sum(s.rows for s in deletes), sum(s.rows for s in writes), total - events.num_rows)
-    return Plan(tuple(deletes), tuple(writes), counts)
+
+    def __init__(
+        self,
+        events: pa.Table,
+        tables: Mapping[int, TableAt],
+        limits: PlanLimits,
+        keys: pa.BinaryArray | None = None,
+        *,
+        flavour: Flavour = Flavour.MARIADB,
+        table_filter: TableFilter = EVERYTHING,
+    ) -> None:
+        if keys is not None:
+            events = events.append_column("key", keys)
+        self.events = events.num_rows
+        """Number of events."""
+        events = _wanted(events, tables, table_filter)
+        self.ignored = self.events - events.num_rows
+        """Number of events of tables that are not replicated."""
+        if keys is None:
+            events = events.append_column("key", row_identities(events, tables))
+        source = _Source(events)
+        self._work = [_work_of(TableBuilder(tables[changes.table_id], limits, flavour), changes, source) for changes in fold(events)]
+        self.deletes = tuple(statement for work in self._work for statement in work.builder.deletes(work.gone, source))
+        """All deletes of the span; they run before its first write."""
+
+    def writes(self) -> Iterator[Statement]:
+        """The writes, the same ones at each call."""
+        for work in self._work:
+            for effect, found in ((Effect.CHANGES, work.changed), (Effect.ADDS, work.added)):
+                for images in found:
+                    yield from work.builder.writes(images, effect)
 
 
 FEW_ROWS = 8
 """So many rows of a table are decoded one by one: that is faster than what whole columns cost however few their rows are."""
+SLICE = 8_000
+"""Rows to write that are converted at a time: whole statements of ``PlanLimits.max_rows``, and few enough to stay in the CPU cache."""
 
 
 class _Source(EventColumns):
@@ -152,12 +177,31 @@ class Images:
 class _Work:
     """The rows of one table to delete, change and insert."""
 
+    builder: "TableBuilder"
     gone: OldRows
     """To delete: deleted rows, and rows that are inserted again with another key."""
-    changed: Images
+    changed: Iterable[Images]
     """New images of rows that exist with the same unique keys."""
-    added: Images
+    added: Iterable[Images]
     """New images of rows that do not exist, or no longer after the deletes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _NewRows:
+    """The rows after some events, decoded slice by slice."""
+
+    source: _Source
+    table: TableAt
+    events: Indexes
+
+    def __iter__(self) -> Iterator[Images]:
+        for first in range(0, len(self.events), SLICE):
+            yield self.source.new_images(self.table, self.events[first : first + SLICE])
+
+
+def _sliced(images: Images) -> Iterable[Images]:
+    """``images`` in slices, without a copy."""
+    return tuple(images.slice(first, min(SLICE, images.rows.num_rows - first)) for first in range(0, images.rows.num_rows, SLICE))
 
 
 def _wanted(events: pa.Table, tables: Mapping[int, TableAt], table_filter: TableFilter) -> pa.Table:
@@ -182,19 +226,21 @@ def _unknown_table(events: pa.Table, table_id: int) -> SchemaMismatch:
     )
 
 
-def _images(builder: "TableBuilder", changes: TableChanges, source: _Source) -> _Work:
+def _work_of(builder: "TableBuilder", changes: TableChanges, source: _Source) -> _Work:
     table = builder.table
-    fresh = source.new_images(table, np.concatenate([changes.after, changes.added]))
-    kept, added = len(changes.after), len(changes.added)
     if builder.identity_is_the_only_key:
-        return _Work(source.old_rows(table, changes.removed), fresh.slice(0, kept), fresh.slice(kept, added))
+        gone, fresh = source.old_rows(table, changes.removed), partial(_NewRows, source, table)
+        return _Work(builder, gone, fresh(changes.after), fresh(changes.added))
     old = source.old_rows(table, np.concatenate([changes.removed, changes.before]))
+    kept = len(changes.after)
     if not builder.unique_names or not kept:
-        return _Work(old, fresh.slice(0, 0), fresh)
+        return _Work(builder, old, (), _NewRows(source, table, np.concatenate([changes.after, changes.added])))
+    after = source.new_images(table, changes.after)
     before = old.slice(len(changes.removed), kept)
-    moved = _differ(before.images, fresh.rows.slice(0, kept), builder.unique_names) | (key_numbers(table, before) == NO_KEY)
+    moved = _differ(before.images, after.rows, builder.unique_names) | (key_numbers(table, before) == NO_KEY)
     gone = old.only(np.concatenate([np.ones(len(changes.removed), dtype=bool), moved]))
-    return _Work(gone, fresh.slice(0, kept).only(~moved), fresh.only(np.concatenate([moved, np.ones(added, dtype=bool)])))
+    added = _NewRows(source, table, np.concatenate([changes.after[moved], changes.added]))
+    return _Work(builder, gone, _sliced(after.only(~moved)), added)
 
 
 def _differ(old: pa.RecordBatch, new: pa.RecordBatch, names: Sequence[str]) -> Mask:

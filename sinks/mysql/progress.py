@@ -150,6 +150,12 @@ def claim_part(
     return True
 
 
+def deletes_done(session: Session, cluster_id: int, after_ts: int, upto_ts: int, parts: int, schema: str = CHECKPOINT_SCHEMA) -> bool:
+    """Whether the old images of every part are deleted, so that new ones may be written."""
+    sql = f"SELECT COUNT(*) FROM {_progress(schema)} WHERE cluster_id = %s AND from_ts = %s AND to_ts = %s AND parts = %s AND phase = %s"
+    return int(session.query(sql, [cluster_id, after_ts, upto_ts, parts, str(Mark.DELETE)])[0][0]) == parts
+
+
 def lock_checkpoint(session: Session, cluster_id: int, schema: str = CHECKPOINT_SCHEMA) -> int:
     """Read the newest committed commitTS and lock its row until this transaction ends; 0 = no row.
 

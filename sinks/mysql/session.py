@@ -18,7 +18,7 @@ from typing import Any, Self, TypeVar
 
 import pymysql
 from pymysql.connections import Connection
-from pymysql.constants import CR, ER, SERVER_STATUS
+from pymysql.constants import COMMAND, CR, ER, SERVER_STATUS
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
 from pyspark_tidb_binlog.conf.sql_mode import ALWAYS, ROUNDS_TIMES, refusals
@@ -106,16 +106,28 @@ class Session:
             # Bypasses the cursor, which would search a statement of a megabyte for placeholders.
             return int(self._connection.query(sql))
 
-    def answer(self, sql: bytes) -> StatementResult:
-        """Run a statement without a result set; the server's response with its warnings, which are queried only if there are any."""
+    def answer(self, sql: bytes, meanwhile: Callable[[], None] | None = None) -> StatementResult:
+        """Run a statement without a result set; the server's response with its warnings, which are queried only if there are any.
+
+        ``meanwhile`` is called after sending, while the server executes the statement; it must not use the session, nor raise.
+        """
         with self._classified(sql):
-            affected = int(self._connection.query(sql))
+            affected = self._query(sql, meanwhile)
         result: Any = self._connection._result  # type: ignore[attr-defined]
         count = int(result.warning_count)
         if not count:
             return StatementResult(affected, _info_of(result))
         warnings = self.query("SHOW WARNINGS")
         return StatementResult(affected, _info_of(result), count, tuple(Warned(int(errno), str(words)) for _, errno, words in warnings))
+
+    def _query(self, sql: bytes, meanwhile: Callable[[], None] | None) -> int:
+        if meanwhile is None:
+            return int(self._connection.query(sql))
+        connection: Any = self._connection
+        # The two halves of ``Connection.query``.
+        connection._execute_command(COMMAND.COM_QUERY, sql)
+        meanwhile()
+        return int(connection._read_query_result())
 
     def query(self, sql: str, args: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
         """Run a statement and return its whole result set."""

@@ -5,7 +5,7 @@ that the target rejects, or on which the statement has another effect than expec
 """
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -118,6 +118,33 @@ class Statement:
     def zeros_in(self, column: str) -> int:
         """How many rows have 0 in this ENUM column."""
         return sum(len(rows) // 8 for name, rows in self.zero_enums if name == column)
+
+
+class Ahead:
+    """Statements one after the other, the next of which may be prepared earlier: while the server executes the one before it."""
+
+    def __init__(self, statements: Iterable[Statement]) -> None:
+        self._statements = iter(statements)
+        self._next: Statement | None = None
+        self._failure: Exception | None = None
+
+    def prepare(self) -> None:
+        """Plan the next statement if that is still to be done. An error is raised when the statement is asked for."""
+        if self._next is None and self._failure is None:
+            try:
+                self._next = next(self._statements, None)
+            except Exception as error:
+                self._failure = error
+
+    def __iter__(self) -> Iterator[Statement]:
+        while True:
+            self.prepare()
+            if self._failure is not None:
+                raise self._failure
+            if self._next is None:
+                return
+            statement, self._next = self._next, None
+            yield statement
 
 
 def split(
