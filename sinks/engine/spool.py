@@ -1,22 +1,19 @@
-"""Rows and statements of a part that may exceed memory: kept in memory up to a limit, in a temporary file beyond it.
+"""Rows of a part that may exceed memory: kept in memory up to a limit, in a temporary file beyond it.
 
-Promises: values are returned in insertion order, any number of times, until ``close``. A file that is being read has no directory entry.
+Promises: rows are returned in insertion order until ``close``. A file that is being read has no directory entry.
 The files are where Python's ``tempfile`` puts them (``TMPDIR``).
 """
 
 import os
-import pickle
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Self
 
 import pyarrow as pa
 
 IN_MEMORY = 32 << 20
 """Limit in bytes of what is kept in memory."""
-
-T = TypeVar("T")
 
 
 class RowSpool:
@@ -79,45 +76,3 @@ class RowSpool:
         for table in self._tables:
             self._writer.write_table(table)
         self._tables = []
-
-
-class Spool(Generic[T]):
-    """A sequence of picklable values."""
-
-    def __init__(self, in_memory: int = IN_MEMORY) -> None:
-        self._file = tempfile.SpooledTemporaryFile(max_size=in_memory, prefix="tidb-binlog-values-")
-        self._count = 0
-
-    def __len__(self) -> int:
-        """Number of values."""
-        return self._count
-
-    def append(self, value: T) -> None:
-        """Add one."""
-        self._file.seek(0, os.SEEK_END)
-        pickle.dump(value, self._file, pickle.HIGHEST_PROTOCOL)
-        self._count += 1
-
-    def extend(self, values: Iterable[T]) -> None:
-        """Add several."""
-        for value in values:
-            self.append(value)
-
-    def __iter__(self) -> Iterator[T]:
-        """All values from the first one. Only one iteration at a time, and nothing may be added during it."""
-        self._file.seek(0)
-        for _ in range(self._count):
-            value: T = pickle.load(self._file)
-            yield value
-
-    def close(self) -> None:
-        """Release the values."""
-        self._file.close()
-
-    def __enter__(self) -> Self:
-        """The spool."""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close it."""
-        self.close()

@@ -1,5 +1,9 @@
 """Applies a span too big for one transaction in parts, on the executors: plan, delete, write. [spark]
 
+One task per part commits its deletes, waits until the markers of all parts show that theirs are committed, and writes. Rows to write are
+decoded while the server executes the statement before. A part that waits for too long, because the tasks of others have no slot, is left to
+a second Spark job, which finds the deletes done.
+
 Promises: each part and phase is ONE target transaction that includes its marker: a part whose marker exists is skipped, so a task that
 Spark runs twice, or a span that is replayed, has no effect the second time. All deletes of a span are committed before its first write.
 Which rows form a part: ``sinks.engine.keyed``.
@@ -115,7 +119,7 @@ def apply_phases(events: KeyedEvents, how: PartPlan, to: PartTarget, *, together
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with RowSpool(KEYED) as spool:
             whole = spool.extend(how.chosen(unpack([batch], KEYED)) for batch in batches).table()
-            yield from _apply_part(_part_of(whole), whole, how, to, patience)
+            yield from apply_part(_part_of(whole), whole, how, to, patience)
 
     done = events.overlapping(how.span).mapInArrow(run, ddl_of(DONE)).toArrow()
     phases = done.column("phase")
@@ -137,7 +141,8 @@ def _part_of(rows: pa.Table) -> int:
     return part
 
 
-def _apply_part(part: int, rows: pa.Table, how: PartPlan, to: PartTarget, patience: float) -> Iterator[pa.RecordBatch]:
+def apply_part(part: int, rows: pa.Table, how: PartPlan, to: PartTarget, patience: float) -> Iterator[pa.RecordBatch]:
+    """Apply the ``rows`` (``KEYED``) of one part; yields ``DONE``. ``patience``: seconds to wait for the deletes of the other parts."""
     begun = time.monotonic()
     plans = _PartPlans(rows, how)
     deleted = _write_part(to, part, Phase.DELETE, plans.deletes)

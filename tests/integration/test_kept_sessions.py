@@ -134,11 +134,11 @@ def test_executors_keep_theirs_for_all_tasks_with_the_same_settings(target: Targ
         before = connections(session)
         to = PartTarget(ShippedTarget.of(target, Here), apply, held, 10, 20, 4)
         for part in range(4):
-            parallel._write_part(to, part, Phase.WRITE, [])
+            parallel._write_part(to, part, Phase.WRITE, list)
         assert connections(session) - before == 1
         take_lease(session, schema="h_kept", drainer="another")
         with pytest.raises(LeaseLost, match="another"):
-            parallel._write_part(to, 0, Phase.DELETE, [])
+            parallel._write_part(to, 0, Phase.DELETE, list)
         kept_sessions.kept_sessions(target, apply).close()
 
 

@@ -1,5 +1,6 @@
 """Statements of a span, as text."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
 from pyspark_tidb_binlog.sinks.engine.identity import row_identities
 from pyspark_tidb_binlog.sinks.mysql import plan as plans
 from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanCounts, PlanLimits, plan_rows
-from pyspark_tidb_binlog.sinks.mysql.statements import Phase
+from pyspark_tidb_binlog.sinks.mysql.statements import Phase, Statement
 from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
 from tests.support.plan_samples import INT_PK, NOT_NULL, TABLE_ID, Events, column, index, table, text
 
@@ -168,6 +169,34 @@ def test_the_order_of_the_events_handed_in_does_not_matter() -> None:
     chunked = pa.concat_tables([backwards.slice(0, 2), backwards.slice(2)])
     keys = row_identities(chunked, tables)
     assert plan_rows(chunked, tables, LIMITS, keys) == plan_rows(events, tables, LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("at", "row", "other"),
+    [
+        (BY_ID, lambda i: (i, f"v{i}"), lambda i: (i, "w")),
+        (WITH_UNIQUE, lambda i: (i, i), lambda i: (i, i + 100)),
+        (COMMON, lambda i: (str(i), i, None), lambda i: (str(i), i, 5)),
+        (KEYLESS, lambda i: (i, f"v{i}"), lambda i: (i, "w")),
+    ],
+    ids=["handle", "unique", "common", "keyless"],
+)
+def test_rows_planned_slice_by_slice_are_the_same_rows(at: TableAt, row: Any, other: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    events = Events(at)
+    for i in range(1, 30):
+        events.insert(*row(i), rowid=i) if i % 3 else events.update(row(i), other(i), rowid=i)
+    whole = plan(at, events)
+    monkeypatch.setattr(plans, "SLICE", 4)
+    span = plans.SpanPlan(events.table(), {TABLE_ID: at}, LIMITS)
+    sliced = list(span.writes())
+    assert max(s.rows for s in sliced) <= 4 < max(s.rows for s in whole.writes)
+    assert span.deletes == whole.deletes
+
+    def rows(statements: Iterable[Statement]) -> list[tuple[str, bytes, int]]:
+        return [(s.effect, row.row_text(), row.newest_ts) for s in statements for row in s.cut()]
+
+    assert rows(sliced) == rows(whole.writes)
+    assert list(span.writes()) == sliced, "the same ones at each call"
 
 
 def test_nothing_gives_no_statement() -> None:

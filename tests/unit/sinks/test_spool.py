@@ -1,4 +1,4 @@
-"""``sinks.engine.spool``: the same rows and values come out, from memory and from a file, and no file is left."""
+"""``sinks.engine.spool``: the same rows come out, from memory and from a file, and no file is left."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pyspark_tidb_binlog.sinks.engine.spool import RowSpool, Spool
+from pyspark_tidb_binlog.sinks.engine.spool import RowSpool
 
 SCHEMA = pa.schema([pa.field("n", pa.int64()), pa.field("row", pa.binary())])
 
@@ -29,17 +29,6 @@ def test_rows_come_out_as_they_went_in(bound: int) -> None:
         assert whole.equals(pa.concat_tables([rows(n * 20, 20) for n in range(5)]))
     with RowSpool(SCHEMA, bound) as spool:
         assert spool.table().num_rows == 0
-
-
-@pytest.mark.parametrize("bound", [1 << 20, 50])
-def test_values_come_out_as_often_as_they_are_asked_for(bound: int) -> None:
-    with Spool[tuple[int, bytes]](bound) as spool:
-        spool.extend((n, b"y" * n) for n in range(30))
-        assert len(spool) == 30
-        for _ in range(2):
-            assert list(spool) == [(n, b"y" * n) for n in range(30)]
-        spool.append((30, b""))
-        assert list(spool)[-1] == (30, b"")
 
 
 def test_a_spool_that_fails_half_way_leaves_no_file() -> None:

@@ -1,11 +1,13 @@
 """Statements: what they foretell, and cut into rows."""
 
+from collections.abc import Iterator
+
 import pyarrow as pa
 import pytest
 
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
 from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanLimits, plan_rows
-from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Phase, values_of
+from pyspark_tidb_binlog.sinks.mysql.statements import Ahead, Effect, Phase, Statement, values_of
 from tests.support.plan_samples import INT_PK, TABLE_ID, VERSION, Events, column, index, table, text
 
 BY_ID = table([column("id", flag=INT_PK), text("v")], handle="int")
@@ -30,6 +32,27 @@ def test_removed_added_and_changed_rows_stand_apart() -> None:
     for statement in (*found.deletes, *found.writes):
         assert (statement.origin.table, statement.origin.schema_version, statement.origin.key) == ("`d`.`t`", VERSION, ("id",))
     assert (found.writes[1].oldest_ts, found.writes[1].newest_ts) == (1001, 1004)
+
+
+def test_a_statement_is_planned_ahead_once_and_its_error_is_raised_in_its_place() -> None:
+    first, second = plan(BY_ID, Events(BY_ID).insert(1, "a").insert(2, "b"), max_rows=1).writes
+    asked = []
+
+    def planned() -> Iterator[Statement]:
+        for statement in (first, second):
+            asked.append(statement)
+            yield statement
+        raise ValueError("damaged")
+
+    ahead = Ahead(planned())
+    taken = []
+    with pytest.raises(ValueError, match="damaged"):
+        for statement in ahead:
+            ahead.prepare()
+            ahead.prepare()
+            taken.append((statement, len(asked)))
+    assert taken == [(first, 2), (second, 2)]
+    assert list(Ahead([first])) == [first] and list(Ahead([])) == []
 
 
 @pytest.mark.parametrize("max_rows", [2, 100])

@@ -1,0 +1,176 @@
+"""A span in parts over a real Spark: no part writes before the last delete of all, in one Spark job or, where parts have to queue, in two."""
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.codec.rowwriter import encode_delete, encode_insert, encode_update
+from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.schemas.events import Op
+from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
+from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock, Written
+from pyspark_tidb_binlog.sinks.engine.blocks import BlockKind, pack
+from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, with_keys
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep, TableActivity, plan_steps
+from pyspark_tidb_binlog.sinks.mysql import parallel, progress
+from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
+from tests.support.ddl_jobs import INT, column, database, history, index, job, table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.mysql, pytest.mark.spark]
+
+SCHEMA, DATABASE = "parts_marks", "in_parts"
+UNIQUE = [index(1, "u", ("u", 1), unique=True)]
+HISTORY = history(
+    database(1, DATABASE),
+    job(
+        2,
+        3,
+        table(10, "t", [column(1, "id", {**INT, "Flag": 4099}), column(2, "u", INT)], index_info=UNIQUE),
+        query="CREATE TABLE `t` (`id` INT PRIMARY KEY, `u` INT UNIQUE)",
+        schema_name=DATABASE,
+    ),
+)
+INFO = HISTORY.table_at(10, 2).info  # type: ignore[union-attr]
+AT = 20
+IDS = [block * 1024 + 1 for block in range(12)]
+"""Each in a block of its own, so that they are spread over the parts."""
+
+
+@pytest.fixture
+def server(mariadb: PrivateMariaDB) -> Iterator[PrivateMariaDB]:
+    drop(mariadb)
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE {DATABASE}")
+        cursor.execute(f"CREATE TABLE {DATABASE}.t (id INT PRIMARY KEY, u INT UNIQUE)")
+        cursor.executemany(f"INSERT INTO {DATABASE}.t VALUES (%s, %s)", [(i, i) for i in IDS])
+        # So many that the server does not lock all rows to find a few.
+        cursor.executemany(f"INSERT INTO {DATABASE}.t VALUES (%s, %s)", [(-i, -i) for i in range(1, 3000)])
+        cursor.execute(f"ANALYZE TABLE {DATABASE}.t")
+        connection.commit()
+    yield mariadb
+    drop(mariadb)
+
+
+def drop(server: PrivateMariaDB) -> None:
+    with server.connect() as connection, connection.cursor() as cursor:
+        for name in (SCHEMA, DATABASE):
+            cursor.execute(f"DROP DATABASE IF EXISTS {name}")
+
+
+@pytest.fixture
+def sink(server: PrivateMariaDB) -> Iterator[MySQLSink]:
+    apply = ApplyConfig(checkpoint_schema=SCHEMA, on_finding="stop", retries=2)
+    sink = MySQLSink(DrainerConfig(target=server.target(), apply=apply), 1)
+    sink.open(lambda target, commit_ts: AT if commit_ts is None else commit_ts, lambda: HISTORY)
+    yield sink
+    sink.close()
+
+
+def event(seq: int, old: dict[int, Any] | None, new: dict[int, Any] | None) -> dict[str, Any]:
+    if old is None and new is not None:
+        op, row = Op.INSERT, encode_insert(INFO, new, new[1])
+    elif old is not None and new is None:
+        op, row = Op.DELETE, encode_delete(INFO, old)
+    else:
+        assert old is not None and new is not None
+        op, row = Op.UPDATE, encode_update(INFO, old, new)
+    return {"commit_ts": 30, "seq": seq, "op": int(op), "table_id": 10, "schema_version": 2, "row": row}
+
+
+ROTATED = [event(n, {1: i, 2: i}, {1: i, 2: IDS[(n + 1) % len(IDS)]}) for n, i in enumerate(IDS)]
+"""Each row takes the unique value of the next: none can be written before the deletes of all parts."""
+
+
+def apply(spark: "SparkSession", sink: MySQLSink, rows: list[dict[str, Any]], parts: int, clock: StageClock | None = None) -> Written:
+    events = pa.Table.from_pylist(rows, schema=ROW_EVENT)
+    numbered = with_keys(events, HISTORY, parts)
+    blocks = [b for part in range(parts) for b in pack(BlockKind.ROWS, part, numbered.filter(pc.equal(numbered.column("part"), part)))]
+    frame = spark.createDataFrame(pa.Table.from_batches(blocks)).repartitionById(parts, "part")
+    (step,) = plan_steps((AT, 30), (), [TableActivity(10, 2, 30, len(rows), 30)], HISTORY, AppliedJobs(2))
+    assert isinstance(step, RowsStep)
+    return sink.apply_parts(KeyedEvents(frame, parts), step, frozenset(), clock or StageClock())
+
+
+def found(server: PrivateMariaDB) -> list[tuple[int, int]]:
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"SELECT id, u FROM {DATABASE}.t WHERE id > 0 ORDER BY id")
+        return list(cursor.fetchall())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("parts", [1, 2, 5])
+def test_unique_values_move_between_parts(server: PrivateMariaDB, sink: MySQLSink, spark: "SparkSession", parts: int) -> None:
+    clock = StageClock()
+    done = apply(spark, sink, ROTATED, parts, clock)
+    assert found(server) == [(i, IDS[(n + 1) % len(IDS)]) for n, i in enumerate(IDS)]
+    assert (done.rows, done.findings, sink.commit_ts) == (2 * len(IDS), (), 30)
+    assert set(clock.seconds) == {"plan+delete", "write"} and min(clock.seconds.values()) > 0
+
+
+def test_a_part_that_is_late_with_its_deletes_is_waited_for(
+    server: PrivateMariaDB, sink: MySQLSink, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parallel, "_OTHERS_SECONDS", 0.2)
+    calls: list[bool] = []
+    plain = parallel.apply_phases
+
+    def counted(*args: Any, together: bool) -> parallel.PartsDone:
+        calls.append(together)
+        return plain(*args, together=together)
+
+    monkeypatch.setattr(parallel, "apply_phases", counted)
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute(f"SELECT * FROM {DATABASE}.t WHERE id = {IDS[0]} FOR UPDATE")
+
+        def let_go() -> None:
+            time.sleep(2)
+            connection.rollback()
+
+        other = threading.Thread(target=let_go)
+        other.start()
+        apply(spark, sink, ROTATED, 2)
+        other.join()
+    assert found(server) == [(i, IDS[(n + 1) % len(IDS)]) for n, i in enumerate(IDS)]
+    # The one part gave up waiting, the other one found all deletes done; and from then on there are two jobs.
+    assert calls == [True, False]
+    assert not sink._together
+
+
+def test_markers_that_somebody_deletes_are_an_error(
+    server: PrivateMariaDB, sink: MySQLSink, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = parallel.apply_phases
+
+    def forgotten(*args: Any, together: bool) -> parallel.PartsDone:
+        with server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute(f"UPDATE {SCHEMA}.spark_progress SET parts = 7 WHERE phase = '{progress.Mark.DELETE}'")
+            connection.commit()
+        done = plain(*args, together=together)
+        return parallel.PartsDone(done.written, done.seconds, 1)
+
+    monkeypatch.setattr(parallel, "apply_phases", forgotten)
+    with pytest.raises(ApplyError, match=r"1 of 2 parts of \(20, 30\] are not written.*parts_marks.spark_progress"):
+        apply(spark, sink, ROTATED, 2)
+
+
+def test_a_task_with_rows_of_another_part_writes_nothing(server: PrivateMariaDB, sink: MySQLSink, spark: "SparkSession") -> None:
+    numbered = with_keys(pa.Table.from_pylist(ROTATED, schema=ROW_EVENT), HISTORY, 2)
+    with pytest.raises(ApplyError, match="rows of other parts"):
+        parallel._part_of(numbered)
+
+
+def test_what_cannot_be_decoded_is_not_half_sent(server: PrivateMariaDB, sink: MySQLSink, spark: "SparkSession") -> None:
+    broken = event(0, None, {1: 5, 2: 5}) | {"row": encode_insert(INFO, {1: 5, 2: 5}, 5)[:-1]}
+    with pytest.raises(Exception, match="commit_ts 30|damaged|Corruption"):
+        apply(spark, sink, [broken], 2)
+    assert found(server) == [(i, i) for i in IDS] and sink.commit_ts == AT
