@@ -92,10 +92,9 @@ _ESCAPES = ((0x5C, "\\", "\\\\"), (0x27, "'", "''"), (0x00, "\0", "\\0"))
 
 
 def _escape(text: pa.BinaryArray) -> pa.BinaryArray:
-    data = text.buffers()[2]
-    if data is None:
+    if text.buffers()[2] is None:
         return text
-    present = np.frombuffer(data, dtype=np.uint8)
+    present = np.frombuffer(text_of(text), dtype=np.uint8)
     for byte, plain, escaped in _ESCAPES:
         if bool((present == byte).any()):
             text = pc.replace_substring(text, plain, escaped)
