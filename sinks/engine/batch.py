@@ -74,20 +74,32 @@ def _text(data: bytes | None) -> str:
 
 def summarise(rows: pa.Table, ddl_ts: Sequence[int]) -> pa.Table:
     """The ``PARTIAL`` summary of ``rows`` (schema ``ROW_EVENT``); ``ddl_ts`` ascending."""
-    interval = np.searchsorted(np.array(ddl_ts, dtype=np.int64), rows.column("commit_ts").to_numpy(), side="left")
-    added = {
-        "interval": pa.array(interval.astype(np.int64)),
-        "bytes": pc.binary_length(rows.column("row")),
-        "begins": pc.equal(rows.column("seq"), 0),
+    if rows.num_rows == 0:
+        return PARTIAL.empty_table()
+    commit_ts, table_id, version = (rows.column(name).to_numpy() for name in ("commit_ts", "table_id", "schema_version"))
+    interval = np.searchsorted(np.array(ddl_ts, dtype=np.int64), commit_ts, side="left")
+    # Most rows are like the one before them: runs of those are grouped instead of rows.
+    changes = np.logical_or.reduce([values[1:] != values[:-1] for values in (interval, table_id, version)])
+    starts = np.flatnonzero(np.concatenate([[True], changes]))
+    sums = {
+        "transactions": rows.column("seq").to_numpy() == 0,
+        "events": np.ones(len(commit_ts), np.int64),
+        "bytes": pc.binary_length(rows.column("row")).to_numpy(),
     }
-    sized = rows.select(["table_id", "schema_version", "commit_ts"])
-    for name, values in added.items():
-        sized = sized.append_column(name, values)
-    grouped = sized.group_by(["interval", "table_id", "schema_version"]).aggregate(
-        [("commit_ts", "min"), ("commit_ts", "max"), ("commit_ts", "count"), ("begins", "sum"), ("bytes", "sum")]
+    runs = pa.table(
+        {
+            "interval": interval[starts],
+            "table_id": table_id[starts],
+            "schema_version": version[starts],
+            "first_ts": np.minimum.reduceat(commit_ts, starts),
+            "last_ts": np.maximum.reduceat(commit_ts, starts),
+            **{name: np.add.reduceat(values, starts, dtype=np.int64) for name, values in sums.items()},
+        }
     )
-    names = ("table_id", "schema_version", "commit_ts_min", "commit_ts_max", "commit_ts_count", "begins_sum", "bytes_sum", "interval")
-    return pa.table([pc.cast(grouped.column(name), pa.int64()) for name in names], schema=PARTIAL)
+    wanted = [("first_ts", "min"), ("last_ts", "max"), *((name, "sum") for name in sums)]
+    grouped = runs.group_by(["interval", "table_id", "schema_version"]).aggregate(wanted)
+    found = grouped.rename_columns([name.removesuffix("_min").removesuffix("_max").removesuffix("_sum") for name in grouped.column_names])
+    return found.select(PARTIAL.names).cast(PARTIAL)
 
 
 def placed(summaries: pa.Table, after_ts: int, ddl_ts: Sequence[int]) -> pa.Table | None:

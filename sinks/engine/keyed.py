@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.core.broadcast import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -76,9 +75,8 @@ def keyed(transactions: DataFrame, history: Broadcast[SchemaHistory], parts: int
             yield from _pack_except_rows(events)
             changes = pa.Table.from_batches([events.rows])
             yield from pack(BlockKind.SUMMARIES, 0, summarise(changes, ()))
-            rows = with_keys(changes, history.value, parts, numbering)
-            for part in range(parts):
-                yield from pack(BlockKind.ROWS, part, rows.filter(pc.equal(rows.column("part"), part)))
+            for part, rows in by_part(with_keys(changes, history.value, parts, numbering)):
+                yield from pack(BlockKind.ROWS, part, rows)
 
     return KeyedEvents(transactions.mapInArrow(run, ddl_of(BLOCK)).repartitionById(parts, "part"), parts, numbering)
 
@@ -102,7 +100,7 @@ def with_keys(rows: pa.Table, history: SchemaHistory, parts: int, numbering: Num
         if (found := history.table_at(table_id, newest)) is not None:
             tables[table_id] = found
     known = np.isin(table_ids, list(tables))
-    with_key, without = rows.filter(pa.array(known)), rows.filter(pa.array(~known))
+    with_key, without = (rows, rows.slice(rows.num_rows)) if known.all() else (rows.filter(pa.array(m)) for m in (known, ~known))
     keys = row_identities(with_key, tables)
     unclustered = [i for i, t in tables.items() if not (t.info.pk_is_handle or t.info.is_common_handle)]
     in_blocks = [i for i, t in tables.items() if t.info.pk_is_handle] if numbering is Numbering.BLOCKS else []
@@ -112,6 +110,16 @@ def with_keys(rows: pa.Table, history: SchemaHistory, parts: int, numbering: Num
     nothing = pa.nulls(without.num_rows, pa.binary())
     without = without.append_column("key", nothing).append_column("part", pa.array(np.zeros(without.num_rows, np.int32)))
     return pa.concat_tables([with_key, without]).cast(KEYED)
+
+
+def by_part(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+    """``rows`` (``KEYED``) of each part that has any, in their order; pure. They are copied once, however many parts there are."""
+    numbers = rows.column("part").to_numpy()
+    order = np.argsort(numbers.astype(np.min_scalar_type(numbers.max(initial=0))), kind="stable")
+    sorted_rows, numbers = rows.take(pa.array(order)), numbers[order]
+    starts = np.flatnonzero(np.diff(numbers, prepend=-1))
+    for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(numbers)], strict=True):
+        yield int(numbers[start]), sorted_rows.slice(start, end - start)
 
 
 def collected_upto(transactions: DataFrame, events: int, size: int) -> Mapping[BlockKind, pa.Table] | None:

@@ -1,0 +1,178 @@
+"""The row changes of many transactions as columns: what ``schemas.explode`` does for all binlogs that are written as usual. Pure.
+
+Promises: the events are those that a parser gives (``explode`` parses the transactions that are left out, and tests compare both). A binlog
+that contradicts itself is left out, so that the error names it.
+Source of the layout: wire.md 2.1 (``Binlog``, ``PrewriteValue``, ``TableMutation``), rows.md 1 (``sequence`` interleaves three row lists).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from pyspark_tidb_binlog.schemas.events import Op
+from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
+from pyspark_tidb_binlog.schemas.wire_lockstep import FEWEST, HUGE, Buffer, Ints, LockstepFields, Mask, of_binaries, taken, walk
+
+_TP, _PREWRITE_VALUE, _JOB_ID = 0x08, 0x2A, 0x38
+_LAST_TYPE = 4
+_SCHEMA_VERSION, _MUTATION = 0x08, 0x12
+_TABLE_ID, _SEQUENCE = 0x08, 0x38
+_LISTS = {0x12: Op.INSERT, 0x1A: Op.UPDATE, 0x32: Op.DELETE}
+_BYTE = 1 << 8
+
+
+def _table(values: dict[int, int], other: int) -> Ints:
+    """For each byte what ``values`` says, else ``other``."""
+    found = np.full(_BYTE, other, np.int64)
+    found[list(values)] = list(values.values())
+    return found
+
+
+_OP_OF_LIST = _table({key: int(op) for key, op in _LISTS.items()}, -1)
+_IN_BINLOG, _IN_VALUE, _IN_MUTATION, _IS_OP = (
+    _table(dict.fromkeys(keys, 1), 0).astype(bool)
+    for keys in (
+        (_TP, 0x10, 0x18, 0x22, _PREWRITE_VALUE, 0x32, _JOB_ID, 0x40),
+        (_SCHEMA_VERSION, _MUTATION),
+        (_TABLE_ID, *_LISTS),
+        Op,
+    )
+)
+"""The keys (field number and wire type) that TiDB writes in each message; the operations in ``sequence``."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowChanges:
+    """Row events of some of a batch's transactions, in their order."""
+
+    place: Ints
+    """The number of each event's transaction in the batch."""
+    events: pa.RecordBatch
+    """Schema ``ROW_EVENT``."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The rows of many mutations and what their sequences say, both in the order of the buffer."""
+
+    mutation: Ints
+    op: Ints
+    begin: Ints
+    end: Ints
+    sequence_of: Ints
+    """The mutation of each operation in a sequence."""
+    sequence: Ints
+
+
+def row_events(commit_ts: Ints, seq: Ints, op: Ints, table_id: Ints, version: Ints, rows: pa.BinaryArray) -> pa.RecordBatch:
+    """These columns as ``ROW_EVENT``."""
+    numbers = (commit_ts, seq.astype(np.int32), op.astype(np.int32), table_id, version)
+    return pa.RecordBatch.from_arrays([*map(pa.array, numbers), rows], schema=ROW_EVENT)
+
+
+def changes_of(commits: pa.RecordBatch) -> tuple[RowChanges, Ints]:
+    """The row changes of ``commits`` (``TRANSACTION``, no control rows), and the numbers of the transactions that are left to a parser."""
+    count = commits.num_rows
+    nothing = RowChanges(np.zeros(0, np.int64), pa.RecordBatch.from_pylist([], schema=ROW_EVENT))
+    if count < FEWEST:
+        return nothing, np.arange(count)
+    buffer, begin, end = of_binaries(commits.column("payload"))
+    usual = begin < end
+    binlogs = _walked(buffer, begin, end, np.arange(count), usual)
+    values = _prewrite_values(binlogs, usual)
+    parts = _walked(buffer, binlogs.begin[values], binlogs.end[values], binlogs.message[values], usual)
+    version, mutations = _mutations(parts, binlogs.message[values], usual)
+    binlog = binlogs.message[values][parts.message[mutations]]
+    lists = _walked(buffer, parts.begin[mutations], parts.end[mutations], binlog, usual, _SEQUENCE)
+    table_id, rows = _rows(buffer, lists, parts.end[mutations], binlog, usual)
+    order = _in_sequence(rows)
+    if order is None:
+        return nothing, np.arange(count)
+    commit_ts, first_seq = (
+        commits.column(n).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64) for n in ("commit_ts", "first_seq")
+    )
+    place = binlog[rows.mutation]
+    counts = np.bincount(place, minlength=count)
+    seq = np.arange(len(place)) - (np.cumsum(counts) - counts - first_seq)[place]
+    images = taken(buffer, rows.begin, rows.end, order)
+    events = row_events(commit_ts[place], seq, rows.sequence, table_id[rows.mutation], version[place], images)
+    return RowChanges(place, events), np.flatnonzero(~usual)
+
+
+def _walked(buffer: Buffer, begin: Ints, end: Ints, binlog: Ints, usual: Mask, stop: int = 0) -> LockstepFields:
+    """The fields of messages that are parts of ``binlog``; binlogs that cannot be walked are no longer ``usual``."""
+    found = walk(buffer, begin, end, stop)
+    usual[binlog[~found.whole]] = False
+    return found
+
+
+def _refuse(usual: Mask, odd: Mask, binlog: Ints) -> None:
+    """Binlogs with an ``odd`` field are no longer ``usual``."""
+    if odd.any():
+        usual[binlog[odd]] = False
+
+
+def _refuse_repeated(usual: Mask, message: Ints, binlog: Ints) -> None:
+    """So are those of messages that are named twice: a parser takes the last of two values, or joins them."""
+    _refuse(usual, np.bincount(message, minlength=len(binlog)) > 1, binlog)
+
+
+def _prewrite_values(fields: LockstepFields, usual: Mask) -> Ints:
+    """Which fields of binlogs are the Prewrite values of ``usual`` ones. DDLs are none."""
+    message, key, value = fields.message, fields.key, fields.value
+    wrong_type = (key == _TP) & ((value < 0) | (value > _LAST_TYPE))
+    _refuse(usual, ~_IN_BINLOG[key] | wrong_type | ((key == _JOB_ID) & (value != 0)), message)
+    is_value = key == _PREWRITE_VALUE
+    _refuse_repeated(usual, message[is_value], np.arange(len(usual)))
+    return np.flatnonzero(is_value & usual[message])
+
+
+def _mutations(fields: LockstepFields, binlog: Ints, usual: Mask) -> tuple[Ints, Ints]:
+    """The schema version of each binlog, and which fields of Prewrite values are mutations of ``usual`` ones."""
+    version = np.zeros(len(usual), np.int64)
+    is_version = fields.key == _SCHEMA_VERSION
+    of = binlog[fields.message]
+    _refuse(usual, ~_IN_VALUE[fields.key] | (is_version & (fields.value == HUGE)), of)
+    _refuse_repeated(usual, fields.message[is_version], binlog)
+    version[of[is_version]] = fields.value[is_version]
+    return version, np.flatnonzero((fields.key == _MUTATION) & usual[of])
+
+
+def _rows(buffer: Buffer, fields: LockstepFields, end: Ints, binlog: Ints, usual: Mask) -> tuple[Ints, _Rows]:
+    """The table of each mutation, and the rows and sequences of those of ``usual`` binlogs."""
+    table_id = np.zeros(len(binlog), np.int64)
+    is_table = fields.key == _TABLE_ID
+    _refuse(usual, ~_IN_MUTATION[fields.key] | (is_table & (fields.value == HUGE)), binlog[fields.message])
+    _refuse_repeated(usual, fields.message[is_table], binlog)
+    table_id[fields.message[is_table]] = fields.value[is_table]
+    # What is left of a mutation is its sequence: a key and an operation, a byte each.
+    size = np.where(fields.whole, end - fields.rest, 0)
+    _refuse(usual, size % 2 != 0, binlog)
+    counts = size // 2
+    sequence_of = np.repeat(np.arange(len(binlog)), counts)
+    at = 2 * np.arange(len(sequence_of)) + (fields.rest - 2 * (np.cumsum(counts) - counts))[sequence_of]
+    sequence = buffer.bytes[at + 1].astype(np.int64)
+    _refuse(usual, (buffer.bytes[at] != _SEQUENCE) | ~_IS_OP[sequence], binlog[sequence_of])
+    kept = usual[binlog]
+    row = np.flatnonzero(~is_table & kept[fields.message])
+    if not kept[sequence_of].all():
+        sequence_of, sequence = (a[kept[sequence_of]] for a in (sequence_of, sequence))
+    op = _OP_OF_LIST[fields.key[row]]
+    return table_id, _Rows(fields.message[row], op, fields.begin[row], fields.end[row], sequence_of, sequence)
+
+
+def _in_sequence(rows: _Rows) -> Ints | None:
+    """The numbers of the rows in the order of the sequences; None if a sequence disagrees with the lists of its mutation."""
+    lists, sequence = (mutation * _BYTE + op for mutation, op in ((rows.mutation, rows.op), (rows.sequence_of, rows.sequence)))
+    by_list, by_sequence = _sorted(lists), _sorted(sequence)
+    if not np.array_equal(lists[by_list], sequence[by_sequence]):
+        return None
+    order = np.empty_like(by_list)
+    order[by_sequence] = by_list
+    return order
+
+
+def _sorted(values: Ints) -> Ints:
+    """The order in which ``values`` ascend, equal ones as they are."""
+    return np.arange(len(values)) if bool((np.diff(values) >= 0).all()) else np.argsort(values, kind="stable")
