@@ -154,7 +154,7 @@ if [[ $job == pump ]]; then
 fi
 
 master=${master:-${MASTER:-local[*]}}
-# Makes the JVM and Python workers return memory after a big batch (jobs/spark_session.py).
+# Makes the JVM and Python workers return memory after a big batch (jobs/spark_session.py, jobs/allocator.py).
 export ARROW_DEFAULT_MEMORY_POOL=${ARROW_DEFAULT_MEMORY_POOL:-system}
 export MALLOC_ARENA_MAX=${MALLOC_ARENA_MAX:-2} MALLOC_MMAP_THRESHOLD_=${MALLOC_MMAP_THRESHOLD_:-131072}
 export SPARK_HOME

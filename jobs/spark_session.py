@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.jobs import jvm
+from pyspark_tidb_binlog.jobs.allocator import reuse_blocks
 from pyspark_tidb_binlog.jobs.logs import spark_level, spark_log_file
 from pyspark_tidb_binlog.jobs.signals import REQUEST, take_back
 
@@ -30,14 +31,15 @@ _STREAMING = "org.apache.spark.sql.execution.streaming"
 FRUGAL = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "131072"}
 """Environment variables that make the JVM and Python workers return memory after a large batch. ``spark-submit.sh`` sets them too.
 
-The last is glibc's own default; setting it keeps glibc from raising it to 32 MiB as large blocks are freed. With rows of megabytes, Python
-workers held three times as much memory without it, and RocksDB in the JVM 450 MiB more.
+The last is glibc's own default; setting it keeps glibc from raising it to 32 MiB as large blocks are freed: RocksDB in the JVM held 450 MiB
+more without it. Python processes raise it themselves, and give memory back after each task instead (``jobs/allocator.py``).
 """
 
 
 def build_session(app_name: str, *, master: str | None = None, delta: bool = True, extra: Mapping[str, str] | None = None) -> SparkSession:
     """The process's session, created if there is none. ``master`` None: spark-submit's, else all local cores."""
     submitted = jvm.connect(REQUEST.asked.is_set)
+    reuse_blocks()
     if submitted:
         SparkContext._ensure_initialized()
     conf = SparkConf(loadDefaults=submitted)

@@ -14,32 +14,15 @@ from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
 from pyspark_tidb_binlog.schemas.wire_lockstep import FEWEST, HUGE, Buffer, Ints, LockstepFields, Mask, of_binaries, taken, walk
 
-_TP, _PREWRITE_VALUE, _JOB_ID = 0x08, 0x2A, 0x38
-_LAST_TYPE = 4
+# Keys: field number and wire type. Fields with other keys mean nothing here, nor to a parser.
+_PREWRITE_VALUE, _JOB_ID = 0x2A, 0x38
 _SCHEMA_VERSION, _MUTATION = 0x08, 0x12
-_TABLE_ID, _SEQUENCE = 0x08, 0x38
-_LISTS = {0x12: Op.INSERT, 0x1A: Op.UPDATE, 0x32: Op.DELETE}
+_TABLE_ID, _SEQUENCE, _PACKED_SEQUENCE = 0x08, 0x38, 0x3A
 _BYTE = 1 << 8
-
-
-def _table(values: dict[int, int], other: int) -> Ints:
-    """For each byte what ``values`` says, else ``other``."""
-    found = np.full(_BYTE, other, np.int64)
-    found[list(values)] = list(values.values())
-    return found
-
-
-_OP_OF_LIST = _table({key: int(op) for key, op in _LISTS.items()}, -1)
-_IN_BINLOG, _IN_VALUE, _IN_MUTATION, _IS_OP = (
-    _table(dict.fromkeys(keys, 1), 0).astype(bool)
-    for keys in (
-        (_TP, 0x10, 0x18, 0x22, _PREWRITE_VALUE, 0x32, _JOB_ID, 0x40),
-        (_SCHEMA_VERSION, _MUTATION),
-        (_TABLE_ID, *_LISTS),
-        Op,
-    )
-)
-"""The keys (field number and wire type) that TiDB writes in each message; the operations in ``sequence``."""
+_NO_LIST = -1
+_OP_OF_LIST = np.full(_BYTE, _NO_LIST, np.int64)
+"""By the key of a list of rows."""
+_OP_OF_LIST[[0x12, 0x1A, 0x32]] = (Op.INSERT, Op.UPDATE, Op.DELETE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +61,7 @@ def changes_of(commits: pa.RecordBatch) -> tuple[RowChanges, Ints]:
     if count < FEWEST:
         return nothing, np.arange(count)
     buffer, begin, end = of_binaries(commits.column("payload"))
-    usual = begin < end
+    usual = np.ones(count, np.bool_)
     binlogs = _walked(buffer, begin, end, np.arange(count), usual)
     values = _prewrite_values(binlogs, usual)
     parts = _walked(buffer, binlogs.begin[values], binlogs.end[values], binlogs.message[values], usual)
@@ -113,18 +96,12 @@ def _refuse(usual: Mask, odd: Mask, binlog: Ints) -> None:
         usual[binlog[odd]] = False
 
 
-def _refuse_repeated(usual: Mask, message: Ints, binlog: Ints) -> None:
-    """So are those of messages that are named twice: a parser takes the last of two values, or joins them."""
-    _refuse(usual, np.bincount(message, minlength=len(binlog)) > 1, binlog)
-
-
 def _prewrite_values(fields: LockstepFields, usual: Mask) -> Ints:
-    """Which fields of binlogs are the Prewrite values of ``usual`` ones. DDLs are none."""
-    message, key, value = fields.message, fields.key, fields.value
-    wrong_type = (key == _TP) & ((value < 0) | (value > _LAST_TYPE))
-    _refuse(usual, ~_IN_BINLOG[key] | wrong_type | ((key == _JOB_ID) & (value != 0)), message)
+    """Which fields of binlogs are the Prewrite values of ``usual`` ones. DDLs are none, nor are those that have two."""
+    message, key = fields.message, fields.key
+    _refuse(usual, (key == _JOB_ID) & (fields.value != 0), message)
     is_value = key == _PREWRITE_VALUE
-    _refuse_repeated(usual, message[is_value], np.arange(len(usual)))
+    usual &= np.bincount(message[is_value], minlength=len(usual)) <= 1
     return np.flatnonzero(is_value & usual[message])
 
 
@@ -133,9 +110,8 @@ def _mutations(fields: LockstepFields, binlog: Ints, usual: Mask) -> tuple[Ints,
     version = np.zeros(len(usual), np.int64)
     is_version = fields.key == _SCHEMA_VERSION
     of = binlog[fields.message]
-    _refuse(usual, ~_IN_VALUE[fields.key] | (is_version & (fields.value == HUGE)), of)
-    _refuse_repeated(usual, fields.message[is_version], binlog)
-    version[of[is_version]] = fields.value[is_version]
+    _refuse(usual, is_version & (fields.value == HUGE), of)
+    version[of[is_version]] = fields.value[is_version]  # of two the last, like a parser
     return version, np.flatnonzero((fields.key == _MUTATION) & usual[of])
 
 
@@ -143,8 +119,7 @@ def _rows(buffer: Buffer, fields: LockstepFields, end: Ints, binlog: Ints, usual
     """The table of each mutation, and the rows and sequences of those of ``usual`` binlogs."""
     table_id = np.zeros(len(binlog), np.int64)
     is_table = fields.key == _TABLE_ID
-    _refuse(usual, ~_IN_MUTATION[fields.key] | (is_table & (fields.value == HUGE)), binlog[fields.message])
-    _refuse_repeated(usual, fields.message[is_table], binlog)
+    _refuse(usual, (fields.key == _PACKED_SEQUENCE) | (is_table & (fields.value == HUGE)), binlog[fields.message])
     table_id[fields.message[is_table]] = fields.value[is_table]
     # What is left of a mutation is its sequence: a key and an operation, a byte each.
     size = np.where(fields.whole, end - fields.rest, 0)
@@ -153,13 +128,13 @@ def _rows(buffer: Buffer, fields: LockstepFields, end: Ints, binlog: Ints, usual
     sequence_of = np.repeat(np.arange(len(binlog)), counts)
     at = 2 * np.arange(len(sequence_of)) + (fields.rest - 2 * (np.cumsum(counts) - counts))[sequence_of]
     sequence = buffer.bytes[at + 1].astype(np.int64)
-    _refuse(usual, (buffer.bytes[at] != _SEQUENCE) | ~_IS_OP[sequence], binlog[sequence_of])
+    _refuse(usual, buffer.bytes[at] != _SEQUENCE, binlog[sequence_of])
     kept = usual[binlog]
-    row = np.flatnonzero(~is_table & kept[fields.message])
+    op = _OP_OF_LIST[fields.key]
+    row = np.flatnonzero((op != _NO_LIST) & kept[fields.message])
     if not kept[sequence_of].all():
         sequence_of, sequence = (a[kept[sequence_of]] for a in (sequence_of, sequence))
-    op = _OP_OF_LIST[fields.key[row]]
-    return table_id, _Rows(fields.message[row], op, fields.begin[row], fields.end[row], sequence_of, sequence)
+    return table_id, _Rows(fields.message[row], op[row], fields.begin[row], fields.end[row], sequence_of, sequence)
 
 
 def _in_sequence(rows: _Rows) -> Ints | None:

@@ -114,8 +114,10 @@ def with_keys(rows: pa.Table, history: SchemaHistory, parts: int, numbering: Num
 
 def by_part(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
     """``rows`` (``KEYED``) of each part that has any, in their order; pure. They are copied once, however many parts there are."""
+    if rows.num_rows == 0:
+        return
     numbers = rows.column("part").to_numpy()
-    order = np.argsort(numbers.astype(np.min_scalar_type(numbers.max(initial=0))), kind="stable")
+    order = np.argsort(numbers.astype(np.min_scalar_type(numbers.max())), kind="stable")
     sorted_rows, numbers = rows.take(pa.array(order)), numbers[order]
     starts = np.flatnonzero(np.diff(numbers, prepend=-1))
     for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(numbers)], strict=True):

@@ -83,6 +83,12 @@ def test_it_has_imported_already_and_holds_nothing_of_the_job(tmp_path: Path) ->
     assert imported == "True" and len(eval(descriptors)) <= 5
 
 
+def test_a_collection_of_garbage_in_a_fork_leaves_what_was_imported_alone(tmp_path: Path) -> None:
+    """It would write to all of it, and so copy its memory."""
+    done = job('print(run("-c", "import gc; print(gc.get_freeze_count() > 10_000, len(gc.get_objects()) < 10_000)").stdout)', tmp_path)
+    assert done.stdout.split() == ["True", "True"], done.stderr
+
+
 @pytest.mark.parametrize("how", ["closed", "broken"])
 def test_a_fork_that_cannot_even_say_what_is_wrong_ends(how: str, tmp_path: Path) -> None:
     """It must not go on as a second job: that would stop the servers of the first."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from pyspark_tidb_binlog.schemas.events import ControlType, Op
@@ -12,7 +13,7 @@ from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 from pyspark_tidb_binlog.schemas.stages import CONTROL, DDL_EVENT, ROW_EVENT, ROW_SUMMARY, TRANSACTION, TRANSACTIONS
 from pyspark_tidb_binlog.sinks.engine.batch import summarise
 from pyspark_tidb_binlog.sinks.engine.blocks import BLOCK, FRAMES, BlockKind, is_cut, pack, slices, unpack, unpack_each
-from pyspark_tidb_binlog.sinks.engine.keyed import KEYED, exploded_upto, with_keys, within
+from pyspark_tidb_binlog.sinks.engine.keyed import KEYED, by_part, exploded_upto, with_keys, within
 from pyspark_tidb_binlog.sinks.mysql.parallel import _subsets
 
 
@@ -36,6 +37,19 @@ def test_many_blocks_are_one_table_in_order() -> None:
 def test_nothing_is_no_block_and_no_block_is_nothing() -> None:
     assert list(pack(BlockKind.ROWS, 0, events())) == []
     assert unpack([], ROW_EVENT) == events()
+
+
+@pytest.mark.parametrize("parts", [[], [0], [2, 0, 2, 2, 0], [300, 1, 300]])
+def test_the_rows_of_each_part_keep_their_order(parts: list[int]) -> None:
+    rows = (
+        events(*range(len(parts)))
+        .append_column("key", pa.nulls(len(parts), pa.binary()))
+        .append_column("part", pa.array(parts, pa.int32()))
+    )
+    rows = rows.cast(KEYED)
+    found = list(by_part(rows))
+    assert [part for part, _ in found] == sorted(set(parts))
+    assert all(table == rows.filter(pc.equal(rows.column("part"), part)) for part, table in found)
 
 
 def test_each_kind_of_events_has_its_frame() -> None:
