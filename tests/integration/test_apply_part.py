@@ -12,7 +12,9 @@ import pytest
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.errors import Corruption
 from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
 from pyspark_tidb_binlog.sinks.engine.identity import row_identities
 from pyspark_tidb_binlog.sinks.mysql import parallel, plan, progress
 from pyspark_tidb_binlog.sinks.mysql.checked import checked
@@ -35,6 +37,7 @@ SCHEMA = "one_part"
 SPAN = (0, 10**9)
 PAIR = table([column("id", flag=INT_PK), column("u"), text("v")], [index("uu", ("u", -1))], handle="int")
 PAIR_SQL = "CREATE TABLE d.t (id bigint primary key, u bigint, v varchar(400), UNIQUE KEY uu (u))"
+KEYLESS = table([column("a"), column("j", ColumnType.JSON)])
 LIMITS = PlanLimits()
 EXPECTED = [("id=1", 1001), ("id=12", 1008), ("id=13", 1009), ("id=4", 1004), ("id=9", 1007)]
 
@@ -84,6 +87,26 @@ def begin(mariadb: PrivateMariaDB) -> Iterator[Begin]:
         session.execute("SET GLOBAL max_allowed_packet = DEFAULT")
         for name in ("d", SCHEMA):
             session.execute(f"DROP DATABASE IF EXISTS {name}")
+
+
+# A transaction that is skipped after the deletes are committed.
+
+
+def test_a_damaged_row_without_a_key_is_skipped(begin: Begin) -> None:
+    part = begin("CREATE TABLE d.t (a bigint, j json)", "(1,'1'),(2,'2')")
+    events = Events(KEYLESS).update((1, 1), (1, 10), rowid=1).update((2, 2), (2, {"b": 1}), rowid=2)
+    for i in range(3, 30):
+        events.insert(i, i, rowid=i)
+    whole = events.table()
+    rows = whole.column("row").to_pylist()
+    # The object's number of elements.
+    at = rows[1].rindex(b"\x01\x01\x00\x00\x00") + 1
+    rows[1] = rows[1][:at] + b"\xff" + rows[1][at + 1 :]
+    damaged = whole.set_column(whole.schema.get_field_index("row"), whole.schema.field("row"), pa.array(rows, pa.binary()))
+    with pytest.raises(Corruption):
+        part.run(damaged, KEYLESS)
+    part.run(damaged, KEYLESS, frozenset([1002]))
+    assert part.rows()[:2] == [(1, "10"), (2, "2")]
 
 
 # Time and the server.
