@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -41,7 +42,7 @@ from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits, SpanPlan
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
 from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, run_transaction
-from pyspark_tidb_binlog.sinks.mysql.statements import Phase, Statement
+from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Origin, Phase, Statement
 from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
 
 DONE = pa.schema(
@@ -174,23 +175,33 @@ def _others_deleted(to: PartTarget, patience: float) -> bool:
 
 
 class _PartPlans:
-    """The statements of one part, each time planned anew, except that a part of one subset keeps its plan."""
+    """The statements of one part, each time planned anew, except that a part of one subset keeps its plan.
+
+    Each further subset begins with a statement that does nothing. Many subsets may have no other one, and while they are planned the server
+    would close the connection as idle.
+    """
 
     def __init__(self, rows: pa.Table, how: PartPlan) -> None:
         self._how = how
-        self._subsets = partial(_subsets, rows)
-        self._only = self._plan(rows.combine_chunks()) if rows.nbytes <= IN_MEMORY else None
+        self._rows = rows
+        few = rows.nbytes <= IN_MEMORY
+        self._numbers = None if few else _subset_numbers(rows)
+        self._only = self._plan(rows.combine_chunks()) if few else None
 
     def deletes(self) -> Iterator[Statement]:
-        for plan in self._plans():
-            yield from plan.deletes
+        return self._statements(lambda plan: plan.deletes)
 
     def writes(self) -> Iterator[Statement]:
-        for plan in self._plans():
-            yield from plan.writes()
+        return self._statements(SpanPlan.writes)
 
-    def _plans(self) -> Iterator[SpanPlan]:
-        yield from map(self._plan, self._subsets()) if self._only is None else (self._only,)
+    def _statements(self, kind: Callable[[SpanPlan], Iterable[Statement]]) -> Iterator[Statement]:
+        if self._only is not None:
+            yield from kind(self._only)
+        elif self._numbers is not None:
+            for subset in _subsets(self._rows, self._numbers):
+                plan = self._plan(subset)
+                yield _NOTHING
+                yield from kind(plan)
 
     def _plan(self, rows: pa.Table) -> SpanPlan:
         how, keys = self._how, rows.column("key").combine_chunks()
@@ -199,8 +210,13 @@ class _PartPlans:
         return SpanPlan(rows.select(ROW_EVENT.names), how.tables, how.limits, keys, flavour=how.flavour, table_filter=how.table_filter)
 
 
-def _subsets(rows: pa.Table) -> Iterator[pa.Table]:
-    """``rows`` in subsets of about ``IN_MEMORY`` bytes, split by key, with only the first and the last event of each row."""
+_NOTHING = Statement(b"DO 0", 0, Phase.DELETE, Effect.REMOVES, Origin("", 0, (), ()), ends=bytes(8))
+
+
+def _subset_numbers(rows: pa.Table) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """For each of ``rows`` its subset: by key, in subsets of about ``IN_MEMORY`` bytes; -1 where it is neither the first nor the last event
+    of its row.
+    """
     count = -(-rows.nbytes // IN_MEMORY)
     keys = rows.column("key").combine_chunks()
     if keys.null_count:
@@ -208,8 +224,12 @@ def _subsets(rows: pa.Table) -> Iterator[pa.Table]:
     needed = ends_of(rows.select(["commit_ts", "seq", "op", "table_id", "key"]))
     # The part is a remainder of the same hash, so use its higher bits, which are independent of that.
     spread = part_numbers(rows.column("table_id").to_numpy(), keys, np.zeros(len(keys), np.bool_), 1 << 30) >> 12
-    for number in range(count):
-        yield _only(rows, needed & (spread % count == number)).combine_chunks()
+    return np.where(needed, spread % count, -1).astype(np.int32)
+
+
+def _subsets(rows: pa.Table, numbers: np.ndarray[Any, np.dtype[np.int32]]) -> Iterator[pa.Table]:
+    for number in range(int(numbers.max()) + 1):
+        yield _only(rows, numbers == number).combine_chunks()
 
 
 def _only(rows: pa.Table, mask: Mask) -> pa.Table:

@@ -233,9 +233,13 @@ def _work_of(builder: "TableBuilder", changes: TableChanges, source: _Source) ->
         return _Work(builder, gone, fresh(changes.after), fresh(changes.added))
     old = source.old_rows(table, np.concatenate([changes.removed, changes.before]))
     kept = len(changes.after)
-    if not builder.unique_names or not kept:
-        return _Work(builder, old, (), _NewRows(source, table, np.concatenate([changes.after, changes.added])))
+    added = _NewRows(source, table, changes.added)
+    if not kept:
+        return _Work(builder, old, (), added)
+    # Decoded already here: what replaces a deleted row must not turn out to be damaged after the delete is committed.
     after = source.new_images(table, changes.after)
+    if not builder.unique_names:
+        return _Work(builder, old, (), (*_sliced(after), *added))
     before = old.slice(len(changes.removed), kept)
     moved = _differ(before.images, after.rows, builder.unique_names) | (key_numbers(table, before) == NO_KEY)
     gone = old.only(np.concatenate([np.ones(len(changes.removed), dtype=bool), moved]))

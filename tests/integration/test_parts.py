@@ -22,6 +22,7 @@ from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep, Tab
 from pyspark_tidb_binlog.sinks.mysql import parallel, progress
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from tests.support.ddl_jobs import INT, column, database, history, index, job, table
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -146,21 +147,91 @@ def test_a_part_that_is_late_with_its_deletes_is_waited_for(
     assert not sink._together
 
 
-def test_markers_that_somebody_deletes_are_an_error(
+def test_markers_that_are_not_as_they_were_written_are_an_error(
     server: PrivateMariaDB, sink: MySQLSink, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = parallel.apply_phases
-
-    def forgotten(*args: Any, together: bool) -> parallel.PartsDone:
-        with server.connect() as connection, connection.cursor() as cursor:
-            cursor.execute(f"UPDATE {SCHEMA}.spark_progress SET parts = 7 WHERE phase = '{progress.Mark.DELETE}'")
-            connection.commit()
-        done = plain(*args, together=together)
-        return parallel.PartsDone(done.written, done.seconds, 1)
-
-    monkeypatch.setattr(parallel, "apply_phases", forgotten)
-    with pytest.raises(ApplyError, match=r"1 of 2 parts of \(20, 30\] are not written.*parts_marks.spark_progress"):
+    monkeypatch.setattr(parallel, "_OTHERS_SECONDS", 0.2)
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(
+            f"CREATE TRIGGER {SCHEMA}.other BEFORE INSERT ON {SCHEMA}.spark_progress FOR EACH ROW "
+            f"SET NEW.parts = IF(NEW.phase = '{progress.Mark.DELETE}', 7, NEW.parts)"
+        )
+    with pytest.raises(ApplyError, match=r"2 of 2 parts of \(20, 30\] are not written.*parts_marks.spark_progress"):
         apply(spark, sink, ROTATED, 2)
+    assert found(server) == [] and sink.commit_ts == AT
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_most_parts_have_no_rows(server: PrivateMariaDB, sink: MySQLSink, spark: "SparkSession", together: bool) -> None:
+    """Each leaves its marker all the same."""
+    sink._together = together
+    parts = 2 if together else 7
+    assert apply(spark, sink, [event(0, {1: IDS[0], 2: IDS[0]}, {1: IDS[0], 2: IDS[0] + 1})], parts).rows == 2
+    assert found(server)[0] == (IDS[0], IDS[0] + 1)
+
+
+@pytest.mark.parametrize("parts", [2, 7])
+def test_adaptive_execution_leaves_each_part_in_the_partition_of_its_number(
+    server: PrivateMariaDB, sink: MySQLSink, spark: "SparkSession", parts: int
+) -> None:
+    spark.conf.set("spark.sql.adaptive.enabled", "true")
+    try:
+        apply(spark, sink, ROTATED, parts)
+    finally:
+        spark.conf.set("spark.sql.adaptive.enabled", "false")
+    assert found(server) == [(i, IDS[(n + 1) % len(IDS)]) for n, i in enumerate(IDS)]
+
+
+def test_a_part_that_fails_fails_the_span_and_the_next_try_finishes_it(
+    server: PrivateMariaDB, sink: MySQLSink, spark: "SparkSession"
+) -> None:
+    """The other part waits for its deletes meanwhile, and does not write."""
+    rows = [*ROTATED, event(99, {1: 999_999, 2: 999_999}, None)]
+    with pytest.raises(Exception, match="1 of the rows that the binlogs delete were not in the target"):
+        apply(spark, sink, rows, 2)
+    assert sink.commit_ts == AT and all(i == u for i, u in found(server))
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"INSERT INTO {DATABASE}.t VALUES (999999, 999999)")
+        connection.commit()
+    apply(spark, sink, rows, 2)
+    assert found(server) == [(i, IDS[(n + 1) % len(IDS)]) for n, i in enumerate(IDS)]
+
+
+def test_a_part_that_waits_while_the_lease_is_taken_writes_nothing(server: PrivateMariaDB, sink: MySQLSink, spark: "SparkSession") -> None:
+    failures: list[str] = []
+
+    def work() -> None:
+        try:
+            apply(spark, sink, ROTATED, 2)
+        except Exception as error:
+            failures.append(str(error))
+
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute(f"SELECT * FROM {DATABASE}.t WHERE id = {IDS[0]} FOR UPDATE")
+        applying = threading.Thread(target=work)
+        applying.start()
+        eventually(lambda: _marked(server), what="one part waits")
+        # Waits until the transaction of the part that is held up here has ended.
+        taking = threading.Thread(target=_take_the_lease, args=[server])
+        taking.start()
+        time.sleep(0.5)
+        connection.rollback()
+        taking.join()
+        applying.join()
+    assert "LeaseLost" in failures[0]
+    assert found(server) == [], "all deletes are committed, no write is"
+
+
+def _marked(server: PrivateMariaDB) -> bool:
+    with server.connect() as connection, connection.cursor() as cursor:
+        return cursor.execute(f"SELECT 1 FROM {SCHEMA}.spark_progress WHERE phase = 'delete'") > 0
+
+
+def _take_the_lease(server: PrivateMariaDB) -> None:
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"UPDATE {SCHEMA}.spark_lease SET epoch = epoch + 1, life = 'another'")
+        connection.commit()
 
 
 def test_a_task_with_rows_of_another_part_writes_nothing(server: PrivateMariaDB, sink: MySQLSink, spark: "SparkSession") -> None:

@@ -1,0 +1,199 @@
+"""One part of a span on a real MariaDB, without Spark: time, a server in the way, findings, many subsets."""
+
+import pickle
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.errors import Corruption
+from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
+from pyspark_tidb_binlog.sinks.engine.identity import row_identities
+from pyspark_tidb_binlog.sinks.mysql import parallel, plan, progress
+from pyspark_tidb_binlog.sinks.mysql.checked import checked
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
+from pyspark_tidb_binlog.sinks.mysql.parallel import PartPlan, PartTarget, apply_part
+from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
+from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits, SpanPlan
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_transaction
+from pyspark_tidb_binlog.sinks.mysql.statements import Statement
+from pyspark_tidb_binlog.sinks.routing.table_filter import EVERYTHING
+from tests.support.fakes.broadcast import Here
+from tests.support.leases import take_lease
+from tests.support.plan_samples import INT_PK, TABLE_ID, Events, column, index, table, text
+
+pytestmark = pytest.mark.mysql
+
+SCHEMA = "one_part"
+SPAN = (0, 10**9)
+PAIR = table([column("id", flag=INT_PK), column("u"), text("v")], [index("uu", ("u", -1))], handle="int")
+PAIR_SQL = "CREATE TABLE d.t (id bigint primary key, u bigint, v varchar(400), UNIQUE KEY uu (u))"
+KEYLESS = table([column("a"), column("j", ColumnType.JSON)])
+LIMITS = PlanLimits()
+EXPECTED = [("id=1", 1001), ("id=12", 1008), ("id=13", 1009), ("id=4", 1004), ("id=9", 1007)]
+
+
+@dataclass(frozen=True)
+class Part:
+    """The only part of a span of ``d.t``."""
+
+    session: Session
+    to: PartTarget
+
+    def run(self, events: pa.Table, at: TableAt = PAIR, skipped: frozenset[int] = frozenset(), limits: PlanLimits = LIMITS) -> list[Any]:
+        """Apply it as a task does; its ``DONE`` rows."""
+        how = PartPlan(SPAN, {TABLE_ID: at}, Flavour.MARIADB, EVERYTHING, limits, skipped, frozenset())
+        rows = how.chosen(events.append_column("key", row_identities(events, {TABLE_ID: at})))
+        return [row for batch in apply_part(0, rows, how, self.to, 0.0) for row in batch.to_pylist()]
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """What the table holds."""
+        found = self.session.query("SELECT * FROM d.t ORDER BY 1")
+        self.session.commit()
+        return found
+
+
+Begin = Callable[..., Part]
+
+
+@pytest.fixture
+def begin(mariadb: PrivateMariaDB) -> Iterator[Begin]:
+    """Begins a span in one part: the table's CREATE, its rows, then settings of the target and of ``[syncer]``."""
+    with connect(mariadb.target(), ApplyConfig(lease_timeout=3600.0)) as session:
+
+        def made(create: str, values: str = "", target: TargetConfig | None = None, **settings: Any) -> Part:
+            session.execute("CREATE DATABASE d CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
+            session.execute(create)
+            if values:
+                session.execute(f"INSERT INTO d.t VALUES {values}")
+            progress.ensure_tables(session, SCHEMA)
+            held = take_lease(session, schema=SCHEMA)
+            progress.begin_span(session, 1, *SPAN, 1, SCHEMA)
+            session.commit()
+            apply = ApplyConfig(checkpoint_schema=SCHEMA, **{"retries": 2, "retry_seconds": 0.0, **settings})
+            return Part(session, PartTarget(ShippedTarget.of(target or mariadb.target(), Here), apply, held, *SPAN, 1))
+
+        yield made
+        session.rollback()
+        session.execute("SET GLOBAL max_allowed_packet = DEFAULT")
+        for name in ("d", SCHEMA):
+            session.execute(f"DROP DATABASE IF EXISTS {name}")
+
+
+# A transaction that is skipped after the deletes are committed.
+
+
+def test_a_damaged_row_without_a_key_is_skipped(begin: Begin) -> None:
+    part = begin("CREATE TABLE d.t (a bigint, j json)", "(1,'1'),(2,'2')")
+    events = Events(KEYLESS).update((1, 1), (1, 10), rowid=1).update((2, 2), (2, {"b": 1}), rowid=2)
+    for i in range(3, 30):
+        events.insert(i, i, rowid=i)
+    whole = events.table()
+    rows = whole.column("row").to_pylist()
+    # The object's number of elements.
+    at = rows[1].rindex(b"\x01\x01\x00\x00\x00") + 1
+    rows[1] = rows[1][:at] + b"\xff" + rows[1][at + 1 :]
+    damaged = whole.set_column(whole.schema.get_field_index("row"), whole.schema.field("row"), pa.array(rows, pa.binary()))
+    with pytest.raises(Corruption):
+        part.run(damaged, KEYLESS)
+    part.run(damaged, KEYLESS, frozenset([1002]))
+    assert part.rows()[:2] == [(1, "10"), (2, "2")]
+
+
+# Time and the server.
+
+
+def test_planning_takes_longer_than_a_connection_may_be_idle(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A big part of nothing but inserts has no delete to send for as long as it takes to plan all of its subsets."""
+    part = begin(PAIR_SQL, lease_timeout=1.0)
+
+    class Slow(SpanPlan):
+        def __init__(self, *args: Any, **more: Any) -> None:
+            time.sleep(0.5)
+            super().__init__(*args, **more)
+
+    monkeypatch.setattr(parallel, "SpanPlan", Slow)
+    monkeypatch.setattr(parallel, "IN_MEMORY", 500)
+    events = Events(PAIR)
+    for i in range(40):
+        events.insert(i, i, "x" * 20)
+    part.run(events.table())
+    assert len(part.rows()) == 40
+
+
+def test_a_server_that_takes_smaller_statements_than_planned(begin: Begin) -> None:
+    part = begin(PAIR_SQL, on_finding="stop")
+    part.session.execute("SET GLOBAL max_allowed_packet = 16384")
+    events = Events(PAIR)
+    for i in range(200):
+        events.insert(i, i, "x" * 300)
+    assert [(row["phase"], row["rows"]) for row in part.run(events.table())] == [("delete", 0), ("write", 200)]
+    assert len(part.rows()) == 200
+
+
+def test_a_read_timeout_while_the_next_statement_is_planned(begin: Begin, mariadb: PrivateMariaDB) -> None:
+    part = begin(PAIR_SQL, "(1,1,'a'),(2,2,'b')", replace(mariadb.target(), read_timeout=1.0), on_finding="stop", retries=10)
+    events = Events(PAIR).update((1, 1, "a"), (1, 2, "A")).update((2, 2, "b"), (2, 1, "B")).insert(3, 3, "c").insert(4, 4, "d")
+    with connect(mariadb.target(), ApplyConfig()) as other:
+        other.begin()
+        other.query("SELECT * FROM d.t WHERE id = 2 FOR UPDATE")
+        letting_go = threading.Timer(1.5, other.rollback)
+        letting_go.start()
+        part.run(events.table(), limits=PlanLimits(max_rows=1, max_keys=1))
+        letting_go.join()
+    assert part.rows() == [(1, 2, "A"), (2, 1, "B"), (3, 3, "c"), (4, 4, "d")]
+
+
+def test_an_interrupt_while_an_answer_is_unread_closes_the_connection(mariadb: PrivateMariaDB, begin: Begin) -> None:
+    part = begin(PAIR_SQL)
+    kept = KeptSessions(lambda: connect(mariadb.target(), part.to.apply), 30.0)
+    events = Events(PAIR).insert(1, 1, "a").insert(2, 2, "b").table()
+    first = next(SpanPlan(events, {TABLE_ID: PAIR}, PlanLimits(max_rows=1)).writes())
+
+    def interrupted() -> Iterator[Statement]:
+        yield first
+        raise KeyboardInterrupt
+
+    def work(session: Session) -> None:
+        checked(session, part.to.apply, lambda effects: effects.run(interrupted()))
+
+    with pytest.raises(KeyboardInterrupt):
+        run_transaction(kept.use, work, RetryPolicy(0))
+    assert run_transaction(kept.use, lambda session: session.query("SELECT 4711"), RetryPolicy(0)) == [(4711,)]
+    assert part.rows() == []
+    kept.close()
+
+
+# Findings.
+
+
+@pytest.mark.parametrize("memory", [1 << 25, 400])
+@pytest.mark.parametrize("step", [8000, 3])
+@pytest.mark.parametrize("most", [1, 2, 2000])
+def test_findings_do_not_depend_on_subsets_slices_and_statements(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch, memory: int, step: int, most: int
+) -> None:
+    """The transaction is run several times, planned anew each time."""
+    monkeypatch.setattr(parallel, "IN_MEMORY", memory)
+    monkeypatch.setattr(plan, "SLICE", step)
+    part = begin(PAIR_SQL, "(2,2,'b'),(3,3,'c'),(5,5,'e'),(6,6,'f'),(7,7,'g'),(8,80,'h'),(100,12,'in the way'),(13,130,'too')")
+    events = Events(PAIR).update((1, 1, "a"), (1, 1, "A")).update((2, 2, "b"), (2, 30, "B")).update((3, 3, "c"), (3, 2, "C"))
+    events.delete(4, 4, "d").update((5, 5, "e"), (5, 5, "E")).delete(6, 6, "f").update((9, 9, "i"), (9, 90, "I"))
+    events.insert(12, 12, "l").insert(13, 13, "m")
+    more = [(i, i, "n") for i in range(40, 60)]
+    for row in more:
+        events.insert(*row)
+    done = part.run(events.table(), limits=PlanLimits(max_rows=most, max_keys=most))
+    findings = [finding for row in done for finding in pickle.loads(row["detail"])]
+    assert sorted((f.key, f.commit_ts) for f in findings) == EXPECTED
+    kept = [(1, 1, "A"), (2, 30, "B"), (3, 2, "C"), (5, 5, "E"), (7, 7, "g"), (8, 80, "h"), (9, 90, "I"), (12, 12, "l"), (13, 13, "m")]
+    assert part.rows() == kept + more
