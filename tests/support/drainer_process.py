@@ -1,11 +1,10 @@
-"""The real job of a drainer (``jobs.drainer``) in a process group of its own, started the way ``spark-submit.sh`` has it started."""
+"""The real job of a drainer (``jobs.drainer``) in a process group of its own, started by ``spark-submit.sh``."""
 
 import contextlib
 import functools
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -74,7 +73,7 @@ class Drainer:
         eventually(met, seconds=seconds, seen=self.output, pause=pause)
 
     def kill(self) -> None:
-        """``kill -9`` of the driver and its JVM; Spark's Python workers find their input closed and end."""
+        """``kill -9`` of the driver, its JVM and Spark's Python processes."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -96,7 +95,7 @@ def environ_of(target: PrivateMariaDB, log: Path) -> dict[str, str]:
 
 def command_of(flags: Mapping[str, object]) -> list[str]:
     """The drainer's command."""
-    return [sys.executable, "-m", "pyspark_tidb_binlog.jobs.launch", "drainer", *(f"--{name}={value}" for name, value in flags.items())]
+    return [str(ROOT / "spark-submit.sh"), "drainer", *(f"--{name}={value}" for name, value in flags.items())]
 
 
 def drainer_of(pumps: str, cluster_id: int, delivery: str, target: PrivateMariaDB, work_dir: Path, more: Mapping[str, object]) -> Drainer:
