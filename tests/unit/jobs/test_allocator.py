@@ -1,13 +1,12 @@
 """``jobs.allocator``: what glibc does with large blocks, seen from outside in a process of its own."""
 
-import socket
 import subprocess
 import sys
 import textwrap
 
 import pytest
 
-from pyspark_tidb_binlog.jobs import allocator, workers
+from pyspark_tidb_binlog.jobs import allocator
 from pyspark_tidb_binlog.jobs.allocator import LARGEST_REUSED
 
 SCRIPT = """
@@ -78,20 +77,6 @@ def test_what_is_free_between_two_tasks_goes_back_to_the_system() -> None:
         """
     )
     assert (held > 39, kept > 39, left < 5) == (True, True, True)
-
-
-def test_a_worker_gives_memory_back_after_each_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[str] = []
-
-    def task(sock: object, authenticated: bool) -> int:
-        done.append(f"task {authenticated}")
-        return 7
-
-    monkeypatch.setattr(workers, "_run_task", task)
-    monkeypatch.setattr(workers, "give_back", lambda: done.append("given back"))
-    with socket.socket() as link:
-        assert workers._one_task(link, True) == 7
-    assert done == ["task True", "given back"]
 
 
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,3 +41,14 @@ def test_the_small_jvm_is_for_local_masters_without_a_collector_of_their_own(mon
     assert "-XX:" not in jvm_options(Path("log"), local=False).partition("-XX:SharedArchiveFile")[0]
     monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-XX:+UseG1GC")
     assert "SerialGC" not in jvm_options(Path("log"), local=True)
+
+
+def test_python_workers_are_reached_over_unix_sockets_where_their_paths_are_short() -> None:
+    setting = "spark.python.unix.domain.socket.enabled"
+    assert session_settings(2)[setting] == "true"
+    assert setting not in session_settings(None)
+
+
+def test_the_jvm_does_not_collect_everything_because_classes_were_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARK_SUBMIT_OPTS", raising=False)
+    assert "-XX:MetaspaceSize=256m" in jvm_options(Path("log"), local=True)
