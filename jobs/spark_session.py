@@ -8,8 +8,7 @@ import logging
 import os
 import re
 import sys
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
@@ -27,8 +26,6 @@ JARS = Path(sys.prefix) / "spark-jars"
 """Where ``jobs/setup.py`` puts Delta's jars: inside the virtual environment that runs this."""
 CLASS_ARCHIVE = JARS / "spark.jsa"
 """Class-data archive of Spark, made by ``jobs/setup.py``: halves the start time of a session. The JVM ignores one that does not match."""
-_SOCKET_DIR_BYTES = 60
-"""A socket's path has at most 107 bytes, of which Spark's name for it takes 42."""
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 
 FRUGAL = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "131072"}
@@ -47,8 +44,7 @@ def build_session(app_name: str, *, master: str | None = None, delta: bool = Tru
         SparkContext._ensure_initialized()
     conf = SparkConf(loadDefaults=submitted)
     chosen = master or conf.get("spark.master") or "local[*]"
-    sockets = socket_dir((tempfile.gettempdir(), "/tmp"))
-    settings = {"spark.master": chosen, **session_settings(jvm.local_cores(chosen), delta=delta, sockets=sockets)}
+    settings = {"spark.master": chosen, **session_settings(jvm.local_cores(chosen), delta=delta)}
     if not submitted:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         for name, value in FRUGAL.items():
@@ -66,16 +62,8 @@ def build_session(app_name: str, *, master: str | None = None, delta: bool = Tru
     return session
 
 
-def socket_dir(candidates: Sequence[str]) -> str:
-    """The first directory in which Spark can make Unix sockets: its name is short enough for a socket's path, and it is writable; else ``""``."""
-    return next((place for place in candidates if len(os.fsencode(place)) <= _SOCKET_DIR_BYTES and os.access(place, os.W_OK | os.X_OK)), "")
-
-
-def session_settings(cores: int | None, *, delta: bool = True, sockets: str = "") -> dict[str, str]:
-    """Our settings.
-
-    ``cores`` None: not a local master, so nothing that depends on the machine is set. ``sockets``: where Unix sockets are made; empty: none.
-    """
+def session_settings(cores: int | None, *, delta: bool = True) -> dict[str, str]:
+    """Our settings. ``cores`` None: not a local master, so nothing that depends on the machine is set."""
     settings = {
         "spark.sql.session.timeZone": "UTC",
         # An empty batch would cost as much as a full one and achieve nothing.
@@ -119,6 +107,9 @@ def session_settings(cores: int | None, *, delta: bool = True, sockets: str = ""
             "spark.sql.shuffle.partitions": str(cores),
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
+            # Over TCP the JVM's small writes to a Python worker wait for its delayed acknowledgement: 40 ms in each task that reads the source.
+            # Not on clusters, whose temporary directories may have longer names than a socket's path can.
+            "spark.python.unix.domain.socket.enabled": "true",
             # Each broadcast, of which a batch has several of some KiB, allocates and clears a block: 4 MiB by default.
             "spark.broadcast.blockSize": "128k",
             # Shuffled data stays on this machine, and most of it is already compressed (sinks/engine/blocks.py).
@@ -126,9 +117,6 @@ def session_settings(cores: int | None, *, delta: bool = True, sockets: str = ""
             # Hadoop's other rename starts a `readlink` process per path: 0.1 s a batch. Locally, both rename the file, then its checksum.
             "spark.sql.streaming.checkpointFileManagerClass": f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager",
         }
-        if sockets:
-            # Over TCP the JVM's small writes to a Python worker wait for its delayed acknowledgement: 40 ms in each task that reads the source.
-            settings |= {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": sockets}
     if delta:
         settings |= {
             "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
