@@ -74,6 +74,9 @@ def session_settings(cores: int | None, *, delta: bool = True) -> dict[str, str]
         # Batches to which Spark could return; it returns at most one, and beyond that the target's own row says where to resume. The
         # default, 100, means five times as many files of offsets, commits and state. They are purged after each batch, state once a minute.
         "spark.sql.streaming.minBatchesToRetain": "20",
+        # A snapshot of the pairing state holds up its batch by 50 ms, and they are uploaded only once a minute: with the default, one per ten
+        # batches, most are made for nothing. A restart reads at most these batches' small changelogs and those of a minute.
+        "spark.sql.streaming.stateStore.minDeltasForSnapshot": "50",
         # Ended jobs that Spark keeps for its UI: with the defaults (1000, 1000, 100000, 1000) memory grows for hours.
         "spark.ui.retainedJobs": "100",
         "spark.ui.retainedStages": "100",
@@ -102,6 +105,8 @@ def session_settings(cores: int | None, *, delta: bool = True) -> dict[str, str]
             "spark.sql.shuffle.partitions": str(cores),
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
+            # Each broadcast, of which a batch has several of some KiB, allocates and clears a block: 4 MiB by default.
+            "spark.broadcast.blockSize": "128k",
             # Shuffled data stays on this machine, and most of it is already compressed (sinks/engine/blocks.py).
             "spark.shuffle.compress": "false",
             # Hadoop's other rename starts a `readlink` process per path: 0.1 s a batch. Locally, both rename the file, then its checksum.

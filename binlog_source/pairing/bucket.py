@@ -135,8 +135,9 @@ def _gathered(values: Iterable[bytes], piece_store: PieceStore) -> tuple[pa.Tabl
     arrived: dict[int, tuple[int, ...]] = {}
     for value in values:
         table = unpacked([pa.scalar(value)], RAW)
-        is_piece = table.column("first_seq").is_valid()
-        if pc.any(is_piece).as_py():
+        first_seq = table.column("first_seq")
+        if first_seq.null_count < len(first_seq):
+            is_piece = first_seq.is_valid()
             tables.append(_stubs(table.filter(is_piece), piece_store, arrived))
             table = table.filter(pc.invert(is_piece))
         tables.append(table)

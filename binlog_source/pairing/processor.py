@@ -14,6 +14,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessor, StatefulProcessorHandle, TimerValues, ValueState
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import PairConfig, SourceConfig
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
 _PIECE_BYTES = 16 << 20
 """A chunk's value is stored in pieces of this size: one transaction may be larger than a state value should be."""
 
+# As types, not as text: Spark asks the JVM to parse each text twice, in every task.
+_VALUE = StructType([StructField("value", BinaryType())])
+_PIECE = StructType([StructField("start_ts", LongType()), StructField("first_seq", IntegerType())])
+_CHUNK_PIECE = StructType([StructField("number", LongType()), StructField("piece", IntegerType())])
+
 
 class PairProcessor(StatefulProcessor):
     """Pairs the records of one bucket per key. Picklable: holds settings only."""
@@ -38,9 +44,9 @@ class PairProcessor(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the state."""
         self._handle = handle
-        self._index: ValueState = handle.getValueState("index", "value BINARY")
-        self._piece_store = StoredPieces(handle.getMapState("bodies", "start_ts BIGINT, first_seq INT", "value BINARY"))
-        self._chunks = StoredChunks(handle.getMapState("chunks", "number BIGINT, piece INT", "value BINARY"))
+        self._index: ValueState = handle.getValueState("index", _VALUE)
+        self._piece_store = StoredPieces(handle.getMapState("bodies", _PIECE, _VALUE))
+        self._chunks = StoredChunks(handle.getMapState("chunks", _CHUNK_PIECE, _VALUE))
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: TimerValues) -> "Iterator[pd.DataFrame]":
         """One batch (``stages.PACKED``) of the bucket ``key``."""

@@ -416,7 +416,9 @@ SETTINGS = {
     # These make a commit of a few rows about a quarter cheaper; it competes with the batches for the same cores.
     "spark.databricks.delta.properties.defaults.checkpointInterval": "100",
     "spark.databricks.delta.history.metricsEnabled": "false",
+    # The plans of a commit touch a few rows once: making, compiling and loading code for them costs more than running them.
     "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.shuffle.partitions": "1",
 }
 

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.types import StructType
 
+from pyspark_tidb_binlog.binlog_source.pairing import processor
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
 from pyspark_tidb_binlog.jobs.logs import spark_log_file
 from pyspark_tidb_binlog.schemas.events import tso
@@ -100,3 +102,10 @@ def test_a_batch_leaves_no_socket_behind(spark: SparkSession, tmp_path: Path, pu
     end(query, tmp_path / "stop")
     assert len(taken.batches) >= 6
     assert left_open(spark) <= before + 2
+
+
+def test_the_state_has_the_types_that_its_checkpoints_were_made_with(spark: SparkSession) -> None:
+    """Spark compares them with those in the checkpoint, and refuses to start with others."""
+    texts = {"_VALUE": "value BINARY", "_PIECE": "start_ts BIGINT, first_seq INT", "_CHUNK_PIECE": "number BIGINT, piece INT"}
+    for name, text in texts.items():
+        assert getattr(processor, name).json() == StructType.fromDDL(text).json()

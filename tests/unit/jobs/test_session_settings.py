@@ -41,3 +41,13 @@ def test_the_small_jvm_is_for_local_masters_without_a_collector_of_their_own(mon
     assert "-XX:" not in jvm_options(Path("log"), local=False).partition("-XX:SharedArchiveFile")[0]
     monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-XX:+UseG1GC")
     assert "SerialGC" not in jvm_options(Path("log"), local=True)
+
+
+def test_spark_keeps_no_name_of_a_socket_file_per_task() -> None:
+    """Over unix sockets it registers one for each task and each collected frame, to be deleted at its exit: memory grows for days."""
+    assert not any("unix.domain" in name for cores in (2, None) for name in session_settings(cores))
+
+
+def test_the_jvm_does_not_collect_everything_because_classes_were_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARK_SUBMIT_OPTS", raising=False)
+    assert "-XX:MetaspaceSize=256m" in jvm_options(Path("log"), local=True)
