@@ -107,9 +107,6 @@ def session_settings(cores: int | None, *, delta: bool = True) -> dict[str, str]
             "spark.sql.shuffle.partitions": str(cores),
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
-            # Over TCP the JVM's small writes to a Python worker wait for its delayed acknowledgement: 40 ms in each task that reads the source.
-            # Not on clusters, whose temporary directories may have longer names than a socket's path can.
-            "spark.python.unix.domain.socket.enabled": "true",
             # Each broadcast, of which a batch has several of some KiB, allocates and clears a block: 4 MiB by default.
             "spark.broadcast.blockSize": "128k",
             # Shuffled data stays on this machine, and most of it is already compressed (sinks/engine/blocks.py).
