@@ -48,8 +48,8 @@ class SourceConfig:
     """Binlog bytes that a batch may read, and approximately those it may release; one transaction is always admitted. Bytes."""
     fail_on_data_loss: bool = True
     """False: a lost span is logged as a warning and recorded in Delta instead of raising an error."""
-    pairing_buckets: int = 8
-    """Buckets of start_ts that the pairing state is keyed by; fixed for the life of a checkpoint."""
+    pairing_buckets: int = 0
+    """Buckets of start_ts that the pairing state is keyed by; fixed for the life of a checkpoint. 0 = as many as Spark's state partitions."""
     max_pending_bytes: int = 1024 * 1024 * 1024
     """Raw delivery: limit, over all buckets and Pumps, of binlogs that wait in the pairing state for a Pump holding resolved_ts. Bytes."""
     wake_idle_pumps: str = "200ms"
@@ -64,7 +64,7 @@ class SourceConfig:
         _require(self.delivery in ("", "sorted", "raw"), f"source.delivery must be sorted, raw or empty, not {self.delivery!r}")
         _require(self.max_bytes_per_trigger > 0, "source.max-bytes-per-trigger must be above 0")
         _require(self.max_pending_bytes > 0, "source.max-pending-bytes must be above 0")
-        _require(1 <= self.pairing_buckets <= 4096, "source.pairing-buckets must be 1 to 4096")
+        _require(0 <= self.pairing_buckets <= 4096, "source.pairing-buckets must be 0 to 4096")
         _require_parsed(self, "wake_idle_pumps", pause_of, "source.")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from pyspark_tidb_binlog.binlog_source.source.buckets import bucket_ids
 from pyspark_tidb_binlog.binlog_source.stream import resolve_delivery
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.jobs.places import CheckpointFiles
@@ -18,7 +19,9 @@ from pyspark_tidb_binlog.schemas.events import Delivery
 
 _KEPT = "tidb-binlog.json"
 """The file with what must not change during the life of a query: delivery, buckets, target."""
-_KEPT_VERSION = 2
+_KEPT_VERSION = 3
+_NUMBERED = 2
+"""The version whose buckets were numbered, however Spark placed them; their state has the same form."""
 
 
 class SparkCheckpoint:
@@ -31,7 +34,9 @@ class SparkCheckpoint:
             ConfigError: the current settings differ from them.
         """
         self._place = CheckpointFiles(spark, config.checkpoint_dir)
-        self._pairing_buckets = config.source.pairing_buckets
+        partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
+        self.bucket_ids = bucket_ids(config.source.pairing_buckets or partitions, partitions)
+        """The pairing buckets."""
         self.kept_for: str | None = None
         """Identity of the target that it belongs to; empty = written by a release without identities, None = no checkpoint."""
         kept = self._place.read(_KEPT)
@@ -39,7 +44,7 @@ class SparkCheckpoint:
         """The delivery that it was made with, else the one that is configured or possible."""
 
     def _kept_delivery(self, made_with: dict[str, Any], config: DrainerConfig) -> Delivery:
-        if made_with["version"] != _KEPT_VERSION and made_with["delivery"] == Delivery.RAW:
+        if made_with["version"] not in (_NUMBERED, _KEPT_VERSION) and made_with["delivery"] == Delivery.RAW:
             raise ConfigError(
                 f"the checkpoint {config.checkpoint_dir} was made by a version with another format of the pairing state: "
                 "delete the directory (the stream resumes from the target's checkpoint row)"
@@ -50,10 +55,12 @@ class SparkCheckpoint:
                 f"the checkpoint {config.checkpoint_dir} was made with delivery {made_with['delivery']}, but source.delivery is "
                 f"{config.source.delivery}: set the former, or delete the directory (the stream resumes from the target's checkpoint row)"
             )
-        if config.source.pairing_buckets != made_with["pairing_buckets"]:
+        count = made_with["pairing_buckets"]
+        self.bucket_ids = tuple(made_with.get("bucket_ids", range(count)))
+        if config.source.pairing_buckets not in (0, count):
             raise ConfigError(
-                f"the checkpoint {config.checkpoint_dir} was made with source.pairing-buckets = {made_with['pairing_buckets']}: "
-                "keep it, or delete the directory (the stream resumes from the target's checkpoint row)"
+                f"the checkpoint {config.checkpoint_dir} was made with source.pairing-buckets = {count}: "
+                "set it, or 0, or delete the directory (the stream resumes from the target's checkpoint row)"
             )
         return Delivery(made_with["delivery"])
 
@@ -64,5 +71,6 @@ class SparkCheckpoint:
 
     def keep(self, target: str) -> None:
         """Store the settings that the query is made with."""
-        kept = {"version": _KEPT_VERSION, "delivery": str(self.delivery), "pairing_buckets": self._pairing_buckets, "target": target}
-        self._place.write(_KEPT, json.dumps(kept))
+        buckets = {"pairing_buckets": len(self.bucket_ids), "bucket_ids": self.bucket_ids}
+        version = _NUMBERED if self.bucket_ids == tuple(range(len(self.bucket_ids))) else _KEPT_VERSION
+        self._place.write(_KEPT, json.dumps({"version": version, "delivery": str(self.delivery), **buckets, "target": target}))
