@@ -92,14 +92,21 @@ ROTATED = [event(n, {1: i, 2: i}, {1: i, 2: IDS[(n + 1) % len(IDS)]}) for n, i i
 """Each row takes the unique value of the next: none can be written before the deletes of all parts."""
 
 
-def apply(spark: "SparkSession", sink: MySQLSink, rows: list[dict[str, Any]], parts: int, clock: StageClock | None = None) -> Written:
+def apply(
+    spark: "SparkSession",
+    sink: MySQLSink,
+    rows: list[dict[str, Any]],
+    parts: int,
+    clock: StageClock | None = None,
+    skipped: frozenset[int] = frozenset(),
+) -> Written:
     events = pa.Table.from_pylist(rows, schema=ROW_EVENT)
     numbered = with_keys(events, HISTORY, parts)
     blocks = [b for part in range(parts) for b in pack(BlockKind.ROWS, part, numbered.filter(pc.equal(numbered.column("part"), part)))]
     frame = spark.createDataFrame(pa.Table.from_batches(blocks)).repartitionById(parts, "part")
     (step,) = plan_steps((AT, 30), (), [TableActivity(10, 2, 30, len(rows), 30)], HISTORY, AppliedJobs(2))
     assert isinstance(step, RowsStep)
-    return sink.apply_parts(KeyedEvents(frame, parts), step, frozenset(), clock or StageClock())
+    return sink.apply_parts(KeyedEvents(frame, parts), step, skipped, clock or StageClock())
 
 
 def found(server: PrivateMariaDB) -> list[tuple[int, int]]:
@@ -195,6 +202,25 @@ def test_a_part_that_fails_fails_the_span_and_the_next_try_finishes_it(
         connection.commit()
     apply(spark, sink, rows, 2)
     assert found(server) == [(i, IDS[(n + 1) % len(IDS)]) for n, i in enumerate(IDS)]
+
+
+@pytest.mark.parametrize("parts", [1, 2, 5])
+def test_a_refused_transaction_is_skipped_as_its_message_says(
+    server: PrivateMariaDB, sink: MySQLSink, spark: "SparkSession", parts: int
+) -> None:
+    """All deletes are committed then, those of the refused transaction too."""
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE {DATABASE}.t ADD CHECK (u <> 7)")
+    bad, gone, *good = IDS
+    rows = [event(n, {1: i, 2: i}, {1: i, 2: i + 1}) for n, i in enumerate(good)]
+    rows += [event(0, {1: bad, 2: bad}, {1: bad, 2: 7}) | {"commit_ts": 25}, event(1, {1: gone, 2: gone}, None) | {"commit_ts": 25}]
+    with pytest.raises(Exception, match=r"skip the transaction with syncer.ignore-txn-commit-ts = \[25\]"):
+        apply(spark, sink, rows, parts)
+    assert sink.commit_ts == AT and {bad, gone} & {i for i, _ in found(server)} == set()
+    # A number of a transaction of another span means nothing here.
+    apply(spark, sink, rows, parts, skipped=frozenset([25, 4711]))
+    assert found(server)[:2] == [(bad, bad), (gone, gone)] and sink.commit_ts == 30
+    assert {i for i, u in found(server) if u == i + 1} == set(good)
 
 
 def test_a_part_that_waits_while_the_lease_is_taken_writes_nothing(server: PrivateMariaDB, sink: MySQLSink, spark: "SparkSession") -> None:

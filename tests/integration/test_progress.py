@@ -93,6 +93,25 @@ def test_a_span_in_parts_from_begin_to_end(session: Session) -> None:
     assert session.query(f"SELECT * FROM {SCHEMA}.spark_progress") == []
 
 
+def test_a_marker_says_what_its_part_was_planned_without(session: Session) -> None:
+    span = (100, 200)
+    progress.begin_span(session, CLUSTER, *span, 2, SCHEMA)
+    assert progress.planned_without(session, CLUSTER, *span, 0, 2, Mark.DELETE, SCHEMA) is None
+    assert progress.claim_part(session, CLUSTER, *span, 0, 2, Mark.DELETE, SCHEMA, {120, 9})
+    assert progress.claim_part(session, CLUSTER, *span, 1, 2, Mark.DELETE, SCHEMA)
+    assert not progress.claim_part(session, CLUSTER, *span, 0, 2, Mark.DELETE, SCHEMA, {5}), "it stays as it is"
+    assert progress.planned_without(session, CLUSTER, *span, 0, 2, Mark.DELETE, SCHEMA) == {9, 120}
+    assert progress.planned_without(session, CLUSTER, *span, 1, 2, Mark.DELETE, SCHEMA) == frozenset()
+    assert not progress.deletes_done(session, CLUSTER, *span, 2, SCHEMA)
+    assert not progress.deletes_done(session, CLUSTER, *span, 2, SCHEMA, {9, 120})
+    progress.correct_deletes(session, CLUSTER, *span, 1, 2, {120, 9}, SCHEMA)
+    assert progress.deletes_done(session, CLUSTER, *span, 2, SCHEMA, {9, 120})
+    # Of a release that did not record it.
+    session.execute(f"UPDATE {SCHEMA}.spark_progress SET skipped = NULL")
+    assert progress.planned_without(session, CLUSTER, *span, 0, 2, Mark.DELETE, SCHEMA) == frozenset()
+    assert progress.deletes_done(session, CLUSTER, *span, 2, SCHEMA)
+
+
 def test_an_atomic_span_keeps_one_marker(session: Session) -> None:
     for from_ts, to_ts in ((1, 2), (2, 3)):
         session.begin()
