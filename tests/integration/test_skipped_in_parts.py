@@ -202,6 +202,14 @@ def test_a_later_change_of_a_row_of_the_skipped_transaction_remains(begin: Begin
     assert life.rows() == [(1, 3, "c"), (2, 2, "b")]
 
 
+def test_a_row_that_another_transaction_deletes_as_well_stays_deleted(begin: Begin) -> None:
+    life = begin(PAIR, [(1, 1, "a"), (2, 2, "b")])
+    events = Events(PAIR.at).update((1, 1, "a"), (1, 3, "b")).update((1, 3, "b"), (1, 4, "c")).update((2, 2, "b"), (2, 20, "b"))
+    refused(life, [events.table()], 1003)
+    assert life.run([events.table()], 1001, 1003) == []
+    assert life.rows() == [(1, 4, "c"), (2, 2, "b")]
+
+
 def test_transactions_that_are_skipped_one_after_the_other_and_no_longer(begin: Begin) -> None:
     life = begin(PAIR, [(1, 1, "a"), (2, 2, "b"), (3, 3, "c")])
     events = Events(PAIR.at).update((1, 1, "a"), (1, 20, "A")).update((1, 20, "A"), (1, 20, "B")).update((2, 2, "b"), (2, 20, "b"))
