@@ -203,10 +203,11 @@ class _PartPlans:
     def writes(self) -> Iterator[Statement]:
         return self._statements(SpanPlan.writes)
 
-    def corrections(self, before: frozenset[int]) -> Iterator[Statement]:
-        """From the deletes planned without the transactions ``before`` to ``deletes``. First all rows are inserted again, because among equal
-        rows without a key those are found by the deletes too.
+    def corrections(self, planned: progress.PlannedWithout, findings: list[Finding]) -> Iterator[Statement]:
+        """From the deletes ``planned`` to ``deletes``; adds what stays uncertain to ``findings``. First all rows are inserted again, because
+        among equal rows without a key those are found by the deletes too.
         """
+        before = planned.commit_ts
         rows, how = self._rows, self._how
         ends = [_ends_without(rows, skipped) for skipped in (frozenset[int](), before, self.skipped)]
         numbers = _subset_numbers(rows, _touched(rows, before ^ self.skipped) & np.logical_or.reduce(ends))
@@ -216,15 +217,19 @@ class _PartPlans:
                 some = DeleteCorrection(
                     events, how.tables, how.limits, keys, before, self.skipped, flavour=how.flavour, table_filter=how.table_filter
                 )
+                if kind is DeleteCorrection.restores:
+                    findings += some.doubts(recorded=planned.recorded)
                 yield _NOTHING
                 yield from kind(some)
 
-    def partly_applied(self, before: frozenset[int]) -> tuple[Finding, ...]:
-        """What is in the target, or missing there, because this part was written without the transactions ``before``."""
+    def partly_applied(self, planned: progress.PlannedWithout) -> list[Finding]:
+        """What is in the target, or missing there, because this part was written as ``planned``."""
+        before = planned.commit_ts
         concerned = self._rows.filter(pa.array(np.isin(self._rows.column("commit_ts").to_numpy(), list(before ^ self.skipped))))
         counted = concerned.group_by(["commit_ts", "table_id"]).aggregate([([], "count_all")]).sort_by("commit_ts").to_pylist()
         named = [(row["commit_ts"], self._how.tables.get(row["table_id"]), row["count_all"]) for row in counted]
-        return tuple(_partly(ts, at, n, ts in before) for ts, at, n in named if at is not None and self._how.table_filter.keeps(at.schema))
+        known = [(ts, at, n) for ts, at, n in named if at is not None and self._how.table_filter.keeps(at.schema)]
+        return [_partly(ts, at, n, left_out=ts in before, recorded=planned.recorded) for ts, at, n in known]
 
     def _statements(self, kind: Callable[[SpanPlan], Iterable[Statement]]) -> Iterator[Statement]:
         if self._only is not None:
@@ -245,9 +250,11 @@ class _PartPlans:
 _NOTHING = Statement(b"DO 0", 0, Phase.DELETE, Effect.REMOVES, Origin("", 0, (), ()), ends=bytes(8))
 
 
-def _partly(commit_ts: int, at: TableAt, changes: int, left_out: bool) -> Finding:
+def _partly(commit_ts: int, at: TableAt, changes: int, *, left_out: bool, recorded: bool) -> Finding:
     how = "left out" if left_out else "written"
     words = f"the transaction is skipped in part: {changes} of its row changes were {how} before syncer.ignore-txn-commit-ts was changed"
+    if not recorded:
+        words += ", unless the older release that finished their part skipped it too, which it did not record"
     return Finding(FindingKind.ROWS, words, table_name(at.schema, at.name), commit_ts)
 
 
@@ -325,13 +332,13 @@ def _write_part(to: PartTarget, part: int, phase: Phase, plans: _PartPlans) -> W
 
     def write_once(session: Session, effects: Effects) -> Written:
         lease.check(session, to.lease)
-        due = _due(session, to, part, phase, plans)
-        if due is None:
+        findings: list[Finding] = []
+        statements = _due(session, to, part, phase, plans, findings)
+        if statements is None:
             return Written()
-        statements, findings = due
         rows = effects.run(statements)
         failpoints.point(f"before-part-{phase.value}-commit")
-        return Written(rows, findings)
+        return Written(rows, tuple(findings))
 
     def work(session: Session) -> Written:
         done, findings = checked(session, to.apply, partial(write_once, session))
@@ -343,18 +350,23 @@ def _write_part(to: PartTarget, part: int, phase: Phase, plans: _PartPlans) -> W
 
 
 def _due(
-    session: Session, to: PartTarget, part: int, phase: Phase, plans: _PartPlans
-) -> tuple[Iterable[Statement], tuple[Finding, ...]] | None:
-    """What is still to be done for one part and phase, which is marked as done, and the findings that come with it; None: nothing."""
+    session: Session, to: PartTarget, part: int, phase: Phase, plans: _PartPlans, findings: list[Finding]
+) -> Iterable[Statement] | None:
+    """What is still to be done for one part and phase, which is marked as done; None: nothing. Once the statements are planned, ``findings``
+    has those that do not come from their effects.
+    """
     at, schema = (to.lease.cluster_id, to.after_ts, to.upto_ts, part, to.parts), to.apply.checkpoint_schema
     if progress.claim_part(session, *at, phase.value, schema, plans.skipped):
-        return plans.deletes() if phase is Phase.DELETE else plans.writes(), ()
+        return plans.deletes() if phase is Phase.DELETE else plans.writes()
     before = progress.planned_without(session, *at, progress.Mark.DELETE, schema) if phase is Phase.DELETE else None
-    if before is None or before == plans.skipped:
+    if before is None or before.commit_ts == plans.skipped:
         return None
     progress.correct_deletes(session, *at, plans.skipped, schema)
     written = progress.planned_without(session, *at, progress.Mark.WRITE, schema)
-    return (plans.corrections(before), ()) if written is None else ((), plans.partly_applied(written))
+    if written is None:
+        return plans.corrections(before, findings)
+    findings += plans.partly_applied(written)
+    return ()
 
 
 def _sessions(to: PartTarget) -> Sessions:

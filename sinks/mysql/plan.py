@@ -23,6 +23,7 @@ from pyspark_tidb_binlog.schemas import reference_decoder
 from pyspark_tidb_binlog.schemas.arrowtypes import zero_value
 from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
 from pyspark_tidb_binlog.schemas.events import Op
+from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, TableInfo
 from pyspark_tidb_binlog.sinks.engine.batch import without
@@ -177,15 +178,9 @@ class DeleteCorrection:
     def restores(self) -> Iterator[Statement]:
         """The rows that were deleted and now are not to be."""
         for table_id, deleted in self._deleted.items():
-            table = self._builders[table_id].table
-            rows = self._rows(deleted)[self._found(table, deleted)]
-            wanted = self._to_delete.get(table_id)
-            if wanted is not None:
-                rows = rows[~np.isin(rows, self._rows(wanted)[self._found(table, wanted)])]
-            if len(rows):
-                images = Images(self._source.old_rows(table, rows).images, self._source.commit_ts[rows])
-                for piece in _sliced(images):
-                    yield from self._builders[table_id].writes(piece, Effect.RESTORES)
+            restored = self._restored(table_id, deleted)
+            for piece in _sliced(Images(restored.images, self._source.commit_ts[restored.events])):
+                yield from self._builders[table_id].writes(piece, Effect.RESTORES)
 
     def deletes(self) -> Iterator[Statement]:
         """The rows that were not deleted and now are to be."""
@@ -196,6 +191,43 @@ class DeleteCorrection:
                 same = np.isin(wanted.events, deleted.events) | self._found(table, wanted) & np.isin(self._rows(wanted), done)
                 wanted = wanted.only(~same)
             yield from self._builders[table_id].deletes(wanted, self._source)
+
+    def doubts(self, *, recorded: bool) -> Iterator[Finding]:
+        """What may be wrong after the correction, and no statement shows.
+
+        Args:
+            recorded: False: an older release committed the deletes, and may have left out some of the transactions.
+        """
+        for table_id, deleted in self._deleted.items():
+            table, restored = self._builders[table_id].table, self._restored(table_id, deleted)
+            yield from self._doubted(table, self._strangers(table, deleted).events, FindingKind.ROWS, _STRANGERS)
+            if not recorded:
+                keyless = key_numbers(table, restored) == NO_KEY
+                yield from self._doubted(table, restored.events[keyless], FindingKind.ROWS, _TWICE)
+            guessed = pc.greater(pc.binary_length(restored.lacking), 0).to_numpy(zero_copy_only=False)
+            yield from self._doubted(table, restored.events[guessed], FindingKind.VALUE, _GUESSED)
+
+    def _doubted(self, table: TableAt, events: Indexes, kind: FindingKind, words: str) -> Iterator[Finding]:
+        for commit_ts, count in zip(*np.unique(self._source.commit_ts[events], return_counts=True), strict=True):
+            yield Finding(kind, f"{count} {words}", table_name(table.schema, table.name), int(commit_ts))
+
+    def _restored(self, table_id: int, deleted: OldRows) -> OldRows:
+        """The rows to insert again, of those ``deleted``, as they were before the span."""
+        table = self._builders[table_id].table
+        rows, wanted = self._rows(deleted)[self._found(table, deleted)], self._to_delete.get(table_id)
+        if wanted is not None:
+            rows = rows[~np.isin(rows, self._rows(wanted)[self._found(table, wanted)])]
+        return self._source.old_rows(table, rows)
+
+    def _strangers(self, table: TableAt, deleted: OldRows) -> OldRows:
+        """Those ``deleted`` images that their row never had in the target, and that now are not to be deleted: without an identity in the
+        target, another row was deleted instead if it is like them.
+        """
+        wanted = self._to_delete.get(table.table_id)
+        if table.info.pk_is_handle or table.info.is_common_handle:
+            return deleted.slice(0, 0)
+        strangers = ~self._found(table, deleted)
+        return deleted.only(strangers if wanted is None else strangers & ~np.isin(deleted.events, wanted.events))
 
     def _gone(self, skipped: Collection[int]) -> dict[int, OldRows]:
         """The rows to delete without the transactions ``skipped``, by table id."""
@@ -226,6 +258,16 @@ class DeleteCorrection:
             found[later[here]] = ~_differ(images.only(here).images, known.only(here).images, names)
         return found
 
+
+_STRANGERS = (
+    "other rows that are like those of this transaction may be missing: its deletes were committed while transactions before it were "
+    "skipped, so they sought rows as the target never had them; it is skipped now, and what they found instead is not known"
+)
+_TWICE = (
+    "rows without a unique key were inserted again that an older release has deleted: they are there twice if it skipped their transaction "
+    "too, which it did not record"
+)
+_GUESSED = "rows were inserted again with the default of columns that their images lack"
 
 FEW_ROWS = 8
 """So many rows of a table are decoded one by one: that is faster than what whole columns cost however few their rows are."""

@@ -16,17 +16,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
-from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
 from pyspark_tidb_binlog.sinks.engine.fold import Numbering
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.sink import TargetProgress, UnfinishedSpan
 
 CHECKPOINT_SCHEMA = "tidb_binlog"
-
+_COLUMN_EXISTS = 1060
 
 _SKIPPED = "skipped MEDIUMTEXT CHARACTER SET ascii NULL"
-"""commit_ts of the transactions of the span that this part and phase was planned without, ascending, with commas; NULL = none, or written
-by a release that did not record them."""
+"""commit_ts of the transactions of the span that this part and phase was planned without, ascending, with commas; NULL = written by a release
+that did not record them."""
 
 
 class Mark(enum.StrEnum):
@@ -62,15 +62,44 @@ class Checkpoint:
         return cls(int(value.get("commitTS", 0)), bool(value.get("consistent", False)), int(value.get("schema-version", 0)))
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedWithout:
+    """The transactions that the statements of one part and phase were planned without."""
+
+    commit_ts: frozenset[int]
+    recorded: bool
+    """False: an older release did not record them; it may have left out some."""
+
+
 def ensure_tables(session: Session, schema: str = CHECKPOINT_SCHEMA) -> None:
-    """Create the database and both tables, and columns of newer releases, if missing. DDL: must not be called inside a transaction."""
+    """Create the database and both tables, and columns of newer releases, if missing. DDL: must not be called inside a transaction.
+
+    Raises:
+        ApplyError: the target refuses it, as to an account without the right to ALTER our table.
+    """
     for statement in _create_statements(schema):
         session.execute(statement)
     columns = (
         "SELECT 1 FROM information_schema.columns WHERE table_schema = %s AND table_name = 'spark_progress' AND column_name = 'skipped'"
     )
     if not session.query(columns, [schema]):
-        session.execute(f"ALTER TABLE {_progress(schema)} ADD COLUMN {_SKIPPED} AFTER phase")
+        _add_column(session, f"ALTER TABLE {_progress(schema)} ADD COLUMN {_SKIPPED} AFTER phase")
+
+
+def _add_column(session: Session, statement: str) -> None:
+    try:
+        session.execute(statement)
+    except RetryableApplyError:
+        raise
+    except ApplyError as error:
+        if error.errno == _COLUMN_EXISTS:
+            return  # an attempt that waited for a transaction beyond the read timeout has succeeded since
+        raise ApplyError(
+            f"{error}. This release needs that column: execute the statement once with an account that may ({statement}), and start again; "
+            "or give the Drainer's account the right to ALTER this table",
+            error.errno,
+            error.words,
+        ) from None
 
 
 def load(session: Session, cluster_id: int, schema: str = CHECKPOINT_SCHEMA) -> TargetProgress:
@@ -175,11 +204,14 @@ def planned_without(
     parts: int,
     phase: Mark | str,
     schema: str = CHECKPOINT_SCHEMA,
-) -> frozenset[int] | None:
+) -> PlannedWithout | None:
     """The transactions that one part and phase was planned without, its marker locked until this transaction ends; None: it is not done."""
     sql = f"SELECT skipped FROM {_progress(schema)} WHERE {_ONE_MARKER} FOR UPDATE"
     rows = session.query(sql, [cluster_id, after_ts, upto_ts, part, parts, str(Mark(phase))])
-    return frozenset(int(ts) for ts in (rows[0][0] or "").split(",") if ts) if rows else None
+    if not rows:
+        return None
+    ((listed,),) = rows
+    return PlannedWithout(frozenset(int(ts) for ts in (listed or "").split(",") if ts), listed is not None)
 
 
 def correct_deletes(

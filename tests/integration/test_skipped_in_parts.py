@@ -6,7 +6,7 @@ import random
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ import pytest
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.schemas.errors import ApplyError, FindingError, SchemaMismatch
+from pyspark_tidb_binlog.schemas.errors import ApplyError, FindingError, LeaseLost, SchemaMismatch
 from pyspark_tidb_binlog.schemas.findings import Finding
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.sinks.engine.identity import row_identities
@@ -116,12 +116,12 @@ class Died(Exception):
 
 
 @contextmanager
-def dying(name: str) -> Iterator[None]:
+def dying(where: str) -> Iterator[None]:
     """Within it the named failpoint ends what is being done."""
     plain = failpoints.point
 
-    def point(here: str) -> None:
-        if here == name:
+    def point(name: str) -> None:
+        if name == where:
             raise Died
 
     failpoints.point = point
@@ -263,6 +263,60 @@ def test_a_span_begun_by_a_release_that_did_not_record_what_it_skipped(begin: Be
     assert life.rows() == [(1, 10, "A"), (2, 2, "b")]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_span_begun_by_such_a_release_that_skipped_already(begin: Begin, kind: Kind) -> None:
+    """It did not delete what is inserted again: only a row without a key can be there twice, and what is done about it is a finding."""
+    one, two = value(kind, 1), value(kind, 2)
+    life = begin(kind, [(one, 1, "a"), (two, 2, "b")], on_finding="record")
+    events = [Events(kind.at).update((one, 1, "a"), (one, 10, "A"), rowid=1).delete(two, 2, "b", rowid=2).table()]
+    life.deletes_only(events, 1002)
+    life.session.execute(f"UPDATE {SCHEMA}.spark_progress SET skipped = NULL")
+    life.session.commit()
+    findings = life.run(events, 1002)
+    if kind is not KEYLESS:
+        assert life.rows() == [(one, 10, "A"), (two, 2, "b")]
+        assert [f.words for f in findings if "not inserted again, another one is in its way" not in f.words] == []
+    else:
+        assert [(f.table, f.commit_ts) for f in findings] == [("`d`.`t`", 1002)]
+        assert findings[0].words.startswith("1 rows without a unique key were inserted again")
+    assert len(findings) == 1
+
+
+def test_a_part_that_such_a_release_has_finished(begin: Begin) -> None:
+    life = begin(PAIR, [(1, 1, "a"), (2, 2, "b")])
+    events = [Events(PAIR.at).update((1, 1, "a"), (1, 10, "A")).update((2, 2, "b"), (2, 20, "B")).table()]
+    assert life.run(events, 1002) == []
+    life.session.execute(f"UPDATE {SCHEMA}.spark_progress SET skipped = NULL")
+    life.session.commit()
+    (finding,) = life.run(events, 1002)
+    assert finding.words.endswith("unless the older release that finished their part skipped it too, which it did not record")
+    assert life.rows() == [(1, 10, "A"), (2, 2, "b")]
+
+
+@pytest.mark.parametrize("kind", [k for k in KINDS if k.id in ("unique", "keyless")])
+def test_another_row_that_was_deleted_instead_is_a_finding(begin: Begin, kind: Kind) -> None:
+    """The skipped transaction would have made the one row like the other, which the next transaction's delete then finds instead."""
+    life = begin(kind, [(1, 1, "a"), (2, 2, "b")])
+    events = Events(kind.at).update((2, 2, "b"), (2, 5, "b"), rowid=2).update((1, 1, "a"), (2, 2, "b"), rowid=1, same=True)
+    tables = [events.update((2, 2, "b"), (3, 20, "c"), rowid=1).table()]
+    refused(life, tables, 1002, 1001)
+    assert life.rows() == [(1, 1, "a")]
+    findings = life.run(tables, 1001, 1002)
+    assert [(f.table, f.commit_ts) for f in findings] == [("`d`.`t`", 1002)]
+    assert findings[0].words.startswith("1 other rows that are like those of this transaction may be missing")
+
+
+@pytest.mark.parametrize("kind", [k for k in KINDS if k.id in ("pair", "handle", "common")])
+def test_a_row_with_a_handle_is_found_whatever_was_skipped(begin: Begin, kind: Kind) -> None:
+    one, two = value(kind, 1), value(kind, 2)
+    life = begin(kind, [(one, 1, "a"), (two, 2, "b")])
+    events = Events(kind.at).update((two, 2, "b"), (two, 5, "b")).update((one, 1, "a"), (one, 2, "b"), same=True)
+    tables = [events.update((one, 2, "b"), (one, 20, "c")).table()]
+    refused(life, tables, 1002, 1001)
+    assert life.run(tables, 1001, 1002) == []
+    assert life.rows() == [(one, 1, "a"), (two, 2, "b")]
+
+
 # Several parts.
 
 SPREAD = [
@@ -335,6 +389,22 @@ def test_a_finished_part_that_took_a_unique_value_loses_nothing(begin: Begin) ->
     refused(life, events, 1004)
     assert life.run(events, 1003, 1004) == []
     assert life.rows() == [(1, 2, "A"), (2, 4, "b"), (3, 3, "c")]
+
+
+def test_a_task_of_an_earlier_life_changes_nothing(begin: Begin) -> None:
+    """Spark may still run it: it would correct the deletes back to what its own life skipped, and write without them."""
+    earlier = begin(PAIR, BEFORE, 4)
+    earlier.deletes_only(SPREAD)
+    life = replace(earlier, to=replace(earlier.to, lease=take_lease(earlier.session, schema=SCHEMA)))
+    for part in range(2):
+        assert life.part(part, SPREAD[part], [], 1002)
+    held = life.rows()
+    for part in range(4):
+        with pytest.raises(LeaseLost):
+            earlier.part(part, SPREAD[part], [])
+    assert life.rows() == held
+    assert life.run(SPREAD, 1002) == []
+    assert life.rows() == [(1, 10, "A"), (2, 2, "b"), (3, 3, "c"), (4, 40, "D"), (5, 5, "e")]
 
 
 # Deaths.
