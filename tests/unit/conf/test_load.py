@@ -79,6 +79,11 @@ def test_the_other_kinds_variables_are_no_error() -> None:
         ('[syncer]\nparts = "2"\n', ["drainer.toml: syncer.parts: '2' is not a whole number"]),
         ("[syncer]\nparts = true\n", ["True is not a whole number"]),
         ("[syncer]\nparts = 0\n", ["syncer.parts must be at least 1"]),
+        # Beside it, commit_ts would be compared as floats.
+        (
+            "[syncer]\nignore-txn-commit-ts = [7, 9223372036854775808]\n",
+            ["syncer.ignore-txn-commit-ts: [9223372036854775808] are not numbers"],
+        ),
         ('[syncer]\nddl-policy = "go"\n', ["syncer.ddl-policy: 'go' is not stop, skip or quarantine"]),
         ("[syncer]\nignore-schemas = [1]\n", ["[1] is not a list of strings"]),
         ("[source\n", ["drainer.toml is not valid TOML"]),
