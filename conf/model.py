@@ -49,7 +49,7 @@ class SourceConfig:
     fail_on_data_loss: bool = True
     """False: a lost span is logged as a warning and recorded in Delta instead of raising an error."""
     pairing_buckets: int = 0
-    """Buckets of start_ts that the pairing state is keyed by; fixed for the life of a checkpoint. 0 = as many as Spark's state partitions."""
+    """Buckets of start_ts that the pairing state is keyed by; fixed for the life of a checkpoint. 0 = two per state partition."""
     max_pending_bytes: int = 1024 * 1024 * 1024
     """Raw delivery: limit, over all buckets and Pumps, of binlogs that wait in the pairing state for a Pump holding resolved_ts. Bytes."""
     wake_idle_pumps: str = "200ms"

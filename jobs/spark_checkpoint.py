@@ -20,6 +20,8 @@ from pyspark_tidb_binlog.schemas.events import Delivery
 _KEPT = "tidb-binlog.json"
 """The file with what must not change during the life of a query: delivery, buckets, target."""
 _KEPT_VERSION = 3
+_BUCKETS_EACH = 2
+"""Pairing buckets of a state partition: while what one releases is decoded the next is paired; each costs a batch 10 ms."""
 _NUMBERED = 2
 """The version whose buckets were numbered, however Spark placed them; their state has the same form."""
 
@@ -35,7 +37,7 @@ class SparkCheckpoint:
         """
         self._place = CheckpointFiles(spark, config.checkpoint_dir)
         partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
-        self.bucket_ids = bucket_ids(config.source.pairing_buckets or partitions, partitions)
+        self.bucket_ids = bucket_ids(config.source.pairing_buckets or _BUCKETS_EACH * partitions, partitions)
         """The pairing buckets."""
         self.kept_for: str | None = None
         """Identity of the target that it belongs to; empty = written by a release without identities, None = no checkpoint."""
