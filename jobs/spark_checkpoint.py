@@ -54,14 +54,14 @@ class SparkCheckpoint:
         self.kept_for = made_with.get("target", "")
         if config.source.delivery not in ("", made_with["delivery"]):
             raise ConfigError(
-                f"the checkpoint {config.checkpoint_dir} was made with delivery {made_with['delivery']}, but source.delivery is "
+                f"the checkpoint {config.checkpoint_dir} was made with delivery {made_with['delivery']}, but spark.delivery is "
                 f"{config.source.delivery}: set the former, or delete the directory (the stream resumes from the target's checkpoint row)"
             )
         count = made_with["pairing_buckets"]
         self.bucket_ids = tuple(made_with.get("bucket_ids", range(count)))
         if config.source.pairing_buckets not in (0, count):
             raise ConfigError(
-                f"the checkpoint {config.checkpoint_dir} was made with source.pairing-buckets = {count}: "
+                f"the checkpoint {config.checkpoint_dir} was made with spark.pairing-buckets = {count}: "
                 "set it, or 0, or delete the directory (the stream resumes from the target's checkpoint row)"
             )
         return Delivery(made_with["delivery"])

@@ -79,5 +79,5 @@ def test_another_number_of_buckets_is_refused(spark: SparkSession, arena: Arena)
         if fits:
             assert SparkCheckpoint(spark, config).bucket_ids == tuple(range(8))
         else:
-            with pytest.raises(ConfigError, match=r"was made with source.pairing-buckets = 8: set it, or 0, or delete"):
+            with pytest.raises(ConfigError, match=r"was made with spark.pairing-buckets = 8: set it, or 0, or delete"):
                 SparkCheckpoint(spark, config)
