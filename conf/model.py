@@ -331,7 +331,7 @@ class DrainerConfig:
         "127.0.0.1:0",
         "host:port that Pumps notify this Drainer at; port 0 = any free one",
         flag="addr",
-        unset="<first IPv4 that is not loopback>:8249",
+        unset="127.0.0.1:8249; with PD or a registry elsewhere <first IPv4 that is not loopback>:8249",
     )
     advertise_addr: str = setting("", "host:port that is registered; empty = addr", flag="advertise-addr")
     log_level: str = setting("info", "debug, info, warn, error or fatal; Spark's own log is one level quieter", flag="L", kind=LEVEL)
@@ -368,7 +368,10 @@ class PumpConfig:
         "", "unique name in the cluster; empty = that in <data-dir>/.node, else hostname:port, which is written there", flag="node-id"
     )
     addr: str = setting(
-        "127.0.0.1:8250", "host:port to listen on, for gRPC and HTTP", flag="addr", unset="<first IPv4 that is not loopback>:8250"
+        "127.0.0.1:8250",
+        "host:port to listen on, for gRPC and HTTP",
+        flag="addr",
+        unset="127.0.0.1:8250; with PD or a registry elsewhere <first IPv4 that is not loopback>:8250",
     )
     advertise_addr: str = setting("", "host:port that is registered; empty = addr", flag="advertise-addr")
     socket: str = setting("", "unix:///path: also listen there", flag="socket")

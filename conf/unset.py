@@ -47,6 +47,19 @@ def first_ipv4() -> str:
     return "127.0.0.1"
 
 
+def _own_host(registry: str) -> str:
+    """Where to listen: for others only if a host of ``registry``, its URLs, is not this machine's loopback. The real programs always do."""
+    hosts = (url.rpartition("://")[2].rpartition(":")[0].strip("[]") for url in registry.split(",") if "://" in registry)
+    return "127.0.0.1" if all(map(_is_loopback, hosts)) else first_ipv4()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def registry_url(pd_urls: str) -> str:
     """``http://a:2379,http://b:2379`` as the URL of a registry: ``pd://a:2379,b:2379``.
 
@@ -74,7 +87,6 @@ def fill_drainer(values: Values, environ: Mapping[str, str]) -> list[str]:
     """
     notes: list[str] = []
     _fill(values, "log-level", lambda: "info")
-    _fill(values, "addr", lambda: f"{first_ipv4()}:8249")
     _fill(values, "data-dir", lambda: DRAINER_DIR)
     data_dir = str(values["data-dir"])
     former = _FORMER_DRAINER_DIR if data_dir == DRAINER_DIR else data_dir
@@ -90,6 +102,7 @@ def fill_drainer(values: Values, environ: Mapping[str, str]) -> list[str]:
     _one_registry(values, "spark.pumps")
     if values["pd-urls"]:
         values["spark.pumps"] = registry_url(str(values["pd-urls"]))
+    _fill(values, "addr", lambda: f"{_own_host(str(values.get('spark.pumps', '')))}:8249")
     _fill(values, "node-id", lambda: _node_id(values))
     for path in ("spark.ddl-history", "spark.orphan-resolver"):
         _fill(values, path, lambda: values.get("spark.tidb-status", ""))
@@ -100,7 +113,6 @@ def fill_pump(values: Values, environ: Mapping[str, str]) -> list[str]:
     """Set what is not set and has no constant default; what the log is to say about it."""
     notes: list[str] = []
     _fill(values, "log-level", lambda: "info")
-    _fill(values, "addr", lambda: f"{first_ipv4()}:8250")
     _fill(values, "heartbeat-interval", lambda: 2.0)
     if values.get("data-dir") == PUMP_DIR:
         values["data-dir"] = ""
@@ -108,6 +120,7 @@ def fill_pump(values: Values, environ: Mapping[str, str]) -> list[str]:
     _one_registry(values, "spark.registry")
     if values["pd-urls"]:
         registry_url(str(values["pd-urls"]))
+    _fill(values, "addr", lambda: f"{_own_host(str(values['pd-urls'] or values.get('spark.registry', '')))}:8250")
     return notes
 
 

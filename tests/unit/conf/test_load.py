@@ -46,13 +46,28 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_nothing_set_gives_the_real_defaults() -> None:
     config, pump = load_drainer(environ={}), load_pump(environ={})
-    assert (config.addr, config.apply.drainer, config.data_dir) == ("10.0.0.9:8249", "here:8249", "data.drainer")
+    assert (config.addr, config.apply.drainer, config.data_dir) == ("127.0.0.1:8249", "here:8249", "data.drainer")
     assert (config.pd_urls, config.source.pumps) == ("http://127.0.0.1:2379", "pd://127.0.0.1:2379")
     assert (config.target.host, config.target.port, config.target.user, config.target.read_timeout) == ("localhost", 3306, "root", 60.0)
     assert (config.checkpoint_dir, config.delta_dir) == ("data.drainer/spark", "data.drainer/delta")
     assert (config.apply.txn_batch, config.apply.worker_count, config.apply.db_type) == (20, 16, "mysql")
     assert load_drainer(environ={}, flags={"log-level": ""}) == config and load_pump(environ={}, flags={"log-level": ""}) == pump
-    assert (pump.addr, pump.data_dir, pump.pd_urls, pump.gc) == ("10.0.0.9:8250", "data.pump", "http://127.0.0.1:2379", "7")
+    assert (pump.addr, pump.data_dir, pump.pd_urls, pump.gc) == ("127.0.0.1:8250", "data.pump", "http://127.0.0.1:2379", "7")
+
+
+HERE = ["", "http://127.0.0.1:2379", "http://localhost:2379,http://[::1]:2379", "http://127.0.0.1:2379/"]
+ELSEWHERE = ["http://pd1:2379", "http://127.0.0.1:2379,http://10.0.0.2:2379", "http://[2001:db8::1]:2379", "http://localhost.example:2379"]
+
+
+@pytest.mark.parametrize(("urls", "host"), [*((urls, "127.0.0.1") for urls in HERE), *((urls, "10.0.0.9") for urls in ELSEWHERE)])
+def test_servers_listen_for_others_only_if_the_cluster_is_not_all_on_this_machine(urls: str, host: str) -> None:
+    flags = {"pd-urls": urls}
+    assert load_drainer(environ={}, flags=flags).addr == f"{host}:8249"
+    assert load_pump(environ={}, flags=flags).addr == f"{host}:8250"
+    if urls and "," not in urls:
+        assert load_drainer(environ={}, flags={"spark.pumps": urls.rstrip("/")}).addr == f"{host}:8249"
+        assert load_pump(environ={}, flags={"spark.registry": urls.rstrip("/")}).addr == f"{host}:8250"
+    assert load_drainer(environ={}, flags={"spark.pumps": "pump1:8250"}).addr == "127.0.0.1:8249"
 
 
 def test_a_port_gives_the_name(tmp_path: Path) -> None:
