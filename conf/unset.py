@@ -9,12 +9,12 @@ make their own settings.
 import fcntl
 import ipaddress
 import json
+import re
 import socket
 import struct
 from collections.abc import Callable, Mapping, MutableMapping
 from functools import partial
 from pathlib import Path
-from urllib.parse import urlsplit
 
 Values = MutableMapping[str, object]
 """Settings by path; those not set are missing."""
@@ -29,6 +29,7 @@ KEPT_NODE_ID = "node_id"
 FORMER_NODE_ID = "drainer"
 _FORMER_DRAINER_DIR = "var/drainer"
 _FORMER_PUMP_DIR = "var/pump"
+_HOST_AND_PORT = re.compile(r"([^\s:/]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}")
 _SIOCGIFADDR = 0x8915
 
 
@@ -54,12 +55,14 @@ def registry_url(pd_urls: str) -> str:
     """
     hosts = []
     for url in pd_urls.split(","):
-        parts = urlsplit(url.strip())
-        if parts.scheme == "https":
+        scheme, _, host = url.strip().rstrip("/").partition("://")
+        if "@" in host:
+            raise ValueError("pd-urls: PD knows no user and no password: write http://host:port")
+        if scheme == "https":
             raise ValueError(f"pd-urls: {url.strip()!r}: TLS is not built in this release; only http:// is accepted")
-        if parts.scheme != "http" or not parts.netloc or parts.path.strip("/"):
+        if scheme != "http" or not _HOST_AND_PORT.fullmatch(host):
             raise ValueError(f"pd-urls: {url.strip()!r} is not of the form http://host:port")
-        hosts.append(parts.netloc)
+        hosts.append(host)
     return "pd://" + ",".join(hosts)
 
 
@@ -103,6 +106,8 @@ def fill_pump(values: Values, environ: Mapping[str, str]) -> list[str]:
         values["data-dir"] = ""
     _fill(values, "data-dir", lambda: _place("data-dir", PUMP_DIR, _FORMER_PUMP_DIR, notes))
     _one_registry(values, "spark.registry")
+    if values["pd-urls"]:
+        registry_url(str(values["pd-urls"]))
     return notes
 
 

@@ -206,6 +206,7 @@ def _logging_by(config: C) -> C:
     if config.log_file:
         try:
             log_to_file(Path(config.log_file))
+            log_file().open("a").close()
         except OSError as error:
             raise ConfigError(f"cannot write log-file {config.log_file}: {error.strerror}") from error
     return config

@@ -309,8 +309,14 @@ def test_one_place_for_the_pumps(tmp_path: Path) -> None:
         load_drainer(environ={}, flags={"pd-urls": "http://a:1", "spark.pumps": "b:2"})
     with pytest.raises(ValueError, match="'https://a:1': TLS is not built in this release"):
         load_drainer(environ={}, flags={"pd-urls": "https://a:1"})
-    with pytest.raises(ValueError, match="'a:1' is not of the form http://host:port"):
-        load_drainer(environ={}, flags={"pd-urls": "a:1"})
+    for wrong in ("a:1", "http://a", "http://a:x", "http://a:1/b", "http://a:1,", "http://"):
+        for load in (load_drainer, load_pump):
+            with pytest.raises(ValueError, match="is not of the form http://host:port"):
+                load(environ={}, flags={"pd-urls": wrong})
+    assert load_drainer(environ={}, flags={"pd-urls": "http://[::1]:1/, http://b_c.d:2"}).source.pumps == "pd://[::1]:1,b_c.d:2"
+    with pytest.raises(ValueError, match="pd-urls: PD knows no user and no password") as refused:
+        load_drainer(environ={}, flags={"pd-urls": "http://u:s3cret@a:1"})
+    assert "s3cret" not in str(refused.value)
     assert load_pump(environ={}, flags={"spark.registry": "http://r:1"}).pd_urls == ""
     assert load_pump(environ={}, flags={"pd-urls": ""}) == dataclasses.replace(load_pump(environ={}), pd_urls="")
     with pytest.raises(ValueError, match="pd-urls and spark.registry are both set"):
@@ -394,6 +400,7 @@ def test_the_other_kinds_variables_are_no_error() -> None:
             "[syncer]\nignore-txn-commit-ts = [7, 9223372036854775808]\n",
             ["syncer.ignore-txn-commit-ts: [9223372036854775808] are not numbers"],
         ),
+        ('[syncer.to]\ntime-zone = "+08:00"\n', ["unknown setting 'syncer.to.time-zone'\n"]),
         ("[spark]\natomic_rows = 1\n", ["unknown setting 'spark.atomic_rows'"]),
         ('[spark]\nparts = "2"\n', ["drainer.toml: spark.parts: '2' is not a whole number"]),
         ("[spark]\nparts = true\n", ["True is not a whole number"]),
@@ -410,7 +417,7 @@ def test_a_wrong_file_is_refused_by_name(tmp_path: Path, text: str, words: list[
     with pytest.raises(ValueError) as refused:
         load_drainer(toml(tmp_path, text), {})
     for word in words:
-        assert word in str(refused.value)
+        assert word in f"{refused.value}\n"
 
 
 def test_a_key_of_an_earlier_file_is_refused_with_its_new_place(tmp_path: Path) -> None:

@@ -227,6 +227,18 @@ def test_no_file_may_be_named(tmp_path: Path) -> None:
         cli.pump_config(parser.parsed(["-config", str(tmp_path)]))
 
 
+def test_a_log_file_that_cannot_be_written_is_a_config_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "_set", None)
+    monkeypatch.setattr(logs, "_handler", None)
+    (tmp_path / "file").touch()
+    parser = cli.parser("pump", "")
+    cli.add_settings(parser, PumpConfig)
+    (tmp_path / "directory").mkdir()
+    for place in (tmp_path / "directory", tmp_path / "file" / "log"):
+        with pytest.raises(ConfigError, match=f"cannot write log-file {place}: "):
+            cli.pump_config(parser.parsed(["-log-file", str(place)]))
+
+
 def test_settings_of_a_pump(tmp_path: Path) -> None:
     (tmp_path / "p.toml").write_text('node-id = "p9"\naddr = "127.0.0.1:1"\n')
     parser = cli.parser("pump", "")
