@@ -152,6 +152,7 @@ def test_flags_are_read_as_go_reads_them(argv: list[str]) -> None:
         (["--starting-commit-ts=0"], "unknown flag --starting-commit-ts: it is now --initial-commit-ts"),
         (["--syncer.atomic-rows=1"], "unknown flag --syncer.atomic-rows: it is now --spark.atomic-rows"),
         (["-addr"], "flag -addr needs a value"),
+        (["---addr=h:1"], "unknown flag ---addr; did you mean --addr?"),
         (["-safe-mode", "--", "-addr", "h:1"], "'-addr' is not a flag (a switch takes its value as in -safe-mode=false)"),
         (["-host", "db"], "unknown flag -host; did you mean --syncer.to.host or --syncer.to.checkpoint.host?"),
     ],
