@@ -113,11 +113,19 @@ def fill_pump(values: Values, environ: Mapping[str, str]) -> list[str]:
 
 def _place(path: str, place: str, former: str, notes: list[str]) -> str:
     """``place``, or where a former release kept the same, if only that is there."""
-    found = Path(former)
-    if former == place or Path(place).exists() or not found.is_dir() or not any(found.iterdir()):
+    if former == place or Path(place).exists() or not _holds_something(Path(former)):
         return place
     notes.append(f"{path}: {former}, the default of earlier releases, is there and is used; to end this line, set {path} to it")
     return former
+
+
+def _holds_something(directory: Path) -> bool:
+    try:
+        return any(directory.iterdir())
+    except PermissionError:
+        return True  # whoever opens it says so
+    except OSError:
+        return False
 
 
 def _node_id(values: Values) -> str:
