@@ -16,7 +16,7 @@ import time
 import tomllib
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -70,7 +70,7 @@ class Stand:
     place: TargetPlace | None
     """The end of what belongs to it in the target; None: unknown, because another program wrote the savepoint."""
     ours: bool = True
-    """Whether ``schema_version`` is the version of the DDLs in the target. A real Drainer's may be that of a row, which can be ahead of them."""
+    """False: read from a savepoint that another program wrote."""
 
 
 class LocalRecord:
@@ -191,11 +191,6 @@ class LocalRecord:
             os.close(lock)
             raise LeaseHeld(f"another Drainer records its progress in {self._directory}: it holds {SAVEPOINT_LOCK}") from None
         return lock
-
-
-def moved(stand: Stand, commit_ts: int, place: TargetPlace) -> Stand:
-    """``stand`` at another commit_ts and place, with the same DDL jobs."""
-    return replace(stand, commit_ts=commit_ts, place=place)
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -95,10 +95,11 @@ class MessageSink(Sink):
         self._commit_ts = begin(self._record.target, found.commit_ts if found else None)
         if found is not None and found.commit_ts != self._commit_ts:
             raise ApplyError(f"the stream would begin at {self._commit_ts}, but {self._settings.record_dir} records {found.commit_ts}")
+        applied = AppliedJobs(found.schema_version, found.early) if found else AppliedJobs(0)
         if found is None or not found.ours:
-            applied = AppliedJobs(history().version_at(self._commit_ts))
-        else:
-            applied = AppliedJobs(found.schema_version, found.early)
+            # A row has the version of a job only after the job's binlog has committed, so a Drainer's version is never ahead of its DDLs; but it has
+            # none before the first binlog, and the jobs' FinishedTS misses one whose binlog committed just before.
+            applied = AppliedJobs(max(applied.version, history().version_at(self._commit_ts)))
         self._outlet.open(found, self._commit_ts)
         self._save(self._commit_ts, applied)
         return Opened(TargetProgress(self._commit_ts, True, applied.version, None, known=found is not None), applied, frozenset())
