@@ -21,9 +21,8 @@ from pyspark_tidb_binlog.schemas.binlogfile import (
     files_in,
     read_records,
 )
-from pyspark_tidb_binlog.schemas.codec.number import decode_uvarint, to_signed
-from pyspark_tidb_binlog.schemas.errors import ApplyError, Corruption
-from pyspark_tidb_binlog.schemas.wire import VARINT, fields
+from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.sinks.translate.binlog_format import commit_ts_of
 from pyspark_tidb_binlog.sinks.translate.local_record import Stand, TargetPlace
 from pyspark_tidb_binlog.sinks.translate.message_sink import MessageSettings, MessageSink, Outlet
 from pyspark_tidb_binlog.sinks.translate.messages import Message
@@ -32,8 +31,6 @@ from pyspark_tidb_binlog.sinks.translate.process_zone import process_zone
 
 _log = logging.getLogger(__name__)
 
-_COMMIT_TS = 2
-"""Number of the field in both formats' ``Binlog``."""
 _TIDY_SECONDS = 3600.0
 """Interval between two looks for old files, as in the original."""
 _DAY = 86_400.0
@@ -153,11 +150,3 @@ def _end_in(directory: Path, file: BinlogName, commit_ts: int) -> FilePosition:
     except TornRecord:
         pass
     return end
-
-
-def commit_ts_of(payload: bytes) -> int:
-    """The commit_ts of a message of either format, without parsing the rest."""
-    for field in fields(payload, 0, len(payload)):
-        if field.number == _COMMIT_TS and field.kind == VARINT:
-            return to_signed(decode_uvarint(payload, field.value)[0])
-    raise Corruption("a binlog without a commit_ts")

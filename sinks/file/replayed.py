@@ -20,7 +20,7 @@ from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, Token, read_na
 from pyspark_tidb_binlog.schemas.errors import ConfigError, Corruption
 from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
-from pyspark_tidb_binlog.sinks.file.file_sink import commit_ts_of
+from pyspark_tidb_binlog.sinks.translate.binlog_format import commit_ts_of
 
 Cell: TypeAlias = int | float | bytes | None
 """A value: texts, times, decimals and JSON as bytes; ENUM, SET and BIT as numbers."""

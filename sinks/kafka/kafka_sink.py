@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pyspark_tidb_binlog.schemas.errors import ApplyError
-from pyspark_tidb_binlog.sinks.file.file_sink import commit_ts_of
+from pyspark_tidb_binlog.sinks.translate.binlog_format import commit_ts_of
 from pyspark_tidb_binlog.sinks.translate.local_record import Stand, TargetPlace
 from pyspark_tidb_binlog.sinks.translate.message_sink import MessageSettings, MessageSink, Outlet
 from pyspark_tidb_binlog.sinks.translate.messages import Message

@@ -7,18 +7,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pyspark_tidb_binlog.schemas.codec.number import encode_uvarint
+from pyspark_tidb_binlog.schemas.codec.number import decode_uvarint, encode_uvarint, to_signed
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobType
 from pyspark_tidb_binlog.schemas.ddl_tokens import significant
 from pyspark_tidb_binlog.schemas.errors import Corruption
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
-from pyspark_tidb_binlog.schemas.wire import BYTES, VARINT, key, varint
+from pyspark_tidb_binlog.schemas.wire import BYTES, VARINT, fields, key, varint
 from pyspark_tidb_binlog.sinks.translate.raw_datums import Datums, HandleLayout, RowImages, images_of
 
 _SHOWN = 64
 """Bytes of a damaged row shown in the error."""
+_COMMIT_TS = 2
+"""Number of the field in the ``Binlog`` of both formats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +154,14 @@ def creates_database(query: str) -> bool:
     """Whether a DDL is a CREATE DATABASE."""
     tokens = significant(query)
     return len(tokens) > 2 and tokens[0].word == "CREATE" and tokens[1].word in ("DATABASE", "SCHEMA")
+
+
+def commit_ts_of(payload: bytes) -> int:
+    """The commit_ts of a message of either format, without parsing the rest."""
+    for field in fields(payload, 0, len(payload)):
+        if field.number == _COMMIT_TS and field.kind == VARINT:
+            return to_signed(decode_uvarint(payload, field.value)[0])
+    raise Corruption("a binlog without a commit_ts")
 
 
 # Protobuf by hand: a message object per column would cost more than all the rest.

@@ -74,7 +74,7 @@ def test_both_ends_of_a_range_are_in_it(tmp_path: Path) -> None:
 
 def test_only_files_that_can_hold_the_range_are_read(tmp_path: Path) -> None:
     """The newest file is empty: the one before it had reached its size."""
-    written(tmp_path, at(10, 11, 20, 21, 30, 31), max_bytes=100)
+    written(tmp_path, at(10, 11, 20, 21, 30, 31), max_bytes=90)
 
     def chosen(start: int, stop: int) -> list[int]:
         return [f.index for f in selected_files(tmp_path, ReplayRange(start, stop))]
