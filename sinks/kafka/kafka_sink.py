@@ -19,9 +19,9 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.translate.binlog_format import commit_ts_of
 from pyspark_tidb_binlog.sinks.translate.local_record import Stand, TargetPlace
 from pyspark_tidb_binlog.sinks.translate.message_sink import MessageSettings, MessageSink, Outlet
-from pyspark_tidb_binlog.sinks.translate.messages import Message
 from pyspark_tidb_binlog.sinks.translate.process_zone import process_zone
 from pyspark_tidb_binlog.sinks.translate.secondary_binlogs import SecondaryBinlogs
+from pyspark_tidb_binlog.sinks.translate.translation import Message
 
 _log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from pyspark_tidb_binlog.sinks.engine.batch import rows_between
 from pyspark_tidb_binlog.sinks.engine.blocks import unpack
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
 from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
-from pyspark_tidb_binlog.sinks.translate.messages import Message, Translation, wanted
+from pyspark_tidb_binlog.sinks.translate.translation import Message, Translation, wanted
 
 MESSAGE = pa.schema(
     [

@@ -28,7 +28,7 @@ from pyspark_tidb_binlog.sinks.sink import DdlResult, Opened, Sink, TargetProgre
 from pyspark_tidb_binlog.sinks.translate.binlog_format import BinlogFormat, name_of
 from pyspark_tidb_binlog.sinks.translate.in_order import messages_in_order
 from pyspark_tidb_binlog.sinks.translate.local_record import LocalRecord, Stand, TargetPlace
-from pyspark_tidb_binlog.sinks.translate.messages import Message, Translation
+from pyspark_tidb_binlog.sinks.translate.translation import Message, Translation
 
 _log = logging.getLogger(__name__)
 

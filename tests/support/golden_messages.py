@@ -15,7 +15,7 @@ from pyspark_tidb_binlog.sinks.engine.batch import merge, rows_between, summaris
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep, plan_steps
 from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
 from pyspark_tidb_binlog.sinks.translate.binlog_format import BinlogFormat, name_of
-from pyspark_tidb_binlog.sinks.translate.messages import Translation
+from pyspark_tidb_binlog.sinks.translate.translation import Translation
 from tests.support.golden_case import GOLDEN, GoldenCase, load_case
 
 SYSTEM = TableFilter((), ("INFORMATION_SCHEMA", "PERFORMANCE_SCHEMA", "mysql"))

@@ -22,11 +22,11 @@ from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
 from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
 from pyspark_tidb_binlog.sinks.translate.binlog_format import BinlogFormat, DdlName, TableRun, creates_database
 from pyspark_tidb_binlog.sinks.translate.column_values import mysql_type
-from pyspark_tidb_binlog.sinks.translate.messages import Translation
 from pyspark_tidb_binlog.sinks.translate.pb_binlogs import PbBinlogs
 from pyspark_tidb_binlog.sinks.translate.process_zone import in_zone, process_zone
 from pyspark_tidb_binlog.sinks.translate.raw_datums import HandleLayout, images_of
 from pyspark_tidb_binlog.sinks.translate.secondary_binlogs import SecondaryBinlogs
+from pyspark_tidb_binlog.sinks.translate.translation import Translation
 from tests.support.drawn_rows import NEWEST, NOT_NULL, OLDEST, at, column, table
 from tests.support.golden_messages import case_steps, checksums, checksums_from_drainer, from_drainer, ours
 
