@@ -74,6 +74,8 @@ class MessageSettings:
     table_filter: TableFilter = EVERYTHING
     sync_ddl: bool = True
     """False: DDLs are not put, as with a real Drainer."""
+    ignored_ts: frozenset[int] = frozenset()
+    """``ignore-txn-commit-ts``: DDLs with one of these are not put; rows with one never come."""
 
 
 class MessageSink(Sink):
@@ -163,7 +165,8 @@ class MessageSink(Sink):
 
     def _ddl(self, step: DdlStep, history: SchemaHistory) -> Iterator[Message]:
         name = name_of(step.job, history)
-        if self._settings.sync_ddl and self._settings.table_filter.keeps(name.schema):
+        settings = self._settings
+        if settings.sync_ddl and settings.table_filter.keeps(name.schema) and step.skip_ts not in settings.ignored_ts:
             yield Message(step.commit_ts, self._format.ddl(step.commit_ts, name, step.query), 0)
 
     def _write(self, step: RowsStep, messages: Iterable[Message]) -> Written:

@@ -367,6 +367,15 @@ def test_ddls_are_left_out_without_sync_ddl_and_for_databases_that_are_not_repli
     assert payloads(tmp_path / "b") == [] and sink.commit_ts == spans()[-1][1]
 
 
+def test_a_ddl_that_is_ignored_counts_as_done(tmp_path: Path) -> None:
+    run(in_files(tmp_path / "whole"))
+    ddls = [m for m in payloads(tmp_path / "whole") if pb.Binlog.FromString(m).tp == pb.DDL]
+    run(in_files(tmp_path / "a", ignored_ts=frozenset({commit_ts(ddls[0])})))
+    assert payloads(tmp_path / "a") == [m for m in payloads(tmp_path / "whole") if m != ddls[0]]
+    run(in_files(tmp_path / "a"))
+    assert ddls[0] not in payloads(tmp_path / "a")
+
+
 def test_old_files_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def sink(days: int) -> MessageSink:
         return file_sink(FileTarget(tmp_path / "binlogs", days, MAX_BYTES), MessageSettings(tmp_path, 1, SYSTEM))
