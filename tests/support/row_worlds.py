@@ -84,11 +84,15 @@ class RowWorld:
 def clustered(name: str, table_id: int, ids: int = 12) -> RowWorld:
     at = _named(table([column("id", flag=INT_PK), text("u"), column("n")], [index("u", ("u", -1))], handle="int", name=name), table_id)
     words = [None, "a", "A", "b", "B ", "c", "d", "漢"]
-    return RowWorld(at, f"CREATE TABLE {name} (id bigint PRIMARY KEY, u varchar(10), n bigint, UNIQUE (u))", ((0,), (1,)), (range(ids), words))
+    return RowWorld(
+        at, f"CREATE TABLE {name} (id bigint PRIMARY KEY, u varchar(10), n bigint, UNIQUE (u))", ((0,), (1,)), (range(ids), words)
+    )
 
 
 def two_keys(name: str, table_id: int) -> RowWorld:
-    at = _named(table([column("u", flag=NOT_NULL), column("v"), column("n")], [index("u", ("u", -1)), index("v", ("v", -1))], name=name), table_id)
+    at = _named(
+        table([column("u", flag=NOT_NULL), column("v"), column("n")], [index("u", ("u", -1)), index("v", ("v", -1))], name=name), table_id
+    )
     create = f"CREATE TABLE {name} (u bigint NOT NULL, v bigint, n bigint, UNIQUE (u), UNIQUE (v))"
     return RowWorld(at, create, ((0,), (1,)), (range(8), [None, *range(8)]))
 
@@ -100,7 +104,9 @@ def keyless(name: str, table_id: int) -> RowWorld:
 
 def half_keyed(name: str, table_id: int) -> RowWorld:
     at = _named(table([column("u"), text("b"), column("n")], [index("u", ("u", -1))], name=name), table_id)
-    return RowWorld(at, f"CREATE TABLE {name} (u bigint, b varchar(10), n bigint, UNIQUE (u))", ((0,),), ([None, None, 1, 2, 3], ["a", "A", None]))
+    return RowWorld(
+        at, f"CREATE TABLE {name} (u bigint, b varchar(10), n bigint, UNIQUE (u))", ((0,),), ([None, None, 1, 2, 3], ["a", "A", None])
+    )
 
 
 def _named(at: TableAt, table_id: int) -> TableAt:

@@ -49,7 +49,9 @@ def test_two_groups_of_one_lane_need_no_flush() -> None:
 def test_neighbours_go_to_the_lane_being_filled() -> None:
     assert schedule(OpKeys.of([[i] for i in range(8)]), 3, Conflict.GROUPS, 2).lanes.tolist() == [0, 0, 1, 1, 2, 2, 0, 0]
     again = [[i] for i in range(7)] + [[0]]
-    assert schedule(OpKeys.of(again), 3, Conflict.GROUPS, 2).lanes.tolist() == [0, 0, 1, 1, 2, 2, 0, 0], "the same with a key that comes twice"
+    assert schedule(OpKeys.of(again), 3, Conflict.GROUPS, 2).lanes.tolist() == [0, 0, 1, 1, 2, 2, 0, 0], (
+        "the same with a key that comes twice"
+    )
 
 
 def test_strict_flushes_with_one_connection_too() -> None:
@@ -104,7 +106,9 @@ def test_equal_values_of_two_keys_are_two_keys() -> None:
 
 
 def test_a_composite_key_is_compared_as_a_whole() -> None:
-    at = table([column("a", flag=INT_PK), column("b", flag=INT_PK)], [index("PRIMARY", ("a", -1), ("b", -1), primary=True)], handle="common")
+    at = table(
+        [column("a", flag=INT_PK), column("b", flag=INT_PK)], [index("PRIMARY", ("a", -1), ("b", -1), primary=True)], handle="common"
+    )
     assert shared(Events(at).insert(1, 2).insert(1, 3).insert(2, 2).delete(1, 2), at) == [(0, 3)]
 
 
@@ -120,7 +124,14 @@ def test_rows_without_a_key_are_one_key() -> None:
 
 def test_only_the_rows_with_null_of_a_nullable_key_are() -> None:
     at = table([column("u"), column("b")], [index("u", ("u", -1))])
-    events = Events(at).insert(1, 2, rowid=1).insert(None, 4, rowid=2).insert(3, 4, rowid=3).update((3, 4), (None, 5), rowid=3).insert(3, 5, rowid=4)
+    events = (
+        Events(at)
+        .insert(1, 2, rowid=1)
+        .insert(None, 4, rowid=2)
+        .insert(3, 4, rowid=3)
+        .update((3, 4), (None, 5), rowid=3)
+        .insert(3, 5, rowid=4)
+    )
     assert shared(events, at) == [(1, 3), (2, 3), (2, 4), (3, 4)]
 
 
