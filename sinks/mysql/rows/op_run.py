@@ -108,8 +108,11 @@ class _Closely:
 
     def _refused(self, place: int, one: OpText, statement: Statement, error: ApplyError) -> None:
         op = self._operations.at(place)[0].op
-        if error.errno == _NOT_COMPARABLE and statement.effect is Effect.REMOVES:
-            words = f"the row to be deleted cannot exist in the target: {error.words}"
+        if error.errno == _NOT_COMPARABLE and statement.effect is not Effect.ADDS:
+            verb = "deleted" if op is Op.DELETE else "changed"
+            words = f"the row to be {verb} cannot exist in the target: {error.words}"
+            if one.form.updates:
+                self._mend(place, statement)
         elif error.errno in _NO_TABLE:
             words = f"the target has no such table, the row is not written: {error.words}"
         elif error.errno == _DUPLICATE and op is not Op.DELETE and one.form.effect is not None:
