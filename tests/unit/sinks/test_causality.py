@@ -192,6 +192,23 @@ def test_a_frozen_table_is_one_key() -> None:
     assert shared(Events(frozen).insert(1).insert(2), frozen) == [(0, 1)]
 
 
+def test_while_a_column_leaves_a_row_without_a_key_is_in_conflict_with_all() -> None:
+    """It is found without that column, so that it may be taken for a row that has a key."""
+    at = table([column("u"), column("b")], [index("u", ("u", -1))])
+    leaving = dataclasses.replace(at, leaving=frozenset({1}))
+    events = Events(at).insert(1, 2, rowid=1).delete(None, 2, rowid=2).insert(3, 2, rowid=3)
+    assert shared(events, at) == []
+    assert shared(events, leaving) == [(0, 1), (0, 2), (1, 2)]
+
+
+def test_a_table_whose_images_lack_a_column_is_one_key() -> None:
+    before = table([column("id", flag=INT_PK)], handle="int")
+    after = table([column("id", flag=INT_PK), column("added")], handle="int")
+    events = Events(before).delete(1).delete(2)
+    assert shared(events, before) == []
+    assert shared(events, dataclasses.replace(after, dropping=True)) == [(0, 1)]
+
+
 def test_tables_do_not_touch_each_other() -> None:
     one, other = table([column("id", flag=INT_PK)], handle="int"), table([column("id", flag=INT_PK)], handle="int", name="o")
     rows: Any = Events(one).insert(1).table().to_pylist() + [row | {"table_id": 78} for row in Events(other).delete(1).table().to_pylist()]
