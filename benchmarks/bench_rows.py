@@ -106,7 +106,7 @@ def _prepare(server: PrivateMariaDB) -> None:
             "DROP DATABASE IF EXISTS tidb_binlog",
             "CREATE DATABASE bench",
             "CREATE TABLE bench.t (id bigint PRIMARY KEY, u bigint, v bigint, words varchar(100) COLLATE utf8mb4_bin, UNIQUE (u))",
-            f"INSERT INTO bench.t SELECT seq, seq, 0, CONCAT('row ', seq) FROM seq_0_to_{BASE - 1}",
+            f"INSERT INTO bench.t SELECT seq, seq, 0, CONCAT('row ', seq) FROM bench.seq_0_to_{BASE - 1}",
         ):
             cursor.execute(sql)
 
