@@ -31,6 +31,7 @@ from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import OpStatements
 from pyspark_tidb_binlog.sinks.mysql.session import Session
+from pyspark_tidb_binlog.sinks.sink import Opened
 from tests.support.plan_samples import INT_PK, TABLE_ID, Events, column, table
 from tests.support.row_sink_process import BEGIN, SCHEMA, made, worlds
 from tests.support.row_worlds import RowHistory, RowWorld, clustered, keyless, two_keys
@@ -50,14 +51,17 @@ class Place:
 
     def sink(self, on_finding: str = "stop", atomic_rows: int = 50_000, **settings: Any) -> RowSink:
         """Opens a sink; the one before it is closed."""
+        return self.opened(on_finding, atomic_rows, **settings)[0]
+
+    def opened(self, on_finding: str = "stop", atomic_rows: int = 50_000, **settings: Any) -> tuple[RowSink, Opened]:
+        """The same, and what it found."""
         self.close()
         apply = ApplyConfig(
             checkpoint_schema=SCHEMA, lease_timeout=5.0, retries=3, on_finding=on_finding, log_row_data=True, atomic_rows=atomic_rows
         )
         made = RowSink(DrainerConfig(target=self.server.target(), apply=apply), 1, RowSettings(**settings))
         self._sinks.append(made)
-        made.open(lambda target, commit_ts: BEGIN if commit_ts is None else commit_ts, SchemaHistory)
-        return made
+        return made, made.open(lambda target, commit_ts: BEGIN if commit_ts is None else commit_ts, SchemaHistory)
 
     def close(self) -> None:
         while self._sinks:
@@ -398,17 +402,23 @@ def test_settings_that_cannot_work_are_refused() -> None:
             RowSettings(**wrong)  # type: ignore[arg-type]
 
 
-def test_a_slow_transaction_makes_the_next_one_smaller(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = clustered("c1", TABLE_ID, 1000)
-    place.create(world)
-    sizes: list[int] = []
+@pytest.fixture
+def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of operations of each transaction."""
+    found: list[int] = []
     joined = OpStatements.joined
 
     def spied(self: OpStatements, places: Any, keys: Any) -> Any:
-        sizes.append(len(places))
+        found.append(len(places))
         return joined(self, places, keys)
 
     monkeypatch.setattr(OpStatements, "joined", spied)
+    return found
+
+
+def test_a_slow_transaction_makes_the_next_one_smaller(place: Place, sizes: list[int]) -> None:
+    world = clustered("c1", TABLE_ID, 1000)
+    place.create(world)
     events = Events(world.at)
     for i in range(200):
         events.insert(i, None, i)
@@ -417,23 +427,65 @@ def test_a_slow_transaction_makes_the_next_one_smaller(place: Place, monkeypatch
     assert place.query("SELECT COUNT(*) FROM d.c1") == [(200,)]
 
 
+def test_transactions_have_at_most_so_many_operations(place: Place, sizes: list[int]) -> None:
+    history = RowHistory(worlds(), random.Random("sizes"))
+    place.create(*history.worlds)
+    write(place.sink(worker_count=3, txn_batch=4), history, history.batch(40))
+    assert max(sizes) == 4 and len(sizes) > 10
+
+
+def test_without_dispatch_the_upstream_transactions_are_kept(place: Place, sizes: list[int]) -> None:
+    history = RowHistory(worlds(), random.Random("kept"))
+    place.create(*history.worlds)
+    rows = history.batch(20)
+    write(place.sink(dispatch=False), history, rows)
+    stamps = rows.column("commit_ts").to_pylist()
+    assert sizes == [stamps.count(ts) for ts in sorted(set(stamps))]
+    write(place.sink(dispatch=False), history, history.batch(0), history.ts + 1)
+    assert f'"commitTS":{history.ts + 1}' in place.checkpoint()
+
+
 # From Spark.
+
+
+def in_spark(spark: "SparkSession", rows: pa.Table) -> KeyedEvents:
+    keyed = with_keys(rows, SchemaHistory(), 2)
+    blocks = [b for part in range(2) for b in pack(BlockKind.ROWS, part, keyed.filter(pc.equal(keyed.column("part"), part)))]
+    return KeyedEvents(spark.createDataFrame(pa.Table.from_batches(blocks).to_pandas()).repartitionById(2, "part"), 2)
 
 
 @pytest.mark.parametrize("most", [50, 100_000])
 def test_a_big_step_is_fetched_in_pieces(place: Place, spark: "SparkSession", most: int) -> None:
-    tables = (clustered("c1", 101), clustered("c2", 102, 40), two_keys("k", 103), keyless("x", 104))
+    tables = worlds()
     place.create(*tables)
     history = RowHistory(tables, random.Random("spark"))
     rows = history.batch(120)
-    skipped = rows.column("commit_ts").to_pylist()[-1]
     sink = place.sink(atomic_rows=most, worker_count=4, txn_batch=5)
-    jobs = SchemaHistory()
-    keyed = with_keys(rows, jobs, 2)
-    blocks = [b for part in range(2) for b in pack(BlockKind.ROWS, part, keyed.filter(pc.equal(keyed.column("part"), part)))]
-    frame = spark.createDataFrame(pa.Table.from_batches(blocks).to_pandas()).repartitionById(2, "part")
-    more = Events(tables[0].at)
-    assert more is not None
-    sink.apply_parts(KeyedEvents(frame, 2), history.step(sink.commit_ts, rows), frozenset(), StageClock())
-    assert skipped == sink.commit_ts
+    sink.apply_parts(in_spark(spark, rows), history.step(sink.commit_ts, rows), frozenset(), StageClock())
+    assert sink.commit_ts == history.ts
     assert place.rows(*tables) == history.expected()
+
+
+def test_transactions_to_skip_are_left_out_of_a_big_step(place: Place, spark: "SparkSession") -> None:
+    world = clustered("c1", TABLE_ID)
+    place.create(world)
+    rows, step = events_of(world.at, Events(world.at).insert(1, None, 1).insert(2, None, 1).insert(3, None, 1))
+    place.sink().apply_parts(in_spark(spark, rows), step, frozenset({1002}), StageClock())
+    assert place.query("SELECT id FROM d.c1 ORDER BY id") == [(1,), (3,)]
+
+
+@pytest.mark.parametrize("net_change", [False, True])
+def test_an_open_span_is_unfinished_and_read_again_as_it_was(place: Place, spark: "SparkSession", net_change: bool) -> None:
+    """As ``BatchApplier.replay`` does it; the limit of what the driver fetches at a time does not cut it."""
+    history, events, ends = made("unfinished", BATCHES)
+    place.create(*worlds())
+    assert run_process(place, "unfinished", {failpoints.DIE: "after-rows-commit:12"}, **SETTINGS).returncode == -signal.SIGKILL
+    sink, opened = place.opened(atomic_rows=10, net_change=net_change, **SETTINGS)
+    span = opened.progress.unfinished
+    assert span is not None and (span.after_ts, span.upto_ts) == (ends[0], ends[1])
+    rows = rows_between(events, *ends[:2])
+    sink.apply_parts(in_spark(spark, rows), history.step(span.after_ts, rows, span.upto_ts), frozenset(), StageClock())
+    rest = rows_between(events, *ends[1:])
+    sink.apply(rest, history.step(ends[1], rest), StageClock())
+    assert place.rows(*worlds()) == history.expected()
+    assert place.opened(**SETTINGS)[1].progress.unfinished is None

@@ -47,7 +47,7 @@ from pyspark_tidb_binlog.sinks.mysql.rows.row_lanes import LaneRecord, Lanes, Ro
 from pyspark_tidb_binlog.sinks.mysql.rows.row_progress import OpenLanes
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import OpStatements
 from pyspark_tidb_binlog.sinks.mysql.session import Session, run_retried
-from pyspark_tidb_binlog.sinks.sink import Opened
+from pyspark_tidb_binlog.sinks.sink import Opened, UnfinishedSpan
 
 _log = logging.getLogger(__name__)
 
@@ -95,13 +95,19 @@ class RowSink(MySQLSink):
         self._lanes = Lanes(self._connect, config.apply.lease_timeout, self._retry_policy, size)
 
     def open(self, begin: Callable[[str, int | None], int], history: Callable[[], SchemaHistory]) -> Opened:
-        """As ``Sink.open``; loads the span that was begun row by row."""
+        """As ``Sink.open``; a span that was begun row by row is unfinished, too."""
         opened = super().open(begin, history)
         self._open_lanes = run_retried(self._sessions.use, self._load_open, self._retry_policy)
         if opened.progress.unfinished is not None:
+            # Begun by net changes: it is finished by them.
             self._begun_in_parts = (opened.progress.unfinished.after_ts, opened.progress.unfinished.upto_ts)
-        self._consistent = self._consistent and self._open_lanes is None
-        return opened
+        left = self._open_lanes
+        if left is None:
+            return opened
+        self._consistent = False
+        # So that exactly this span is read again, whatever the source would make the next batch of.
+        unfinished = opened.progress.unfinished or UnfinishedSpan(self._commit_ts, left.upto_ts, self._settings.parts, frozenset())
+        return replace(opened, progress=replace(opened.progress, unfinished=unfinished))
 
     def close(self) -> None:
         """Release the lease (``Sink.close``)."""
@@ -127,12 +133,21 @@ class RowSink(MySQLSink):
         if in_parts or (step.after_ts, step.upto_ts) == self._begun_in_parts:
             return super().apply_parts(events, step, skipped_ts, clock)
         written = Written()
-        for span in _pieces(events, step, self._settings.atomic_rows):
+        for span in self._spans(events, step):
             with clock.timed(Stage.READ):
                 rows = without(events.rows_in(span), "commit_ts", skipped_ts)
             done = self.apply(rows, replace(step, after_ts=span[0], upto_ts=span[1]), clock)
             written = Written(written.rows + done.rows, written.findings + done.findings)
         return written
+
+    def _spans(self, events: KeyedEvents, step: RowsStep) -> Iterator[tuple[int, int]]:
+        """The spans of ``step`` that are applied one after the other: the open one as it was begun."""
+        if self._is_open(step) and self._open_lanes is not None:
+            end = min(self._open_lanes.upto_ts, step.upto_ts)
+            yield step.after_ts, end
+            step = replace(step, after_ts=end)
+        if step.after_ts < step.upto_ts:
+            yield from _pieces(events, step, self._settings.atomic_rows)
 
     # One step, either within the open span or outside.
 
@@ -186,7 +201,7 @@ class RowSink(MySQLSink):
 
     def _run(self, batch: RowBatch, writer: RowWriter, how: "_LanePlan", step: RowsStep) -> tuple[Finding, ...]:
         if how.done is None and not self._is_open(step):
-            if len(batch) <= self._rows.txn_batch:
+            if not len(batch) or (self._rows.dispatch and len(batch) <= self._rows.txn_batch):
                 return self._write_atomic_rows(range(len(batch)), writer, step)
             if not self._rows.dispatch:
                 return self._write_transactions(batch, writer, step)
