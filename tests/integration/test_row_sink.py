@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -126,7 +126,7 @@ def test_random_histories_end_as_upstream(place: Place, mode: dict[str, Any], se
 
 # Crashes.
 
-SETTINGS = {"worker_count": 4, "txn_batch": 3}
+SETTINGS: dict[str, Any] = {"worker_count": 4, "txn_batch": 3}
 BATCHES = [2, 50, 30]
 
 
@@ -278,7 +278,7 @@ def test_every_operation_reaches_the_target(place: Place) -> None:
     assert place.rows(world) == history.expected()
 
 
-WRONG = {
+WRONG: dict[str, tuple[Callable[[Events], Events], str, list[Any]]] = {
     "an update": (lambda e: e.update((1, None, 1), (1, None, 2)), "were not in the target and were inserted", [(1, None, 2)]),
     "a delete": (lambda e: e.delete(1, None, 1), "1 of the rows that the binlogs delete were not in the target", []),
     "an insert": (lambda e: e.insert(9, None, 2), "another row has a key of one that the binlogs insert", [(9, None, 2)]),
