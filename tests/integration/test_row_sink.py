@@ -311,7 +311,8 @@ def test_on_finding_stop_commits_nothing_of_that_transaction(place: Place) -> No
     assert place.query("SELECT * FROM d.c1") == []
 
 
-def test_a_lane_that_fails_leaves_the_step_open(place: Place) -> None:
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_lane_that_fails_leaves_the_step_open(place: Place, restarted: bool) -> None:
     world = clustered("c1", TABLE_ID, 100)
     place.create(world)
     events = Events(world.at)
@@ -319,11 +320,13 @@ def test_a_lane_that_fails_leaves_the_step_open(place: Place) -> None:
         events.insert(i, None, i)
     events.delete(50, None, 1)
     rows, step = events_of(world.at, events)
+    sink = place.sink("stop", worker_count=3, txn_batch=2)
     with pytest.raises(FindingError):
-        place.sink("stop", worker_count=3, txn_batch=2).apply(rows, step, StageClock())
+        sink.apply(rows, step, StageClock())
     assert f'"consistent":false,"commitTS":{BEGIN}' in place.checkpoint()
     place.query("INSERT INTO d.c1 VALUES (50, NULL, 1)")
-    assert place.sink("stop", worker_count=3, txn_batch=2).apply(rows, step, StageClock()).findings == ()
+    sink = place.sink("stop", worker_count=3, txn_batch=2) if restarted else sink
+    assert sink.apply(rows, step, StageClock()).findings == ()
     assert place.query("SELECT id FROM d.c1 ORDER BY id") == [(i,) for i in range(20)]
     assert '"consistent":true' in place.checkpoint()
 
@@ -393,6 +396,23 @@ def test_net_changes_come_after_an_open_span(place: Place) -> None:
     assert run_process(place, "net", {failpoints.DIE: "after-rows-commit:9"}, **SETTINGS).returncode == -signal.SIGKILL
     finished = run_process(place, "net", {}, net_change=True, **SETTINGS)
     assert finished.returncode == 0, finished.stderr
+    assert place.rows(*worlds()) == history.expected()
+
+
+def test_a_record_from_before_the_checkpoint_was_moved_is_forgotten(place: Place) -> None:
+    history, _, _ = made("moved", BATCHES)
+    place.create(*worlds())
+    assert run_process(place, "moved", {failpoints.DIE: "after-rows-commit:9"}, **SETTINGS).returncode == -signal.SIGKILL
+    for world in worlds():
+        place.query(f"DELETE FROM d.{world.at.name}")
+    place.query(
+        f"""UPDATE {SCHEMA}.checkpoint SET checkPoint = '{{"consistent":true,"commitTS":{BEGIN},"ts-map":{{}},"schema-version":40}}'"""
+    )
+    assert place.opened(**SETTINGS)[1].progress.unfinished is None
+    assert place.query(f"SELECT COUNT(*) FROM {SCHEMA}.spark_rows") == [(0,)]
+    place.close()
+    finished = run_process(place, "moved", {}, **SETTINGS)
+    assert finished.returncode == 0 and "safe mode" not in finished.stderr, finished.stderr
     assert place.rows(*worlds()) == history.expected()
 
 

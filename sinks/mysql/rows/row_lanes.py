@@ -3,6 +3,8 @@
 Promises: each transaction first checks the lease; with a record (``row_progress``) it then moves its lane's number of done operations in
 the same transaction, so that after a lost answer, or a crash, none is applied twice. A round ends when all its transactions are committed. When
 a lane fails, the others begin no further transaction, and its error is raised.
+
+On TiDB, which has no shared row locks, the transactions of the lanes are in conflict on the lease row, and are retried: one lane is best there.
 """
 
 import threading

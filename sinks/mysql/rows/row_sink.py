@@ -91,6 +91,8 @@ class RowSink(MySQLSink):
         self._rows = settings
         self._open_lanes: OpenLanes | None = None
         self._begun_in_parts = (0, 0)
+        self._interrupted = False
+        """Whether the lanes ended with an error: where they are is in the target."""
         size = TransactionSize(settings.txn_batch, settings.txn_seconds)
         self._lanes = Lanes(self._connect, config.apply.lease_timeout, self._retry_policy, size)
 
@@ -103,6 +105,7 @@ class RowSink(MySQLSink):
             self._begun_in_parts = (opened.progress.unfinished.after_ts, opened.progress.unfinished.upto_ts)
         left = self._open_lanes
         if left is None:
+            self._transact(self._forget_lanes)
             return opened
         self._consistent = False
         # So that exactly this span is read again, whatever the source would make the next batch of.
@@ -121,6 +124,7 @@ class RowSink(MySQLSink):
 
     def apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
         """All operations of ``step``; in one transaction if they are few (``Sink.apply``)."""
+        self._look_again()
         written = Written()
         for here in self._cut_at_open_span(step):
             done = self._apply(rows_between(rows, here.after_ts, here.upto_ts), here, clock)
@@ -129,6 +133,7 @@ class RowSink(MySQLSink):
 
     def apply_parts(self, events: KeyedEvents, step: RowsStep, skipped_ts: frozenset[int], clock: StageClock) -> Written:
         """The operations of ``step`` in pieces, from the driver (``Sink.apply_parts``); a span that was begun in parts is finished so."""
+        self._look_again()
         in_parts = self._rows.net_change and not self._is_open(step)
         if in_parts or (step.after_ts, step.upto_ts) == self._begun_in_parts:
             return super().apply_parts(events, step, skipped_ts, clock)
@@ -139,6 +144,12 @@ class RowSink(MySQLSink):
             done = self.apply(rows, replace(step, after_ts=span[0], upto_ts=span[1]), clock)
             written = Written(written.rows + done.rows, written.findings + done.findings)
         return written
+
+    def _look_again(self) -> None:
+        """After an error of the lanes the step is applied again from where each of them is."""
+        if self._interrupted:
+            self._open_lanes = run_retried(self._sessions.use, self._load_open, self._retry_policy)
+            self._interrupted = False
 
     def _spans(self, events: KeyedEvents, step: RowsStep) -> Iterator[tuple[int, int]]:
         """The spans of ``step`` that are applied one after the other: the open one as it was begun."""
@@ -185,9 +196,10 @@ class RowSink(MySQLSink):
 
     def _how(self, batch: RowBatch, keys: OpKeys, step: RowsStep) -> "_LanePlan":
         settings, left = self._rows, self._open_lanes if self._is_open(step) else None
+        lanes = settings.worker_count if settings.dispatch else 1
         safe = settings.safe_mode or step.after_ts < settings.safe_until_ts
         if left is None:
-            return _LanePlan.of(batch, keys, settings.worker_count, settings.conflict, settings.txn_batch, safe=safe)
+            return _LanePlan.of(batch, keys, lanes, settings.conflict, settings.txn_batch, safe=safe)
         plan = _LanePlan.again(batch, keys, left)
         if plan is not None and (step.after_ts, step.upto_ts) == (left.after_ts, left.upto_ts):
             return replace(plan, safe=safe or left.safe)
@@ -197,7 +209,7 @@ class RowSink(MySQLSink):
             left.upto_ts,
             _inexact(batch),
         )
-        return _LanePlan.of(batch, keys, settings.worker_count, settings.conflict, settings.txn_batch, safe=True)
+        return _LanePlan.of(batch, keys, lanes, settings.conflict, settings.txn_batch, safe=True)
 
     def _run(self, batch: RowBatch, writer: RowWriter, how: "_LanePlan", step: RowsStep) -> tuple[Finding, ...]:
         if how.done is None and not self._is_open(step):
@@ -252,9 +264,10 @@ class RowSink(MySQLSink):
 
         findings: tuple[Finding, ...] = ()
         if how.done is not None or self._transact(begin):
-            self._consistent = False
+            self._consistent, self._interrupted = False, True
             findings = self._lanes.run(writer, how.rounds(), how.done or (0,) * lanes, record)
             self._transact(finish)
+        self._interrupted = False
         rest = record.upto_ts > step.upto_ts
         self._open_lanes = OpenLanes(step.upto_ts, record.upto_ts, "", True, (0,)) if rest else None
         return findings
@@ -263,6 +276,10 @@ class RowSink(MySQLSink):
         schema = self._settings.checkpoint_schema
         row_progress.ensure_table(session, schema)
         return row_progress.load(session, self._cluster_id, self._commit_ts, schema)
+
+    def _forget_lanes(self, session: Session) -> None:
+        """A record that is not of an open span is of data from before the checkpoint was moved."""
+        row_progress.finish(session, self._cluster_id, self._settings.checkpoint_schema)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
