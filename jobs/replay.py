@@ -17,7 +17,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-from pyspark_tidb_binlog.jobs.cli import parser, run_job
+from pyspark_tidb_binlog.jobs.cli import JobParser, parser, run_job
 from pyspark_tidb_binlog.jobs.logs import set_level
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import tso
@@ -96,7 +96,7 @@ TARGETS: Mapping[str, Callable[[], ReplayTarget]] = {"print": _printer}
 
 def main(argv: Sequence[str]) -> int:
     """Replay and end."""
-    settings = settings_of_replay(_options().parse_args(argv))
+    settings = settings_of_replay(_options().parsed(argv))
     target = TARGETS[settings.dest_type]()
     try:
         count = replay(settings, target)
@@ -144,7 +144,7 @@ def settings_of_replay(given: argparse.Namespace) -> ReplaySettings:
     return ReplaySettings(directory, ReplayRange(start, stop), rules, values["dest-type"])
 
 
-def _options() -> argparse.ArgumentParser:
+def _options() -> JobParser:
     options = parser("replay", "Reparo: replays the files that a Drainer's file sink wrote.")
     options.add_argument("-config", "--config", type=Path, metavar="FILE", help="settings in TOML, as Reparo's")
     helps = {

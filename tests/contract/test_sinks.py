@@ -1,4 +1,4 @@
-"""One suite over every target: what ``sinks.sink`` promises, on a real MariaDB, in files, in a topic and in memory."""
+"""One suite over every target: what ``sinks.sink`` promises, on a real MariaDB, also row by row, in files, in a topic and in memory."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -23,6 +23,7 @@ from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, Ddl
 from pyspark_tidb_binlog.sinks.file.file_sink import FileTarget, file_sink
 from pyspark_tidb_binlog.sinks.kafka.kafka_sink import kafka_sink
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
+from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
 from pyspark_tidb_binlog.sinks.sink import Sink
 from pyspark_tidb_binlog.sinks.translate.message_sink import MessageSettings
 from tests.support.ddl_jobs import INT, column, database, history, job, table
@@ -83,6 +84,14 @@ class InMariaDB:
             return list(cursor.fetchall())  # type: ignore[arg-type]
 
 
+class InRows(InMariaDB):
+    """Row by row, in lanes."""
+
+    def sink(self, drainer: str = "drainer") -> Sink:
+        apply = ApplyConfig(drainer=drainer, checkpoint_schema=SCHEMA, lease_timeout=1.0, retries=2)
+        return RowSink(DrainerConfig(target=self.server.target(), apply=apply), 1, RowSettings(worker_count=4, txn_batch=2))
+
+
 class InFiles:
     """Files so small that every step begins one."""
 
@@ -109,14 +118,14 @@ class InTopic:
         return rows_of_secondary(self.topic.messages)
 
 
-@pytest.fixture(params=["mariadb", "memory", "file", "kafka"])
+@pytest.fixture(params=["mariadb", "rows", "memory", "file", "kafka"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    if request.param != "mariadb":
+    if request.param not in ("mariadb", "rows"):
         worlds: dict[str, Callable[[], World]] = {"memory": InMemory, "file": lambda: InFiles(tmp_path), "kafka": lambda: InTopic(tmp_path)}
         yield worlds[request.param]()
         return
     server: PrivateMariaDB = request.getfixturevalue("mariadb")
-    yield InMariaDB(server)
+    yield InMariaDB(server) if request.param == "mariadb" else InRows(server)
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(f"DROP DATABASE IF EXISTS {SCHEMA}")
         cursor.execute("DROP DATABASE IF EXISTS sunk")

@@ -20,6 +20,7 @@ transaction is one piece, however big it is.
 
 import hashlib
 import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -62,7 +63,7 @@ class RowSettings:
     """Connections."""
     txn_batch: int = 20
     """Operations of one transaction, at most."""
-    txn_seconds: float = 1.0
+    txn_seconds: float = math.inf
     """About how long a transaction may take: a lane whose last one took longer has fewer operations in the next."""
     conflict: Conflict = Conflict.GROUPS
     dispatch: bool = True
@@ -79,7 +80,7 @@ class RowSettings:
         if self.worker_count > 1024:
             raise ConfigError("syncer.worker-count must be at most 1024")
         if self.txn_seconds <= 0:
-            raise ConfigError("syncer.txn-seconds must be more than 0")
+            raise ConfigError("spark.txn-batch-time must be more than 0")
 
 
 class RowSink(MySQLSink):
