@@ -306,8 +306,10 @@ class KafkaConfig:
 
     addrs: str = setting("", "the brokers, host:port,host:port", "syncer.to.kafka-addrs", unset="KAFKA_ADDRS, else 127.0.0.1:9092")
     version: str = setting("0.8.2.0", "the brokers' version", "syncer.to.kafka-version")
-    max_messages: int = setting(1024, "messages in one request", "syncer.to.kafka-max-messages")
-    max_message_size: int = setting(1 << 30, "largest message, in bytes", "syncer.to.kafka-max-message-size")
+    max_messages: int = setting(1024, "messages in one request, at most", "syncer.to.kafka-max-messages")
+    max_message_size: int = setting(
+        1 << 30, "largest message that is sent, in bytes; the brokers have a limit of their own", "syncer.to.kafka-max-message-size"
+    )
     client_id: str = setting("tidb_binlog", "name of this client", "syncer.to.kafka-client-id")
     topic: str = setting("", "the topic; empty = <cluster id>_obinlog", "syncer.to.topic-name")
 

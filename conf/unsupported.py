@@ -61,7 +61,6 @@ NOT_BUILT: dict[str, str] = {
 
 NOT_BUILT_VALUES: dict[tuple[str, object], str] = {
     ("syncer.db-type", "tidb"): "the checkpoint of a TiDB (its ts-map); with mysql, a TiDB is written to as well",
-    ("syncer.db-type", "kafka"): "Kafka as a target",
 }
 """The same for single values."""
 
@@ -91,6 +90,7 @@ OUT: dict[tuple[str, object], str] = {
 
 WITHOUT_EFFECT: dict[str, str] = {
     "detect-interval": "the list of Pumps is read for every batch",
+    "syncer.to.kafka-version": "brokers are asked which requests they take; 0.11 to 4 take ours",
     "syncer.to.merge": "the changes of a row are always combined",
     "cache-binlog-count": "what is read ahead is bounded by spark.max-bytes-per-trigger",
     "log-rotate": "deprecated in the real program too; logs are rotated by size",
@@ -124,6 +124,8 @@ _SYNCER_OF_SQL = (
 )
 _TO_OF_SQL = "host port user password encrypted_password read-timeout params sync-mode checkpoint.schema checkpoint.table"
 _SPARK_OF_SQL = "net-change conflict txn-batch-time password-file socket ddl-policy on-finding retries retry-seconds lease-timeout"
+_NOT_OF_FILES = frozenset({"spark.retries", "spark.retry-seconds"})
+"""Of ``ONLY_FOR_SQL``, what a topic has too."""
 ONLY_FOR_SQL: frozenset[str] = frozenset(
     f"{table}.{name}"
     for table, names in (("syncer", _SYNCER_OF_SQL), ("syncer.to", _TO_OF_SQL), ("spark", _SPARK_OF_SQL))
@@ -186,7 +188,8 @@ def _no_meaning(path: str, given: Mapping[str, GivenValue], settings: Mapping[st
     if path in ONLY_FOR and db_type != ONLY_FOR[path]:
         return f"only for db-type = {toml_of(ONLY_FOR[path])}"
     if db_type not in ("mysql", "tidb") and (path in ONLY_FOR_SQL or path.startswith("syncer.to.security.")):
-        return "only for a MySQL-protocol server as the target"
+        if db_type != "kafka" or path not in _NOT_OF_FILES:
+            return "only for a MySQL-protocol server as the target"
     if path in BY_ROW_ONLY and _value("spark.net-change", given, settings):
         return f"only with spark.net-change = false; {BY_ROW_ONLY[path]}"
     needed = ONLY_WITH.get(path)

@@ -9,6 +9,8 @@ from pyspark_tidb_binlog.jobs.resume import TargetWords
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.sinks.engine.causality import Conflict
 from pyspark_tidb_binlog.sinks.file.file_sink import FileTarget, file_sink
+from pyspark_tidb_binlog.sinks.kafka.broker_topic import BrokerSettings, BrokerTopic
+from pyspark_tidb_binlog.sinks.kafka.kafka_sink import kafka_sink
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
 from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
 from pyspark_tidb_binlog.sinks.sink import Sink
@@ -26,7 +28,9 @@ def sink_of(config: DrainerConfig, cluster_id: int, pause: Callable[[float], Non
         return RowSink(config, cluster_id, row_settings(config.apply), pause)
     if config.apply.db_type == "file":
         return file_sink(FileTarget(_directory(config), config.files.retention_time), _message_settings(config, cluster_id))
-    raise ConfigError(f"syncer.db-type = {config.apply.db_type!r}: there is no such target in this release")
+    if config.apply.db_type == "kafka":
+        return kafka_sink(BrokerTopic(broker_settings(config, cluster_id), pause), _message_settings(config, cluster_id))
+    raise ConfigError(f"syncer.db-type = {config.apply.db_type!r}: there is no such target")
 
 
 def row_settings(config: ApplyConfig) -> RowSettings:
@@ -42,12 +46,29 @@ def row_settings(config: ApplyConfig) -> RowSettings:
     )
 
 
+def broker_settings(config: DrainerConfig, cluster_id: int) -> BrokerSettings:
+    """Where the topic is, and how it is written."""
+    kafka = config.kafka
+    return BrokerSettings(
+        addrs=kafka.addrs,
+        topic=kafka.topic or f"{cluster_id}_obinlog",
+        client_id=kafka.client_id,
+        max_messages=kafka.max_messages,
+        max_message_bytes=kafka.max_message_size,
+        retries=config.apply.retries,
+        retry_seconds=config.apply.retry_seconds,
+    )
+
+
 def words_for(config: DrainerConfig) -> TargetWords:
     """What the target and its record are called."""
     cluster_id = config.source.cluster_id
     if config.apply.db_type in ("mysql", "tidb"):
         to = config.target
         return TargetWords.of_database(to.socket or f"{to.host}:{to.port}", config.apply.checkpoint_schema, cluster_id)
+    if config.apply.db_type == "kafka":
+        kafka = broker_settings(config, cluster_id)
+        return TargetWords.of_directory(f"topic {kafka.topic} at {kafka.addrs}", config.data_dir)
     return TargetWords.of_directory(str(_directory(config)), config.data_dir)
 
 

@@ -59,6 +59,10 @@ class Topic(Protocol):
         """The transient error that is being retried."""
         ...
 
+    def close(self) -> None:
+        """Release connections; safe to call twice."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class SentMessage:
@@ -135,7 +139,8 @@ class TopicEnd(Outlet):
         return self._topic.waiting_for
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Release the topic."""
+        self._topic.close()
 
     def _send(self, messages: list[bytes]) -> None:
         if messages:

@@ -65,7 +65,7 @@ def test_the_files_are_those_of_the_real_drainer(name: str, delivery: str, cut: 
         assert f"commitTS = {arena.case.end_ts}\n" in (tmp_path / "data" / "savepoint").read_text()
 
 
-@pytest.mark.parametrize("delivery", ["sorted", "raw"])
+@pytest.mark.parametrize("delivery", [pytest.param("sorted", marks=pytest.mark.slow), "raw"])
 def test_ten_deaths_and_the_files_are_those_of_the_real_drainer(delivery: str, tmp_path: Path) -> None:
     """At the third death Spark's directory goes too: the sink's own record says where to go on."""
     more = {"syncer.db-type": "file", "syncer.to.dir": tmp_path / "binlogs", "data-dir": tmp_path / "data"}

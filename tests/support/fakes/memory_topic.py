@@ -33,3 +33,6 @@ class MemoryTopic:
             self.fails_after -= taken
         if taken < len(messages):
             raise ApplyError("the broker is gone")
+
+    def close(self) -> None:
+        """Nothing is held."""

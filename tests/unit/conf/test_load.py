@@ -482,7 +482,6 @@ def test_a_secret_that_is_refused_is_not_shown() -> None:
     ("value", "words"),
     [
         ("oracle", "Oracle is no target of this program: replicate to MySQL, MariaDB or TiDB"),
-        ("kafka", "Kafka as a target"),
         ("tidb", "with mysql, a TiDB is written to as well"),
         ("redis", "syncer.db-type: 'redis' is not mysql, tidb, file or kafka"),
     ],
@@ -502,6 +501,15 @@ def test_binlog_files_are_a_target(value: str, caplog: pytest.LogCaptureFixture)
     assert "host, syncer.worker-count, spark.net-change (only for a MySQL-protocol server as the target)" in caplog.text
     with pytest.raises(ValueError, match='checkpoint.type: "mysql" asks for .* a checkpoint of this type'):
         load_drainer(environ={}, flags=flags | {"syncer.to.checkpoint.type": "mysql"})
+
+
+def test_a_topic_is_a_target(caplog: pytest.LogCaptureFixture) -> None:
+    flags = {"syncer.db-type": "kafka", "syncer.to.kafka-addrs": "b:1,c:2", "syncer.to.topic-name": "t", "spark.retries": "3"}
+    found = load_drainer(environ={}, flags=flags | {"syncer.to.checkpoint.type": "file", "syncer.to.dir": "d"})
+    assert (found.apply.db_type, found.kafka.addrs, found.kafka.topic, found.apply.retries) == ("kafka", "b:1,c:2", "t", 3)
+    assert [record.getMessage() for record in caplog.records] == ['without effect here: syncer.to.dir (only for db-type = "file")']
+    load_drainer(environ={}, flags=flags | {"syncer.to.kafka-version": "2.0.0"})
+    assert "syncer.to.kafka-version (brokers are asked" in caplog.text
 
 
 def test_settings_of_row_operations(caplog: pytest.LogCaptureFixture) -> None:
