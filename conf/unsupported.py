@@ -59,9 +59,7 @@ NOT_BUILT: dict[str, str] = {
 }
 """What a value other than the default asks for, by the setting's path."""
 
-NOT_BUILT_VALUES: dict[tuple[str, object], str] = {
-    ("syncer.db-type", "tidb"): "the checkpoint of a TiDB (its ts-map); with mysql, a TiDB is written to as well",
-}
+NOT_BUILT_VALUES: dict[tuple[str, object], str] = {}
 """The same for single values."""
 
 BUILT_WITH: dict[str, tuple[str, tuple[object, ...]]] = {
@@ -91,7 +89,7 @@ OUT: dict[tuple[str, object], str] = {
 WITHOUT_EFFECT: dict[str, str] = {
     "detect-interval": "the list of Pumps is read for every batch",
     "syncer.to.kafka-version": "brokers are asked which requests they take; 0.11 to 4 take ours",
-    "syncer.to.merge": "the changes of a row are always combined",
+    "syncer.to.merge": "spark.net-change says whether the changes of a row are combined",
     "cache-binlog-count": "what is read ahead is bounded by spark.max-bytes-per-trigger",
     "log-rotate": "deprecated in the real program too; logs are rotated by size",
     "metrics-interval": "metrics are not pushed",

@@ -130,6 +130,7 @@ class RowSink(MySQLSink):
         for here in self._cut_at_open_span(step):
             done = self._apply(rows_between(rows, here.after_ts, here.upto_ts), here, clock)
             written = Written(written.rows + done.rows, written.findings + done.findings)
+        self._note_sync_point(step.applied)
         return written
 
     def apply_parts(self, events: KeyedEvents, step: RowsStep, skipped_ts: frozenset[int], clock: StageClock) -> Written:

@@ -482,13 +482,17 @@ def test_a_secret_that_is_refused_is_not_shown() -> None:
     ("value", "words"),
     [
         ("oracle", "Oracle is no target of this program: replicate to MySQL, MariaDB or TiDB"),
-        ("tidb", "with mysql, a TiDB is written to as well"),
         ("redis", "syncer.db-type: 'redis' is not mysql, tidb, file or kafka"),
     ],
 )
 def test_targets_that_there_are_not(value: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         load_drainer(environ={}, flags={"syncer.db-type": value})
+
+
+def test_a_tidb_is_a_target(caplog: pytest.LogCaptureFixture) -> None:
+    found = load_drainer(environ={}, flags={"syncer.db-type": "tidb", "syncer.to.checkpoint.type": "tidb", "syncer.to.host": "db"})
+    assert (found.apply.db_type, found.target.host, caplog.records) == ("tidb", "db", [])
 
 
 @pytest.mark.parametrize("value", ["file", "pb"])
@@ -516,8 +520,8 @@ def test_settings_of_row_operations(caplog: pytest.LogCaptureFixture) -> None:
     flags = {"syncer.txn-batch": "7", "syncer.worker-count": "4", "spark.conflict": "strict", "spark.txn-batch-time": "500ms"}
     said = "only with spark.net-change = false; "
     assert load_drainer(environ={}, flags=flags).apply.txn_batch == 7
-    assert f"without effect here: syncer.txn-batch, spark.txn-batch-time ({said}spark.atomic-rows bounds a transaction" in caplog.text
-    assert f"syncer.worker-count ({said}spark.parts" in caplog.text
+    assert f"without effect here: syncer.txn-batch, spark.txn-batch-time ({said}a transaction of net changes is bounded by" in caplog.text
+    assert f"syncer.worker-count ({said}the number of connections for net changes is spark.parts" in caplog.text
     caplog.clear()
     flags |= {"spark.net-change": "false", "syncer.safe-mode": "true", "syncer.enable-dispatch": "false", "syncer.enable-detect": "false"}
     found = load_drainer(environ={}, flags=flags).apply
@@ -544,9 +548,9 @@ def test_what_means_nothing_is_taken_and_said(tmp_path: Path, caplog: pytest.Log
     load_drainer(toml(tmp_path, text), {}, {"cache-binlog-count": "9", "log-rotate": "hour"})
     said = caplog.text
     for words in (
-        "without effect here: syncer.to.merge (the changes of a row are always combined)",
-        "without effect here: syncer.txn-batch (what is in one transaction at the target is bounded by spark.atomic-rows and",
-        "without effect here: syncer.worker-count (the number of parallel connections is spark.parts)",
+        "without effect here: syncer.to.merge (spark.net-change says whether the changes of a row are combined)",
+        "without effect here: syncer.txn-batch (only with spark.net-change = false; a transaction of net changes is bounded by",
+        "without effect here: syncer.worker-count (only with spark.net-change = false; the number of connections for net changes is",
         "without effect here: syncer.enable-detect (",
         'syncer.to.topic-name, syncer.to.kafka-version (only for db-type = "kafka")',
         'syncer.to.dir (only for db-type = "file")',
