@@ -33,6 +33,19 @@ def sink_of(config: DrainerConfig, cluster_id: int, pause: Callable[[float], Non
     raise ConfigError(f"syncer.db-type = {config.apply.db_type!r}: there is no such target")
 
 
+def require_server(config: DrainerConfig) -> DrainerConfig:
+    """``config``, whose target must be a MySQL-protocol server, because it is compared at the end.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if config.apply.db_type not in ("mysql", "tidb"):
+        raise ConfigError(
+            f"syncer.db-type = {config.apply.db_type!r}: this job compares tables, and needs a MySQL-protocol server; use drainer"
+        )
+    return config
+
+
 def row_settings(config: ApplyConfig) -> RowSettings:
     """How row operations are applied."""
     return RowSettings(
