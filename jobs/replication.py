@@ -141,7 +141,8 @@ class Replication:
         self._checkpoint.keep(self._sink.target)
         source = dataclasses.replace(config.source, starting_commit_ts=self._sink.commit_ts)
         self._scratch = Path(tempfile.mkdtemp(prefix="tbs-stop-"))
-        frame = transactions(self._spark, source, config.pair, self.delivery, StreamOptions(stop_file=str(self._scratch / _STOP)))
+        options = StreamOptions(stop_file=str(self._scratch / _STOP), bucket_ids=self._checkpoint.bucket_ids)
+        frame = transactions(self._spark, source, config.pair, self.delivery, options)
         self.started_at = time.monotonic()
         self._query = (
             frame.writeStream.queryName("tidb_binlog")

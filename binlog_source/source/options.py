@@ -39,6 +39,8 @@ class StreamOptions:
     """Rows are ``stages.PACKED`` instead of ``stages.RAW``, as the Drainer's own stream reads them."""
     orphan_ask_after: float = 1.0
     """``PairConfig.orphan_ask_after``, seconds: every Pump may be read this far beyond R, so that orphans become old enough."""
+    bucket_ids: tuple[int, ...] = ()
+    """The pairing buckets, ``buckets.bucket_ids``; without this option they are numbered, ``pairingBuckets`` of them, at least one."""
 
 
 def options_of(config: SourceConfig, extra: StreamOptions | None = None) -> dict[str, str]:
@@ -51,6 +53,7 @@ def options_of(config: SourceConfig, extra: StreamOptions | None = None) -> dict
         "readPatience": extra.read_patience,
         "packed": extra.packed,
         "orphanAskAfter": extra.orphan_ask_after,
+        "bucketIds": ",".join(map(str, extra.bucket_ids)),
     }
     return options | {name: _text(value) for name, value in own.items()}
 
@@ -62,7 +65,10 @@ def source_of(options: Mapping[str, str]) -> SourceConfig:
         ConfigError: an option is unknown, missing or invalid.
     """
     given = {name.lower(): value for name, value in options.items()}
-    known = {name.lower() for name in (*_CONFIG_NAMES, "stopFile", "pumpPatience", "readPatience", "packed", "orphanAskAfter", "path")}
+    known = {
+        name.lower()
+        for name in (*_CONFIG_NAMES, "stopFile", "pumpPatience", "readPatience", "packed", "orphanAskAfter", "bucketIds", "path")
+    }
     if unknown := sorted(set(given) - known):
         raise ConfigError(f"format tidb_binlog has no option {', '.join(unknown)}; it has {', '.join(sorted(_CONFIG_NAMES))}")
     defaults = {f.name: f.default for f in fields(SourceConfig) if f.default is not MISSING}
@@ -89,7 +95,14 @@ def stream_options_of(options: Mapping[str, str]) -> StreamOptions:
         _value("readPatience", given.get("readpatience", "86400.0"), float),
         _value("packed", given.get("packed", "false"), bool),
         _value("orphanAskAfter", given.get("orphanaskafter", "1.0"), float),
+        _bucket_ids(given),
     )
+
+
+def _bucket_ids(given: Mapping[str, str]) -> tuple[int, ...]:
+    if ids := given.get("bucketids"):
+        return tuple(_value("bucketIds", text, int) for text in ids.split(","))
+    return tuple(range(max(1, _value("pairingBuckets", given.get("pairingbuckets", "0"), int))))
 
 
 def _text(value: object) -> str:
