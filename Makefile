@@ -15,7 +15,7 @@ help: ## this list
 
 .PHONY: setup
 setup: ## virtual environment, packages, Java, MariaDB, etcd, Delta's jars: whatever is missing
-	@./spark-submit.sh setup --java --mariadb --etcd --dev
+	@./spark-submit.sh setup --java --mariadb --etcd --kafka --dev
 
 .PHONY: setup-dev
 setup-dev:
@@ -95,6 +95,10 @@ looks: setup ## a reader during the stream: the total of `bank` at every query, 
 .PHONY: bench
 bench: setup ## the backlog from query.start() to the checkpoint at end_ts, compared to the target's bulk limit (BENCH_ARGS=)
 	$(VENV)/python -m benchmarks.bench_backlog $(BENCH_ARGS)
+
+.PHONY: bench-rows
+bench-rows: setup-dev ## row operations per second: lanes, one connection, net changes (BENCH_ARGS=)
+	$(VENV)/python -m benchmarks.bench_rows $(BENCH_ARGS)
 
 .PHONY: bench-start
 bench-start: setup ## from the command to caught up behind Pumps that deliver as real ones do, beside a bare JVM, a bare session and the target's limit (BENCH_ARGS=)

@@ -4,7 +4,7 @@
 # The first start sets everything up (jobs/setup.py); later ones only compare two files. Options of spark-submit
 # (--master, --conf, --name, --driver-memory, ...) are passed to it in any position, all others to the job, with it -c after JOB; all after
 # `--` go to the job.
-# The job is this process, and Spark's JVM its child (jobs/jvm.py); `pump` needs no Spark.
+# The job is this process, and Spark's JVM its child (jobs/jvm.py); `pump` and `replay` need no Spark.
 # Logs go to var/log/JOB.log (the job and every trace) and var/log/JOB.spark.log.
 set -euo pipefail
 export LC_ALL=C.UTF-8
@@ -25,7 +25,8 @@ jobs:
   drainer     the replication stream (--config conf/drainer.toml)
   pump        a Pump server (--config conf/pump.toml)
   rehearse    a recorded case through Pumps and drainer (rehearse CASE [--to mysql://user:pw@host:port])
-  setup       only set up what a job or the tests need (--java --mariadb --etcd --dev)
+  replay      Reparo: what a file sink wrote, printed (replay -data-dir DIR [-start-datetime T] [-stop-datetime T])
+  setup       only set up what a job or the tests need (--java --mariadb --etcd --kafka --dev)
 
 ./spark-submit.sh JOB --help shows a job's own options. Options of Spark's spark-submit are passed on; --master defaults to local[*].
 USAGE
@@ -130,7 +131,7 @@ fi
 
 needs=()
 case $job in
-  pump) ;;
+  pump | replay) ;;
   demo | rehearse)
     needs=(--java)
     # With --to, no private MariaDB is needed.
@@ -156,7 +157,7 @@ export PYTHONSAFEPATH=1 PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH}
 # A fault point must kill the whole application (conf/failpoints.py), which is this process after exec.
 [[ -z ${TIDB_BINLOG_DIE:-} ]] || export TIDB_BINLOG_DIE_PID=${TIDB_BINLOG_DIE_PID:-$$}
 
-if [[ $job == pump ]]; then
+if [[ $job == pump || $job == replay ]]; then
   exec "$venv/bin/python" -m pyspark_tidb_binlog.jobs.launch "$job" ${job_args[@]+"${job_args[@]}"}
 fi
 

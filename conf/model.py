@@ -200,7 +200,7 @@ class ApplyConfig:
     )
     checkpoint_schema: str = setting(
         "tidb_binlog",
-        "database at the target that holds checkpoint, spark_lease, spark_progress and spark_ddl",
+        "database at the target that holds checkpoint, spark_lease, spark_progress, spark_rows and spark_ddl",
         "syncer.to.checkpoint.schema",
     )
     lease_timeout: float = ours(
@@ -227,18 +227,26 @@ class ApplyConfig:
     binlog_filter_rule: tuple[EventFilterRule, ...] = setting((), "rules that drop kinds of events")
     routes: tuple[TableRoute, ...] = ours((), "tables that are renamed, or of which only some columns or rows are replicated", "route")
     db_type: str = setting("mysql", "kind of target: mysql, tidb, file (or pb) or kafka", flag="dest-db-type")
-    txn_batch: int = setting(20, "row changes in one transaction at the target", flag="txn-batch")
-    txn_batch_time: float = ours(0.0, "how long txn-batch may be waited for; 0 = not at all", kind=DURATION)
-    worker_count: int = setting(16, "transactions that are applied at the same time", flag="c")
+    txn_batch: int = setting(20, "row operations in one transaction at the target, at most", flag="txn-batch")
+    txn_batch_time: float = ours(
+        0.0, "about how long such a transaction may take: after a longer one the next has fewer operations; 0 = any time", kind=DURATION
+    )
+    worker_count: int = setting(16, "connections that apply row operations at the same time, at most 1024", flag="c")
     sync_ddl: bool = setting(True, "false: DDLs are not applied", flag="sync-ddl")
     sync_mode: int = setting(1, "1 = the target has all columns, 2 = it may have more or fewer", "syncer.to.sync-mode")
     safe_mode: bool = setting(
         False, "write so that rows may be there already: REPLACE, and deletes that may find nothing", flag="safe-mode"
     )
     enable_dispatch: bool = setting(True, "false: one worker that keeps the upstream's transactions", flag="enable-dispatch")
-    enable_detect: bool = setting(True, "false: changes of one row may be applied at the same time", flag="enable-detect")
+    enable_detect: bool = setting(
+        True, "false: operations that share a unique key, but not the first one, may be applied in any order", flag="enable-detect"
+    )
     net_change: bool = ours(True, "apply the net change of a batch; false: every row operation of the upstream")
-    conflict: str = ours("groups", "with net-change = false, when changes with a key in common wait for each other: groups or strict")
+    conflict: str = ours(
+        "groups",
+        "groups: operations with a key in common go to one connection, and only those that join several wait until everything is committed; "
+        "strict: each waits",
+    )
     load_schema_snapshot: bool = setting(
         False, "begin with the schemas at the checkpoint instead of the DDL history's beginning", flag="load-schema-snapshot"
     )
@@ -258,6 +266,9 @@ class ApplyConfig:
         _require(not (why := refusals(self.sql_mode)), f"syncer.sql-mode must not contain {'; nor '.join(why)}")
         _require(self.on_finding in ("record", "stop"), f"spark.on-finding: {self.on_finding!r} is not record or stop")
         _require(self.conflict in ("groups", "strict"), f"spark.conflict: {self.conflict!r} is not groups or strict")
+        _require(self.txn_batch >= 1, "syncer.txn-batch must be at least 1")
+        _require(1 <= self.worker_count <= 1024, "syncer.worker-count must be 1 to 1024")
+        _require(self.txn_batch_time >= 0, "spark.txn-batch-time must not be negative")
         known = ("mysql", "tidb", "file", "kafka")
         _require(self.db_type in known, f"syncer.db-type: {self.db_type!r} is not {', '.join(known[:-1])} or {known[-1]}")
         _require(self.sync_mode in (1, 2), f"syncer.to.sync-mode: {self.sync_mode} is not 1 or 2")
@@ -299,8 +310,10 @@ class KafkaConfig:
 
     addrs: str = setting("", "the brokers, host:port,host:port", "syncer.to.kafka-addrs", unset="KAFKA_ADDRS, else 127.0.0.1:9092")
     version: str = setting("0.8.2.0", "the brokers' version", "syncer.to.kafka-version")
-    max_messages: int = setting(1024, "messages in one request", "syncer.to.kafka-max-messages")
-    max_message_size: int = setting(1 << 30, "largest message, in bytes", "syncer.to.kafka-max-message-size")
+    max_messages: int = setting(1024, "messages in one request, at most", "syncer.to.kafka-max-messages")
+    max_message_size: int = setting(
+        1 << 30, "largest message that is sent, in bytes; the brokers have a limit of their own", "syncer.to.kafka-max-message-size"
+    )
     client_id: str = setting("tidb_binlog", "name of this client", "syncer.to.kafka-client-id")
     topic: str = setting("", "the topic; empty = <cluster id>_obinlog", "syncer.to.topic-name")
 

@@ -12,7 +12,17 @@ from pyspark_tidb_binlog.conf.kinds import toml_of, words_for
 from pyspark_tidb_binlog.conf.load import REAL_PREFIXES
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, settings_of
 from pyspark_tidb_binlog.conf.setting import OURS, Setting, is_named, item_type, settings_in
-from pyspark_tidb_binlog.conf.unsupported import ALSO_ACCEPTED, NOT_BUILT, NOT_BUILT_VALUES, ONLY_FOR, ONLY_WITH, OUT, WITHOUT_EFFECT
+from pyspark_tidb_binlog.conf.unsupported import (
+    ALSO_ACCEPTED,
+    BY_ROW_ONLY,
+    NOT_BUILT,
+    NOT_BUILT_VALUES,
+    ONLY_FOR,
+    ONLY_WITH,
+    OUT,
+    WITHOUT_EFFECT,
+    built_with,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = {"conf/drainer.toml": DrainerConfig, "conf/pump.toml": PumpConfig}
@@ -96,6 +106,8 @@ def _limits(setting: Setting) -> str:
     path = setting.path
     if path in ONLY_FOR:
         return f"only for db-type = {ONLY_FOR[path]}"
+    if path in BY_ROW_ONLY:
+        return "only with net-change = false"
     if path in WITHOUT_EFFECT:
         return f"without effect here: {WITHOUT_EFFECT[path]}"
     if path.startswith("storage.kv."):
@@ -104,7 +116,7 @@ def _limits(setting: Setting) -> str:
         also = "".join(f" and {toml_of(value)}" for value in ALSO_ACCEPTED.get(path, ()))
         default = "false" if setting.default is False else toml_of(setting.default)
         where = f" with {ONLY_WITH[path]}" if path in ONLY_WITH else ""
-        return f"not built yet: only {default}{also} is accepted{where}"
+        return f"not built yet: only {default}{also} is accepted{where}{built_with(path)}"
     refused = [str(value) for where, value in (*NOT_BUILT_VALUES, *OUT) if where == path]
     return f"not built: {', '.join(refused)}" if refused else ""
 

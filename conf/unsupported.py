@@ -29,20 +29,17 @@ _SEPARATE = "a checkpoint on another server than the target"
 NOT_BUILT: dict[str, str] = {
     "compressor": "compression between Pump and Drainer",
     "metrics-addr": "pushing metrics to a gateway",
-    "spark.conflict": "applying every row operation (net-change = false)",
-    "spark.net-change": "applying every row operation",
     "spark.route": "table routing, and lists of columns and conditions for rows",
-    "spark.txn-batch-time": "bounding a transaction at the target by time",
     "spark.upstream-new-collations": "asking for, or being told, the upstream's kind of collations",
     "synced-check-time": "the page /status",
     "syncer.binlog-filter-rule": "filtering by event and by SQL",
-    "syncer.enable-dispatch": "applying transaction by transaction",
+    "syncer.enable-dispatch": "applying net changes transaction by transaction",
     "syncer.ignore-table": "filtering by table",
     "syncer.load-schema-snapshot": "beginning with a snapshot of the schemas",
     "syncer.loopback-control": "replication in both directions",
     "syncer.relay.log-dir": "the relay log",
     "syncer.replicate-do-table": "filtering by table",
-    "syncer.safe-mode": "safe mode",
+    "syncer.safe-mode": "safe mode for net changes",
     "syncer.sync-ddl": "leaving DDLs out",
     "syncer.table-migrate-rule": "filtering by event and by SQL",
     "syncer.to.checkpoint.encrypted_password": _ENCRYPTED,
@@ -62,18 +59,23 @@ NOT_BUILT: dict[str, str] = {
 }
 """What a value other than the default asks for, by the setting's path."""
 
-NOT_BUILT_VALUES: dict[tuple[str, object], str] = {
-    ("syncer.db-type", "tidb"): "the checkpoint of a TiDB (its ts-map); with mysql, a TiDB is written to as well",
-    ("syncer.db-type", "file"): "binlog files as a target",
-    ("syncer.db-type", "kafka"): "Kafka as a target",
-}
+NOT_BUILT_VALUES: dict[tuple[str, object], str] = {}
 """The same for single values."""
 
+BUILT_WITH: dict[str, tuple[str, tuple[object, ...]]] = {
+    "syncer.enable-dispatch": ("spark.net-change", (False,)),
+    "syncer.safe-mode": ("spark.net-change", (False,)),
+    "syncer.sync-ddl": ("syncer.db-type", ("file", "kafka")),
+}
+"""Settings of ``NOT_BUILT`` that are built where another setting has one of these values."""
+
 ALSO_ACCEPTED: dict[str, tuple[object, ...]] = {
-    "syncer.to.checkpoint.type": ("mysql",),
+    "syncer.to.checkpoint.type": ("mysql", "tidb"),
     "syncer.to.checkpoint.table": ("checkpoint",),
 }
 """Values of ``NOT_BUILT`` that mean what the default means."""
+IN_FILE = ("file", "kafka", "pb")
+"""Values of ``syncer.to.checkpoint.type`` that mean what the default means where files or a topic are the target."""
 
 _ORACLE = "Oracle is no target of this program: replicate to MySQL, MariaDB or TiDB, or keep the real Drainer for it"
 _ZOOKEEPER = "ZooKeeper is not asked: name the brokers in syncer.to.kafka-addrs"
@@ -86,10 +88,8 @@ OUT: dict[tuple[str, object], str] = {
 
 WITHOUT_EFFECT: dict[str, str] = {
     "detect-interval": "the list of Pumps is read for every batch",
-    "syncer.enable-detect": "changes of a row are never applied at the same time",
-    "syncer.to.merge": "the changes of a row are always combined",
-    "syncer.txn-batch": "what is in one transaction at the target is bounded by spark.atomic-rows and spark.atomic-bytes",
-    "syncer.worker-count": "the number of parallel connections is spark.parts",
+    "syncer.to.kafka-version": "brokers are asked which requests they take; 0.11 to 4 take ours",
+    "syncer.to.merge": "spark.net-change says whether the changes of a row are combined",
     "cache-binlog-count": "what is read ahead is bounded by spark.max-bytes-per-trigger",
     "log-rotate": "deprecated in the real program too; logs are rotated by size",
     "metrics-interval": "metrics are not pushed",
@@ -117,6 +117,27 @@ ONLY_FOR: dict[str, str] = {
     for name in names.removeprefix("syncer.to.").split()
 }
 """The ``db-type`` without which a setting has no meaning."""
+_SYNCER_OF_SQL = (
+    "worker-count txn-batch sql-mode safe-mode enable-dispatch enable-detect loopback-control channel-id relay.log-dir relay.max-file-size"
+)
+_TO_OF_SQL = "host port user password encrypted_password read-timeout params sync-mode checkpoint.schema checkpoint.table"
+_SPARK_OF_SQL = "net-change conflict txn-batch-time password-file socket ddl-policy on-finding retries retry-seconds lease-timeout"
+_NOT_OF_FILES = frozenset({"spark.retries", "spark.retry-seconds"})
+"""Of ``ONLY_FOR_SQL``, what a topic has too."""
+ONLY_FOR_SQL: frozenset[str] = frozenset(
+    f"{table}.{name}"
+    for table, names in (("syncer", _SYNCER_OF_SQL), ("syncer.to", _TO_OF_SQL), ("spark", _SPARK_OF_SQL))
+    for name in names.split()
+)
+"""Settings that mean nothing where files or a topic are the target."""
+BY_ROW_ONLY: dict[str, str] = {
+    "spark.conflict": "net changes of a row are never applied at the same time",
+    "spark.txn-batch-time": "a transaction of net changes is bounded by spark.atomic-rows and spark.atomic-bytes",
+    "syncer.enable-detect": "net changes of a row are never applied at the same time",
+    "syncer.txn-batch": "a transaction of net changes is bounded by spark.atomic-rows and spark.atomic-bytes",
+    "syncer.worker-count": "the number of connections for net changes is spark.parts",
+}
+"""Settings that mean nothing unless ``spark.net-change`` is false, and what takes their place."""
 ONLY_WITH: dict[str, str] = {
     "syncer.channel-id": "syncer.loopback-control",
     "syncer.relay.max-file-size": "syncer.relay.log-dir",
@@ -147,7 +168,7 @@ def notes_on(given: Mapping[str, GivenValue], settings: Mapping[str, Setting], v
             continue
         why = _no_meaning(path, given, settings)
         if why is None:
-            _refuse(path, one, settings[path], values)
+            _refuse(path, given, settings, values)
         else:
             notes.setdefault(why, []).append(path)
     return [f"without effect here: {', '.join(paths)} ({why})" for why, paths in notes.items()] + _surprises(given)
@@ -161,16 +182,29 @@ def _surprises(given: Mapping[str, GivenValue]) -> list[str]:
 
 
 def _no_meaning(path: str, given: Mapping[str, GivenValue], settings: Mapping[str, Setting]) -> str | None:
-    db_type = given["syncer.db-type"].value if "syncer.db-type" in given else "mysql"
+    db_type = _value("syncer.db-type", given, settings)
     if path in ONLY_FOR and db_type != ONLY_FOR[path]:
         return f"only for db-type = {toml_of(ONLY_FOR[path])}"
+    if db_type not in ("mysql", "tidb") and (path in ONLY_FOR_SQL or path.startswith("syncer.to.security.")):
+        if db_type != "kafka" or path not in _NOT_OF_FILES:
+            return "only for a MySQL-protocol server as the target"
+    if path in BY_ROW_ONLY and _value("spark.net-change", given, settings):
+        return f"only with spark.net-change = false; {BY_ROW_ONLY[path]}"
     needed = ONLY_WITH.get(path)
     if needed is not None and (needed not in given or given[needed].value == settings[needed].default):
         return f"only with {needed}"
     return _GOLEVELDB if path.startswith("storage.kv.") else WITHOUT_EFFECT.get(path)
 
 
-def _refuse(path: str, given: GivenValue, setting: Setting, values: Mapping[str, object]) -> None:
+def _value(path: str, given: Mapping[str, GivenValue], settings: Mapping[str, Setting]) -> object:
+    """Its value where it has a constant default; None where the program has no such setting."""
+    if path in given:
+        return given[path].value
+    return settings[path].default if path in settings else None
+
+
+def _refuse(path: str, layer: Mapping[str, GivenValue], settings: Mapping[str, Setting], values: Mapping[str, object]) -> None:
+    given, setting = layer[path], settings[path]
     value = given.value
     plain = value if isinstance(value, (str, int)) else None
     if (path, plain) in OUT:
@@ -178,12 +212,31 @@ def _refuse(path: str, given: GivenValue, setting: Setting, values: Mapping[str,
     if path == "syncer.to.zookeeper-addrs":
         raise ValueError(f"{given.origin}: {_ZOOKEEPER}")
     what = NOT_BUILT_VALUES.get((path, plain)) or NOT_BUILT.get(path)
-    if what is None or value in ALSO_ACCEPTED.get(path, ()) or _is_the_targets(path, value, values):
+    if what is None or _is_accepted(path, value, layer, settings) or _is_the_targets(path, value, values):
         return
     shown = "the value" if setting.secret else toml_of(value)
     raise ValueError(
         f"{given.origin}: {shown} asks for what is not built in this release: {what}. Only {toml_of(setting.default)} is accepted"
+        f"{built_with(path)}"
     )
+
+
+def built_with(path: str) -> str:
+    """In words where any value of a setting of ``NOT_BUILT`` is accepted; empty = nowhere."""
+    if path not in BUILT_WITH:
+        return ""
+    other, wanted = BUILT_WITH[path]
+    return f" unless {other} = {' or '.join(toml_of(value) for value in wanted)}"
+
+
+def _is_accepted(path: str, value: object, given: Mapping[str, GivenValue], settings: Mapping[str, Setting]) -> bool:
+    """Whether a value of a setting of ``NOT_BUILT`` is accepted all the same."""
+    if path in BUILT_WITH:
+        other, wanted = BUILT_WITH[path]
+        return _value(other, given, settings) in wanted
+    if path == "syncer.to.checkpoint.type" and _value("syncer.db-type", given, settings) not in ("mysql", "tidb"):
+        return value in IN_FILE
+    return value in ALSO_ACCEPTED.get(path, ())
 
 
 def _is_the_targets(path: str, value: object, values: Mapping[str, object]) -> bool:

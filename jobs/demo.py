@@ -30,6 +30,7 @@ from pyspark_tidb_binlog.jobs.replication import Replication
 from pyspark_tidb_binlog.jobs.report import Reporter
 from pyspark_tidb_binlog.jobs.signals import stop_on_signals
 from pyspark_tidb_binlog.jobs.spark_session import build_session
+from pyspark_tidb_binlog.jobs.targets import require_server
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 
@@ -118,7 +119,7 @@ def main(argv: Sequence[str]) -> int:
     arguments = options.parsed(argv)
     if arguments.seconds <= 0 or arguments.rate <= 0:
         raise ConfigError("--seconds and --rate must be above 0")
-    config = drainer_config(arguments)
+    config = require_server(drainer_config(arguments))
     stop = stop_on_signals()
     with contextlib.ExitStack() as stack:
         work_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="demo-", ignore_cleanup_errors=True)))

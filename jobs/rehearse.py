@@ -26,6 +26,7 @@ from pyspark_tidb_binlog.jobs.replication import Replication
 from pyspark_tidb_binlog.jobs.report import Reporter
 from pyspark_tidb_binlog.jobs.signals import stop_on_signals
 from pyspark_tidb_binlog.jobs.spark_session import build_session
+from pyspark_tidb_binlog.jobs.targets import require_server
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError
 from pyspark_tidb_binlog.schemas.events import tso
@@ -133,7 +134,7 @@ def main(argv: Sequence[str]) -> int:
     options.add_argument("--work-dir", type=Path, default=None, metavar="DIR", help="keep the Pumps' logs and the checkpoints here")
     add_settings(options, DrainerConfig)
     arguments = options.parsed(argv)
-    config = drainer_config(arguments)
+    config = require_server(drainer_config(arguments))
     case = load(arguments.case)
     stop = stop_on_signals()
     with contextlib.ExitStack() as stack:

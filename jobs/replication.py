@@ -38,7 +38,7 @@ from pyspark_tidb_binlog.jobs.report import Progress
 from pyspark_tidb_binlog.jobs.resume import DeltaPlace, ResumeState, check_no_gap, check_spark, first_ts
 from pyspark_tidb_binlog.jobs.spark_checkpoint import SparkCheckpoint
 from pyspark_tidb_binlog.jobs.stream_progress import StreamProgress
-from pyspark_tidb_binlog.jobs.targets import sink_of
+from pyspark_tidb_binlog.jobs.targets import sink_of, words_for
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError, Stopped
 from pyspark_tidb_binlog.schemas.events import Delivery
 from pyspark_tidb_binlog.sinks.apply import BatchApplier
@@ -336,9 +336,8 @@ class Replication:
         """Where the stream begins, given the target's identity and its checkpoint row; raises where the operator must decide."""
         config = self._config
         known = ResumeState(
-            config.target.socket or f"{config.target.host}:{config.target.port}",
+            words_for(config),
             config.source.cluster_id,
-            config.apply.checkpoint_schema,
             config.checkpoint_dir,
             config.delta_dir,
             config.source.starting_commit_ts,

@@ -38,13 +38,36 @@ class DeltaPlace:
 
 
 @dataclass(frozen=True, slots=True)
+class TargetWords:
+    """What messages call a target and its record."""
+
+    where: str
+    home: str
+    """What holds its record, and makes it another target when it is made again."""
+    leftovers: str
+    """What must not be there when an empty target is to be filled."""
+    by_hand: str
+    """How a commit_ts, ``TS``, is recorded by hand."""
+
+    @classmethod
+    def of_database(cls, where: str, schema: str, cluster_id: int) -> "TargetWords":
+        """Those of a MySQL-protocol server."""
+        row = f"""INSERT INTO {schema}.checkpoint VALUES ({cluster_id}, '{{"consistent":true,"commitTS":TS}}')"""
+        return cls(where, f"database {schema}", f"{schema}.spark_ddl, spark_progress and spark_rows hold no rows of this cluster", row)
+
+    @classmethod
+    def of_directory(cls, where: str, data_dir: str) -> "TargetWords":
+        """Those of files or a topic, whose record lies in ``data_dir``."""
+        row = f"write the lines consistent = true and commitTS = TS into {data_dir}/savepoint"
+        return cls(where, f"record in {data_dir}", f"{where} holds nothing", row)
+
+
+@dataclass(frozen=True, slots=True)
 class ResumeState:
     """What determines where to resume, named as in the settings."""
 
-    where: str
-    """The target, for messages."""
+    target: TargetWords
     cluster_id: int
-    checkpoint_schema: str
     checkpoint_dir: str
     delta_dir: str
     starting_commit_ts: int
@@ -67,13 +90,13 @@ def check_spark(places: ResumeState, kept_for: str | None, target: str, commit_t
         return
     if commit_ts is None:
         raise ConfigError(
-            f"the target {places.where} has no checkpoint of cluster {places.cluster_id}, but Spark's checkpoint {places.checkpoint_dir} shows that this "
+            f"the target {places.target.where} has no checkpoint of cluster {places.cluster_id}, but Spark's checkpoint {places.checkpoint_dir} shows that this "
             f"stream has run: the target was rebuilt or emptied, its row was deleted, or syncer.to names another one. Choose: {_both(places, with_spark=True)}"
         )
     if kept_for not in ("", target):
         raise ConfigError(
-            f"Spark's checkpoint {places.checkpoint_dir} belongs to another target than {places.where}, or to it before its database "
-            f"{places.checkpoint_schema} was rebuilt. If syncer.to is right, delete the directory {places.checkpoint_dir}: the stream then resumes from "
+            f"Spark's checkpoint {places.checkpoint_dir} belongs to another target than {places.target.where}, or to it before its "
+            f"{places.target.home} was rebuilt. If syncer.to is right, delete the directory {places.checkpoint_dir}: the stream then resumes from "
             f"this target's own row, {commit_ts} ({as_time(commit_ts)})"
         )
 
@@ -115,7 +138,7 @@ def first_ts(places: ResumeState, delta: DeltaPlace) -> int:
         return delta.of_target
     if delta.of_others is not None and places.starting_commit_ts < 0:
         raise ConfigError(
-            f"the target {places.where} has no checkpoint of cluster {places.cluster_id}, and the rows of the Delta table {places.delta_dir}, up to "
+            f"the target {places.target.where} has no checkpoint of cluster {places.cluster_id}, and the rows of the Delta table {places.delta_dir}, up to "
             f"{delta.of_others} ({as_time(delta.of_others)}), are of another target or of this one before it was rebuilt. Choose: {_both(places, with_spark=False)}"
         )
     return places.starting_commit_ts
@@ -123,9 +146,8 @@ def first_ts(places: ResumeState, delta: DeltaPlace) -> int:
 
 def _both(places: ResumeState, *, with_spark: bool) -> str:
     spark = f"delete {places.checkpoint_dir} and " if with_spark else ""
-    row = f"""INSERT INTO {places.checkpoint_schema}.checkpoint VALUES ({places.cluster_id}, '{{"consistent":true,"commitTS":TS}}')"""
     return (
-        f"(1) it is empty and to be filled from the binlogs: check that {places.checkpoint_schema}.spark_ddl and spark_progress hold no rows of this cluster, "
+        f"(1) it is empty and to be filled from the binlogs: check that {places.target.leftovers}, "
         f"{spark}set initial-commit-ts to where the binlogs are to be read from (0 = the beginning); "
-        f"(2) it already holds all data up to some TS, from a dump or a backup: {spark}record that, {row}"
+        f"(2) it already holds all data up to some TS, from a dump or a backup: {spark}record that, {places.target.by_hand}"
     )

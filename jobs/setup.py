@@ -1,10 +1,10 @@
-"""Sets the project up on a fresh machine: Java, MariaDB, etcd, virtual environment, pinned packages, Delta's jars.
+"""Sets the project up on a fresh machine: Java, MariaDB, etcd, Kafka, virtual environment, pinned packages, Delta's jars.
 
 Promises: runs on a bare Python with nothing installed (stdlib only, imports nothing of the project); installs only what is missing, so a
 second run is quick; prints what it does, and exactly what to install where it may not install anything itself. ``spark-submit.sh`` and the
 Makefile call it.
 
-    python3 jobs/setup.py [--java] [--mariadb] [--etcd] [--dev] [--zip FILE]
+    python3 jobs/setup.py [--java] [--mariadb] [--etcd] [--kafka] [--dev] [--zip FILE]
 
 The stamps ``.venv/.requirements*`` are copies of the requirements files that are installed: a shell can compare them without a process.
 System packages are installed with apt, only by root on Debian and its derivatives, unless ``TIDB_BINLOG_NO_APT`` is set.
@@ -27,6 +27,9 @@ JARS = VENV / "spark-jars"
 PACKAGE = "pyspark_tidb_binlog"
 """What is imported and installed: one file and links to the directories of the code (docs/adr/0008)."""
 
+KAFKA_JARS = VENV / "kafka-jars"
+KAFKA = "org.apache.kafka:kafka_2.13:3.9.1"
+"""A broker, which only tests run."""
 DELTA = "io.delta:delta-spark_4.2_2.13:4.4.0"
 NOT_NEEDED = "org.apache.hadoop:*,org.apache.parquet:*,com.fasterxml.jackson.core:*,com.github.luben:*,org.xerial.snappy:*,org.slf4j:*,org.apache.logging.log4j:*"
 """Dependencies of Delta that Spark ships in its own versions: 70 MB less to download."""
@@ -43,6 +46,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--java", action="store_true", help="Java and Delta's jars too")
     parser.add_argument("--mariadb", action="store_true", help="MariaDB's server too")
     parser.add_argument("--etcd", action="store_true", help="etcd too, which the tests of PD's registry run")
+    parser.add_argument("--kafka", action="store_true", help="a Kafka broker too, which the tests of that target run")
     parser.add_argument("--dev", action="store_true", help="what tests and lint need too")
     parser.add_argument("--zip", type=Path, metavar="FILE", help="write the project's packages for --py-files")
     wanted = parser.parse_args(argv)
@@ -58,6 +62,8 @@ def main(argv: Sequence[str]) -> int:
         if wanted.java:
             ensure_jars()
             ensure_archive()
+        if wanted.kafka:
+            ensure_kafka()
         if wanted.zip:
             write_zip(wanted.zip)
     except SetupError as error:
@@ -126,24 +132,35 @@ def ensure_bytecode() -> None:
 
 
 def ensure_jars() -> None:
-    """Delta's jars in ``.venv/spark-jars``, resolved once by Spark's own Ivy."""
-    if (JARS / ".complete").exists() and (JARS / ".complete").read_text() == DELTA:
+    """Delta's jars in ``.venv/spark-jars``."""
+    ensure_resolved(DELTA, JARS, ["--exclude-packages", NOT_NEEDED], ("io.delta_", "io.unitycatalog_"))
+
+
+def ensure_kafka() -> None:
+    """A broker's jars in ``.venv/kafka-jars``."""
+    ensure_java()
+    ensure_resolved(KAFKA, KAFKA_JARS)
+
+
+def ensure_resolved(package: str, to: Path, options: Sequence[str] = (), wanted: tuple[str, ...] = ("",)) -> None:
+    """The jars of ``package``, and of what it needs, whose names begin with one of ``wanted``, resolved once by Spark's own Ivy."""
+    if (to / ".complete").exists() and (to / ".complete").read_text() == package:
         return
-    say(f"fetching {DELTA}")
-    ivy = JARS / "ivy"
+    say(f"fetching {package}")
+    ivy = to / "ivy"
     ivy.mkdir(parents=True, exist_ok=True)
     nothing = ivy / "nothing.py"
     nothing.write_text("")
-    command = [str(VENV / "bin" / "spark-submit"), "--packages", DELTA, "--exclude-packages", NOT_NEEDED]
+    command = [str(VENV / "bin" / "spark-submit"), "--packages", package, *options]
     command += ["--conf", f"spark.jars.ivy={ivy}", str(nothing)]
-    run(command, f"fetching {DELTA} from Maven Central", env=spark_environment())
-    jars = [jar for jar in (ivy / "jars").glob("*.jar") if jar.name.startswith(("io.delta_", "io.unitycatalog_"))]
+    run(command, f"fetching {package} from Maven Central", env=spark_environment())
+    jars = [jar for jar in (ivy / "jars").glob("*.jar") if jar.name.startswith(wanted)]
     if not jars:
-        raise SetupError(f"Spark resolved {DELTA} without a jar; remove {JARS} and try again")
+        raise SetupError(f"Spark resolved {package} without a jar; remove {to} and try again")
     for jar in jars:
-        shutil.move(jar, JARS / jar.name)
+        shutil.move(jar, to / jar.name)
     shutil.rmtree(ivy)
-    (JARS / ".complete").write_text(DELTA)
+    (to / ".complete").write_text(package)
 
 
 def ensure_archive() -> None:

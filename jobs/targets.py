@@ -1,19 +1,94 @@
-"""The sink that ``syncer.db-type`` asks for."""
+"""The sink that ``syncer.db-type`` asks for, and what messages call it."""
 
+import math
 from collections.abc import Callable
+from pathlib import Path
 
-from pyspark_tidb_binlog.conf.model import DrainerConfig
+from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
+from pyspark_tidb_binlog.jobs.resume import TargetWords
 from pyspark_tidb_binlog.schemas.errors import ConfigError
-from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
+from pyspark_tidb_binlog.sinks.engine.causality import Conflict
+from pyspark_tidb_binlog.sinks.file.file_sink import FileTarget, file_sink
+from pyspark_tidb_binlog.sinks.kafka.broker_topic import BrokerSettings, BrokerTopic
+from pyspark_tidb_binlog.sinks.kafka.kafka_sink import kafka_sink
+from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
+from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
 from pyspark_tidb_binlog.sinks.sink import Sink
+from pyspark_tidb_binlog.sinks.translate.message_sink import MessageSettings
 
 
 def sink_of(config: DrainerConfig, cluster_id: int, pause: Callable[[float], None]) -> Sink:
     """The sink of a stream of cluster ``cluster_id``; nothing is opened. ``pause``: waits for so many seconds, or raises to end the wait.
 
     Raises:
-        ConfigError: there is no such sink.
+        ConfigError: there is no such sink, or a setting of it is wrong.
     """
     if config.apply.db_type in ("mysql", "tidb"):
-        return MySQLSink(config, cluster_id, pause)
-    raise ConfigError(f"syncer.db-type = {config.apply.db_type!r}: there is no such target in this release; only mysql is accepted")
+        # Also for net changes: it finishes what a life with net-change = false has left.
+        return RowSink(config, cluster_id, row_settings(config.apply), pause)
+    if config.apply.db_type == "file":
+        return file_sink(FileTarget(_directory(config), config.files.retention_time), _message_settings(config, cluster_id))
+    if config.apply.db_type == "kafka":
+        return kafka_sink(BrokerTopic(broker_settings(config, cluster_id), pause), _message_settings(config, cluster_id))
+    raise ConfigError(f"syncer.db-type = {config.apply.db_type!r}: there is no such target")
+
+
+def require_server(config: DrainerConfig) -> DrainerConfig:
+    """``config``, whose target must be a MySQL-protocol server, because it is compared at the end.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if config.apply.db_type not in ("mysql", "tidb"):
+        raise ConfigError(
+            f"syncer.db-type = {config.apply.db_type!r}: this job compares tables, and needs a MySQL-protocol server; use drainer"
+        )
+    return config
+
+
+def row_settings(config: ApplyConfig) -> RowSettings:
+    """How row operations are applied."""
+    return RowSettings(
+        net_change=config.net_change,
+        worker_count=config.worker_count,
+        txn_batch=config.txn_batch,
+        txn_seconds=config.txn_batch_time or math.inf,
+        conflict=Conflict(config.conflict) if config.enable_detect else Conflict.OFF,
+        dispatch=config.enable_dispatch,
+        safe_mode=config.safe_mode,
+    )
+
+
+def broker_settings(config: DrainerConfig, cluster_id: int) -> BrokerSettings:
+    """Where the topic is, and how it is written."""
+    kafka = config.kafka
+    return BrokerSettings(
+        addrs=kafka.addrs,
+        topic=kafka.topic or f"{cluster_id}_obinlog",
+        client_id=kafka.client_id,
+        max_messages=kafka.max_messages,
+        max_message_bytes=kafka.max_message_size,
+        retries=config.apply.retries,
+        retry_seconds=config.apply.retry_seconds,
+    )
+
+
+def words_for(config: DrainerConfig) -> TargetWords:
+    """What the target and its record are called."""
+    cluster_id = config.source.cluster_id
+    if config.apply.db_type in ("mysql", "tidb"):
+        to = config.target
+        return TargetWords.of_database(to.socket or f"{to.host}:{to.port}", config.apply.checkpoint_schema, cluster_id)
+    if config.apply.db_type == "kafka":
+        kafka = broker_settings(config, cluster_id)
+        return TargetWords.of_directory(f"topic {kafka.topic} at {kafka.addrs}", config.data_dir)
+    return TargetWords.of_directory(str(_directory(config)), config.data_dir)
+
+
+def _directory(config: DrainerConfig) -> Path:
+    return Path(config.files.dir or config.data_dir)
+
+
+def _message_settings(config: DrainerConfig, cluster_id: int) -> MessageSettings:
+    apply = config.apply
+    return MessageSettings(Path(config.data_dir), cluster_id, TableFilter.of(apply), apply.sync_ddl, frozenset(apply.ignore_txn_commit_ts))

@@ -43,8 +43,10 @@ from pyspark_tidb_binlog.sinks.mysql.lease import Lease, LeaseHolder
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import LAYOUT, LeaseGuard, alone
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanLimits, plan_rows
+from pyspark_tidb_binlog.sinks.mysql.progress import SyncPoint
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, TransientError
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried, run_transaction
+from pyspark_tidb_binlog.sinks.mysql.sync_points import SyncPoints
 from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
 from pyspark_tidb_binlog.sinks.sink import DdlResult, Opened, Sink, TargetProgress
 
@@ -73,6 +75,8 @@ class MySQLSink(Sink):
         self._together = True
         """Whether Spark runs all parts of a span at the same time, as far as is known."""
         self._waiting_for: TransientError | None = None
+        self._sync_points = SyncPoints() if config.apply.db_type == "tidb" else None
+        self._sync_point: SyncPoint | None = None
         self._sessions = KeptSessions(self._connect, config.apply.lease_timeout)
         self._ddl_sessions = KeptSessions(self._connect_for_ddls, config.apply.lease_timeout)
         """Sessions of their own, because a DDL chooses a current database, which cannot be undone."""
@@ -87,6 +91,7 @@ class MySQLSink(Sink):
         self._lease = self._guard.take()
         jobs = history()
         found = run_retried(self._sessions.use, partial(self._stand, jobs), self._retry_policy)
+        self._sync_point = run_retried(self._sessions.use, self._load_sync_point, self._retry_policy)
         self._commit_ts = begin(self._lease.target, found.commit_ts if found.known else None)
         self._transact(self._forget_beyond)
         version = found.schema_version or jobs.version_at(self._commit_ts)
@@ -151,6 +156,9 @@ class MySQLSink(Sink):
         progress.lock_checkpoint(session, self._cluster_id, schema)
         return progress.load(session, self._cluster_id, schema)
 
+    def _load_sync_point(self, session: Session) -> SyncPoint | None:
+        return progress.load_sync_point(session, self._cluster_id, self._settings.checkpoint_schema)
+
     def _forget_beyond(self, session: Session) -> None:
         """Delete DDL and part records later than the checkpoint: they are written together with it, so they describe data that is gone."""
         schema = self._settings.checkpoint_schema
@@ -179,6 +187,7 @@ class MySQLSink(Sink):
             findings = self._write_atomic(plan, step)
         failpoints.point("after-downstream-commit")
         self._commit_ts = step.upto_ts
+        self._note_sync_point(step.applied)
         return Written(plan.counts.deleted + plan.counts.written, findings)
 
     def _plan(self, rows: pa.Table, step: RowsStep) -> Plan:
@@ -239,6 +248,7 @@ class MySQLSink(Sink):
         self._transact(finish)
         failpoints.point("after-downstream-commit")
         self._commit_ts, self._consistent = step.upto_ts, True
+        self._note_sync_point(step.applied)
         return done
 
     def _apply_phases(self, events: KeyedEvents, how: parallel.PartPlan, to: parallel.PartTarget, clock: StageClock) -> Written:
@@ -299,7 +309,21 @@ class MySQLSink(Sink):
         return stored_ts
 
     def _save(self, session: Session, commit_ts: int, applied: AppliedJobs, *, consistent: bool) -> None:
-        progress.save_checkpoint(session, self._cluster_id, commit_ts, applied.version, consistent, self._settings.checkpoint_schema)
+        schema = self._settings.checkpoint_schema
+        progress.save_checkpoint(session, self._cluster_id, commit_ts, applied.version, consistent, schema, self._sync_point)
+
+    def _note_sync_point(self, applied: AppliedJobs) -> None:
+        """Once in a while, between two steps: what the target holds now is the source at ``commit_ts``, and nobody else writes to it."""
+        if self._sync_points is None or not self._consistent:
+            return
+        secondary_ts = self._sync_points.due(self._sessions.use, self._retry_policy)
+        if secondary_ts:
+            self._sync_point = SyncPoint(self._commit_ts, secondary_ts)
+            self._transact(partial(self._save_sync_point, applied))
+
+    def _save_sync_point(self, applied: AppliedJobs, session: Session) -> None:
+        self._locked_checkpoint(session, self._commit_ts, self._commit_ts)
+        self._save(session, self._commit_ts, applied, consistent=True)
 
     def _connect(self) -> Session:
         return connect(self._config.target, self._settings)

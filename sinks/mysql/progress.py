@@ -43,23 +43,39 @@ class Mark(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class SyncPoint:
+    """Two timestamps at which source and target hold the same: what tools that compare them read at."""
+
+    primary_ts: int
+    """The source's."""
+    secondary_ts: int
+    """The target's."""
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """The value of a ``tidb_binlog.checkpoint`` row."""
 
     commit_ts: int
     consistent: bool
     schema_version: int
+    sync_point: SyncPoint | None = None
+    """The newest one; only TiDB has timestamps of its own."""
 
     def to_json(self) -> str:
         """The Drainer's form: these keys in this order, without spaces."""
-        value = {"consistent": self.consistent, "commitTS": self.commit_ts, "ts-map": {}, "schema-version": self.schema_version}
+        point = self.sync_point
+        ts_map = {"primary-ts": point.primary_ts, "secondary-ts": point.secondary_ts} if point else {}
+        value = {"consistent": self.consistent, "commitTS": self.commit_ts, "ts-map": ts_map, "schema-version": self.schema_version}
         return json.dumps(value, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> "Checkpoint":
         """Parse a row, including one written by the original Drainer; missing keys count as zero, as in the Drainer."""
         value: Any = json.loads(text)
-        return cls(int(value.get("commitTS", 0)), bool(value.get("consistent", False)), int(value.get("schema-version", 0)))
+        ts_map = value.get("ts-map") or {}
+        point = SyncPoint(int(ts_map["primary-ts"]), int(ts_map["secondary-ts"])) if {"primary-ts", "secondary-ts"} <= set(ts_map) else None
+        return cls(int(value.get("commitTS", 0)), bool(value.get("consistent", False)), int(value.get("schema-version", 0)), point)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +135,12 @@ def load(session: Session, cluster_id: int, schema: str = CHECKPOINT_SCHEMA) -> 
     )
 
 
+def load_sync_point(session: Session, cluster_id: int, schema: str = CHECKPOINT_SCHEMA) -> SyncPoint | None:
+    """The newest one that is recorded; None: there is none, or no checkpoint."""
+    recorded = _load_checkpoint(session, cluster_id, schema)
+    return recorded.sync_point if recorded else None
+
+
 def only_cluster(session: Session, schema: str = CHECKPOINT_SCHEMA) -> int:
     """The cluster id of the only checkpoint row, for a Drainer without a configured cluster id; 0 = no row.
 
@@ -135,10 +157,16 @@ def only_cluster(session: Session, schema: str = CHECKPOINT_SCHEMA) -> int:
 
 
 def save_checkpoint(
-    session: Session, cluster_id: int, commit_ts: int, schema_version: int, consistent: bool, schema: str = CHECKPOINT_SCHEMA
+    session: Session,
+    cluster_id: int,
+    commit_ts: int,
+    schema_version: int,
+    consistent: bool,
+    schema: str = CHECKPOINT_SCHEMA,
+    sync_point: SyncPoint | None = None,
 ) -> None:
     """Write the Drainer-compatible row: everything up to ``commit_ts`` is in the target once this transaction commits."""
-    value = Checkpoint(commit_ts, consistent, schema_version).to_json()
+    value = Checkpoint(commit_ts, consistent, schema_version, sync_point).to_json()
     session.execute(f"REPLACE INTO {_checkpoint(schema)} VALUES (%s, %s)", [cluster_id, value])
 
 

@@ -1,6 +1,7 @@
-"""One suite over every target: what ``sinks.sink`` promises, on a real MariaDB and in memory."""
+"""One suite over every target: what ``sinks.sink`` promises, on a real MariaDB, also row by row, in files, in a topic and in memory."""
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
@@ -9,6 +10,7 @@ import pytest
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.binlogfile import walk
 from pyspark_tidb_binlog.schemas.codec.rowwriter import encode_delete, encode_insert, encode_update
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseHeld, ReplicationError
 from pyspark_tidb_binlog.schemas.events import Op
@@ -18,10 +20,16 @@ from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock
 from pyspark_tidb_binlog.sinks.engine.blocks import BlockKind, pack
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, with_keys
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, TableActivity, plan_steps
+from pyspark_tidb_binlog.sinks.file.file_sink import FileTarget, file_sink
+from pyspark_tidb_binlog.sinks.kafka.kafka_sink import kafka_sink
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
+from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
 from pyspark_tidb_binlog.sinks.sink import Sink
+from pyspark_tidb_binlog.sinks.translate.message_sink import MessageSettings
 from tests.support.ddl_jobs import INT, column, database, history, job, table
 from tests.support.fakes.memory_sink import Memory, MemorySink
+from tests.support.fakes.memory_topic import MemoryTopic
+from tests.support.message_rows import rows_of_pb, rows_of_secondary
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,7 +56,7 @@ class World(Protocol):
 
     def sink(self, drainer: str = "drainer") -> Sink: ...
 
-    def rows(self) -> list[tuple[int, int]]: ...
+    def rows(self) -> list[tuple[int, ...]]: ...
 
 
 class InMemory:
@@ -58,7 +66,7 @@ class InMemory:
     def sink(self, drainer: str = "drainer") -> Sink:
         return MemorySink(self.memory)
 
-    def rows(self) -> list[tuple[int, int]]:
+    def rows(self) -> list[tuple[int, ...]]:
         return sorted(self.memory.state.rows.values())  # type: ignore[arg-type]
 
 
@@ -70,19 +78,54 @@ class InMariaDB:
         apply = ApplyConfig(drainer=drainer, checkpoint_schema=SCHEMA, lease_timeout=1.0, retries=2)
         return MySQLSink(DrainerConfig(target=self.server.target(), apply=apply), 1)
 
-    def rows(self) -> list[tuple[int, int]]:
+    def rows(self) -> list[tuple[int, ...]]:
         with self.server.connect() as connection, connection.cursor() as cursor:
             cursor.execute("SELECT id, v FROM sunk.t ORDER BY id")
             return list(cursor.fetchall())  # type: ignore[arg-type]
 
 
-@pytest.fixture(params=["mariadb", "memory"])
-def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    if request.param == "memory":
-        yield InMemory()
+class InRows(InMariaDB):
+    """Row by row, in lanes."""
+
+    def sink(self, drainer: str = "drainer") -> Sink:
+        apply = ApplyConfig(drainer=drainer, checkpoint_schema=SCHEMA, lease_timeout=1.0, retries=2)
+        return RowSink(DrainerConfig(target=self.server.target(), apply=apply), 1, RowSettings(worker_count=4, txn_batch=2))
+
+
+class InFiles:
+    """Files so small that every step begins one."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def sink(self, drainer: str = "drainer") -> Sink:
+        target = FileTarget(self.directory / "binlogs", max_file_bytes=100)
+        return file_sink(target, MessageSettings(self.directory, 1))
+
+    def rows(self) -> list[tuple[int, ...]]:
+        return rows_of_pb(r.payload for r in walk(self.directory / "binlogs"))
+
+
+class InTopic:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.topic = MemoryTopic()
+
+    def sink(self, drainer: str = "drainer") -> Sink:
+        return kafka_sink(self.topic, MessageSettings(self.directory, 1))
+
+    def rows(self) -> list[tuple[int, ...]]:
+        return rows_of_secondary(self.topic.messages)
+
+
+@pytest.fixture(params=["mariadb", "rows", "memory", "file", "kafka"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    if request.param not in ("mariadb", "rows"):
+        worlds: dict[str, Callable[[], World]] = {"memory": InMemory, "file": lambda: InFiles(tmp_path), "kafka": lambda: InTopic(tmp_path)}
+        yield worlds[request.param]()
         return
     server: PrivateMariaDB = request.getfixturevalue("mariadb")
-    yield InMariaDB(server)
+    yield InMariaDB(server) if request.param == "mariadb" else InRows(server)
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(f"DROP DATABASE IF EXISTS {SCHEMA}")
         cursor.execute("DROP DATABASE IF EXISTS sunk")

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -24,7 +24,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterSer
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import Log, RecordedCase, feed, schedule
 from pyspark_tidb_binlog.conf import failpoints
-from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, PumpConfig, SourceConfig
+from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, PumpConfig, SourceConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
 from pyspark_tidb_binlog.schemas.events import tso
@@ -45,9 +45,18 @@ class Cut:
 class Arena:
     """One case on its way to one target by one delivery, over any number of lives of the drainer."""
 
-    def __init__(self, case: RecordedCase, target: PrivateMariaDB, work_dir: Path, delivery: str, cut: Cut | None = None) -> None:
-        """Nothing runs before the ``with`` block."""
-        self.case, self.target, self.work_dir, self.delivery = case, target, work_dir, delivery
+    def __init__(
+        self,
+        case: RecordedCase,
+        target: PrivateMariaDB | None,
+        work_dir: Path,
+        delivery: str,
+        cut: Cut | None = None,
+        more: Mapping[str, object] | None = None,
+    ) -> None:
+        """Nothing runs before the ``with`` block. ``target`` None: ``more``, flags of every life, name another one."""
+        self.case, self._server, self.work_dir, self.delivery = case, target, work_dir, delivery
+        self._more = dict(more or {})
         self.cut = cut or Cut()
         self.lives = 0
         self.die_log = work_dir / "points.log"
@@ -55,6 +64,12 @@ class Arena:
         self.addresses: tuple[str, ...] = ()
         """``host:port`` of each Pump."""
         self._registry = ""
+
+    @property
+    def target(self) -> PrivateMariaDB:
+        """The server that is written to."""
+        assert self._server is not None, "this arena has no server"
+        return self._server
 
     @property
     def spark_dir(self) -> Path:
@@ -103,7 +118,7 @@ class Arena:
         )
         return DrainerConfig(
             source=source,
-            target=self.target.target(),
+            target=self._server.target() if self._server else TargetConfig(),
             apply=ApplyConfig(atomic_rows=cut.atomic_rows, parts=cut.parts, on_finding="stop"),
             ddl_history=str(case.history),
             checkpoint_dir=str(self.spark_dir),
@@ -113,16 +128,24 @@ class Arena:
     def drainer(self, die: str = "", flags: Sequence[str] = ()) -> "Drainer":
         """A new life of the drainer; ``die`` as ``conf.failpoints`` reads it, ``flags`` in addition or instead."""
         self.lives += 1
-        environ = environ_of(self.target, self.work_dir / f"job-{self.lives}.log")
+        environ = environ_of(self._server, self.work_dir / f"job-{self.lives}.log")
         if die:
             environ |= {failpoints.DIE: die, failpoints.DIE_LOG: str(self.die_log)}
         return Drainer([*command_of(self.flags()), *flags], environ, self.work_dir / f"out-{self.lives}.txt")
 
-    def live_and_die(self, die: str, after_death: Callable[[int], None] = lambda deaths: None) -> int:
-        """Start the drainer again whenever it was killed, until it ends by itself with everything replicated; returns the deaths."""
+    def live_and_die(
+        self,
+        die: str,
+        after_death: Callable[[int], None] = lambda deaths: None,
+        flags: Callable[[int], Sequence[str]] = lambda deaths: (),
+    ) -> int:
+        """Start the drainer again whenever it was killed, until it ends by itself with everything replicated; returns the deaths.
+
+        ``flags``: in addition or instead, of the life after so many deaths.
+        """
         deaths = 0
         while True:
-            with self.drainer(die) as drainer:
+            with self.drainer(die, flags(deaths)) as drainer:
                 code = drainer.wait()
             if code == 0:
                 return deaths
@@ -216,7 +239,7 @@ class Arena:
             "ddl-history": settings.ddl_history,
             "checkpoint-dir": settings.checkpoint_dir,
             "delta-dir": settings.delta_dir,
-        }
+        } | self._more
 
 
 def numbered(points: Sequence[str], passes: Sequence[int]) -> str:

@@ -87,10 +87,11 @@ class Drainer:
         return self._out.read_text(errors="replace")[-6000:]
 
 
-def environ_of(target: PrivateMariaDB, log: Path) -> dict[str, str]:
+def environ_of(target: PrivateMariaDB | None, log: Path) -> dict[str, str]:
     """The environment of a drainer that writes to ``target``: nothing of ours from outside, and the password."""
     environ = {k: v for k, v in os.environ.items() if not k.startswith("TIDB_BINLOG")}
-    return environ | {"PYTHONPATH": str(ROOT), "TIDB_BINLOG_LOG": str(log), "TIDB_BINLOG__SYNCER__TO__PASSWORD": target.target().password}
+    environ |= {"PYTHONPATH": str(ROOT), "TIDB_BINLOG_LOG": str(log)}
+    return environ | ({"TIDB_BINLOG__SYNCER__TO__PASSWORD": target.target().password} if target else {})
 
 
 def command_of(flags: Mapping[str, object]) -> list[str]:

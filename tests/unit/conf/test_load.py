@@ -14,6 +14,7 @@ from pyspark_tidb_binlog.conf.model import (
     ApplyConfig,
     DrainerConfig,
     EventFilterRule,
+    FileConfig,
     PumpConfig,
     SourceConfig,
     TableMigrateRule,
@@ -456,7 +457,7 @@ def other_than_default(path: str, model: type) -> object:
         return not default
     if path == "syncer.to.sync-mode":
         return 2
-    named = {"compressor": "gzip", "spark.conflict": "strict", "spark.upstream-new-collations": "true", "syncer.to.checkpoint.type": "tidb"}
+    named = {"compressor": "gzip", "spark.conflict": "strict", "spark.upstream-new-collations": "true", "syncer.to.checkpoint.type": "file"}
     if path in named:
         return named[path]
     if isinstance(default, (int, float)):
@@ -496,16 +497,56 @@ def test_a_secret_that_is_refused_is_not_shown() -> None:
     ("value", "words"),
     [
         ("oracle", "Oracle is no target of this program: replicate to MySQL, MariaDB or TiDB"),
-        ("kafka", "Kafka as a target"),
-        ("file", "binlog files as a target"),
-        ("pb", "binlog files as a target"),
-        ("tidb", "with mysql, a TiDB is written to as well"),
         ("redis", "syncer.db-type: 'redis' is not mysql, tidb, file or kafka"),
     ],
 )
 def test_targets_that_there_are_not(value: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         load_drainer(environ={}, flags={"syncer.db-type": value})
+
+
+def test_a_tidb_is_a_target(caplog: pytest.LogCaptureFixture) -> None:
+    found = load_drainer(environ={}, flags={"syncer.db-type": "tidb", "syncer.to.checkpoint.type": "tidb", "syncer.to.host": "db"})
+    assert (found.apply.db_type, found.target.host, caplog.records) == ("tidb", "db", [])
+
+
+@pytest.mark.parametrize("value", ["file", "pb"])
+def test_binlog_files_are_a_target(value: str, caplog: pytest.LogCaptureFixture) -> None:
+    flags = {"syncer.db-type": value, "syncer.to.dir": "d", "syncer.to.retention-time": "7", "syncer.sync-ddl": "false"}
+    config = load_drainer(environ={}, flags=flags | {"syncer.to.checkpoint.type": "file"})
+    assert (config.apply.db_type, config.files, config.apply.sync_ddl) == ("file", FileConfig("d", 7), False)
+    assert caplog.records == []
+    load_drainer(environ={}, flags=flags | {"syncer.to.host": "db", "syncer.worker-count": "4", "spark.net-change": "false"})
+    assert "host, syncer.worker-count, spark.net-change (only for a MySQL-protocol server as the target)" in caplog.text
+    with pytest.raises(ValueError, match='checkpoint.type: "mysql" asks for .* a checkpoint of this type'):
+        load_drainer(environ={}, flags=flags | {"syncer.to.checkpoint.type": "mysql"})
+
+
+def test_a_topic_is_a_target(caplog: pytest.LogCaptureFixture) -> None:
+    flags = {"syncer.db-type": "kafka", "syncer.to.kafka-addrs": "b:1,c:2", "syncer.to.topic-name": "t", "spark.retries": "3"}
+    found = load_drainer(environ={}, flags=flags | {"syncer.to.checkpoint.type": "file", "syncer.to.dir": "d"})
+    assert (found.apply.db_type, found.kafka.addrs, found.kafka.topic, found.apply.retries) == ("kafka", "b:1,c:2", "t", 3)
+    assert [record.getMessage() for record in caplog.records] == ['without effect here: syncer.to.dir (only for db-type = "file")']
+    load_drainer(environ={}, flags=flags | {"syncer.to.kafka-version": "2.0.0"})
+    assert "syncer.to.kafka-version (brokers are asked" in caplog.text
+
+
+def test_settings_of_row_operations(caplog: pytest.LogCaptureFixture) -> None:
+    flags = {"syncer.txn-batch": "7", "syncer.worker-count": "4", "spark.conflict": "strict", "spark.txn-batch-time": "500ms"}
+    said = "only with spark.net-change = false; "
+    assert load_drainer(environ={}, flags=flags).apply.txn_batch == 7
+    assert f"without effect here: syncer.txn-batch, spark.txn-batch-time ({said}a transaction of net changes is bounded by" in caplog.text
+    assert f"syncer.worker-count ({said}the number of connections for net changes is spark.parts" in caplog.text
+    caplog.clear()
+    flags |= {"spark.net-change": "false", "syncer.safe-mode": "true", "syncer.enable-dispatch": "false", "syncer.enable-detect": "false"}
+    found = load_drainer(environ={}, flags=flags).apply
+    assert (found.net_change, found.safe_mode, found.enable_dispatch, found.txn_batch_time) == (False, True, False, 0.5)
+    assert caplog.records == []
+    with pytest.raises(ValueError, match="safe mode for net changes. Only false is accepted unless spark.net-change = false"):
+        load_drainer(environ={}, flags={"syncer.safe-mode": "true"})
+    for wrong in ({"syncer.txn-batch": "0"}, {"syncer.worker-count": "0"}, {"syncer.worker-count": "1025"}):
+        with pytest.raises(ValueError, match="must be"):
+            load_drainer(environ={}, flags=wrong)
 
 
 def test_zookeeper_is_out_with_its_alternative(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -522,9 +563,9 @@ def test_what_means_nothing_is_taken_and_said(tmp_path: Path, caplog: pytest.Log
     load_drainer(toml(tmp_path, text), {}, {"cache-binlog-count": "9", "log-rotate": "hour"})
     said = caplog.text
     for words in (
-        "without effect here: syncer.to.merge (the changes of a row are always combined)",
-        "without effect here: syncer.txn-batch (what is in one transaction at the target is bounded by spark.atomic-rows and",
-        "without effect here: syncer.worker-count (the number of parallel connections is spark.parts)",
+        "without effect here: syncer.to.merge (spark.net-change says whether the changes of a row are combined)",
+        "without effect here: syncer.txn-batch (only with spark.net-change = false; a transaction of net changes is bounded by",
+        "without effect here: syncer.worker-count (only with spark.net-change = false; the number of connections for net changes is",
         "without effect here: syncer.enable-detect (",
         'syncer.to.topic-name, syncer.to.kafka-version (only for db-type = "kafka")',
         'syncer.to.dir (only for db-type = "file")',

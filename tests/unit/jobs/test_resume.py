@@ -6,12 +6,13 @@ import pytest
 
 from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, PumpMark
 from pyspark_tidb_binlog.binlog_source.wire.position import Position
-from pyspark_tidb_binlog.jobs.resume import DeltaPlace, ResumeState, check_no_gap, check_spark, committed_ts, first_ts
+from pyspark_tidb_binlog.jobs.resume import DeltaPlace, ResumeState, TargetWords, check_no_gap, check_spark, committed_ts, first_ts
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError
 from pyspark_tidb_binlog.schemas.events import Delivery
 
-PLACES = ResumeState("db:3306", 7, "tidb_binlog", "var/spark", "var/delta", -1)
-FROM_SETTINGS = ResumeState("db:3306", 7, "tidb_binlog", "var/spark", "var/delta", 0)
+TARGET = TargetWords.of_database("db:3306", "tidb_binlog", 7)
+PLACES = ResumeState(TARGET, 7, "var/spark", "var/delta", -1)
+FROM_SETTINGS = ResumeState(TARGET, 7, "var/spark", "var/delta", 0)
 
 
 @pytest.mark.parametrize("kept_for", [None, "", "this"])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint
+from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint, SyncPoint
 
 
 def test_json_is_the_drainers_own() -> None:
@@ -13,7 +13,8 @@ def test_json_is_the_drainers_own() -> None:
 
 def test_json_of_a_drainer_with_a_secondary() -> None:
     text = '{"consistent":true,"commitTS":7,"ts-map":{"primary-ts":1,"secondary-ts":2},"schema-version":3}'
-    assert Checkpoint.from_json(text) == Checkpoint(7, True, 3)
+    assert Checkpoint.from_json(text) == Checkpoint(7, True, 3, SyncPoint(1, 2))
+    assert Checkpoint(7, True, 3, SyncPoint(1, 2)).to_json() == text
 
 
 @pytest.mark.parametrize("text", ["{}", '{"commitTS":0}'])

@@ -1,0 +1,186 @@
+"""Single row operations in upstream order, columns at a time: what is applied where every one of them must reach the target. Pure.
+
+    row events + TableAt  -> operations_of     \
+                                                 -> RowBatch: the operations of each table and kind as images, with their places in the order
+    RowOp (names, values) -> operations_named  /
+
+Promises: an operation's place is its rank in (commit_ts, seq) order. Nothing is folded: a row that was changed twice has two operations.
+Images are those of ``schemas.decoder``. No Python loop over row events; one over ``RowOp``, which are made one by one.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_tidb_binlog.schemas import decoder
+from pyspark_tidb_binlog.schemas.arrowtypes import Value, image_schema
+from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
+from pyspark_tidb_binlog.schemas.events import Op
+from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.schemas.row_layout import LACKING
+from pyspark_tidb_binlog.sinks.engine.fold import Indexes
+from pyspark_tidb_binlog.sinks.engine.identity import EventColumns
+
+KINDS = (Op.INSERT, Op.UPDATE, Op.DELETE)
+"""The kinds of row operations."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowOp:
+    """One operation on one row, by names: from a file that carries no table infos."""
+
+    schema: str
+    table: str
+    op: Op
+    commit_ts: int
+    values: Mapping[str, Value]
+    """The row after it, by column; empty for a DELETE. A column that is missing is NULL."""
+    old: Mapping[str, Value]
+    """The row before it; empty for an INSERT. Of a column that is missing the value is not known."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TableOps:
+    """The operations of one kind on one table."""
+
+    table: TableAt
+    op: Op
+    places: Indexes
+    """Place of each among all operations of its batch, ascending."""
+    versions: Indexes
+    """Schema version of each."""
+    old: pa.RecordBatch | None
+    """The rows before them, as ``decoder.old_rows``; None for INSERT."""
+    new: pa.RecordBatch | None
+    """The rows after them, as ``decoder.new_images``; None for DELETE."""
+    raw: pa.BinaryArray | None = None
+    """The row events, from which an old image can be read under another table info; None if there are none."""
+
+    def __len__(self) -> int:
+        """Number of operations."""
+        return len(self.places)
+
+    def old_under(self, writer: TableAt, chosen: Indexes) -> pa.RecordBatch:
+        """The rows before some of them, read under another info of the table; only with ``raw``."""
+        assert self.raw is not None
+        return decoder.old_rows(
+            writer, np.full(len(chosen), int(self.op), np.int32), self.raw.take(pa.array(chosen)), self.versions[chosen]
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowBatch:
+    """Operations between two DDL barriers."""
+
+    pieces: tuple[TableOps, ...]
+    commit_ts: Indexes
+    """Of each operation, by its place; ascending."""
+
+    def __len__(self) -> int:
+        """Number of operations."""
+        return len(self.commit_ts)
+
+    def count_upto(self, commit_ts: int) -> int:
+        """How many of them are of transactions up to ``commit_ts``: they come first."""
+        return int(np.searchsorted(self.commit_ts, commit_ts, side="right"))
+
+    @property
+    def transactions(self) -> Indexes:
+        """The places at which a transaction begins."""
+        if not len(self):
+            return np.zeros(0, dtype=np.int64)
+        return np.concatenate([[0], np.flatnonzero(np.diff(self.commit_ts)) + 1]).astype(np.int64)
+
+
+def operations_of(events: pa.Table, tables: Mapping[int, TableAt], keeps: Callable[[TableAt], bool] = lambda table: True) -> RowBatch:
+    """The operations of ``events`` (``ROW_EVENT``, in any order).
+
+    Args:
+        events: those of one step.
+        tables: the tables as they are on the target, by table id.
+        keeps: whether the rows of a table are applied. Those of views, sequences and temporary tables never are.
+
+    Raises:
+        SchemaMismatch: an event's table is not among ``tables``.
+        Corruption: a row's bytes are damaged.
+    """
+    kept = [i for i in _table_ids(events) if _holds_rows(_known(events, tables, i)) and keeps(tables[i])]
+    events = events.filter(pa.array(np.isin(events["table_id"].to_numpy(), kept))).select(_USED)
+    events = events.take(pa.array(np.lexsort((events["seq"].to_numpy(), events["commit_ts"].to_numpy()))))
+    source = EventColumns(events)
+    pieces = []
+    for table_id in kept:
+        here = source.table_ids == table_id
+        for op in KINDS:
+            places = np.flatnonzero(here & (source.ops == op))
+            if len(places):
+                pieces.append(_decoded(tables[table_id], op, places, source))
+    return RowBatch(tuple(pieces), source.commit_ts.astype(np.int64, copy=False))
+
+
+def operations_named(rows: Sequence[RowOp], tables: Mapping[tuple[str, str], TableAt]) -> RowBatch:
+    """The operations ``rows``, which are in order; ``tables`` by database and name.
+
+    Raises:
+        SchemaMismatch: an operation's table is not among ``tables``.
+    """
+    of_kind: dict[tuple[str, str, Op], list[int]] = {}
+    for place, row in enumerate(rows):
+        of_kind.setdefault((row.schema, row.table, row.op), []).append(place)
+    pieces = []
+    for (schema, name, op), places in of_kind.items():
+        table = tables.get((schema, name))
+        if table is None:
+            raise SchemaMismatch(f"`{schema}`.`{name}`: {len(places)} row operations, but the table is not known")
+        chosen = [rows[place] for place in places]
+        old = None if op is Op.INSERT else _old_rows(table, chosen)
+        new = None if op is Op.DELETE else _images(table, [row.values for row in chosen])
+        versions = np.full(len(places), int(table.version), dtype=np.int64)
+        pieces.append(TableOps(table, op, np.array(places, dtype=np.int64), versions, old, new))
+    return RowBatch(tuple(pieces), np.array([row.commit_ts for row in rows], dtype=np.int64))
+
+
+_USED = ["commit_ts", "seq", "op", "table_id", "schema_version", "row"]
+
+
+def _decoded(table: TableAt, op: Op, places: Indexes, source: EventColumns) -> TableOps:
+    ops, raw = source.ops[places], source.rows_at(places)
+    versions = source.versions[places]
+    old = None if op is Op.INSERT else decoder.old_rows(table, ops, raw, versions)
+    new = None if op is Op.DELETE else decoder.new_images(table, ops, raw, versions)
+    return TableOps(table, op, places, versions, old, new, raw)
+
+
+def _table_ids(events: pa.Table) -> list[int]:
+    return sorted(pc.unique(events["table_id"]).to_pylist())
+
+
+def _holds_rows(table: TableAt) -> bool:
+    return not (table.info.is_view or table.info.is_sequence or table.info.temp_table_type)
+
+
+def _known(events: pa.Table, tables: Mapping[int, TableAt], table_id: int) -> TableAt:
+    table = tables.get(table_id)
+    if table is None:
+        here = events.filter(pc.equal(events["table_id"], table_id))
+        first, version = pc.min(here["commit_ts"]).as_py(), pc.max(here["schema_version"]).as_py()
+        raise SchemaMismatch(
+            f"table id {table_id}: {here.num_rows} row events from commit_ts {first} on (schema version {version}), but the DDL history has "
+            "no such table at that version; check that ddl-history is the history of this cluster and reaches back to the table's CREATE TABLE"
+        )
+    return table
+
+
+def _images(table: TableAt, rows: Sequence[Mapping[str, Value]]) -> pa.RecordBatch:
+    schema = image_schema(table.info.target_columns())
+    return pa.RecordBatch.from_arrays([pa.array([row.get(f.name) for row in rows], f.type) for f in schema], schema=schema)
+
+
+def _old_rows(table: TableAt, rows: Sequence[RowOp]) -> pa.RecordBatch:
+    images = _images(table, [row.old for row in rows])
+    lacking = np.array([[name not in row.old for name in images.schema.names] for row in rows], dtype=np.bool_)
+    bits = [packed.tobytes() if packed.any() else b"" for packed in np.packbits(lacking, axis=1, bitorder="little")]
+    return pa.RecordBatch.from_arrays([*images.columns, pa.array(bits, pa.binary())], schema=images.schema.append(LACKING))

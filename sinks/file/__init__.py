@@ -1,0 +1,1 @@
+"""The file sink: binlogs as files, for Reparo."""

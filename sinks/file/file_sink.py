@@ -1,0 +1,152 @@
+"""Binlogs as files (``db-type = "file"``): what a real Drainer's file sink writes, byte for byte, and Reparo reads (wire.md 2.5 and 3).
+
+Promises: those of the contract, over files that hold each transaction and DDL once, in the order of commit_ts. Files begin and end where those of a
+run without any crash do. Where the savepoint is a real Drainer's, whatever its files hold beyond it is removed: the stream brings it again.
+Old files are deleted by the time of their last write, never the newest one.
+"""
+
+import datetime
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark_tidb_binlog.schemas.binlogfile import (
+    MAX_FILE_BYTES,
+    BinlogName,
+    BinlogWriter,
+    FilePosition,
+    TornRecord,
+    files_in,
+    read_records,
+)
+from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.sinks.translate.binlog_format import commit_ts_of
+from pyspark_tidb_binlog.sinks.translate.local_record import Stand, TargetPlace
+from pyspark_tidb_binlog.sinks.translate.message_sink import MessageSettings, MessageSink, Outlet
+from pyspark_tidb_binlog.sinks.translate.pb_binlogs import PbBinlogs
+from pyspark_tidb_binlog.sinks.translate.process_zone import process_zone
+from pyspark_tidb_binlog.sinks.translate.translation import Message
+
+_log = logging.getLogger(__name__)
+
+_TIDY_SECONDS = 3600.0
+"""Interval between two looks for old files, as in the original."""
+_DAY = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class FileTarget:
+    """Where binlogs are written. TOML table ``[syncer.to]`` with ``db-type = "file"``."""
+
+    directory: Path
+    """``dir``."""
+    retention_days: int = 0
+    """``retention-time``: files last written before that are deleted; 0 = never."""
+    max_file_bytes: int = MAX_FILE_BYTES
+
+
+def file_sink(target: FileTarget, settings: MessageSettings, zone: datetime.tzinfo | None = None) -> MessageSink:
+    """The sink of a stream into files; ``zone``: that of TIMESTAMP values, default this process's."""
+    return MessageSink(settings, PbBinlogs(zone or process_zone()), BinlogDirectory(target))
+
+
+class BinlogDirectory(Outlet):
+    """Files of binlogs in one directory."""
+
+    def __init__(self, target: FileTarget, now: Callable[[], datetime.datetime] = datetime.datetime.now) -> None:
+        self._target = target
+        self._now = now
+        self._writer: BinlogWriter | None = None
+        self._tidied_at = time.monotonic()
+
+    def open(self, stand: Stand | None, commit_ts: int) -> None:
+        """Lock the directory and remove what lies beyond ``stand``."""
+        target = self._target
+        writer = BinlogWriter(target.directory, target.max_file_bytes, self._now)
+        try:
+            end = _place_of(stand) or end_of(target.directory, commit_ts)
+            if stand is None and end != writer.position:
+                raise ApplyError(
+                    f"{target.directory} holds binlogs beyond {commit_ts}, where the stream begins, and no savepoint says how far they reach: begin in "
+                    "an empty directory, or restore the savepoint"
+                )
+            if end != writer.position:
+                _log.warning("%s: binlogs after %s are removed; they are written again", target.directory, end)
+                writer.cut(end)
+        except BaseException:
+            writer.close()
+            raise
+        self._writer = writer
+
+    def put(self, messages: Iterable[Message]) -> int:
+        """Append a record per message."""
+        writer, done = self._held, 0
+
+        def payloads() -> Iterator[bytes]:
+            nonlocal done
+            for message in messages:
+                done += message.events
+                yield message.payload
+
+        writer.append(payloads())
+        writer.sync()
+        self._tidy()
+        return done
+
+    @property
+    def place(self) -> TargetPlace:
+        """The file and the offset after the last record."""
+        position = self._held.position
+        return {"file": position.index, "offset": position.offset}
+
+    @property
+    def waiting_for(self) -> None:
+        """A file system's errors are not retried."""
+        return
+
+    def close(self) -> None:
+        """Release the directory."""
+        if self._writer is not None:
+            self._writer.close()
+
+    @property
+    def _held(self) -> BinlogWriter:
+        if self._writer is None:
+            raise ApplyError("the directory of binlogs is not open")
+        return self._writer
+
+    def _tidy(self) -> None:
+        if self._target.retention_days > 0 and time.monotonic() - self._tidied_at >= _TIDY_SECONDS:
+            self._tidied_at = time.monotonic()
+            old = self._held.older_than(self._target.retention_days * _DAY)
+            self._held.collect(old)
+            _log.info("%s: %d files older than %d days were deleted", self._target.directory, len(old), self._target.retention_days)
+
+
+def _place_of(stand: Stand | None) -> FilePosition | None:
+    return FilePosition(stand.place["file"], stand.place["offset"]) if stand and stand.place else None
+
+
+def end_of(directory: Path, commit_ts: int) -> FilePosition:
+    """The place after the last record with a commit_ts of at most ``commit_ts``: in the last file that begins with one."""
+    files = files_in(directory)
+    for file in reversed(files):
+        end = _end_in(directory, file, commit_ts)
+        if end.offset:
+            follows = end.offset == (directory / file.name).stat().st_size and next((f for f in files if f.index == file.index + 1), None)
+            return FilePosition(follows.index, 0) if follows else end
+    return FilePosition(files[0].index, 0) if files else FilePosition(0, 0)
+
+
+def _end_in(directory: Path, file: BinlogName, commit_ts: int) -> FilePosition:
+    end = FilePosition(file.index, 0)
+    try:
+        for record in read_records(directory / file.name):
+            if commit_ts_of(record.payload) > commit_ts:
+                return end
+            end = record.end
+    except TornRecord:
+        pass
+    return end

@@ -1,0 +1,1 @@
+"""The Kafka sink: binlogs as messages of one topic."""

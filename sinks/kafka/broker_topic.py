@@ -1,0 +1,346 @@
+"""Partition 0 of a topic at real brokers (``sinks.kafka.kafka_sink.Topic``): one connection to its leader, found again when it is lost.
+
+Promises: ``send`` is acknowledged by all replicas in sync. A batch whose answer was lost is sent again under its number, by which a broker knows
+it: it is in the topic once, and in order. Errors that pass are retried for as long as the settings say. No other program may send to the topic; that
+one does is noticed by the offsets, and refused.
+"""
+
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, Corruption
+from pyspark_tidb_binlog.sinks.kafka import kafka_wire as wire
+from pyspark_tidb_binlog.sinks.kafka.kafka_sink import Topic
+from pyspark_tidb_binlog.sinks.kafka.kafka_wire import BrokerError, Leader
+from pyspark_tidb_binlog.sinks.kafka.record_batch import Producer, record_batch, records_of
+
+T = TypeVar("T")
+
+_CONNECT_SECONDS = 10.0
+_ANSWER_SECONDS = 45.0
+_PRODUCE_SECONDS = 30.0
+"""How long a broker may wait for the other replicas."""
+_RETRY_SECONDS = 0.5
+_UNKNOWN_SECONDS = 30.0
+"""How long an unknown topic may take to be created."""
+_BATCH_BYTES = 512 * 1024
+"""A batch of more than one message is no bigger: brokers take 1 MB by default."""
+_FETCH_BYTES = 16 << 20
+_SEQUENCES = 1 << 31
+"""After the last sequence number comes 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """Where the topic is, and how it is written."""
+
+    addrs: str
+    """``host:port,host:port``."""
+    topic: str
+    client_id: str = "tidb_binlog"
+    max_messages: int = 1024
+    """Messages of one request, at most."""
+    max_message_bytes: int = 1 << 30
+    retries: int = 60
+    retry_seconds: float = 3600.0
+    """A request is given up after so many retries and so much time."""
+
+    def __post_init__(self) -> None:
+        """Reject what cannot work."""
+        if not self.addresses():
+            raise ConfigError("syncer.to.kafka-addrs is empty: name the brokers, host:port,host:port")
+        if self.max_messages < 1 or self.max_message_bytes < 1:
+            raise ConfigError("syncer.to.kafka-max-messages and kafka-max-message-size must be at least 1")
+
+    def addresses(self) -> list[tuple[str, int]]:
+        """The brokers that are asked first."""
+        found = []
+        for text in filter(None, (part.strip() for part in self.addrs.split(","))):
+            host, colon, port = text.rpartition(":")
+            if not colon or not port.isdecimal():
+                raise ConfigError(f"syncer.to.kafka-addrs: {text!r} is not of the form host:port")
+            found.append((host.strip("[]"), int(port)))
+        return found
+
+
+class BrokerTopic(Topic):
+    """Partition 0 of a topic. One thread at a time."""
+
+    def __init__(self, settings: BrokerSettings, pause: Callable[[float], None] = time.sleep) -> None:
+        """No connection is made. ``pause`` sleeps between retries; it may raise to stop them."""
+        self._settings = settings
+        self._pause = pause
+        self._leader: _Connection | None = None
+        self._waiting_for: Exception | None = None
+        self._producer: Producer | None = None
+        self._sequence = 0
+        self._end = -1
+        """The offset after the last message, once it is known."""
+
+    def begin(self) -> int:
+        """The offset of the first message that the brokers still hold."""
+        return self._retried(lambda leader: self._offset(leader, wire.EARLIEST))
+
+    def end(self) -> int:
+        """The offset after the last message."""
+        self._end = self._retried(lambda leader: self._offset(leader, wire.LATEST))
+        return self._end
+
+    def read(self, begin: int, end: int) -> Sequence[bytes]:
+        """The messages with these offsets; those that the brokers have deleted are left out."""
+        found: list[bytes] = []
+        at = begin
+        while at < end:
+            fetched = self._retried(lambda leader, at=at: self._fetched(leader, at))  # type: ignore[misc]
+            if fetched is None:
+                first = self.begin()
+                if first <= at:
+                    raise ApplyError(f"{self._name} does not hold offset {at}, where messages up to {end} are expected")
+                at = first
+                continue
+            records = [one for one in records_of(fetched) if at <= one.offset < end]
+            found += [one.value for one in records]
+            if not records:
+                # Only control records, or what compaction has left.
+                return found
+            at = records[-1].offset + 1
+        return found
+
+    def send(self, messages: Sequence[bytes]) -> None:
+        """Append ``messages`` in their order (``Topic.send``)."""
+        if self._end < 0:
+            self.end()
+        for batch in self._batches(messages):
+            self._send(batch)
+
+    @property
+    def waiting_for(self) -> object | None:
+        """The transient error that is being retried."""
+        return self._waiting_for
+
+    def close(self) -> None:
+        """Close the connection; safe to call twice."""
+        leader, self._leader = self._leader, None
+        if leader is not None:
+            leader.close()
+
+    @property
+    def _name(self) -> str:
+        return f"Kafka topic {self._settings.topic} at {self._settings.addrs}"
+
+    # Sending.
+
+    def _batches(self, messages: Sequence[bytes]) -> Iterator[list[bytes]]:
+        held: list[bytes] = []
+        size = 0
+        for message in messages:
+            if len(message) > self._settings.max_message_bytes:
+                raise ApplyError(
+                    f"a transaction is a message of {len(message)} bytes, more than syncer.to.kafka-max-message-size = {self._settings.max_message_bytes}"
+                )
+            if held and (size + len(message) > _BATCH_BYTES or len(held) == self._settings.max_messages):
+                yield held
+                held, size = [], 0
+            held.append(message)
+            size += len(message)
+        if held:
+            yield held
+
+    def _send(self, messages: Sequence[bytes]) -> None:
+        try:
+            offset = self._retried(_Sending(self, messages, time.time_ns() // 1_000_000))
+        except BrokerError as error:
+            if error.code != wire.MESSAGE_TOO_LARGE or len(messages) == 1:
+                raise self._refused(error, messages) from error
+            middle = len(messages) // 2
+            self._send(messages[:middle])
+            self._send(messages[middle:])
+            return
+        if offset not in (-1, self._end):
+            raise ApplyError(
+                f"{self._name}: a message was stored at offset {offset}, where {self._end} was expected: another program sends to the topic, which must be "
+                "this Drainer's alone"
+            )
+        self._sequence = (self._sequence + len(messages)) % _SEQUENCES
+        self._end += len(messages)
+
+    def _refused(self, error: BrokerError, messages: Sequence[bytes]) -> ApplyError:
+        if error.code == wire.MESSAGE_TOO_LARGE:
+            return ApplyError(
+                f"{self._name}: {error}: a transaction is a message of {len(messages[0])} bytes. Raise max.message.bytes of the topic, and "
+                "replica.fetch.max.bytes of its brokers, then start again"
+            )
+        return ApplyError(f"{self._name}: {error}")
+
+    def begun_producer(self, leader: "_Connection") -> Producer:
+        """The producer of this life."""
+        if self._producer is None:
+            code, self._producer = wire.producer_in(leader.ask(wire.INIT_PRODUCER_ID, wire.producer_request()))
+            self._sequence = 0
+            if code:
+                self._producer = None
+                raise BrokerError(code, "asking for a producer id")
+        return self._producer
+
+    def forget_producer(self) -> None:
+        """The next batch asks for another one."""
+        self._producer = None
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Topic and sequence number of the next batch."""
+        return self._settings.topic, self._sequence
+
+    # Asking.
+
+    def _offset(self, leader: "_Connection", end: int) -> int:
+        code, offset = wire.offset_in(leader.ask(wire.LIST_OFFSETS, wire.offsets_request(self._settings.topic, end)))
+        if code:
+            raise BrokerError(code, "asking for the ends of the topic")
+        return offset
+
+    def _fetched(self, leader: "_Connection", at: int) -> bytes | None:
+        """None: the brokers have deleted it."""
+        version = leader.versions[wire.FETCH]
+        found = wire.fetched_in(leader.ask(wire.FETCH, wire.fetch_request(self._settings.topic, at, _FETCH_BYTES, version)), version)
+        if found.error == wire.OFFSET_OUT_OF_RANGE:
+            return None
+        if found.error:
+            raise BrokerError(found.error, "reading the topic")
+        return found.records
+
+    def _retried(self, work: "Callable[[_Connection], T]") -> T:
+        begun, retries = time.monotonic(), 0
+        while True:
+            try:
+                found = work(self._connected())
+            except (OSError, BrokerError) as error:
+                if isinstance(error, BrokerError) and error.code not in wire.TRANSIENT:
+                    raise
+                self.close()
+                retries += 1
+                self._give_up(error, retries, time.monotonic() - begun)
+                self._waiting_for = error
+                self._pause(_RETRY_SECONDS)
+            except Corruption as error:
+                self.close()
+                raise ApplyError(f"{self._name}: {error}") from error
+            else:
+                self._waiting_for = None
+                return found
+
+    def _give_up(self, error: Exception, retries: int, seconds: float) -> None:
+        unknown = isinstance(error, BrokerError) and error.code == wire.UNKNOWN_TOPIC
+        if unknown and seconds > _UNKNOWN_SECONDS:
+            raise ApplyError(f"{self._name}: {error}: create it, with one partition") from error
+        if retries > self._settings.retries and seconds > self._settings.retry_seconds:
+            raise ApplyError(f"{self._name}: {error}, after {retries} tries in {seconds:.0f} s") from error
+
+    def _connected(self) -> "_Connection":
+        if self._leader is None:
+            led = self._led()
+            self._leader = _Connection(led.host, led.port, self._settings.client_id)
+        return self._leader
+
+    def _led(self) -> Leader:
+        failed: Exception = OSError("no broker")
+        for host, port in self._settings.addresses():
+            try:
+                asked = _Connection(host, port, self._settings.client_id)
+                try:
+                    found = wire.leader_in(asked.ask(wire.METADATA, wire.metadata_request(self._settings.topic)))
+                finally:
+                    asked.close()
+            except OSError as error:
+                failed = error
+                continue
+            if not found.error:
+                return found
+            failed = BrokerError(found.error, "asking for the leader")
+        raise failed
+
+
+@dataclass(slots=True)
+class _Sending:
+    """One batch on its way, over any number of tries."""
+
+    topic: BrokerTopic
+    messages: Sequence[bytes]
+    time_ms: int
+    uncertain: bool = False
+    """Whether it may be in the topic, although no answer said so."""
+
+    def __call__(self, leader: "_Connection") -> int:
+        """One try: the offset of the first message; -1 where only that they are there is known."""
+        producer = self.topic.begun_producer(leader)
+        name, sequence = self.topic.place
+        batch = record_batch(self.messages, producer, sequence, self.time_ms)
+        uncertain, self.uncertain = self.uncertain, True
+        code, offset = wire.produced_in(leader.ask(wire.PRODUCE, wire.produce_request(name, batch, int(_PRODUCE_SECONDS * 1000))))
+        if code in (0, wire.DUPLICATE):
+            return offset
+        if code in (wire.OUT_OF_ORDER, wire.INVALID_EPOCH, wire.UNKNOWN_PRODUCER) and not uncertain and sequence:
+            # The broker has forgotten a producer that was quiet for long; this batch is not there.
+            self.topic.forget_producer()
+            self.uncertain = False
+            return self(leader)
+        raise BrokerError(code, "sending")
+
+
+class _Connection:
+    """To one broker; an ``OSError`` ends it."""
+
+    def __init__(self, host: str, port: int, client_id: str) -> None:
+        self._client_id = client_id
+        self._where = f"{host}:{port}"
+        self._number = 0
+        self.versions = dict(wire.VERSIONS)
+        """The version of each request that this broker is sent."""
+        try:
+            self._socket = socket.create_connection((host, port), _CONNECT_SECONDS)
+        except OSError as error:
+            raise OSError(f"broker {self._where}: {error}") from error
+        try:
+            self._socket.settimeout(_ANSWER_SECONDS)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._choose(wire.taken_in(self.ask(wire.API_VERSIONS, b"")))
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(self, key: int, body: bytes) -> bytes:
+        """Send a request and return the body of its answer."""
+        self._number += 1
+        try:
+            self._socket.sendall(wire.frame(key, self.versions[key], self._number, self._client_id, body))
+            (size,) = wire.INT.unpack(self._take(4))
+            answer = self._take(size)
+        except OSError as error:
+            raise OSError(f"broker {self._where}: {error}") from error
+        (number,) = wire.INT.unpack_from(answer)
+        if number != self._number:
+            raise OSError(f"broker {self._where}: answer {number} to request {self._number}")
+        return answer[4:]
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _choose(self, taken: dict[int, tuple[int, int]]) -> None:
+        least, most = taken.get(wire.FETCH, (0, 0))
+        if least <= wire.FETCH_ZSTD <= most:
+            self.versions[wire.FETCH] = wire.FETCH_ZSTD
+        missing = [key for key, version in self.versions.items() if key not in taken or not taken[key][0] <= version <= taken[key][1]]
+        if missing:
+            raise ApplyError(f"broker {self._where} does not take requests {missing} as Kafka 0.11 to 4 does: it is older, or no Kafka")
+
+    def _take(self, size: int) -> bytes:
+        held = bytearray()
+        while len(held) < size:
+            part = self._socket.recv(min(size - len(held), 1 << 20))
+            if not part:
+                raise OSError("the connection was closed")
+            held += part
+        return bytes(held)

@@ -1,0 +1,184 @@
+"""The lanes of row operations: connections that each apply their operations in order, in transactions of some of them. [db]
+
+Promises: each transaction first checks the lease; with a record (``row_progress``) it then moves its lane's number of done operations in
+the same transaction, so that after a lost answer, or a crash, none is applied twice. A round ends when all its transactions are committed. When
+a lane fails, the others begin no further transaction, and its error is raised.
+
+On TiDB, which has no shared row locks, the transactions of the lanes are in conflict on the lease row, and are retried: one lane is best there.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+from functools import partial
+
+from pyspark_tidb_binlog.conf import failpoints
+from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.schemas.findings import Finding
+from pyspark_tidb_binlog.sinks.mysql import lease
+from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
+from pyspark_tidb_binlog.sinks.mysql.lease import Lease
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, TransientError
+from pyspark_tidb_binlog.sinks.mysql.rows import row_progress
+from pyspark_tidb_binlog.sinks.mysql.rows.op_run import as_expected, closely
+from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import OpStatements
+from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, run_transaction
+
+Guard = Callable[[Session], bool]
+"""What comes before the operations of a transaction; False: they are in the target already."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowWriter:
+    """Writes operations of one batch in a transaction."""
+
+    operations: OpStatements
+    keys: Sequence[Sequence[int]]
+    """The keys of each operation."""
+    settings: ApplyConfig
+    lease: Lease
+
+    def write(
+        self, places: Sequence[int], sessions: Sessions, retry_policy: RetryPolicy, guard: Guard, after: Callable[[Session], None]
+    ) -> tuple[Finding, ...]:
+        """``guard``, the operations and ``after`` in one transaction, which is retried; returns the findings."""
+        statements = self.operations.joined(places, self.keys)
+
+        def begun(session: Session) -> bool:
+            lease.check(session, self.lease)
+            return guard(session)
+
+        def work(session: Session) -> tuple[Finding, ...]:
+            found: tuple[Finding, ...] = ()
+            if not begun(session):
+                return found
+            if not as_expected(session, statements):
+                session.rollback()
+                session.begin()
+                if not begun(session):
+                    return found
+                found = closely(session, self.settings, self.operations, places)
+            after(session)
+            failpoints.point("before-rows-commit")
+            return found
+
+        found = run_transaction(sessions, work, retry_policy)
+        failpoints.point("after-rows-commit")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class LaneRecord:
+    """Where the lanes of an open span are recorded."""
+
+    cluster_id: int
+    upto_ts: int
+    schema: str
+
+    def guard(self, lane: int, before: int, after: int) -> Guard:
+        """Moves ``lane``."""
+        done = (before, after)
+        return lambda session: row_progress.advance(session, self.cluster_id, lane, self.upto_ts, done, self.schema)
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionSize:
+    """How many operations one transaction has at most."""
+
+    operations: int
+    seconds: float
+    """It has fewer while the last one of its lane took longer than this."""
+
+
+class Lanes:
+    """So many connections and threads; opened when they are needed."""
+
+    def __init__(self, connect: Callable[[], Session], lease_timeout: float, retry_policy: RetryPolicy, size: TransactionSize) -> None:
+        self._open = partial(KeptSessions, connect, lease_timeout)
+        self._retry_policy = retry_policy
+        self._size = size
+        self._sessions: list[KeptSessions] = []
+        self._waiting: dict[int, TransientError | None] = {}
+        self._threads: ThreadPoolExecutor | None = None
+        self._failed = threading.Event()
+        self._closed = threading.Event()
+
+    @property
+    def waiting_for(self) -> TransientError | None:
+        """A transient error that a lane is retrying."""
+        return next((error for error in list(self._waiting.values()) if error is not None), None)
+
+    def run(
+        self, writer: RowWriter, rounds: Sequence[Mapping[int, Sequence[int]]], done: Sequence[int], record: LaneRecord
+    ) -> tuple[Finding, ...]:
+        """Apply the operations of each round by lane, except for the first ``done`` ones of each lane; returns the findings."""
+        left, position = list(done), [0] * len(done)
+        findings: list[Finding] = []
+        self._grow(len(done))
+        for round_ in rounds:
+            jobs = {}
+            for lane, places in round_.items():
+                skipped = min(left[lane], len(places))
+                left[lane] -= skipped
+                begin = position[lane] + skipped
+                position[lane] += len(places)
+                if skipped < len(places):
+                    jobs[lane] = partial(self._lane, lane, writer, places[skipped:], begin, record)
+            for found in self._together(jobs):
+                findings += found
+        return tuple(findings)
+
+    def close(self) -> None:
+        """Close the connections; safe to call twice."""
+        self._closed.set()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
+        for sessions in self._sessions:
+            sessions.close()
+
+    def _grow(self, lanes: int) -> None:
+        while len(self._sessions) < lanes:
+            self._sessions.append(self._open())
+
+    def _together(self, jobs: Mapping[int, Callable[[], list[Finding]]]) -> Iterator[list[Finding]]:
+        if len(jobs) <= 1:
+            for job in jobs.values():
+                yield job()
+            return
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(1024, thread_name_prefix="row-lane")
+        futures = [self._threads.submit(job) for job in jobs.values()]
+        failed = [f for f in wait(futures, return_when=FIRST_EXCEPTION).done if f.exception() is not None]
+        if failed:
+            self._failed.set()
+            wait(futures)
+            self._failed.clear()
+        for future in failed or futures:
+            yield future.result()
+
+    def _lane(self, lane: int, writer: RowWriter, places: Sequence[int], begin: int, record: LaneRecord) -> list[Finding]:
+        """One lane's operations of a round, the first of which is its number ``begin``."""
+        retry_policy = replace(self._retry_policy, tell=partial(self._tell, lane))
+        findings: list[Finding] = []
+        at, count = 0, self._size.operations
+        while at < len(places):
+            if self._closed.is_set() or self._failed.is_set():
+                raise ApplyError(f"lane {lane} stops before operation {begin + at}: another lane has failed, or the stream is being closed")
+            here = places[at : at + count]
+            begun = time.monotonic()
+            guard = record.guard(lane, begin + at, begin + at + len(here))
+            findings += writer.write(here, self._sessions[lane].use, retry_policy, guard, lambda session: None)
+            at += len(here)
+            count = self._next_count(len(here), time.monotonic() - begun)
+        return findings
+
+    def _next_count(self, count: int, seconds: float) -> int:
+        if seconds > self._size.seconds:
+            return max(1, int(count * self._size.seconds / seconds))
+        return min(self._size.operations, count * 2)
+
+    def _tell(self, lane: int, error: TransientError | None) -> None:
+        self._waiting[lane] = error

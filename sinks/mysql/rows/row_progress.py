@@ -1,0 +1,87 @@
+"""How far each lane of a span applied row by row is: the table ``spark_rows``. [db]
+
+Promises: the functions change rows only in the transaction that the caller has opened. ``begin`` comes with the checkpoint of the span's
+beginning, not consistent; ``advance`` with the operations of one transaction of a lane; ``finish`` with the checkpoint of its end, consistent.
+So the number of operations that a lane has done is exact whenever a process dies. It means the same operations only under the same plan:
+``plan`` is a fingerprint of all operations with their lanes and rounds.
+"""
+
+from dataclasses import dataclass
+
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
+from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.sinks.mysql.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLanes:
+    """A span that was begun row by row and is not finished."""
+
+    after_ts: int
+    """Exclusive."""
+    upto_ts: int
+    """Inclusive."""
+    plan: str
+    """Fingerprint of what its lanes do."""
+    safe: bool
+    """Whether it is applied in safe mode, because an earlier attempt with another plan was left half done."""
+    done: tuple[int, ...]
+    """Number of operations that each lane has done."""
+
+
+def ensure_table(session: Session, schema: str) -> None:
+    """Create the table if missing. DDL: must not be called inside a transaction."""
+    session.execute(
+        f"CREATE TABLE IF NOT EXISTS {_table(schema)} ("
+        "cluster_id bigint unsigned NOT NULL, lane int NOT NULL, from_ts bigint unsigned NOT NULL, to_ts bigint unsigned NOT NULL, "
+        "plan varchar(64) CHARACTER SET ascii NOT NULL, safe tinyint NOT NULL, done bigint NOT NULL, "
+        "done_at timestamp(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3), "
+        "PRIMARY KEY (cluster_id, lane)) ENGINE=InnoDB"
+    )
+
+
+def begin(session: Session, cluster_id: int, span: tuple[int, int], plan: str, lanes: int, schema: str, *, safe: bool) -> None:
+    """Record that ``span`` is being applied on so many lanes; replaces any other record of the cluster."""
+    finish(session, cluster_id, schema)
+    values = ", ".join(["(%s, %s, %s, %s, %s, %s, 0)"] * lanes)
+    args: list[object] = [v for lane in range(lanes) for v in (cluster_id, lane, *span, plan, int(safe))]
+    session.execute(f"INSERT INTO {_table(schema)} (cluster_id, lane, from_ts, to_ts, plan, safe, done) VALUES {values}", args)
+
+
+def advance(session: Session, cluster_id: int, lane: int, upto_ts: int, done: tuple[int, int], schema: str) -> bool:
+    """Move the lane's number of operations from ``done[0]`` to ``done[1]``; False: it is already there, the answer to that commit was lost.
+
+    A transaction of the same lane that is still in progress on another connection is waited for.
+
+    Raises:
+        ApplyError: the lane is somewhere else, or its span is not open: nothing may be written.
+    """
+    sql = f"UPDATE {_table(schema)} SET done = %s WHERE cluster_id = %s AND lane = %s AND to_ts = %s AND done = %s"
+    if session.execute(sql, [done[1], cluster_id, lane, upto_ts, done[0]]):
+        return True
+    found = session.query(f"SELECT to_ts, done FROM {_table(schema)} WHERE cluster_id = %s AND lane = %s FOR UPDATE", [cluster_id, lane])
+    if found == [(upto_ts, done[1])]:
+        return False
+    raise ApplyError(
+        f"operations {done[0]} to {done[1]} of lane {lane} up to {upto_ts} are not written: {schema}.spark_rows says {found} for it. Was it edited, "
+        "or the target restored, while the stream was running? Start the Drainer again; it continues from the target's checkpoint"
+    )
+
+
+def finish(session: Session, cluster_id: int, schema: str) -> None:
+    """Delete the record; in the transaction that saves the span's end as the checkpoint."""
+    session.execute(f"DELETE FROM {_table(schema)} WHERE cluster_id = %s", [cluster_id])
+
+
+def load(session: Session, cluster_id: int, commit_ts: int, schema: str) -> OpenLanes | None:
+    """The span that is open behind the checkpoint ``commit_ts``; None also for one of data from before the checkpoint was moved."""
+    sql = f"SELECT from_ts, to_ts, plan, safe, done FROM {_table(schema)} WHERE cluster_id = %s ORDER BY lane"
+    rows = session.query(sql, [cluster_id])
+    if not rows or not rows[0][0] <= commit_ts < rows[0][1]:
+        return None
+    after_ts, upto_ts, plan, safe, _ = rows[0]
+    return OpenLanes(int(after_ts), int(upto_ts), str(plan), bool(safe), tuple(int(row[4]) for row in rows))
+
+
+def _table(schema: str) -> str:
+    return f"{quote_name(schema)}.`spark_rows`"

@@ -1,0 +1,376 @@
+"""MySQL, MariaDB and TiDB as a target to which every upstream row operation is sent (``net-change = false``).
+
+    step -> RowBatch -> keys -> lanes and rounds -> transactions of at most ``txn-batch`` operations on ``worker-count`` connections
+
+Upstream transactions are not kept together, except with ``dispatch`` off: then each is one transaction with its checkpoint. A step of at most
+``txn-batch`` operations is one transaction with its checkpoint, too. All others begin with ``consistent`` false at the step's beginning and
+a record of the lanes (``row_progress``), and end with ``consistent`` true and without it. Promises, besides those of ``MySQLSink``:
+
+* Exactly once, keyless rows included: a step left open by a crash is finished from where each of its lanes was, whatever this life's settings
+  are, if the same operations come again.
+* If they do not (other filters, another history, a span that the source cuts in another way), the open span is applied again in safe mode
+  from the checkpoint, in order: afterwards every row that has a unique key without NULL is as upstream. Exact for those rows only: an INSERT of
+  a keyless row that had been applied is applied twice, a DELETE that had been applied may delete another row that is equal. Such tables
+  are named in the log. The same holds where another Drainer, which has no record of lanes, finishes the span, and for ``safe_until_ts``.
+* With ``on-finding = stop`` the lanes that were not in doubt may be ahead; the restart continues as after a crash.
+
+The rows of a step applied in parts are fetched by the driver in pieces of about ``atomic-rows``, each recorded by itself; an upstream
+transaction is one piece, however big it is.
+"""
+
+import hashlib
+import logging
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from pyspark_tidb_binlog.conf import failpoints
+from pyspark_tidb_binlog.conf.model import DrainerConfig
+from pyspark_tidb_binlog.schemas.errors import ConfigError
+from pyspark_tidb_binlog.schemas.findings import Finding
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.schemas.stages import ROW_EVENT, ddl_of
+from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
+from pyspark_tidb_binlog.sinks.engine.batch import rows_between, without
+from pyspark_tidb_binlog.sinks.engine.batch_report import Stage, StageClock, Written
+from pyspark_tidb_binlog.sinks.engine.blocks import unpack
+from pyspark_tidb_binlog.sinks.engine.causality import Conflict, OpKeys, Schedule, keys_of, schedule
+from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
+from pyspark_tidb_binlog.sinks.engine.row_ops import RowBatch, operations_of
+from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
+from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import TransientError
+from pyspark_tidb_binlog.sinks.mysql.rows import row_progress
+from pyspark_tidb_binlog.sinks.mysql.rows.row_lanes import LaneRecord, Lanes, RowWriter, TransactionSize
+from pyspark_tidb_binlog.sinks.mysql.rows.row_progress import OpenLanes
+from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import OpStatements
+from pyspark_tidb_binlog.sinks.mysql.session import Session, run_retried
+from pyspark_tidb_binlog.sinks.sink import Opened, UnfinishedSpan
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RowSettings:
+    """How row operations are applied."""
+
+    net_change: bool = False
+    """True: only a span that was begun row by row is finished so; everything else is applied as net changes."""
+    worker_count: int = 16
+    """Connections."""
+    txn_batch: int = 20
+    """Operations of one transaction, at most."""
+    txn_seconds: float = math.inf
+    """About how long a transaction may take: a lane whose last one took longer has fewer operations in the next."""
+    conflict: Conflict = Conflict.GROUPS
+    dispatch: bool = True
+    """False: one connection, and the transactions of the upstream."""
+    safe_mode: bool = False
+    safe_until_ts: int = 0
+    """Steps that begin below this commit_ts are applied in safe mode: another Drainer may have applied a part of them."""
+
+    def __post_init__(self) -> None:
+        """Reject what cannot work."""
+        for name, value in (("worker-count", self.worker_count), ("txn-batch", self.txn_batch)):
+            if value < 1:
+                raise ConfigError(f"syncer.{name} must be at least 1")
+        if self.worker_count > 1024:
+            raise ConfigError("syncer.worker-count must be at most 1024")
+        if self.txn_seconds <= 0:
+            raise ConfigError("spark.txn-batch-time must be more than 0")
+
+
+class RowSink(MySQLSink):
+    """One target of one stream, to which every row operation is sent."""
+
+    def __init__(self, config: DrainerConfig, cluster_id: int, settings: RowSettings, pause: Callable[[float], None] | None = None) -> None:
+        """``pause`` as for ``MySQLSink``."""
+        super().__init__(config, cluster_id, *(() if pause is None else (pause,)))
+        self._rows = settings
+        self._open_lanes: OpenLanes | None = None
+        self._begun_in_parts = (0, 0)
+        self._interrupted = False
+        """Whether the lanes ended with an error: where they are is in the target."""
+        size = TransactionSize(settings.txn_batch, settings.txn_seconds)
+        self._lanes = Lanes(self._connect, config.apply.lease_timeout, self._retry_policy, size)
+
+    def open(self, begin: Callable[[str, int | None], int], history: Callable[[], SchemaHistory]) -> Opened:
+        """As ``Sink.open``; a span that was begun row by row is unfinished, too."""
+        opened = super().open(begin, history)
+        self._open_lanes = run_retried(self._sessions.use, self._load_open, self._retry_policy)
+        if opened.progress.unfinished is not None:
+            # Begun by net changes: it is finished by them.
+            self._begun_in_parts = (opened.progress.unfinished.after_ts, opened.progress.unfinished.upto_ts)
+        left = self._open_lanes
+        if left is None:
+            self._transact(self._forget_lanes)
+            return opened
+        self._consistent = False
+        # So that exactly this span is read again, whatever the source would make the next batch of.
+        unfinished = opened.progress.unfinished or UnfinishedSpan(self._commit_ts, left.upto_ts, self._settings.parts, frozenset())
+        return replace(opened, progress=replace(opened.progress, unfinished=unfinished))
+
+    def close(self) -> None:
+        """Release the lease (``Sink.close``)."""
+        self._lanes.close()
+        super().close()
+
+    @property
+    def waiting_for(self) -> TransientError | None:
+        """The target's transient error while it is being retried."""
+        return super().waiting_for or self._lanes.waiting_for
+
+    def apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
+        """All operations of ``step``; in one transaction if they are few (``Sink.apply``)."""
+        self._look_again()
+        written = Written()
+        for here in self._cut_at_open_span(step):
+            done = self._apply(rows_between(rows, here.after_ts, here.upto_ts), here, clock)
+            written = Written(written.rows + done.rows, written.findings + done.findings)
+        self._note_sync_point(step.applied)
+        return written
+
+    def apply_parts(self, events: KeyedEvents, step: RowsStep, skipped_ts: frozenset[int], clock: StageClock) -> Written:
+        """The operations of ``step`` in pieces, from the driver (``Sink.apply_parts``); a span that was begun in parts is finished so."""
+        self._look_again()
+        in_parts = self._rows.net_change and not self._is_open(step)
+        if in_parts or (step.after_ts, step.upto_ts) == self._begun_in_parts:
+            return super().apply_parts(events, step, skipped_ts, clock)
+        written = Written()
+        for span in self._spans(events, step):
+            with clock.timed(Stage.READ):
+                rows = without(events.rows_in(span), "commit_ts", skipped_ts)
+            done = self.apply(rows, replace(step, after_ts=span[0], upto_ts=span[1]), clock)
+            written = Written(written.rows + done.rows, written.findings + done.findings)
+        return written
+
+    def _look_again(self) -> None:
+        """After an error of the lanes the step is applied again from where each of them is."""
+        if self._interrupted:
+            self._open_lanes = run_retried(self._sessions.use, self._load_open, self._retry_policy)
+            self._interrupted = False
+
+    def _spans(self, events: KeyedEvents, step: RowsStep) -> Iterator[tuple[int, int]]:
+        """The spans of ``step`` that are applied one after the other: the open one as it was begun."""
+        if self._is_open(step) and self._open_lanes is not None:
+            end = min(self._open_lanes.upto_ts, step.upto_ts)
+            yield step.after_ts, end
+            step = replace(step, after_ts=end)
+        if step.after_ts < step.upto_ts:
+            yield from _pieces(events, step, self._settings.atomic_rows)
+
+    # One step, either within the open span or outside.
+
+    def _is_open(self, step: RowsStep) -> bool:
+        return self._open_lanes is not None and step.after_ts < self._open_lanes.upto_ts
+
+    def _cut_at_open_span(self, step: RowsStep) -> Iterator[RowsStep]:
+        """``step``, in two where the open span ends within it."""
+        if self._is_open(step) and self._open_lanes is not None and (end := self._open_lanes.upto_ts) < step.upto_ts:
+            yield replace(step, upto_ts=end)
+            yield replace(step, after_ts=end)
+        else:
+            yield step
+
+    def _apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
+        if self._rows.net_change and not self._is_open(step):
+            return super().apply(rows, step, clock)
+        with clock.timed(Stage.PLAN):
+            batch = self._operations(rows, step)
+            keys = keys_of(batch)
+            how = self._how(batch, keys, step)
+            writer = self._writer(batch, keys, safe=how.safe)
+        with clock.timed(Stage.APPLY, "write"):
+            findings = self._run(batch, writer, how, step)
+        failpoints.point("after-downstream-commit")
+        self._commit_ts, self._consistent = step.upto_ts, self._open_lanes is None
+        return Written(len(batch), findings)
+
+    def _operations(self, rows: pa.Table, step: RowsStep) -> RowBatch:
+        events = without(rows, "table_id", step.gone)
+        return operations_of(events, step.tables, lambda table: self._table_filter.keeps(table.schema))
+
+    def _writer(self, batch: RowBatch, keys: OpKeys, *, safe: bool) -> RowWriter:
+        return RowWriter(OpStatements(batch, self._limits, self._flavour, safe=safe), keys.lists(), self._settings, self._held)
+
+    def _how(self, batch: RowBatch, keys: OpKeys, step: RowsStep) -> "_LanePlan":
+        settings, left = self._rows, self._open_lanes if self._is_open(step) else None
+        lanes = settings.worker_count if settings.dispatch else 1
+        safe = settings.safe_mode or step.after_ts < settings.safe_until_ts
+        if left is None:
+            return _LanePlan.of(batch, keys, lanes, settings.conflict, settings.txn_batch, safe=safe)
+        plan = _LanePlan.again(batch, keys, left)
+        if plan is not None and (step.after_ts, step.upto_ts) == (left.after_ts, left.upto_ts):
+            return replace(plan, safe=safe or left.safe)
+        _log.warning(
+            "the operations of the span (%d, %d], which was begun row by row, are not those that it was begun with: it is applied again in safe mode. %s",
+            left.after_ts,
+            left.upto_ts,
+            _inexact(batch),
+        )
+        return _LanePlan.of(batch, keys, lanes, settings.conflict, settings.txn_batch, safe=True)
+
+    def _run(self, batch: RowBatch, writer: RowWriter, how: "_LanePlan", step: RowsStep) -> tuple[Finding, ...]:
+        if how.done is None and not self._is_open(step):
+            if not len(batch) or (self._rows.dispatch and len(batch) <= self._rows.txn_batch):
+                return self._write_atomic_rows(range(len(batch)), writer, step)
+            if not self._rows.dispatch:
+                return self._write_transactions(batch, writer, step)
+        return self._write_lanes(writer, how, step)
+
+    # One connection.
+
+    def _write_transactions(self, batch: RowBatch, writer: RowWriter, step: RowsStep) -> tuple[Finding, ...]:
+        """Each upstream transaction with the checkpoint of its commit_ts; the last one with that of the step's end."""
+        begins = [*batch.transactions.tolist(), len(batch)]
+        findings: tuple[Finding, ...] = ()
+        after_ts = step.after_ts
+        for begin, end in zip(begins, begins[1:], strict=False):
+            upto_ts = step.upto_ts if end == len(batch) else int(batch.commit_ts[begin])
+            findings += self._write_atomic_rows(range(begin, end), writer, replace(step, after_ts=after_ts, upto_ts=upto_ts))
+            self._commit_ts = after_ts = upto_ts
+        return findings
+
+    def _write_atomic_rows(self, places: Sequence[int], writer: RowWriter, step: RowsStep) -> tuple[Finding, ...]:
+        def saved(session: Session) -> None:
+            self._save(session, step.upto_ts, step.applied, consistent=True)
+            failpoints.point("before-downstream-commit")
+
+        return writer.write(places, self._sessions.use, self._retry_policy, lambda session: self._next_is(session, step), saved)
+
+    # Lanes.
+
+    def _write_lanes(self, writer: RowWriter, how: "_LanePlan", step: RowsStep) -> tuple[Finding, ...]:
+        schema, left = self._settings.checkpoint_schema, self._open_lanes if self._is_open(step) else None
+        record = LaneRecord(self._cluster_id, max(step.upto_ts, left.upto_ts if left else 0), schema)
+        lanes = len(how.done) if how.done is not None else how.lanes
+
+        def begin(session: Session) -> bool:
+            if not self._next_is(session, step):
+                return False
+            row_progress.begin(session, self._cluster_id, (step.after_ts, record.upto_ts), how.text, lanes, schema, safe=how.safe)
+            self._save(session, step.after_ts, step.applied, consistent=False)
+            return True
+
+        def finish(session: Session) -> None:
+            if self._next_is(session, step):
+                row_progress.finish(session, self._cluster_id, schema)
+                if record.upto_ts > step.upto_ts:
+                    # The rest of the open span comes with a later step, and must be in safe mode even after a crash before it.
+                    row_progress.begin(session, self._cluster_id, (step.upto_ts, record.upto_ts), "", 1, schema, safe=True)
+                self._save(session, step.upto_ts, step.applied, consistent=record.upto_ts == step.upto_ts)
+            failpoints.point("before-downstream-commit")
+
+        findings: tuple[Finding, ...] = ()
+        if how.done is not None or self._transact(begin):
+            self._consistent, self._interrupted = False, True
+            findings = self._lanes.run(writer, how.rounds(), how.done or (0,) * lanes, record)
+            self._transact(finish)
+        self._interrupted = False
+        rest = record.upto_ts > step.upto_ts
+        self._open_lanes = OpenLanes(step.upto_ts, record.upto_ts, "", True, (0,)) if rest else None
+        return findings
+
+    def _load_open(self, session: Session) -> OpenLanes | None:
+        schema = self._settings.checkpoint_schema
+        row_progress.ensure_table(session, schema)
+        return row_progress.load(session, self._cluster_id, self._commit_ts, schema)
+
+    def _forget_lanes(self, session: Session) -> None:
+        """A record that is not of an open span is of data from before the checkpoint was moved."""
+        row_progress.finish(session, self._cluster_id, self._settings.checkpoint_schema)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _LanePlan:
+    """Which lane applies which operations, and when."""
+
+    schedule: Schedule
+    lanes: int
+    text: str
+    """How it was made, and a fingerprint of the operations and of their lanes and rounds."""
+    safe: bool
+    done: tuple[int, ...] | None = None
+    """How many operations each lane has done already; None: the plan is a new one."""
+
+    @classmethod
+    def of(cls, batch: RowBatch, keys: OpKeys, lanes: int, conflict: Conflict, run: int, *, safe: bool) -> "_LanePlan":
+        made = schedule(keys, lanes, conflict, run)
+        return cls(made, lanes, f"{conflict}-{run}-{_fingerprint(batch, made)}", safe)
+
+    @classmethod
+    def again(cls, batch: RowBatch, keys: OpKeys, left: OpenLanes) -> "_LanePlan | None":
+        """The plan of a span that was begun; None if these are not its operations."""
+        conflict, _, rest = left.plan.partition("-")
+        run = rest.partition("-")[0]
+        if conflict not in set(Conflict) or not run.isdigit():
+            return None
+        plan = cls.of(batch, keys, len(left.done), Conflict(conflict), int(run), safe=left.safe)
+        return replace(plan, done=left.done) if plan.text == left.plan else None
+
+    def rounds(self) -> list[dict[int, list[int]]]:
+        """The operations of each lane in each round, in order."""
+        found: list[dict[int, list[int]]] = []
+        numbers, lanes = self.schedule.rounds, self.schedule.lanes
+        ends = [*self.schedule.flushed_before, len(numbers)]
+        begin = 0
+        for end in ends:
+            here = lanes[begin:end]
+            found.append({int(lane): (np.flatnonzero(here == lane) + begin).tolist() for lane in np.unique(here)})
+            begin = end
+        return found
+
+
+def _fingerprint(batch: RowBatch, made: Schedule) -> str:
+    digest = hashlib.blake2b(digest_size=12)
+    for numbers in (batch.commit_ts, made.lanes, made.rounds):
+        digest.update(np.ascontiguousarray(numbers, dtype="<i8").tobytes())
+    for piece in batch.pieces:
+        digest.update(f"{piece.table.schema}.{piece.table.name} {int(piece.op)}".encode())
+        digest.update(np.ascontiguousarray(piece.places, dtype="<i8").tobytes())
+    return digest.hexdigest()
+
+
+def _inexact(batch: RowBatch) -> str:
+    """In words which tables may have rows that safe mode cannot tell apart."""
+    tables = {f"{p.table.schema}.{p.table.name}" for p in batch.pieces if not _identifies(p.table.info)}
+    if not tables:
+        return "All its tables have a unique key without NULL, so the rows are exact afterwards"
+    return f"Rows without a unique key cannot be told apart, compare these tables with the upstream afterwards: {', '.join(sorted(tables))}"
+
+
+def _identifies(info: TableInfo) -> bool:
+    return any(all(column.not_null for column in key) for key in info.unique_keys())
+
+
+def _pieces(events: KeyedEvents, step: RowsStep, most: int) -> Iterator[tuple[int, int]]:
+    """Spans of ``step`` with about ``most`` rows each, or one transaction."""
+    after_ts, held = step.after_ts, 0
+    counts = _counted(events, (step.after_ts, step.upto_ts))
+    for place, (_, count) in enumerate(counts):
+        if held and held + count > most:
+            yield after_ts, counts[place - 1][0]
+            after_ts, held = counts[place - 1][0], 0
+        held += count
+    yield after_ts, step.upto_ts
+
+
+_COUNTS = pa.schema([pa.field("commit_ts", pa.int64(), nullable=False), pa.field("count", pa.int64(), nullable=False)])
+
+
+def _counted(events: KeyedEvents, span: tuple[int, int]) -> list[tuple[int, int]]:
+    """Each commit_ts in ``span`` with its number of rows, ascending; runs one Spark job."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            commit_ts = rows_between(unpack([batch], ROW_EVENT), *span).column("commit_ts").to_numpy()
+            values, counts = np.unique(commit_ts, return_counts=True)
+            yield pa.RecordBatch.from_arrays([pa.array(values, pa.int64()), pa.array(counts, pa.int64())], schema=_COUNTS)
+
+    found: dict[int, int] = {}
+    for row in events.overlapping(span).mapInArrow(run, ddl_of(_COUNTS)).toArrow().to_pylist():
+        found[row["commit_ts"]] = found.get(row["commit_ts"], 0) + row["count"]
+    return sorted(found.items())

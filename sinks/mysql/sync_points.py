@@ -1,0 +1,48 @@
+"""Asks a TiDB target, at most once a minute, for its timestamp of now: the ``secondary-ts`` of a checkpoint (drainer.md 5.7). [db]
+
+Promises: the answer is given between two steps, so that the target at that timestamp is the source at the checkpoint's commitTS. A server that has
+none, or does not say it, costs a line in the log, once.
+"""
+
+import logging
+import time
+
+from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
+from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, run_retried
+
+_log = logging.getLogger(__name__)
+
+_SECONDS = 60.0
+_ASK = "SHOW MASTER STATUS"
+
+
+class SyncPoints:
+    """When the target is asked next."""
+
+    def __init__(self) -> None:
+        """The first answer is due at once."""
+        self._next_at = 0.0
+        self._told = False
+
+    def due(self, sessions: Sessions, retry_policy: RetryPolicy) -> int:
+        """The target's timestamp; 0: it is not due, or the target has none."""
+        if time.monotonic() < self._next_at:
+            return 0
+        self._next_at = time.monotonic() + _SECONDS
+        why = f"{_ASK} shows none"
+        try:
+            found = run_retried(sessions, _position, retry_policy)
+        except RetryableApplyError:
+            raise
+        except ApplyError as error:
+            found, why = 0, str(error)
+        if not found and not self._told:
+            self._told = True
+            _log.warning("the target has no timestamp to record, the checkpoint's ts-map stays as it is: %s", why)
+        return found
+
+
+def _position(session: Session) -> int:
+    rows = session.query(_ASK)
+    return int(rows[0][1]) if rows and str(rows[0][1]).isdecimal() else 0

@@ -1,0 +1,152 @@
+"""What both formats say of a column and its values: the type's name, the text of a value, and the value of a column that a row lacks.
+
+Promises: pure. Names, texts and values are those of a real Drainer (wire.md 2.4 and 2.5, rows.md 8), but where it hands on another value than
+the row has, ours is the row's:
+
+* a missing FLOAT or DOUBLE with a default is the default (in its Kafka messages 0);
+* a missing ENUM that is NOT NULL, without a default, is the first member (there: number 0);
+* the default of a missing TIMESTAMP keeps its fraction (there it is cut off).
+"""
+
+import datetime
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, digits_of, kind_of
+from pyspark_tidb_binlog.schemas.codec.cursor import Cursor
+from pyspark_tidb_binlog.schemas.codec.datum import Datum, take_datum
+from pyspark_tidb_binlog.schemas.codec.json_binary import float_text
+from pyspark_tidb_binlog.schemas.errors import Corruption
+from pyspark_tidb_binlog.schemas.reference_decoder import cell_of
+from pyspark_tidb_binlog.schemas.row_layout import CellType
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, TableInfo
+from pyspark_tidb_binlog.sinks.translate.process_zone import in_zone
+
+TEXTS = frozenset({CellKind.DECIMAL, CellKind.DATE, CellKind.DATETIME, CellKind.TIME, CellKind.JSON})
+"""Kinds of columns whose values are handed on as text."""
+
+_NAMES = {
+    ColumnType.UNSPECIFIED: "unspecified",
+    ColumnType.TINYINT: "tinyint",
+    ColumnType.SMALLINT: "smallint",
+    ColumnType.INT: "int",
+    ColumnType.FLOAT: "float",
+    ColumnType.DOUBLE: "double",
+    ColumnType.NULL: "null",
+    ColumnType.TIMESTAMP: "timestamp",
+    ColumnType.BIGINT: "bigint",
+    ColumnType.MEDIUMINT: "mediumint",
+    ColumnType.DATE: "date",
+    ColumnType.TIME: "time",
+    ColumnType.DATETIME: "datetime",
+    ColumnType.YEAR: "year",
+    ColumnType.NEWDATE: "",
+    ColumnType.VARCHAR: "varchar",
+    ColumnType.BIT: "bit",
+    ColumnType.JSON: "json",
+    ColumnType.DECIMAL: "decimal",
+    ColumnType.ENUM: "enum",
+    ColumnType.SET: "set",
+    ColumnType.TINYBLOB: "tinytext",
+    ColumnType.MEDIUMBLOB: "mediumtext",
+    ColumnType.LONGBLOB: "longtext",
+    ColumnType.BLOB: "text",
+    ColumnType.VAR_STRING: "var_string",
+    ColumnType.STRING: "char",
+    ColumnType.GEOMETRY: "geometry",
+}
+_BINARY_NAMES = {
+    ColumnType.TINYBLOB: "tinyblob",
+    ColumnType.MEDIUMBLOB: "mediumblob",
+    ColumnType.LONGBLOB: "longblob",
+    ColumnType.BLOB: "blob",
+    ColumnType.STRING: "binary",
+    ColumnType.VARCHAR: "varbinary",
+}
+
+
+def mysql_type(column: ColumnInfo) -> str:
+    """The name of a column's type."""
+    tp = ColumnType(column.tp)
+    return (_BINARY_NAMES.get(tp) if column.is_binary else None) or _NAMES[tp]
+
+
+def read(raw: bytes) -> Datum:
+    """A datum's flag and body."""
+    return take_datum(Cursor(raw))
+
+
+def text_of(column: ColumnInfo, zone: datetime.tzinfo) -> Callable[[bytes], bytes]:
+    """How the datums of a column in ``TEXTS`` become text; those of a TIMESTAMP in ``zone``.
+
+    A DECIMAL has the fraction digits with which it was stored, which are fewer than the column's after the column was widened.
+    """
+    kind = kind_of(column)
+    cell = CellType(kind, 0 if kind is CellKind.DECIMAL else digits_of(column))
+    if column.tp == ColumnType.TIMESTAMP and zone is not datetime.UTC:
+        return lambda raw: in_zone(str(cell_of(cell, read(raw))), zone).encode()
+    return lambda raw: str(cell_of(cell, read(raw))).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class RawDefault:
+    """The default of a column as the DDL history holds it."""
+
+    text: bytes
+    number: float | None
+    """Set if the history holds a number and not a text."""
+
+
+Missing: TypeAlias = int | bytes | RawDefault | None
+"""ENUM, SET: int. BIT: its bytes, which may be none. Others: ``RawDefault``, or the zero value: int, bytes (texts too). None: NULL."""
+
+
+def missing_datum(column: ColumnInfo, at_row: TableInfo | None, zone: datetime.tzinfo) -> Missing:
+    """The value of a column that a row lacks; ``at_row``: the table info whose default applies (``TableAt.default_info``)."""
+    known = next((c for c in at_row.columns if c.id == column.id), column) if at_row else column
+    if known.tp == ColumnType.BIT and known.origin_default_bit is not None:
+        return known.origin_default_bit
+    default = known.origin_default
+    if default is None:
+        return _zero(column) if column.not_null else None
+    if isinstance(default, str):
+        if known.tp in (ColumnType.ENUM, ColumnType.SET):
+            return _number(known, default)
+        if known.tp == ColumnType.TIMESTAMP:
+            default = in_zone(default, zone)
+        if known.tp == ColumnType.BIT:
+            return default.encode("latin-1", "replace")
+        return RawDefault(default.encode(errors="surrogateescape"), None)
+    return RawDefault(float_text(float(default)).encode(), float(default))
+
+
+def _number(column: ColumnInfo, default: str) -> int:
+    try:
+        return column.number_of(default)
+    except ValueError:
+        if default.isdecimal():
+            return int(default)
+        raise Corruption(f"the origin default {default!r} of column {column.name} (id {column.id}) does not fit it") from None
+
+
+def _zero(column: ColumnInfo) -> int | bytes:
+    """Texts without the column's fraction digits, as in the original."""
+    kind = kind_of(column)
+    match kind:
+        case CellKind.DATE:
+            return b"0000-00-00"
+        case CellKind.DATETIME:
+            return b"0000-00-00 00:00:00"
+        case CellKind.TIME:
+            return b"00:00:00"
+        case CellKind.DECIMAL:
+            return b"0"
+        case CellKind.JSON:
+            return b"null"
+        case CellKind.BYTES:
+            return bytes(max(column.flen, 0)) if column.tp == ColumnType.STRING and column.is_binary else b""
+        case _ if column.tp == ColumnType.BIT:
+            return b""
+        case _:
+            return 1 if column.tp == ColumnType.ENUM else 0

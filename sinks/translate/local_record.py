@@ -1,0 +1,208 @@
+"""How far a sink without transactions is: files in a local directory, beside what it writes.
+
+    savepoint         a real Drainer's checkpoint of type ``file``, three keys in TOML, so that either can take over from the other (drainer.md 6)
+    savepoint.spark   ours, JSON: where the sink stands, and where in its target that is
+    savepoint.lock    the sink that writes holds a flock on it
+
+Promises: ``save`` is atomic and durable. ``savepoint.spark`` is the record as long as ``savepoint`` is one of those that it names, which trails
+it by some seconds, as a real Drainer's does. Any other ``savepoint`` was written by a real Drainer, or by a person: then that is the record, and
+says nothing of the place in the target. A new directory is another target.
+"""
+
+import fcntl
+import json
+import os
+import time
+import tomllib
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseHeld
+
+SAVEPOINT = "savepoint"
+STAND = "savepoint.spark"
+SAVEPOINT_LOCK = "savepoint.lock"
+SAVE_SECONDS = 3.0
+"""Minimal interval between two savepoints, as in the original."""
+_LAYOUT = 1
+
+TargetPlace: TypeAlias = Mapping[str, int]
+"""A place in the target, in the sink's own terms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Savepoint:
+    """A real Drainer's checkpoint of type ``file``."""
+
+    commit_ts: int
+    schema_version: int
+    consistent: bool
+
+    def to_toml(self) -> str:
+        """The original's text: these keys in this order."""
+        return f"consistent = {str(self.consistent).lower()}\ncommitTS = {self.commit_ts}\nschema-version = {self.schema_version}\n"
+
+    @classmethod
+    def from_toml(cls, text: str) -> "Savepoint":
+        """Parse one; missing keys count as zero, as in the original, unknown ones are ignored.
+
+        Raises:
+            ValueError: it is not TOML, or a value has another type.
+        """
+        found = tomllib.loads(text)
+        values = found.get("commitTS", 0), found.get("schema-version", 0), found.get("consistent", False)
+        if [type(v) for v in values] != [int, int, bool]:
+            raise ValueError(f"commitTS, schema-version and consistent are {values}")
+        return cls(*values)
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """Where a sink stands."""
+
+    commit_ts: int
+    schema_version: int
+    early: frozenset[int]
+    """Ids of DDL jobs beyond ``schema_version`` that are in the target."""
+    place: TargetPlace | None
+    """The end of what belongs to it in the target; None: unknown, because another program wrote the savepoint."""
+    ours: bool = True
+    """False: read from a savepoint that another program wrote."""
+
+
+class LocalRecord:
+    """The record of one sink, from ``open`` to ``close``. Not thread-safe."""
+
+    def __init__(self, directory: Path, cluster_id: int) -> None:
+        """Nothing is read or written before ``open``."""
+        self._directory = directory
+        self._cluster_id = cluster_id
+        self._lock = -1
+        self._named: tuple[int, ...] = ()
+        """commit_ts of the savepoints that ``STAND`` names: the one there, and the one about to replace it."""
+        self._saved_at = 0.0
+        self._behind: Savepoint | None = None
+        """The newest savepoint, if it is not written yet."""
+        self.target = ""
+        """The identity of the target; available after ``open``."""
+        self.stand: Stand | None = None
+        """None: nothing is recorded."""
+
+    def open(self) -> None:
+        """Lock the directory, which is created, and load the record.
+
+        Raises:
+            LeaseHeld: another process has it.
+            ApplyError: the record is another cluster's, or cannot be read.
+        """
+        self._directory.mkdir(0o700, parents=True, exist_ok=True)
+        self._lock = self._locked()
+        savepoint, found = self._savepoint(), self._found()
+        if found:
+            self.target = str(found["target"])
+            if found["cluster_id"] not in (0, self._cluster_id) and self._cluster_id:
+                raise ApplyError(
+                    f"{self._directory / STAND} is the record of cluster {found['cluster_id']}, this is cluster {self._cluster_id}: each needs "
+                    "a directory of its own"
+                )
+            self._named = tuple(found["savepoints"])
+            if savepoint is None or savepoint.commit_ts in self._named:
+                self.stand = Stand(found["commit_ts"], found["schema_version"], frozenset(found["early"]), found["place"])
+        self.target = self.target or str(uuid.uuid4())
+        if self.stand is None and savepoint is not None and savepoint.commit_ts:
+            self.stand = Stand(savepoint.commit_ts, savepoint.schema_version, frozenset(), None, ours=False)
+
+    def save(self, stand: Stand) -> None:
+        """Record ``stand``; durable when it returns. The savepoint follows, at most every ``SAVE_SECONDS`` and at ``close``."""
+        self._behind = Savepoint(stand.commit_ts, stand.schema_version, True)
+        due = time.monotonic() - self._saved_at >= SAVE_SECONDS or not self._named
+        self._write_stand(stand, due=due)
+        self.stand = stand
+        if due:
+            self._write_savepoint()
+
+    def close(self) -> None:
+        """Write the savepoint if it trails, and release the directory; safe to call twice."""
+        if self._lock < 0:
+            return
+        try:
+            if self._behind is not None and self.stand is not None:
+                self._write_stand(self.stand, due=True)
+                self._write_savepoint()
+        finally:
+            os.close(self._lock)
+            self._lock = -1
+
+    @property
+    def held(self) -> bool:
+        """Whether this sink may write."""
+        return self._lock >= 0
+
+    def _write_stand(self, stand: Stand, *, due: bool) -> None:
+        named = (*self._named[-1:], stand.commit_ts) if due else self._named
+        value = {
+            "layout": _LAYOUT,
+            "target": self.target,
+            "cluster_id": self._cluster_id,
+            "commit_ts": stand.commit_ts,
+            "schema_version": stand.schema_version,
+            "early": sorted(stand.early),
+            "place": dict(stand.place) if stand.place is not None else None,
+            "savepoints": named,
+        }
+        write_atomically(self._directory / STAND, json.dumps(value, separators=(",", ":")))
+        self._named = named
+
+    def _write_savepoint(self) -> None:
+        assert self._behind is not None
+        write_atomically(self._directory / SAVEPOINT, self._behind.to_toml())
+        self._behind = None
+        self._saved_at = time.monotonic()
+
+    def _savepoint(self) -> Savepoint | None:
+        path = self._directory / SAVEPOINT
+        try:
+            return Savepoint.from_toml(path.read_text())
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise ApplyError(f"{path} is not a Drainer's savepoint: {error}. Restore it, or begin in an empty directory") from error
+
+    def _found(self) -> dict[str, Any]:
+        path = self._directory / STAND
+        try:
+            found: dict[str, Any] = json.loads(path.read_text())
+        except FileNotFoundError:
+            return {}
+        except ValueError as error:
+            raise ApplyError(f"{path} cannot be read: {error}. Without it, the stream goes on from {SAVEPOINT} beside it") from error
+        if found.get("layout") != _LAYOUT:
+            raise ApplyError(f"{path} has layout {found.get('layout')}, this release writes {_LAYOUT}: use the release that wrote it")
+        return found
+
+    def _locked(self) -> int:
+        lock = os.open(self._directory / SAVEPOINT_LOCK, os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise LeaseHeld(f"another Drainer records its progress in {self._directory}: it holds {SAVEPOINT_LOCK}") from None
+        return lock
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file: after a crash it has the old content or the new one."""
+    beside = path.with_name(path.name + ".tmp")
+    with beside.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(beside, path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

@@ -1,0 +1,204 @@
+"""A target that takes whole transactions as messages, in the order of commit_ts: what the file and the Kafka sink share (``sinks.sink``).
+
+Promises: those of the contract. A step is put into the outlet, made durable there, and then recorded (``local_record``); what an outlet holds
+beyond the record at ``open`` is removed, or not put again. An error leaves the sink closed to further steps: the next life begins at the record.
+
+* The rows of a step become one message per transaction. A DDL is a message of its own, at the commit_ts of its step: that of its binlog, or, if rows
+  need the job before its binlog, one less than theirs.
+* Databases that are not replicated are left out. No DDL is refused, so no table is frozen.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+
+from pyspark_tidb_binlog.conf import failpoints
+from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.sinks.engine.batch_report import Stage, StageClock, Written
+from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
+from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep
+from pyspark_tidb_binlog.sinks.routing.table_filter import EVERYTHING, TableFilter
+from pyspark_tidb_binlog.sinks.sink import DdlResult, Opened, Sink, TargetProgress
+from pyspark_tidb_binlog.sinks.translate.binlog_format import BinlogFormat, name_of
+from pyspark_tidb_binlog.sinks.translate.in_order import messages_in_order
+from pyspark_tidb_binlog.sinks.translate.local_record import LocalRecord, Stand, TargetPlace
+from pyspark_tidb_binlog.sinks.translate.translation import Message, Translation
+
+_log = logging.getLogger(__name__)
+
+
+class Outlet(Protocol):
+    """Where messages go. One thread at a time."""
+
+    def open(self, stand: Stand | None, commit_ts: int) -> None:
+        """Make ready to go on after ``commit_ts``: what is there beyond ``stand`` is removed, or will be passed over when it is put again.
+
+        Raises:
+            LeaseHeld: another process writes there.
+            ApplyError: what is there does not fit the record; with ``stand`` None, that anything beyond ``commit_ts`` is there.
+        """
+        ...
+
+    def put(self, messages: Iterable[Message]) -> int:
+        """Write ``messages``, ascending by commit_ts; how many row changes they hold. Durable when it returns."""
+        ...
+
+    @property
+    def place(self) -> TargetPlace:
+        """The end of what was put."""
+        ...
+
+    @property
+    def waiting_for(self) -> object | None:
+        """The transient error that is being retried."""
+        ...
+
+    def close(self) -> None:
+        """Release what ``open`` took; safe to call twice, or without ``open``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class MessageSettings:
+    """What both sinks are told."""
+
+    record_dir: Path
+    """Where the progress is recorded: the Drainer's ``data-dir``."""
+    cluster_id: int
+    table_filter: TableFilter = EVERYTHING
+    sync_ddl: bool = True
+    """False: DDLs are not put, as with a real Drainer."""
+    ignored_ts: frozenset[int] = frozenset()
+    """``ignore-txn-commit-ts``: DDLs with one of these are not put; rows with one never come."""
+
+
+class MessageSink(Sink):
+    """One stream into one outlet."""
+
+    def __init__(self, settings: MessageSettings, form: BinlogFormat, outlet: Outlet) -> None:
+        """Nothing is read or written before ``open``."""
+        self._settings = settings
+        self._format = form
+        self._outlet = outlet
+        self._record = LocalRecord(settings.record_dir, settings.cluster_id)
+        self._commit_ts = 0
+        self._failed: Exception | None = None
+
+    def open(self, begin: Callable[[str, int | None], int], history: Callable[[], SchemaHistory]) -> Opened:
+        """Lock the record, load it, and bring the outlet to where it says (``Sink.open``)."""
+        self._record.open()
+        found = self._record.stand
+        self._commit_ts = begin(self._record.target, found.commit_ts if found else None)
+        if found is not None and found.commit_ts != self._commit_ts:
+            raise ApplyError(f"the stream would begin at {self._commit_ts}, but {self._settings.record_dir} records {found.commit_ts}")
+        applied = AppliedJobs(found.schema_version, found.early) if found else AppliedJobs(0)
+        if found is None or not found.ours:
+            # A row has the version of a job only after the job's binlog has committed, so a Drainer's version is never ahead of its DDLs; but it has
+            # none before the first binlog, and the jobs' FinishedTS misses one whose binlog committed just before.
+            applied = AppliedJobs(max(applied.version, history().version_at(self._commit_ts)))
+        self._outlet.open(found, self._commit_ts)
+        self._save(self._commit_ts, applied)
+        return Opened(TargetProgress(self._commit_ts, True, applied.version, None, known=found is not None), applied, frozenset())
+
+    def apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
+        """Translate and write from the driver (``Sink.apply``)."""
+        with clock.timed(Stage.PLAN):
+            messages = list(self._translation(step).messages(rows)) if rows.num_rows else []
+        with clock.timed(Stage.APPLY, "write"):
+            return self._write(step, messages)
+
+    def apply_parts(self, events: KeyedEvents, step: RowsStep, skipped_ts: frozenset[int], clock: StageClock) -> Written:
+        """The executors translate, the driver writes in order (``Sink.apply_parts``)."""
+        with clock.timed(Stage.APPLY, "write"):
+            return self._write(step, messages_in_order(events, step, self._translation(step), skipped_ts))
+
+    def apply_ddl(self, step: DdlStep, history: SchemaHistory, refused: RefusedJobs) -> DdlResult:
+        """The DDL's message (``Sink.apply_ddl``)."""
+        stand = self._held()
+        done = AppliedJobs(stand.schema_version, stand.early)
+        if step.job not in done:
+            if step.commit_ts < stand.commit_ts:
+                raise ApplyError(f"cannot put DDL job {step.job.id} at {step.commit_ts}: the target stands at {stand.commit_ts}")
+            self._put(self._ddl(step, history), step.commit_ts, step.applied)
+        self._commit_ts = max(step.commit_ts, stand.commit_ts)
+        return DdlResult()
+
+    def silent_losses(self, history: SchemaHistory, after_version: int, upto_version: int) -> Sequence[str]:
+        """None: DDLs are handed on, not executed."""
+        return ()
+
+    def close(self) -> None:
+        """Record the end and release everything (``Sink.close``)."""
+        try:
+            self._outlet.close()
+        finally:
+            self._record.close()
+
+    @property
+    def commit_ts(self) -> int:
+        """Everything up to and including this commit_ts is in the target."""
+        return self._commit_ts
+
+    @property
+    def target(self) -> str:
+        """The identity of the target; available after ``open``."""
+        return self._record.target
+
+    @property
+    def lost(self) -> LeaseLost | None:
+        """Set once the sink is closed: the lock on the record is the lease, and nobody can take it away."""
+        return None if self._record.held else LeaseLost(f"this Drainer has released {self._settings.record_dir}")
+
+    @property
+    def waiting_for(self) -> object | None:
+        """The outlet's transient error while it is being retried."""
+        return self._outlet.waiting_for
+
+    def _translation(self, step: RowsStep) -> Translation:
+        return Translation.of(step, self._format, self._settings.table_filter)
+
+    def _ddl(self, step: DdlStep, history: SchemaHistory) -> Iterator[Message]:
+        name = name_of(step.job, history)
+        settings = self._settings
+        if settings.sync_ddl and settings.table_filter.keeps(name.schema) and step.skip_ts not in settings.ignored_ts:
+            yield Message(step.commit_ts, self._format.ddl(step.commit_ts, name, step.query), 0)
+
+    def _write(self, step: RowsStep, messages: Iterable[Message]) -> Written:
+        stand = self._held()
+        if stand.commit_ts not in (step.after_ts, step.upto_ts):
+            raise ApplyError(f"cannot apply ({step.after_ts}, {step.upto_ts}]: the target stands at {stand.commit_ts}")
+        done = 0
+        if stand.commit_ts == step.after_ts:
+            done = self._put(messages, step.upto_ts, step.applied)
+        self._commit_ts = step.upto_ts
+        return Written(done)
+
+    def _put(self, messages: Iterable[Message], upto_ts: int, applied: AppliedJobs) -> int:
+        try:
+            failpoints.point("before-deletes")
+            done = self._outlet.put(messages)
+            failpoints.point("before-downstream-commit")
+            self._save(upto_ts, applied)
+        except BaseException as error:
+            self._failed = error if isinstance(error, Exception) else ApplyError("interrupted")
+            if isinstance(error, OSError):
+                raise ApplyError(f"cannot write up to {upto_ts}: {error}. The next start goes on from {self._commit_ts}") from error
+            raise
+        failpoints.point("after-downstream-commit")
+        return done
+
+    def _save(self, commit_ts: int, applied: AppliedJobs) -> None:
+        self._record.save(Stand(commit_ts, applied.version, applied.early, self._outlet.place))
+
+    def _held(self) -> Stand:
+        if self.lost is not None:
+            raise self.lost
+        if self._failed is not None or self._record.stand is None:
+            raise ApplyError(f"this sink has failed and must be opened again: {self._failed}")
+        return self._record.stand

@@ -1,0 +1,257 @@
+"""Binlogs as the Kafka sink sends them and the relay log holds them: ``slave.binlog.Binlog`` (wire.md 2.4).
+
+Each row has a value for every column of the table, of any state, by the column's place:
+
+    INSERT, DELETE   those that the row lacks with their default, or the zero value
+    UPDATE           ``row`` the new one, ``change_row`` the old one; a generated column, or one that is not public, is NULL
+
+Promises: pure; byte for byte what a real Drainer sends, but for the values that ``column_values`` names. TIMESTAMP in ``zone``.
+"""
+
+import datetime
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+
+from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
+from pyspark_tidb_binlog.schemas.codec.datum import NULL, as_bytes, as_float, as_integer
+from pyspark_tidb_binlog.schemas.codec.number import encode_uvarint, round_to_float32, to_signed, to_unsigned
+from pyspark_tidb_binlog.schemas.errors import Corruption
+from pyspark_tidb_binlog.schemas.events import Op
+from pyspark_tidb_binlog.schemas.proto import secondary_binlog_pb2 as slave
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnFlag, ColumnInfo, ColumnType, TableInfo
+from pyspark_tidb_binlog.schemas.wire import BYTES, key
+from pyspark_tidb_binlog.sinks.translate.binlog_format import (
+    BinlogFormat,
+    DdlName,
+    TableKey,
+    TableRows,
+    TableRun,
+    int_field,
+    text_field,
+)
+from pyspark_tidb_binlog.sinks.translate.column_values import TEXTS, RawDefault, missing_datum, mysql_type, read, text_of
+from pyspark_tidb_binlog.sinks.translate.pb_binlogs import Encode, bit_bytes, known_number
+from pyspark_tidb_binlog.sinks.translate.raw_datums import Datums
+
+_MUTATIONS = {Op.INSERT: slave.Insert, Op.UPDATE: slave.Update, Op.DELETE: slave.Delete}
+_COLUMN, _MUTATION = key(1, BYTES), key(4, BYTES)
+_DOUBLE = struct.Struct("<Bd")
+_DOUBLE_KEY = 4 << 3 | 1
+_PRIMARY = "PRIMARY"
+
+
+def _column(content: bytes) -> bytes:
+    return _COLUMN + encode_uvarint(len(content)) + content
+
+
+def of_signed(value: int) -> bytes:
+    """A column with ``int64_value``."""
+    return _column(int_field(2, value))
+
+
+def of_unsigned(value: int) -> bytes:
+    """A column with ``uint64_value``."""
+    return _column(int_field(3, value))
+
+
+def of_double(value: float) -> bytes:
+    """A column with ``double_value``."""
+    return _column(_DOUBLE.pack(_DOUBLE_KEY, value))
+
+
+def of_bytes(value: bytes) -> bytes:
+    """A column with ``bytes_value``."""
+    return _column(text_field(5, value))
+
+
+def of_text(value: bytes) -> bytes:
+    """A column with ``string_value``."""
+    return _column(text_field(6, value))
+
+
+OF_NULL = _column(int_field(1, 1))
+"""A column that is NULL."""
+
+
+class SecondaryBinlogs(BinlogFormat):
+    """The format of the Kafka sink and the relay log."""
+
+    def __init__(self, zone: datetime.tzinfo = datetime.UTC) -> None:
+        """``zone``: that of TIMESTAMP values."""
+        self._zone = zone
+        self._tables: dict[TableKey, SecondaryTable] = {}
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Without the compiled tables."""
+        return SecondaryBinlogs, (self._zone,)
+
+    def transaction(self, commit_ts: int, runs: Sequence[TableRun]) -> bytes:
+        """The message of a transaction, with a table per run."""
+        tables = [text_field(1, self._table(run).content(run.changes)) for run in runs]
+        return int_field(1, slave.DML) + int_field(2, commit_ts) + text_field(3, b"".join(tables))
+
+    def ddl(self, commit_ts: int, name: DdlName, query: str) -> bytes:
+        """The message of a DDL, its text as TiDB wrote it."""
+        named = text_field(1, name.schema.encode()) + text_field(2, name.table.encode())
+        data = named + text_field(3, query.encode(errors="surrogateescape"))
+        return int_field(1, slave.DDL) + int_field(2, commit_ts) + text_field(4, data)
+
+    def _table(self, run: TableRun) -> "SecondaryTable":
+        where = TableKey.of(run)
+        if where not in self._tables:
+            self._tables[where] = SecondaryTable(run, self._zone)
+        return self._tables[where]
+
+
+class SecondaryTable:
+    """The row changes of one table at one schema version."""
+
+    def __init__(self, run: TableRun, zone: datetime.tzinfo) -> None:
+        table = run.table
+        self._rows = TableRows(table, run.version)
+        at_row = table.default_info(run.version)
+        writable = {c.id for c in self._rows.writable}
+        self._columns = tuple(SecondaryColumn(c, at_row, zone, written=c.id in writable) for c in table.info.columns)
+        named = text_field(1, table.schema.encode()) + text_field(2, table.name.encode())
+        self._head = named + b"".join(text_field(3, column_content(c)) for c in table.info.columns)
+        self._tail = b"".join(text_field(5, k.SerializeToString()) for k in unique_keys(table.info))
+
+    def content(self, changes: Sequence[tuple[int, bytes]]) -> bytes:
+        """The table with its row changes."""
+        parts = [self._head]
+        for op, row in changes:
+            mutation = self._mutation(op, row)
+            parts += (_MUTATION, encode_uvarint(len(mutation)), mutation)
+        return b"".join((*parts, self._tail))
+
+    def _mutation(self, op: int, row: bytes) -> bytes:
+        images = self._rows.images(op, row)
+        head = int_field(1, _MUTATIONS[Op(op)])
+        try:
+            if op == Op.UPDATE:
+                new, old = (b"".join(c.updated(half) for c in self._columns) for half in (images.new, images.old))
+                return head + text_field(2, new) + text_field(3, old)
+            image = images.new if op == Op.INSERT else images.old
+            return head + text_field(2, b"".join(c.value(image) for c in self._columns))
+        except Corruption as error:
+            raise self._rows.damaged(op, row, error) from error
+
+
+class SecondaryColumn:
+    """The values of one column."""
+
+    def __init__(self, column: ColumnInfo, at_row: TableInfo | None, zone: datetime.tzinfo, *, written: bool) -> None:
+        self._column = column
+        self._at_row = at_row
+        self._zone = zone
+        self._written = written
+        self._encode = encoding_of(column, zone)
+
+    def value(self, image: Datums) -> bytes:
+        """Its value in an image, or the one that stands for a missing one."""
+        raw = image.get(self._column.id)
+        if raw is None:
+            return self._missing
+        if raw == NULL:
+            return OF_NULL
+        try:
+            return self._encode(raw)
+        except Corruption as error:
+            raise Corruption(f"column {self._column.name} (id {self._column.id}): {error}") from error
+
+    def updated(self, image: Datums) -> bytes:
+        """Its value in an image of an update."""
+        return self.value(image) if self._written else OF_NULL
+
+    @cached_property
+    def _missing(self) -> bytes:
+        column = self._column
+        value = missing_datum(column, self._at_row, self._zone)
+        if value is None:
+            return OF_NULL
+        if isinstance(value, int):
+            return _of_number(column, value)
+        return _of_default(column, value) if isinstance(value, RawDefault) else of_bytes(value) if _is_raw(column) else of_text(value)
+
+
+def _is_raw(column: ColumnInfo) -> bool:
+    """Whether values of that column are in ``bytes_value``."""
+    kind = kind_of(column)
+    binary = column.is_binary and column.tp not in (ColumnType.VAR_STRING, ColumnType.GEOMETRY)
+    return kind is CellKind.JSON or column.tp == ColumnType.BIT or (kind is CellKind.BYTES and binary)
+
+
+def _of_number(column: ColumnInfo, value: int) -> bytes:
+    """ENUM, SET, or the zero of a number."""
+    kind = kind_of(column)
+    if kind in (CellKind.FLOAT, CellKind.DOUBLE):
+        return of_double(float(value))
+    if column.tp == ColumnType.YEAR:
+        return of_text(str(value).encode())
+    return of_unsigned(value) if kind is not CellKind.INT else of_signed(value)
+
+
+def _of_default(column: ColumnInfo, default: RawDefault) -> bytes:
+    kind = kind_of(column)
+    try:
+        if kind in (CellKind.FLOAT, CellKind.DOUBLE):
+            return of_double(float(default.text))
+        if kind in (CellKind.INT, CellKind.UINT, CellKind.NUMBER) and column.tp != ColumnType.YEAR:
+            return _of_number(column, int(default.text))
+    except ValueError as error:
+        raise Corruption(f"the origin default {default.text!r} of column {column.name} (id {column.id}) does not fit it") from error
+    return of_bytes(default.text) if _is_raw(column) else of_text(default.text)
+
+
+def encoding_of(column: ColumnInfo, zone: datetime.tzinfo) -> Encode:
+    """How the datums of a column become columns of a row; never called with NULL."""
+    kind = kind_of(column)
+    put: Callable[[bytes], bytes] = of_bytes if _is_raw(column) else of_text
+    if kind in TEXTS:
+        text = text_of(column, zone)
+        return lambda raw: put(text(raw))
+    if column.tp == ColumnType.YEAR:
+        return lambda raw: of_text(str(to_signed(as_integer(read(raw)))).encode())
+    match kind:
+        case CellKind.INT:
+            return lambda raw: of_signed(to_signed(as_integer(read(raw))))
+        case CellKind.UINT:
+            return lambda raw: of_unsigned(to_unsigned(as_integer(read(raw))))
+        case CellKind.FLOAT:
+            return lambda raw: of_double(round_to_float32(as_float(read(raw))))
+        case CellKind.DOUBLE:
+            return lambda raw: of_double(as_float(read(raw)))
+        case CellKind.BYTES:
+            return lambda raw: put(as_bytes(read(raw)))
+        case _:
+            known, size = known_number(column), bit_bytes(column)
+            if column.tp == ColumnType.BIT:
+                return lambda raw: of_bytes(known(as_integer(read(raw))).to_bytes(size, "big"))
+            return lambda raw: of_unsigned(known(as_integer(read(raw))))
+
+
+def column_content(column: ColumnInfo) -> bytes:
+    """A column's ``ColumnInfo``."""
+    found = slave.ColumnInfo(
+        name=column.name,
+        mysql_type=mysql_type(column),
+        is_primary_key=column.flag & ColumnFlag.PRI_KEY != 0,
+        flen=_int32(column.flen),
+        decimal=_int32(column.decimal),
+    )
+    return found.SerializeToString()
+
+
+def _int32(value: int) -> int:
+    """The low 32 bits: a LONGTEXT is 4294967295 long, which becomes -1."""
+    return ((value + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
+
+
+def unique_keys(info: TableInfo) -> Iterator[slave.Key]:
+    """A table's unique keys: an integer handle first, then its indexes in their order, of any state."""
+    if info.pk_is_handle:
+        yield slave.Key(name=_PRIMARY, column_names=[c.name for c in info.handle_columns()])
+    for index in info.indexes:
+        if (index.unique or index.primary) and not (info.pk_is_handle and index.name == _PRIMARY):
+            yield slave.Key(name=index.name, column_names=[c.name for c in index.columns])

@@ -1,0 +1,89 @@
+"""Row events as messages: one per transaction, in the order of commit_ts. Pure.
+
+Promises: the messages depend only on the transactions: neither on the order of the events, nor on how they were cut into batches or doubled.
+Rows of databases that are not replicated are left out, as are transactions without any other row.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
+from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.sinks.engine.batch import without
+from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
+from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
+from pyspark_tidb_binlog.sinks.translate.binlog_format import BinlogFormat, by_table
+
+_ORDER = (("commit_ts", "ascending"), ("seq", "ascending"))
+_COLUMNS = ("commit_ts", "seq", "table_id", "schema_version", "op", "row")
+_SLICE = 16_384
+"""Rows that are held as Python values at a time."""
+
+Event = tuple[int, int, int, int, int, bytes]
+"""The values of ``_COLUMNS``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One transaction or DDL, translated."""
+
+    commit_ts: int
+    payload: bytes
+    events: int
+    """Row changes in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """How the rows of one step become messages; picklable."""
+
+    tables: Mapping[int, TableAt]
+    format: BinlogFormat
+    unwanted: frozenset[int]
+    """Ids of tables whose rows are left out: dropped by then, or not replicated."""
+
+    @classmethod
+    def of(cls, step: RowsStep, form: BinlogFormat, table_filter: TableFilter) -> "Translation":
+        """That of a step."""
+        ignored = {i for i, table in step.tables.items() if not table_filter.keeps(table.schema)}
+        return cls({i: t for i, t in step.tables.items() if i not in ignored}, form, step.gone | ignored)
+
+    def messages(self, rows: pa.Table) -> Iterator[Message]:
+        """The transactions of ``rows`` (``ROW_EVENT``, in any order), which must be whole."""
+        return self.of_sorted([without(rows, "table_id", self.unwanted).sort_by(list(_ORDER))])
+
+    def of_sorted(self, parts: Iterable[pa.Table | pa.RecordBatch]) -> Iterator[Message]:
+        """The same for rows that come in order and without unwanted ones; a transaction may go on in the next part."""
+        held: list[Event] = []
+        for event in _events(parts):
+            if held and held[-1][0] != event[0]:
+                yield self._message(held)
+                held = []
+            if not held or held[-1][1] != event[1]:
+                held.append(event)
+        if held:
+            yield self._message(held)
+
+    def _message(self, events: Sequence[Event]) -> Message:
+        commit_ts = events[0][0]
+        unknown = {e[2] for e in events} - self.tables.keys()
+        if unknown:
+            raise SchemaMismatch(
+                f"the transaction of commit_ts {commit_ts} has rows of tables {sorted(unknown)}, which are not in the DDL history"
+            )
+        runs = list(by_table(((e[2], e[3], e[4], e[5]) for e in events), self.tables))
+        return Message(commit_ts, self.format.transaction(commit_ts, runs), len(events))
+
+
+def wanted(rows: pa.Table, translation: Translation, skipped_ts: Collection[int]) -> pa.Table:
+    """The rows of which messages are made."""
+    return without(without(rows, "table_id", translation.unwanted), "commit_ts", skipped_ts)
+
+
+def _events(parts: Iterable[pa.Table | pa.RecordBatch]) -> Iterator[Event]:
+    for part in parts:
+        for begin in range(0, part.num_rows, _SLICE):
+            piece = part.slice(begin, _SLICE)
+            yield from zip(*(piece.column(name).to_pylist() for name in _COLUMNS), strict=True)

@@ -1,0 +1,101 @@
+"""Binlog files as the target of the real stream: what Pumps, Spark and the file sink make of a case is what the real Drainer made of it.
+
+In both deliveries, from the driver and in parts, over restarts, ``kill -9`` at every kind of point, and a lost Spark checkpoint.
+"""
+
+import dataclasses
+import gzip
+import subprocess
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import load
+from pyspark_tidb_binlog.conf.model import DrainerConfig, FileConfig
+from pyspark_tidb_binlog.jobs.replication import Replication
+from pyspark_tidb_binlog.schemas.binlogfile import files_in, record_of, walk
+from pyspark_tidb_binlog.schemas.errors import ConfigError, LeaseHeld
+from tests.support.arena import Arena, Cut, numbered
+from tests.support.drainer_process import ROOT
+from tests.support.golden_case import GOLDEN
+from tests.support.golden_messages import checksums, checksums_from_drainer, from_drainer
+from tests.support.spark_queries import replicated
+
+pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+DRIVER = Cut(step_bytes=500, max_bytes=3000)
+PARTS = Cut(step_bytes=500, max_bytes=3000, atomic_rows=1, parts=3)
+BANK = Cut(step_bytes=8_000, max_bytes=60_000, atomic_rows=300)
+"""Some of its batches in parts, some not."""
+POINTS = ("source-read", "before-deletes", "before-downstream-commit", "after-downstream-commit", "after-spark-commit")
+
+
+@pytest.fixture(autouse=True)
+def utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The zone that the real Drainer ran in."""
+    monkeypatch.setenv("TZ", "UTC")
+
+
+def to_files(arena: Arena) -> DrainerConfig:
+    """The arena's settings, with a directory of its own for files."""
+    settings = arena.settings()
+    apply = dataclasses.replace(settings.apply, db_type="file")
+    files = FileConfig(dir=str(arena.work_dir / "binlogs"))
+    return dataclasses.replace(settings, apply=apply, files=files, data_dir=str(arena.work_dir / "data"))
+
+
+def payloads(directory: Path) -> list[bytes]:
+    """What the files hold; their bytes are nothing but its records."""
+    found = [record.payload for record in walk(directory)]
+    assert b"".join((directory / file.name).read_bytes() for file in files_in(directory)) == b"".join(map(record_of, found))
+    return found
+
+
+@pytest.mark.parametrize("cut", [DRIVER, PARTS], ids=["driver", "parts"])
+@pytest.mark.parametrize("delivery", ["sorted", "raw"])
+@pytest.mark.parametrize("name", ["keys", "types", "txn"])
+def test_the_files_are_those_of_the_real_drainer(name: str, delivery: str, cut: Cut, spark: SparkSession, tmp_path: Path) -> None:
+    with Arena(load(GOLDEN / name), None, tmp_path, delivery, cut) as arena:
+        arena.write()
+        for batches in (2, 1 << 30):
+            with Replication(spark, to_files(arena)) as replication:
+                replicated(replication, arena.case.end_ts, batches)
+        assert payloads(tmp_path / "binlogs") == from_drainer(name, "drainer.pb")
+        assert f"commitTS = {arena.case.end_ts}\n" in (tmp_path / "data" / "savepoint").read_text()
+
+
+@pytest.mark.parametrize("delivery", [pytest.param("sorted", marks=pytest.mark.slow), "raw"])
+def test_ten_deaths_and_the_files_are_those_of_the_real_drainer(delivery: str, tmp_path: Path) -> None:
+    """At the third death Spark's directory goes too: the sink's own record says where to go on."""
+    more = {"syncer.db-type": "file", "syncer.to.dir": tmp_path / "binlogs", "data-dir": tmp_path / "data"}
+    with Arena(load(GOLDEN / "bank"), None, tmp_path, delivery, BANK, more) as arena:
+        arena.write()
+        died = arena.live_and_die(numbered(POINTS, (2, 5)), lambda deaths: arena.forget(delta=False) if deaths == 3 else None)
+        assert (died, arena.deaths()) == (10, dict.fromkeys(POINTS, 2))
+    assert checksums(payloads(tmp_path / "binlogs")) == checksums_from_drainer("bank", "drainer.pb")
+
+
+def test_what_the_file_sink_wrote_is_replayed(spark: SparkSession, tmp_path: Path) -> None:
+    with Arena(load(GOLDEN / "keys"), None, tmp_path, "sorted", DRIVER) as arena:
+        arena.write()
+        with Replication(spark, to_files(arena)) as replication:
+            assert replicated(replication, arena.case.end_ts)
+        with Replication(spark, to_files(arena)), pytest.raises(LeaseHeld, match="another Drainer records its progress"):
+            Replication(spark, to_files(arena)).start()
+    command = [str(ROOT / "spark-submit.sh"), "replay", "-data-dir", str(tmp_path / "binlogs"), "-dest-type", "print"]
+    done = subprocess.run(command, capture_output=True, check=True, cwd=ROOT)
+    assert done.stdout == gzip.decompress((GOLDEN / "keys" / "reparo.txt.gz").read_bytes())
+
+
+def test_a_lost_record_is_for_a_person_to_decide(spark: SparkSession, tmp_path: Path) -> None:
+    with Arena(load(GOLDEN / "txn"), None, tmp_path, "sorted", DRIVER) as arena:
+        arena.write()
+        with Replication(spark, to_files(arena)) as replication:
+            assert replicated(replication, arena.case.end_ts)
+        for file in (tmp_path / "data").glob("savepoint*"):
+            file.unlink()
+        with pytest.raises(
+            ConfigError, match=r"the target .*binlogs has no checkpoint .*binlogs holds nothing.*commitTS = TS into .*data/savepoint"
+        ):
+            Replication(spark, to_files(arena)).start()

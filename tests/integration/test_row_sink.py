@@ -1,0 +1,511 @@
+"""Row operations on a real MariaDB: random histories against the upstream's rows, crashes at every point, findings, transactions."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from pyspark_tidb_binlog.conf import failpoints
+from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, FindingError, LeaseLost, RetryableApplyError
+from pyspark_tidb_binlog.schemas.events import Op
+from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
+from pyspark_tidb_binlog.sinks.engine.batch import rows_between
+from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock, Written
+from pyspark_tidb_binlog.sinks.engine.blocks import BlockKind, pack
+from pyspark_tidb_binlog.sinks.engine.causality import Conflict
+from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, with_keys
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep
+from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
+from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import OpStatements
+from pyspark_tidb_binlog.sinks.mysql.session import Session
+from pyspark_tidb_binlog.sinks.sink import Opened
+from tests.support.plan_samples import INT_PK, TABLE_ID, Events, column, table
+from tests.support.row_sink_process import BEGIN, SCHEMA, made, worlds
+from tests.support.row_worlds import RowHistory, RowWorld, clustered, keyless, two_keys
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.mysql
+
+
+class Place:
+    """A database of one test, and the sinks that write to it."""
+
+    def __init__(self, server: PrivateMariaDB) -> None:
+        self.server = server
+        self._sinks: list[RowSink] = []
+
+    def sink(self, on_finding: str = "stop", atomic_rows: int = 50_000, **settings: Any) -> RowSink:
+        """Opens a sink; the one before it is closed."""
+        return self.opened(on_finding, atomic_rows, **settings)[0]
+
+    def opened(self, on_finding: str = "stop", atomic_rows: int = 50_000, **settings: Any) -> tuple[RowSink, Opened]:
+        """The same, and what it found."""
+        self.close()
+        apply = ApplyConfig(
+            checkpoint_schema=SCHEMA, lease_timeout=5.0, retries=3, on_finding=on_finding, log_row_data=True, atomic_rows=atomic_rows
+        )
+        made = RowSink(DrainerConfig(target=self.server.target(), apply=apply), 1, RowSettings(**settings))
+        self._sinks.append(made)
+        return made, made.open(lambda target, commit_ts: BEGIN if commit_ts is None else commit_ts, SchemaHistory)
+
+    def close(self) -> None:
+        while self._sinks:
+            self._sinks.pop().close()
+
+    def query(self, sql: str) -> list[Any]:
+        with self.server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute(sql)
+            return list(cursor.fetchall())
+
+    def create(self, *worlds: RowWorld) -> None:
+        for world in worlds:
+            self.query(world.create.replace("CREATE TABLE ", "CREATE TABLE d.", 1))
+
+    def rows(self, *worlds: RowWorld) -> dict[str, list[str]]:
+        return {w.at.name: sorted(repr(tuple(r)) for r in self.query(f"SELECT * FROM d.{w.at.name}")) for w in worlds}
+
+    def checkpoint(self) -> str:
+        ((value,),) = self.query(f"SELECT checkPoint FROM {SCHEMA}.checkpoint")
+        return str(value)
+
+
+@pytest.fixture
+def place(mariadb: PrivateMariaDB) -> Iterator[Place]:
+    made = Place(mariadb)
+    made.query("CREATE DATABASE d CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci")
+    yield made
+    made.close()
+    made.query("DROP DATABASE IF EXISTS d")
+    made.query(f"DROP DATABASE IF EXISTS {SCHEMA}")
+
+
+def write(sink: RowSink, history: RowHistory, rows: pa.Table, upto_ts: int | None = None) -> Written:
+    return sink.apply(rows, history.step(sink.commit_ts, rows, upto_ts), StageClock())
+
+
+MODES: list[dict[str, Any]] = [
+    {"worker_count": 4, "txn_batch": 3},
+    {"worker_count": 4, "txn_batch": 3, "conflict": Conflict.STRICT},
+    {"worker_count": 16, "txn_batch": 20},
+    {"worker_count": 1, "txn_batch": 7},
+    {"dispatch": False, "txn_batch": 1},
+    {"worker_count": 3, "txn_batch": 3, "safe_mode": True},
+]
+
+
+@pytest.mark.parametrize("mode", MODES, ids=[" ".join(f"{k}={v}" for k, v in m.items()) for m in MODES])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_random_histories_end_as_upstream(place: Place, mode: dict[str, Any], seed: int) -> None:
+    tables = worlds()
+    place.create(*tables)
+    history = RowHistory(tables, random.Random(f"{seed}"))
+    sink = place.sink(**mode)
+    for transactions in (1, 3, 60, 10, 80):
+        rows = history.batch(transactions)
+        written = write(sink, history, rows)
+        assert (written.rows, written.findings) == (rows.num_rows, ())
+        assert place.rows(*tables) == history.expected()
+        assert place.checkpoint() == f'{{"consistent":true,"commitTS":{history.ts},"ts-map":{{}},"schema-version":40}}'
+    assert place.query(f"SELECT COUNT(*) FROM {SCHEMA}.spark_rows") == [(0,)]
+
+
+# Crashes.
+
+SETTINGS: dict[str, Any] = {"worker_count": 4, "txn_batch": 3}
+BATCHES = [2, 50, 30]
+
+
+def run_process(
+    place: Place, seed: str, env: dict[str, str], cuts: list[int] | None = None, **settings: Any
+) -> "subprocess.CompletedProcess[str]":
+    to = place.server.target()
+    how = {
+        "socket": to.socket,
+        "user": to.user,
+        "password": to.password,
+        "seed": seed,
+        "batches": BATCHES,
+        "cuts": cuts,
+        "settings": settings,
+    }
+    command = [sys.executable, "-m", "tests.support.row_sink_process", json.dumps(how)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | env)
+
+
+POINTS = [
+    (p, n)
+    for p, ns in (("before-rows-commit", (1, 4, 17)), ("after-rows-commit", (2, 9, 23)), ("before-downstream-commit", (2,)))
+    for n in ns
+]
+
+
+@pytest.mark.parametrize(("point", "number"), POINTS)
+@pytest.mark.parametrize("restarted", [SETTINGS, {"worker_count": 7, "txn_batch": 5, "conflict": "strict"}], ids=["same", "other settings"])
+def test_a_killed_process_leaves_each_operation_applied_once(place: Place, point: str, number: int, restarted: dict[str, Any]) -> None:
+    """Rows without a key included: nothing would repair them if one was applied twice or not at all."""
+    history, _, _ = made(point, BATCHES)
+    place.create(*worlds())
+    killed = run_process(place, point, {failpoints.DIE: f"{point}:{number}"}, **SETTINGS)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    finished = run_process(place, point, {}, **restarted)
+    assert finished.returncode == 0, finished.stderr
+    assert "safe mode" not in finished.stderr
+    assert place.rows(*worlds()) == history.expected()
+    assert '"consistent":true' in place.checkpoint()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_other_spans_are_mended_in_safe_mode(place: Place, seed: int) -> None:
+    """After the crash the same binlogs come in other batches: rows with a key are exact, and the tables of others are named."""
+    history, events, ends = made(str(seed), BATCHES)
+    place.create(*worlds())
+    killed = run_process(place, str(seed), {failpoints.DIE: f"after-rows-commit:{5 + 3 * seed}"}, **SETTINGS)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert '"consistent":false' in place.checkpoint()
+    stamps = sorted(set(events.column("commit_ts").to_pylist()))
+    cuts = sorted({*random.Random(seed).sample(stamps, 4), ends[-1]})
+    finished = run_process(place, str(seed), {}, cuts, **SETTINGS)
+    assert finished.returncode == 0, finished.stderr
+    found, wanted = place.rows(*worlds()), history.expected()
+    assert {name: found[name] for name in ("c1", "c2", "k")} == {name: wanted[name] for name in ("c1", "c2", "k")}
+    assert '"consistent":true' in place.checkpoint()
+    if "safe mode" in finished.stderr:
+        assert "compare these tables with the upstream afterwards" in finished.stderr
+    else:
+        assert found == wanted
+
+
+def test_a_kill_in_safe_mode_stays_in_safe_mode(place: Place) -> None:
+    """The second life has other operations than the first (as with another filter), the third the same as the second."""
+    history, _, _ = made("twice", BATCHES)
+    place.create(*worlds())
+    assert run_process(place, "twice", {failpoints.DIE: "after-rows-commit:40"}, **SETTINGS).returncode == -signal.SIGKILL
+    place.query(f"UPDATE {SCHEMA}.spark_rows SET plan = 'groups-3-of other operations'")
+    again = run_process(place, "twice", {failpoints.DIE: "after-rows-commit:3"}, **SETTINGS)
+    assert again.returncode == -signal.SIGKILL and "safe mode" in again.stderr
+    assert place.query(f"SELECT DISTINCT safe, SUM(done) > 0 FROM {SCHEMA}.spark_rows GROUP BY safe") == [(1, 1)]
+    finished = run_process(place, "twice", {}, **SETTINGS)
+    assert finished.returncode == 0, finished.stderr
+    found, wanted = place.rows(*worlds()), history.expected()
+    assert {name: found[name] for name in ("c1", "c2", "k")} == {name: wanted[name] for name in ("c1", "c2", "k")}
+
+
+@pytest.mark.parametrize("only_keyless", [False, True])
+def test_a_commit_whose_answer_is_lost_is_not_repeated(place: Place, monkeypatch: pytest.MonkeyPatch, only_keyless: bool) -> None:
+    tables = (keyless("x", 104), keyless("y", 105)) if only_keyless else worlds()
+    place.create(*tables)
+    history = RowHistory(tables, random.Random("lost"))
+    sink = place.sink(**SETTINGS)
+    commit, rng, lost = Session.commit, random.Random(1), []
+
+    def commits(session: Session) -> None:
+        commit(session)
+        if rng.random() < 0.3:
+            lost.append(1)
+            raise RetryableApplyError("the answer was lost", 2013, where="test")
+
+    monkeypatch.setattr(Session, "commit", commits)
+    for transactions in (1, 40, 3):
+        write(sink, history, history.batch(transactions))
+        assert place.rows(*tables) == history.expected()
+    assert lost
+
+
+def test_the_server_is_killed_in_the_middle(fresh_mariadb: PrivateMariaDB) -> None:
+    place = Place(fresh_mariadb)
+    place.query("CREATE DATABASE d CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci")
+    tables = worlds()
+    place.create(*tables)
+    history = RowHistory(tables, random.Random("server"))
+    sink = place.sink(worker_count=8, txn_batch=2)
+    done, kills = threading.Event(), []
+
+    def kill() -> None:
+        while not done.wait(0.5):
+            fresh_mariadb.kill()
+            fresh_mariadb.restart()
+            kills.append(1)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        while len(kills) < 2:
+            write(sink, history, history.batch(150))
+    finally:
+        done.set()
+        killer.join()
+    assert place.rows(*tables) == history.expected()
+    place.close()
+
+
+# What it says and keeps.
+
+
+def events_of(at: TableAt, events: Events) -> tuple[pa.Table, RowsStep]:
+    rows = events.table()
+    upto_ts = max(rows.column("commit_ts").to_pylist())
+    return rows, RowsStep(BEGIN, upto_ts, rows.num_rows, {TABLE_ID: at}, applied=AppliedJobs(40))
+
+
+def test_every_operation_reaches_the_target(place: Place) -> None:
+    """Triggers count them: nothing is folded, and an update is an update."""
+    world = clustered("c1", 101, 30)
+    place.create(world)
+    place.query("CREATE TABLE d.seen (op varchar(9), id bigint, n bigint)")
+    for op, row in (("insert", "NEW"), ("update", "NEW"), ("delete", "OLD")):
+        place.query(f"CREATE TRIGGER d.{op}s AFTER {op} ON d.c1 FOR EACH ROW INSERT INTO d.seen VALUES ('{op}', {row}.id, {row}.n)")
+    history = RowHistory((world,), random.Random("audit"))
+    rows = history.batch(60)
+    write(place.sink(worker_count=4, txn_batch=5), history, rows)
+    assert place.query("SELECT op, COUNT(*) FROM d.seen GROUP BY op ORDER BY op") == [
+        (op.name.lower(), rows.column("op").to_pylist().count(int(op))) for op in (Op.DELETE, Op.INSERT, Op.UPDATE)
+    ]
+    assert place.rows(world) == history.expected()
+
+
+WRONG: dict[str, tuple[Callable[[Events], Events], str, list[Any]]] = {
+    "an update": (lambda e: e.update((1, None, 1), (1, None, 2)), "were not in the target and were inserted", [(1, None, 2)]),
+    "a delete": (lambda e: e.delete(1, None, 1), "1 of the rows that the binlogs delete were not in the target", []),
+    "an insert": (lambda e: e.insert(9, None, 2), "another row has a key of one that the binlogs insert", [(9, None, 2)]),
+    "a changed key": (lambda e: e.update((9, None, 1), (8, "x", 2)), "another row has a key of one that the binlogs change", [(8, "x", 2)]),
+    "an enum": (lambda e: e.insert(1, "longer than ten", 2), "warning 1265", [(1, "longer tha", 2)]),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_a_finding_is_recorded_and_the_row_written(place: Place, kind: str) -> None:
+    change, words, wanted = WRONG[kind]
+    world = clustered("c1", TABLE_ID)
+    place.create(world)
+    if kind in ("an insert", "a changed key"):
+        place.query("INSERT INTO d.c1 VALUES (9, NULL, 1)")
+    if kind == "a changed key":
+        place.query("INSERT INTO d.c1 VALUES (7, 'x', 1)")
+    events = change(Events(world.at))
+    found = place.sink("record", txn_batch=5).apply(*events_of(world.at, events), StageClock()).findings
+    assert [words in f.words for f in found] == [True], found
+    assert place.query("SELECT * FROM d.c1") == wanted
+
+
+def test_on_finding_stop_commits_nothing_of_that_transaction(place: Place) -> None:
+    world = clustered("c1", TABLE_ID)
+    place.create(world)
+    events = Events(world.at).insert(1, None, 1).delete(5, None, 1)
+    with pytest.raises(FindingError, match="row"):
+        place.sink("stop", txn_batch=5).apply(*events_of(world.at, events), StageClock())
+    assert place.query("SELECT * FROM d.c1") == []
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_lane_that_fails_leaves_the_step_open(place: Place, restarted: bool) -> None:
+    world = clustered("c1", TABLE_ID, 100)
+    place.create(world)
+    events = Events(world.at)
+    for i in range(20):
+        events.insert(i, None, i)
+    events.delete(50, None, 1)
+    rows, step = events_of(world.at, events)
+    sink = place.sink("stop", worker_count=3, txn_batch=2)
+    with pytest.raises(FindingError):
+        sink.apply(rows, step, StageClock())
+    assert f'"consistent":false,"commitTS":{BEGIN}' in place.checkpoint()
+    place.query("INSERT INTO d.c1 VALUES (50, NULL, 1)")
+    sink = place.sink("stop", worker_count=3, txn_batch=2) if restarted else sink
+    assert sink.apply(rows, step, StageClock()).findings == ()
+    assert place.query("SELECT id FROM d.c1 ORDER BY id") == [(i,) for i in range(20)]
+    assert '"consistent":true' in place.checkpoint()
+
+
+def test_a_table_that_the_target_lacks_is_a_finding(place: Place) -> None:
+    world = clustered("c1", TABLE_ID)
+    (found,) = place.sink("record", txn_batch=5).apply(*events_of(world.at, Events(world.at).insert(1, None, 1)), StageClock()).findings
+    assert "no such table" in found.words and found.table == "`d`.`c1`"
+
+
+def test_a_row_that_the_target_refuses_is_named(place: Place) -> None:
+    world = clustered("c1", TABLE_ID)
+    place.create(world)
+    place.query("ALTER TABLE d.c1 ADD CHECK (n < 5)")
+    events = Events(world.at).insert(1, None, 1).insert(2, None, 9)
+    with pytest.raises(ApplyError, match="`d`.`c1`, key id=2, commit_ts 1002 .*ignore-txn-commit-ts = .1002."):
+        place.sink("record", txn_batch=5).apply(*events_of(world.at, events), StageClock())
+    assert place.query("SELECT * FROM d.c1") == []
+
+
+def test_an_enum_of_zero_is_no_finding(place: Place) -> None:
+    at = table([column("id", flag=INT_PK), replace(column("e", ColumnType.ENUM, 0, -1, 0, "utf8mb4"), elems=("a",))], handle="int")
+    place.query("CREATE TABLE d.t (id bigint PRIMARY KEY, e enum('a'))")
+    events = Events(at).insert(1, 0).insert(2, 1).update((2, 1), (2, 0))
+    assert place.sink("stop", txn_batch=5).apply(*events_of(at, events), StageClock()).findings == ()
+    assert place.query("SELECT id, e + 0 FROM d.t") == [(1, 0), (2, 0)]
+
+
+def test_another_life_takes_the_lease_from_the_lanes(place: Place) -> None:
+    tables = worlds()
+    place.create(*tables)
+    history = RowHistory(tables, random.Random("lease"))
+    sink = place.sink(**SETTINGS)
+    write(sink, history, history.batch(2))
+    place.query(f"UPDATE {SCHEMA}.spark_lease SET life = 'another', epoch = epoch + 1")
+    before = place.rows(*tables)
+    with pytest.raises(LeaseLost):
+        write(sink, history, history.batch(40))
+    assert place.rows(*tables) == before
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_safe_mode_mends_what_another_drainer_left_half_done(place: Place, seed: int) -> None:
+    """Any prefix of each row's operations may be there, and the checkpoint is before all of them."""
+    tables = (clustered("c1", 101), clustered("c2", 102, 40), two_keys("k", 103))
+    place.create(*tables)
+    history = RowHistory(tables, random.Random(f"half {seed}"))
+    first = place.sink(**SETTINGS)
+    write(first, history, history.batch(30))
+    before = history.ts
+    rows = history.batch(40)
+    ended = rows.column("commit_ts").to_pylist()[rows.num_rows // 4 * (seed % 4)]
+    write(first, history, rows_between(rows, before, ended), ended)
+    place.query(
+        f"""UPDATE {SCHEMA}.checkpoint SET checkPoint = '{{"consistent":false,"commitTS":{before},"ts-map":{{}},"schema-version":40}}'"""
+    )
+    place.query(f"DELETE FROM {SCHEMA}.spark_progress")
+    second = place.sink(**SETTINGS, safe_until_ts=history.ts)
+    assert write(second, history, rows).findings == ()
+    assert place.rows(*tables) == history.expected()
+
+
+def test_net_changes_come_after_an_open_span(place: Place) -> None:
+    """Who switches to net changes after a crash gets the open span finished as it was begun."""
+    history, events, ends = made("net", BATCHES)
+    place.create(*worlds())
+    assert run_process(place, "net", {failpoints.DIE: "after-rows-commit:9"}, **SETTINGS).returncode == -signal.SIGKILL
+    finished = run_process(place, "net", {}, net_change=True, **SETTINGS)
+    assert finished.returncode == 0, finished.stderr
+    assert place.rows(*worlds()) == history.expected()
+
+
+def test_a_record_from_before_the_checkpoint_was_moved_is_forgotten(place: Place) -> None:
+    history, _, _ = made("moved", BATCHES)
+    place.create(*worlds())
+    assert run_process(place, "moved", {failpoints.DIE: "after-rows-commit:9"}, **SETTINGS).returncode == -signal.SIGKILL
+    for world in worlds():
+        place.query(f"DELETE FROM d.{world.at.name}")
+    place.query(
+        f"""UPDATE {SCHEMA}.checkpoint SET checkPoint = '{{"consistent":true,"commitTS":{BEGIN},"ts-map":{{}},"schema-version":40}}'"""
+    )
+    assert place.opened(**SETTINGS)[1].progress.unfinished is None
+    assert place.query(f"SELECT COUNT(*) FROM {SCHEMA}.spark_rows") == [(0,)]
+    place.close()
+    finished = run_process(place, "moved", {}, **SETTINGS)
+    assert finished.returncode == 0 and "safe mode" not in finished.stderr, finished.stderr
+    assert place.rows(*worlds()) == history.expected()
+
+
+def test_settings_that_cannot_work_are_refused() -> None:
+    for wrong in ({"worker_count": 0}, {"txn_batch": 0}, {"worker_count": 1025}, {"txn_seconds": 0}):
+        with pytest.raises(ConfigError):
+            RowSettings(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of operations of each transaction."""
+    found: list[int] = []
+    joined = OpStatements.joined
+
+    def spied(self: OpStatements, places: Any, keys: Any) -> Any:
+        found.append(len(places))
+        return joined(self, places, keys)
+
+    monkeypatch.setattr(OpStatements, "joined", spied)
+    return found
+
+
+def test_a_slow_transaction_makes_the_next_one_smaller(place: Place, sizes: list[int]) -> None:
+    world = clustered("c1", TABLE_ID, 1000)
+    place.create(world)
+    events = Events(world.at)
+    for i in range(200):
+        events.insert(i, None, i)
+    place.sink(worker_count=1, txn_batch=50, txn_seconds=1e-6).apply(*events_of(world.at, events), StageClock())
+    assert sizes[0] == 50 and set(sizes[1:]) == {1}
+    assert place.query("SELECT COUNT(*) FROM d.c1") == [(200,)]
+
+
+def test_transactions_have_at_most_so_many_operations(place: Place, sizes: list[int]) -> None:
+    history = RowHistory(worlds(), random.Random("sizes"))
+    place.create(*history.worlds)
+    write(place.sink(worker_count=3, txn_batch=4), history, history.batch(40))
+    assert max(sizes) == 4 and len(sizes) > 10
+
+
+def test_without_dispatch_the_upstream_transactions_are_kept(place: Place, sizes: list[int]) -> None:
+    history = RowHistory(worlds(), random.Random("kept"))
+    place.create(*history.worlds)
+    rows = history.batch(20)
+    write(place.sink(dispatch=False), history, rows)
+    stamps = rows.column("commit_ts").to_pylist()
+    assert sizes == [stamps.count(ts) for ts in sorted(set(stamps))]
+    write(place.sink(dispatch=False), history, history.batch(0), history.ts + 1)
+    assert f'"commitTS":{history.ts + 1}' in place.checkpoint()
+
+
+# From Spark.
+
+
+def in_spark(spark: "SparkSession", rows: pa.Table) -> KeyedEvents:
+    keyed = with_keys(rows, SchemaHistory(), 2)
+    blocks = [b for part in range(2) for b in pack(BlockKind.ROWS, part, keyed.filter(pc.equal(keyed.column("part"), part)))]
+    return KeyedEvents(spark.createDataFrame(pa.Table.from_batches(blocks).to_pandas()).repartitionById(2, "part"), 2)
+
+
+@pytest.mark.parametrize("most", [50, 100_000])
+def test_a_big_step_is_fetched_in_pieces(place: Place, spark: "SparkSession", most: int) -> None:
+    tables = worlds()
+    place.create(*tables)
+    history = RowHistory(tables, random.Random("spark"))
+    rows = history.batch(120)
+    sink = place.sink(atomic_rows=most, worker_count=4, txn_batch=5)
+    sink.apply_parts(in_spark(spark, rows), history.step(sink.commit_ts, rows), frozenset(), StageClock())
+    assert sink.commit_ts == history.ts
+    assert place.rows(*tables) == history.expected()
+
+
+def test_transactions_to_skip_are_left_out_of_a_big_step(place: Place, spark: "SparkSession") -> None:
+    world = clustered("c1", TABLE_ID)
+    place.create(world)
+    rows, step = events_of(world.at, Events(world.at).insert(1, None, 1).insert(2, None, 1).insert(3, None, 1))
+    place.sink().apply_parts(in_spark(spark, rows), step, frozenset({1002}), StageClock())
+    assert place.query("SELECT id FROM d.c1 ORDER BY id") == [(1,), (3,)]
+
+
+@pytest.mark.parametrize("net_change", [False, True])
+def test_an_open_span_is_unfinished_and_read_again_as_it_was(place: Place, spark: "SparkSession", net_change: bool) -> None:
+    """As ``BatchApplier.replay`` does it; the limit of what the driver fetches at a time does not cut it."""
+    history, events, ends = made("unfinished", BATCHES)
+    place.create(*worlds())
+    assert run_process(place, "unfinished", {failpoints.DIE: "after-rows-commit:12"}, **SETTINGS).returncode == -signal.SIGKILL
+    sink, opened = place.opened(atomic_rows=10, net_change=net_change, **SETTINGS)
+    span = opened.progress.unfinished
+    assert span is not None and (span.after_ts, span.upto_ts) == (ends[0], ends[1])
+    rows = rows_between(events, *ends[:2])
+    sink.apply_parts(in_spark(spark, rows), history.step(span.after_ts, rows, span.upto_ts), frozenset(), StageClock())
+    rest = rows_between(events, *ends[1:])
+    sink.apply(rest, history.step(ends[1], rest), StageClock())
+    assert place.rows(*worlds()) == history.expected()
+    assert place.opened(**SETTINGS)[1].progress.unfinished is None

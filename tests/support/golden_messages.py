@@ -1,0 +1,81 @@
+"""What a real Drainer made of a golden case (tests/golden/README.md), and what ours makes of it."""
+
+import gzip
+from collections.abc import Iterator
+from functools import cache
+
+import google_crc32c
+import pyarrow as pa
+from google.protobuf.internal.decoder import _DecodeVarint32
+
+from pyspark_tidb_binlog.schemas.explode import explode
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2 as pb
+from pyspark_tidb_binlog.schemas.stages import TRANSACTION
+from pyspark_tidb_binlog.sinks.engine.batch import merge, rows_between, summarise
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep, plan_steps
+from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
+from pyspark_tidb_binlog.sinks.translate.binlog_format import BinlogFormat, name_of
+from pyspark_tidb_binlog.sinks.translate.translation import Translation
+from tests.support.golden_case import GOLDEN, GoldenCase, load_case
+
+SYSTEM = TableFilter((), ("INFORMATION_SCHEMA", "PERFORMANCE_SCHEMA", "mysql"))
+"""What a real Drainer leaves out by default."""
+
+
+def from_drainer(case: str, name: str) -> list[bytes]:
+    """The messages in ``tests/golden/CASE/NAME.gz``."""
+    return list(_delimited(gzip.decompress((GOLDEN / case / f"{name}.gz").read_bytes())))
+
+
+def checksums_from_drainer(case: str, name: str) -> list[int]:
+    """CRC-32C of each message, from ``tests/golden/CASE/NAME.crc``."""
+    data = (GOLDEN / case / f"{name}.crc").read_bytes()
+    return [int.from_bytes(data[i : i + 4], "big") for i in range(0, len(data), 4)]
+
+
+def checksums(messages: list[bytes]) -> list[int]:
+    """CRC-32C of each."""
+    return [google_crc32c.value(m) for m in messages]
+
+
+@cache
+def case_steps(case: str) -> tuple[GoldenCase, pa.Table, tuple[RowsStep | DdlStep, ...]]:
+    """A case, its row events, and the steps in which a target takes all of it."""
+    found, rows = load_case(case), row_events(case)
+    summary = merge(summarise(rows, [d.commit_ts for d in found.ddls]))
+    jobs = [j for d in found.ddls if (j := found.history.job(d.job_id))]
+    ends = (*rows.column("commit_ts").to_pylist(), *(d.commit_ts for d in found.ddls), found.info["end_ts"])
+    span = (found.info["start_ts"], max(ends))
+    return found, rows, plan_steps(span, found.ddls, summary.tables, found.history, AppliedJobs(min(j.version for j in jobs) - 1))
+
+
+def ours(case: str, form: BinlogFormat) -> list[bytes]:
+    """Our messages of a case, in the order of commit_ts."""
+    found, rows, steps = case_steps(case)
+    out: list[bytes] = []
+    for step in steps:
+        if isinstance(step, DdlStep):
+            name = name_of(step.job, found.history)
+            out += [form.ddl(step.commit_ts, name, step.query)] if SYSTEM.keeps(name.schema) else []
+        else:
+            out += [m.payload for m in Translation.of(step, form, SYSTEM).messages(rows_between(rows, step.after_ts, step.upto_ts))]
+    return out
+
+
+def row_events(case: str) -> pa.Table:
+    """The row events of a case, of both Pumps one after the other."""
+    found = [
+        pb.Binlog.FromString(m) for p in sorted((GOLDEN / case).glob("pump-*.gz")) for m in _delimited(gzip.decompress(p.read_bytes()))
+    ]
+    commits = [b for b in found if b.tp == pb.Commit]
+    cells = [pa.nulls(len(commits), pa.int8()), pa.array([b.start_ts for b in commits]), pa.array([b.commit_ts for b in commits])]
+    cells += [pa.nulls(len(commits), pa.int32()), pa.array([b.SerializeToString() for b in commits], pa.binary())]
+    return pa.Table.from_batches([explode(pa.RecordBatch.from_arrays(cells, schema=TRANSACTION)).rows])
+
+
+def _delimited(data: bytes) -> Iterator[bytes]:
+    at = 0
+    while at < len(data):
+        size, at = _DecodeVarint32(data, at)
+        yield data[at : at + size]
+        at += size

@@ -1,0 +1,119 @@
+"""A private Kafka broker, controller and all, on random loopback ports, from the jars that ``jobs/setup.py --kafka`` brings."""
+
+import base64
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pyspark
+
+from pyspark_tidb_binlog.jobs.lab.ports import free_port
+from tests.support.eventually import eventually
+
+JARS = Path(sys.prefix) / "kafka-jars"
+
+
+def _scala() -> Path:
+    """Scala's library, which Spark brings, and so leaves out of what it resolves."""
+    (found,) = (Path(pyspark.__file__).parent / "jars").glob("scala-library-*.jar")
+    return found
+
+
+class PrivateKafka:
+    """One broker; its data outlives ``kill`` and ``restart``."""
+
+    def __init__(self, work_dir: Path) -> None:
+        """``start`` (or ``with``) runs it. Topics are created when they are asked for."""
+        self._work_dir = work_dir
+        self.port, self._controller = free_port(), free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        """``host:port``."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def data_dir(self) -> Path:
+        """Where the broker keeps its topics."""
+        return self._work_dir / "log"
+
+    def start(self) -> Self:
+        """Run it, and wait until it answers."""
+        settings = self._work_dir / "server.properties"
+        if not settings.exists():
+            self._work_dir.mkdir(parents=True, exist_ok=True)
+            settings.write_text(self._settings())
+            cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+            self._java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(settings)).wait(120)
+        self._process = self._java("kafka.Kafka", str(settings))
+        eventually(self._answers, seconds=120, seen=self._log)
+        return self
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started and not killed."""
+        return self._process is not None
+
+    def kill(self) -> None:
+        """``kill -9``."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def tool(self, main: str, *arguments: str) -> str:
+        """What one of Kafka's own programs prints."""
+        command = self._command(main, *arguments)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.kill()
+
+    def _answers(self) -> bool:
+        assert self._process is not None and self._process.poll() is None, self._log()
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+            return True
+        return False
+
+    def _java(self, main: str, *arguments: str) -> "subprocess.Popen[bytes]":
+        with (self._work_dir / "kafka.log").open("ab") as log:
+            return subprocess.Popen(self._command(main, *arguments), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def _command(self, main: str, *arguments: str) -> list[str]:
+        assert (JARS / ".complete").exists(), "Kafka is missing: ./spark-submit.sh setup --kafka"
+        home = os.environ.get("JAVA_HOME")
+        java = f"{home}/bin/java" if home else str(shutil.which("java"))
+        return [java, "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{JARS}/*:{_scala()}", main, *arguments]
+
+    def _log(self) -> str:
+        return (self._work_dir / "kafka.log").read_text(errors="replace")[-4000:]
+
+    def _settings(self) -> str:
+        lines = {
+            "process.roles": "broker,controller",
+            "node.id": 1,
+            "controller.quorum.voters": f"1@127.0.0.1:{self._controller}",
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{self._controller}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            "controller.listener.names": "CONTROLLER",
+            "log.dirs": self.data_dir,
+            "offsets.topic.replication.factor": 1,
+            "transaction.state.log.replication.factor": 1,
+            "num.network.threads": 1,
+            "num.io.threads": 2,
+            "log.cleaner.enable": "false",
+        }
+        return "".join(f"{name}={value}\n" for name, value in lines.items())

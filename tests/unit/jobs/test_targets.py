@@ -1,0 +1,69 @@
+"""Which sink the settings ask for, with which settings of its own, and what messages call it. Nothing is opened."""
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, FileConfig, KafkaConfig, SourceConfig, TargetConfig
+from pyspark_tidb_binlog.jobs import targets
+from pyspark_tidb_binlog.schemas.errors import ConfigError
+from pyspark_tidb_binlog.sinks.engine.causality import Conflict
+from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
+from pyspark_tidb_binlog.sinks.translate.message_sink import MessageSink
+
+
+def config(db_type: str = "mysql", **apply: Any) -> DrainerConfig:
+    return DrainerConfig(
+        SourceConfig(cluster_id=7),
+        target=TargetConfig(host="db"),
+        apply=ApplyConfig(db_type=db_type, **apply),
+        data_dir="data",
+        kafka=KafkaConfig(addrs="b:1"),
+    )
+
+
+@pytest.mark.parametrize(("db_type", "kind"), [("mysql", RowSink), ("tidb", RowSink), ("file", MessageSink), ("kafka", MessageSink)])
+def test_each_type_has_its_sink(db_type: str, kind: type) -> None:
+    assert type(targets.sink_of(config(db_type), 7, lambda seconds: None)) is kind
+
+
+def test_settings_of_row_operations() -> None:
+    assert targets.row_settings(ApplyConfig()) == RowSettings(net_change=True, worker_count=16, txn_batch=20, txn_seconds=math.inf)
+    given = ApplyConfig(
+        net_change=False, worker_count=3, txn_batch=5, txn_batch_time=0.5, conflict="strict", enable_dispatch=False, safe_mode=True
+    )
+    assert targets.row_settings(given) == RowSettings(False, 3, 5, 0.5, Conflict.STRICT, dispatch=False, safe_mode=True)
+    assert targets.row_settings(dataclasses.replace(given, enable_detect=False)).conflict is Conflict.OFF
+
+
+def test_settings_of_a_topic() -> None:
+    found = targets.broker_settings(config("kafka", retries=3, retry_seconds=9.0), 7)
+    assert (found.topic, found.addresses(), found.client_id, found.retries, found.retry_seconds) == (
+        "7_obinlog",
+        [("b", 1)],
+        "tidb_binlog",
+        3,
+        9.0,
+    )
+    named = dataclasses.replace(config("kafka"), kafka=KafkaConfig("b:1", "2.0", 9, 99, "me", "t"))
+    found = targets.broker_settings(named, 7)
+    assert (found.topic, found.client_id, found.max_messages, found.max_message_bytes) == ("t", "me", 9, 99)
+
+
+def test_what_messages_call_a_target() -> None:
+    assert targets.words_for(config()).where == "db:3306"
+    assert targets.words_for(config("file")).where == "data"
+    files = dataclasses.replace(config("file"), files=FileConfig(str(Path("binlogs"))))
+    words = targets.words_for(files)
+    assert (words.where, words.home) == ("binlogs", "record in data")
+    assert words.by_hand == "write the lines consistent = true and commitTS = TS into data/savepoint"
+    assert targets.words_for(config("kafka")).where == "topic 7_obinlog at b:1"
+
+
+def test_jobs_that_compare_need_a_server() -> None:
+    assert targets.require_server(config("tidb")) == config("tidb")
+    with pytest.raises(ConfigError, match="syncer.db-type = 'file': this job compares tables"):
+        targets.require_server(config("file"))

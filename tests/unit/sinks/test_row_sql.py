@@ -1,0 +1,99 @@
+"""The SQL of single row operations, and which of them become one statement."""
+
+from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.sinks.engine.causality import keys_of
+from pyspark_tidb_binlog.sinks.engine.row_ops import operations_of
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
+from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import OpStatements
+from tests.support.plan_samples import INT_PK, TABLE_ID, Events, column, index, table, text
+
+KEYED = table([column("id", flag=INT_PK), text("u"), column("n")], [index("u", ("u", -1))], handle="int")
+NULLABLE = table([column("u"), text("w")], [index("u", ("u", -1))])
+PAIR = table([column("a", flag=INT_PK), column("b", flag=INT_PK)], [index("PRIMARY", ("a", -1), ("b", -1), primary=True)], handle="common")
+
+
+def sql(at: TableAt, events: Events, *, safe: bool = False, limits: PlanLimits | None = None) -> list[str]:
+    """The statements of all operations in one transaction."""
+    batch = operations_of(events.table(), {TABLE_ID: at})
+    made = OpStatements(batch, limits or PlanLimits(), Flavour.MARIADB, safe=safe)
+    return [one.sql.decode() for one in made.joined(range(len(batch)), keys_of(batch).lists())]
+
+
+def test_plain() -> None:
+    events = Events(KEYED).insert(1, "it's", 2).update((1, "it's", 2), (1, None, 3)).delete(1, None, 3)
+    assert sql(KEYED, events) == [
+        "INSERT INTO `d`.`t` (`id`,`u`,`n`) VALUES (1,'it''s',2)",
+        "UPDATE `d`.`t` SET `id`=1,`u`=NULL,`n`=3 WHERE `id`=1",
+        "DELETE FROM `d`.`t` WHERE `id` IN (1)",
+    ]
+
+
+def test_safe_mode() -> None:
+    events = Events(KEYED).insert(1, "a", 2).update((1, "a", 2), (1, "b", 3)).delete(1, "b", 3)
+    assert sql(KEYED, events, safe=True) == [
+        "REPLACE INTO `d`.`t` (`id`,`u`,`n`) VALUES (1,'a',2)",
+        "REPLACE INTO `d`.`t` (`id`,`u`,`n`) VALUES (1,'b',3)",
+        "DELETE FROM `d`.`t` WHERE `id` IN (1)",
+    ]
+
+
+def test_in_safe_mode_a_key_that_moves_is_deleted_first() -> None:
+    events = Events(NULLABLE).update((1, "a"), (2, "a"), rowid=9).update((3, "a"), (3, "b"), rowid=8).update((4, "a"), (None, "a"), rowid=7)
+    assert sql(NULLABLE, events, safe=True) == [
+        "DELETE FROM `d`.`t` WHERE `u` IN (1,4)",
+        "REPLACE INTO `d`.`t` (`u`,`w`) VALUES (2,'a'),(3,'b'),(NULL,'a')",
+    ]
+
+
+def test_a_row_without_a_key_is_found_by_its_columns() -> None:
+    events = Events(NULLABLE).delete(None, "a", rowid=1).update((None, "b"), (5, "b"), rowid=2)
+    exact = "`u` <=> NULL AND CAST(CONVERT(`w` USING utf8mb4) AS BINARY) <=> "
+    assert sql(NULLABLE, events) == [
+        f"DELETE FROM `d`.`t` WHERE {exact}'a' LIMIT 1",
+        f"UPDATE `d`.`t` SET `u`=5,`w`='b' WHERE {exact}'b' LIMIT 1",
+    ]
+
+
+def test_a_composite_key() -> None:
+    events = Events(PAIR).delete(1, 2).delete(3, 4).update((5, 6), (5, 7))
+    assert sql(PAIR, events) == [
+        "DELETE FROM `d`.`t` WHERE (`a`,`b`) IN ((1,2),(3,4))",
+        "UPDATE `d`.`t` SET `a`=5,`b`=7 WHERE `a`=5 AND `b`=6",
+    ]
+
+
+def test_operations_are_joined_past_others_only_without_a_shared_key() -> None:
+    events = Events(KEYED).insert(1, "a", 0).delete(9, "z", 0).insert(2, "b", 0).delete(8, "b2", 0).delete(7, "c", 0).insert(3, "c", 0)
+    assert sql(KEYED, events) == [
+        "INSERT INTO `d`.`t` (`id`,`u`,`n`) VALUES (1,'a',0),(2,'b',0)",
+        "DELETE FROM `d`.`t` WHERE `id` IN (9,8,7)",
+        "INSERT INTO `d`.`t` (`id`,`u`,`n`) VALUES (3,'c',0)",
+    ], "the last one needs the unique value of a row that is deleted before it"
+
+
+def test_an_insert_after_a_delete_of_the_row_stays_after_it() -> None:
+    events = Events(KEYED).insert(1, "a", 0).delete(1, "a", 0).insert(1, "a", 1).delete(1, "a", 1)
+    assert [s.split()[0] for s in sql(KEYED, events)] == ["INSERT", "DELETE", "INSERT", "DELETE"]
+
+
+def test_updates_are_never_joined() -> None:
+    events = Events(KEYED).update((1, "a", 0), (1, "a", 1)).update((2, "b", 0), (2, "b", 1))
+    assert [s.split()[0] for s in sql(KEYED, events)] == ["UPDATE", "UPDATE"]
+
+
+def test_a_statement_has_its_limits() -> None:
+    events = Events(KEYED)
+    for i in range(5):
+        events.insert(i, None, 0)
+    assert [s.count("(") - 1 for s in sql(KEYED, events, limits=PlanLimits(max_rows=2))] == [2, 2, 1]
+    assert len(sql(KEYED, events, limits=PlanLimits(max_bytes=10))) == 5
+
+
+def test_a_row_of_an_update_is_known_by_its_condition() -> None:
+    batch = operations_of(Events(KEYED).update((1, "a", 0), (1, "b", 1)).table(), {TABLE_ID: KEYED})
+    made = OpStatements(batch, PlanLimits(), Flavour.MARIADB, safe=False)
+    (one,) = made.texts(0)
+    assert made.single(0, one).row_text() == b"`id`=1"
+    assert made.single(0, one).newest_ts == 1001
+    assert [text.decode() for text in made.mended(0)] == ["REPLACE INTO `d`.`t` (`id`,`u`,`n`) VALUES (1,'b',1)"]
