@@ -43,6 +43,10 @@ type: setup-dev ## types (mypy strict)
 imports: setup-dev ## direction of imports (import-linter)
 	$(VENV)/lint-imports --config setup.cfg
 
+.PHONY: settings
+settings: setup-dev ## docs/settings.md and conf/*.toml from the model of the settings
+	$(VENV)/python -m pyspark_tidb_binlog.conf.reference
+
 .PHONY: check
 check: lint type imports ## lint, types and imports together
 

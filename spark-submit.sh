@@ -2,7 +2,8 @@
 # The one entry: ./spark-submit.sh [spark options] JOB [options of the job and of spark-submit, in any order]
 #
 # The first start sets everything up (jobs/setup.py); later ones only compare two files. Options of spark-submit
-# (--master, --conf, --name, --driver-memory, ...) are passed to it in any position, all others to the job; all after `--` go to the job.
+# (--master, --conf, --name, --driver-memory, ...) are passed to it in any position, all others to the job, with it -c after JOB; all after
+# `--` go to the job.
 # The job is this process, and Spark's JVM its child (jobs/jvm.py); `pump` needs no Spark.
 # Logs go to var/log/JOB.log (the job and every trace) and var/log/JOB.spark.log.
 set -euo pipefail
@@ -59,6 +60,12 @@ same() { [[ -f $2 && "$(<"$1")" == "$(<"$2")" ]]; }
 spark_args=() job_args=() job='' master='' jars='' py_files='' class_path=''
 while (($#)); do
   option=$1 value=''
+  if [[ $option == -c && -n $job ]]; then
+    # After the job, -c is the Drainer's worker-count, no --conf.
+    job_args+=("$option")
+    shift
+    continue
+  fi
   case $option in
     --master | --deploy-mode | --name | --conf | -c | --jars | --packages | --exclude-packages | --repositories | --py-files | --files | \
       --archives | --properties-file | --driver-memory | --driver-java-options | --driver-library-path | --driver-class-path | \

@@ -1,12 +1,14 @@
-"""Every setting as a field of a frozen, validated dataclass, with its default and unit.
+"""Every setting as a field of a frozen, validated dataclass, with its path, default, unit and one-line help.
 
-Promises: pure; an invalid value raises ``ValueError`` in ``__post_init__``, naming the setting.
-``conf/drainer.toml`` and ``conf/pump.toml`` repeat the defaults with comments; a test keeps them equal.
+Promises: pure; an invalid value raises ``ValueError`` in ``__post_init__``, naming the setting. Paths, types and meanings are those of the
+real Drainer and Pump (drainer.md 3, pump.md 3); what only this project has stands in the table ``[spark]``. ``conf.reference`` writes
+``docs/settings.md`` and ``conf/*.toml`` from here; a test keeps them equal. ``conf.unsupported`` has what is refused or has no effect.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from pyspark_tidb_binlog.conf.setting import DAYS, DURATION, LEVEL, NAMES, Setting, nested, ours, setting, settings_in
 from pyspark_tidb_binlog.conf.sql_mode import refusals
 from pyspark_tidb_binlog.conf.units import days_or_duration, pause_of, size_of
 
@@ -16,44 +18,45 @@ def _require(condition: bool, message: str) -> None:
         raise ValueError(message)
 
 
-LOG_LEVELS = ("debug", "info", "warn", "error")
+LOG_LEVELS = ("debug", "info", "warn", "error", "fatal")
 
 
 def _require_log_level(level: str) -> None:
-    _require(level in LOG_LEVELS, f"log-level: {level!r} is not debug, info, warn or error")
+    _require(level in LOG_LEVELS, f"log-level: {level!r} is not debug, info, warn, error or fatal")
 
 
-def _require_parsed(config: object, name: str, parse: Callable[[str], float], table: str = "") -> None:
+def _require_parsed(config: object, name: str, parse: Callable[[str], float], prefix: str) -> None:
     try:
         parse(getattr(config, name))
     except ValueError as error:
-        raise ValueError(f"{table}{name.replace('_', '-')}: {error}") from None
+        raise ValueError(f"{prefix}{name.replace('_', '-')}: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
 class SourceConfig:
-    """Where binlogs come from. TOML table ``[source]``; also the options of ``format("tidb_binlog")``."""
+    """Where binlogs come from; also the options of ``format("tidb_binlog")``."""
 
-    pumps: str = ""
-    """``host:port,host:port``, or the registry's URL: ``http://host:port``, or ``pd://host:port,host:port`` for PD."""
-    cluster_id: int = 0
-    """Cluster id that Pumps check; 0 = ask the registry."""
-    delivery: str = ""
-    """``sorted``, ``raw`` or empty: raw when every Pump offers it, else sorted."""
-    starting_commit_ts: int = -1
-    """Where to start without a checkpoint: exclusive TSO, 0 = the beginning, -1 = now."""
-    ending_commit_ts: int = 0
-    """Stop after this TSO (inclusive); 0 = never."""
-    max_bytes_per_trigger: int = 128 * 1024 * 1024
-    """Binlog bytes that a batch may read, and approximately those it may release; one transaction is always admitted. Bytes."""
-    fail_on_data_loss: bool = True
-    """False: a lost span is logged as a warning and recorded in Delta instead of raising an error."""
-    pairing_buckets: int = 8
-    """Buckets of start_ts that the pairing state is keyed by; fixed for the life of a checkpoint."""
-    max_pending_bytes: int = 1024 * 1024 * 1024
-    """Raw delivery: limit, over all buckets and Pumps, of binlogs that wait in the pairing state for a Pump holding resolved_ts. Bytes."""
-    wake_idle_pumps: str = "200ms"
-    """How often, at most, an idle Pump that holds resolved_ts back is sent a fake binlog: ``200ms``, ``1s``; ``0`` = never."""
+    pumps: str = ours("", "the Pumps, host:port,host:port, or a registry: http://host:port, pd://host:port,host:port; empty = pd-urls")
+    cluster_id: int = ours(0, "cluster id that Pumps check; 0 = ask PD or the registry")
+    delivery: str = ours("", "sorted (any Pump), raw (our Pumps only), or empty: raw when every Pump offers it, else sorted")
+    starting_commit_ts: int = setting(
+        -1,
+        "where to start without a checkpoint: a TSO, exclusive; 0 = the beginning, -1 = now",
+        "initial-commit-ts",
+        flag="initial-commit-ts",
+    )
+    ending_commit_ts: int = ours(0, "stop after this TSO, inclusive; 0 = never")
+    max_bytes_per_trigger: int = ours(
+        128 * 1024 * 1024, "bytes of binlogs that a batch may read, and about those it may release; one transaction is always admitted"
+    )
+    fail_on_data_loss: bool = ours(True, "false: a lost span is a warning in the log and in Delta instead of an error")
+    pairing_buckets: int = ours(8, "buckets of start_ts that the pairing state is keyed by, 1 to 4096; fixed for the life of a checkpoint")
+    max_pending_bytes: int = ours(
+        1024 * 1024 * 1024, "raw delivery: limit, in bytes, of binlogs that wait in the pairing state for a Pump that holds resolved_ts"
+    )
+    wake_idle_pumps: str = ours(
+        "200ms", "how often at most an idle Pump that holds resolved_ts back is sent a fake binlog: 200ms, 1s; 0 = never"
+    )
 
     @property
     def wake_interval(self) -> float:
@@ -61,200 +64,410 @@ class SourceConfig:
         return pause_of(self.wake_idle_pumps)
 
     def __post_init__(self) -> None:
-        _require(self.delivery in ("", "sorted", "raw"), f"source.delivery must be sorted, raw or empty, not {self.delivery!r}")
-        _require(self.max_bytes_per_trigger > 0, "source.max-bytes-per-trigger must be above 0")
-        _require(self.max_pending_bytes > 0, "source.max-pending-bytes must be above 0")
-        _require(1 <= self.pairing_buckets <= 4096, "source.pairing-buckets must be 1 to 4096")
-        _require_parsed(self, "wake_idle_pumps", pause_of, "source.")
+        _require(self.delivery in ("", "sorted", "raw"), f"spark.delivery must be sorted, raw or empty, not {self.delivery!r}")
+        _require(self.max_bytes_per_trigger > 0, "spark.max-bytes-per-trigger must be above 0")
+        _require(self.max_pending_bytes > 0, "spark.max-pending-bytes must be above 0")
+        _require(1 <= self.pairing_buckets <= 4096, "spark.pairing-buckets must be 1 to 4096")
+        _require(self.starting_commit_ts >= -1, "initial-commit-ts must be a TSO, 0 or -1")
+        _require_parsed(self, "wake_idle_pumps", pause_of, "spark.")
 
 
 @dataclass(frozen=True, slots=True)
 class PairConfig:
-    """When the upstream is asked about an orphan Prewrite, and when that is settled as rolled back. TOML table ``[pair]``."""
+    """When the upstream is asked about an orphan Prewrite, and when that is settled as rolled back."""
 
-    orphan_ask_after: float = 1.0
-    """Age from which the resolver is asked about a Prewrite without outcome. Seconds."""
-    orphan_timeout: float = 600.0
-    """Seconds, by the monotonic clock, that it must have been observed waiting before its absence upstream settles it as rolled back."""
-    resolver: str = ""
-    """Status ports of TiDB or of the embedded upstream, ``http://host:port,http://host:port``; empty = none."""
+    orphan_ask_after: float = ours(1.0, "age in seconds from which the upstream is asked about a Prewrite without outcome")
+    orphan_timeout: float = ours(
+        600.0, "seconds that an orphan Prewrite must have been seen waiting before its absence upstream settles it as rolled back"
+    )
+    resolver: str = ours(
+        "", "status ports that are asked about orphan Prewrites, http://host:port,...; empty = spark.tidb-status", "orphan-resolver"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SecurityConfig:
+    """Certificates of one side of a connection."""
+
+    ssl_ca: str = setting("", "PEM file of the certificate authorities that are trusted")
+    ssl_cert: str = setting("", "PEM file of this side's certificate")
+    ssl_key: str = setting("", "PEM file of its key")
+    cert_allowed_cn: tuple[str, ...] = setting((), "common names that a client's certificate may have; empty = any")
 
 
 @dataclass(frozen=True, slots=True)
 class TargetConfig:
     """The target: the MySQL-protocol server that is written to. TOML table ``[syncer.to]``."""
 
-    host: str = "127.0.0.1"
-    port: int = 3306
-    user: str = "root"
-    password: str = field(default="", repr=False)
-    """Better in ``TIDB_BINLOG__SYNCER__TO__PASSWORD`` or in ``password_file`` than in a flag: `ps` shows flags."""
-    password_file: str = ""
-    """File whose content is the password; a trailing line feed is ignored."""
-    socket: str = ""
-    """Unix socket; wins over host and port."""
-    read_timeout: float = 60.0
-    """Seconds that a statement may take before the connection counts as lost."""
-    params: tuple[tuple[str, str], ...] = ()
-    """Session variables set after connecting."""
+    host: str = setting("127.0.0.1", "the target's host", unset="MYSQL_HOST, else localhost")
+    port: int = setting(3306, "the target's port", unset="MYSQL_PORT, else 3306")
+    user: str = setting("root", "the account that writes", unset="MYSQL_USER, else root")
+    password: str = setting("", "its password; better in MYSQL_PSWD or in spark.password-file than in a flag, which ps shows", secret=True)
+    password_file: str = ours("", "file whose content is the target's password; a trailing line feed is ignored")
+    socket: str = ours("", "Unix socket of the target; wins over host and port")
+    read_timeout: float = setting(60.0, "time that a statement may take before the connection counts as lost", kind=DURATION)
+    params: tuple[tuple[str, str], ...] = setting((), "session variables that are set after connecting")
+    encrypted_password: str = setting("", "the password, encrypted; wins over password", "syncer.to.encrypted_password", secret=True)
+    security: SecurityConfig = nested("syncer.to.security", SecurityConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class TableName:
+    """A table, or a pattern for tables: ``[[syncer.ignore-table]]``."""
+
+    db_name: str = setting("", "database: an anchored regular expression, or ~ and one that is searched; case does not matter")
+    tbl_name: str = setting("", "table, likewise")
+
+
+@dataclass(frozen=True, slots=True)
+class EventFilterRule:
+    """What a rule drops: ``[syncer.binlog-filter-rule.NAME]``."""
+
+    name: str = setting("", "the rule's name, by which table-migrate-rule refers to it")
+    ignore_event: tuple[str, ...] = setting((), "events, such as insert, all ddl, drop table")
+    ignore_sql: tuple[str, ...] = setting((), "regular expressions for the text of DDLs")
+
+
+@dataclass(frozen=True, slots=True)
+class TableMigrateRule:
+    """Which tables which rules apply to: ``[[syncer.table-migrate-rule]]``."""
+
+    binlog_filter_rule: tuple[str, ...] = setting((), "names of rules")
+    source_schema: str = setting("", "database upstream; * at the end, ? and [..] are wildcards", "source.schema")
+    source_table: str = setting("", "table upstream, likewise", "source.table")
+    target_schema: str = setting("", "database at an Oracle target", "target.schema")
+    target_table: str = setting("", "table at an Oracle target", "target.table")
+
+
+@dataclass(frozen=True, slots=True)
+class TableRoute:
+    """Under which name, and in which part, a table is replicated: ``[[spark.route]]``."""
+
+    db_name: str = setting("", "database upstream")
+    tbl_name: str = setting("", "table upstream")
+    to_db: str = setting("", "database at the target; empty = the same")
+    to_tbl: str = setting("", "table at the target; empty = the same")
+    columns: tuple[str, ...] = setting((), "the columns that are replicated; empty = all")
+    where: str = setting("", "condition for rows, an expression of Spark SQL; empty = all rows")
 
 
 @dataclass(frozen=True, slots=True)
 class ApplyConfig:
-    """How changes are applied. TOML table ``[syncer]``."""
+    """How changes are applied. TOML table ``[syncer]``, and ours."""
 
-    drainer: str = "drainer"
-    """This Drainer's node id: its name in the registry and in the target's lease."""
-    atomic_rows: int = 50_000
-    """A batch of at most this many row events is ONE transaction with its checkpoint row."""
-    atomic_bytes: int = 64 * 1024 * 1024
-    """The same bound in bytes of row images."""
-    parts: int = 2
-    """Number of parts in which a larger batch is applied (parallel connections)."""
-    ddl_policy: str = "stop"
-    """``stop``, ``skip`` or ``quarantine``: what to do with a DDL that the target refuses in every form."""
-    on_finding: str = "record"
-    """``record`` or ``stop``: what to do when the target's rows do not match the binlogs."""
-    sql_mode: str = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION"
-    """Session sql_mode; NO_AUTO_VALUE_ON_ZERO is always added. Modes that would change values are refused (``conf.sql_mode``)."""
-    log_row_data: bool = False
-    """True: log lines, errors and progress may show row values; otherwise they never do."""
-    upstream_charset: str = "utf8mb4"
-    upstream_collation: str = "utf8mb4_bin"
-    """The upstream's defaults where a DDL names no charset or collation."""
-    retries: int = 60
-    """Minimum number of retries of a transaction after a transient error (deadlock, lost connection, restart, read-only)."""
-    retry_seconds: float = 3600.0
-    """Minimum time for which it is retried. Seconds."""
-    history_timeout: float = 300.0
-    """Seconds that a DDL binlog waits for its job to appear in the DDL history."""
-    history_lag: float = 5.0
-    """Seconds that the DDL history may lag behind the binlogs; rows of a schema version not seen before wait this long at most."""
-    checkpoint_schema: str = "tidb_binlog"
-    """Database that holds ``checkpoint``, ``spark_lease``, ``spark_progress`` and ``spark_ddl``."""
-    lease_timeout: float = 30.0
-    """Seconds of silence after which the target's server drops a connection of this Drainer, and another Drainer may take its lease."""
-    ignore_schemas: tuple[str, ...] = ("INFORMATION_SCHEMA", "PERFORMANCE_SCHEMA", "mysql")
-    replicate_do_db: tuple[str, ...] = ()
-    ignore_txn_commit_ts: tuple[int, ...] = ()
-    """Transactions and DDLs that are skipped: their commit_ts, or ``DdlStep.skip_ts`` of a DDL executed ahead of its binlog."""
+    drainer: str = setting(
+        "drainer",
+        "this Drainer's name in PD or the registry, and in the target's lease",
+        "node-id",
+        flag="node-id",
+        unset="hostname:port of addr",
+    )
+    atomic_rows: int = ours(50_000, "a batch of at most this many row events is ONE transaction with its checkpoint row")
+    atomic_bytes: int = ours(64 * 1024 * 1024, "the same bound in bytes of row images")
+    parts: int = ours(2, "number of parts in which a larger batch is applied (parallel connections)")
+    ddl_policy: str = ours("stop", "stop, skip or quarantine: what to do with a DDL that the target refuses in every form")
+    on_finding: str = ours("record", "record or stop: what to do when the target's rows do not match the binlogs")
+    sql_mode: str = setting(
+        "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION",
+        "sql_mode of the sessions, NO_AUTO_VALUE_ON_ZERO is always added; modes that change what values mean are refused",
+    )
+    log_row_data: bool = ours(False, "true: log lines, errors and progress may show row values; the Delta table findings always has them")
+    upstream_charset: str = ours("utf8mb4", "the upstream's default where a DDL names no charset")
+    upstream_collation: str = ours("utf8mb4_bin", "the upstream's default where a DDL names no collation")
+    retries: int = ours(60, "minimum number of retries of a transaction after a transient error (deadlock, lost connection, read-only)")
+    retry_seconds: float = ours(3600.0, "minimum time in seconds for which it is retried")
+    history_timeout: float = ours(300.0, "seconds that a DDL binlog waits for its job to appear in the DDL history")
+    history_lag: float = ours(
+        5.0, "seconds that the DDL history may lag behind the binlogs; rows of a new schema version wait this long at most"
+    )
+    checkpoint_schema: str = setting(
+        "tidb_binlog",
+        "database at the target that holds checkpoint, spark_lease, spark_progress and spark_ddl",
+        "syncer.to.checkpoint.schema",
+    )
+    lease_timeout: float = ours(
+        30.0, "seconds of silence, 1 to 3600, after which the target drops a connection of this Drainer and another one may take over"
+    )
+    ignore_schemas: tuple[str, ...] = setting(
+        ("INFORMATION_SCHEMA", "PERFORMANCE_SCHEMA", "mysql"),
+        "databases that are not replicated; wins over replicate-do-*",
+        flag="ignore-schemas",
+        kind=NAMES,
+    )
+    replicate_do_db: tuple[str, ...] = setting(
+        (), "if not empty, only these databases, and the tables of replicate-do-table, are replicated"
+    )
+    ignore_txn_commit_ts: tuple[int, ...] = setting(
+        (), "transactions and DDLs that are skipped: commit_ts, or the number that the refusal of a DDL names"
+    )
+    replicate_do_table: tuple[TableName, ...] = setting(
+        (), "if not empty, only these tables, and the databases of replicate-do-db, are replicated"
+    )
+    ignore_table: tuple[TableName, ...] = setting((), "tables that are not replicated; wins over replicate-do-*")
+    case_sensitive: bool = setting(False, "whether the patterns of table-migrate-rule distinguish case")
+    table_migrate_rule: tuple[TableMigrateRule, ...] = setting((), "which tables the rules of binlog-filter-rule apply to")
+    binlog_filter_rule: tuple[EventFilterRule, ...] = setting((), "rules that drop kinds of events")
+    routes: tuple[TableRoute, ...] = ours((), "tables that are renamed, or of which only some columns or rows are replicated", "route")
+    db_type: str = setting("mysql", "kind of target: mysql, tidb, file (or pb) or kafka", flag="dest-db-type")
+    txn_batch: int = setting(20, "row changes in one transaction at the target", flag="txn-batch")
+    txn_batch_time: float = ours(0.0, "how long txn-batch may be waited for; 0 = not at all", kind=DURATION)
+    worker_count: int = setting(16, "transactions that are applied at the same time", flag="c")
+    sync_ddl: bool = setting(True, "false: DDLs are not applied", flag="sync-ddl")
+    sync_mode: int = setting(1, "1 = the target has all columns, 2 = it may have more or fewer", "syncer.to.sync-mode")
+    safe_mode: bool = setting(
+        False, "write so that rows may be there already: REPLACE, and deletes that may find nothing", flag="safe-mode"
+    )
+    enable_dispatch: bool = setting(True, "false: one worker that keeps the upstream's transactions", flag="enable-dispatch")
+    enable_detect: bool = setting(True, "false: changes of one row may be applied at the same time", flag="enable-detect")
+    net_change: bool = ours(True, "apply the net change of a batch; false: every row operation of the upstream")
+    conflict: str = ours("groups", "with net-change = false, when changes with a key in common wait for each other: groups or strict")
+    load_schema_snapshot: bool = setting(
+        False, "begin with the schemas at the checkpoint instead of the DDL history's beginning", flag="load-schema-snapshot"
+    )
+    loopback_control: bool = setting(False, "mark what is written and leave out what carries channel-id's mark", flag="loopback-control")
+    channel_id: int = setting(0, "with loopback-control: the mark", flag="channel-id")
+    upstream_new_collations: str = ours("auto", "whether the upstream has new collations (since v6.0): auto, true or false")
 
     def __post_init__(self) -> None:
-        _require(self.atomic_rows >= 1, "syncer.atomic-rows must be at least 1")
-        _require(self.parts >= 1, "syncer.parts must be at least 1")
-        _require(1 <= self.lease_timeout <= 3600, "syncer.lease-timeout must be 1 to 3600 seconds")
+        _require(self.atomic_rows >= 1, "spark.atomic-rows must be at least 1")
+        _require(self.parts >= 1, "spark.parts must be at least 1")
+        _require(1 <= self.lease_timeout <= 3600, "spark.lease-timeout must be 1 to 3600 seconds")
         _require(
-            self.ddl_policy in ("stop", "skip", "quarantine"), f"syncer.ddl-policy: {self.ddl_policy!r} is not stop, skip or quarantine"
+            self.ddl_policy in ("stop", "skip", "quarantine"), f"spark.ddl-policy: {self.ddl_policy!r} is not stop, skip or quarantine"
         )
         _require(not (why := refusals(self.sql_mode)), f"syncer.sql-mode must not contain {'; nor '.join(why)}")
-        _require(self.on_finding in ("record", "stop"), f"syncer.on-finding: {self.on_finding!r} is not record or stop")
+        _require(self.on_finding in ("record", "stop"), f"spark.on-finding: {self.on_finding!r} is not record or stop")
+        _require(self.conflict in ("groups", "strict"), f"spark.conflict: {self.conflict!r} is not groups or strict")
+        known = ("mysql", "tidb", "file", "kafka")
+        _require(self.db_type in known, f"syncer.db-type: {self.db_type!r} is not {', '.join(known[:-1])} or {known[-1]}")
+        _require(self.sync_mode in (1, 2), f"syncer.to.sync-mode: {self.sync_mode} is not 1 or 2")
+        _require(
+            self.upstream_new_collations in ("auto", "true", "false"),
+            f"spark.upstream-new-collations: {self.upstream_new_collations!r} is not auto, true or false",
+        )
+        _require("" not in self.replicate_do_db, "syncer.replicate-do-db has an empty name")
+        _require("" not in self.ignore_schemas, "syncer.ignore-schemas has an empty name")
+        for name, tables in (("replicate-do-table", self.replicate_do_table), ("ignore-table", self.ignore_table)):
+            _require(all(one.db_name and one.tbl_name for one in tables), f"syncer.{name} has an empty db-name or tbl-name")
+
+
+@dataclass(frozen=True, slots=True)
+class RelayConfig:
+    """The relay log. TOML table ``[syncer.relay]``."""
+
+    log_dir: str = setting("", "directory of the relay log; empty = none is written", flag="relay-log-dir")
+    max_file_size: int = setting(10_485_760, "size of a file of the relay log, in bytes", flag="relay-max-file-size")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointConfig:
+    """Where the checkpoint is kept; its database is ``ApplyConfig.checkpoint_schema``. TOML table ``[syncer.to.checkpoint]``."""
+
+    type: str = setting("", "mysql, tidb or file; empty = as db-type asks")
+    table: str = setting("", "name of its table; empty = checkpoint")
+    host: str = setting("", "another server than the target, for the checkpoint; only with type")
+    port: int = setting(0, "that server's port")
+    user: str = setting("", "the account there")
+    password: str = setting("", "its password", secret=True)
+    encrypted_password: str = setting("", "the password, encrypted", "syncer.to.checkpoint.encrypted_password", secret=True)
+    security: SecurityConfig = nested("syncer.to.checkpoint.security", SecurityConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaConfig:
+    """Kafka as a target. TOML table ``[syncer.to]``."""
+
+    addrs: str = setting("", "the brokers, host:port,host:port", "syncer.to.kafka-addrs", unset="KAFKA_ADDRS, else 127.0.0.1:9092")
+    version: str = setting("0.8.2.0", "the brokers' version", "syncer.to.kafka-version")
+    max_messages: int = setting(1024, "messages in one request", "syncer.to.kafka-max-messages")
+    max_message_size: int = setting(1 << 30, "largest message, in bytes", "syncer.to.kafka-max-message-size")
+    client_id: str = setting("tidb_binlog", "name of this client", "syncer.to.kafka-client-id")
+    topic: str = setting("", "the topic; empty = <cluster id>_obinlog", "syncer.to.topic-name")
+
+
+@dataclass(frozen=True, slots=True)
+class FileConfig:
+    """Binlog files as a target. TOML table ``[syncer.to]``."""
+
+    dir: str = setting("", "directory of the files; empty = data-dir")
+    retention_time: int = setting(0, "days that a file is kept; 0 = for ever")
 
 
 @dataclass(frozen=True, slots=True)
 class DrainerConfig:
     """The replication stream. ``conf/drainer.toml``."""
 
-    source: SourceConfig = field(default_factory=SourceConfig)
-    pair: PairConfig = field(default_factory=PairConfig)
-    target: TargetConfig = field(default_factory=TargetConfig)
-    apply: ApplyConfig = field(default_factory=ApplyConfig)
-    ddl_history: str = ""
-    """``http://host:port,http://host:port`` of status ports that serve ``/ddl/history``, or a recorded ``.json[.gz]`` file."""
-    checkpoint_dir: str = "var/drainer/spark"
-    """Spark's checkpoint directory."""
-    delta_dir: str = "var/drainer/delta"
-    """Where the Delta table ``checkpoint`` lives."""
-    delta_retention: str = "7"
-    """How long files and log entries that the Delta tables no longer need are kept for slow readers: days, or ``8h``, ``1h30m``."""
-    addr: str = "127.0.0.1:0"
-    """host:port that Pumps notify this Drainer at, port 0 = any free one; only with a registry (a real Drainer: 8249)."""
-    advertise_addr: str = ""
-    """host:port that is registered; empty = addr."""
-    log_level: str = "info"
-    """``debug``, ``info``, ``warn`` or ``error``: what goes to the log file; Spark's own log is one level quieter."""
+    source: SourceConfig = field(default_factory=SourceConfig, metadata={"table": ""})
+    pair: PairConfig = field(default_factory=PairConfig, metadata={"table": ""})
+    target: TargetConfig = nested("syncer.to", TargetConfig)
+    apply: ApplyConfig = nested("syncer", ApplyConfig)
+    ddl_history: str = ours("", "status ports that serve /ddl/history, or a recorded .json[.gz] file; empty = spark.tidb-status")
+    checkpoint_dir: str = ours("var/drainer/spark", "Spark's checkpoint directory", unset="<data-dir>/spark")
+    delta_dir: str = ours("var/drainer/delta", "where the Delta table checkpoint lives; findings is next to it", unset="<data-dir>/delta")
+    delta_retention: str = ours(
+        "7", "how long files that the Delta tables no longer need are kept for slow readers: days, or 8h, 1h30m", kind=DAYS
+    )
+    addr: str = setting(
+        "127.0.0.1:0",
+        "host:port that Pumps notify this Drainer at; port 0 = any free one",
+        flag="addr",
+        unset="<first IPv4 that is not loopback>:8249",
+    )
+    advertise_addr: str = setting("", "host:port that is registered; empty = addr", flag="advertise-addr")
+    log_level: str = setting("info", "debug, info, warn, error or fatal; Spark's own log is one level quieter", flag="L", kind=LEVEL)
+    log_file: str = setting("", "the job's log file; empty = var/log/JOB.log, or what TIDB_BINLOG_LOG names", flag="log-file")
+    data_dir: str = setting("data.drainer", "directory for what this Drainer keeps on disk", flag="data-dir")
+    pd_urls: str = setting(
+        "", "PD, http://host:2379,...: Pumps, cluster id, timestamps; empty = none", flag="pd-urls", unset="http://127.0.0.1:2379"
+    )
+    tidb_status: str = ours("", "TiDB's status ports, http://host:10080,...: DDL history and outcome of orphan Prewrites")
+    compressor: str = setting("", "gzip: Pumps compress what they send; empty = they do not", flag="compressor")
+    synced_check_time: int = setting(5, "minutes without a new binlog after which /status says synced", flag="synced-check-time")
+    metrics_addr: str = setting("", "address of a Prometheus push gateway", flag="metrics-addr", in_file=False)
+    metrics_interval: int = setting(15, "seconds between two pushes", flag="metrics-interval", in_file=False)
+    security: SecurityConfig = nested("security", SecurityConfig)
+    relay: RelayConfig = nested("syncer.relay", RelayConfig)
+    checkpoint: CheckpointConfig = nested("syncer.to.checkpoint", CheckpointConfig)
+    kafka: KafkaConfig = nested("syncer.to", KafkaConfig)
+    files: FileConfig = nested("syncer.to", FileConfig)
 
     def __post_init__(self) -> None:
         _require_log_level(self.log_level)
-        _require_parsed(self, "delta_retention", days_or_duration)
+        _require_parsed(self, "delta_retention", days_or_duration, "spark.")
+        _require(self.compressor in ("", "gzip"), f"compressor: {self.compressor!r} is not gzip")
+        _require("/" not in self.apply.drainer, f"node-id {self.apply.drainer!r} must not contain '/'")
 
 
 @dataclass(frozen=True, slots=True)
 class PumpConfig:
     """A Pump server. ``conf/pump.toml``."""
 
-    node_id: str = ""
-    """Unique name in the cluster; empty = the content of ``<data-dir>/.node``, else hostname:port, which is written there."""
-    addr: str = "127.0.0.1:8250"
-    """host:port to listen on, for gRPC and HTTP."""
-    advertise_addr: str = ""
-    """host:port that is registered; empty = addr."""
-    socket: str = ""
-    """``unix:///path``: also listen there."""
-    data_dir: str = "var/pump"
-    pd_urls: str = ""
-    """``http://host:2379,http://host:2379`` of PD: source of registry, timestamps and cluster id; empty = ``registry``."""
-    registry: str = ""
-    """``http://host:port`` of the standalone registry and oracle; both empty = this Pump's own clock, unregistered."""
-    tidb_status: str = ""
-    """``http://host:10080,…``: status ports to ask for the outcome of orphan Prewrites; empty = those that PD names, or the registry."""
-    cluster_id: int = 0
-    """0 = ask PD or the registry."""
-    labels: tuple[tuple[str, str], ...] = ()
-    """Registered with the status; a Pump client with the same ones prefers this Pump."""
-    score: int = 0
-    """Registered with the status: weight for Pump clients of strategy ``score``."""
-    fake_binlog_interval: float = 3.0
-    """Seconds without a write after which a fake binlog is written."""
-    heartbeat_interval: float = 2.0
-    """Seconds between two registrations of the status."""
-    gc: str = "7"
-    """How long binlogs are kept: days, or ``8h``, ``1h30m``."""
-    orphan_timeout: float = 600.0
-    """Seconds that this process must have observed an orphan Prewrite waiting before its absence upstream settles it as rolled back."""
-    max_message_size: int = (1 << 63) - 1 - (4 << 20)
-    """Largest request. Bytes."""
-    max_unfinished_bytes: int = 256 * 1024 * 1024
-    """Memory for incomplete requests; one request larger than a quarter of it is admitted on top. Bytes."""
-    max_pulls: int = 512
-    """Concurrent PullBinlogs calls."""
-    max_pulls_per_peer: int = 64
-    """Concurrent PullBinlogs calls from one address, so that no client locks the Drainers out."""
-    max_connections: int = 4096
-    """Concurrent connections, at most half of the process's file descriptors; above it idle ones are closed."""
-    max_connections_per_peer: int = 512
-    """Concurrent connections from one address."""
-    stop_write_at_available_space: str = "10 GiB"
-    """Free space on the data directory's disk at which binlogs are refused: ``10 GiB``, ``42 MB``; empty = never."""
-    max_file_size: int = 500 * 1024 * 1024
-    """Value-log file size after which a new file is started. Bytes."""
-    step_bytes: int = 1024 * 1024
-    """Bytes of log after which a batch may be cut (``source.max-bytes-per-trigger`` is applied in such steps)."""
-    sync_log: bool = True
-    """fdatasync each batch of records."""
-    kv_chan_cap: int = 65_536
-    """Records that may wait for the index (a real Pump: 1048576)."""
-    slow_chaser_threshold: float = 1.0
-    """Seconds that a push to the index's queue may wait before the slow chaser takes over (a real Pump: 3)."""
-    slow_chaser_poll: float = 0.5
-    """Seconds between two checks whether it is switched on."""
-    slow_chaser_quick_pass: float = 1.0
-    """Seconds: a catch-up faster than this may be followed by a recovery."""
-    slow_chaser_recovery_interval: float = 60.0
-    """Seconds between two recoveries."""
-    slow_chaser_recovery_timeout: float = 1.0
-    """Seconds for which a recovery may block writers."""
-    log_level: str = "info"
-    """``debug``, ``info``, ``warn`` or ``error``: what goes to the log file."""
+    node_id: str = setting(
+        "", "unique name in the cluster; empty = that in <data-dir>/.node, else hostname:port, which is written there", flag="node-id"
+    )
+    addr: str = setting(
+        "127.0.0.1:8250", "host:port to listen on, for gRPC and HTTP", flag="addr", unset="<first IPv4 that is not loopback>:8250"
+    )
+    advertise_addr: str = setting("", "host:port that is registered; empty = addr", flag="advertise-addr")
+    socket: str = setting("", "unix:///path: also listen there", flag="socket")
+    data_dir: str = setting("data.pump", "directory of the value log and its index", flag="data-dir")
+    pd_urls: str = setting(
+        "",
+        "PD, http://host:2379,...: registry, timestamps, cluster id; empty = spark.registry, or none",
+        flag="pd-urls",
+        unset="http://127.0.0.1:2379",
+    )
+    registry: str = ours(
+        "", "http://host:port of the standalone registry and oracle; without it and PD: this Pump's own clock, unregistered"
+    )
+    tidb_status: str = ours(
+        "", "TiDB's status ports, http://host:10080,...: outcome of orphan Prewrites; empty = those that PD or the registry names"
+    )
+    cluster_id: int = ours(0, "cluster id; 0 = ask PD or the registry")
+    labels: tuple[tuple[str, str], ...] = ours((), "registered with the status: a Pump client with the same ones prefers this Pump")
+    score: int = ours(0, "registered with the status: weight for Pump clients of strategy score")
+    fake_binlog_interval: float = setting(
+        3.0, "seconds without a write after which a fake binlog is written; 0 = never", "gen-binlog-interval", flag="fake-binlog-interval"
+    )
+    heartbeat_interval: float = setting(2.0, "seconds between two registrations of the status", flag="heartbeat-interval")
+    gc: str = setting("7", "how long binlogs are kept: days, or 8h, 1h30m", flag="gc", kind=DAYS)
+    orphan_timeout: float = ours(
+        600.0, "seconds that an orphan Prewrite must have been seen waiting before its absence upstream settles it as rolled back"
+    )
+    max_message_size: int = setting(
+        (1 << 63) - 1 - (4 << 20), "largest request, in bytes", "spark.max-message-size", flag="max-message-size"
+    )
+    max_unfinished_bytes: int = ours(
+        256 * 1024 * 1024, "memory for incomplete requests, in bytes; one request larger than a quarter of it is admitted on top"
+    )
+    max_pulls: int = ours(512, "concurrent PullBinlogs calls")
+    max_pulls_per_peer: int = ours(64, "concurrent PullBinlogs calls from one address, so that no client locks the Drainers out")
+    max_connections: int = ours(
+        4096, "concurrent connections, at most half of the process's file descriptors; above it idle ones are closed"
+    )
+    max_connections_per_peer: int = ours(512, "concurrent connections from one address")
+    stop_write_at_available_space: str = setting(
+        "10 GiB",
+        "free space on the data directory's disk at which binlogs are refused: 10 GiB, 42 MB; empty = never",
+        "storage.stop-write-at-available-space",
+    )
+    max_file_size: int = ours(500 * 1024 * 1024, "size of a value-log file after which a new one is started, in bytes")
+    step_bytes: int = ours(
+        1024 * 1024, "bytes of log after which a batch may be cut (spark.max-bytes-per-trigger is applied in such steps)"
+    )
+    sync_log: bool = setting(
+        True, "fdatasync each batch of records; false: a crash of the machine may lose acknowledged binlogs", "storage.sync-log"
+    )
+    kv_chan_cap: int = setting(65_536, "records that may wait for the index (a real Pump: 1048576)", "storage.kv_chan_cap")
+    slow_chaser_threshold: float = ours(
+        1.0, "seconds that a push to the index's queue may wait before the slow chaser takes over (a real Pump: 3)"
+    )
+    slow_chaser_poll: float = ours(0.5, "seconds between two checks whether it is switched on")
+    slow_chaser_quick_pass: float = ours(1.0, "seconds: a catch-up faster than this may be followed by a recovery")
+    slow_chaser_recovery_interval: float = ours(60.0, "seconds between two recoveries")
+    slow_chaser_recovery_timeout: float = ours(1.0, "seconds for which a recovery may block writers")
+    log_level: str = setting("info", "debug, info, warn, error or fatal: what goes to the log file", flag="L", kind=LEVEL)
+    log_file: str = setting("", "the log file; empty = var/log/pump.log, or what TIDB_BINLOG_LOG names", flag="log-file")
+    metrics_addr: str = setting("", "address of a Prometheus push gateway", flag="metrics-addr", in_file=False)
+    metrics_interval: int = setting(15, "seconds between two pushes", flag="metrics-interval", in_file=False)
+    security: SecurityConfig = nested("security", SecurityConfig)
 
     def __post_init__(self) -> None:
         _require_log_level(self.log_level)
-        _require_parsed(self, "gc", days_or_duration)
-        _require_parsed(self, "stop_write_at_available_space", size_of)
-        _require(not (self.pd_urls and self.registry), "pd-urls and registry are both set: a Pump has one registry")
+        _require_parsed(self, "gc", days_or_duration, "")
+        _require_parsed(self, "stop_write_at_available_space", size_of, "storage.")
+        _require(not (self.pd_urls and self.registry), "pd-urls and spark.registry are both set: a Pump has one registry")
         _require("/" not in self.node_id, f"node-id {self.node_id!r} must not contain '/'")
         _require(not self.socket or self.socket.startswith("unix://"), f"socket {self.socket!r} is not of the form unix:///path")
-        _require(self.kv_chan_cap >= 1, "kv-chan-cap must be at least 1")
-        _require(self.max_unfinished_bytes >= 1 << 20, "max-unfinished-bytes must be at least 1 MiB")
-        _require(1 <= self.max_pulls_per_peer <= self.max_pulls, "max-pulls-per-peer must be at least 1 and at most max-pulls")
+        _require(self.kv_chan_cap >= 1, "storage.kv_chan_cap must be at least 1")
+        _require(self.max_unfinished_bytes >= 1 << 20, "spark.max-unfinished-bytes must be at least 1 MiB")
+        _require(1 <= self.max_pulls_per_peer <= self.max_pulls, "spark.max-pulls-per-peer must be at least 1 and at most spark.max-pulls")
         each, total = self.max_connections_per_peer, self.max_connections
-        _require(1 <= each <= total, "max-connections-per-peer must be at least 1 and at most max-connections")
+        _require(1 <= each <= total, "spark.max-connections-per-peer must be at least 1 and at most spark.max-connections")
+
+
+def _unread(path: str, default: object, text: str, *, flag: str = "", in_file: bool = True) -> Setting:
+    return Setting(path, (), type(default), default, text, flag, in_file=in_file)
+
+
+UNREAD: dict[type, tuple[Setting, ...]] = {
+    DrainerConfig: (
+        _unread("detect-interval", 5, "seconds between two looks at the list of Pumps", flag="detect-interval"),
+        _unread(
+            "syncer.disable-dispatch", False, "deprecated: the contrary of enable-dispatch, which it overrides", flag="disable-dispatch"
+        ),
+        _unread("syncer.disable-detect", False, "deprecated: the contrary of enable-detect, which it overrides", flag="disable-detect"),
+        _unread("syncer.to.merge", False, "combine the changes of a row"),
+        _unread("syncer.to.zookeeper-addrs", "", "ZooKeeper, to ask for Kafka's brokers"),
+        _unread("syncer.to.oracle-service-name", "", "Oracle's service"),
+        _unread("syncer.to.oracle-connect-string", "", "Oracle's connect string"),
+        _unread("syncer.to.checkpoint.oracle-service-name", "", "Oracle's service, for the checkpoint"),
+        _unread("syncer.to.checkpoint.oracle-connect-string", "", "Oracle's connect string, for the checkpoint"),
+        _unread("cache-binlog-count", 8, "binlogs in the cache", flag="cache-binlog-count", in_file=False),
+        _unread("log-rotate", "", "deprecated", flag="log-rotate", in_file=False),
+    ),
+    PumpConfig: (
+        _unread("storage.slow_write_threshold", 1.0, "seconds after which a slow write is logged"),
+        _unread("storage.kv.block-cache-capacity", 8 << 20, "goleveldb: bytes of its cache"),
+        _unread("storage.kv.block-restart-interval", 16, "goleveldb: keys between two restarts"),
+        _unread("storage.kv.block-size", 4096, "goleveldb: bytes of a block"),
+        _unread("storage.kv.compaction-L0-trigger", 8, "goleveldb: tables of level 0"),
+        _unread("storage.kv.compaction-table-size", 64 << 20, "goleveldb: bytes of a table"),
+        _unread("storage.kv.compaction-total-size", 512 << 20, "goleveldb: bytes of a level"),
+        _unread("storage.kv.compaction-total-size-multiplier", 8.0, "goleveldb: of a level, compared with the one before"),
+        _unread("storage.kv.write-buffer", 64 << 20, "goleveldb: bytes in memory"),
+        _unread("storage.kv.write-L0-pause-trigger", 24, "goleveldb: tables of level 0 that stop writing"),
+        _unread("storage.kv.write-L0-slowdown-trigger", 17, "goleveldb: tables of level 0 that slow writing down"),
+        _unread("enable-debug", False, "more log lines", flag="enable-debug", in_file=False),
+        _unread("binlog-file-size", 0, "deprecated", flag="binlog-file-size", in_file=False),
+        _unread("enable-binlog-slice", False, "deprecated", flag="enable-binlog-slice", in_file=False),
+        _unread("binlog-slice-size", 0, "deprecated", flag="binlog-slice-size", in_file=False),
+        _unread("log-rotate", "", "deprecated", flag="log-rotate", in_file=False),
+    ),
+}
+"""Settings of the real programs that no field holds: accepted for the sake of their files and command lines."""
+
+
+def settings_of(model: type) -> tuple[Setting, ...]:
+    """Every setting of a configuration type, in the order of its fields; then those that nothing reads."""
+    return (*settings_in(model), *UNREAD.get(model, ()))

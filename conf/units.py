@@ -1,4 +1,4 @@
-"""Sizes and durations as an operator writes them: ``10 GiB``, ``42 MB``, ``8h``, ``7``, ``200ms``.
+"""Sizes and durations as an operator writes them: ``10 GiB``, ``42 MB``, ``8h``, ``7``, ``200ms``, ``1m30s``.
 
 Promises: pure; other text raises a ``ValueError`` that shows the valid forms.
 """
@@ -7,8 +7,8 @@ import re
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
-_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
-_PAUSE = re.compile(r"(\d+(?:\.\d+)?)(ms|s)")
+_PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
+_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DAY = 86_400.0
 
 
@@ -25,16 +25,31 @@ def size_of(text: str) -> int:
     return int(float(match[1]) * (1024 if binary else 1000) ** _POWERS[prefix])
 
 
-def days_or_duration(text: str) -> float:
-    """Seconds: a whole number is days, else ``8h``, ``1h30m``, ``90s`` (pump.md 3, ``gc``). Above 0."""
+def go_duration(text: str) -> float:
+    """Seconds, as Go's ``time.ParseDuration`` reads them: ``1m30s``, ``1.5h``, ``100ms``, ``-2s``; ``0`` needs no unit."""
+    sign, rest = (-1.0, text[1:]) if text.startswith("-") else (1.0, text.removeprefix("+"))
+    if rest == "0":
+        return 0.0
+    parts = list(_PART.finditer(rest))
+    if not parts or sum(len(part[0]) for part in parts) != len(rest):
+        raise ValueError(f"{text!r} is not a duration: write 90s, 1m30s, 8h or 200ms")
+    return sign * sum(float(part[1]) * _UNITS[part[2]] for part in parts)
+
+
+def duration_of(text: str) -> float:
+    """Seconds: a whole number is days, else ``go_duration``, as in the real programs' files (pump.md 3). Not below 0."""
     stripped = text.strip()
-    match = _DURATION.fullmatch(stripped)
-    if stripped.isdigit():
-        seconds = int(stripped) * _DAY
-    elif match is not None:
-        hours, minutes, rest = (float(part or 0) for part in match.groups())
-        seconds = hours * 3600 + minutes * 60 + rest
-    else:
+    seconds = int(stripped) * _DAY if stripped.isascii() and stripped.isdigit() else go_duration(stripped)
+    if seconds < 0:
+        raise ValueError(f"{text!r} is below 0")
+    return seconds
+
+
+def days_or_duration(text: str) -> float:
+    """``duration_of`` a text that must be above 0 (``gc``)."""
+    try:
+        seconds = duration_of(text)
+    except ValueError:
         seconds = 0.0
     if seconds <= 0:
         raise ValueError(f"{text!r} is not a duration above 0: write days as a whole number, or 8h, 1h30m, 90s")
@@ -43,10 +58,10 @@ def days_or_duration(text: str) -> float:
 
 def pause_of(text: str) -> float:
     """Seconds: ``200ms``, ``1.5s``; ``0`` is 0."""
-    stripped = text.strip()
-    if stripped == "0":
-        return 0.0
-    match = _PAUSE.fullmatch(stripped)
-    if match is None:
+    try:
+        seconds = go_duration(text.strip())
+    except ValueError:
+        seconds = -1.0
+    if seconds < 0:
         raise ValueError(f"{text!r} is not a pause: write 200ms, 1.5s, or 0")
-    return float(match[1]) / (1000 if match[2] == "ms" else 1)
+    return seconds

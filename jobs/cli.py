@@ -9,15 +9,21 @@ Exit codes: 0 done; 1 the replication failed or a comparison found a difference;
 import argparse
 import logging
 import os
+import platform
 import re
 import sys
 import traceback
+import typing
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from pyspark_tidb_binlog.conf.load import ENVIRONMENT_PREFIX, PASSWORD, load_drainer, load_pump, settings_of
-from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, TargetConfig
+from pyspark_tidb_binlog.conf.kinds import nearest
+from pyspark_tidb_binlog.conf.load import PASSWORD, load_drainer, load_pump, variable_of
+from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, TargetConfig, settings_of
+from pyspark_tidb_binlog.conf.moved import MOVED
+from pyspark_tidb_binlog.conf.reference import default_of, help_of
+from pyspark_tidb_binlog.conf.version import VERSION
 from pyspark_tidb_binlog.jobs.logs import log_file, log_to_file, set_level
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError, Stopped
 
@@ -27,6 +33,10 @@ EXIT_DEFECT = 70
 EXIT_INTERRUPTED = 130
 
 _FLAG = "setting "
+_SWITCH = "[=BOOL]"
+"""Shown as the value of a flag that needs none."""
+
+C = typing.TypeVar("C", DrainerConfig, PumpConfig)
 
 
 def run_job(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None) -> int:
@@ -78,23 +88,85 @@ def replication_error_in(trace: str) -> str | None:
 _TRACE_GOES_ON = r"\s*(?:at |Traceback|File \"|Caused by:|During handling|The above|Driver stack|JVM stack|SQLSTATE|==|\.\.\. \d+ more)"
 
 
-def parser(job: str, description: str) -> argparse.ArgumentParser:
-    """The parser of ``./spark-submit.sh JOB``. Long options cannot be abbreviated."""
-    return argparse.ArgumentParser(prog=f"spark-submit.sh {job}", description=description, allow_abbrev=False)
+class JobParser(argparse.ArgumentParser):
+    """Takes flags as Go's programs do: one dash or two, ``-x=v`` or ``-x v``, a switch without a value; nothing is abbreviated."""
+
+    model: type[DrainerConfig] | type[PumpConfig] | None = None
+    """Whose settings it has, by ``add_settings``."""
+
+    def parsed(self, argv: Sequence[str]) -> argparse.Namespace:
+        """The options in ``argv``.
+
+        Raises:
+            ConfigError: one is unknown, or an argument is none.
+        """
+        return self.parse_args(list(self._normalised(argv)))
+
+    def _normalised(self, argv: Sequence[str]) -> Iterator[str]:
+        """``argv`` with every flag as ``--name=value`` or ``--name``, which leaves argparse nothing to guess."""
+        words = list(argv)
+        while words:
+            word = words.pop(0)
+            if word == "--":
+                yield from words
+                return
+            if not word.startswith("-") or word == "-":
+                yield self._argument(word)
+                continue
+            name, equals, value = word.lstrip("-").partition("=")
+            option = next((one for one in (f"--{name}", f"-{name}") if one in self._option_string_actions), "")
+            if not option:
+                raise self._unknown(word.partition("=")[0], name)
+            action = self._option_string_actions[option]
+            if action.nargs == 0 and not equals:
+                yield option
+            elif equals or action.metavar == _SWITCH:
+                yield f"{option}={value if equals else 'true'}"
+            elif words:
+                yield f"{option}={words.pop(0)}"
+            else:
+                raise ConfigError(f"flag {word} needs a value")
+
+    def _argument(self, word: str) -> str:
+        if not self._get_positional_actions():
+            raise ConfigError(f"{word!r} is not a flag (a switch takes its value as in -safe-mode=false)")
+        return word
+
+    def _unknown(self, flag: str, name: str) -> ConfigError:
+        moved = MOVED[self.model] if self.model else {}
+        new = moved.get(name) or next((moved[old] for old in moved if old.rpartition(".")[2] == name), None)
+        if new is not None:
+            return ConfigError(f"unknown flag {flag}: it is now --{new}")
+        near = " or ".join(f"--{one}" for one in nearest(name, (option.lstrip("-") for option in self._option_string_actions)))
+        return ConfigError(f"unknown flag {flag}" + (f"; did you mean {near}?" if near else "; --help lists them"))
 
 
-def add_settings(to: argparse.ArgumentParser, model: type[DrainerConfig] | type[PumpConfig]) -> None:
-    """``--config FILE`` and one flag per setting: by its path (``--syncer.atomic-rows``) and, where that is unique, by its name."""
+def parser(job: str, description: str) -> JobParser:
+    """The parser of ``./spark-submit.sh JOB``."""
+    return JobParser(prog=f"spark-submit.sh {job}", description=description, allow_abbrev=False)
+
+
+def add_settings(to: JobParser, model: type[DrainerConfig] | type[PumpConfig]) -> None:
+    """``--config FILE``, ``-V``, and flags for each setting: the real program's, its path, and its name where that is unique."""
+    to.model = model
     to.add_argument("--config", type=Path, metavar="FILE", help="settings file in TOML")
-    group = to.add_argument_group("settings", "each wins over the environment and the file")
+    to.add_argument("--V", action="version", version=version_text(), help="print the version and exit")
+    group = to.add_argument_group("settings", "each wins over the environment and the file; one dash or two, a switch needs no value")
     settings = settings_of(model)
-    names = [setting.name for setting in settings]
+    names = [setting.name for setting in settings] + [setting.flag for setting in settings if setting.flag != setting.name]
     for setting in settings:
-        flags = {f"--{setting.path}": None}
-        if names.count(setting.name) == 1:
+        flags = {f"--{setting.flag}": None} if setting.flag else {}
+        flags[f"--{setting.path}"] = None
+        if names.count(setting.name) == 1 and f"--{setting.name}" not in to._option_string_actions:
             flags[f"--{setting.name}"] = None
-        shown = "" if setting.default in ("", ()) else f"default: {setting.default}".replace("%", "%%")
-        group.add_argument(*flags, dest=_FLAG + setting.path, metavar="VALUE", default=argparse.SUPPRESS, help=shown)
+        metavar = _SWITCH if setting.kind is bool else "VALUE"
+        shown = " ".join(one for one in (help_of(setting), f"[{default_of(setting)}]") if one != "[]").replace("%", "%%")
+        group.add_argument(*flags, dest=_FLAG + setting.path, metavar=metavar, default=argparse.SUPPRESS, help=shown)
+
+
+def version_text() -> str:
+    """What ``-V`` prints, in the form of the real programs."""
+    return f"Release Version: {VERSION}\nPython Version: {platform.python_version()}\nOS/Arch: {sys.platform}/{platform.machine()}"
 
 
 def drainer_config(arguments: argparse.Namespace) -> DrainerConfig:
@@ -102,21 +174,29 @@ def drainer_config(arguments: argparse.Namespace) -> DrainerConfig:
     flags = _flags(arguments)
     if flags.get(PASSWORD):
         _warn_of_password(f"--{PASSWORD}")
-    try:
-        config = load_drainer(arguments.config, flags=flags)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    set_level(config.log_level)
-    return config
+    return _logging_by(_checked(lambda: load_drainer(arguments.config, flags=flags)))
 
 
 def pump_config(arguments: argparse.Namespace) -> PumpConfig:
     """A Pump's settings, from the same sources."""
+    return _logging_by(_checked(lambda: load_pump(arguments.config, flags=_flags(arguments))))
+
+
+def _checked(load: Callable[[], C]) -> C:
     try:
-        config = load_pump(arguments.config, flags=_flags(arguments))
+        return load()
     except ValueError as error:
         raise ConfigError(str(error)) from error
+
+
+def _logging_by(config: C) -> C:
+    """``config``, after the log was told its level and file."""
     set_level(config.log_level)
+    if config.log_file:
+        try:
+            log_to_file(Path(config.log_file))
+        except OSError as error:
+            raise ConfigError(f"cannot write log-file {config.log_file}: {error.strerror}") from error
     return config
 
 
@@ -140,11 +220,13 @@ def target_of(url: str) -> TargetConfig:
     return TargetConfig(host=parts.hostname, port=port, user=unquote(parts.username or "root"), password=password)
 
 
-_PASSWORD_VARIABLE = ENVIRONMENT_PREFIX + PASSWORD.upper().replace(".", "__").replace("-", "_")
+_PASSWORD_VARIABLE = variable_of(PASSWORD)
 
 
 def _warn_of_password(flag: str) -> None:
-    _tell(f"warning: anyone who can run `ps` here can read the password in {flag}: put it in {_PASSWORD_VARIABLE} or {PASSWORD}-file")
+    _tell(
+        f"warning: anyone who can run `ps` here can read the password in {flag}: put it in {_PASSWORD_VARIABLE} or in spark.password-file"
+    )
 
 
 def _flags(arguments: argparse.Namespace) -> dict[str, object]:

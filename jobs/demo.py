@@ -85,6 +85,8 @@ def settings_for(workload: WorkloadProcess, config: DrainerConfig, target: Targe
         target=target,
         apply=dataclasses.replace(config.apply, on_finding="stop"),
         ddl_history=workload.url,
+        pd_urls="",
+        addr="127.0.0.1:0",
         checkpoint_dir=str(work_dir / "spark"),
         delta_dir=str(work_dir / "delta"),
     )
@@ -113,7 +115,7 @@ def main(argv: Sequence[str]) -> int:
     options.add_argument("--seed", type=int, default=1, metavar="N", help="the workload's seed, which determines its content (default: 1)")
     options.add_argument("--to", metavar="URL", default="", help="mysql://user:password@host:port (default: a private MariaDB)")
     add_settings(options, DrainerConfig)
-    arguments = options.parse_args(argv)
+    arguments = options.parsed(argv)
     if arguments.seconds <= 0 or arguments.rate <= 0:
         raise ConfigError("--seconds and --rate must be above 0")
     config = drainer_config(arguments)

@@ -16,15 +16,15 @@ from pyspark_tidb_binlog.jobs.spark_session import build_session
 
 
 def main(argv: Sequence[str]) -> int:
-    """Replicate until Ctrl-C, SIGTERM or ``source.ending-commit-ts``."""
+    """Replicate until Ctrl-C, SIGTERM or ``spark.ending-commit-ts``."""
     stop = stop_on_signals()
-    arguments = parser("drainer", "Replicate TiDB's binlogs to a MySQL-protocol server.")
-    add_settings(arguments, DrainerConfig)
-    config = drainer_config(arguments.parse_args(argv))
+    options = parser("drainer", "Replicate TiDB's binlogs to a MySQL-protocol server.")
+    add_settings(options, DrainerConfig)
+    config = drainer_config(options.parsed(argv))
     spark = build_session("tidb-binlog drainer")
     replication = Replication(spark, config, stop)
     # The stream ends first, so that the summary counts its last batch.
     with Reporter(replication.progress, sys.stdout) as reporter, replication:
         if replication.wait(stop, config.source.ending_commit_ts):
-            reporter.say(f"reached source.ending-commit-ts {config.source.ending_commit_ts}")
+            reporter.say(f"reached spark.ending-commit-ts {config.source.ending_commit_ts}")
     return 0

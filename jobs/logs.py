@@ -16,17 +16,26 @@ FILE_BYTES = 64 * 1024 * 1024
 """Size at which a log file is rotated; ``conf/log4j2.properties`` has the same for the JVM's."""
 FILES = 4
 
-LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
-_OF_SPARK = {"debug": "INFO", "info": "WARN", "warn": "WARN", "error": "ERROR"}
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR, "fatal": logging.CRITICAL}
+_OF_SPARK = {"debug": "INFO", "info": "WARN", "warn": "WARN", "error": "ERROR", "fatal": "FATAL"}
 """Spark logs a hundred times as much as this project: its level is one higher."""
 
 _claims: dict[Path, int] = {}
 """Descriptor of the lock of each log file that this process has claimed, by the file's path."""
 _claimed: dict[Path, Path] = {}
+_set: Path | None = None
+"""The file of the setting ``log-file``."""
+_handler: logging.Handler | None = None
+"""What writes to the log file."""
 
 
 def log_file() -> Path:
-    """The log of this process: the file that ``TIDB_BINLOG_LOG`` names, or its first numbered variant that no other process uses."""
+    """The log of this process: the one of the setting ``log-file``, else that of ``_named_log_file``."""
+    return _set or _named_log_file()
+
+
+def _named_log_file() -> Path:
+    """The file that ``TIDB_BINLOG_LOG`` names, or its first numbered variant that no other process uses."""
     wanted = Path(os.environ.get("TIDB_BINLOG_LOG", "var/log/spark.log")).absolute()
     if wanted not in _claimed:
         _claimed[wanted] = _claim(wanted)
@@ -34,16 +43,24 @@ def log_file() -> Path:
 
 
 def spark_log_file() -> Path:
-    """The log of this process's JVM."""
-    return log_file().with_suffix(".spark.log")
+    """The log of this process's JVM, which starts before the settings are read."""
+    return _named_log_file().with_suffix(".spark.log")
 
 
-def log_to_file() -> None:
-    """Send this process's log to ``log_file()``."""
-    to_file = logging.handlers.RotatingFileHandler(log_file(), maxBytes=FILE_BYTES, backupCount=FILES, delay=True)
-    to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logging.getLogger().addHandler(to_file)
-    set_level("info")
+def log_to_file(path: Path | None = None) -> None:
+    """Send this process's log to ``log_file()``, or from now on to ``path``, or its first numbered variant that no other process uses."""
+    global _handler, _set
+    if path is not None:
+        _set = _claim(path.absolute())
+    root, former = logging.getLogger(), _handler
+    _handler = logging.handlers.RotatingFileHandler(log_file(), maxBytes=FILE_BYTES, backupCount=FILES, delay=True)
+    _handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root.addHandler(_handler)
+    if path is not None and former is not None:
+        root.removeHandler(former)
+        former.close()
+    if path is None:
+        set_level("info")
     # Py4J logs every closed connection of a JVM that shuts down.
     logging.getLogger("py4j").setLevel(logging.ERROR)
 

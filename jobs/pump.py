@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
         "'pump settle' records the outcome of a transaction.",
     )
     add_settings(options, PumpConfig)
-    config = pump_config(options.parse_args(argv))
+    config = pump_config(options.parsed(argv))
     stop = stop_on_signals()
     pump = EmbeddedPump(config).start()
     print(f"serving {pump.address}", flush=True)
@@ -57,7 +57,7 @@ def _inspect(argv: Sequence[str]) -> int:
     options.add_argument("data_dir", type=Path, metavar="DATA_DIR", help="the Pump's data-dir, or its value directory")
     options.add_argument("--records", action="store_true", help="a line for each record")
     options.add_argument("--ts", type=int, help="only records whose start_ts or commit_ts is this one, with their content")
-    given = options.parse_args(argv)
+    given = options.parsed(argv)
     damaged = False
     for report, records in inspect(value_directory(given.data_dir)):
         for at, record in records:
@@ -80,7 +80,7 @@ def _settle(argv: Sequence[str]) -> int:
     options.add_argument("outcome", choices=("commit", "rollback"))
     options.add_argument("commit_ts", type=int, nargs="?", default=0, metavar="COMMIT_TS", help="with commit: when it committed")
     options.add_argument("--cluster-id", type=int, default=0, help="for a real Pump, to which a binlog is sent: the cluster's id")
-    given = options.parse_args(argv)
+    given = options.parsed(argv)
     if (given.outcome == "commit") != (given.commit_ts > 0):
         raise ConfigError("give 'commit COMMIT_TS', or 'rollback' without a ts")
     if "://" in given.pump:

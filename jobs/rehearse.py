@@ -86,6 +86,8 @@ def settings_for(stage: RehearsalUpstream, config: DrainerConfig, target: Target
         target=target,
         apply=dataclasses.replace(config.apply, on_finding="stop"),
         ddl_history=str(stage.case.history),
+        pd_urls="",
+        addr="127.0.0.1:0",
         checkpoint_dir=str(work_dir / "spark"),
         delta_dir=str(work_dir / "delta"),
     )
@@ -130,7 +132,7 @@ def main(argv: Sequence[str]) -> int:
     )
     options.add_argument("--work-dir", type=Path, default=None, metavar="DIR", help="keep the Pumps' logs and the checkpoints here")
     add_settings(options, DrainerConfig)
-    arguments = options.parse_args(argv)
+    arguments = options.parsed(argv)
     config = drainer_config(arguments)
     case = load(arguments.case)
     stop = stop_on_signals()

@@ -7,6 +7,7 @@ import dataclasses
 import sys
 
 from pyspark_tidb_binlog.binlog_source.emulator.process import ServerProcess
+from pyspark_tidb_binlog.conf.load import flags_of
 from pyspark_tidb_binlog.conf.model import PumpConfig
 
 PUMP = "pyspark_tidb_binlog.jobs.pump"
@@ -30,11 +31,4 @@ class PumpProcess(ServerProcess):
 
 
 def _command(module: str, config: PumpConfig) -> list[str]:
-    flags = [f"--{f.name.replace('_', '-')}={_flag(getattr(config, f.name))}" for f in dataclasses.fields(config)]
-    return [sys.executable, "-m", module, *flags]
-
-
-def _flag(value: object) -> str:
-    if isinstance(value, tuple):
-        return ",".join(f"{name}={text}" for name, text in value)
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return [sys.executable, "-m", module, *(f"--{path}={value}" for path, value in flags_of(config).items())]

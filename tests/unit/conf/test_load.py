@@ -1,14 +1,32 @@
-"""Settings: what wins, what is refused and in which words, and that the annotated files repeat the model's defaults."""
+"""Settings: what wins, what is refused and in which words, and that a real Drainer's and Pump's files, flags and variables are taken."""
 
+import dataclasses
+import logging
+import re
 from pathlib import Path
 
 import pytest
 
-from pyspark_tidb_binlog.conf.load import load_drainer, load_pump, settings_of
-from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, PumpConfig, SourceConfig, TargetConfig
-from pyspark_tidb_binlog.conf.units import pause_of
+from pyspark_tidb_binlog.conf import reference, unset
+from pyspark_tidb_binlog.conf.load import flags_of, load_drainer, load_pump
+from pyspark_tidb_binlog.conf.model import (
+    ApplyConfig,
+    DrainerConfig,
+    EventFilterRule,
+    PumpConfig,
+    SourceConfig,
+    TableMigrateRule,
+    TableName,
+    TargetConfig,
+    settings_of,
+)
+from pyspark_tidb_binlog.conf.moved import MOVED
+from pyspark_tidb_binlog.conf.units import days_or_duration, go_duration, pause_of
+from pyspark_tidb_binlog.conf.unsupported import NOT_BUILT, NOT_BUILT_VALUES, ONLY_FOR, ONLY_WITH, WITHOUT_EFFECT
 
-CONF = Path(__file__).parents[3] / "conf"
+ROOT = Path(__file__).parents[3]
+SAMPLES = Path(__file__).parent / "samples"
+"""The annotated files of TiDB Binlog v7.1 itself."""
 
 
 def toml(tmp_path: Path, text: str) -> Path:
@@ -17,70 +35,255 @@ def toml(tmp_path: Path, text: str) -> Path:
     return file
 
 
-def test_no_source_at_all_gives_the_defaults() -> None:
-    assert load_drainer(environ={}) == DrainerConfig()
-    assert load_pump(environ={}) == PumpConfig()
+@pytest.fixture(autouse=True)
+def hostname(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unset, "first_ipv4", lambda: "10.0.0.9")
+    monkeypatch.setattr("socket.gethostname", lambda: "here")
 
 
-def test_the_annotated_files_say_exactly_the_defaults() -> None:
-    assert load_drainer(CONF / "drainer.toml", environ={}) == DrainerConfig()
-    assert load_pump(CONF / "pump.toml", environ={}) == PumpConfig()
+def test_nothing_set_gives_the_real_defaults() -> None:
+    config, pump = load_drainer(environ={}), load_pump(environ={})
+    assert (config.addr, config.apply.drainer, config.data_dir) == ("10.0.0.9:8249", "here:8249", "data.drainer")
+    assert (config.pd_urls, config.source.pumps) == ("http://127.0.0.1:2379", "pd://127.0.0.1:2379")
+    assert (config.target.host, config.target.port, config.target.user, config.target.read_timeout) == ("localhost", 3306, "root", 60.0)
+    assert (config.checkpoint_dir, config.delta_dir) == ("data.drainer/spark", "data.drainer/delta")
+    assert (config.apply.txn_batch, config.apply.worker_count, config.apply.db_type) == (20, 16, "mysql")
+    assert (pump.addr, pump.data_dir, pump.pd_urls, pump.gc) == ("10.0.0.9:8250", "data.pump", "http://127.0.0.1:2379", "7")
+
+
+def test_a_port_gives_the_name() -> None:
+    assert load_drainer(environ={}, flags={"addr": "1.2.3.4:9"}).apply.drainer == "here:9"
+
+
+def test_a_drainers_own_file_is_taken_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    config = load_drainer(SAMPLES / "drainer.toml", {})
+    assert (config.addr, config.data_dir, config.source.pumps) == ("127.0.0.1:8249", "data.drainer", "pd://127.0.0.1:2379")
+    assert config.apply.ignore_schemas == ("INFORMATION_SCHEMA", "PERFORMANCE_SCHEMA", "mysql")
+    assert config.target == TargetConfig(host="127.0.0.1")
+    assert [record.getMessage() for record in caplog.records] == [
+        "without effect here: detect-interval (the list of Pumps is read for every batch)",
+        "without effect here: syncer.channel-id (only with syncer.loopback-control)",
+    ]
+
+
+def uncommented(text: str) -> str:
+    """The sample with the settings that it only shows, without the keys that appear twice and those of other targets."""
+    text = text.partition("# Uncomment this if you want to use file as db-type.")[0]
+    return re.sub(r"^ *# ?(?=(\[|[a-z_A-Z0-9-]+ = ))", "", text, flags=re.M)
+
+
+def test_a_pumps_own_file_is_taken_as_it_is_and_uncommented(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = load_pump(SAMPLES / "pump.toml", {})
+    assert config == PumpConfig(pd_urls="http://127.0.0.1:2379")
+    assert caplog.records == []
+    text = re.sub(r"^(ssl-\w+|cert-allowed-cn) = .*$", "", uncommented((SAMPLES / "pump.toml").read_text()), flags=re.M)
+    assert "\n[storage.kv]\n" in text and "\nwrite-L0-pause-trigger = 24" in text
+    assert load_pump(toml(tmp_path, text), {}) == dataclasses.replace(config, stop_write_at_available_space="10 gib")
+
+
+def test_everything_that_the_real_file_only_shows_is_known(tmp_path: Path) -> None:
+    text = uncommented((SAMPLES / "drainer.toml").read_text())
+    assert "\ncert-allowed-cn = " in text
+    with pytest.raises(ValueError, match="asks for what is not built in this release"):
+        load_drainer(toml(tmp_path, text), {})
+
+
+def test_keys_in_any_case(tmp_path: Path) -> None:
+    file = toml(tmp_path, '[Syncer]\nIgnore-Schemas = "a"\n[SYNCER.to]\nHOST = "db"\n')
+    config = load_drainer(file, {})
+    assert (config.apply.ignore_schemas, config.target.host) == (("a",), "db")
+    with pytest.raises(ValueError, match="'addr' is set twice, in different case"):
+        load_drainer(toml(tmp_path, 'addr = "a:1"\nADDR = "a:2"\n'), {})
+    pump = toml(tmp_path, "[storage]\nKV_CHAN_CAP = 9\n[storage.KV]\nCompaction-l0-trigger = 8\n")
+    assert load_pump(pump, {}).kv_chan_cap == 9
+
+
+@pytest.mark.parametrize("value", ["7", '"7"'])
+def test_gc_is_a_number_or_a_text(tmp_path: Path, value: str) -> None:
+    config = load_pump(toml(tmp_path, f"gc = {value}\n"), {})
+    assert (config.gc, days_or_duration(config.gc)) == ("7", 7 * 86400)
+
+
+@pytest.mark.parametrize(("value", "seconds"), [('"1m"', 60.0), ('"1m30s"', 90.0), ('"100ms"', 0.1), ("1", 86400.0), ('"2"', 172800.0)])
+def test_a_read_timeout_as_the_real_drainer_reads_it(tmp_path: Path, value: str, seconds: float, caplog: pytest.LogCaptureFixture) -> None:
+    config = load_drainer(toml(tmp_path, f"[syncer.to]\nread-timeout = {value}\n"), {})
+    assert config.target.read_timeout == pytest.approx(seconds)
+    assert ("a number without a unit is days" in caplog.text) == (seconds >= 86400)
+
+
+@pytest.mark.parametrize(
+    ("value", "names"), [('"a,b"', ("a", "b")), ('["a", "b"]', ("a", "b")), ('"a, b"', ("a", " b")), ('""', ()), ("[]", ())]
+)
+def test_ignored_schemas_are_a_text_or_a_list(tmp_path: Path, value: str, names: tuple[str, ...], caplog: pytest.LogCaptureFixture) -> None:
+    assert load_drainer(toml(tmp_path, f"[syncer]\nignore-schemas = {value}\n"), {}).apply.ignore_schemas == names
+    assert ("' b' begins or ends with a blank" in caplog.text) == (" b" in names)
+
+
+def test_the_annotated_files_and_the_page_are_current() -> None:
+    for name, model in reference.FILES.items():
+        assert (ROOT / name).read_text() == reference.example(model), "make settings"
+    assert (ROOT / reference.PAGE).read_text() == reference.page(), "make settings"
+
+
+def test_the_annotated_files_say_exactly_the_defaults(caplog: pytest.LogCaptureFixture) -> None:
+    assert load_drainer(ROOT / "conf/drainer.toml", environ={}) == load_drainer(environ={})
+    assert load_pump(ROOT / "conf/pump.toml", environ={}) == load_pump(environ={})
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize(("model", "file"), [(DrainerConfig, "drainer.toml"), (PumpConfig, "pump.toml")])
 def test_the_annotated_files_leave_no_setting_out(model: type, file: str) -> None:
-    text = (CONF / file).read_text()
-    missing = [s.path for s in settings_of(model) if f"\n{s.name} = " not in text and f"[{s.path}]" not in text]
-    assert missing == []
+    text = (ROOT / "conf" / file).read_text()
+    wanted = [setting for setting in settings_of(model) if setting.fields and setting.in_file]
+    assert [s.path for s in wanted if f"\n{s.name} = " not in text and f"\n# {s.name} = " not in text and f"[{s.path}" not in text] == []
 
 
-def test_every_path_is_unique() -> None:
-    paths = [s.path for s in settings_of(DrainerConfig)]
-    assert len(paths) == len(set(paths))
+@pytest.mark.parametrize("model", [DrainerConfig, PumpConfig])
+def test_paths_flags_and_variables_are_unique_and_tables_name_settings(model: type) -> None:
+    settings = settings_of(model)
+    for names in ([s.path.lower() for s in settings], [s.flag for s in settings if s.flag]):
+        assert len(names) == len(set(names))
+    paths = {setting.path for setting in settings}
+    assert set(MOVED[model].values()) <= paths and not set(MOVED[model]) & paths
+    if model is DrainerConfig:
+        others = {setting.path for setting in settings_of(PumpConfig)}
+        named = {*NOT_BUILT, *(path for path, _ in NOT_BUILT_VALUES), *WITHOUT_EFFECT, *ONLY_FOR, *ONLY_WITH, *ONLY_WITH.values()}
+        assert named <= paths | others
 
 
 def test_flags_win_over_environment_over_file(tmp_path: Path) -> None:
-    file = toml(tmp_path, 'ddl-history = "f"\n[syncer]\nparts = 3\natomic-rows = 10\n[syncer.to]\nport = 1\n')
-    environ = {"TIDB_BINLOG__SYNCER__PARTS": "4", "TIDB_BINLOG__SYNCER__TO__PORT": "2", "PATH": "/bin", "TIDB_BINLOG_DIE": "x:1"}
+    file = toml(tmp_path, 'log-file = "f"\n[spark]\nparts = 3\natomic-rows = 10\n[syncer.to]\nport = 1\n')
+    environ = {"TIDB_BINLOG__SPARK__PARTS": "4", "TIDB_BINLOG__SYNCER__TO__PORT": "2", "PATH": "/bin", "TIDB_BINLOG_DIE": "x:1"}
     config = load_drainer(file, environ, {"syncer.to.port": "3"})
-    assert config == DrainerConfig(ddl_history="f", apply=ApplyConfig(parts=4, atomic_rows=10), target=TargetConfig(port=3))
+    assert (config.log_file, config.apply.parts, config.apply.atomic_rows, config.target.port) == ("f", 4, 10, 3)
+
+
+def test_the_real_variables_count_like_the_flags_that_they_are_named_after(tmp_path: Path) -> None:
+    file = toml(tmp_path, 'addr = "f:1"\npd-urls = "http://f:1"\n')
+    environ = {"BINLOG_SERVER_ADDR": "e:2", "BINLOG_SERVER_PD_URLS": "http://e:2", "BINLOG_SERVER_L": "warn", "BINLOG_SERVER_DATA_DIR": ""}
+    config = load_drainer(file, environ | {"BINLOG_SERVER_NOSUCH": "x", "PUMP_ADDR": "p:1"}, {"addr": "g:3"})
+    assert (config.addr, config.pd_urls, config.log_level, config.data_dir) == ("g:3", "http://e:2", "warn", "data.drainer")
+    assert load_drainer(None, environ | {"TIDB_BINLOG__ADDR": "t:4"}).addr == "t:4"
+    pump = load_pump(None, {"PUMP_GC": "8h", "PUMP_FAKE_BINLOG_INTERVAL": "9", "PUMP_PORT": "tcp://10.0.0.1:80"})
+    assert (pump.gc, pump.fake_binlog_interval) == ("8h", 9.0)
+    with pytest.raises(ValueError, match="environment variable BINLOG_SERVER_C: 'x' is not a whole number"):
+        load_drainer(environ={"BINLOG_SERVER_C": "x"})
+
+
+def test_the_targets_variables_are_used_where_nothing_else_names_it(tmp_path: Path) -> None:
+    environ = {"MYSQL_HOST": "h", "MYSQL_PORT": "33", "MYSQL_USER": "u", "MYSQL_PSWD": "s3cret"}
+    assert load_drainer(None, environ).target == TargetConfig("h", 33, "u", "s3cret")
+    file = toml(tmp_path, '[syncer.to]\nhost = "f"\nuser = ""\nport = 0\n')
+    assert load_drainer(file, environ).target == TargetConfig("f", 33, "u", "s3cret")
+    secret = tmp_path / "secret"
+    secret.write_text("other")
+    assert load_drainer(None, environ | {"TIDB_BINLOG__SPARK__PASSWORD_FILE": str(secret)}).target.password == "other"
 
 
 def test_false_zero_and_empty_win_over_a_default() -> None:
-    environ = {"TIDB_BINLOG__SOURCE__FAIL_ON_DATA_LOSS": "false", "TIDB_BINLOG__SOURCE__STARTING_COMMIT_TS": "0"}
-    config = load_drainer(None, environ, {"syncer.ignore-schemas": ""})
-    assert config.source == SourceConfig(fail_on_data_loss=False, starting_commit_ts=0)
-    assert config.apply.ignore_schemas == ()
+    environ = {"TIDB_BINLOG__SPARK__FAIL_ON_DATA_LOSS": "false", "TIDB_BINLOG__INITIAL_COMMIT_TS": "0"}
+    config = load_drainer(None, environ, {"syncer.ignore-schemas": "", "spark.pumps": "a:1"})
+    assert config.source == SourceConfig("a:1", fail_on_data_loss=False, starting_commit_ts=0)
+    assert (config.apply.ignore_schemas, config.pd_urls) == ((), "")
+
+
+def test_one_place_for_the_pumps(tmp_path: Path) -> None:
+    assert load_drainer(environ={}, flags={"pd-urls": "http://a:1, http://b:2"}).source.pumps == "pd://a:1,b:2"
+    assert load_drainer(environ={}, flags={"pd-urls": "http://127.0.0.1:2379", "spark.pumps": "http://r:1"}).source.pumps == "http://r:1"
+    with pytest.raises(ValueError, match="pd-urls and spark.pumps are both set"):
+        load_drainer(environ={}, flags={"pd-urls": "http://a:1", "spark.pumps": "b:2"})
+    with pytest.raises(ValueError, match="'https://a:1': TLS is not built in this release"):
+        load_drainer(environ={}, flags={"pd-urls": "https://a:1"})
+    with pytest.raises(ValueError, match="'a:1' is not of the form http://host:port"):
+        load_drainer(environ={}, flags={"pd-urls": "a:1"})
+    assert load_pump(environ={}, flags={"spark.registry": "http://r:1"}).pd_urls == ""
+    assert load_pump(environ={}, flags={"pd-urls": ""}) == dataclasses.replace(load_pump(environ={}), pd_urls="")
+    with pytest.raises(ValueError, match="pd-urls and spark.registry are both set"):
+        load_pump(environ={}, flags={"spark.registry": "http://r:1", "pd-urls": "http://a:1"})
+
+
+def test_status_ports_serve_both_purposes_unless_these_have_their_own() -> None:
+    config = load_drainer(environ={}, flags={"spark.tidb-status": "http://s:1", "spark.ddl-history": "x.json"})
+    assert (config.ddl_history, config.pair.resolver) == ("x.json", "http://s:1")
 
 
 def test_lists_and_pairs(tmp_path: Path) -> None:
-    file = toml(tmp_path, '[syncer]\nignore-txn-commit-ts = [1, 2]\n[syncer.to.params]\ntx_isolation = "SERIALIZABLE"\n')
+    file = toml(tmp_path, '[syncer]\nignore-txn-commit-ts = [1, 2]\n[syncer.to.params]\ntx_Isolation = "SERIALIZABLE"\n')
     config = load_drainer(file, {"TIDB_BINLOG__SYNCER__REPLICATE_DO_DB": "a, b"})
     assert config.apply.ignore_txn_commit_ts == (1, 2)
     assert config.apply.replicate_do_db == ("a", "b")
-    assert config.target.params == (("tx_isolation", "SERIALIZABLE"),)
+    assert config.target.params == (("tx_Isolation", "SERIALIZABLE"),)
     assert load_drainer(flags={"syncer.to.params": "a=1,b=x=y"}, environ={}).target.params == (("a", "1"), ("b", "x=y"))
 
 
-def test_a_whole_number_is_a_number(tmp_path: Path) -> None:
-    assert load_drainer(toml(tmp_path, "[pair]\norphan-timeout = 5\n"), {}).pair.orphan_timeout == 5.0
+RULES = """
+[[syncer.ignore-table]]
+db-name = "d"
+TBL-NAME = "~^t"
+[[syncer.table-migrate-rule]]
+binlog-filter-rule = ["r1"]
+[syncer.table-migrate-rule.source]
+schema = "s*"
+table = "t"
+[syncer.binlog-filter-rule.R1]
+ignore-event = ["drop table"]
+"""
 
 
-def test_the_other_kinds_variables_are_no_error() -> None:
-    assert load_pump(environ={"TIDB_BINLOG__SYNCER__PARTS": "4", "TIDB_BINLOG__NODE_ID": "p"}).node_id == "p"
+def test_lists_of_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark_tidb_binlog.conf.unsupported.NOT_BUILT", {})
+    config = load_drainer(toml(tmp_path, RULES), {})
+    assert config.apply.ignore_table == (TableName("d", "~^t"),)
+    assert config.apply.table_migrate_rule == (TableMigrateRule(("r1",), "s*", "t"),)
+    assert config.apply.binlog_filter_rule == (EventFilterRule("R1", ("drop table",)),)
+    assert load_drainer(None, {}, flags_of(config)) == config
+    given = {"TIDB_BINLOG__SYNCER__IGNORE_TABLE": '[{db-name = "d", tbl-name = "~^t"}]'}
+    assert load_drainer(None, given).apply.ignore_table == config.apply.ignore_table
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[syncer]\natomic-row = 1\n", ["drainer.toml", "unknown setting 'syncer.atomic-row'", "did you mean 'syncer.atomic-rows'?"]),
+        ('[[syncer.ignore-table]]\ndb-nam = "d"\n', "number 1: unknown setting 'db-nam'; did you mean 'db-name'?"),
+        ("[[syncer.ignore-table]]\ndb-name = 1\n", "number 1: db-name: 1 is not a string"),
+        ('[[syncer.ignore-table]]\ndb-name = "d"\n', "syncer.ignore-table has an empty db-name or tbl-name"),
+        ("syncer.ignore-table = [1]\n", "number 1 is not a table"),
+        ('[syncer]\nignore-table = "d.t"\n', "'d.t' is not a list of tables"),
+        ('[[syncer.table-migrate-rule]]\nsource = "x"\n', "source is a table: write [source]"),
+    ],
+)
+def test_a_wrong_list_of_tables_is_refused(tmp_path: Path, text: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark_tidb_binlog.conf.unsupported.NOT_BUILT", {})
+    with pytest.raises(ValueError) as refused:
+        load_drainer(toml(tmp_path, text), {})
+    assert words in str(refused.value)
+
+
+def test_a_whole_number_is_a_number(tmp_path: Path) -> None:
+    assert load_drainer(toml(tmp_path, "[spark]\norphan-timeout = 5\n"), {}).pair.orphan_timeout == 5.0
+
+
+def test_the_other_kinds_variables_are_no_error() -> None:
+    assert load_pump(environ={"TIDB_BINLOG__SPARK__PARTS": "4", "TIDB_BINLOG__NODE_ID": "p"}).node_id == "p"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[spark]\natomic-row = 1\n", ["drainer.toml", "unknown setting 'spark.atomic-row'", "did you mean 'spark.atomic-rows'?"]),
+        ("[syncer]\nworker-cuont = 1\n", ["unknown setting 'syncer.worker-cuont'; did you mean 'syncer.worker-count'?"]),
+        ("worker-count = 1\n", ["unknown setting 'worker-count'; did you mean 'syncer.worker-count'?"]),
         ("[sorce]\n", ["unknown setting 'sorce'"]),
-        ("[syncer]\natomic_rows = 1\n", ["unknown setting 'syncer.atomic_rows'"]),
-        ('[syncer]\nparts = "2"\n', ["drainer.toml: syncer.parts: '2' is not a whole number"]),
-        ("[syncer]\nparts = true\n", ["True is not a whole number"]),
-        ("[syncer]\nparts = 0\n", ["syncer.parts must be at least 1"]),
-        ('[syncer]\nddl-policy = "go"\n', ["syncer.ddl-policy: 'go' is not stop, skip or quarantine"]),
-        ("[syncer]\nignore-schemas = [1]\n", ["[1] is not a list of strings"]),
+        ("[spark]\natomic_rows = 1\n", ["unknown setting 'spark.atomic_rows'"]),
+        ('[spark]\nparts = "2"\n', ["drainer.toml: spark.parts: '2' is not a whole number"]),
+        ("[spark]\nparts = true\n", ["True is not a whole number"]),
+        ("[spark]\nparts = 0\n", ["spark.parts must be at least 1"]),
+        ('[spark]\nddl-policy = "go"\n', ["spark.ddl-policy: 'go' is not stop, skip or quarantine"]),
+        ("[syncer]\nignore-schemas = [1]\n", ["[1] is not a string of names separated by commas, or a list"]),
+        ('[syncer]\nignore-schemas = "a,,b"\n', ["syncer.ignore-schemas has an empty name"]),
+        ("[syncer.to]\nread-timeout = 60.0\n", ["syncer.to.read-timeout: 60.0 is not a duration such as 1m"]),
+        ("syncer = 3\n", ["syncer is a table: write [syncer]"]),
+        ('metrics-addr = "a:1"\n', ["'metrics-addr' is no key of the file, only a flag: -metrics-addr"]),
         ("[source\n", ["drainer.toml is not valid TOML"]),
     ],
 )
@@ -91,13 +294,148 @@ def test_a_wrong_file_is_refused_by_name(tmp_path: Path, text: str, words: list[
         assert word in str(refused.value)
 
 
+def test_a_key_of_an_earlier_file_is_refused_with_its_new_place(tmp_path: Path) -> None:
+    for model, load in ((DrainerConfig, load_drainer), (PumpConfig, load_pump)):
+        for old, new in MOVED[model].items():
+            table, _, key = old.rpartition(".")
+            with pytest.raises(ValueError) as refused:
+                load(toml(tmp_path, f"[{table}]\n{key} = 1\n" if table else f"{key} = 1\n"), {})
+            assert f"drainer.toml: the setting {old!r} is now {new!r} (" in str(refused.value)
+    with pytest.raises(ValueError, match="variable TIDB_BINLOG__SYNCER__PARTS: the setting 'syncer.parts' is now 'spark.parts'"):
+        load_drainer(environ={"TIDB_BINLOG__SYNCER__PARTS": "1"})
+    with pytest.raises(ValueError, match="flags: the setting 'ddl-history' is now 'spark.ddl-history'"):
+        load_drainer(environ={}, flags={"ddl-history": "x"})
+
+
+def other_than_default(path: str, model: type) -> object:
+    default = next(setting.default for setting in settings_of(model) if setting.path == path)
+    if isinstance(default, bool):
+        return not default
+    if path == "syncer.to.sync-mode":
+        return 2
+    named = {"compressor": "gzip", "spark.conflict": "strict", "spark.upstream-new-collations": "true", "syncer.to.checkpoint.type": "tidb"}
+    if path in named:
+        return named[path]
+    if isinstance(default, (int, float)):
+        return default + 1
+    return "x" if isinstance(default, str) else ("x",)
+
+
+@pytest.mark.parametrize("path", sorted(NOT_BUILT))
+def test_what_is_not_built_is_refused_unless_it_has_its_default(path: str) -> None:
+    flags: dict[str, object] = {path: other_than_default(path, DrainerConfig)}
+    if path in ("syncer.replicate-do-table", "syncer.ignore-table", "syncer.table-migrate-rule", "spark.route"):
+        flags[path] = "[{}]"
+    if path == "syncer.binlog-filter-rule":
+        flags[path] = "{r = {}}"
+    if path in ONLY_WITH:
+        flags[ONLY_WITH[path]] = "mysql"
+    with pytest.raises(ValueError, match=rf"flag --{path}: .* asks for what is not built in this release: .*\. Only .* is accepted"):
+        load_drainer(environ={}, flags=flags)
+    default = next(setting.default for setting in settings_of(DrainerConfig) if setting.path == path)
+    assert load_drainer(environ={}, flags={path: default}) == load_drainer(environ={})
+
+
+def test_a_secret_that_is_refused_is_not_shown() -> None:
+    with pytest.raises(ValueError, match="encrypted passwords") as refused:
+        load_drainer(environ={}, flags={"syncer.to.encrypted_password": "s3cret"})
+    assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("oracle", "Oracle is no target of this program: replicate to MySQL, MariaDB or TiDB"),
+        ("kafka", "Kafka as a target"),
+        ("file", "binlog files as a target"),
+        ("pb", "binlog files as a target"),
+        ("tidb", "with mysql, a TiDB is written to as well"),
+        ("redis", "syncer.db-type: 'redis' is not mysql, tidb, file or kafka"),
+    ],
+)
+def test_targets_that_there_are_not(value: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        load_drainer(environ={}, flags={"syncer.db-type": value})
+
+
+def test_zookeeper_is_out_with_its_alternative(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark_tidb_binlog.conf.unsupported.NOT_BUILT_VALUES", {})
+    with pytest.raises(ValueError, match="ZooKeeper is not asked: name the brokers in syncer.to.kafka-addrs"):
+        load_drainer(environ={}, flags={"syncer.db-type": "kafka", "syncer.to.zookeeper-addrs": "z:1"})
+    assert load_drainer(environ={"KAFKA_ADDRS": "k:1"}, flags={"syncer.db-type": "kafka"}).kafka.addrs == "k:1"
+
+
+def test_what_means_nothing_is_taken_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    text = '[syncer.to]\nmerge = true\ntopic-name = "t"\nkafka-version = "1"\ndir = "d"\n[syncer.relay]\nmax-file-size = 1\n'
+    text += '[syncer.to.checkpoint]\nhost = "other"\n'
+    load_drainer(toml(tmp_path, text), {}, {"cache-binlog-count": "9", "log-rotate": "hour"})
+    said = caplog.text
+    for words in (
+        "without effect here: syncer.to.merge (the changes of a row are always combined)",
+        'syncer.to.topic-name, syncer.to.kafka-version (only for db-type = "kafka")',
+        'syncer.to.dir (only for db-type = "file")',
+        "syncer.relay.max-file-size (only with syncer.relay.log-dir)",
+        "syncer.to.checkpoint.host (only with syncer.to.checkpoint.type)",
+        "cache-binlog-count (",
+        "log-rotate (",
+    ):
+        assert words in said
+    caplog.clear()
+    load_pump(toml(tmp_path, "[storage]\nslow_write_threshold = 2\n[storage.kv]\nwrite-buffer = 1\nblock-size = 1\n"), {})
+    assert "without effect here: storage.kv.write-buffer, storage.kv.block-size (the index is RocksDB, not goleveldb)" in caplog.text
+    assert len(caplog.records) == 2 and all(record.levelno == logging.WARNING for record in caplog.records)
+
+
+def test_a_checkpoint_on_the_target_itself_is_taken(tmp_path: Path) -> None:
+    target = '[syncer.to]\nhost = "db"\nport = 33\nuser = "u"\npassword = "s3cret"\n'
+    same = '[syncer.to.checkpoint]\ntype = "mysql"\nhost = "db"\nport = 33\nuser = "u"\npassword = "s3cret"\nschema = "s"\n'
+    assert load_drainer(toml(tmp_path, target + same), {}).apply.checkpoint_schema == "s"
+    with pytest.raises(ValueError, match='checkpoint.host: "other" asks for .* a checkpoint on another server'):
+        load_drainer(toml(tmp_path, target + same.replace('"db"', '"other"')), {})
+    with pytest.raises(ValueError, match="checkpoint.password: the value asks for .* an account of its own") as refused:
+        load_drainer(toml(tmp_path, target + same.replace("s3cret", "t0psecret")), {})
+    assert "t0psecret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("in_file", "flags", "refused"),
+    [
+        ("enable-dispatch = true", {"disable-dispatch": "true"}, True),
+        ("disable-dispatch = true", {"enable-dispatch": "true"}, True),
+        ("disable-dispatch = false\nenable-dispatch = false", {}, False),
+        ("enable-dispatch = false", {"enable-dispatch": "true"}, False),
+        ("disable-dispatch = true", {"disable-dispatch": "false"}, False),
+    ],
+)
+def test_the_deprecated_switches_come_first(tmp_path: Path, in_file: str, flags: dict[str, str], refused: bool) -> None:
+    file = toml(tmp_path, f"[syncer]\n{in_file}\n")
+    given = {f"syncer.{name}": value for name, value in flags.items()}
+    if refused:
+        with pytest.raises(ValueError, match="transaction by transaction"):
+            load_drainer(file, {}, given)
+    else:
+        assert load_drainer(file, {}, given).apply.enable_dispatch
+
+
+def test_sync_mode_0_is_1() -> None:
+    assert load_drainer(environ={}, flags={"syncer.to.sync-mode": "0"}).apply.sync_mode == 1
+
+
+@pytest.mark.parametrize(
+    "config", [DrainerConfig(), DrainerConfig(apply=ApplyConfig(parts=3, ignore_schemas=())), PumpConfig("p", sync_log=False)]
+)
+def test_flags_bring_a_configuration_back(config: DrainerConfig | PumpConfig) -> None:
+    load = load_drainer if isinstance(config, DrainerConfig) else load_pump
+    assert load(None, {}, flags_of(config)) == config
+
+
 def test_a_wrong_variable_or_flag_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="environment variable TIDB_BINLOG__SYNCER__PART: unknown setting 'syncer.part'"):
-        load_drainer(environ={"TIDB_BINLOG__SYNCER__PART": "1"})
-    with pytest.raises(ValueError, match="TIDB_BINLOG__SOURCE__FAIL_ON_DATA_LOSS: 'maybe' is not true or false"):
-        load_drainer(environ={"TIDB_BINLOG__SOURCE__FAIL_ON_DATA_LOSS": "maybe"})
-    with pytest.raises(ValueError, match="flag --syncer.parts: 'two' is not a whole number"):
-        load_drainer(environ={}, flags={"syncer.parts": "two"})
+    with pytest.raises(ValueError, match="environment variable TIDB_BINLOG__SPARK__PART: unknown setting 'spark.part'"):
+        load_drainer(environ={"TIDB_BINLOG__SPARK__PART": "1"})
+    with pytest.raises(ValueError, match="TIDB_BINLOG__SPARK__FAIL_ON_DATA_LOSS: 'maybe' is not true or false"):
+        load_drainer(environ={"TIDB_BINLOG__SPARK__FAIL_ON_DATA_LOSS": "maybe"})
+    with pytest.raises(ValueError, match="flag --spark.parts: 'two' is not a whole number"):
+        load_drainer(environ={}, flags={"spark.parts": "two"})
 
 
 def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
@@ -109,7 +447,7 @@ def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
 def test_a_password_from_a_file(tmp_path: Path, end: str) -> None:
     file = tmp_path / "password"
     file.write_bytes(f" s3cret \n x{end}".encode())
-    config = load_drainer(environ={"TIDB_BINLOG__SYNCER__TO__PASSWORD_FILE": str(file)})
+    config = load_drainer(environ={"TIDB_BINLOG__SPARK__PASSWORD_FILE": str(file)})
     assert config.target.password == " s3cret \n x"
     assert "s3cret" not in repr(config)
 
@@ -120,10 +458,10 @@ def test_a_password_that_cannot_be_had_is_refused_and_not_shown(tmp_path: Path) 
     odd.write_bytes(b"s3cret\xff")
     toml.write_text("[syncer.to]\npassword = 53237\n")
     for flags, file, words in (
-        ({"syncer.to.password-file": str(tmp_path / "none")}, None, "cannot read syncer.to.password-file .*none: No such file"),
-        ({"syncer.to.password-file": str(empty)}, None, "empty is empty"),
-        ({"syncer.to.password-file": str(odd)}, None, "odd: it is not UTF-8"),
-        ({"syncer.to.password-file": str(odd), "syncer.to.password": "s3cret"}, None, "are both set"),
+        ({"spark.password-file": str(tmp_path / "none")}, None, "cannot read spark.password-file .*none: No such file"),
+        ({"spark.password-file": str(empty)}, None, "empty is empty"),
+        ({"spark.password-file": str(odd)}, None, "odd: it is not UTF-8"),
+        ({"spark.password-file": str(odd), "syncer.to.password": "s3cret"}, None, "are both set"),
         ({}, toml, "syncer.to.password: the value is not a string"),
     ):
         with pytest.raises(ValueError, match=words) as refused:
@@ -132,13 +470,26 @@ def test_a_password_that_cannot_be_had_is_refused_and_not_shown(tmp_path: Path) 
         assert refused.value.__cause__ is None or "s3cret" not in repr(refused.value.__cause__)
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("200ms", 0.2), (" 1.5s ", 1.5), ("0", 0.0), ("0s", 0.0), ("1ms", 0.001)])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("1m30s", 90), ("1.5h", 5400), ("100ms", 0.1), ("2us", 2e-6), ("3µs", 3e-6), ("-2s", -2), ("0", 0), (".5s", 0.5)]
+)
+def test_a_duration_of_go(text: str, seconds: float) -> None:
+    assert go_duration(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "1", "1d", "s", "1m 30s", "1.5.5s", "1e3s", "m1s"])
+def test_what_is_no_duration_of_go(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a duration"):
+        go_duration(text)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("200ms", 0.2), (" 1.5s ", 1.5), ("0", 0.0), ("0s", 0.0), ("1ms", 0.001), ("1m", 60.0)])
 def test_a_pause(text: str, seconds: float) -> None:
     assert pause_of(text) == pytest.approx(seconds)
     assert SourceConfig(wake_idle_pumps=text).wake_interval == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("text", ["", "200", "-1s", "1m", "ms", "1e3ms", "1 s"])
+@pytest.mark.parametrize("text", ["", "200", "-1s", "ms", "1e3ms", "1 s"])
 def test_what_is_no_pause_is_refused_with_the_setting(text: str) -> None:
-    with pytest.raises(ValueError, match="source.wake-idle-pumps: .* is not a pause: write 200ms, 1.5s, or 0"):
+    with pytest.raises(ValueError, match="spark.wake-idle-pumps: .* is not a pause: write 200ms, 1.5s, or 0"):
         SourceConfig(wake_idle_pumps=text)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, TargetConfig
+from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, TargetConfig, settings_of
 from pyspark_tidb_binlog.jobs import cli, logs
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, DdlRefused, Stopped
 
@@ -59,7 +59,7 @@ def test_the_exit_code_is_the_jobs_own() -> None:
 @pytest.mark.parametrize(
     ("error", "code", "words"),
     [
-        (ConfigError("syncer.parts must be at least 1"), 2, "error: syncer.parts must be at least 1\n"),
+        (ConfigError("spark.parts must be at least 1"), 2, "error: spark.parts must be at least 1\n"),
         (ApplyError("table a.b at commit_ts 5: server gone"), 1, "error: table a.b at commit_ts 5: server gone\n"),
         (KeyboardInterrupt(), 130, "stopped\n"),
     ],
@@ -78,12 +78,12 @@ def test_to_be_stopped_is_no_failure(capsys: pytest.CaptureFixture[str]) -> None
 def test_the_log_level_is_a_setting() -> None:
     parser = cli.parser("drainer", "")
     cli.add_settings(parser, DrainerConfig)
-    cli.drainer_config(parser.parse_args(["--log-level", "debug"]))
+    cli.drainer_config(parser.parsed(["--log-level", "debug"]))
     assert (logging.getLogger().level, logs.spark_level()) == (logging.DEBUG, "INFO")
-    cli.drainer_config(parser.parse_args([]))
+    cli.drainer_config(parser.parsed([]))
     assert (logging.getLogger().level, logs.spark_level()) == (logging.INFO, "WARN")
     with pytest.raises(ConfigError, match="log-level: 'loud' is not"):
-        cli.drainer_config(parser.parse_args(["--log-level", "loud"]))
+        cli.drainer_config(parser.parsed(["--log-level", "loud"]))
 
 
 def test_the_trace_goes_to_the_log(capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,24 +123,101 @@ def test_a_trace_without_our_errors_has_none() -> None:
 def test_every_setting_is_a_flag_by_path_and_unique_name() -> None:
     parser = cli.parser("drainer", "")
     cli.add_settings(parser, DrainerConfig)
-    arguments = parser.parse_args(["--syncer.to.host", "db", "--ddl-policy", "skip", "--pumps=a:1,b:2"])
+    arguments = parser.parsed(["--syncer.to.host", "db", "--ddl-policy", "skip", "--pumps=a:1,b:2", "--spark.parts", "4"])
     config = cli.drainer_config(arguments)
-    assert (config.target.host, config.apply.ddl_policy, config.source.pumps) == ("db", "skip", "a:1,b:2")
+    assert (config.target.host, config.apply.ddl_policy, config.source.pumps, config.apply.parts) == ("db", "skip", "a:1,b:2", 4)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["-addr", "h:1", "-initial-commit-ts", "-1", "-L", "error", "-c", "16", "-sync-ddl", "-safe-mode=false", "-dest-db-type", "mysql"],
+        ["--addr=h:1", "--initial-commit-ts=-1", "--L=error", "--c=16", "--sync-ddl=T", "--safe-mode=0", "--dest-db-type=mysql"],
+        ["-syncer.worker-count=16", "-log-level", "error", "--addr", "h:1"],
+    ],
+)
+def test_flags_are_read_as_go_reads_them(argv: list[str]) -> None:
+    parser = cli.parser("drainer", "")
+    cli.add_settings(parser, DrainerConfig)
+    config = cli.drainer_config(parser.parsed(argv))
+    assert (config.addr, config.source.starting_commit_ts, config.log_level, config.apply.sync_ddl) == ("h:1", -1, "error", True)
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["-safe-mode", "false"], "'false' is not a flag (a switch takes its value as in -safe-mode=false)"),
+        (["-worker-cout", "3"], "unknown flag -worker-cout; did you mean --worker-count?"),
+        (["--source.pumps=a:1"], "unknown flag --source.pumps: it is now --spark.pumps"),
+        (["--starting-commit-ts=0"], "unknown flag --starting-commit-ts: it is now --initial-commit-ts"),
+        (["--syncer.atomic-rows=1"], "unknown flag --syncer.atomic-rows: it is now --spark.atomic-rows"),
+        (["-addr"], "flag -addr needs a value"),
+        (["-host", "db"], "unknown flag -host; did you mean --syncer.to.host or --syncer.to.checkpoint.host?"),
+    ],
+)
+def test_a_wrong_flag_is_refused_with_what_was_meant(argv: list[str], words: str) -> None:
+    parser = cli.parser("drainer", "")
+    cli.add_settings(parser, DrainerConfig)
+    with pytest.raises(ConfigError) as refused:
+        parser.parsed(argv)
+    assert str(refused.value) == words
+
+
+@pytest.mark.parametrize("flag", ["-V", "--V", "-h", "--help", "-help"])
+def test_version_and_help_end_well(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    parser = cli.parser("drainer", "")
+    cli.add_settings(parser, DrainerConfig)
+    with pytest.raises(SystemExit) as ended:
+        parser.parsed([flag])
+    assert ended.value.code == 0
+    assert ("Release Version: " if flag.endswith("V") else "usage: spark-submit.sh drainer") in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("model", [DrainerConfig, PumpConfig])
+def test_help_has_a_line_for_every_setting(model: type[DrainerConfig] | type[PumpConfig], capsys: pytest.CaptureFixture[str]) -> None:
+    parser = cli.parser("x", "")
+    cli.add_settings(parser, model)
+    shown = " ".join(parser.format_help().split())
+    for setting in settings_of(model):
+        assert f"--{setting.path}" in shown
+        assert setting.help and "\n" not in setting.help and setting.help[1:].split(" ")[-1] in shown
+
+
+def test_options_and_arguments_of_a_job_stand_beside_settings() -> None:
+    parser = cli.parser("rehearse", "")
+    parser.add_argument("case")
+    parser.add_argument("--drop", action="store_true")
+    cli.add_settings(parser, DrainerConfig)
+    given = parser.parsed(["-drop", "folder", "-addr", "h:1"])
+    assert (given.case, given.drop, cli.drainer_config(given).addr) == ("folder", True, "h:1")
+
+
+def test_the_setting_log_file_moves_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "_set", None)
+    monkeypatch.setattr(logs, "_handler", None)
+    logs.log_to_file()
+    parser = cli.parser("pump", "")
+    cli.add_settings(parser, PumpConfig)
+    cli.pump_config(parser.parsed([f"-log-file={tmp_path / 'of' / 'pump.log'}"]))
+    logging.warning("there")
+    assert "there" in (tmp_path / "of" / "pump.log").read_text() and logs.log_file() == tmp_path / "of" / "pump.log"
+    assert not (tmp_path / "log" / "job.log").exists()
+    assert logs.spark_log_file() == tmp_path / "log" / "job.spark.log", "the JVM writes since before the settings were read"
 
 
 def test_settings_of_a_pump(tmp_path: Path) -> None:
     (tmp_path / "p.toml").write_text('node-id = "p9"\naddr = "127.0.0.1:1"\n')
     parser = cli.parser("pump", "")
     cli.add_settings(parser, PumpConfig)
-    config = cli.pump_config(parser.parse_args(["--config", str(tmp_path / "p.toml"), "--addr", "127.0.0.1:2"]))
+    config = cli.pump_config(parser.parsed(["--config", str(tmp_path / "p.toml"), "--addr", "127.0.0.1:2"]))
     assert (config.node_id, config.addr) == ("p9", "127.0.0.1:2")
 
 
 def test_a_wrong_setting_is_a_config_error() -> None:
     parser = cli.parser("drainer", "")
     cli.add_settings(parser, DrainerConfig)
-    with pytest.raises(ConfigError, match="flag --syncer.parts: 'x' is not a whole number"):
-        cli.drainer_config(parser.parse_args(["--parts", "x"]))
+    with pytest.raises(ConfigError, match="flag --spark.parts: 'x' is not a whole number"):
+        cli.drainer_config(parser.parsed(["--parts", "x"]))
 
 
 @pytest.mark.parametrize(
@@ -165,13 +242,13 @@ def test_a_wrong_target_is_refused_without_its_password(url: str) -> None:
 def test_a_password_in_a_flag_is_warned_of_and_not_shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     parser = cli.parser("drainer", "")
     cli.add_settings(parser, DrainerConfig)
-    assert cli.drainer_config(parser.parse_args(["--syncer.to.password", "s3cret"])).target.password == "s3cret"
+    assert cli.drainer_config(parser.parsed(["--syncer.to.password", "s3cret"])).target.password == "s3cret"
     assert cli.target_of("mysql://u:s3cret@h").password == "s3cret"
     first, second = capsys.readouterr().err.splitlines()
     assert "--syncer.to.password" in first and "--to" in second and "ps" in first
     assert "s3cret" not in first + second
     monkeypatch.setenv("TIDB_BINLOG__SYNCER__TO__PASSWORD", "s3cret")
-    assert cli.drainer_config(parser.parse_args([])).target.password == "s3cret"
+    assert cli.drainer_config(parser.parsed([])).target.password == "s3cret"
     assert cli.target_of("mysql://u@h").password == "s3cret"
     assert capsys.readouterr().err == ""
 

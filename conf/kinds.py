@@ -1,0 +1,203 @@
+"""Values of settings: from text (flags, environment), from TOML, and back. Pure.
+
+Promises: a value is read into the type of its field or refused with a ``TypeError`` or ``ValueError``; the caller names the setting. What
+the real programs read is read the same way: keys without regard to case, switches as Go's ``ParseBool``, durations as Go's.
+"""
+
+import dataclasses
+import difflib
+import json
+import tomllib
+import typing
+from collections.abc import Iterable, Mapping
+
+from pyspark_tidb_binlog.conf.setting import DAYS, DURATION, LEVEL, NAMES, Setting, is_named, item_type, settings_in
+from pyspark_tidb_binlog.conf.units import duration_of
+
+PAIRS = tuple[tuple[str, str], ...]
+_SWITCHES = {"1": True, "t": True, "true": True, "0": False, "f": False, "false": False}
+_NAMES: dict[object, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a string",
+    tuple[str, ...]: "a list of strings",
+    tuple[int, ...]: "a list of whole numbers",
+    PAIRS: "a table of names and values",
+}
+
+
+class WrongItem(ValueError):
+    """A value inside a list of tables is wrong; the message says which."""
+
+
+def words_for(kind: object) -> str:
+    """What a value of this kind is: ``a whole number``."""
+    if item_type(kind) is not None:
+        return "a list of tables"
+    return _NAMES.get(kind) or str(kind)
+
+
+def unknown(origin: str, path: str, known: Iterable[str]) -> ValueError:
+    """The error for a key that is no setting, with the nearest one that is."""
+    near = " or ".join(repr(name) for name in nearest(path, known))
+    return ValueError(f"{origin}: unknown setting {path!r}" + (f"; did you mean {near}?" if near else ""))
+
+
+def nearest(path: str, known: Iterable[str]) -> list[str]:
+    """What was probably meant by ``path``: settings of that name in other tables, else the one that is spelled most alike, if any."""
+    lowered = {name.lower(): name for name in known}
+    name = path.lower().rpartition(".")[2]
+    same = [lowered[one] for one in lowered if one.rpartition(".")[2] == name]
+    return same[:3] or [lowered[one] for one in difflib.get_close_matches(path.lower(), lowered, 1)]
+
+
+def typed(setting: Setting, value: object, origin: str, *, text: bool) -> object:
+    """``value`` as the setting's type; ``text``: a string is parsed.
+
+    Raises:
+        ValueError: it is not of that type; the message names ``origin`` and the value, unless that is secret.
+    """
+    try:
+        return read_text(setting.kind, value) if text and isinstance(value, str) else read_toml(setting.kind, value)
+    except WrongItem as error:
+        raise ValueError(f"{origin}: {error}") from None
+    except (TypeError, ValueError, OverflowError):
+        shown = "the value" if setting.secret else repr(value)
+        raise ValueError(f"{origin}: {shown} is not {words_for(setting.kind)}") from None
+
+
+def read_text(kind: object, text: str) -> object:
+    """A value of a flag or a variable."""
+    if kind is bool:
+        return _SWITCHES[text.lower()] if text.lower() in _SWITCHES else _refuse()
+    if kind is int:
+        return int(text, 0) if text.lower().lstrip("+-").startswith(("0x", "0o", "0b")) else int(text)
+    if kind is float:
+        return float(text)
+    if kind is str or kind in (DURATION, DAYS, LEVEL, NAMES):
+        return read_toml(kind, text)
+    if item_type(kind) is not None:
+        return read_toml(kind, _toml_value(text)) if text else ()
+    items = tuple(item.strip() for item in text.split(",") if item.strip())
+    if kind == tuple[int, ...]:
+        return tuple(int(item) for item in items)
+    if kind == PAIRS:
+        pairs = tuple(item.partition("=") for item in items)
+        return tuple((name.strip(), value.strip()) if equals else _refuse() for name, equals, value in pairs)
+    return items
+
+
+def read_toml(kind: object, value: object) -> object:
+    """A value of the file."""
+    if isinstance(kind, str):
+        return _of_kind(kind, value)
+    if kind is float and type(value) in (int, float):
+        return float(typing.cast(float, value))
+    if kind in (bool, int, str):
+        return value if type(value) is kind else _refuse()
+    if kind == PAIRS and isinstance(value, dict):
+        return tuple((name, str(item)) for name, item in value.items())
+    model = item_type(kind)
+    if model is not None:
+        return _items(model, value)
+    wanted = int if kind == tuple[int, ...] else str
+    if kind in (tuple[int, ...], tuple[str, ...]) and isinstance(value, (list, tuple)):
+        return tuple(value) if all(type(item) is wanted for item in value) else _refuse()
+    return _refuse()
+
+
+def _of_kind(kind: str, value: object) -> object:
+    if kind == NAMES and isinstance(value, (list, tuple)):
+        return read_toml(tuple[str, ...], value)
+    if kind in (DURATION, DAYS) and type(value) is int:
+        value = str(value)
+    if not isinstance(value, str):
+        _refuse()
+    if kind == DURATION:
+        return duration_of(value)
+    if kind == NAMES:
+        return tuple(value.split(",")) if value else ()
+    return value.lower() if kind == LEVEL else value
+
+
+def _items(model: type, value: object) -> tuple[object, ...]:
+    if is_named(model):
+        named = value if isinstance(value, dict) else _refuse()
+        return tuple(_item(model, one, key, name=key) for key, one in named.items())
+    listed = value if isinstance(value, (list, tuple)) else _refuse()
+    return tuple(_item(model, one, f"number {number}") for number, one in enumerate(listed, 1))
+
+
+def _item(model: type, value: object, which: str, **more: object) -> object:
+    if dataclasses.is_dataclass(value):
+        return value
+    if not isinstance(value, dict):
+        raise WrongItem(f"{which} is not a table")
+    known = {one.path.lower(): one for one in settings_in(model) if one.path not in more}
+    found = dict(more)
+    for path, inner in leaves(value, "", known):
+        one = known.get(path.lower())
+        if one is None:
+            raise WrongItem(str(unknown(which, path, (setting.path for setting in known.values()))))
+        try:
+            found[one.fields[-1]] = read_toml(one.kind, inner)
+        except TypeError:
+            raise WrongItem(f"{which}: {path}: {inner!r} is not {words_for(one.kind)}") from None
+    return model(**found)
+
+
+def leaves(table: Mapping[str, object], prefix: str, known: Iterable[str]) -> typing.Iterator[tuple[str, object]]:
+    """Path and value of every key; into tables of settings only. ``known``: paths in lower case."""
+    for key, value in table.items():
+        path = prefix + key
+        lowered = path.lower()
+        inner = lowered not in known and any(one.startswith(lowered + ".") for one in known)
+        if inner and isinstance(value, dict):
+            yield from leaves(value, path + ".", known)
+        elif inner:
+            raise WrongItem(f"{path} is a table: write [{path}]")
+        else:
+            yield path, value
+
+
+def toml_of(value: object) -> str:
+    """``value`` as TOML writes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        inner = (one for one in settings_in(type(value)) if not (one.path == "name" and is_named(type(value))))
+        return "{" + ", ".join(f"{one.path} = {toml_of(getattr(value, one.fields[0]))}" for one in inner) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(toml_of(item) for item in value) + "]"
+    return str(value)
+
+
+def text_of(kind: object, value: typing.Any) -> str:
+    """``value`` as a flag has it: what ``read_text`` reads as ``value``."""
+    model = item_type(kind)
+    if model is not None and is_named(model):
+        rules = (f"{toml_of(one.name)} = {toml_of(one)}" for one in value)
+        return "{" + ", ".join(rules) + "}" if value else ""
+    if model is not None:
+        return toml_of(value) if value else ""
+    if kind == PAIRS:
+        return ",".join(f"{name}={text}" for name, text in value)
+    if isinstance(value, tuple):
+        return ",".join(str(item) for item in value)
+    if kind == DURATION:
+        return f"{value:f}s"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _toml_value(text: str) -> object:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError as error:
+        raise WrongItem(f"{text!r} is not valid TOML: {error}") from None
+
+
+def _refuse() -> typing.NoReturn:
+    raise TypeError

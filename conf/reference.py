@@ -1,0 +1,166 @@
+"""The reference of all settings, ``docs/settings.md``, and the annotated files ``conf/drainer.toml`` and ``conf/pump.toml``, from the model.
+
+``python -m pyspark_tidb_binlog.conf.reference`` writes them (``make settings``); a test fails while one of them differs.
+"""
+
+import itertools
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+from pyspark_tidb_binlog.conf.kinds import toml_of, words_for
+from pyspark_tidb_binlog.conf.load import REAL_PREFIXES
+from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, settings_of
+from pyspark_tidb_binlog.conf.setting import OURS, Setting, is_named, item_type, settings_in
+from pyspark_tidb_binlog.conf.unsupported import ALSO_ACCEPTED, NOT_BUILT, NOT_BUILT_VALUES, ONLY_FOR, ONLY_WITH, OUT, WITHOUT_EFFECT
+
+ROOT = Path(__file__).resolve().parents[1]
+FILES = {"conf/drainer.toml": DrainerConfig, "conf/pump.toml": PumpConfig}
+PAGE = "docs/settings.md"
+_WIDTH = 140
+
+
+def help_of(setting: Setting) -> str:
+    """Its help, and what this release does not do with it. One line."""
+    return "; ".join(text for text in (setting.help, _limits(setting)) if text)
+
+
+def default_of(setting: Setting) -> str:
+    """Its default in words, ``default: 20``; empty where it is an empty text or list."""
+    if setting.unset:
+        return f"default: {setting.unset}"
+    shown = ",".join(setting.default) if isinstance(setting.default, tuple) else setting.default
+    return "" if shown == "" else f"default: {_plain(setting)}"
+
+
+def example(model: type) -> str:
+    """The annotated file: every setting with its default."""
+    job = "drainer" if model is DrainerConfig else "pump"
+    what = "The replication stream" if job == "drainer" else "A Pump server"
+    head = (
+        f"{what}: ./spark-submit.sh {job} --config conf/{job}.toml. Every setting with its default; a line may be left out. A {job}.toml of "
+        f"TiDB Binlog is read as it is; what only this project has stands in [{OURS}]. The environment wins over this file "
+        f"({REAL_PREFIXES[model]}ADDR=0.0.0.0:8249, TIDB_BINLOG__{OURS.upper()}__CLUSTER_ID=7), flags win over both (-addr 0.0.0.0:8249). "
+        "docs/settings.md explains them. Generated from conf/model.py: make settings."
+    )
+    lines, lists = [*_comment(head), ""], []
+    for table, settings in _tables(model):
+        wanted = [setting for setting in settings if setting.in_file and setting.fields]
+        plain = [setting for setting in wanted if not _is_table(setting)]
+        if table and plain:
+            lines += ["", f"[{table}]"]
+        for setting in plain:
+            lines += [*_comment(help_of(setting)), _line(setting)]
+        lists += [setting for setting in wanted if _is_table(setting)]
+    for setting in lists:
+        lines += ["", *_comment(help_of(setting)), *_listed(setting)]
+    return "\n".join(lines) + "\n"
+
+
+def page() -> str:
+    """``docs/settings.md``."""
+    return "\n".join([_PREFACE, *_chapter("Drainer", DrainerConfig), *_chapter("Pump", PumpConfig)]) + "\n"
+
+
+def main() -> int:
+    """Write page and files."""
+    for name, model in FILES.items():
+        (ROOT / name).write_text(example(model))
+    (ROOT / PAGE).write_text(page())
+    return 0
+
+
+def _chapter(title: str, model: type) -> Iterator[str]:
+    yield f"\n## {title}"
+    for table, settings in _tables(model):
+        yield f"\n### {f'`[{table}]`' if table else 'At the top of the file'}\n"
+        yield "| setting | flag | default | |"
+        yield "|---|---|---|---|"
+        for setting in settings:
+            key = f"`{setting.path}`" if setting.in_file else ""
+            flag = f"`-{setting.flag}`" if setting.flag else ""
+            default = setting.unset or f"`{_plain(setting)}`"
+            text = help_of(setting).replace("|", "\\|").replace("<", "&lt;")
+            yield f"| {key} | {flag} | {default.replace('<', '&lt;')} | {text} |"
+
+
+def _tables(model: type) -> Iterator[tuple[str, list[Setting]]]:
+    """The settings of each table, in the order of the real files; ours last."""
+    settings = settings_of(model)
+    order = list(dict.fromkeys(sorted((setting.table for setting in settings), key=lambda table: (table == OURS, table))))
+    for table in order:
+        yield table, [setting for setting in settings if setting.table == table]
+
+
+def _limits(setting: Setting) -> str:
+    path = setting.path
+    if path in ONLY_FOR:
+        return f"only for db-type = {ONLY_FOR[path]}"
+    if path in WITHOUT_EFFECT:
+        return f"without effect here: {WITHOUT_EFFECT[path]}"
+    if path.startswith("storage.kv."):
+        return "without effect here"
+    if path in NOT_BUILT:
+        also = "".join(f" and {toml_of(value)}" for value in ALSO_ACCEPTED.get(path, ()))
+        default = "false" if setting.default is False else toml_of(setting.default)
+        where = f" with {ONLY_WITH[path]}" if path in ONLY_WITH else ""
+        return f"not built yet: only {default}{also} is accepted{where}"
+    refused = [str(value) for where, value in (*NOT_BUILT_VALUES, *OUT) if where == path]
+    return f"not built: {', '.join(refused)}" if refused else ""
+
+
+def _plain(setting: Setting) -> str:
+    if isinstance(setting.default, tuple) and isinstance(setting.kind, str):
+        return toml_of(",".join(setting.default))
+    return f"{setting.default:g}s" if _is_duration(setting) else toml_of(setting.default)
+
+
+def _is_duration(setting: Setting) -> bool:
+    return isinstance(setting.kind, str) and isinstance(setting.default, float)
+
+
+def _is_table(setting: Setting) -> bool:
+    return item_type(setting.kind) is not None or words_for(setting.kind) == "a table of names and values"
+
+
+def _line(setting: Setting) -> str:
+    if setting.unset:
+        return f"# {setting.name} = {setting.unset}"
+    return f"{setting.name} = {toml_of(_plain(setting)) if _is_duration(setting) else _plain(setting)}"
+
+
+def _listed(setting: Setting) -> list[str]:
+    """A table of names and values, or an example of a list of tables, which has no line for "none"."""
+    model = item_type(setting.kind)
+    if model is None:
+        return [f"[{setting.path}]"]
+    header = f"[{setting.path}.NAME]" if is_named(model) else f"[[{setting.path}]]"
+    keys = [one for one in settings_in(model) if one.path != "name"]
+    return [f"# {header}", *(f"# {one.path} = {toml_of(one.default)}  # {one.help}" for one in keys)]
+
+
+def _comment(text: str) -> list[str]:
+    return list(itertools.chain(f"# {line}" for line in textwrap.wrap(text, _WIDTH - 2, break_long_words=False, break_on_hyphens=False)))
+
+
+_PREFACE = """\
+# Settings
+
+Generated from `conf/model.py` by `make settings`; `./spark-submit.sh drainer --help` and `pump --help` show the same.
+
+- **Files.** A `drainer.toml` or `pump.toml` of TiDB Binlog is read as it is: names, types, defaults, keys in any case. What only this project
+  has stands in the table `[spark]`. An unknown key is an error that names the nearest one; a key of this project's earlier files is an error
+  that names its new place.
+- **Order.** Flag, then environment, then file, then default.
+- **Flags.** As in Go: `-config FILE`, `--config=FILE`; a switch needs no value (`-safe-mode`, `-sync-ddl=false`). Each setting also has its path
+  as a flag (`--syncer.to.host db1`, `--spark.parts 4`), and its name alone where no other setting has it (`--parts 4`).
+- **Environment.** `BINLOG_SERVER_` (Drainer) or `PUMP_` (Pump) and the real flag's name: `BINLOG_SERVER_PD_URLS`. Any setting:
+  `TIDB_BINLOG__` and its path, with `__` for the dot and `_` for the dash: `TIDB_BINLOG__SYNCER__TO__HOST`. If both are set, the latter counts.
+  `MYSQL_HOST`, `MYSQL_PORT`, `MYSQL_USER`, `MYSQL_PSWD` and `KAFKA_ADDRS` are used where nothing else says it.
+- **Durations** (`syncer.to.read-timeout`, `gc`): `90s`, `1m30s`, `8h`; a number without a unit is days, as in TiDB Binlog.
+- **Lists of tables** as a flag or in the environment: as TOML, `'[{db-name = "a", tbl-name = "b"}]'`.
+- **What is not built yet** is refused with an error that says so, unless it has its default. What has no meaning here is accepted, and a line
+  in the log says so."""
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,114 @@
+"""How a setting is declared on a field of ``conf.model``: its name for operators, its help, its default. Pure.
+
+Promises: one declaration is the source of the settings file's keys, of the flags, of ``--help``, of ``docs/settings.md`` and of
+``conf/*.toml``. The Python name of a field and the operator's path are independent: a path is that of the real Drainer or Pump where it
+has the setting, else it lies in the table ``[spark]``.
+"""
+
+import dataclasses
+import typing
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+T = typing.TypeVar("T")
+
+DURATION = "a duration such as 1m, 500ms, or whole days"
+"""Read as seconds (float); a whole number is days, as the real programs read it."""
+DAYS = "whole days, or a duration such as 8h"
+"""Kept as text; a whole number is taken too."""
+LEVEL = "debug, info, warn, error or fatal"
+"""Kept as text in lower case."""
+NAMES = "a string of names separated by commas, or a list"
+"""Names; a string is split at its commas and nothing else, as the real Drainer does."""
+
+OURS = "spark"
+"""The table of settings that the real Drainer and Pump do not have."""
+
+_NAMED = "name"
+"""The field of an item type that takes the key of its table, for tables of tables: ``[syncer.binlog-filter-rule.KEY]``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting as an operator names it."""
+
+    path: str
+    """Table and key: ``syncer.txn-batch``; of a setting that only a flag has, the flag's name."""
+    fields: tuple[str, ...]
+    """The field names that lead to it from the configuration object: ``("apply", "atomic_rows")``; empty = nothing reads it."""
+    kind: object
+    """Its annotated type, or one of the kinds above."""
+    default: object
+    """Of the field; what the loader uses where nothing is set, unless ``unset`` is not empty."""
+    help: str
+    """One line, with the unit."""
+    flag: str = ""
+    """Its flag in the real program, without the dash; empty = it has none."""
+    unset: str = ""
+    """Not empty: what the loader uses where nothing is set, in words (``conf.unset`` has the value)."""
+    in_file: bool = True
+    """False: only a flag, no key of the file."""
+    secret: bool = False
+    """Its value is never shown."""
+
+    @property
+    def name(self) -> str:
+        """The last part of the path: ``atomic-rows``."""
+        return self.path.rpartition(".")[2]
+
+    @property
+    def table(self) -> str:
+        """The path without its last part: ``syncer.to``; empty at the top."""
+        return self.path.rpartition(".")[0]
+
+
+def setting(
+    default: T, text: str, at: str = "", *, flag: str = "", kind: object = None, unset: str = "", in_file: bool = True, secret: bool = False
+) -> T:
+    """A field with its help ``text``. ``at``: its path; empty = the table of its type and its own name in kebab case."""
+    told = {"help": text, "at": at, "flag": flag, "kind": kind, "unset": unset, "in_file": in_file, "secret": secret}
+    return field(default=default, repr=not secret, metadata=told)
+
+
+def ours(default: T, text: str, name: str = "", *, kind: object = None, unset: str = "") -> T:
+    """A field whose setting stands in ``[spark]``. ``name``: its key; empty = the field's name in kebab case."""
+    return setting(default, text, f"{OURS}.{name or '?'}", kind=kind, unset=unset)
+
+
+def nested(name: str, model: type[T]) -> T:
+    """A field that holds the settings of another type: those of the TOML table ``name``."""
+    return field(default_factory=model, metadata={"table": name})
+
+
+def settings_in(model: type, prefix: str = "", fields: tuple[str, ...] = ()) -> Iterator[Setting]:
+    """The settings of a type's fields, in their order. ``prefix``: the table of those without a path of their own."""
+    kinds = typing.get_type_hints(model)
+    for found in dataclasses.fields(model):
+        kind, told, here = kinds[found.name], found.metadata, (*fields, found.name)
+        if "table" in told:
+            yield from settings_in(kind, told["table"], here)
+            continue
+        name = found.name.replace("_", "-")
+        path = (told["at"] or f"{prefix}.{name}").removeprefix(".").replace("?", name)
+        yield Setting(
+            path,
+            here,
+            told["kind"] or kind,
+            found.default,
+            told["help"],
+            told["flag"],
+            told["unset"],
+            told["in_file"],
+            told["secret"],
+        )
+
+
+def item_type(kind: object) -> type | None:
+    """The type of the items of a list of tables, ``tuple[TableName, ...]``; None for every other kind."""
+    items = typing.get_args(kind)
+    return items[0] if len(items) == 2 and items[1] is ... and dataclasses.is_dataclass(items[0]) else None  # type: ignore[return-value]
+
+
+def is_named(kind: type) -> bool:
+    """Whether the items stand in tables with names instead of in a list of tables."""
+    return any(found.name == _NAMED for found in dataclasses.fields(kind))

@@ -1,0 +1,96 @@
+"""What the settings are where nothing is set and the default is no constant: addresses of this machine, variables, other settings.
+
+Promises: as the real programs (``adjustConfig``, ``flags``): an empty text and 0 count as not set, except that ``pd-urls = ""`` means no PD.
+A field of ``conf.model`` has a constant instead, for programs that make their own settings.
+"""
+
+import fcntl
+import ipaddress
+import socket
+import struct
+from collections.abc import Callable, Mapping, MutableMapping
+from urllib.parse import urlsplit
+
+Values = MutableMapping[str, object]
+"""Settings by path; those not set are missing."""
+
+PD_URLS = "http://127.0.0.1:2379"
+_SIOCGIFADDR = 0x8915
+
+
+def first_ipv4() -> str:
+    """The first IPv4 address of this machine that is for others to reach; 127.0.0.1 where there is none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            except OSError:
+                continue  # it has no IPv4 address
+            address = ipaddress.IPv4Address(answer[20:24])
+            if not (address.is_loopback or address.is_unspecified or address.is_link_local or address.is_multicast):
+                return str(address)
+    return "127.0.0.1"
+
+
+def registry_url(pd_urls: str) -> str:
+    """``http://a:2379,http://b:2379`` as the URL of a registry: ``pd://a:2379,b:2379``.
+
+    Raises:
+        ValueError: it has another form.
+    """
+    hosts = []
+    for url in pd_urls.split(","):
+        parts = urlsplit(url.strip())
+        if parts.scheme == "https":
+            raise ValueError(f"pd-urls: {url.strip()!r}: TLS is not built in this release; only http:// is accepted")
+        if parts.scheme != "http" or not parts.netloc or parts.path.strip("/"):
+            raise ValueError(f"pd-urls: {url.strip()!r} is not of the form http://host:port")
+        hosts.append(parts.netloc)
+    return "pd://" + ",".join(hosts)
+
+
+def fill_drainer(values: Values, environ: Mapping[str, str]) -> None:
+    """Set what is not set and has no constant default."""
+    _fill(values, "addr", lambda: f"{first_ipv4()}:8249")
+    _fill(values, "node-id", lambda: f"{socket.gethostname()}:{str(values['addr']).rpartition(':')[2]}")
+    _fill(values, "data-dir", lambda: "data.drainer")
+    _fill(values, "spark.checkpoint-dir", lambda: f"{values['data-dir']}/spark")
+    _fill(values, "spark.delta-dir", lambda: f"{values['data-dir']}/delta")
+    _fill(values, "syncer.to.host", lambda: environ.get("MYSQL_HOST") or "localhost")
+    _fill(values, "syncer.to.port", lambda: _port(environ.get("MYSQL_PORT", "")))
+    _fill(values, "syncer.to.user", lambda: environ.get("MYSQL_USER") or "root")
+    if not values.get("spark.password-file"):
+        _fill(values, "syncer.to.password", lambda: environ.get("MYSQL_PSWD", ""))
+    if values.get("syncer.db-type") == "kafka":
+        _fill(values, "syncer.to.kafka-addrs", lambda: environ.get("KAFKA_ADDRS") or "127.0.0.1:9092")
+    _one_registry(values, "spark.pumps")
+    if values["pd-urls"]:
+        values["spark.pumps"] = registry_url(str(values["pd-urls"]))
+    for path in ("spark.ddl-history", "spark.orphan-resolver"):
+        _fill(values, path, lambda: values.get("spark.tidb-status", ""))
+
+
+def fill_pump(values: Values, environ: Mapping[str, str]) -> None:
+    """Set what is not set and has no constant default."""
+    _fill(values, "addr", lambda: f"{first_ipv4()}:8250")
+    _fill(values, "data-dir", lambda: "data.pump")
+    _one_registry(values, "spark.registry")
+
+
+def _one_registry(values: Values, other: str) -> None:
+    """PD, unless ``other`` is set and ``pd-urls`` is not, or has its default."""
+    asked = values.get("pd-urls", PD_URLS)
+    if values.get(other) and asked == PD_URLS:
+        asked = ""
+    if values.get(other) and asked:
+        raise ValueError(f"pd-urls and {other} are both set: remove one of them")
+    values["pd-urls"] = asked
+
+
+def _fill(values: Values, path: str, otherwise: Callable[[], object]) -> None:
+    if values.get(path) in (None, "", 0):
+        values[path] = otherwise()
+
+
+def _port(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and int(text) else 3306

@@ -1,0 +1,196 @@
+"""Settings of the real Drainer and Pump that are refused, and those that are accepted without an effect. Pure.
+
+Promises: no value is accepted silently that does nothing. A value that asks for what is not built is an error; what is decided never to be
+built is an error that names the alternative; what has no meaning here is accepted, and the log says so in a line. What is built leaves
+``NOT_BUILT``: nothing else needs to change.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark_tidb_binlog.conf.kinds import toml_of
+from pyspark_tidb_binlog.conf.setting import Setting
+
+
+@dataclass(frozen=True, slots=True)
+class GivenValue:
+    """A value that file, environment or flags set."""
+
+    value: object
+    origin: str
+    """Where: ``drainer.toml: syncer.safe-mode``."""
+
+
+_DAY = 86_400.0
+_TLS = "TLS"
+_ENCRYPTED = "encrypted passwords"
+_ACCOUNT = "an account of its own for the checkpoint"
+_SEPARATE = "a checkpoint on another server than the target"
+
+NOT_BUILT: dict[str, str] = {
+    "compressor": "compression between Pump and Drainer",
+    "metrics-addr": "pushing metrics to a gateway",
+    "spark.conflict": "applying every row operation (net-change = false)",
+    "spark.net-change": "applying every row operation",
+    "spark.route": "table routing, and lists of columns and conditions for rows",
+    "spark.txn-batch-time": "bounding a transaction at the target by time",
+    "spark.upstream-new-collations": "asking for, or being told, the upstream's kind of collations",
+    "synced-check-time": "the page /status",
+    "syncer.binlog-filter-rule": "filtering by event and by SQL",
+    "syncer.enable-detect": "applying without the detection of conflicts",
+    "syncer.enable-dispatch": "applying transaction by transaction",
+    "syncer.ignore-table": "filtering by table",
+    "syncer.load-schema-snapshot": "beginning with a snapshot of the schemas",
+    "syncer.loopback-control": "replication in both directions",
+    "syncer.relay.log-dir": "the relay log",
+    "syncer.replicate-do-table": "filtering by table",
+    "syncer.safe-mode": "safe mode",
+    "syncer.sync-ddl": "leaving DDLs out",
+    "syncer.table-migrate-rule": "filtering by event and by SQL",
+    "syncer.to.checkpoint.encrypted_password": _ENCRYPTED,
+    "syncer.to.checkpoint.host": _SEPARATE,
+    "syncer.to.checkpoint.password": _ACCOUNT,
+    "syncer.to.checkpoint.port": _SEPARATE,
+    "syncer.to.checkpoint.user": _ACCOUNT,
+    "syncer.to.checkpoint.table": "another name for the checkpoint's table",
+    "syncer.to.checkpoint.type": "a checkpoint of this type",
+    "syncer.to.encrypted_password": _ENCRYPTED,
+    "syncer.to.sync-mode": "a target with more or fewer columns",
+    "syncer.txn-batch": "the size of transactions at the target (spark.atomic-rows bounds a batch in one transaction)",
+    "syncer.worker-count": "workers (spark.parts is the number of parallel connections)",
+    **{
+        f"{table}.{name}": _TLS
+        for table in ("security", "syncer.to.security", "syncer.to.checkpoint.security")
+        for name in ("ssl-ca", "ssl-cert", "ssl-key", "cert-allowed-cn")
+    },
+}
+"""What a value other than the default asks for, by the setting's path."""
+
+NOT_BUILT_VALUES: dict[tuple[str, object], str] = {
+    ("syncer.db-type", "tidb"): "the checkpoint of a TiDB (its ts-map); with mysql, a TiDB is written to as well",
+    ("syncer.db-type", "file"): "binlog files as a target",
+    ("syncer.db-type", "kafka"): "Kafka as a target",
+}
+"""The same for single values."""
+
+ALSO_ACCEPTED: dict[str, tuple[object, ...]] = {
+    "syncer.to.checkpoint.type": ("mysql",),
+    "syncer.to.checkpoint.table": ("checkpoint",),
+}
+"""Values of ``NOT_BUILT`` that mean what the default means."""
+
+_ORACLE = "Oracle is no target of this program: replicate to MySQL, MariaDB or TiDB, or keep the real Drainer for it"
+_ZOOKEEPER = "ZooKeeper is not asked: name the brokers in syncer.to.kafka-addrs"
+OUT: dict[tuple[str, object], str] = {
+    ("syncer.db-type", "oracle"): _ORACLE,
+    ("syncer.db-type", "flash"): "the target type flash does not exist any more, in the real Drainer either: use mysql or tidb",
+    ("syncer.to.checkpoint.type", "oracle"): _ORACLE,
+}
+"""What will not be built, and what to use instead."""
+
+WITHOUT_EFFECT: dict[str, str] = {
+    "detect-interval": "the list of Pumps is read for every batch",
+    "syncer.to.merge": "the changes of a row are always combined",
+    "cache-binlog-count": "what is read ahead is bounded by spark.max-bytes-per-trigger",
+    "log-rotate": "deprecated in the real program too; logs are rotated by size",
+    "metrics-interval": "metrics are not pushed",
+    "storage.slow_write_threshold": "slow writes are seen in the metric binlog_pump_storage_write_binlog_duration_time",
+    "enable-debug": 'use log-level = "debug"',
+    "binlog-file-size": "deprecated in the real Pump too",
+    "enable-binlog-slice": "deprecated in the real Pump too",
+    "binlog-slice-size": "deprecated in the real Pump too",
+}
+"""Why a setting means nothing here."""
+_GOLEVELDB = "the index is RocksDB, not goleveldb"
+
+_ONLY_KAFKA = (
+    "kafka",
+    "syncer.to.kafka-addrs kafka-version kafka-max-messages kafka-max-message-size kafka-client-id topic-name zookeeper-addrs",
+)
+_ONLY_FILE = ("file", "syncer.to.dir retention-time")
+_ONLY_ORACLE = (
+    "oracle",
+    "syncer.to.oracle-service-name oracle-connect-string checkpoint.oracle-service-name checkpoint.oracle-connect-string",
+)
+ONLY_FOR: dict[str, str] = {
+    f"syncer.to.{name}": db_type
+    for db_type, names in (_ONLY_KAFKA, _ONLY_FILE, _ONLY_ORACLE)
+    for name in names.removeprefix("syncer.to.").split()
+}
+"""The ``db-type`` without which a setting has no meaning."""
+ONLY_WITH: dict[str, str] = {
+    "syncer.channel-id": "syncer.loopback-control",
+    "syncer.relay.max-file-size": "syncer.relay.log-dir",
+    "syncer.case-sensitive": "syncer.table-migrate-rule",
+    "syncer.to.checkpoint.host": "syncer.to.checkpoint.type",
+    "syncer.to.checkpoint.port": "syncer.to.checkpoint.type",
+    "syncer.to.checkpoint.user": "syncer.to.checkpoint.type",
+    "syncer.to.checkpoint.password": "syncer.to.checkpoint.type",
+    "syncer.to.checkpoint.encrypted_password": "syncer.to.checkpoint.type",
+}
+"""The setting without which another one has no meaning, in the real Drainer either."""
+
+
+def notes_on(given: Mapping[str, GivenValue], settings: Mapping[str, Setting], values: Mapping[str, object]) -> list[str]:
+    """What the log is to say about the settings that were given, a line each.
+
+    Args:
+        given: by path; a value equal to the default counts as not given.
+        settings: every setting, by path.
+        values: all values by path, with the defaults of ``conf.unset``.
+
+    Raises:
+        ValueError: a value asks for what this release does not have.
+    """
+    notes: dict[str, list[str]] = {}
+    for path, one in given.items():
+        if one.value == settings[path].default:
+            continue
+        why = _no_meaning(path, given, settings)
+        if why is None:
+            _refuse(path, one, settings[path], values)
+        else:
+            notes.setdefault(why, []).append(path)
+    return [f"without effect here: {', '.join(paths)} ({why})" for why, paths in notes.items()] + _surprises(given)
+
+
+def _surprises(given: Mapping[str, GivenValue]) -> list[str]:
+    """What is read as the real Drainer reads it, and hardly ever meant."""
+    schemas, timeout = given.get("syncer.ignore-schemas"), given.get("syncer.to.read-timeout")
+    blank = [name for name in schemas.value if name != name.strip()] if schemas and isinstance(schemas.value, tuple) else []
+    said = [f"{schemas.origin}: {name!r} begins or ends with a blank, so it matches no database" for name in blank if schemas]
+    if timeout and isinstance(timeout.value, float) and timeout.value >= _DAY:
+        said.append(f"{timeout.origin}: {timeout.value / _DAY:g} days; a number without a unit is days, write 90s or 1m")
+    return said
+
+
+def _no_meaning(path: str, given: Mapping[str, GivenValue], settings: Mapping[str, Setting]) -> str | None:
+    db_type = given["syncer.db-type"].value if "syncer.db-type" in given else "mysql"
+    if path in ONLY_FOR and db_type != ONLY_FOR[path]:
+        return f"only for db-type = {toml_of(ONLY_FOR[path])}"
+    needed = ONLY_WITH.get(path)
+    if needed is not None and (needed not in given or given[needed].value == settings[needed].default):
+        return f"only with {needed}"
+    return _GOLEVELDB if path.startswith("storage.kv.") else WITHOUT_EFFECT.get(path)
+
+
+def _refuse(path: str, given: GivenValue, setting: Setting, values: Mapping[str, object]) -> None:
+    value = given.value
+    plain = value if isinstance(value, (str, int)) else None
+    if (path, plain) in OUT:
+        raise ValueError(f"{given.origin}: {OUT[path, plain]}")
+    if path == "syncer.to.zookeeper-addrs":
+        raise ValueError(f"{given.origin}: {_ZOOKEEPER}")
+    what = NOT_BUILT_VALUES.get((path, plain)) or NOT_BUILT.get(path)
+    if what is None or value in ALSO_ACCEPTED.get(path, ()) or _is_the_targets(path, value, values):
+        return
+    shown = "the value" if setting.secret else toml_of(value)
+    raise ValueError(
+        f"{given.origin}: {shown} asks for what is not built in this release: {what}. Only {toml_of(setting.default)} is accepted"
+    )
+
+
+def _is_the_targets(path: str, value: object, values: Mapping[str, object]) -> bool:
+    """Whether a setting of the checkpoint's server repeats that of the target, so that it asks for nothing else."""
+    table, _, name = path.rpartition(".")
+    return table == "syncer.to.checkpoint" and name in ("host", "port", "user", "password") and value == values.get(f"syncer.to.{name}")
