@@ -38,6 +38,7 @@ from pyspark_tidb_binlog.jobs.report import Progress
 from pyspark_tidb_binlog.jobs.resume import DeltaPlace, ResumeState, check_no_gap, check_spark, first_ts
 from pyspark_tidb_binlog.jobs.spark_checkpoint import SparkCheckpoint
 from pyspark_tidb_binlog.jobs.stream_progress import StreamProgress
+from pyspark_tidb_binlog.jobs.targets import sink_of
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError, Stopped
 from pyspark_tidb_binlog.schemas.events import Delivery
 from pyspark_tidb_binlog.sinks.apply import BatchApplier
@@ -48,7 +49,6 @@ from pyspark_tidb_binlog.sinks.engine import keyed
 from pyspark_tidb_binlog.sinks.engine.batch_report import BatchReport
 from pyspark_tidb_binlog.sinks.engine.history_cache import HistoryCache
 from pyspark_tidb_binlog.sinks.engine.history_feed import HistoryFeed
-from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 
 _log = logging.getLogger(__name__)
 
@@ -80,9 +80,9 @@ class Replication:
         source = dataclasses.replace(config.source, cluster_id=cluster_id, delivery=str(self._checkpoint.delivery))
         self._config = dataclasses.replace(config, source=source)
         if not config.ddl_history:
-            raise ConfigError("ddl-history is not set: name TiDB's status port (http://host:10080) or a recorded history file")
+            raise ConfigError("spark.tidb-status is not set: name TiDB's status port (http://host:10080) or a recorded history file")
         self._feed = HistoryFeed(config.ddl_history, _history_cache(config.checkpoint_dir, cluster_id))
-        self._sink = MySQLSink(self._config, cluster_id, self._pause)
+        self._sink = sink_of(self._config, cluster_id, self._pause)
         self._applier = BatchApplier(spark, self._config, self._sink, self._feed, self._take_report)
         _warm_up(spark, self._config)
         self._counts = StreamProgress(self._sink, self._applier.clock, config.apply.log_row_data)
