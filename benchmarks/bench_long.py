@@ -52,7 +52,7 @@ def main() -> int:
     options.add_argument("--deliveries", nargs="+", choices=("sorted", "raw"), default=["sorted", "raw"])
     options.add_argument("--plays", type=int, default=7)
     options.add_argument("--repeat", type=int, default=3, help="runs of the single play beside the long one")
-    options.add_argument("--max-bytes", type=int, default=SourceConfig().max_bytes_per_trigger, help="source.max-bytes-per-trigger")
+    options.add_argument("--max-bytes", type=int, default=SourceConfig().max_bytes_per_trigger, help="spark.max-bytes-per-trigger")
     given = options.parse_args()
     faster = []
     with contextlib.closing(WorkerForks()) as forks:

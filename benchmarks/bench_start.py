@@ -114,17 +114,18 @@ def drainer(settings: DrainerConfig, place: Path) -> Iterator[subprocess.Popen[b
     source, target = settings.source, settings.target
     flags = [
         f"--pumps={source.pumps}",
+        "--addr=127.0.0.1:0",
         f"--cluster-id={source.cluster_id}",
-        f"--starting-commit-ts={source.starting_commit_ts}",
-        f"--source.wake-idle-pumps={source.wake_idle_pumps}",
-        *([f"--source.delivery={source.delivery}"] if source.delivery else []),
+        f"--initial-commit-ts={source.starting_commit_ts}",
+        f"--spark.wake-idle-pumps={source.wake_idle_pumps}",
+        *([f"--spark.delivery={source.delivery}"] if source.delivery else []),
         f"--ddl-history={settings.ddl_history}",
         f"--checkpoint-dir={settings.checkpoint_dir}",
         f"--delta-dir={settings.delta_dir}",
         f"--syncer.to.host={target.host}",
         f"--syncer.to.port={target.port}",
         f"--syncer.to.user={target.user}",
-        f"--syncer.to.socket={target.socket}",
+        f"--spark.socket={target.socket}",
     ]
     environ = os.environ | {"TIDB_BINLOG_LOG": str(place / "drainer.log"), "TIDB_BINLOG__SYNCER__TO__PASSWORD": target.password}
     with (place / OUT).open("ab") as out:

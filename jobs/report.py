@@ -40,7 +40,7 @@ class Progress:
     newest_findings: tuple[str, ...] = ()
     """The newest of them as text."""
     fakes_sent: int = 0
-    """Fake binlogs sent to idle Pumps, to wake them (``source.wake-idle-pumps``)."""
+    """Fake binlogs sent to idle Pumps, to wake them (``spark.wake-idle-pumps``)."""
 
 
 def held_by(reported: Mapping[str, Any]) -> str:

@@ -126,6 +126,6 @@ def _both(places: ResumeState, *, with_spark: bool) -> str:
     row = f"""INSERT INTO {places.checkpoint_schema}.checkpoint VALUES ({places.cluster_id}, '{{"consistent":true,"commitTS":TS}}')"""
     return (
         f"(1) it is empty and to be filled from the binlogs: check that {places.checkpoint_schema}.spark_ddl and spark_progress hold no rows of this cluster, "
-        f"{spark}set source.starting-commit-ts to where the binlogs are to be read from (0 = the beginning); "
+        f"{spark}set initial-commit-ts to where the binlogs are to be read from (0 = the beginning); "
         f"(2) it already holds all data up to some TS, from a dump or a backup: {spark}record that, {row}"
     )

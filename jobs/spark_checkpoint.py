@@ -47,12 +47,12 @@ class SparkCheckpoint:
         self.kept_for = made_with.get("target", "")
         if config.source.delivery not in ("", made_with["delivery"]):
             raise ConfigError(
-                f"the checkpoint {config.checkpoint_dir} was made with delivery {made_with['delivery']}, but source.delivery is "
+                f"the checkpoint {config.checkpoint_dir} was made with delivery {made_with['delivery']}, but spark.delivery is "
                 f"{config.source.delivery}: set the former, or delete the directory (the stream resumes from the target's checkpoint row)"
             )
         if config.source.pairing_buckets != made_with["pairing_buckets"]:
             raise ConfigError(
-                f"the checkpoint {config.checkpoint_dir} was made with source.pairing-buckets = {made_with['pairing_buckets']}: "
+                f"the checkpoint {config.checkpoint_dir} was made with spark.pairing-buckets = {made_with['pairing_buckets']}: "
                 "keep it, or delete the directory (the stream resumes from the target's checkpoint row)"
             )
         return Delivery(made_with["delivery"])

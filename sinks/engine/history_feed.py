@@ -86,7 +86,7 @@ class HistoryFeed:
             if retries.over:
                 raise HistoryUnavailable(
                     f"DDL job {job_id} did not appear in the history at {self._where} within {timeout:g} s, although its binlog was read. "
-                    f"Check that ddl-history points to the same cluster as the Pumps.{trouble}"
+                    f"Check that spark.ddl-history points to the same cluster as the Pumps.{trouble}"
                 )
             retries.pause_in_time()
 
@@ -170,10 +170,10 @@ class HistoryFeed:
             answer = fetch(url, _REQUEST_TIMEOUT)
             if not answer.ok:
                 said = answer.body[:200].decode("utf-8", "replace").strip()
-                raise HistoryUnavailable(f"{url} answered {answer.status}: {said}. Check ddl-history.")
+                raise HistoryUnavailable(f"{url} answered {answer.status}: {said}. Check spark.ddl-history.")
             return _jobs(json.loads(answer.body), url)
         except (*FAILURES, ValueError) as error:
-            raise HistoryUnavailable(f"cannot read {url}: {error}. Check ddl-history and that the status port is up.") from error
+            raise HistoryUnavailable(f"cannot read {url}: {error}. Check spark.ddl-history and that the status port is up.") from error
 
     def _reread_file(self) -> SchemaHistory:
         try:
@@ -185,7 +185,7 @@ class HistoryFeed:
                 self._history = SchemaHistory.of(self._reader.read(_jobs(json.loads(text), str(self._path))))
                 self._stamp = stamp
         except (OSError, EOFError, zlib.error, json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise HistoryUnavailable(f"cannot read the recorded DDL history {self._path}: {error}. Check ddl-history.") from error
+            raise HistoryUnavailable(f"cannot read the recorded DDL history {self._path}: {error}. Check spark.ddl-history.") from error
         return self._history
 
 
@@ -215,5 +215,5 @@ def _jobs(parsed: Any, where: str) -> list[dict[str, Any]]:
     if parsed is None:
         return []
     if not isinstance(parsed, list):
-        raise HistoryUnavailable(f"{where}: expected a list of DDL jobs, got {type(parsed).__name__}. Check ddl-history.")
+        raise HistoryUnavailable(f"{where}: expected a list of DDL jobs, got {type(parsed).__name__}. Check spark.ddl-history.")
     return parsed

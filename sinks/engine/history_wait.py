@@ -41,7 +41,7 @@ def complete_history(
         first = next(t for t in unknown if t.table_id not in feed.snapshot().tracks)
         raise SchemaMismatch(
             f"table id {first.table_id}: {first.events} row events from commit_ts {first.first_commit_ts} on (schema version "
-            f"{first.schema_version}), but the DDL history has no such table after {config.history_lag:g} s; check that ddl-history is the "
+            f"{first.schema_version}), but the DDL history has no such table after {config.history_lag:g} s; check that spark.ddl-history is the "
             "history of this cluster"
         )
 

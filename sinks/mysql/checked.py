@@ -179,5 +179,5 @@ def _stop_text(findings: list[Finding], show: bool) -> str:
     return (
         f"the target is not as the binlogs say it must be, {len(findings)} findings, the first: {first}. Nothing of this transaction is "
         "committed. Compare the table with the upstream and repair it, then start again; or continue and record findings with "
-        "syncer.on-finding = record"
+        "spark.on-finding = record"
     )

@@ -2,7 +2,7 @@
 
 Promises: a session is used for one piece of work at a time, in the process that opened it, and is the same at the beginning of each use as a
 new one (only its current database may be chosen, ``Session.database``). It is kept only after a use without any error, without an open
-transaction, and while it is younger than ``KEPT_SECONDS`` and half of ``syncer.lease-timeout``; otherwise it is closed. So it is never kept
+transaction, and while it is younger than ``KEPT_SECONDS`` and half of ``spark.lease-timeout``; otherwise it is closed. So it is never kept
 for as long as the server's ``wait_timeout``, also if the process was suspended; and a target that moved to another address, or whose
 settings were changed, is noticed after that time. That the server closed it earlier is noticed by the first statement of its next use,
 which then gets a new session (``session.run_retried``). What guards a transaction (``lease.check``) is a part of each use, not of opening.

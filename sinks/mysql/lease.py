@@ -31,7 +31,7 @@ class Lease:
 
     cluster_id: int
     schema: str
-    """Database of the row: ``syncer.checkpoint-schema``."""
+    """Database of the row: ``syncer.to.checkpoint.schema``."""
     epoch: int
     """How many times the lease has been taken, including this time."""
     life: str

@@ -1,7 +1,7 @@
 """Decides who may take the lease of a cluster on a target: a server-side lock that only a running Drainer holds. [db]
 
 Promises: a Drainer holds the lock (``GET_LOCK``) on a dedicated connection, which a thread uses every few seconds. The server closes that
-connection, which releases the lock, at once when the process dies, and after ``syncer.lease-timeout`` (the session's ``wait_timeout``)
+connection, which releases the lock, at once when the process dies, and after ``spark.lease-timeout`` (the session's ``wait_timeout``)
 when the connection is idle: process stopped, network cut, machine down. So a Drainer that does not get the lock within that time has a
 running competitor and is refused with ``LeaseHeld``; one that gets it takes the lease. Late statements of the previous holder are fenced
 by ``lease.check``, not by this lock.
@@ -71,7 +71,7 @@ class LeaseGuard:
             cluster_id: the cluster of the lease.
             schema: database of the lease table.
             holder: the requesting process.
-            timeout: seconds, ``syncer.lease-timeout``.
+            timeout: seconds, ``spark.lease-timeout``.
             retry_policy: how long ``take`` is retried after a transient error; its ``pause`` may also end the wait for another Drainer.
         """
         self._connect = connect

@@ -83,7 +83,7 @@ def _adopt_span(session: Session, held: Lease, drainer: str, *, only: bool) -> N
     if len(names) > 1:
         raise ApplyError(
             f"{held.schema}.{PROGRESS + ASIDE} holds unfinished spans of the Drainers {sorted(names)}, all begun at the checkpoint "
-            f"{commit_ts} of cluster {held.cluster_id}: several Drainers wrote for it before leases existed. Set syncer.drainer to the one "
+            f"{commit_ts} of cluster {held.cluster_id}: several Drainers wrote for it before leases existed. Set node-id to the one "
             "whose span is to be finished, and compare the tables with the upstream afterwards"
         )
     for name in names:

@@ -88,7 +88,7 @@ def only_cluster(session: Session, schema: str = CHECKPOINT_SCHEMA) -> int:
     ids = sorted(int(row[0]) for row in session.query(f"SELECT clusterID FROM {_checkpoint(schema)}")) if there else []
     if len(ids) > 1:
         raise ApplyError(
-            f"{schema}.checkpoint holds rows of several clusters {ids}: set source.cluster-id to the one that this Drainer replicates"
+            f"{schema}.checkpoint holds rows of several clusters {ids}: set spark.cluster-id to the one that this Drainer replicates"
         )
     return ids[0] if ids else 0
 

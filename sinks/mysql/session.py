@@ -263,7 +263,7 @@ def connect(target: TargetConfig, apply: ApplyConfig) -> Session:
         if name.lower() in _OURS:
             raise ConfigError(
                 f"syncer.to.params may not set {name}: the Drainer's statements depend on its value (for sql_mode use syncer.sql-mode, "
-                "for wait_timeout syncer.lease-timeout)"
+                "for wait_timeout spark.lease-timeout)"
             )
     try:
         connection = _open(target)

@@ -36,7 +36,7 @@ def test_a_spark_option_needs_its_value(tmp_path: Path) -> None:
 
 @pytest.mark.grpc
 def test_a_pump_serves_until_it_is_told_to_stop_without_a_jvm(tmp_path: Path) -> None:
-    command = [ENTRY, "pump", "--addr", "127.0.0.1:0", "--data-dir", str(tmp_path / "pump")]
+    command = [ENTRY, "pump", "-pd-urls=", "-addr", "127.0.0.1:0", "--data-dir", str(tmp_path / "pump")]
     environ = os.environ | {"TIDB_BINLOG_LOG": str(tmp_path / "job.log"), "JAVA_HOME": "/nonexistent"}
     with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as pump:
         assert pump.stdout is not None
@@ -49,7 +49,7 @@ def test_a_pump_serves_until_it_is_told_to_stop_without_a_jvm(tmp_path: Path) ->
 def test_a_wrong_setting_is_one_line_on_stderr_and_nothing_of_java(tmp_path: Path) -> None:
     done = run("--master", "local[1]", "drainer", "--parts", "two", "--conf", "spark.ui.enabled=false", log=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: flag --syncer.parts: 'two' is not a whole number\n"
+    assert done.stderr == "error: flag --spark.parts: 'two' is not a whole number\n"
 
 
 @pytest.mark.spark

@@ -206,7 +206,9 @@ def holder(mariadb: PrivateMariaDB, session: Session) -> Iterator["subprocess.Po
     """Another process that has the lease and is in the middle of a transaction."""
     session.execute("CREATE TABLE leased.t (id INT PRIMARY KEY)")
     command = [sys.executable, "-c", textwrap.dedent(HOLD), SCHEMA]
-    environ = os.environ | {"TARGET": json.dumps(dataclasses.asdict(mariadb.target()))}
+    environ = os.environ | {
+        "TARGET": json.dumps({name: value for name, value in dataclasses.asdict(mariadb.target()).items() if name != "security"})
+    }
     with subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None and process.stdout.readline() == "holds\n"
         yield process

@@ -37,16 +37,17 @@ def test_every_cell_runs_and_the_target_is_an_exact_copy(spark, fresh_mariadb, t
     with upstream(tmp_path, WorkloadConfig(rate=40, sessions=2, ddl_every=40)) as workload:
         settings = settings_for(workload, DrainerConfig(), fresh_mariadb.target(), tmp_path)
         environment = {
-            "SOURCE__PUMPS": settings.source.pumps,
-            "SOURCE__CLUSTER_ID": settings.source.cluster_id,
-            "SOURCE__STARTING_COMMIT_TS": settings.source.starting_commit_ts,
-            "PAIR__RESOLVER": settings.pair.resolver,
-            "SYNCER__TO__SOCKET": settings.target.socket,
+            "ADDR": settings.addr,
+            "SPARK__PUMPS": settings.source.pumps,
+            "SPARK__CLUSTER_ID": settings.source.cluster_id,
+            "INITIAL_COMMIT_TS": settings.source.starting_commit_ts,
+            "SPARK__ORPHAN_RESOLVER": settings.pair.resolver,
+            "SPARK__SOCKET": settings.target.socket,
             "SYNCER__TO__USER": settings.target.user,
             "SYNCER__TO__PASSWORD": settings.target.password,
-            "DDL_HISTORY": settings.ddl_history,
-            "CHECKPOINT_DIR": settings.checkpoint_dir,
-            "DELTA_DIR": settings.delta_dir,
+            "SPARK__DDL_HISTORY": settings.ddl_history,
+            "SPARK__CHECKPOINT_DIR": settings.checkpoint_dir,
+            "SPARK__DELTA_DIR": settings.delta_dir,
         }
         for name, value in environment.items():
             monkeypatch.setenv(f"TIDB_BINLOG__{name}", str(value))

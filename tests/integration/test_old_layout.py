@@ -193,7 +193,7 @@ def test_of_two_records_of_one_job_the_ended_one_counts(open_session: Callable[[
 def test_two_names_at_one_checkpoint_are_for_a_person_to_decide(open_session: Callable[[], Session]) -> None:
     with open_session() as session:
         write_former(session, [("a", 100, 200), ("b", 100, 210)], [(7, 100)])
-        with pytest.raises(ApplyError, match=r"\['a', 'b'\].*Set syncer.drainer"):
+        with pytest.raises(ApplyError, match=r"\['a', 'b'\].*Set node-id"):
             start(session)
         session.rollback()
         assert start(session, drainer="b").unfinished == UnfinishedSpan(100, 210, 2, UNFINISHED.done, Numbering.ROWS)

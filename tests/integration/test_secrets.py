@@ -66,7 +66,7 @@ def running(arena: Arena, work_dir: Path, password: str) -> Iterator[str]:
         "spark.local.dir": run / "local",
     }
     conf = [word for name, value in spark.items() for word in ("--conf", f"{name}={value}")]
-    flags = arena.flags() | {"syncer.to.password": password, "source.ending-commit-ts": 0, "log-level": "debug"}
+    flags = arena.flags() | {"syncer.to.password": password, "spark.ending-commit-ts": 0, "log-level": "debug"}
     command = [str(ROOT / "spark-submit.sh"), *conf, "drainer", *(f"--{name}={value}" for name, value in flags.items())]
     environ = environ_of(arena.target, run / "job.log")
     del environ["TIDB_BINLOG__SYNCER__TO__PASSWORD"]

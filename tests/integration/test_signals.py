@@ -115,12 +115,13 @@ class Scene:
             self.work_dir,
             "drainer",
             f"--pumps={self.workload.url}",
-            "--starting-commit-ts=0",
+            "--initial-commit-ts=0",
+            "--addr=127.0.0.1:0",
             f"--ddl-history={self.workload.url}",
-            f"--resolver={self.workload.url}",
-            f"--syncer.to.socket={to.socket}",
+            f"--orphan-resolver={self.workload.url}",
+            f"--spark.socket={to.socket}",
             f"--syncer.to.user={to.user}",
-            f"--syncer.to.password-file={secret}",
+            f"--spark.password-file={secret}",
             f"--checkpoint-dir={self.work_dir / 'spark'}",
             f"--delta-dir={self.work_dir / 'delta'}",
         )
@@ -264,7 +265,7 @@ def test_the_second_signal_ends_at_once(scene: Scene, number: signal.Signals) ->
 
 def test_a_pump_pauses(tmp_path: Path) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
-        job = Job(tmp_path, "pump", "--addr=127.0.0.1:0", f"--data-dir={tmp_path / 'pump'}")
+        job = Job(tmp_path, "pump", "--pd-urls=", "--addr=127.0.0.1:0", f"--data-dir={tmp_path / 'pump'}")
         eventually(lambda job=job: job.out.read_text().startswith("serving"), seconds=LONGEST, what="it serves", pause=0.05)
         to_group(job, number)
         assert (job.wait(), job.err.read_text()) == (0, ""), job.said()

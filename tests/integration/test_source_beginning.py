@@ -1,4 +1,4 @@
-"""``starting-commit-ts`` 0 on Pumps whose GC has run: raw gives what sorted gives, all that is complete; a Commit whose Prewrite is collected is no error."""
+"""``initial-commit-ts`` 0 on Pumps whose GC has run: raw gives what sorted gives, all that is complete; a Commit whose Prewrite is collected is no error."""
 
 import time
 from collections.abc import Iterator

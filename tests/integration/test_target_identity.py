@@ -70,7 +70,7 @@ def test_a_target_that_was_rebuilt_is_not_taken_for_caught_up(spark: SparkSessio
     execute(arena, *(f"DROP DATABASE {name}" for name in (*arena.case.databases, "tidb_binlog")))
     with pytest.raises(
         ConfigError,
-        match=r"no checkpoint of cluster .* was rebuilt or emptied.*\(1\).*delete .*spark and set source.starting-commit-ts.*\(2\)",
+        match=r"no checkpoint of cluster .* was rebuilt or emptied.*\(1\).*delete .*spark and set initial-commit-ts.*\(2\)",
     ):
         run(spark, arena)
     row = json.dumps({"consistent": True, "commitTS": arena.case.start_ts})

@@ -102,13 +102,14 @@ def drainer_of(pumps: str, cluster_id: int, delivery: str, target: PrivateMariaD
     """A drainer of these Pumps that reads from the beginning; ``more`` flags."""
     to = target.target()
     flags = {
-        "source.pumps": pumps,
-        "source.cluster-id": cluster_id,
-        "source.delivery": delivery,
-        "source.starting-commit-ts": 0,
+        "spark.pumps": pumps,
+        "spark.cluster-id": cluster_id,
+        "spark.delivery": delivery,
+        "initial-commit-ts": 0,
         "syncer.to.port": to.port,
-        "syncer.to.socket": to.socket,
+        "spark.socket": to.socket,
         "syncer.to.user": to.user,
+        "addr": "127.0.0.1:0",
         "ddl-history": work_dir / "history.json",
         "checkpoint-dir": work_dir / "spark",
         "delta-dir": work_dir / "delta",

@@ -45,7 +45,7 @@ def test_four_gigabytes_while_a_pump_is_dead(fresh_mariadb: PrivateMariaDB, tmp_
                 txn = upstream.begin()
                 handles.append(txn.insert("d.t", {"id": number, "doc": os.urandom(VALUE)}))
                 txn.commit()
-            more = {"source.max-pending-bytes": PENDING_MIB << 20}
+            more = {"spark.max-pending-bytes": PENDING_MIB << 20}
             with drainer_of(",".join(addresses), CLUSTER, "raw", fresh_mariadb, tmp_path, more) as drainer, peak_mib(drainer.pid) as peak:
                 drainer.until(lambda: count(fresh_mariadb) == KEYS, seconds=WAIT, pause=0.5)
                 killed_between_batches(three, drainer)

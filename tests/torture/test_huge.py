@@ -68,7 +68,7 @@ def replicated(pumps: str, end_ts: int, delivery: str, target: PrivateMariaDB, w
     """Run the drainer up to ``end_ts``; its peak memory in MiB, and seconds."""
     begun = time.monotonic()
     with (
-        drainer_of(pumps, CLUSTER, delivery, target, work_dir, {"source.ending-commit-ts": end_ts}) as drainer,
+        drainer_of(pumps, CLUSTER, delivery, target, work_dir, {"spark.ending-commit-ts": end_ts}) as drainer,
         peak_mib(drainer.pid) as peak,
     ):
         assert drainer.wait() == 0, drainer.output()

@@ -13,7 +13,7 @@ from tests.support.golden_case import GOLDEN
 
 pytestmark = [pytest.mark.torture, pytest.mark.slow, pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql]
 
-LEASE = "--syncer.lease-timeout=3"
+LEASE = "--spark.lease-timeout=3"
 CUTS = {"atomic": Cut(step_bytes=1000, max_bytes=8_000), "parts": Cut(step_bytes=1000, max_bytes=8_000, atomic_rows=1, parts=4)}
 """``parts``: every batch is applied by the executors, whose Python processes SIGSTOP to the driver's group does not reach."""
 
@@ -22,8 +22,8 @@ CUTS = {"atomic": Cut(step_bytes=1000, max_bytes=8_000), "parts": Cut(step_bytes
 def test_a_stopped_drainer_is_succeeded_and_does_nothing_more(way: str, fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> None:
     with Arena(load(GOLDEN / "bank"), fresh_mariadb, tmp_path, "sorted", CUTS[way]) as arena:
         arena.write()
-        other = [LEASE, "--syncer.drainer=other", f"--checkpoint-dir={tmp_path / 'spark2'}", f"--delta-dir={tmp_path / 'delta2'}"]
-        with arena.drainer(flags=[LEASE, "--syncer.drainer=first"]) as first:
+        other = [LEASE, "--node-id=other", f"--checkpoint-dir={tmp_path / 'spark2'}", f"--delta-dir={tmp_path / 'delta2'}"]
+        with arena.drainer(flags=[LEASE, "--node-id=first"]) as first:
             first.until(lambda: arena.moved(""))
             first.signal(signal.SIGSTOP)
             with arena.drainer(flags=other) as second:
@@ -38,9 +38,9 @@ def test_a_stopped_drainer_is_succeeded_and_does_nothing_more(way: str, fresh_ma
 def test_a_second_drainer_is_refused_while_the_first_lives(fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> None:
     with Arena(load(GOLDEN / "bank"), fresh_mariadb, tmp_path, "sorted", CUTS["atomic"]) as arena:
         arena.write()
-        other = [LEASE, "--syncer.drainer=other", f"--checkpoint-dir={tmp_path / 'spark2'}", f"--delta-dir={tmp_path / 'delta2'}"]
-        endless = "--source.ending-commit-ts=0"
-        with arena.drainer(flags=[LEASE, "--syncer.drainer=first", endless]) as first:
+        other = [LEASE, "--node-id=other", f"--checkpoint-dir={tmp_path / 'spark2'}", f"--delta-dir={tmp_path / 'delta2'}"]
+        endless = "--spark.ending-commit-ts=0"
+        with arena.drainer(flags=[LEASE, "--node-id=first", endless]) as first:
             first.until(lambda: arena.moved(""))
             with arena.drainer(flags=other) as second:
                 assert second.wait() == EXIT_FAILED, second.output()

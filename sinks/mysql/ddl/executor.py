@@ -416,7 +416,7 @@ class _Run:
         step, config = self._step, self._config
         text = (
             f"DDL of job {step.job.id} on {self._subject.label} at commit_ts {step.commit_ts} refused: {sql!r}: {words}. "
-            f"Repair the target, or skip the DDL with syncer.ignore-txn-commit-ts = [{step.skip_ts}], or set syncer.ddl-policy to skip or "
+            f"Repair the target, or skip the DDL with syncer.ignore-txn-commit-ts = [{step.skip_ts}], or set spark.ddl-policy to skip or "
             "quarantine."
         )
         if config.ddl_policy == "stop":

@@ -30,7 +30,7 @@ def test_stream_options_round_trip_and_names_ignore_case() -> None:
         ({"pumps": "a:1", "delivery": "tip"}, "delivery"),
         ({"pumps": "a:1", "maxBytesPerTrigger": "0"}, "max-bytes-per-trigger"),
         ({"pumps": "a:1", "maxPendingBytes": "0"}, "max-pending-bytes"),
-        ({"pumps": "a:1", "wakeIdlePumps": "200"}, "source.wake-idle-pumps: '200' is not a pause: write 200ms"),
+        ({"pumps": "a:1", "wakeIdlePumps": "200"}, "spark.wake-idle-pumps: '200' is not a pause: write 200ms"),
     ],
 )
 def test_what_has_no_sense_is_named(options: dict[str, str], words: str) -> None:

@@ -27,7 +27,7 @@ def test_another_targets_checkpoint_is_refused() -> None:
 @pytest.mark.parametrize("kept_for", ["", "this", "other"])
 def test_a_checkpoint_without_the_targets_row_is_for_a_person_to_decide(kept_for: str) -> None:
     """Also of the very target: Spark's place is not what the target holds."""
-    wanted = r"no checkpoint of cluster 7.*\(1\).*delete var/spark and set source.starting-commit-ts.*\(2\).*INSERT INTO tidb_binlog.checkpoint VALUES \(7, "
+    wanted = r"no checkpoint of cluster 7.*\(1\).*delete var/spark and set initial-commit-ts.*\(2\).*INSERT INTO tidb_binlog.checkpoint VALUES \(7, "
     with pytest.raises(ConfigError, match=wanted):
         check_spark(FROM_SETTINGS, kept_for, "this", None)
 
@@ -44,9 +44,7 @@ def test_deltas_rows_of_this_target_count() -> None:
 
 def test_deltas_rows_of_others_never_count() -> None:
     assert first_ts(FROM_SETTINGS, DeltaPlace(of_others=90)) == 0
-    with pytest.raises(
-        ConfigError, match=r"var/delta, up to 90 .* of another target.*\(1\).*set source.starting-commit-ts.*\(2\)"
-    ) as caught:
+    with pytest.raises(ConfigError, match=r"var/delta, up to 90 .* of another target.*\(1\).*set initial-commit-ts.*\(2\)") as caught:
         first_ts(PLACES, DeltaPlace(of_others=90))
     assert "delete var/spark" not in str(caught.value)
 
