@@ -149,13 +149,15 @@ def parser(job: str, description: str) -> JobParser:
 def add_settings(to: JobParser, model: type[DrainerConfig] | type[PumpConfig]) -> None:
     """``--config FILE``, ``-V``, and flags for each setting: the real program's, its path, and its name where that is unique."""
     to.model = model
+    # not the list of all flags, which is what follows
+    to.usage = " ".join([to.prog, *(str(action.metavar) for action in to._get_positional_actions()), "[FLAG ...]"])
     to.add_argument("--config", type=Path, metavar="FILE", help="settings file in TOML")
-    to.add_argument("--V", action="version", version=version_text(), help="print the version and exit")
+    to.add_argument("-V", action=_PrintVersion, nargs=0, help="print the version and exit")
     group = to.add_argument_group("settings", "each wins over the environment and the file; one dash or two, a switch needs no value")
     settings = settings_of(model)
     names = [setting.name for setting in settings] + [setting.flag for setting in settings if setting.flag != setting.name]
     for setting in settings:
-        flags = {f"--{setting.flag}": None} if setting.flag else {}
+        flags = {f"-{setting.flag}" if len(setting.flag) == 1 else f"--{setting.flag}": None} if setting.flag else {}
         flags[f"--{setting.path}"] = None
         if names.count(setting.name) == 1 and f"--{setting.name}" not in to._option_string_actions:
             flags[f"--{setting.name}"] = None
@@ -164,9 +166,12 @@ def add_settings(to: JobParser, model: type[DrainerConfig] | type[PumpConfig]) -
         group.add_argument(*flags, dest=_FLAG + setting.path, metavar=metavar, default=argparse.SUPPRESS, help=shown)
 
 
-def version_text() -> str:
-    """What ``-V`` prints, in the form of the real programs."""
-    return f"Release Version: {VERSION}\nPython Version: {platform.python_version()}\nOS/Arch: {sys.platform}/{platform.machine()}"
+class _PrintVersion(argparse.Action):
+    """``-V``: the version, in the form of the real programs."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print(f"Release Version: {VERSION}", f"Python Version: {platform.python_version()}", sep="\n")
+        parser.exit()
 
 
 def drainer_config(arguments: argparse.Namespace) -> DrainerConfig:

@@ -170,7 +170,9 @@ def test_version_and_help_end_well(flag: str, capsys: pytest.CaptureFixture[str]
     with pytest.raises(SystemExit) as ended:
         parser.parsed([flag])
     assert ended.value.code == 0
-    assert ("Release Version: " if flag.endswith("V") else "usage: spark-submit.sh drainer") in capsys.readouterr().out
+    assert (
+        "Release Version: 0.1.0\nPython Version: 3" if flag.endswith("V") else "usage: spark-submit.sh drainer"
+    ) in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("model", [DrainerConfig, PumpConfig])
@@ -185,7 +187,7 @@ def test_help_has_a_line_for_every_setting(model: type[DrainerConfig] | type[Pum
 
 def test_options_and_arguments_of_a_job_stand_beside_settings() -> None:
     parser = cli.parser("rehearse", "")
-    parser.add_argument("case")
+    parser.add_argument("case", metavar="CASE")
     parser.add_argument("--drop", action="store_true")
     cli.add_settings(parser, DrainerConfig)
     given = parser.parsed(["-drop", "folder", "-addr", "h:1"])
