@@ -49,7 +49,8 @@ def nearest(path: str, known: Iterable[str]) -> list[str]:
     lowered = {name.lower(): name for name in known}
     name = path.lower().rpartition(".")[2]
     same = [lowered[one] for one in lowered if one.rpartition(".")[2] == name]
-    return same[:3] or [lowered[one] for one in difflib.get_close_matches(path.lower(), lowered, 1)]
+    alike = difflib.get_close_matches(path.lower(), lowered, 1) if len(path) > 2 else []
+    return same[:3] or [lowered[one] for one in alike]
 
 
 def typed(setting: Setting, value: object, origin: str, *, text: bool) -> object:

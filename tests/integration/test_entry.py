@@ -34,6 +34,13 @@ def test_a_spark_option_needs_its_value(tmp_path: Path) -> None:
     assert "--master needs a value" in run("drainer", "--master", log=tmp_path).stderr
 
 
+def test_c_after_the_job_is_the_jobs(tmp_path: Path) -> None:
+    """Spark's short form of --conf before the job, the real Drainer's worker-count after it; a Pump has no such flag, and needs no JVM to say so."""
+    done = run("pump", "-c", "16", log=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "error: unknown flag -c; --help lists them\n")
+    assert "-c needs a value" in run("-c", log=tmp_path).stderr
+
+
 @pytest.mark.grpc
 def test_a_pump_serves_until_it_is_told_to_stop_without_a_jvm(tmp_path: Path) -> None:
     command = [ENTRY, "pump", "-pd-urls=", "-addr", "127.0.0.1:0", "--data-dir", str(tmp_path / "pump")]

@@ -336,6 +336,13 @@ def test_what_is_not_built_is_refused_unless_it_has_its_default(path: str) -> No
     assert load_drainer(environ={}, flags={path: default}) == load_drainer(environ={})
 
 
+def test_a_pump_refuses_too() -> None:
+    with pytest.raises(ValueError, match='flag --security.ssl-ca: "ca.pem" asks for what is not built in this release: TLS'):
+        load_pump(environ={}, flags={"security.ssl-ca": "ca.pem"})
+    with pytest.raises(ValueError, match="environment variable PUMP_METRICS_ADDR: .* pushing metrics to a gateway"):
+        load_pump(environ={"PUMP_METRICS_ADDR": "g:9091"})
+
+
 def test_a_secret_that_is_refused_is_not_shown() -> None:
     with pytest.raises(ValueError, match="encrypted passwords") as refused:
         load_drainer(environ={}, flags={"syncer.to.encrypted_password": "s3cret"})
