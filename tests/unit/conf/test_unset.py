@@ -1,4 +1,4 @@
-"""This machine's own address."""
+"""The address of this machine that a default is made of."""
 
 import ipaddress
 import socket
