@@ -32,7 +32,7 @@ from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.conf.units import days_or_duration
 from pyspark_tidb_binlog.jobs.batch_gate import BatchGate
 from pyspark_tidb_binlog.jobs.cli import replication_error_in
-from pyspark_tidb_binlog.jobs.places import local_path
+from pyspark_tidb_binlog.jobs.local_paths import local_path
 from pyspark_tidb_binlog.jobs.report import Progress, as_json
 from pyspark_tidb_binlog.jobs.resume import DeltaPlace, ResumeState, check_no_gap, check_spark, first_ts
 from pyspark_tidb_binlog.jobs.spark_checkpoint import SparkCheckpoint

@@ -80,7 +80,9 @@ def test_synced_once_nothing_was_applied_for_a_while(node: DrainerNode, stream: 
 def test_commit_ts_is_a_real_drainers(node: DrainerNode) -> None:
     status, kind, body = ask(node, "GET", "/commit_ts")
     assert (status, kind) == (200, "application/json; charset=UTF-8")
-    assert body == b'{\n  "message": "get drainer\'s latest ts success!",\n  "code": 200,\n  "data": {\n    "ts": 470604628714323969\n  }\n}'
+    assert (
+        body == b'{\n  "message": "get drainer\'s latest ts success!",\n  "code": 200,\n  "data": {\n    "ts": 470604628714323969\n  }\n}'
+    )
 
 
 def test_metrics_and_our_page(node: DrainerNode) -> None:

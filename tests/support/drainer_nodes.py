@@ -19,6 +19,7 @@ class PretendedStream:
     resting: bool = False
     positions: dict[str, int] | None = None
     applied_at: float = field(default_factory=time.monotonic)
+    progress: dict[str, object] = field(default_factory=lambda: {"holding": "apply"})
     metrics: DrainerMetrics = field(init=False)
 
     def __post_init__(self) -> None:
@@ -30,7 +31,7 @@ class PretendedStream:
             commit_ts=lambda: self.commit_ts(),
             pump_positions=lambda: self.positions,
             applied_at=lambda: self.applied_at,
-            progress=lambda: {"holding": "apply"},
+            progress=lambda: self.progress,
             metrics=self.metrics.text,
         )
         controls = StreamControls(
