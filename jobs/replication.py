@@ -33,6 +33,7 @@ from pyspark_tidb_binlog.conf.units import days_or_duration
 from pyspark_tidb_binlog.jobs.batch_gate import BatchGate
 from pyspark_tidb_binlog.jobs.cli import replication_error_in
 from pyspark_tidb_binlog.jobs.local_paths import local_path
+from pyspark_tidb_binlog.jobs.mid_history import committed_before
 from pyspark_tidb_binlog.jobs.report import Progress, as_json
 from pyspark_tidb_binlog.jobs.resume import DeltaPlace, ResumeState, check_no_gap, check_spark, first_ts
 from pyspark_tidb_binlog.jobs.spark_checkpoint import SparkCheckpoint
@@ -133,6 +134,7 @@ class Replication:
     def _start(self) -> None:
         config = self._config
         self._raise_if_stopped()
+        self._know_what_a_snapshot_has()
         found = self._applier.open(self._begin_at)
         if found.unfinished is not None:
             span = found.unfinished
@@ -364,6 +366,14 @@ class Replication:
                     notes=() if report.batch_id >= 0 else ("an unfinished span, finished at start",),
                 )
             )
+
+    def _know_what_a_snapshot_has(self) -> None:
+        """For a first start in the middle of the history: correct the feed where FinishedTS does not tell which DDLs the target has."""
+        source = self._config.source
+        if source.starting_commit_ts > 0 and self._checkpoint.kept_for is None:
+            found = committed_before(source, self._feed.snapshot(), source.starting_commit_ts)
+            if found:
+                self._feed.note_committed(found)
 
     def _begin_at(self, target: str, commit_ts: int | None) -> int:
         """Where the stream begins, given the target's identity and its checkpoint row; raises where the operator must decide."""

@@ -15,6 +15,7 @@ import json
 import logging
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,11 @@ class HistoryFeed:
             self._history = self._read_all()
             return self._history
         return self._fetch_down_to(self._highest - _OVERLAP, _PAGE)
+
+    def note_committed(self, commit_ts: Mapping[int, int]) -> None:
+        """Count these jobs (by id) as finished at the commit_ts of their binlogs, until they are read again (``SchemaHistory.version_at``)."""
+        jobs = self.snapshot().jobs.values()
+        self._history = SchemaHistory.of(replace(job, finished_ts=commit_ts.get(job.id, job.finished_ts)) for job in jobs)
 
     def wait_for_job(self, job_id: int, timeout: float, stop: Callable[[], bool] = lambda: False) -> Job:
         """Poll until the job ``job_id`` is in the history.

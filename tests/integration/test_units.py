@@ -36,8 +36,9 @@ def placed(unit: Path, directory: Path) -> Path:
     text = unit.read_text().replace(HERE, THERE).replace("/etc/tidb-binlog", str(directory)).replace("/var/log/tidb-binlog", str(directory))
     made = directory / "units" / unit.name
     made.parent.mkdir(exist_ok=True)
-    # A user's manager runs everything as that user.
-    made.write_text(re.sub(r"^User=.*\n", "", re.sub(r"^RestartSec=.*", "RestartSec=100ms", text, flags=re.M), flags=re.M))
+    # A user's manager runs everything as that user; the project and the settings of a test may lie in /tmp.
+    text = re.sub(r"^(User|PrivateTmp)=.*\n", "", text, flags=re.M)
+    made.write_text(re.sub(r"^RestartSec=.*", "RestartSec=100ms", text, flags=re.M))
     return made
 
 
