@@ -24,7 +24,7 @@ from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, TargetConf
 from pyspark_tidb_binlog.conf.moved import MOVED
 from pyspark_tidb_binlog.conf.reference import default_of, help_of
 from pyspark_tidb_binlog.conf.version import VERSION
-from pyspark_tidb_binlog.jobs.logs import log_file, log_to_file, set_level
+from pyspark_tidb_binlog.jobs.logs import log_file, log_to_file, move_log, set_level
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError, Stopped
 
 EXIT_FAILED = 1
@@ -199,7 +199,7 @@ def _logging_by(config: C) -> C:
     set_level(config.log_level)
     if config.log_file:
         try:
-            log_to_file(Path(config.log_file))
+            move_log(Path(config.log_file))
         except OSError as error:
             raise ConfigError(f"cannot write log-file {config.log_file}: {error.strerror}") from error
     return config

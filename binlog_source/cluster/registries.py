@@ -1,4 +1,4 @@
-"""The registry behind a URL: the standalone one (``http://``) or PD (``pd://``)."""
+"""The registry behind a URL: the standalone one (``http://``) or PD (``pd://``); and what only PD knows, the TiDB servers."""
 
 from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
 from pyspark_tidb_binlog.binlog_source.cluster.registry import Registry
@@ -19,3 +19,12 @@ def open_registry(url: str) -> Registry:
     if url.startswith("http://"):
         return RegistryClient(url)
     raise ConfigError(f"registry {url!r} is not of the form http://host:port (standalone) or pd://host:port,host:port (PD)")
+
+
+def tidb_status_ports(registry: Registry) -> tuple[str, ...]:
+    """``host:port`` of the status port of each TiDB server that ``registry`` knows; none if it is the standalone one.
+
+    Raises:
+        PumpUnavailable: PD does not answer.
+    """
+    return registry.tidb_status_ports() if isinstance(registry, PdRegistry) else ()
