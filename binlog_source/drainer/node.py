@@ -21,6 +21,7 @@ from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import UNKNOWN, Refusal
 from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer
 from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import NOTIFY
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError
+from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
 HEARTBEAT = 2.0
 """Seconds between two registrations."""
@@ -32,8 +33,20 @@ _log = logging.getLogger(__name__)
 class DrainerNode:
     """One Drainer's registration and its Notify service."""
 
-    def __init__(self, registry: Registry, node_id: str, addr: str, advertise_addr: str, commit_ts: Callable[[], int]) -> None:
-        """``addr``: host:port to listen on, port 0 for any; ``commit_ts`` returns the ts up to which everything is in the target."""
+    def __init__(
+        self,
+        registry: Registry,
+        node_id: str,
+        addr: str,
+        advertise_addr: str,
+        commit_ts: Callable[[], int],
+        tls: TlsSettings | None = None,
+    ) -> None:
+        """``addr``: host:port to listen on, port 0 for any, with ``tls`` if given.
+
+        ``commit_ts`` returns the ts up to which everything is in the target.
+        """
+        self._tls = tls
         self._registry = registry
         self._node_id = node_id
         self._addr = addr
@@ -51,7 +64,7 @@ class DrainerNode:
         Raises:
             ConfigError: the port is taken, or other nodes could not reach the address.
         """
-        self._server.bind(self._addr)
+        self._server.bind(self._addr, tls=self._tls)
         try:
             self.address = advertised(self._addr, self._advertise_addr, self._server.port, self._registry.url)
         except ConfigError:

@@ -43,6 +43,7 @@ from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer
 from pyspark_tidb_binlog.conf.model import PumpConfig
 from pyspark_tidb_binlog.conf.units import days_or_duration, size_of
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable, ReplicationError
+from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
 _log = logging.getLogger(__name__)
 
@@ -58,11 +59,13 @@ _FAKE_AGAIN = 10.0
 class EmbeddedPump:
     """A Pump in this process.
 
-    ``oracle`` gives the timestamps of fake binlogs; by default the registry does, and without one the Pump's own clock.
+    ``oracle`` gives the timestamps of fake binlogs; by default the registry does, and without one the Pump's own clock. ``tls``: for what it
+    listens on and for all that it calls; None: without TLS.
     """
 
-    def __init__(self, config: PumpConfig, oracle: Callable[[], int] | None = None) -> None:
+    def __init__(self, config: PumpConfig, oracle: Callable[[], int] | None = None, tls: TlsSettings | None = None) -> None:
         self.config = config
+        self._tls = tls
         self.node_id = config.node_id
         """Final once it is started."""
         self.ended = threading.Event()
@@ -102,9 +105,9 @@ class EmbeddedPump:
         config = self.config
         self.ended.clear()
         self._stopping.clear()
-        self._registry, self._registration = _registry_of(config), None
+        self._registry, self._registration = _registry_of(config, self._tls), None
         try:
-            server = self._server = RpcServer("Pump").bind(config.addr, config.socket.removeprefix("unix://"))
+            server = self._server = RpcServer("Pump").bind(config.addr, config.socket.removeprefix("unix://"), self._tls)
             self._port = server.port
             before = self._open(config)
             self._go_online(before)
@@ -153,7 +156,7 @@ class EmbeddedPump:
         self._register(NodeState.ONLINE)
         if must_notify(before):
             try:
-                notify(registry.listing(DRAINERS).nodes)
+                notify(registry.listing(DRAINERS).nodes, tls=self._tls)
             except PumpUnavailable:
                 self._register(NodeState.OFFLINE)
                 raise
@@ -182,7 +185,12 @@ class EmbeddedPump:
         if registry is not None or config.tidb_status:
             address = self._registration.address if self._registration is not None else self.address
             resolver = OrphanResolver(
-                service, self._status_ports, config.orphan_timeout, safe_point=partial(mvcc_safe_point, registry), address=address
+                service,
+                self._status_ports,
+                config.orphan_timeout,
+                safe_point=partial(mvcc_safe_point, registry),
+                address=address,
+                tls=self._tls,
             )
             self._waiting = resolver.waiting
             self._orphans = PeriodicTask(f"{name} orphans", ASK_AFTER, resolver)
@@ -210,7 +218,7 @@ class EmbeddedPump:
         if self._registry is None and not self.config.tidb_status:
             return "no status port is known; set tidb-status"
         try:
-            return json.dumps(StatusPorts(self._status_ports()).look_up(key))
+            return json.dumps(StatusPorts(self._status_ports(), self._tls).look_up(key))
         except ReplicationError as error:
             return str(error)
 
@@ -311,10 +319,10 @@ class EmbeddedPump:
         return state.max_ts
 
 
-def _registry_of(config: PumpConfig) -> Registry | None:
+def _registry_of(config: PumpConfig, tls: TlsSettings | None) -> Registry | None:
     if config.pd_urls:
-        return PdRegistry(config.pd_urls)
-    return RegistryClient(config.registry) if config.registry else None
+        return PdRegistry(config.pd_urls, tls)
+    return RegistryClient(config.registry, tls) if config.registry else None
 
 
 def _store_settings(config: PumpConfig) -> StoreSettings:
