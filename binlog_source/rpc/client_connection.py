@@ -19,6 +19,7 @@ import h2.exceptions
 import h2.settings
 
 from pyspark_tidb_binlog.binlog_source.rpc.client_call import WINDOW, ClientCall, Fields
+from pyspark_tidb_binlog.binlog_source.rpc.frames import SETTINGS
 from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import (
     CANCELLED,
     ENCODING,
@@ -38,6 +39,8 @@ logging.getLogger("hpack").setLevel(logging.INFO)
 _WIDE = 1 << 30
 """The connection's window."""
 _LAST_ID = 1 << 30
+_TYPE_AT = 3
+"""Where a frame has its type; a server's first is SETTINGS."""
 _MAX_FRAME = 1 << 20
 _MAX_HEADERS = 64 << 10
 _WRITE_BUFFER = 1 << 20
@@ -91,6 +94,7 @@ class ClientConnection(asyncio.Protocol):
         self._queue: deque[ClientCall] = deque()  # beyond what the server allows at the same time
         self._transport: asyncio.Transport | None = None
         self._greets = False
+        self._greeted = asyncio.get_running_loop().create_future()
         self._paused = False
         self._used = 0  # bytes of the connection's window
         self.leaving = False
@@ -109,6 +113,9 @@ class ClientConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """asyncio: bytes were received."""
+        if not self._greeted.done() and len(data) > _TYPE_AT and data[_TYPE_AT] != SETTINGS:
+            self.fail("the server does not speak HTTP/2")
+            return
         try:
             for event in self._h2.receive_data(data):
                 self._on_event(event)
@@ -134,10 +141,15 @@ class ClientConnection(asyncio.Protocol):
 
     # What the client does with it.
 
-    def greet(self) -> None:
-        """The server is verified: send what was kept back."""
+    async def greet(self) -> None:
+        """The server is verified: send what was kept back, and wait until it has said how many calls it allows.
+
+        Raises:
+            OSError: it closed the connection, or does not speak HTTP/2.
+        """
         self._greets = True
         self._flush()
+        await self._greeted
 
     def begin(self, call: ClientCall) -> None:
         """Begin a call."""
@@ -194,6 +206,9 @@ class ClientConnection(asyncio.Protocol):
         if self._transport is not None:
             self._flush()
             self._transport.abort()
+        if not self._greeted.done():
+            self._greeted.set_exception(ConnectionResetError(why))
+            self._greeted.exception()  # asyncio must not complain if nobody waits for it
         for call in calls:
             call.end(status, why)
 
@@ -220,6 +235,8 @@ class ClientConnection(asyncio.Protocol):
         if isinstance(event, h2.events.DataReceived):
             self._on_data(event)
         elif isinstance(event, h2.events.WindowUpdated | h2.events.RemoteSettingsChanged):
+            if not self._greeted.done() and isinstance(event, h2.events.RemoteSettingsChanged):
+                self._greeted.set_result(None)
             self._send_all()
             self._begin_queued()
         elif isinstance(event, h2.events.ConnectionTerminated):

@@ -170,13 +170,14 @@ class H2Client:
             server_hostname=self._host,
             ssl_handshake_timeout=self._connect_seconds,
         )
-        refusal = self._tls.refusal(transport.get_extra_info("ssl_object"))
-        if refusal:
+        try:
+            refusal = self._tls.refusal(transport.get_extra_info("ssl_object"))
+            if refusal:
+                raise ssl.SSLError(refusal)
+            await connection.greet()
+        except BaseException:
             transport.abort()
-            raise ssl.SSLError(refusal)
-        connection.greet()
-        if connection.leaving:
-            raise ConnectionResetError("the server closed the connection")
+            raise
         self._connection = connection
         return connection
 

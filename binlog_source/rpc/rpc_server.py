@@ -82,11 +82,14 @@ class RpcServer:
         Raises:
             ConfigError: it cannot listen there, or the files of ``tls`` cannot be used.
         """
-        if tls is not None:
-            tls.check(listens=True)
         self._thread.start()
         try:
+            if tls is not None:
+                tls.check(listens=True)
             asyncio.run_coroutine_threadsafe(self._bind(addr, socket_path, tls), self._loop).result()
+        except ConfigError:
+            self.stop(0)
+            raise
         except (OSError, ValueError, OverflowError) as error:
             self.stop(0)
             raise ConfigError(f"{self._name} cannot listen on {addr}{' or ' + socket_path if socket_path else ''}: {error}") from error

@@ -2,7 +2,8 @@
 
 Promises: it counts as a connection from its first moment, so that TLS's handshake does not pass by the server's limits. The handshake takes
 at most ``FIRST_WORD`` seconds. Nothing that a client sends is looked at before it is verified, as the settings ask. The certificate shown is the
-one that is in its file when the connection is made.
+one that is in its file when the connection is made. HTTP/1 is chosen where a client offers it in ALPN: who offers both, such as curl and
+Prometheus, wants a page, for which there is no HTTP/2 here; gRPC's clients offer only that.
 """
 
 import asyncio
@@ -41,7 +42,7 @@ class SecuredPeer(Peer):
             transport = await asyncio.get_running_loop().start_tls(
                 bare,
                 self,
-                self._tls.server(H2, HTTP1),
+                self._tls.server(HTTP1, H2),
                 server_side=True,
                 ssl_handshake_timeout=FIRST_WORD,
                 ssl_shutdown_timeout=LINGER,
@@ -49,7 +50,8 @@ class SecuredPeer(Peer):
             if transport is not None:
                 why = self._tls.refusal(transport.get_extra_info("ssl_object"))
         except (OSError, ConfigError) as error:
-            transport, why = None, str(error) or type(error).__name__
+            # a probe that closes at once has done nothing wrong
+            transport, why = None, "" if isinstance(error, ConnectionResetError) else str(error) or type(error).__name__
         closed, self._bare = self._bare is None, None
         if why:
             _log.warning("refusing the TLS connection of client %s: %s", self.address, why)

@@ -87,7 +87,5 @@ class Authority:
         made = builder.sign(issuer.secret if issuer else secret, hashes.SHA256())
         cert, key = self._directory / f"{file}.pem", self._directory / f"{file}.key"
         cert.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-        key.write_bytes(
-            secret.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        )
+        key.write_bytes(secret.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
         return Certified(cert, key, made, secret)
