@@ -119,7 +119,9 @@ def tell(settles: Iterable[MissingOutcome], endpoints: Mapping[str, Endpoint]) -
                 )
                 continue
             if settle.pump not in writers:
-                writer = PumpWriter(endpoint.address, endpoint.cluster_id, OUTCOME_TIMEOUT, endpoint.pump, OUTCOME_CONNECT_SECONDS)
+                writer = PumpWriter(
+                    endpoint.address, endpoint.cluster_id, OUTCOME_TIMEOUT, endpoint.pump, OUTCOME_CONNECT_SECONDS, endpoint.tls
+                )
                 writers[settle.pump] = connections.enter_context(closing(writer))
             try:
                 writers[settle.pump].write(outcome_payload(settle.start_ts, settle.commit_ts))

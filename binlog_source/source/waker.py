@@ -21,7 +21,6 @@ from pyspark_tidb_binlog.binlog_source.source.wake import LastWake, choose, fake
 from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.schemas.errors import ProtocolViolation, PumpUnavailable, ReplicationError
 from pyspark_tidb_binlog.schemas.events import Delivery
-from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
 _SEND_SECONDS = 1.0
 """How long a Pump may take to answer, and the age that a timestamp may have when it is sent."""
@@ -35,14 +34,9 @@ class PumpWaker:
     """Wakes the Pumps of one stream."""
 
     def __init__(
-        self,
-        online: Callable[[], Mapping[str, str]],
-        open_discovery: Callable[[], PumpDiscovery],
-        tails: Tails,
-        interval: float,
-        tls: TlsSettings | None = None,
+        self, online: Callable[[], Mapping[str, str]], open_discovery: Callable[[], PumpDiscovery], tails: Tails, interval: float
     ) -> None:
-        """``online``: the Pumps in service, without a request; ``interval``: seconds between two fakes to one Pump; ``tls``: the cluster's.
+        """``online``: the Pumps in service, without a request; ``interval``: seconds between two fakes to one Pump.
 
         ``open_discovery`` is called once, by the thread; its clock is the thread's own connection to the registry.
         """
@@ -51,7 +45,6 @@ class PumpWaker:
         self._discovery: PumpDiscovery | None = None
         self._tails = tails
         self._interval = interval
-        self._tls = tls
         self._asked: Delivery | None = None
         self._asking = threading.Event()
         self._stopped = False
@@ -134,7 +127,7 @@ class PumpWaker:
         if not is_of_now(ts, target.wanted):
             return
         if address not in self._writers:
-            self._writers[address] = PumpWriter(address, discovery.cluster_id(), _SEND_SECONDS, pump, tls=self._tls)
+            self._writers[address] = PumpWriter(address, discovery.cluster_id(), _SEND_SECONDS, pump, tls=discovery.tls)
         yield _Sent(pump, address, ts, begun, self._writers[address].start(fake_payload(ts)))
 
     def _finish(self, sent: "_Sent") -> None:
@@ -185,10 +178,8 @@ class _Sent:
     call: Pending
 
 
-def waker_of(
-    config: SourceConfig, online: Callable[[], Mapping[str, str]], tails: Tails, tls: TlsSettings | None = None
-) -> PumpWaker | None:
-    """The waker that the settings ask for; None: never wake, or there is no registry that gives a TSO. For the others see ``PumpWaker``."""
+def waker_of(config: SourceConfig, online: Callable[[], Mapping[str, str]], tails: Tails) -> PumpWaker | None:
+    """The waker that the settings ask for; None: never wake, or there is no registry that gives a TSO. ``online``: see ``PumpWaker``."""
     if not config.wake_interval or not names_registry(config):
         return None
-    return PumpWaker(online, lambda: discovery_of(config), tails, config.wake_interval, tls)
+    return PumpWaker(online, lambda: discovery_of(config), tails, config.wake_interval)
