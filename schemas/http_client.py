@@ -95,7 +95,7 @@ class HttpConnection:
 
 
 class _VerifiedConnection(http.client.HTTPSConnection):
-    """Takes the context, which may have changed, at each connection, and refuses a server by its name."""
+    """Takes the context, which may have changed, at each connection."""
 
     def __init__(self, host: str, port: int | None, timeout: float, tls: TlsSettings) -> None:
         super().__init__(host, port, timeout=timeout, context=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
@@ -108,10 +108,6 @@ class _VerifiedConnection(http.client.HTTPSConnection):
         except ConfigError as error:
             raise ssl.SSLError(str(error)) from error
         super().connect()
-        why = self._tls.refusal(self.sock)
-        if why:
-            self.close()
-            raise ssl.SSLError(why)
 
 
 def fetch(url: str, timeout: float, method: str = "GET", body: bytes | None = None, tls: TlsSettings | None = None) -> HttpAnswer:

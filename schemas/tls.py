@@ -7,7 +7,8 @@
 
 Promises: the settings are paths and names, nothing secret, so they may be pickled, logged and sent to executors, where the files must exist.
 A context is made once per use and again only when one of its files has changed: a certificate may be replaced while the process runs, and
-while only half of it is replaced the former context is used. What cannot be used is a ``ConfigError`` that names the file, never its content.
+while only half of it is replaced the former context is used. A peer's name is checked as the last part of the handshake, so that nothing is sent
+to one that is refused, and nothing read from it. What cannot be used is a ``ConfigError`` that names the file, never its content.
 """
 
 import functools
@@ -68,15 +69,6 @@ class TlsSettings:
             raise ConfigError("security: to listen with ssl-ca, ssl-cert and ssl-key are needed as well")
         return _known.context(self, True, protocols)
 
-    def refusal(self, connected: object) -> str:
-        """Why the peer of a TLS connection (``ssl.SSLSocket`` or ``ssl.SSLObject``) is refused by its name; "" if it is not."""
-        if not self.allowed_cn:
-            return ""
-        names = _common_names(connected)
-        if set(names) & set(self.allowed_cn):
-            return ""
-        return f"the certificate's Common Names are {', '.join(map(repr, names)) or 'none'}, and cert-allowed-cn allows none of them"
-
 
 class _Contexts:
     """The contexts of this process, each with the state that its files had."""
@@ -129,6 +121,8 @@ def _context(settings: TlsSettings, server: bool, protocols: Sequence[str]) -> s
         context.num_tickets = 0
     else:
         context.hostname_checks_common_name = False
+    if settings.allowed_cn:
+        context.sslsocket_class, context.sslobject_class = _checking(frozenset(settings.allowed_cn))
     _load(settings.ca, "ssl-ca", lambda: context.load_verify_locations(settings.ca))
     if settings.cert:
         for path, name in ((settings.cert, "ssl-cert"), (settings.key, "ssl-key")):
@@ -158,9 +152,31 @@ def _load(path: str, name: str, load: Any) -> None:
         raise ConfigError(f"security: {name} cannot be read from {path}: {why}") from error
 
 
-def _common_names(connected: object) -> list[str]:
+def _checking(allowed: frozenset[str]) -> tuple[type[ssl.SSLSocket], type[ssl.SSLObject]]:
+    """The classes of connections whose handshake fails for a peer that has none of the names."""
+
+    class NamedSocket(ssl.SSLSocket):
+        def do_handshake(self, block: bool = False) -> None:
+            super().do_handshake(block)
+            _require_name(self, allowed)
+
+    class NamedObject(ssl.SSLObject):
+        def do_handshake(self) -> None:
+            super().do_handshake()
+            _require_name(self, allowed)
+
+    return NamedSocket, NamedObject
+
+
+def _require_name(peer: Any, allowed: frozenset[str]) -> None:
+    names = _common_names(peer)
+    if allowed.isdisjoint(names):
+        shown = ", ".join(map(repr, names)) or "none"
+        raise ssl.SSLError(f"the certificate's Common Names are {shown}, and cert-allowed-cn allows none of them")
+
+
+def _common_names(peer: Any) -> list[str]:
     """The last Subject CN of each certificate in the peer's verified chain; of a resumed session, which has no chain, its own."""
-    peer: Any = connected
     # The public method of Python 3.13 returns DER, which this module need not parse: this one is beneath it in every version.
     chain = [certificate.get_info() for certificate in peer._sslobj.get_verified_chain() or ()]
     found = []

@@ -1,4 +1,4 @@
-"""gRPC channels with and without TLS behind grpcio's interface: without TLS grpcio's own, with TLS ``H2Client``.
+"""gRPC channels with TLS, ``H2Client`` behind grpcio's interface.
 
 Why not grpcio for TLS: it refuses servers without ALPN, which real Pumps are (wire.md 7), cannot check ``cert-allowed-cn``, and reads a
 certificate once. Calls and errors are of grpcio's types (``grpc.Call``, ``grpc.RpcError``), so that callers do not differ.
@@ -16,29 +16,11 @@ import grpc
 
 from pyspark_tidb_binlog.binlog_source.rpc.client_call import ClientCall
 from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import CANCELLED, INTERNAL, OK, UNKNOWN
-from pyspark_tidb_binlog.binlog_source.rpc.h2_client import CONNECT_SECONDS, H2Client
-from pyspark_tidb_binlog.schemas.tls import TlsSettings
+from pyspark_tidb_binlog.binlog_source.rpc.h2_client import H2Client
 
 Coder = Callable[[Any], Any] | None
 Metadata = Sequence[tuple[str, str]] | None
 _STATUS = {int(code.value[0]): code for code in grpc.StatusCode}
-_TLS_CONNECT_SECONDS = 1.0
-"""A connection over TLS has at least this time: it takes three times as many round trips as one without."""
-
-
-def open_channel(
-    address: str, tls: TlsSettings | None, options: Sequence[tuple[str, Any]] = (), connect_seconds: float = CONNECT_SECONDS
-) -> grpc.Channel:
-    """A channel to ``host:port``; ``options`` are grpcio's, for a channel without TLS. A Unix socket has none."""
-    if tls is None or address.startswith("unix:"):
-        return grpc.insecure_channel(address, options=options)
-    return TlsChannel(H2Client(address, tls, max(connect_seconds, _TLS_CONNECT_SECONDS)))
-
-
-def retire(channel: grpc.Channel) -> None:
-    """Let a channel go that gets no further calls; those under way go on. grpcio closes its own when nobody has it any more."""
-    if isinstance(channel, TlsChannel):
-        channel.client.retire()
 
 
 class TlsChannel(grpc.Channel):
@@ -70,6 +52,10 @@ class TlsChannel(grpc.Channel):
     def unsubscribe(self, callback: Any) -> None:
         """Not offered."""
         raise NotImplementedError
+
+    def retire(self) -> None:
+        """Close once the calls under way have ended."""
+        self.client.retire()
 
     def close(self) -> None:
         """Close; calls under way end as cancelled."""

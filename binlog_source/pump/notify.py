@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 
+from pyspark_tidb_binlog.binlog_source.cluster.channels import open_channel
 from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeState, NodeStatus
-from pyspark_tidb_binlog.binlog_source.cluster.secure_channel import open_channel
 from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import NOTIFY
 from pyspark_tidb_binlog.schemas.backoff import Backoff
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable

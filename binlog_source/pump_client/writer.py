@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import grpc
 
-from pyspark_tidb_binlog.binlog_source.cluster.secure_channel import open_channel
+from pyspark_tidb_binlog.binlog_source.cluster.channels import open_channel
 from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import WRITE_BINLOG, WRITE_BINLOG_BATCH
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 from pyspark_tidb_binlog.schemas.proto import pump_pb2

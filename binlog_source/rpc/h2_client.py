@@ -171,9 +171,6 @@ class H2Client:
             ssl_handshake_timeout=self._connect_seconds,
         )
         try:
-            refusal = self._tls.refusal(transport.get_extra_info("ssl_object"))
-            if refusal:
-                raise ssl.SSLError(refusal)
             await connection.greet()
         except BaseException:
             transport.abort()

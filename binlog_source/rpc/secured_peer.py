@@ -37,7 +37,7 @@ class SecuredPeer(Peer):
         self._handshake = asyncio.get_running_loop().create_task(self._secure(transport))
 
     async def _secure(self, bare: asyncio.Transport) -> None:
-        why = ""
+        transport: asyncio.Transport | None = None
         try:
             transport = await asyncio.get_running_loop().start_tls(
                 bare,
@@ -47,15 +47,12 @@ class SecuredPeer(Peer):
                 ssl_handshake_timeout=FIRST_WORD,
                 ssl_shutdown_timeout=LINGER,
             )
-            if transport is not None:
-                why = self._tls.refusal(transport.get_extra_info("ssl_object"))
+        except ConnectionResetError:
+            _log.debug("client %s has gone before TLS began", self.address)
         except (OSError, ConfigError) as error:
-            # a probe that closes at once has done nothing wrong
-            transport, why = None, "" if isinstance(error, ConnectionResetError) else str(error) or type(error).__name__
+            _log.warning("refusing the TLS connection of client %s: %s", self.address, str(error) or type(error).__name__)
         closed, self._bare = self._bare is None, None
-        if why:
-            _log.warning("refusing the TLS connection of client %s: %s", self.address, why)
-        if transport is None or why or closed:
+        if transport is None or closed:
             (transport or bare).abort()
             self.connection_lost(None)
             return

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from pyspark_tidb_binlog.binlog_source.cluster.secure_channel import open_channel, retire
+from pyspark_tidb_binlog.binlog_source.cluster.channels import open_channel
 from pyspark_tidb_binlog.binlog_source.source.gc_bound import gc_ts_of, is_recent
 from pyspark_tidb_binlog.binlog_source.wire.damage import REMEDY, Damage, damage_in, first_readable, silent_text
 from pyspark_tidb_binlog.binlog_source.wire.fingerprint import LogFingerprint
@@ -176,7 +176,10 @@ def renew(address: str) -> None:
     """Make the next call to ``address`` use a new connection. Calls in progress keep theirs."""
     with _channels_lock:
         for key in [key for key in _channels if key[0] == address]:
-            retire(_channels.pop(key))
+            former: Any = _channels.pop(key)
+            if key[1] is not None:
+                # grpcio closes a channel that nobody has any more
+                former.retire()
 
 
 def offers_raw(endpoint: Endpoint, patience: float) -> bool:

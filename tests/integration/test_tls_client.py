@@ -15,7 +15,8 @@ import h2.connection
 import h2.events
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.cluster.secure_channel import TlsChannel, open_channel
+from pyspark_tidb_binlog.binlog_source.cluster.channels import open_channel
+from pyspark_tidb_binlog.binlog_source.cluster.secure_channel import TlsChannel
 from pyspark_tidb_binlog.binlog_source.rpc.client_call import WINDOW
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 from tests.support.certificates import Authority
@@ -230,7 +231,7 @@ def test_a_closed_channel(server: TlsServer, tls: TlsSettings) -> None:
 def test_a_retired_channel_closes_with_its_last_call(server: TlsServer, channel: TlsChannel) -> None:
     waits = channel.unary_stream("/t/Wait")(b"")
     assert next(waits) == b"here"
-    channel.client.retire()
+    channel.retire()
     eventually(lambda: channel.client._connection is None)
     assert len(server.front._peers) == 1
     server.go_on.set()

@@ -15,7 +15,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.cluster.secure_channel import open_channel
+from pyspark_tidb_binlog.binlog_source.cluster.channels import open_channel
 from pyspark_tidb_binlog.binlog_source.rpc import secured_peer
 from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer
 from pyspark_tidb_binlog.schemas.errors import ConfigError
