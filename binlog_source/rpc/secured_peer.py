@@ -24,6 +24,7 @@ class SecuredPeer(Peer):
         self._tls = tls
         self._bare: asyncio.Transport | None = None
         """The connection below TLS, during the handshake."""
+        self._gone = False
         self._early: list[bytes] = []
         """What came with the end of the handshake."""
         self._handshake: asyncio.Task[None] | None = None
@@ -51,7 +52,7 @@ class SecuredPeer(Peer):
             _log.debug("client %s has gone before TLS began", self.address)
         except (OSError, ConfigError) as error:
             _log.warning("refusing the TLS connection of client %s: %s", self.address, str(error) or type(error).__name__)
-        closed, self._bare = self._bare is None, None
+        closed, self._bare = self._gone or self._bare is None, None
         if transport is None or closed:
             (transport or bare).abort()
             self.connection_lost(None)
@@ -61,6 +62,11 @@ class SecuredPeer(Peer):
         early, self._early = b"".join(self._early), []
         if early:
             self.data_received(early)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio: the connection was lost, perhaps before ``_secure`` went on after the handshake."""
+        self._gone = True
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """asyncio: bytes were received."""

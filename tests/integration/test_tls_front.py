@@ -211,3 +211,12 @@ def test_a_client_that_reads_nothing_slows_its_stream_down(server: TlsServer, ca
         reached = server.sent
         assert reached < 1000
         assert len(list(call)) == 1999
+
+
+def test_a_client_that_asks_and_leaves_at_once_leaves_nothing_behind(server: TlsServer, ca: Authority) -> None:
+    """Its request, its end and the end of the handshake may come in one packet."""
+    for _ in range(50):
+        with connected(server.address, TlsSettings(ca.ca).client()) as client:
+            client.sendall(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n")
+    eventually(lambda: not server.front._peers, what="all are forgotten")
+    assert server.front.budget.held == 0
