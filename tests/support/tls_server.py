@@ -16,7 +16,7 @@ from pyspark_tidb_binlog.binlog_source.rpc.http1 import HttpRequest, HttpRespons
 from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 
 
 class TlsServer:
