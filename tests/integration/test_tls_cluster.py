@@ -137,14 +137,14 @@ def _past(reader: BinlogStreamReader, begin: dict[str, object], ts: int) -> dict
 
 def test_a_pump(pump: EmbeddedPump, tls: TlsSettings, ca: Authority) -> None:
     endpoint = Endpoint(pump.node_id, pump.address, CLUSTER, tls)
-    assert offers_raw(endpoint, 5)
+    assert offers_raw(endpoint, 60)
     before = channel(endpoint)
     renew(pump.address)
-    assert channel(endpoint) is not before and offers_raw(endpoint, 5)
+    assert channel(endpoint) is not before and offers_raw(endpoint, 60)
     renew(pump.address)
     write_binlog(pump.address, CLUSTER, prewrite(5), tls=tls)
     assert gc_ts_of(pump.node_id, pump.address, tls) == 0
-    assert fetch(f"https://{pump.address}/status", 5, tls=tls).ok
+    assert fetch(f"https://{pump.address}/status", 60, tls=tls).ok
     for stranger in (TlsSettings(ca.ca), ca.settings("other", "other", ("node",)), None):
         with pytest.raises(WriteFailed):
             write_binlog(pump.address, CLUSTER, prewrite(6), tls=stranger)
