@@ -95,6 +95,14 @@ class TargetConfig:
     """Unix socket; wins over host and port."""
     read_timeout: float = 60.0
     """Seconds that a statement may take before the connection counts as lost."""
+    ssl_ca: str = ""
+    """File with the CAs of the target's certificate, PEM; empty = TLS where the target offers it, without verifying it."""
+    ssl_cert: str = ""
+    """File with the certificate that is shown to the target, PEM."""
+    ssl_key: str = ""
+    """File with its key, PEM, without a passphrase."""
+    cert_allowed_cn: tuple[str, ...] = ()
+    """If not empty: the Common Names of which the target's certificate, or a CA's above it, must have one."""
     params: tuple[tuple[str, str], ...] = ()
     """Session variables set after connecting."""
 
