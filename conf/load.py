@@ -43,7 +43,7 @@ def load_drainer(
     file: Path | None = None, environ: Mapping[str, str] | None = None, flags: Mapping[str, object] | None = None
 ) -> DrainerConfig:
     """The Drainer's settings. ``flags``: by path, as text or already of the right type. ``environ`` None: the process's own."""
-    return _with_password(_load(DrainerConfig, file, environ, flags))
+    return _with_password(_load(DrainerConfig, file, environ, flags), os.environ if environ is None else environ)
 
 
 def load_pump(file: Path | None = None, environ: Mapping[str, str] | None = None, flags: Mapping[str, object] | None = None) -> PumpConfig:
@@ -70,9 +70,14 @@ def variable_of(path: str) -> str:
     return ENVIRONMENT_PREFIX + path.upper().replace(".", "__").replace("-", "_")
 
 
-def _with_password(config: DrainerConfig) -> DrainerConfig:
-    """``config`` with the password from ``password_file``, if one is set."""
+def _with_password(config: DrainerConfig, environ: Mapping[str, str]) -> DrainerConfig:
+    """``config`` with the password from ``encrypted_password`` or ``password_file``, if one is set."""
     target = config.target
+    if target.encrypted_password and target.password_file:
+        raise ValueError("syncer.to.encrypted_password and spark.password-file are both set: remove one of them")
+    if target.encrypted_password:
+        # as in the real Drainer it wins over syncer.to.password
+        return dataclasses.replace(config, target=dataclasses.replace(target, password=_decrypted(target.encrypted_password, environ)))
     if not target.password_file:
         return config
     if target.password:
@@ -87,6 +92,19 @@ def _with_password(config: DrainerConfig) -> DrainerConfig:
     if not password:
         raise ValueError(f"spark.password-file {target.password_file} is empty")
     return dataclasses.replace(config, target=dataclasses.replace(target, password=password))
+
+
+def _decrypted(text: str, environ: Mapping[str, str]) -> str:
+    # only who uses it needs the library
+    from pyspark_tidb_binlog.conf.encrypted import SECRET_KEY, decrypted, uses_known_key
+
+    try:
+        password = decrypted(text, environ)
+    except ValueError as error:
+        raise ValueError(f"syncer.to.encrypted_password: {error}") from None
+    if uses_known_key(environ):
+        _log.warning("syncer.to.encrypted_password: anybody can decrypt it, because %s is not set", SECRET_KEY)
+    return password
 
 
 def _load(model: type[C], file: Path | None, environ: Mapping[str, str] | None, flags: Mapping[str, object] | None) -> C:

@@ -32,19 +32,23 @@ def first_ipv4() -> str:
     return "127.0.0.1"
 
 
-def registry_url(pd_urls: str) -> str:
-    """``http://a:2379,http://b:2379`` as the URL of a registry: ``pd://a:2379,b:2379``.
+def registry_url(pd_urls: str, secure: bool) -> str:
+    """``http://a:2379,http://b:2379`` as the URL of a registry: ``pd://a:2379,b:2379``. ``secure``: whether ``security.ssl-ca`` is set.
 
     Raises:
-        ValueError: it has another form.
+        ValueError: it has another form, or ``https://`` and ``security.ssl-ca`` are not set together: whoever has the key of a certificate
+            does not want to send anything without it.
     """
     hosts = []
-    for url in pd_urls.split(","):
-        parts = urlsplit(url.strip())
-        if parts.scheme == "https":
-            raise ValueError(f"pd-urls: {url.strip()!r}: TLS is not built in this release; only http:// is accepted")
-        if parts.scheme != "http" or not parts.netloc or parts.path.strip("/"):
-            raise ValueError(f"pd-urls: {url.strip()!r} is not of the form http://host:port")
+    for url in (part.strip() for part in pd_urls.split(",")):
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.netloc or parts.path.strip("/"):
+            raise ValueError(f"pd-urls: {url!r} is not of the form http://host:port or https://host:port")
+        if (parts.scheme == "https") != secure:
+            raise ValueError(
+                f"pd-urls: {url!r}: "
+                + ("with security.ssl-ca, PD is called over TLS: write https://" if secure else "https:// needs security.ssl-ca")
+            )
         hosts.append(parts.netloc)
     return "pd://" + ",".join(hosts)
 
@@ -59,13 +63,13 @@ def fill_drainer(values: Values, environ: Mapping[str, str]) -> None:
     _fill(values, "syncer.to.host", lambda: environ.get("MYSQL_HOST") or "localhost")
     _fill(values, "syncer.to.port", lambda: _port(environ.get("MYSQL_PORT", "")))
     _fill(values, "syncer.to.user", lambda: environ.get("MYSQL_USER") or "root")
-    if not values.get("spark.password-file"):
+    if not (values.get("spark.password-file") or values.get("syncer.to.encrypted_password")):
         _fill(values, "syncer.to.password", lambda: environ.get("MYSQL_PSWD", ""))
     if values.get("syncer.db-type") == "kafka":
         _fill(values, "syncer.to.kafka-addrs", lambda: environ.get("KAFKA_ADDRS") or "127.0.0.1:9092")
     _one_registry(values, "spark.pumps")
     if values["pd-urls"]:
-        values["spark.pumps"] = registry_url(str(values["pd-urls"]))
+        values["spark.pumps"] = registry_url(str(values["pd-urls"]), bool(values.get("security.ssl-ca")))
     for path in ("spark.ddl-history", "spark.orphan-resolver"):
         _fill(values, path, lambda: values.get("spark.tidb-status", ""))
 
@@ -75,6 +79,8 @@ def fill_pump(values: Values, environ: Mapping[str, str]) -> None:
     _fill(values, "addr", lambda: f"{first_ipv4()}:8250")
     _fill(values, "data-dir", lambda: "data.pump")
     _one_registry(values, "spark.registry")
+    if values["pd-urls"]:
+        registry_url(str(values["pd-urls"]), bool(values.get("security.ssl-ca")))
 
 
 def _one_registry(values: Values, other: str) -> None:

@@ -20,12 +20,13 @@ from urllib.parse import unquote, urlsplit
 
 from pyspark_tidb_binlog.conf.kinds import nearest
 from pyspark_tidb_binlog.conf.load import PASSWORD, load_drainer, load_pump, variable_of
-from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, TargetConfig, settings_of
+from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, SecurityConfig, TargetConfig, settings_of
 from pyspark_tidb_binlog.conf.moved import MOVED
 from pyspark_tidb_binlog.conf.reference import default_of, help_of
 from pyspark_tidb_binlog.conf.version import VERSION
-from pyspark_tidb_binlog.jobs.logs import log_file, log_to_file, move_log, set_level
+from pyspark_tidb_binlog.jobs.logs import log_file, log_to_file, move_log, set_format, set_level
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError, Stopped
+from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
 EXIT_FAILED = 1
 EXIT_CONFIG = 2
@@ -166,6 +167,20 @@ def add_settings(to: JobParser, model: type[DrainerConfig] | type[PumpConfig]) -
         group.add_argument(*flags, dest=_FLAG + setting.path, metavar=metavar, default=argparse.SUPPRESS, help=shown)
 
 
+def add_security_flags(to: JobParser) -> None:
+    """Binlogctl's flags for a cluster with TLS, which ``security_of`` reads."""
+    to.add_argument(
+        "-ssl-ca", "--ssl-ca", default="", metavar="FILE", help="certificate authorities of the cluster, PEM; with it TLS is used"
+    )
+    to.add_argument("-ssl-cert", "--ssl-cert", default="", metavar="FILE", help="this side's certificate, PEM")
+    to.add_argument("-ssl-key", "--ssl-key", default="", metavar="FILE", help="its key, PEM")
+
+
+def security_of(given: argparse.Namespace) -> TlsSettings | None:
+    """How a cluster's nodes are called, by the flags of ``add_security_flags``; None: without TLS."""
+    return TlsSettings.of(SecurityConfig(given.ssl_ca, given.ssl_cert, given.ssl_key))
+
+
 class _PrintVersion(argparse.Action):
     """``-V``: the version, in the form of the real programs."""
 
@@ -195,8 +210,9 @@ def _checked(load: Callable[[], C]) -> C:
 
 
 def _logging_by(config: C) -> C:
-    """``config``, after the log was told its level and file."""
+    """``config``, after the log was told its level, format and file."""
     set_level(config.log_level)
+    set_format(config.log_format)
     if config.log_file:
         try:
             move_log(Path(config.log_file))

@@ -4,11 +4,12 @@
     ctl update-pump | update-drainer         write a state into the registry (-node-id, -state)
     ctl pause-pump | pause-drainer | resume-drainer | offline-pump | offline-drainer       ask the node itself (-node-id)
     ctl generate_meta                        a savepoint file with a new timestamp (-data-dir, -time-zone)
+    ctl encrypt -text PASSWORD               the password as encrypted_password takes it (key: BINLOG_SECRET_KEY); - reads it from stdin
     ctl status                               each Drainer: how far it is, and what holds it back
     ctl ddl --config drainer.toml            the DDLs that were refused, skipped, quarantined, ignored, derived or lost something
     ctl findings --config drainer.toml       the newest findings
 
-``-cmd pumps`` is the same as ``pumps``. Unlike binlogctl, it looks at the node's answer: a refused change is an error.
+``-ssl-ca``, ``-ssl-cert`` and ``-ssl-key`` are for a cluster with TLS. ``-cmd pumps`` is the same as ``pumps``. Unlike binlogctl, it looks at the node's answer: a refused change is an error.
 
 Promises: nothing but the named command is changed. Exit codes as in ``cli.py``.
 """
@@ -18,16 +19,18 @@ import contextlib
 import datetime
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, NodeStatus, Registry
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.conf.model import DrainerConfig
-from pyspark_tidb_binlog.jobs.cli import EXIT_FAILED, JobParser, drainer_config, parser
+from pyspark_tidb_binlog.jobs.cli import EXIT_FAILED, JobParser, add_security_flags, drainer_config, parser, security_of
 from pyspark_tidb_binlog.jobs.local_paths import local_path
 from pyspark_tidb_binlog.jobs.log_lines import line
 from pyspark_tidb_binlog.jobs.node_report import NodeReport, ddl_lines, finding_lines
@@ -75,13 +78,17 @@ def _options() -> JobParser:
     options.add_argument("-config", "--config", type=Path, metavar="FILE", help="of ddl and findings: the Drainer's settings")
     options.add_argument("-limit", "--limit", type=int, default=20, metavar="N", help="of findings: how many (default: 20)")
     options.add_argument("-json", "--json", action="store_true", help="of status: one JSON object per Drainer")
+    options.add_argument("-text", "--text", default="", metavar="TEXT", help="of encrypt: what is encrypted; - = the first line of stdin")
+    add_security_flags(options)
     return options
 
 
 @contextlib.contextmanager
 def _registry(given: argparse.Namespace) -> Iterator[Registry]:
-    urls = ",".join(url if "://" in url else f"http://{url}" for url in (part.strip() for part in given.pd_urls.split(",")) if url)
-    with contextlib.closing(RegistryClient(given.registry) if given.registry else PdRegistry(urls)) as registry:
+    tls = security_of(given)
+    scheme = "https" if tls else "http"
+    urls = ",".join(url if "://" in url else f"{scheme}://{url}" for url in (part.strip() for part in given.pd_urls.split(",")) if url)
+    with contextlib.closing(RegistryClient(given.registry, tls) if given.registry else PdRegistry(urls, tls)) as registry:
         yield registry
 
 
@@ -130,7 +137,7 @@ def _apply(kind: str, action: str) -> Command:
     def run(given: argparse.Namespace) -> int:
         with _registry(given) as registry:
             node = _node(registry, kind, given.node_id)
-        answer = _asked(node.host, "PUT", f"/state/{node.node_id}/{action}")
+        answer = _asked(given, node.host, "PUT", f"/state/{quote(node.node_id, safe=':')}/{action}")
         try:
             said = json.loads(answer)
             code, message = int(said["code"]), str(said["message"])
@@ -144,10 +151,10 @@ def _apply(kind: str, action: str) -> Command:
     return run
 
 
-def _asked(address: str, method: str, path: str, *, missing: bytes | None = None) -> bytes:
+def _asked(given: argparse.Namespace, address: str, method: str, path: str, *, missing: bytes | None = None) -> bytes:
     """The body of a node's answer; ``missing`` if it has no such page."""
     try:
-        with HttpConnection.to(address, _TIMEOUT) as connection:
+        with HttpConnection.to(address, _TIMEOUT, tls=security_of(given) or False) as connection:
             answer = connection.request(method, path)
     except (*FAILURES, ValueError) as error:
         raise PumpUnavailable(f"the node at {address} does not answer ({error}); check that it runs and is reachable from here") from error
@@ -182,6 +189,23 @@ def _generate_meta(given: argparse.Namespace) -> int:
     return 0
 
 
+def _encrypt(given: argparse.Namespace) -> int:
+    """Print the encrypted form of a password."""
+    # only who uses it needs the library
+    from pyspark_tidb_binlog.conf.encrypted import SECRET_KEY, encrypted, uses_known_key
+
+    text = sys.stdin.readline().removesuffix("\n") if given.text == "-" else given.text
+    if not text:
+        raise ConfigError("give what is to be encrypted: -text TEXT, or -text - for the first line of stdin")
+    try:
+        print(encrypted(text, os.environ))
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    if uses_known_key(os.environ):
+        print(f"warning: {SECRET_KEY} is not set, so anybody can decrypt this", file=sys.stderr)
+    return 0
+
+
 def _status(given: argparse.Namespace) -> int:
     """Each Drainer that is not offline, or the one that is named; 1 if one does not answer."""
     if given.addr:
@@ -192,16 +216,16 @@ def _status(given: argparse.Namespace) -> int:
         nodes = [node for node in wanted if given.node_id or node.state is not NodeState.OFFLINE]
     if not nodes:
         print("no Drainer is registered")
-    reports = [_look(node) for node in nodes]
+    reports = [_look(given, node) for node in nodes]
     for report in reports:
         print(report.json() if given.json else report.text())
     return EXIT_FAILED if any(report.trouble for report in reports) else 0
 
 
-def _look(node: NodeStatus) -> NodeReport:
+def _look(given: argparse.Namespace, node: NodeStatus) -> NodeReport:
     try:
-        progress: Mapping[str, object] = json.loads(_asked(node.host, "GET", "/progress", missing=b"{}"))
-        status: Mapping[str, object] = json.loads(_asked(node.host, "GET", "/status"))
+        progress: Mapping[str, object] = json.loads(_asked(given, node.host, "GET", "/progress", missing=b"{}"))
+        status: Mapping[str, object] = json.loads(_asked(given, node.host, "GET", "/status"))
     except (PumpUnavailable, ValueError) as error:
         return NodeReport(node, {}, {}, str(error))
     return NodeReport(node, progress, status, "")
@@ -243,6 +267,7 @@ COMMANDS: Mapping[str, Command] = {
     "offline-pump": _apply(PUMPS, "close"),
     "offline-drainer": _apply(DRAINERS, "close"),
     "generate_meta": _generate_meta,
+    "encrypt": _encrypt,
     "status": _status,
     "ddl": _ddl,
     "findings": _findings,

@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of, names_registry
+from pyspark_tidb_binlog.binlog_source.cluster.metrics_push import push_regularly
 from pyspark_tidb_binlog.binlog_source.cluster.registries import PD_SCHEME, open_registry, tidb_status_ports
 from pyspark_tidb_binlog.binlog_source.cluster.tidb_servers import TidbServers
 from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode, StreamControls, node_id_of
@@ -41,6 +42,7 @@ from pyspark_tidb_binlog.jobs.stream_progress import StreamProgress
 from pyspark_tidb_binlog.jobs.targets import sink_of
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError, Stopped
 from pyspark_tidb_binlog.schemas.events import Delivery
+from pyspark_tidb_binlog.schemas.tls import TlsSettings
 from pyspark_tidb_binlog.sinks.apply import BatchApplier
 from pyspark_tidb_binlog.sinks.delta.checkpoint_table import CheckpointRow, DeltaCheckpoint, places
 from pyspark_tidb_binlog.sinks.delta.findings_table import DeltaFindings
@@ -74,6 +76,10 @@ class Replication:
         """Nothing is written before ``start``. Setting ``stop`` ends every wait, and at last a batch longer than ``GRACE_SECONDS``."""
         self._spark = spark
         self._stop = stop or threading.Event()
+        self._tls = TlsSettings.of(config.source.security)
+        """Of everything inside the cluster; None: without TLS."""
+        if self._tls is not None:
+            self._tls.check(listens=True)
         self._checkpoint = SparkCheckpoint(spark, config)
         self._discovery = discovery_of(config.source)
         cluster_id = config.source.cluster_id or self._discovery.cluster_id()
@@ -82,7 +88,7 @@ class Replication:
         self._config = dataclasses.replace(config, source=source, apply=apply)
         self._closing = contextlib.ExitStack()
         """What ``close`` closes last."""
-        self._feed = HistoryFeed(self._history_at(config), _history_cache(config.checkpoint_dir, cluster_id))
+        self._feed = HistoryFeed(self._history_at(config), _history_cache(config.checkpoint_dir, cluster_id), self._tls)
         self._sink = sink_of(self._config, cluster_id, self._pause)
         self._applier = BatchApplier(spark, self._config, self._sink, self._feed, self._take_report)
         _warm_up(spark, self._config)
@@ -277,16 +283,16 @@ class Replication:
             return config.ddl_history
         if not config.source.pumps.startswith(PD_SCHEME):
             raise ConfigError("spark.tidb-status is not set: name TiDB's status port (http://host:10080) or a recorded history file")
-        registry = open_registry(config.source.pumps)
+        registry = open_registry(config.source.pumps, self._tls)
         self._closing.callback(registry.close)
-        return TidbServers(partial(tidb_status_ports, registry)).urls
+        return TidbServers(partial(tidb_status_ports, registry), scheme="https" if self._tls else "http").urls
 
     def _join_cluster(self, gate: BatchGate) -> None:
         """Serve the node's pages and, if there is a registry, register: Pumps notify this Drainer and do not close before it has read their
         binlogs.
         """
         config, counts = self._config, self._counts
-        registry = open_registry(config.source.pumps) if names_registry(config.source) else None
+        registry = open_registry(config.source.pumps, self._tls) if names_registry(config.source) else None
         sight = StreamSight(
             commit_ts=lambda: self.commit_ts,
             pump_positions=lambda: counts.pump_positions(self._query),
@@ -296,8 +302,19 @@ class Replication:
         )
         controls = StreamControls(pause=gate.shut, resume=gate.open, resting=partial(self._rests, gate), end=self._stop.set)
         self._node = DrainerNode(
-            registry, config.apply.drainer, config.addr, config.advertise_addr, sight, controls, told=counts.told_state
+            registry,
+            config.apply.drainer,
+            config.addr,
+            config.advertise_addr,
+            sight,
+            controls,
+            synced_check_seconds=60.0 * config.synced_check_time,
+            told=counts.told_state,
+            tls=self._tls,
         ).start()
+        pushing = push_regularly(config.metrics_addr, config.metrics_interval, config.apply.drainer, sight.metrics)
+        if pushing is not None:
+            self._closing.callback(pushing.stop)
         _log.info("Drainer %s serves gRPC and HTTP at %s", config.apply.drainer, self._node.address)
 
     def _rests(self, gate: BatchGate) -> bool:

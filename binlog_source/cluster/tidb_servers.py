@@ -20,8 +20,9 @@ _log = logging.getLogger(__name__)
 class TidbServers:
     """``ask`` returns ``host:port`` of each running server (``PdRegistry.tidb_status_ports``)."""
 
-    def __init__(self, ask: Callable[[], tuple[str, ...]], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, ask: Callable[[], tuple[str, ...]], clock: Callable[[], float] = time.monotonic, scheme: str = "http") -> None:
         self._ask = ask
+        self._scheme = scheme
         self._clock = clock
         self._known: tuple[str, ...] = ()
         self._asked_at = float("-inf")
@@ -54,5 +55,5 @@ class TidbServers:
         self._asked_at = self._clock()
 
     def urls(self) -> tuple[str, ...]:
-        """The same as ``http://host:port`` each."""
-        return tuple(f"http://{address}" for address in self.status_ports())
+        """The same as ``http://host:port`` each; with TLS in the cluster, ``scheme`` is ``https``."""
+        return tuple(f"{self._scheme}://{address}" for address in self.status_ports())

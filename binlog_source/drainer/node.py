@@ -28,6 +28,7 @@ from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import UNKNOWN, Refusal
 from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer
 from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import NOTIFY
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError
+from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
 HEARTBEAT = 1.0
 """Seconds between two registrations."""
@@ -68,8 +69,10 @@ class DrainerNode:
         *,
         synced_check_seconds: float = SYNCED_CHECK_SECONDS,
         told: Callable[[NodeState], None] = lambda state: None,
+        tls: TlsSettings | None = None,
     ) -> None:
-        """``addr``: host:port to listen on, port 0 for any. ``told`` is called with each new state."""
+        """``addr``: host:port to listen on, port 0 for any, with ``tls`` if given. ``told`` is called with each new state."""
+        self._tls = tls
         self._registry = registry
         self._node_id = node_id
         self._addr = addr
@@ -97,7 +100,7 @@ class DrainerNode:
         Raises:
             ConfigError: the port is taken, or other nodes could not reach the address.
         """
-        self._server.bind(self._addr)
+        self._server.bind(self._addr, tls=self._tls)
         self.address = self._advertise_addr or f"{self._addr.rpartition(':')[0]}:{self._server.port}"
         if self._registry is not None:
             try:

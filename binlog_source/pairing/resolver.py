@@ -30,6 +30,7 @@ from pyspark_tidb_binlog.conf.model import PairConfig, SourceConfig
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
+from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
 _UNDECIDED_EVERY = 60.0
 _log = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ def outcomes_of(
     addresses = _addresses(config, source) if asked else ()
     if not addresses:
         return ()
-    ports = StatusPorts(addresses)
+    ports = StatusPorts(addresses, TlsSettings.of(source.security))
     settled = []
     verdicts: dict[int, Verdict | None] = {}
     for orphan in asked:
@@ -76,7 +77,7 @@ def _addresses(config: PairConfig, source: SourceConfig) -> Sequence[str]:
     if config.resolver or not names_registry(source):
         return status_ports(config.resolver)
     try:
-        with closing(open_registry(source.pumps)) as registry:
+        with closing(open_registry(source.pumps, TlsSettings.of(source.security))) as registry:
             return tidb_status_ports(registry)
     except PumpUnavailable as error:
         _log.warning("Prewrites without an outcome wait: PD cannot be asked for the status ports of TiDB: %s", error)
@@ -95,7 +96,7 @@ def _safe_point(source: SourceConfig, ports: StatusPorts) -> int | None:
     """The MVCC GC safe point, from the registry or the status port; None if neither reports it."""
     if not names_registry(source):
         return mvcc_safe_point(None, ports)
-    with closing(open_registry(source.pumps)) as registry:
+    with closing(open_registry(source.pumps, TlsSettings.of(source.security))) as registry:
         return mvcc_safe_point(registry, ports)
 
 
@@ -110,7 +111,8 @@ def _tell_undecided(orphan: Orphan, verdict: Verdict, source: SourceConfig) -> N
             address = discovery.pumps().get(orphan.pump, orphan.pump)
     except PumpUnavailable:
         address = orphan.pump
-    _log.error("%s", undecided_text(orphan.start_ts, prewrite_key_of(orphan.payload), verdict, orphan.pump, address))
+    tls = TlsSettings.of(source.security)
+    _log.error("%s", undecided_text(orphan.start_ts, prewrite_key_of(orphan.payload), verdict, orphan.pump, address, tls))
 
 
 def prewrite_key_of(payload: bytes) -> bytes:
@@ -133,7 +135,9 @@ def tell(settles: Iterable[MissingOutcome], endpoints: Mapping[str, Endpoint]) -
                 )
                 continue
             if settle.pump not in writers:
-                writer = PumpWriter(endpoint.address, endpoint.cluster_id, OUTCOME_TIMEOUT, endpoint.pump, OUTCOME_CONNECT_SECONDS)
+                writer = PumpWriter(
+                    endpoint.address, endpoint.cluster_id, OUTCOME_TIMEOUT, endpoint.pump, OUTCOME_CONNECT_SECONDS, endpoint.tls
+                )
                 writers[settle.pump] = connections.enter_context(closing(writer))
             try:
                 writers[settle.pump].write(outcome_payload(settle.start_ts, settle.commit_ts))

@@ -23,6 +23,7 @@ from pyspark_tidb_binlog.schemas.backoff import Backoff, Retries
 from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable, PumpUnavailable
 from pyspark_tidb_binlog.schemas.history import Job, JobReader, SchemaHistory
 from pyspark_tidb_binlog.schemas.http_client import FAILURES, fetch
+from pyspark_tidb_binlog.schemas.tls import TlsSettings
 from pyspark_tidb_binlog.sinks.engine.history_cache import HistoryCache
 
 _FIRST_PAGE, _PAGE = 8, 256
@@ -38,15 +39,16 @@ _log = logging.getLogger(__name__)
 class HistoryFeed:
     """The DDL history of one cluster."""
 
-    def __init__(self, where: str | Callable[[], Sequence[str]], cache: HistoryCache | None = None) -> None:
+    def __init__(self, where: str | Callable[[], Sequence[str]], cache: HistoryCache | None = None, tls: TlsSettings | None = None) -> None:
         """``where``: status ports of one cluster, as in ``http://host:port,http://host:port``; or the path of a recorded history; or a
-        function that returns the URLs of the status ports, called before each request.
+        function that returns the URLs of the status ports, called before each request. ``tls``: the cluster's, for ``https://``.
         """
         self._path = Path("" if callable(where) else where)
         self._urls = where if callable(where) else _listed(where)
         self._answered = ""
         """The URL that answered last."""
         self._cache = cache
+        self._tls = tls
         self._highest = 0
         """The highest job id read."""
         self._reader = JobReader()
@@ -189,7 +191,7 @@ class HistoryFeed:
     def _get_from(self, address: str, query: str) -> list[dict[str, Any]]:
         url = f"{address}/ddl/history{query}"
         try:
-            answer = fetch(url, _REQUEST_TIMEOUT)
+            answer = fetch(url, _REQUEST_TIMEOUT, tls=self._tls)
             if not answer.ok:
                 said = answer.body[:200].decode("utf-8", "replace").strip()
                 raise HistoryUnavailable(f"{url} answered {answer.status}: {said}. Check that it is a status port of TiDB.")

@@ -22,7 +22,7 @@ from tests.support.eventually import eventually
 from tests.support.registry_sites import CLUSTER, Site
 from tests.support.stream_reader import commits_between
 
-pytestmark = pytest.mark.grpc
+pytestmark = [pytest.mark.grpc, pytest.mark.parametrize("site", ["standalone", "pd"], indirect=True)]
 
 
 def pump(site: Site, directory: Path, name: str) -> EmbeddedPump:

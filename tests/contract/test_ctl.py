@@ -15,6 +15,7 @@ from pyspark_tidb_binlog.conf.model import PumpConfig
 from pyspark_tidb_binlog.jobs.ctl import main
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable, ReplicationError
 from pyspark_tidb_binlog.schemas.events import tso
+from tests.support.certificates import table_of
 from tests.support.drainer_nodes import PretendedStream
 from tests.support.eventually import eventually
 from tests.support.registry_sites import Site
@@ -24,10 +25,11 @@ pytestmark = pytest.mark.grpc
 
 @pytest.fixture
 def where(site: Site) -> list[str]:
-    """The flags that name the registry."""
+    """The flags that name the registry, and our certificate if it asks for one."""
+    tls = [f"-ssl-ca={site.tls.ca}", "-ssl-cert", site.tls.cert, "-ssl-key", site.tls.key] if site.tls else []
     if site.url.startswith("pd://"):
-        return ["-pd-urls", site.url.removeprefix("pd://")]
-    return [f"--registry={site.url}"]
+        return ["-pd-urls", site.url.removeprefix("pd://"), *tls]
+    return [f"--registry={site.url}", *tls]
 
 
 @pytest.fixture
@@ -38,19 +40,26 @@ def stream() -> PretendedStream:
 @pytest.fixture
 def drainer(site: Site, stream: PretendedStream, monkeypatch: pytest.MonkeyPatch) -> Iterator[DrainerNode]:
     monkeypatch.setattr(node_module, "HEARTBEAT", 0.02)
-    made = stream.node(open_registry(site.url), "host-1:8249").start()
+    made = stream.node(open_registry(site.url, site.tls), "host-1:8249", tls=site.tls).start()
     yield made
     made.stop()
 
 
 @pytest.fixture
 def pump(site: Site, tmp_path: Path) -> Iterator[EmbeddedPump]:
-    where = (
-        {"pd_urls": "http://" + site.url.removeprefix("pd://").replace(",", ",http://")} if "pd:" in site.url else {"registry": site.url}
+    scheme = "https" if site.tls else "http"
+    pd = ",".join(f"{scheme}://{address}" for address in site.url.removeprefix("pd://").split(","))
+    config = PumpConfig(
+        "p1",
+        "127.0.0.1:0",
+        data_dir=str(tmp_path / "p1"),
+        pd_urls=pd if "pd:" in site.url else "",
+        registry="" if "pd:" in site.url else site.url,
+        heartbeat_interval=0.02,
+        stop_write_at_available_space="",
+        security=table_of(site.tls),
     )
-    made = EmbeddedPump(
-        PumpConfig("p1", "127.0.0.1:0", data_dir=str(tmp_path / "p1"), heartbeat_interval=0.02, stop_write_at_available_space="", **where)
-    ).start()
+    made = EmbeddedPump(config).start()
     yield made
     made.stop()
 

@@ -89,8 +89,8 @@ def settings(mariadb: PrivateMariaDB, tmp_path: Path) -> Path:
     to = mariadb.target()
     file = tmp_path / "drainer.toml"
     file.write_text(
-        f'delta-dir = "{tmp_path / "delta"}"\n[syncer]\ncheckpoint-schema = "{MARKS}"\n'
-        f'[syncer.to]\nsocket = "{to.socket}"\nuser = "{to.user}"\npassword = "{to.password}"\n'
+        f'[spark]\ndelta-dir = "{tmp_path / "delta"}"\nsocket = "{to.socket}"\n'
+        f'[syncer.to]\nuser = "{to.user}"\npassword = "{to.password}"\n[syncer.to.checkpoint]\nschema = "{MARKS}"\n'
     )
     return file
 

@@ -87,7 +87,7 @@ echo BEGUN
 def test_a_pump_is_restarted_after_a_crash_and_not_after_a_stop(tmp_path: Path) -> None:
     port = 18000 + os.getpid() % 2000
     (tmp_path / "pump.toml").write_text(
-        f'node-id = "p"\naddr = "127.0.0.1:{port}"\ndata-dir = "{tmp_path / "data"}"\nstop-write-at-available-space = ""\n'
+        f'node-id = "p"\npd-urls = ""\naddr = "127.0.0.1:{port}"\ndata-dir = "{tmp_path / "data"}"\n[storage]\nstop-write-at-available-space = ""\n'
     )
     trial = f"""PORT={port}
 {WAIT}
@@ -115,7 +115,7 @@ def test_a_wrong_setting_is_not_tried_again(tmp_path: Path) -> None:
 def test_a_pump_that_fails_is_tried_again(tmp_path: Path) -> None:
     """Its registry does not answer."""
     (tmp_path / "pump.toml").write_text(
-        f'registry = "http://127.0.0.1:9"\naddr = "127.0.0.1:0"\ndata-dir = "{tmp_path / "data"}"\nstop-write-at-available-space = ""\n'
+        f'pd-urls = "http://127.0.0.1:9"\naddr = "127.0.0.1:0"\ndata-dir = "{tmp_path / "data"}"\n[storage]\nstop-write-at-available-space = ""\n'
     )
     trial = (
         f"{WAIT}\nsystemctl --user start tidb-binlog-pump; until_is NRestarts 2; systemctl --user show -P ExecMainStatus tidb-binlog-pump"

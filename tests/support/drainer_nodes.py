@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import Registry
 from pyspark_tidb_binlog.binlog_source.drainer.drainer_metrics import DrainerMetrics
@@ -25,8 +26,8 @@ class PretendedStream:
     def __post_init__(self) -> None:
         self.metrics = DrainerMetrics(lambda: self.commit_ts())
 
-    def node(self, registry: Registry | None, node_id: str = "drainer", **more: float) -> DrainerNode:
-        """A node of it on any port of this machine."""
+    def node(self, registry: Registry | None, node_id: str = "drainer", **more: Any) -> DrainerNode:
+        """A node of it on any port of this machine; ``more``: as ``DrainerNode`` takes it."""
         sight = StreamSight(
             commit_ts=lambda: self.commit_ts(),
             pump_positions=lambda: self.positions,

@@ -70,7 +70,7 @@ class Elsewhere(FakeRegistry):
 
 def test_a_drainer_and_a_pump_refuse_alike(tmp_path, monkeypatch):
     drainer, pump = Elsewhere(), Elsewhere()
-    monkeypatch.setattr(server, "_registry_of", lambda config: pump)
+    monkeypatch.setattr(server, "_registry_of", lambda config, tls: pump)
     with pytest.raises(ConfigError, match="the registry http://192.0.2.7:2379 is elsewhere"):
         node_at(drainer, lambda: 0, "d1").start()
     with pytest.raises(ConfigError, match="the registry http://192.0.2.7:2379 is elsewhere"):
