@@ -136,8 +136,9 @@ class Replication:
             span = found.unfinished
             self._applier.replay(span, transactions_between(self._spark, config.source, span.after_ts, span.upto_ts))
         self._raise_if_stopped()
-        self._checkpoint.keep(self._sink.target)
+        # In this order: a name is kept only once it is registered.
         self._join_cluster()
+        self._checkpoint.keep(self._sink.target)
         source = dataclasses.replace(config.source, starting_commit_ts=self._sink.commit_ts)
         self._scratch = Path(tempfile.mkdtemp(prefix="tbs-stop-"))
         frame = transactions(self._spark, source, config.pair, self.delivery, StreamOptions(stop_file=str(self._scratch / _STOP)))
