@@ -7,6 +7,7 @@ the real programs read is read the same way: keys without regard to case, switch
 import dataclasses
 import difflib
 import json
+import math
 import tomllib
 import typing
 from collections.abc import Iterable, Mapping
@@ -73,16 +74,16 @@ def read_text(kind: object, text: str) -> object:
     if kind is bool:
         return _SWITCHES[text.lower()] if text.lower() in _SWITCHES else _refuse()
     if kind is int:
-        return int(text, 0) if text.lower().lstrip("+-").startswith(("0x", "0o", "0b")) else int(text)
+        return read_toml(kind, int(text, 0) if text.lower().lstrip("+-").startswith(("0x", "0o", "0b")) else int(text))
     if kind is float:
-        return float(text)
+        return read_toml(kind, float(text))
     if kind is str or kind in (DURATION, DAYS, LEVEL, NAMES):
         return read_toml(kind, text)
     if item_type(kind) is not None:
         return read_toml(kind, _toml_value(text)) if text else ()
     items = tuple(item.strip() for item in text.split(",") if item.strip())
     if kind == tuple[int, ...]:
-        return tuple(int(item) for item in items)
+        return read_toml(kind, [int(item) for item in items])
     if kind == PAIRS:
         pairs = tuple(item.partition("=") for item in items)
         return tuple((name.strip(), value.strip()) if equals else _refuse() for name, equals, value in pairs)
@@ -94,18 +95,24 @@ def read_toml(kind: object, value: object) -> object:
     if isinstance(kind, str):
         return _of_kind(kind, value)
     if kind is float and type(value) in (int, float):
-        return float(typing.cast(float, value))
+        number = float(typing.cast(float, value))
+        return number if math.isfinite(number) else _refuse()
     if kind in (bool, int, str):
-        return value if type(value) is kind else _refuse()
+        return value if type(value) is kind and _fits(value) else _refuse()
     if kind == PAIRS and isinstance(value, dict):
-        return tuple((name, str(item)) for name, item in value.items())
+        return tuple((name, str(item) if type(item) in (str, int, float) else _refuse()) for name, item in value.items())
     model = item_type(kind)
     if model is not None:
         return _items(model, value)
     wanted = int if kind == tuple[int, ...] else str
     if kind in (tuple[int, ...], tuple[str, ...]) and isinstance(value, (list, tuple)):
-        return tuple(value) if all(type(item) is wanted for item in value) else _refuse()
+        return tuple(value) if all(type(item) is wanted and _fits(item) for item in value) else _refuse()
     return _refuse()
+
+
+def _fits(value: object) -> bool:
+    """Whether it is no number, or one that 64 bits hold."""
+    return not isinstance(value, int) or -(1 << 63) <= value < 1 << 64
 
 
 def _of_kind(kind: str, value: object) -> object:
@@ -116,7 +123,7 @@ def _of_kind(kind: str, value: object) -> object:
     if not isinstance(value, str):
         _refuse()
     if kind == DURATION:
-        return duration_of(value)
+        return duration_of(value) if not value.strip().isdigit() or not int(value) else _refuse()
     if kind == NAMES:
         return tuple(value.split(",")) if value else ()
     return value.lower() if kind == LEVEL else value

@@ -36,19 +36,28 @@ ENVIRONMENT_PREFIX = "TIDB_BINLOG__"
 REAL_PREFIXES: dict[type, str] = {DrainerConfig: "BINLOG_SERVER_", PumpConfig: "PUMP_"}
 """Prefix of the real program's variables, one for each of its flags."""
 PASSWORD = "syncer.to.password"
-_FILLS: dict[type, Callable[[Values, Mapping[str, str]], None]] = {DrainerConfig: fill_drainer, PumpConfig: fill_pump}
+_FILLS: dict[type, Callable[[Values, Mapping[str, str]], list[str]]] = {DrainerConfig: fill_drainer, PumpConfig: fill_pump}
+
+Say = Callable[[str], object]
+"""Takes each line that the log is to have about the settings."""
+
+
+def _say(note: str) -> None:
+    _log.warning("%s", note)
 
 
 def load_drainer(
-    file: Path | None = None, environ: Mapping[str, str] | None = None, flags: Mapping[str, object] | None = None
+    file: Path | None = None, environ: Mapping[str, str] | None = None, flags: Mapping[str, object] | None = None, say: Say = _say
 ) -> DrainerConfig:
     """The Drainer's settings. ``flags``: by path, as text or already of the right type. ``environ`` None: the process's own."""
-    return _with_password(_load(DrainerConfig, file, environ, flags), os.environ if environ is None else environ)
+    return _with_password(_load(DrainerConfig, file, environ, flags, say), os.environ if environ is None else environ, say)
 
 
-def load_pump(file: Path | None = None, environ: Mapping[str, str] | None = None, flags: Mapping[str, object] | None = None) -> PumpConfig:
+def load_pump(
+    file: Path | None = None, environ: Mapping[str, str] | None = None, flags: Mapping[str, object] | None = None, say: Say = _say
+) -> PumpConfig:
     """A Pump's settings, from the same three sources."""
-    return _load(PumpConfig, file, environ, flags)
+    return _load(PumpConfig, file, environ, flags, say)
 
 
 def flags_of(config: DrainerConfig | PumpConfig) -> dict[str, str]:
@@ -70,14 +79,14 @@ def variable_of(path: str) -> str:
     return ENVIRONMENT_PREFIX + path.upper().replace(".", "__").replace("-", "_")
 
 
-def _with_password(config: DrainerConfig, environ: Mapping[str, str]) -> DrainerConfig:
+def _with_password(config: DrainerConfig, environ: Mapping[str, str], say: Say) -> DrainerConfig:
     """``config`` with the password from ``encrypted_password`` or ``password_file``, if one is set."""
     target = config.target
     if target.encrypted_password and target.password_file:
         raise ValueError("syncer.to.encrypted_password and spark.password-file are both set: remove one of them")
     if target.encrypted_password:
         # as in the real Drainer it wins over syncer.to.password
-        return dataclasses.replace(config, target=dataclasses.replace(target, password=_decrypted(target.encrypted_password, environ)))
+        return dataclasses.replace(config, target=dataclasses.replace(target, password=_decrypted(target.encrypted_password, environ, say)))
     if not target.password_file:
         return config
     if target.password:
@@ -94,7 +103,7 @@ def _with_password(config: DrainerConfig, environ: Mapping[str, str]) -> Drainer
     return dataclasses.replace(config, target=dataclasses.replace(target, password=password))
 
 
-def _decrypted(text: str, environ: Mapping[str, str]) -> str:
+def _decrypted(text: str, environ: Mapping[str, str], say: Say) -> str:
     # only who uses it needs the library
     from pyspark_tidb_binlog.conf.encrypted import SECRET_KEY, decrypted, uses_known_key
 
@@ -103,11 +112,11 @@ def _decrypted(text: str, environ: Mapping[str, str]) -> str:
     except ValueError as error:
         raise ValueError(f"syncer.to.encrypted_password: {error}") from None
     if uses_known_key(environ):
-        _log.warning("syncer.to.encrypted_password: anybody can decrypt it, because %s is not set", SECRET_KEY)
+        say(f"syncer.to.encrypted_password: anybody can decrypt it, because {SECRET_KEY} is not set")
     return password
 
 
-def _load(model: type[C], file: Path | None, environ: Mapping[str, str] | None, flags: Mapping[str, object] | None) -> C:
+def _load(model: type[C], file: Path | None, environ: Mapping[str, str] | None, flags: Mapping[str, object] | None, say: Say) -> C:
     settings = {setting.path: setting for setting in settings_of(model)}
     environ = os.environ if environ is None else environ
     in_file = _from_file(file, model, settings) if file is not None else {}
@@ -116,9 +125,8 @@ def _load(model: type[C], file: Path | None, environ: Mapping[str, str] | None, 
     if model is DrainerConfig:
         _adjust_switches(given, above, in_file)
     values: Values = {path: one.value for path, one in given.items()}
-    _FILLS[model](values, environ)
-    for note in notes_on(given, settings, values):
-        _log.warning("%s", note)
+    for note in (*_FILLS[model](values, environ), *notes_on(given, settings, values)):
+        say(note)
     return _build(model, {settings[path].fields: value for path, value in values.items() if settings[path].fields})
 
 
@@ -172,6 +180,10 @@ def _from_environment(environ: Mapping[str, str], model: type, settings: Mapping
             path = theirs[variable]
         elif variable in ours:
             path = ours[variable]
+        elif variable in _FORMER_VARIABLES:
+            other, path = _FORMER_VARIABLES[variable]
+            job = "Drainer" if other is DrainerConfig else "Pump"
+            raise now_at(f"{origin} (a {job}'s)", path, MOVED[other][path])
         elif variable.startswith(ENVIRONMENT_PREFIX) and variable not in _ALL_VARIABLES:
             path = variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".").replace("_", "-")
         else:
@@ -211,3 +223,5 @@ def _build(model: type[C], values: Mapping[tuple[str, ...], object]) -> C:
 
 _ALL_VARIABLES = frozenset(variable_of(setting.path) for model in (DrainerConfig, PumpConfig) for setting in settings_of(model))
 """A demo runs Pumps and Drainer in one environment, so variables of the other kind are not an error."""
+_FORMER_VARIABLES = {variable_of(path): (model, path) for model, moved in MOVED.items() for path in moved}
+"""What a variable of an earlier release was, of either kind."""

@@ -26,6 +26,16 @@ def _require_logging(level: str, form: str) -> None:
     _require(form in ("text", "json"), f"spark.log-format: {form!r} is not text or json")
 
 
+def _require_addr(name: str, addr: str) -> None:
+    """``host:port``; an empty host is any address of this machine."""
+    host, _, port = addr.rpartition(":")
+    whole = ":" not in host or (host.startswith("[") and host.endswith("]"))
+    _require(
+        whole and port.isascii() and port.isdigit() and int(port) < 1 << 16,
+        f"{name}: {addr!r} is not of the form host:port, with a port up to 65535",
+    )
+
+
 def _require_parsed(config: object, name: str, parse: Callable[[str], float], prefix: str) -> None:
     try:
         parse(getattr(config, name))
@@ -83,7 +93,7 @@ class SourceConfig:
         _require(self.max_bytes_per_trigger > 0, "spark.max-bytes-per-trigger must be above 0")
         _require(self.max_pending_bytes > 0, "spark.max-pending-bytes must be above 0")
         _require(1 <= self.pairing_buckets <= 4096, "spark.pairing-buckets must be 1 to 4096")
-        _require(self.starting_commit_ts >= -1, "initial-commit-ts must be a TSO, 0 or -1")
+        _require(-1 <= self.starting_commit_ts < 1 << 63, "initial-commit-ts must be a TSO, 0 or -1")
         _require_parsed(self, "wake_idle_pumps", pause_of, "spark.")
 
 
@@ -116,6 +126,10 @@ class TargetConfig:
     params: tuple[tuple[str, str], ...] = setting((), "session variables that are set after connecting")
     encrypted_password: str = setting("", "the password, encrypted; wins over password", "syncer.to.encrypted_password", secret=True)
     security: SecurityConfig = nested("syncer.to.security", SecurityConfig)
+
+    def __post_init__(self) -> None:
+        _require(0 <= self.port < 1 << 16, f"syncer.to.port: {self.port} is not a port, 1 to 65535")
+        _require(self.read_timeout > 0, "syncer.to.read-timeout must be above 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +181,7 @@ class ApplyConfig:
         "this Drainer's name in PD or the registry, and in the target's lease",
         "node-id",
         flag="node-id",
-        unset="hostname:port of addr",
+        unset="the name that it had with this checkpoint, else hostname:port of addr",
     )
     atomic_rows: int = ours(50_000, "a batch of at most this many row events is ONE transaction with its checkpoint row")
     atomic_bytes: int = ours(64 * 1024 * 1024, "the same bound in bytes of row images")
@@ -348,6 +362,8 @@ class DrainerConfig:
         _require_logging(self.log_level, self.log_format)
         _require_parsed(self, "delta_retention", days_or_duration, "spark.")
         _require(self.compressor in ("", "gzip"), f"compressor: {self.compressor!r} is not gzip")
+        _require_addr("addr", self.addr)
+        _require_addr("advertise-addr", self.advertise_addr or self.addr)
         _require("/" not in self.apply.drainer, f"node-id {self.apply.drainer!r} must not contain '/'")
 
 
@@ -433,6 +449,12 @@ class PumpConfig:
         _require_parsed(self, "gc", days_or_duration, "")
         _require_parsed(self, "stop_write_at_available_space", size_of, "storage.")
         _require(not (self.pd_urls and self.registry), "pd-urls and spark.registry are both set: a Pump has one registry")
+        _require_addr("addr", self.addr)
+        _require_addr("advertise-addr", self.advertise_addr or self.addr)
+        _require(self.heartbeat_interval > 0, "heartbeat-interval must be above 0")
+        _require(self.fake_binlog_interval >= 0, "gen-binlog-interval must be 0 or above")
+        _require(self.max_file_size >= 1, "spark.max-file-size must be at least 1")
+        _require(self.step_bytes >= 1, "spark.step-bytes must be at least 1")
         _require("/" not in self.node_id, f"node-id {self.node_id!r} must not contain '/'")
         _require(not self.socket or self.socket.startswith("unix://"), f"socket {self.socket!r} is not of the form unix:///path")
         _require(self.kv_chan_cap >= 1, "storage.kv_chan_cap must be at least 1")

@@ -157,7 +157,11 @@ Generated from `conf/model.py` by `make settings`; `./spark-submit.sh drainer --
 - **Environment.** `BINLOG_SERVER_` (Drainer) or `PUMP_` (Pump) and the real flag's name: `BINLOG_SERVER_PD_URLS`. Any setting:
   `TIDB_BINLOG__` and its path, with `__` for the dot and `_` for the dash: `TIDB_BINLOG__SYNCER__TO__HOST`. If both are set, the latter counts.
   `MYSQL_HOST`, `MYSQL_PORT`, `MYSQL_USER`, `MYSQL_PSWD` and `KAFKA_ADDRS` are used where nothing else says it.
-- **Durations** (`syncer.to.read-timeout`, `gc`): `90s`, `1m30s`, `8h`; a number without a unit is days, as in TiDB Binlog.
+- **Durations**: `90s`, `1m30s`, `8h`. A number without a unit is days for `gc`, as in TiDB Binlog. For `syncer.to.read-timeout` it is refused:
+  TiDB Binlog reads days, earlier releases of this project read seconds.
+- **Directories of earlier releases.** While `data-dir` is not set, or is its default, and the default place is not there, `var/drainer/spark`,
+  `var/drainer/delta` and `var/pump` are used where they are, and a line in the log says so. A Drainer without `node-id` keeps the name that
+  it had with this checkpoint directory, `drainer` if an earlier release made it.
 - **Lists of tables** as a flag or in the environment: as TOML, `'[{db-name = "a", tbl-name = "b"}]'`.
 - **What is not built yet** is refused with an error that says so, unless it has its default. What has no meaning here is accepted, and a line
   in the log says so."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 T = typing.TypeVar("T")
 
-DURATION = "a duration such as 1m, 500ms, or whole days"
-"""Read as seconds (float); a whole number is days, as the real programs read it."""
+DURATION = "a duration with its unit, such as 90s, 1m or 48h (a number alone is days in TiDB Binlog, and was seconds here before)"
+"""Read as seconds (float); a number alone is refused, whatever was meant by it."""
 DAYS = "whole days, or a duration such as 8h"
 """Kept as text; a whole number is taken too."""
 LEVEL = "debug, info, warn, error or fatal"

@@ -21,7 +21,6 @@ class GivenValue:
     """Where: ``drainer.toml: syncer.safe-mode``."""
 
 
-_DAY = 86_400.0
 _ACCOUNT = "an account of its own for the checkpoint"
 _SEPARATE = "a checkpoint on another server than the target"
 _OF_SECURITY = ("ssl-ca", "ssl-cert", "ssl-key", "cert-allowed-cn")
@@ -34,7 +33,6 @@ NOT_BUILT: dict[str, str] = {
     "spark.txn-batch-time": "bounding a transaction at the target by time",
     "spark.upstream-new-collations": "asking for, or being told, the upstream's kind of collations",
     "syncer.binlog-filter-rule": "filtering by event and by SQL",
-    "syncer.enable-detect": "applying without the detection of conflicts",
     "syncer.enable-dispatch": "applying transaction by transaction",
     "syncer.ignore-table": "filtering by table",
     "syncer.load-schema-snapshot": "beginning with a snapshot of the schemas",
@@ -52,8 +50,6 @@ NOT_BUILT: dict[str, str] = {
     "syncer.to.checkpoint.table": "another name for the checkpoint's table",
     "syncer.to.checkpoint.type": "a checkpoint of this type",
     "syncer.to.sync-mode": "a target with more or fewer columns",
-    "syncer.txn-batch": "the size of transactions at the target (spark.atomic-rows bounds a batch in one transaction)",
-    "syncer.worker-count": "workers (spark.parts is the number of parallel connections)",
     **{f"syncer.to.checkpoint.security.{name}": _SEPARATE for name in _OF_SECURITY},
 }
 """What a value other than the default asks for, by the setting's path."""
@@ -82,7 +78,10 @@ OUT: dict[tuple[str, object], str] = {
 
 WITHOUT_EFFECT: dict[str, str] = {
     "detect-interval": "the list of Pumps is read for every batch",
+    "syncer.enable-detect": "changes of a row are never applied at the same time",
     "syncer.to.merge": "the changes of a row are always combined",
+    "syncer.txn-batch": "what is in one transaction at the target is bounded by spark.atomic-rows and spark.atomic-bytes",
+    "syncer.worker-count": "the number of parallel connections is spark.parts",
     "cache-binlog-count": "what is read ahead is bounded by spark.max-bytes-per-trigger",
     "log-rotate": "deprecated in the real program too; logs are rotated by size",
     "storage.slow_write_threshold": "slow writes are seen in the metric binlog_pump_storage_write_binlog_duration_time",
@@ -150,12 +149,9 @@ def notes_on(given: Mapping[str, GivenValue], settings: Mapping[str, Setting], v
 
 def _surprises(given: Mapping[str, GivenValue]) -> list[str]:
     """What is read as the real Drainer reads it, and hardly ever meant."""
-    schemas, timeout = given.get("syncer.ignore-schemas"), given.get("syncer.to.read-timeout")
+    schemas = given.get("syncer.ignore-schemas")
     blank = [name for name in schemas.value if name != name.strip()] if schemas and isinstance(schemas.value, tuple) else []
-    said = [f"{schemas.origin}: {name!r} begins or ends with a blank, so it matches no database" for name in blank if schemas]
-    if timeout and isinstance(timeout.value, float) and timeout.value >= _DAY:
-        said.append(f"{timeout.origin}: {timeout.value / _DAY:g} days; a number without a unit is days, write 90s or 1m")
-    return said
+    return [f"{schemas.origin}: {name!r} begins or ends with a blank, so it matches no database" for name in blank if schemas]
 
 
 def _no_meaning(path: str, given: Mapping[str, GivenValue], settings: Mapping[str, Setting]) -> str | None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from pyspark_tidb_binlog.conf.kinds import nearest
-from pyspark_tidb_binlog.conf.load import PASSWORD, load_drainer, load_pump, variable_of
+from pyspark_tidb_binlog.conf.load import PASSWORD, Say, load_drainer, load_pump, variable_of
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, SecurityConfig, TargetConfig, settings_of
 from pyspark_tidb_binlog.conf.moved import MOVED
 from pyspark_tidb_binlog.conf.reference import default_of, help_of
@@ -109,7 +109,7 @@ class JobParser(argparse.ArgumentParser):
         while words:
             word = words.pop(0)
             if word == "--":
-                yield from words
+                yield from map(self._argument, words)
                 return
             if not word.startswith("-") or word == "-":
                 yield self._argument(word)
@@ -152,7 +152,7 @@ def add_settings(to: JobParser, model: type[DrainerConfig] | type[PumpConfig]) -
     to.model = model
     # not the list of all flags, which is what follows
     to.usage = " ".join([to.prog, *(str(action.metavar) for action in to._get_positional_actions()), "[FLAG ...]"])
-    to.add_argument("--config", type=Path, metavar="FILE", help="settings file in TOML")
+    to.add_argument("--config", type=lambda text: Path(text) if text else None, metavar="FILE", help="settings file in TOML")
     to.add_argument("-V", action=_PrintVersion, nargs=0, help="print the version and exit")
     group = to.add_argument_group("settings", "each wins over the environment and the file; one dash or two, a switch needs no value")
     settings = settings_of(model)
@@ -192,21 +192,27 @@ class _PrintVersion(argparse.Action):
 def drainer_config(arguments: argparse.Namespace) -> DrainerConfig:
     """The Drainer's settings from the parsed command line, the environment and the file it names."""
     flags = _flags(arguments)
-    if flags.get(PASSWORD):
-        _warn_of_password(f"--{PASSWORD}")
-    return _logging_by(_checked(lambda: load_drainer(arguments.config, flags=flags)))
+    for setting in settings_of(DrainerConfig):
+        if setting.secret and flags.get(setting.path):
+            _warn_of_password(f"--{setting.path}")
+    return _loaded(lambda say: load_drainer(arguments.config, flags=flags, say=say))
 
 
 def pump_config(arguments: argparse.Namespace) -> PumpConfig:
     """A Pump's settings, from the same sources."""
-    return _logging_by(_checked(lambda: load_pump(arguments.config, flags=_flags(arguments))))
+    return _loaded(lambda say: load_pump(arguments.config, flags=_flags(arguments), say=say))
 
 
-def _checked(load: Callable[[], C]) -> C:
+def _loaded(load: Callable[[Say], C]) -> C:
+    """What ``load`` makes; the lines about it go to the log that it asks for."""
+    notes: list[str] = []
     try:
-        return load()
+        config = _logging_by(load(notes.append))
     except ValueError as error:
         raise ConfigError(str(error)) from error
+    for note in notes:
+        logging.warning("%s", note)
+    return config
 
 
 def _logging_by(config: C) -> C:

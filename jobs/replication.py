@@ -25,7 +25,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of, na
 from pyspark_tidb_binlog.binlog_source.cluster.metrics_push import push_regularly
 from pyspark_tidb_binlog.binlog_source.cluster.registries import PD_SCHEME, open_registry, tidb_status_ports
 from pyspark_tidb_binlog.binlog_source.cluster.tidb_servers import TidbServers
-from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode, StreamControls, node_id_of
+from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode, StreamControls
 from pyspark_tidb_binlog.binlog_source.drainer.pages import StreamSight
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions
 from pyspark_tidb_binlog.binlog_source.stream import look_up, transactions, transactions_between
@@ -84,8 +84,7 @@ class Replication:
         self._discovery = discovery_of(config.source)
         cluster_id = config.source.cluster_id or self._discovery.cluster_id()
         source = dataclasses.replace(config.source, cluster_id=cluster_id, delivery=str(self._checkpoint.delivery))
-        apply = dataclasses.replace(config.apply, drainer=node_id_of(config.apply.drainer, config.advertise_addr or config.addr))
-        self._config = dataclasses.replace(config, source=source, apply=apply)
+        self._config = dataclasses.replace(config, source=source)
         self._closing = contextlib.ExitStack()
         """What ``close`` closes last."""
         self._feed = HistoryFeed(self._history_at(config), _history_cache(config.checkpoint_dir, cluster_id), self._tls)
@@ -146,9 +145,10 @@ class Replication:
             span = found.unfinished
             self._applier.replay(span, transactions_between(self._spark, config.source, span.after_ts, span.upto_ts))
         self._raise_if_stopped()
-        self._checkpoint.keep(self._sink.target)
         gate = self._gate = BatchGate()
+        # In this order: a name is kept only once it is registered.
         self._join_cluster(gate)
+        self._checkpoint.keep(self._sink.target)
         source = dataclasses.replace(config.source, starting_commit_ts=self._sink.commit_ts)
         frame = transactions(self._spark, source, config.pair, self.delivery, StreamOptions(stop_file=str(gate.file)))
         self.started_at = time.monotonic()

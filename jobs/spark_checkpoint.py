@@ -1,7 +1,8 @@
 """Spark's checkpoint directory of a stream: the settings that it was made with, and its position. [spark]
 
 Promises: a query never continues with another delivery or other buckets than its state was made with; such settings are refused. What must
-not change is stored in one file next to Spark's own, written atomically, because a start may be killed too.
+not change is stored in one file next to Spark's own, written atomically, because a start may be killed too; with it the Drainer's name, which
+``conf.unset`` takes up where ``node-id`` is not set.
 """
 
 import json
@@ -11,13 +12,12 @@ from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.binlog_source.stream import resolve_delivery
 from pyspark_tidb_binlog.conf.model import DrainerConfig
+from pyspark_tidb_binlog.conf.unset import KEPT, KEPT_NODE_ID
 from pyspark_tidb_binlog.jobs.places import CheckpointFiles
 from pyspark_tidb_binlog.jobs.resume import committed_ts
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import Delivery
 
-_KEPT = "tidb-binlog.json"
-"""The file with what must not change during the life of a query: delivery, buckets, target."""
 _KEPT_VERSION = 2
 
 
@@ -32,9 +32,10 @@ class SparkCheckpoint:
         """
         self._place = CheckpointFiles(spark, config.checkpoint_dir)
         self._pairing_buckets = config.source.pairing_buckets
+        self._node_id = config.apply.drainer
         self.kept_for: str | None = None
         """Identity of the target that it belongs to; empty = written by a release without identities, None = no checkpoint."""
-        kept = self._place.read(_KEPT)
+        kept = self._place.read(KEPT)
         self.delivery = resolve_delivery(config.source) if kept is None else self._kept_delivery(json.loads(kept), config)
         """The delivery that it was made with, else the one that is configured or possible."""
 
@@ -63,6 +64,6 @@ class SparkCheckpoint:
         return committed_ts(self._place.names("commits"), lambda number: self._place.read(f"offsets/{number}"))
 
     def keep(self, target: str) -> None:
-        """Store the settings that the query is made with."""
-        kept = {"version": _KEPT_VERSION, "delivery": str(self.delivery), "pairing_buckets": self._pairing_buckets, "target": target}
-        self._place.write(_KEPT, json.dumps(kept))
+        """Store what the query is made with, and this Drainer's name, by which it is registered from now on."""
+        made_with = {"delivery": str(self.delivery), "pairing_buckets": self._pairing_buckets, "target": target}
+        self._place.write(KEPT, json.dumps({"version": _KEPT_VERSION, **made_with, KEPT_NODE_ID: self._node_id}))

@@ -12,7 +12,6 @@ Without a registry the pages are served all the same.
 """
 
 import logging
-import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -48,11 +47,6 @@ class StreamControls:
     """Whether it is paused and no batch is being applied."""
     end: Callable[[], None]
     """Have the process end as on SIGTERM; returns at once."""
-
-
-def node_id_of(given: str, addr: str) -> str:
-    """``given``, or as a real Drainer names itself: ``hostname:port`` of the address that it listens on."""
-    return given or f"{socket.gethostname()}:{addr.rpartition(':')[2]}"
 
 
 class DrainerNode:

@@ -113,6 +113,7 @@ class Scene:
             f"--pumps={self.workload.url}",
             "--initial-commit-ts=0",
             "--addr=127.0.0.1:0",
+            "--node-id=drainer",
             f"--ddl-history={self.workload.url}",
             f"--orphan-resolver={self.workload.url}",
             f"--spark.socket={to.socket}",

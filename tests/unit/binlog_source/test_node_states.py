@@ -3,7 +3,6 @@
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeState
-from pyspark_tidb_binlog.binlog_source.drainer.node import node_id_of
 from pyspark_tidb_binlog.binlog_source.drainer.node_states import Action, last_state, state_after
 
 ACCEPTED = {
@@ -25,9 +24,3 @@ def test_only_a_close_ends_offline() -> None:
         NodeState.PAUSED: NodeState.PAUSED,
         NodeState.CLOSING: NodeState.OFFLINE,
     }
-
-
-def test_the_name_of_a_drainer_that_is_given_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("socket.gethostname", lambda: "db7")
-    assert node_id_of("d1", "10.0.0.1:8249") == "d1"
-    assert node_id_of("", "10.0.0.1:8249") == node_id_of("", "[::1]:8249") == "db7:8249"

@@ -39,7 +39,9 @@ def toml(tmp_path: Path, text: str) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def hostname(monkeypatch: pytest.MonkeyPatch) -> None:
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine of a known name, in an empty directory."""
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(unset, "first_ipv4", lambda: "10.0.0.9")
     monkeypatch.setattr("socket.gethostname", lambda: "here")
 
@@ -51,11 +53,112 @@ def test_nothing_set_gives_the_real_defaults() -> None:
     assert (config.target.host, config.target.port, config.target.user, config.target.read_timeout) == ("localhost", 3306, "root", 60.0)
     assert (config.checkpoint_dir, config.delta_dir) == ("data.drainer/spark", "data.drainer/delta")
     assert (config.apply.txn_batch, config.apply.worker_count, config.apply.db_type) == (20, 16, "mysql")
+    assert load_drainer(environ={}, flags={"log-level": ""}) == config and load_pump(environ={}, flags={"log-level": ""}) == pump
     assert (pump.addr, pump.data_dir, pump.pd_urls, pump.gc) == ("10.0.0.9:8250", "data.pump", "http://127.0.0.1:2379", "7")
 
 
-def test_a_port_gives_the_name() -> None:
+def test_a_port_gives_the_name(tmp_path: Path) -> None:
     assert load_drainer(environ={}, flags={"addr": "1.2.3.4:9"}).apply.drainer == "here:9"
+    with pytest.raises(ValueError, match="addr 1.2.3.4:0 asks for any free port, so that node-id has no default: set node-id"):
+        load_drainer(environ={}, flags={"addr": "1.2.3.4:0"})
+    assert load_drainer(environ={}, flags={"addr": "1.2.3.4:0", "node-id": "n"}).apply.drainer == "n"
+    assert load_drainer(environ={}, flags={"addr": "1.2.3.4:0", "spark.pumps": "p:1"}).apply.drainer == "here:0"
+
+
+def kept_in(place: Path, text: str) -> Path:
+    """A checkpoint directory of Spark's whose remembered settings are ``text``."""
+    place.mkdir(parents=True)
+    (place / unset.KEPT).write_text(text)
+    return place
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ('{"version": 2, "delivery": "sorted", "pairing_buckets": 8, "target": "t"}', "drainer"),
+        ('{"version": 2, "node_id": "there:8249"}', "there:8249"),
+        ("torn", "here:8249"),
+        ("[]", "here:8249"),
+    ],
+)
+def test_a_drainer_keeps_the_name_that_it_has_in_the_registry(tmp_path: Path, text: str, name: str) -> None:
+    place = kept_in(tmp_path / "spark", text)
+    for given in (str(place), f"file:{place}", f"file://{place}"):
+        assert load_drainer(environ={}, flags={"spark.checkpoint-dir": given}).apply.drainer == name
+    assert load_drainer(environ={}, flags={"spark.checkpoint-dir": str(place), "node-id": "n"}).apply.drainer == "n"
+    kept = load_drainer(environ={}, flags={"spark.checkpoint-dir": str(place), "addr": "1.2.3.4:9"}).apply.drainer
+    assert kept == {"here:8249": "here:9"}.get(name, name)
+
+
+def test_what_an_earlier_release_left_at_its_default_places_is_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    kept_in(tmp_path / "var/drainer/spark", '{"version": 2}')
+    (tmp_path / "var/drainer/delta/checkpoint").mkdir(parents=True)
+    (tmp_path / "var/pump").mkdir(parents=True)
+    (tmp_path / "var/pump/.node").write_text("host:8250")
+    config, pump = load_drainer(environ={}), load_pump(environ={}, flags={"data-dir": "data.pump"})
+    assert (config.checkpoint_dir, config.delta_dir, config.apply.drainer) == ("var/drainer/spark", "var/drainer/delta", "drainer")
+    assert (config.data_dir, pump.data_dir) == ("data.drainer", "var/pump")
+    assert [record.getMessage().partition(",")[0] for record in caplog.records] == [
+        "spark.checkpoint-dir: var/drainer/spark",
+        "spark.delta-dir: var/drainer/delta",
+        "data-dir: var/pump",
+    ]
+
+
+def test_what_is_set_or_is_at_the_new_place_wins_over_an_earlier_releases(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for place in ("var/drainer/spark/x", "var/drainer/delta/x", "var/pump/x", "data.drainer/spark", "data.pump"):
+        (tmp_path / place).mkdir(parents=True)
+    assert load_drainer(environ={}).checkpoint_dir == "data.drainer/spark"
+    assert load_drainer(environ={}, flags={"data-dir": "d"}).delta_dir == "d/delta"
+    assert load_drainer(environ={}, flags={"spark.delta-dir": "e"}).delta_dir == "e"
+    assert (load_pump(environ={}).data_dir, load_pump(environ={}, flags={"data-dir": "d"}).data_dir) == ("data.pump", "d")
+    assert {record.getMessage().partition(":")[0] for record in caplog.records} == {"spark.delta-dir"}
+
+
+def test_an_empty_directory_of_an_earlier_release_is_none(tmp_path: Path) -> None:
+    for place in ("var/drainer/spark", "var/pump"):
+        (tmp_path / place).mkdir(parents=True)
+    assert (load_drainer(environ={}).checkpoint_dir, load_pump(environ={}).data_dir) == ("data.drainer/spark", "data.pump")
+
+
+@pytest.mark.parametrize("addr", ["0.0.0.0", "h:x", "h:65536", "::1:8249", "h:-1", "h:"])
+def test_an_address_of_another_form_is_refused(addr: str) -> None:
+    for load in (load_drainer, load_pump):
+        for name in ("addr", "advertise-addr"):
+            with pytest.raises(ValueError, match=f"{name}: '{addr}' is not of the form host:port, with a port up to 65535"):
+                load(environ={}, flags={name: addr, "node-id": "n"})
+        assert load(environ={}, flags={"addr": "[::1]:8249", "advertise-addr": ":8249"}).addr == "[::1]:8249"
+
+
+@pytest.mark.parametrize(
+    ("load", "path", "value"),
+    [
+        (load_drainer, "initial-commit-ts", "18446744073709551616"),
+        (load_drainer, "initial-commit-ts", "9223372036854775808"),
+        (load_drainer, "syncer.ignore-txn-commit-ts", "1,18446744073709551616"),
+        (load_drainer, "syncer.to.port", "65536"),
+        (load_drainer, "spark.retry-seconds", "nan"),
+        (load_drainer, "spark.retry-seconds", "inf"),
+        (load_pump, "heartbeat-interval", "-1"),
+        (load_pump, "gen-binlog-interval", "-1"),
+        (load_pump, "spark.max-file-size", "0"),
+        (load_pump, "spark.step-bytes", "0"),
+    ],
+)
+def test_a_number_out_of_range_is_refused_by_name(load: Callable[..., object], path: str, value: str) -> None:
+    with pytest.raises(ValueError, match=path):
+        load(environ={}, flags={path: value})
+
+
+def test_a_heartbeat_of_0_is_the_default_as_in_the_real_pump() -> None:
+    assert load_pump(environ={}, flags={"heartbeat-interval": "0"}) == load_pump(environ={})
+
+
+@pytest.mark.parametrize("value", ["true", "[1]", "{b = 1}", "1979-05-27"])
+def test_a_session_variable_is_text_or_a_number(tmp_path: Path, value: str) -> None:
+    with pytest.raises(ValueError, match="syncer.to.params: .* is not a table of names and values"):
+        load_drainer(toml(tmp_path, f"[syncer.to.params]\na = {value}\n"), {})
+    assert load_drainer(toml(tmp_path, "[syncer.to.params]\na = 1\n"), {}).target.params == (("a", "1"),)
 
 
 def test_a_drainers_own_file_is_taken_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
@@ -110,11 +213,22 @@ def test_gc_is_a_number_or_a_text(tmp_path: Path, value: str) -> None:
     assert (config.gc, days_or_duration(config.gc)) == ("7", 7 * 86400)
 
 
-@pytest.mark.parametrize(("value", "seconds"), [('"1m"', 60.0), ('"1m30s"', 90.0), ('"100ms"', 0.1), ("1", 86400.0), ('"2"', 172800.0)])
-def test_a_read_timeout_as_the_real_drainer_reads_it(tmp_path: Path, value: str, seconds: float, caplog: pytest.LogCaptureFixture) -> None:
-    config = load_drainer(toml(tmp_path, f"[syncer.to]\nread-timeout = {value}\n"), {})
+@pytest.mark.parametrize(("value", "seconds"), [("1m", 60.0), ("1m30s", 90.0), ("100ms", 0.1), ("48h", 172800.0)])
+def test_a_read_timeout_as_the_real_drainer_reads_it(tmp_path: Path, value: str, seconds: float) -> None:
+    config = load_drainer(toml(tmp_path, f'[syncer.to]\nread-timeout = "{value}"\n'), {})
     assert config.target.read_timeout == pytest.approx(seconds)
-    assert ("a number without a unit is days" in caplog.text) == (seconds >= 86400)
+
+
+@pytest.mark.parametrize("value", ["60", '"60"', "1", "60.0", "true"])
+def test_a_read_timeout_without_a_unit_is_refused_for_it_was_seconds_before(tmp_path: Path, value: str) -> None:
+    with pytest.raises(
+        ValueError, match=r"is not a duration with its unit, such as 90s, 1m or 48h \(a number alone is days in TiDB Binlog"
+    ):
+        load_drainer(toml(tmp_path, f"[syncer.to]\nread-timeout = {value}\n"), {})
+    with pytest.raises(ValueError, match="READ_TIMEOUT: '60' is not a duration with its unit"):
+        load_drainer(environ={"TIDB_BINLOG__SYNCER__TO__READ_TIMEOUT": "60"})
+    with pytest.raises(ValueError, match="read-timeout must be above 0"):
+        load_drainer(environ={}, flags={"syncer.to.read-timeout": "0s"})
 
 
 @pytest.mark.parametrize(
@@ -285,7 +399,6 @@ def test_the_other_kinds_variables_are_no_error() -> None:
         ('[spark]\nddl-policy = "go"\n', ["spark.ddl-policy: 'go' is not stop, skip or quarantine"]),
         ("[syncer]\nignore-schemas = [1]\n", ["[1] is not a string of names separated by commas, or a list"]),
         ('[syncer]\nignore-schemas = "a,,b"\n', ["syncer.ignore-schemas has an empty name"]),
-        ("[syncer.to]\nread-timeout = 60.0\n", ["syncer.to.read-timeout: 60.0 is not a duration such as 1m"]),
         ("syncer = 3\n", ["syncer is a table: write [syncer]"]),
         ('metrics-addr = "a:1"\n', ["'metrics-addr' is no key of the file, only a flag: -metrics-addr"]),
         ("[source\n", ["drainer.toml is not valid TOML"]),
@@ -307,6 +420,8 @@ def test_a_key_of_an_earlier_file_is_refused_with_its_new_place(tmp_path: Path) 
             assert f"drainer.toml: the setting {old!r} is now {new!r} (" in str(refused.value)
     with pytest.raises(ValueError, match="variable TIDB_BINLOG__SYNCER__PARTS: the setting 'syncer.parts' is now 'spark.parts'"):
         load_drainer(environ={"TIDB_BINLOG__SYNCER__PARTS": "1"})
+    with pytest.raises(ValueError, match=r"TIDB_BINLOG__SYNC_LOG \(a Pump's\): the setting 'sync-log' is now 'storage.sync-log'"):
+        load_drainer(environ={"TIDB_BINLOG__SYNC_LOG": "1"})
     with pytest.raises(ValueError, match="flags: the setting 'ddl-history' is now 'spark.ddl-history'"):
         load_drainer(environ={}, flags={"ddl-history": "x"})
 
@@ -413,12 +528,16 @@ def test_zookeeper_is_out_with_its_alternative(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_what_means_nothing_is_taken_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    text = '[syncer.to]\nmerge = true\ntopic-name = "t"\nkafka-version = "1"\ndir = "d"\n[syncer.relay]\nmax-file-size = 1\n'
+    text = "[syncer]\ntxn-batch = 100\nworker-count = 32\nenable-detect = false\n"
+    text += '[syncer.to]\nmerge = true\ntopic-name = "t"\nkafka-version = "1"\ndir = "d"\n[syncer.relay]\nmax-file-size = 1\n'
     text += '[syncer.to.checkpoint]\nhost = "other"\n'
     load_drainer(toml(tmp_path, text), {}, {"cache-binlog-count": "9", "log-rotate": "hour"})
     said = caplog.text
     for words in (
         "without effect here: syncer.to.merge (the changes of a row are always combined)",
+        "without effect here: syncer.txn-batch (what is in one transaction at the target is bounded by spark.atomic-rows and",
+        "without effect here: syncer.worker-count (the number of parallel connections is spark.parts)",
+        "without effect here: syncer.enable-detect (",
         'syncer.to.topic-name, syncer.to.kafka-version (only for db-type = "kafka")',
         'syncer.to.dir (only for db-type = "file")',
         "syncer.relay.max-file-size (only with syncer.relay.log-dir)",

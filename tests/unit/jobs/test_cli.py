@@ -153,6 +153,7 @@ def test_flags_are_read_as_go_reads_them(argv: list[str]) -> None:
         (["--starting-commit-ts=0"], "unknown flag --starting-commit-ts: it is now --initial-commit-ts"),
         (["--syncer.atomic-rows=1"], "unknown flag --syncer.atomic-rows: it is now --spark.atomic-rows"),
         (["-addr"], "flag -addr needs a value"),
+        (["-safe-mode", "--", "-addr", "h:1"], "'-addr' is not a flag (a switch takes its value as in -safe-mode=false)"),
         (["-host", "db"], "unknown flag -host; did you mean --syncer.to.host or --syncer.to.checkpoint.host?"),
     ],
 )
@@ -207,6 +208,24 @@ def test_the_settings_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert logs.spark_log_file() == tmp_path / "log" / "job.spark.log", "the JVM writes since before the settings were read"
 
 
+def test_what_is_said_about_settings_is_in_the_log_that_they_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "_moved_to", [])
+    logs.log_to_file()
+    parser = cli.parser("drainer", "")
+    cli.add_settings(parser, DrainerConfig)
+    cli.drainer_config(parser.parsed([f"-log-file={tmp_path / 'drainer.log'}", "-c", "32"]))
+    assert '["without effect here: syncer.worker-count' in (tmp_path / "drainer.log").read_text()
+    assert not (tmp_path / "log" / "job.log").exists()
+
+
+def test_no_file_may_be_named(tmp_path: Path) -> None:
+    parser = cli.parser("pump", "")
+    cli.add_settings(parser, PumpConfig)
+    assert cli.pump_config(parser.parsed(["-config=", "-node-id=p"])).node_id == "p"
+    with pytest.raises(ConfigError, match=f"cannot read the settings file {tmp_path}: Is a directory"):
+        cli.pump_config(parser.parsed(["-config", str(tmp_path)]))
+
+
 def test_settings_of_a_pump(tmp_path: Path) -> None:
     (tmp_path / "p.toml").write_text('node-id = "p9"\naddr = "127.0.0.1:1"\n')
     parser = cli.parser("pump", "")
@@ -249,6 +268,10 @@ def test_a_password_in_a_flag_is_warned_of_and_not_shown(capsys: pytest.CaptureF
     first, second = capsys.readouterr().err.splitlines()
     assert "--syncer.to.password" in first and "--to" in second and "ps" in first
     assert "s3cret" not in first + second
+    with pytest.raises(ConfigError, match="asks for what is not built"):
+        cli.drainer_config(parser.parsed(["-syncer.to.checkpoint.type=mysql", "-syncer.to.checkpoint.encrypted_password=s3cret"]))
+    (third,) = capsys.readouterr().err.splitlines()
+    assert "--syncer.to.checkpoint.encrypted_password" in third and "s3cret" not in third
     monkeypatch.setenv("TIDB_BINLOG__SYNCER__TO__PASSWORD", "s3cret")
     assert cli.drainer_config(parser.parsed([])).target.password == "s3cret"
     assert cli.target_of("mysql://u@h").password == "s3cret"
