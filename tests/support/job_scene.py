@@ -16,8 +16,11 @@ from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.binlog_source.emulator.workload import WorkloadConfig
 from pyspark_tidb_binlog.binlog_source.emulator.workload_process import WorkloadProcess
+from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.jobs.demo import PUMPS, upstream
+from pyspark_tidb_binlog.jobs.lab.compare import compare
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.sinks.mysql.session import connect
 from tests.support.eventually import eventually
 
 ENTRY = str(Path(__file__).parents[2] / "spark-submit.sh")
@@ -103,7 +106,8 @@ class Scene:
     work_dir: Path
     stack: contextlib.ExitStack
 
-    def drainer(self) -> Job:
+    def drainer(self, *more: str) -> Job:
+        """``more``: further flags."""
         to = self.target.target()
         secret = self.work_dir / "password"
         secret.write_text(to.password)
@@ -121,6 +125,7 @@ class Scene:
             f"--spark.password-file={secret}",
             f"--checkpoint-dir={self.work_dir / 'spark'}",
             f"--delta-dir={self.work_dir / 'delta'}",
+            *more,
         )
         self.stack.callback(job.end)
         return job
@@ -140,19 +145,34 @@ class Scene:
             cursor.execute("SELECT checkPoint FROM tidb_binlog.checkpoint")
             return int(json.loads(cursor.fetchall()[0][0])["commitTS"])
 
+    def differences(self) -> list[str]:
+        """The tables of the target that are not those of the upstream, and why."""
+        with connect(self.target.target(), ApplyConfig()) as session:
+            return [f"{found.name} {found.difference}" for found in compare(self.workload, session, _OTHERS) if found.difference]
+
+
+_OTHERS = ("information_schema", "performance_schema", "mysql", "sys", "tidb_binlog")
+
 
 @contextlib.contextmanager
-def scene_in(directory: Path, target: PrivateMariaDB) -> Iterator[Scene]:
-    """A workload with its tables and Pumps; whatever was started ends with the block."""
-    with upstream(directory, WorkloadConfig(rate=20)) as workload, contextlib.ExitStack() as stack:
+def scene_in(directory: Path, target: PrivateMariaDB, **workload_settings: float) -> Iterator[Scene]:
+    """A workload with its tables and Pumps; whatever was started ends with the block. ``workload_settings``: of ``WorkloadConfig``."""
+    config = WorkloadConfig(**({"rate": 20} | workload_settings))  # type: ignore[arg-type]
+    with upstream(directory, config) as workload, contextlib.ExitStack() as stack:
         workload.open(PUMPS)
         yield Scene(workload, target, directory, stack)
 
 
-def streaming(scene: Scene) -> Job:
-    """A drainer in the middle of its work."""
+def streaming(scene: Scene, *more: str) -> Job:
+    """A drainer in the middle of its work; ``more``: further flags."""
     scene.workload.begin()
-    job = scene.drainer()
+    job = scene.drainer(*more)
+    at_work(job)
+    return job
+
+
+def at_work(job: Job) -> None:
+    """Wait until it has applied transactions."""
     eventually(
         lambda: job.process.poll() is not None or any(line.get("transactions") for line in job.lines()),
         seconds=LONGEST,
@@ -160,7 +180,6 @@ def streaming(scene: Scene) -> Job:
         pause=0.05,
     )
     assert job.process.poll() is None, job.said()
-    return job
 
 
 def ended_in_order(job: Job, scene: Scene, state: str = "paused") -> dict[str, object]:
