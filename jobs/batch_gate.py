@@ -3,15 +3,19 @@
 The source runs in a process of its own on this machine; while the file exists, it returns no batch (``source.stream_end``).
 
 Promises: ``shut`` takes effect between two batches, within about 0.2 s of the end of the running one. Once ``shut_for_good`` was called, ``open``
-does nothing.
+does nothing. The stream counts as at rest only after ``REST_SECONDS`` without a batch, from each ``shut`` on.
 """
 
 import shutil
 import tempfile
 import threading
 from pathlib import Path
+from time import monotonic
 
 from pyspark_tidb_binlog.binlog_source.source.stream_end import asking_file
+
+REST_SECONDS = 0.6
+"""No batch for so long after a pause: the source, which was perhaps about to return one, has returned it or seen the pause."""
 
 
 class BatchGate:
@@ -21,6 +25,8 @@ class BatchGate:
         """Make the directory; the gate is open."""
         self._directory = Path(tempfile.mkdtemp(prefix="tbs-stop-"))
         self._for_good = False
+        self._quiet_since = 0.0
+        """``monotonic`` since when no batch was seen under way behind the shut gate; 0 = one was, or nobody has looked yet."""
         self._lock = threading.Lock()
 
     @property
@@ -53,7 +59,15 @@ class BatchGate:
         """Let batches begin again."""
         with self._lock:
             if not self._for_good:
+                self._quiet_since = 0.0
                 self.file.unlink(missing_ok=True)
+
+    def rested(self, *, busy: bool) -> bool:
+        """Whether it is shut and no batch was under way for ``REST_SECONDS``. Called repeatedly; ``busy``: whether one is, at the moment."""
+        with self._lock:
+            quiet = self.is_shut and not busy
+            self._quiet_since = (self._quiet_since or monotonic()) if quiet else 0.0
+            return quiet and monotonic() - self._quiet_since >= REST_SECONDS
 
     def remove(self) -> None:
         """Remove the directory: the stream has ended."""

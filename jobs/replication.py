@@ -58,8 +58,6 @@ GRACE_SECONDS = 4.0
 """How long a batch may continue after the stream was asked to stop."""
 DELTA_SECONDS = 8.0
 """How long the background writer of Delta may then take for the remaining rows."""
-_REST_SECONDS = 0.6
-"""No batch for so long after a pause: the source, which was perhaps planning one, has seen the pause."""
 _LOOK_SECONDS = 0.25
 """Interval between checks whether the query still runs: each check wakes the JVM."""
 
@@ -98,8 +96,6 @@ class Replication:
         self._gate: BatchGate | None = None
         self._waiting: deque[BatchReport] = deque()
         self._looked_at = 0.0
-        self._quiet_since = 0.0
-        """``time.monotonic`` since when no batch is under way while the stream is paused; 0 = one is."""
         self._ended = False
         self._reported_ts = 0
         self.started_at = 0.0
@@ -321,12 +317,11 @@ class Replication:
         """Whether the gate is shut and no batch is under way, nor one that the source was about to return."""
         query = self._query
         try:
-            quiet = gate.is_shut and query is not None and not self._busy(query, gate)
+            busy = query is None or self._busy(query, gate)
         except (PySparkException, Py4JError, OSError) as error:
             _log.warning("cannot tell whether a batch is under way: %s", error)
-            quiet = False
-        self._quiet_since = (self._quiet_since or time.monotonic()) if quiet else 0.0
-        return quiet and time.monotonic() - self._quiet_since >= _REST_SECONDS
+            busy = True
+        return gate.rested(busy=busy)
 
     def _settle(self, query: StreamingQuery) -> bool:
         """Wait until no batch is running; the source returns none once the stop file exists. False: one is unfinished, or Spark is gone."""

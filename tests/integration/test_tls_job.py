@@ -1,5 +1,5 @@
-"""The whole product over TLS, as an operator runs it: Pumps as processes, the drainer by its entry script, ``ctl``, and a target that lets its account in
-only with a certificate; what is in the clear, or of another authority, is refused.
+"""The whole product over TLS, as an operator runs it: Pumps as processes, the drainer by its entry script, ``ctl``, and a target that lets nobody in
+without TLS; what is in the clear, or of another authority, is refused.
 """
 
 import contextlib
@@ -29,7 +29,6 @@ from tests.support.golden_case import GOLDEN
 from tests.support.pump_writes import prewrite
 
 pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql]
-SECRET = "only-with-a-certificate"
 
 
 @pytest.fixture
@@ -46,15 +45,13 @@ def ca(place: Path) -> Authority:
 
 @pytest.fixture
 def target(place: Path, ca: Authority) -> Iterator[PrivateMariaDB]:
-    """It has another authority than the cluster, and an account that must show a certificate."""
+    """It has another authority than the cluster, and refuses what comes over TCP without TLS."""
     theirs = Authority(place / "theirs")
     made = theirs.certify("target", "target", names=("127.0.0.1",))
     made.key.chmod(0o644)
     theirs.certify("drainer")
-    with PrivateMariaDB(options={"ssl-ca": theirs.ca, "ssl-cert": str(made.cert), "ssl-key": str(made.key)}) as server:
-        with contextlib.closing(server.connect()) as connection, connection.cursor() as cursor:
-            cursor.execute(f"CREATE USER shows@'%' IDENTIFIED BY '{SECRET}' REQUIRE X509")
-            cursor.execute("GRANT ALL ON *.* TO shows@'%'")
+    options = {"ssl-ca": theirs.ca, "ssl-cert": str(made.cert), "ssl-key": str(made.key), "require-secure-transport": "ON"}
+    with PrivateMariaDB(options=options) as server:
         yield server
 
 
@@ -64,8 +61,8 @@ def flags_of_target(place: Path, target: PrivateMariaDB) -> list[str]:
         "--spark.socket=",
         "--syncer.to.host=127.0.0.1",
         f"--syncer.to.port={target.port}",
-        "--syncer.to.user=shows",
-        f"--syncer.to.encrypted_password={encrypted(SECRET, {})}",
+        "--syncer.to.password=wrong",
+        f"--syncer.to.encrypted_password={encrypted(target.target().password, {})}",
         f"--syncer.to.security.ssl-ca={theirs / 'test-ca.pem'}",
         f"--syncer.to.security.ssl-cert={theirs / 'drainer.pem'}",
         f"--syncer.to.security.ssl-key={theirs / 'drainer.key'}",
@@ -108,7 +105,7 @@ def test_a_cluster_over_tls(
     assert "refusing the TLS connection of client" in told, "who was refused is in the log"
     keys = ["".join(Path(key).read_text().splitlines()[1:-1])[:40] for key in (tls.key, place / "theirs" / "drainer.key")]
     for path in [path for path in (tmp_path / "run").rglob("*") if path.is_file()]:
-        assert not [secret for secret in (SECRET, *keys) if secret.encode() in path.read_bytes()], path
+        assert not [secret for secret in (target.target().password, *keys) if secret.encode() in path.read_bytes()], path
 
 
 def reached(arena: Arena) -> bool:

@@ -105,14 +105,19 @@ class Scene:
     target: PrivateMariaDB
     work_dir: Path
     stack: contextlib.ExitStack
+    jobs: int = 0
+    """How many drainers were started."""
 
     def drainer(self, *more: str) -> Job:
         """``more``: further flags."""
         to = self.target.target()
         secret = self.work_dir / "password"
         secret.write_text(to.password)
+        self.jobs += 1
+        directory = self.work_dir / f"job-{self.jobs}"
+        directory.mkdir()
         job = Job(
-            self.work_dir,
+            directory,
             "drainer",
             f"--pumps={self.workload.url}",
             "--initial-commit-ts=0",
