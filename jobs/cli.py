@@ -153,7 +153,7 @@ def add_settings(to: JobParser, model: type[DrainerConfig] | type[PumpConfig]) -
     # not the list of all flags, which is what follows
     to.usage = " ".join([to.prog, *(str(action.metavar) for action in to._get_positional_actions()), "[FLAG ...]"])
     to.add_argument("--config", type=lambda text: Path(text) if text else None, metavar="FILE", help="settings file in TOML")
-    to.add_argument("-V", action=_PrintVersion, nargs=0, help="print the version and exit")
+    add_version(to)
     group = to.add_argument_group("settings", "each wins over the environment and the file; one dash or two, a switch needs no value")
     settings = settings_of(model)
     names = [setting.name for setting in settings] + [setting.flag for setting in settings if setting.flag != setting.name]
@@ -179,6 +179,11 @@ def add_security_flags(to: JobParser) -> None:
 def security_of(given: argparse.Namespace) -> TlsSettings | None:
     """How a cluster's nodes are called, by the flags of ``add_security_flags``; None: without TLS."""
     return TlsSettings.of(SecurityConfig(given.ssl_ca, given.ssl_cert, given.ssl_key))
+
+
+def add_version(to: JobParser) -> None:
+    """``-V``."""
+    to.add_argument("-V", action=_PrintVersion, nargs=0, help="print the version and exit")
 
 
 class _PrintVersion(argparse.Action):

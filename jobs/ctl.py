@@ -30,7 +30,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, NodeStatus, Registry
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.conf.model import DrainerConfig
-from pyspark_tidb_binlog.jobs.cli import EXIT_FAILED, JobParser, add_security_flags, drainer_config, parser, security_of
+from pyspark_tidb_binlog.jobs.cli import EXIT_FAILED, JobParser, add_security_flags, add_version, drainer_config, parser, security_of
 from pyspark_tidb_binlog.jobs.local_paths import local_path
 from pyspark_tidb_binlog.jobs.log_lines import line
 from pyspark_tidb_binlog.jobs.node_report import NodeReport, ddl_lines, finding_lines
@@ -80,6 +80,7 @@ def _options() -> JobParser:
     options.add_argument("-json", "--json", action="store_true", help="of status: one JSON object per Drainer")
     options.add_argument("-text", "--text", default="", metavar="TEXT", help="of encrypt: what is encrypted; - = the first line of stdin")
     add_security_flags(options)
+    add_version(options)
     return options
 
 

@@ -287,7 +287,8 @@ class RpcServer:
             return self.methods.http(request)
         except Exception as error:  # last resort of the thread: the client must not wait for ever
             _log.exception("%s %s failed", request.method, request.path)
-            return http1.HttpResponse(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}\n".encode())
+            # not its text, which may hold anything
+            return http1.HttpResponse(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: the log has more\n".encode())
 
     def stop(self, grace: float) -> None:
         """Accept no further call, let those under way end for at most ``grace`` seconds, close."""
