@@ -50,8 +50,10 @@ def nearest(path: str, known: Iterable[str]) -> list[str]:
     lowered = {name.lower(): name for name in known}
     name = path.lower().rpartition(".")[2]
     same = [lowered[one] for one in lowered if one.rpartition(".")[2] == name]
-    alike = difflib.get_close_matches(path.lower(), lowered, 1) if len(path) > 2 else []
-    return same[:3] or [lowered[one] for one in alike]
+    alike = difflib.get_close_matches(path.lower(), lowered, 3) if len(path) > 2 else []
+    # A long table in common makes no names alike.
+    alike = [one for one in alike if difflib.SequenceMatcher(None, name, one.rpartition(".")[2]).ratio() >= 0.6]
+    return same[:3] or [lowered[one] for one in alike[:1]]
 
 
 def typed(setting: Setting, value: object, origin: str, *, text: bool) -> object:

@@ -252,6 +252,8 @@ class ApplyConfig:
     def __post_init__(self) -> None:
         _require(self.atomic_rows >= 1, "spark.atomic-rows must be at least 1")
         _require(self.parts >= 1, "spark.parts must be at least 1")
+        strange = [ts for ts in self.ignore_txn_commit_ts if not -(1 << 63) <= ts < 1 << 63]
+        _require(not strange, f"syncer.ignore-txn-commit-ts: {strange} are not numbers of 64 bits")
         _require(1 <= self.lease_timeout <= 3600, "spark.lease-timeout must be 1 to 3600 seconds")
         _require(
             self.ddl_policy in ("stop", "skip", "quarantine"), f"spark.ddl-policy: {self.ddl_policy!r} is not stop, skip or quarantine"

@@ -9,12 +9,12 @@ make their own settings.
 import fcntl
 import ipaddress
 import json
+import re
 import socket
 import struct
 from collections.abc import Callable, Mapping, MutableMapping
 from functools import partial
 from pathlib import Path
-from urllib.parse import urlsplit
 
 Values = MutableMapping[str, object]
 """Settings by path; those not set are missing."""
@@ -29,6 +29,7 @@ KEPT_NODE_ID = "node_id"
 FORMER_NODE_ID = "drainer"
 _FORMER_DRAINER_DIR = "var/drainer"
 _FORMER_PUMP_DIR = "var/pump"
+_HOST_AND_PORT = re.compile(r"([^\s:/]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}")
 _SIOCGIFADDR = 0x8915
 
 
@@ -55,15 +56,15 @@ def registry_url(pd_urls: str, secure: bool) -> str:
     """
     hosts = []
     for url in (part.strip() for part in pd_urls.split(",")):
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.netloc or parts.path.strip("/"):
+        scheme, _, host = url.rstrip("/").partition("://")
+        if "@" in host:
+            raise ValueError("pd-urls: PD knows no user and no password: write http://host:port")
+        if scheme not in ("http", "https") or not _HOST_AND_PORT.fullmatch(host):
             raise ValueError(f"pd-urls: {url!r} is not of the form http://host:port or https://host:port")
-        if (parts.scheme == "https") != secure:
-            raise ValueError(
-                f"pd-urls: {url!r}: "
-                + ("with security.ssl-ca, PD is called over TLS: write https://" if secure else "https:// needs security.ssl-ca")
-            )
-        hosts.append(parts.netloc)
+        if (scheme == "https") != secure:
+            why = "with security.ssl-ca, PD is called over TLS: write https://" if secure else "https:// needs security.ssl-ca"
+            raise ValueError(f"pd-urls: {url!r}: {why}")
+        hosts.append(host)
     return "pd://" + ",".join(hosts)
 
 
@@ -114,11 +115,19 @@ def fill_pump(values: Values, environ: Mapping[str, str]) -> list[str]:
 
 def _place(path: str, place: str, former: str, notes: list[str]) -> str:
     """``place``, or where a former release kept the same, if only that is there."""
-    found = Path(former)
-    if former == place or Path(place).exists() or not found.is_dir() or not any(found.iterdir()):
+    if former == place or Path(place).exists() or not _holds_something(Path(former)):
         return place
     notes.append(f"{path}: {former}, the default of earlier releases, is there and is used; to end this line, set {path} to it")
     return former
+
+
+def _holds_something(directory: Path) -> bool:
+    try:
+        return any(directory.iterdir())
+    except PermissionError:
+        return True  # whoever opens it says so
+    except OSError:
+        return False
 
 
 def _node_id(values: Values) -> str:

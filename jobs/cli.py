@@ -116,7 +116,7 @@ class JobParser(argparse.ArgumentParser):
                 continue
             name, equals, value = word.lstrip("-").partition("=")
             option = next((one for one in (f"--{name}", f"-{name}") if one in self._option_string_actions), "")
-            if not option:
+            if not option or word.startswith("---"):
                 raise self._unknown(word.partition("=")[0], name)
             action = self._option_string_actions[option]
             if action.nargs == 0 and not equals:

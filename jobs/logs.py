@@ -52,7 +52,12 @@ def log_to_file() -> None:
 
 
 def move_log(wanted: Path) -> None:
-    """Log to ``wanted`` from now on (the setting ``log-file``), or to its first numbered variant that no other process uses."""
+    """Log to ``wanted`` from now on (the setting ``log-file``), or to its first numbered variant that no other process uses.
+
+    Raises:
+        OSError: it cannot be written; the log stays where it is.
+    """
+    _claimed_for(wanted.absolute()).open("a").close()
     _moved_to.append(wanted.absolute())
     for before in _handlers():
         after = _rotated(log_file())

@@ -8,6 +8,7 @@ not change is stored in one file next to Spark's own, written atomically, becaus
 import json
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.binlog_source.stream import resolve_delivery
@@ -64,6 +65,13 @@ class SparkCheckpoint:
         return committed_ts(self._place.names("commits"), lambda number: self._place.read(f"offsets/{number}"))
 
     def keep(self, target: str) -> None:
-        """Store what the query is made with, and this Drainer's name, by which it is registered from now on."""
+        """Store what the query is made with, and this Drainer's name, by which it is registered from now on.
+
+        Raises:
+            ConfigError: the directory cannot be written to.
+        """
         made_with = {"delivery": str(self.delivery), "pairing_buckets": self._pairing_buckets, "target": target}
-        self._place.write(KEPT, json.dumps({"version": _KEPT_VERSION, **made_with, KEPT_NODE_ID: self._node_id}))
+        try:
+            self._place.write(KEPT, json.dumps({"version": _KEPT_VERSION, **made_with, KEPT_NODE_ID: self._node_id}))
+        except Py4JJavaError as error:
+            raise ConfigError(f"cannot write to spark.checkpoint-dir {self._place.uri}: {error.java_exception.getMessage()}") from error

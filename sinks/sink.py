@@ -98,7 +98,10 @@ class Sink(Protocol):
         ...
 
     def apply_parts(self, events: KeyedEvents, step: RowsStep, skipped_ts: frozenset[int], clock: StageClock) -> Written:
-        """The rows of ``step`` among ``events`` but for the transactions ``skipped_ts``, by the executors, in ``events.parts`` parts."""
+        """The rows of ``step`` among ``events`` but for the transactions ``skipped_ts``, by the executors, in ``events.parts`` parts.
+
+        A span that an earlier life has begun with other ``skipped_ts`` is finished with these; what it has written by then stays.
+        """
         ...
 
     def apply_ddl(self, step: DdlStep, history: SchemaHistory, refused: RefusedJobs) -> DdlResult:

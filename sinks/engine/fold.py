@@ -84,6 +84,18 @@ def ends_of(events: pa.Table) -> Mask:
     return found
 
 
+def first_events(events: pa.Table) -> Indexes:
+    """For each of ``events`` (as for ``fold``) the number of the first one of its row."""
+    found = np.zeros(events.num_rows, dtype=np.int64)
+    if events.num_rows:
+        order = _event_order(_int64(events, "commit_ts"), _int64(events, "seq"))
+        tables, table_codes = np.unique(_int64(events, "table_id")[order], return_inverse=True)
+        codes = _row_codes(events["key"], order, table_codes, len(tables))
+        _, first, row_of = np.unique(codes, return_index=True, return_inverse=True)
+        found[order] = order[first[row_of]]
+    return found
+
+
 class Numbering(enum.IntEnum):
     """How rows are numbered into parts. A span is finished as it was begun, so its record has the value."""
 

@@ -109,6 +109,9 @@ class Effects:
                 return (finding(statement, FindingKind.ROWS, f"the row to be deleted cannot exist in the target: {error.words}", 0),)
             if error.errno != _DUPLICATE or statement.effect is Effect.REMOVES or not statement.origin.key:
                 raise self._refusal(statement, error) from (error if self._settings.log_row_data else None)
+            if statement.effect is Effect.RESTORES:
+                words = "a row that was deleted before its transaction was skipped was not inserted again, another one is in its way"
+                return (finding(statement, FindingKind.ROWS, f"{words}: {error.words}", 0),)
             self._send(statement, statement.as_replace())
             return (finding(statement, FindingKind.ROWS, f"a row that the binlogs insert already existed: {error.words}", 0),)
 
@@ -132,10 +135,12 @@ class Effects:
     def _refusal(self, statement: Statement, error: ApplyError) -> ApplyError:
         if error.errno == _PACKET_TOO_LARGE:
             return error
-        ts = statement.newest_ts
+        way_out = f", or skip the transaction with syncer.ignore-txn-commit-ts = [{statement.newest_ts}]"
+        if statement.effect is Effect.RESTORES:
+            way_out = ": the row was deleted before its transaction was skipped, and has to be inserted again"
         return ApplyError(
             f"{self._place(statement)}, schema version {statement.origin.schema_version}: {error}. Repair the target (its message says "
-            f"what it rejects) and start again, or skip the transaction with syncer.ignore-txn-commit-ts = [{ts}]",
+            f"what it rejects) and start again{way_out}",
             error.errno,
             error.words,
         )

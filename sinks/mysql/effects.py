@@ -104,6 +104,8 @@ def _row_words(effect: Effect, difference: int) -> str:
         return f"{difference} more rows were affected than the binlogs contain"
     if effect is Effect.ADDS:
         return "a row that the binlogs insert was not inserted"
+    if effect is Effect.RESTORES:
+        return "a row that was deleted before its transaction was skipped was not inserted again"
     verb = "delete" if effect is Effect.REMOVES else "update"
     return f"{-difference} of the rows that the binlogs {verb} were not in the target" + (
         " and were inserted" if effect is Effect.CHANGES else ""

@@ -232,7 +232,8 @@ class MySQLSink(Sink):
         self._consistent = False
         failpoints.point("before-deletes")
         span = (step.after_ts, step.upto_ts)
-        how = parallel.PartPlan(span, dict(step.tables), self._flavour, self._table_filter, self._limits, skipped_ts, step.gone)
+        skipped = frozenset(ts for ts in skipped_ts if step.after_ts < ts <= step.upto_ts)
+        how = parallel.PartPlan(span, dict(step.tables), self._flavour, self._table_filter, self._limits, skipped, step.gone)
         to = parallel.PartTarget(self._ship(events), self._settings, self._held, step.after_ts, step.upto_ts, parts)
         done = self._apply_phases(events, how, to, clock)
         self._transact(finish)

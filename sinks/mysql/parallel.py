@@ -4,6 +4,10 @@ One task per part commits its deletes, waits until the markers of all parts show
 decoded while the server executes the statement before. A part that waits for too long, because the tasks of others have no slot, is left to
 a second Spark job, which finds the deletes done.
 
+Each marker says which transactions its part and phase was planned without (``syncer.ignore-txn-commit-ts``). Where deletes are committed and
+others are to be skipped now, they are corrected first, in one transaction per part: what only the skipped transactions deleted is inserted
+again. What a part has written stays, and is a finding.
+
 Promises: each part and phase is ONE target transaction that includes its marker: a part whose marker exists is skipped, so a task that
 Spark runs twice, or a span that is replayed, has no effect the second time. All deletes of a span are committed before its first write.
 Which rows form a part: ``sinks.engine.keyed``.
@@ -25,6 +29,7 @@ from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.backoff import Backoff, Retries
 from pyspark_tidb_binlog.schemas.errors import ApplyError, SchemaMismatch
+from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT, ddl_of
 from pyspark_tidb_binlog.sinks.engine.batch import rows_between, without
@@ -35,11 +40,11 @@ from pyspark_tidb_binlog.sinks.engine.keyed import KEYED, KeyedEvents, Span
 from pyspark_tidb_binlog.sinks.engine.spool import IN_MEMORY, RowSpool
 from pyspark_tidb_binlog.sinks.mysql import lease, progress
 from pyspark_tidb_binlog.sinks.mysql.checked import Effects, checked
-from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import kept_sessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
-from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits, SpanPlan
+from pyspark_tidb_binlog.sinks.mysql.plan import DeleteCorrection, PlanLimits, SpanPlan
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
 from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, run_transaction
 from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Origin, Phase, Statement
@@ -84,14 +89,13 @@ class PartPlan:
     table_filter: TableFilter
     limits: PlanLimits
     skipped_ts: frozenset[int]
-    """commit_ts of the transactions to skip."""
+    """commit_ts of the transactions of the span to skip."""
     gone: frozenset[int]
     """Ids of tables whose rows are not written."""
 
     def chosen(self, rows: pa.Table) -> pa.Table:
-        """Those of ``rows`` that are to be planned."""
-        inside = without(rows_between(rows, *self.span), "table_id", self.gone)
-        return without(inside, "commit_ts", self.skipped_ts)
+        """Those of ``rows`` that concern the span, also those of transactions to skip."""
+        return without(rows_between(rows, *self.span), "table_id", self.gone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,25 +150,25 @@ def apply_part(part: int, rows: pa.Table, how: PartPlan, to: PartTarget, patienc
     """Apply the ``rows`` (``KEYED``) of one part; yields ``DONE``. ``patience``: seconds to wait for the deletes of the other parts."""
     begun = time.monotonic()
     plans = _PartPlans(rows, how)
-    deleted = _write_part(to, part, Phase.DELETE, plans.deletes)
+    deleted = _write_part(to, part, Phase.DELETE, plans)
     yield _row(part, Phase.DELETE.value, deleted, time.monotonic() - begun)
     if not rows.num_rows:
         return
     begun = time.monotonic()
-    if not _others_deleted(to, patience):
+    if not _others_deleted(to, how.skipped_ts, patience):
         yield _row(part, LEFT, Written(), time.monotonic() - begun)
         return
     failpoints.point("between-phases")
-    yield _row(part, Phase.WRITE.value, _write_part(to, part, Phase.WRITE, plans.writes), time.monotonic() - begun)
+    yield _row(part, Phase.WRITE.value, _write_part(to, part, Phase.WRITE, plans), time.monotonic() - begun)
 
 
-def _others_deleted(to: PartTarget, patience: float) -> bool:
-    """Wait until all parts have committed their deletes; False: they have not within ``patience`` seconds."""
+def _others_deleted(to: PartTarget, skipped: frozenset[int], patience: float) -> bool:
+    """Wait until all parts have committed their deletes, without those of ``skipped``; False: they have not within ``patience`` seconds."""
     span = (to.lease.cluster_id, to.after_ts, to.upto_ts, to.parts, to.apply.checkpoint_schema)
 
     def done(session: Session) -> bool:
         lease.check_unlocked(session, to.lease)
-        return progress.deletes_done(session, *span)
+        return progress.deletes_done(session, *span, skipped)
 
     retries = Retries(_POLL, patience)
     while not run_transaction(_sessions(to), done, _retry_policy(to)):
@@ -185,14 +189,47 @@ class _PartPlans:
         self._how = how
         self._rows = rows
         few = rows.nbytes <= IN_MEMORY
-        self._numbers = None if few else _subset_numbers(rows)
-        self._only = self._plan(rows.combine_chunks()) if few else None
+        self._numbers = None if few else _subset_numbers(rows, _ends_without(rows, how.skipped_ts))
+        self._only = self._plan(without(rows, "commit_ts", how.skipped_ts).combine_chunks()) if few else None
+
+    @property
+    def skipped(self) -> frozenset[int]:
+        """The transactions that it is planned without."""
+        return self._how.skipped_ts
 
     def deletes(self) -> Iterator[Statement]:
         return self._statements(lambda plan: plan.deletes)
 
     def writes(self) -> Iterator[Statement]:
         return self._statements(SpanPlan.writes)
+
+    def corrections(self, planned: progress.PlannedWithout, findings: list[Finding]) -> Iterator[Statement]:
+        """From the deletes ``planned`` to ``deletes``; adds what stays uncertain to ``findings``. First all rows are inserted again, because
+        among equal rows without a key those are found by the deletes too.
+        """
+        before = planned.commit_ts
+        rows, how = self._rows, self._how
+        ends = [_ends_without(rows, skipped) for skipped in (frozenset[int](), before, self.skipped)]
+        numbers = _subset_numbers(rows, _touched(rows, before ^ self.skipped) & np.logical_or.reduce(ends))
+        for kind in (DeleteCorrection.restores, DeleteCorrection.deletes):
+            for subset in _subsets(rows, numbers):
+                events, keys = subset.select(ROW_EVENT.names), subset.column("key").combine_chunks()
+                some = DeleteCorrection(
+                    events, how.tables, how.limits, keys, before, self.skipped, flavour=how.flavour, table_filter=how.table_filter
+                )
+                if kind is DeleteCorrection.restores:
+                    findings += some.doubts(recorded=planned.recorded)
+                yield _NOTHING
+                yield from kind(some)
+
+    def partly_applied(self, planned: progress.PlannedWithout) -> list[Finding]:
+        """What is in the target, or missing there, because this part was written as ``planned``."""
+        before = planned.commit_ts
+        concerned = self._rows.filter(pa.array(np.isin(self._rows.column("commit_ts").to_numpy(), list(before ^ self.skipped))))
+        counted = concerned.group_by(["commit_ts", "table_id"]).aggregate([([], "count_all")]).sort_by("commit_ts").to_pylist()
+        named = [(row["commit_ts"], self._how.tables.get(row["table_id"]), row["count_all"]) for row in counted]
+        known = [(ts, at, n) for ts, at, n in named if at is not None and self._how.table_filter.keeps(at.schema)]
+        return [_partly(ts, at, n, left_out=ts in before, recorded=planned.recorded) for ts, at, n in known]
 
     def _statements(self, kind: Callable[[SpanPlan], Iterable[Statement]]) -> Iterator[Statement]:
         if self._only is not None:
@@ -213,22 +250,50 @@ class _PartPlans:
 _NOTHING = Statement(b"DO 0", 0, Phase.DELETE, Effect.REMOVES, Origin("", 0, (), ()), ends=bytes(8))
 
 
-def _subset_numbers(rows: pa.Table) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """For each of ``rows`` its subset: by key, in subsets of about ``IN_MEMORY`` bytes; -1 where it is neither the first nor the last event
-    of its row.
-    """
+def _partly(commit_ts: int, at: TableAt, changes: int, *, left_out: bool, recorded: bool) -> Finding:
+    how = "left out" if left_out else "written"
+    words = f"the transaction is skipped in part: {changes} of its row changes were {how} before syncer.ignore-txn-commit-ts was changed"
+    if not recorded:
+        words += ", unless the older release that finished their part skipped it too, which it did not record"
+    return Finding(FindingKind.ROWS, words, table_name(at.schema, at.name), commit_ts)
+
+
+def _with_keys(rows: pa.Table) -> pa.Table:
+    """``rows`` with an empty key where a transaction that is skipped changes an unknown table."""
+    keys = rows.column("key")
+    return rows.set_column(rows.schema.get_field_index("key"), "key", pc.fill_null(keys, b"")) if keys.null_count else rows
+
+
+def _ends_without(rows: pa.Table, skipped: frozenset[int]) -> Mask:
+    """Which of ``rows`` are the first or the last event of their row, without the transactions ``skipped``."""
+    events = _with_keys(rows.select(["commit_ts", "seq", "op", "table_id", "key"]))
+    if not skipped:
+        return ends_of(events)
+    chosen = ~np.isin(events.column("commit_ts").to_numpy(), list(skipped))
+    chosen[chosen] = ends_of(events.filter(pa.array(chosen)))
+    return chosen
+
+
+def _touched(rows: pa.Table, transactions: frozenset[int]) -> Mask:
+    """Which of ``rows`` have the key of one that these transactions change."""
+    theirs = np.isin(rows.column("commit_ts").to_numpy(), list(transactions))
+    touched: Mask = pc.is_in(rows.column("key"), rows.column("key").filter(pa.array(theirs))).to_numpy()
+    return touched
+
+
+def _subset_numbers(rows: pa.Table, needed: Mask) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """For each of ``rows`` its subset: by key, in subsets of about ``IN_MEMORY`` bytes; -1 where it is not ``needed``."""
     count = -(-rows.nbytes // IN_MEMORY)
-    keys = rows.column("key").combine_chunks()
-    if keys.null_count:
-        raise _keyless_rows(rows)
-    needed = ends_of(rows.select(["commit_ts", "seq", "op", "table_id", "key"]))
+    if bool(np.any(needed & rows.column("key").is_null().to_numpy())):
+        raise _keyless_rows(rows.filter(pa.array(needed)))
+    keys = _with_keys(rows).column("key").combine_chunks()
     # The part is a remainder of the same hash, so use its higher bits, which are independent of that.
     spread = part_numbers(rows.column("table_id").to_numpy(), keys, np.zeros(len(keys), np.bool_), 1 << 30) >> 12
     return np.where(needed, spread % count, -1).astype(np.int32)
 
 
 def _subsets(rows: pa.Table, numbers: np.ndarray[Any, np.dtype[np.int32]]) -> Iterator[pa.Table]:
-    for number in range(int(numbers.max()) + 1):
+    for number in range(int(numbers.max(initial=-1)) + 1):
         yield _only(rows, numbers == number).combine_chunks()
 
 
@@ -262,24 +327,46 @@ def _together(done: pa.Table) -> Written:
     return Written(sum(done.column("rows").to_pylist()), tuple(findings))
 
 
-def _write_part(to: PartTarget, part: int, phase: Phase, statements: Callable[[], Iterable[Statement]]) -> Written:
-    """One transaction: check the lease, write the marker and the data. Does nothing when the marker exists."""
-    mark = (to.lease.cluster_id, to.after_ts, to.upto_ts, part, to.parts, phase.value, to.apply.checkpoint_schema)
+def _write_part(to: PartTarget, part: int, phase: Phase, plans: _PartPlans) -> Written:
+    """One transaction: check the lease, write the marker and the data. Does nothing when the marker exists, and needs no correction."""
 
-    def write_once(session: Session, effects: Effects) -> int:
+    def write_once(session: Session, effects: Effects) -> Written:
         lease.check(session, to.lease)
-        if not progress.claim_part(session, *mark):
-            return 0
-        rows = effects.run(statements())
+        findings: list[Finding] = []
+        statements = _due(session, to, part, phase, plans, findings)
+        if statements is None:
+            return Written()
+        rows = effects.run(statements)
         failpoints.point(f"before-part-{phase.value}-commit")
-        return rows
+        return Written(rows, tuple(findings))
 
     def work(session: Session) -> Written:
-        return Written(*checked(session, to.apply, partial(write_once, session)))
+        done, findings = checked(session, to.apply, partial(write_once, session))
+        return Written(done.rows, done.findings + findings)
 
     done = run_transaction(_sessions(to), work, _retry_policy(to))
     failpoints.point(f"after-part-{phase.value}")
     return done
+
+
+def _due(
+    session: Session, to: PartTarget, part: int, phase: Phase, plans: _PartPlans, findings: list[Finding]
+) -> Iterable[Statement] | None:
+    """What is still to be done for one part and phase, which is marked as done; None: nothing. Once the statements are planned, ``findings``
+    has those that do not come from their effects.
+    """
+    at, schema = (to.lease.cluster_id, to.after_ts, to.upto_ts, part, to.parts), to.apply.checkpoint_schema
+    if progress.claim_part(session, *at, phase.value, schema, plans.skipped):
+        return plans.deletes() if phase is Phase.DELETE else plans.writes()
+    before = progress.planned_without(session, *at, progress.Mark.DELETE, schema) if phase is Phase.DELETE else None
+    if before is None or before.commit_ts == plans.skipped:
+        return None
+    progress.correct_deletes(session, *at, plans.skipped, schema)
+    written = progress.planned_without(session, *at, progress.Mark.WRITE, schema)
+    if written is None:
+        return plans.corrections(before, findings)
+    findings += plans.partly_applied(written)
+    return ()
 
 
 def _sessions(to: PartTarget) -> Sessions:

@@ -5,11 +5,12 @@ deleted rows, and rows whose value in any unique key changes, are deleted, each 
 column and no NULL. A row that keeps its unique keys, at least one of which identifies it, is changed in place. All others that exist after
 the span are inserted. A row without such a key is deleted by the columns that its image carries, with a LIMIT; rows equal in these columns
 are interchangeable. Deleted, inserted and changed rows are in separate statements, so that the server's counts show whether each had the
-expected effect. ``plan_rows`` plans everything at once; of a ``SpanPlan`` the rows to write are decoded while the statements are asked for, so
+expected effect. ``DeleteCorrection`` plans what is missing where deletes are committed and other transactions are to be skipped than then.
+``plan_rows`` plans everything at once; of a ``SpanPlan`` the rows to write are decoded while the statements are asked for, so
 that the first of them can be sent at once.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -21,10 +22,12 @@ from pyspark_tidb_binlog.schemas import decoder as decode
 from pyspark_tidb_binlog.schemas import reference_decoder
 from pyspark_tidb_binlog.schemas.arrowtypes import zero_value
 from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
+from pyspark_tidb_binlog.schemas.events import Op
+from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, TableInfo
 from pyspark_tidb_binlog.sinks.engine.batch import without
-from pyspark_tidb_binlog.sinks.engine.fold import Indexes, Mask, TableChanges, fold
+from pyspark_tidb_binlog.sinks.engine.fold import Indexes, Mask, TableChanges, first_events, fold
 from pyspark_tidb_binlog.sinks.engine.identity import EventColumns, row_identities
 from pyspark_tidb_binlog.sinks.mysql.dialect import (
     Flavour,
@@ -135,6 +138,136 @@ class SpanPlan:
                 for images in found:
                     yield from work.builder.writes(images, effect)
 
+
+class DeleteCorrection:
+    """What turns a target on which the deletes planned without some transactions are committed into one with the deletes planned without
+    others: the rows to insert again, then the rows to delete as well. Only row identities that those transactions touch need be given.
+
+    A row is inserted as it was before the span, which its first event shows, also one of a skipped transaction.
+
+    Args:
+        events: row events of the span, in any order; of a row at least its first one, and both ends of its events in either plan.
+        tables: as in ``SpanPlan``, like the other arguments.
+        limits: statement sizes.
+        keys: row identities, one per event.
+        before: commit_ts of the transactions that the committed deletes were planned without.
+        after: commit_ts of those to be skipped now.
+        flavour: the SQL dialect.
+        table_filter: which databases are replicated.
+    """
+
+    def __init__(
+        self,
+        events: pa.Table,
+        tables: Mapping[int, TableAt],
+        limits: PlanLimits,
+        keys: pa.BinaryArray,
+        before: Collection[int],
+        after: Collection[int],
+        *,
+        flavour: Flavour = Flavour.MARIADB,
+        table_filter: TableFilter = EVERYTHING,
+    ) -> None:
+        self._events = _wanted(events.append_column("key", keys), tables, table_filter)
+        self._source = _Source(self._events)
+        self._first = first_events(self._events)
+        ids = np.unique(self._source.table_ids).tolist()
+        self._builders = {i: TableBuilder(tables[i], limits, flavour) for i in ids}
+        self._deleted, self._to_delete = self._gone(before), self._gone(after)
+
+    def restores(self) -> Iterator[Statement]:
+        """The rows that were deleted and now are not to be."""
+        for table_id, deleted in self._deleted.items():
+            restored = self._restored(table_id, deleted)
+            for piece in _sliced(Images(restored.images, self._source.commit_ts[restored.events])):
+                yield from self._builders[table_id].writes(piece, Effect.RESTORES)
+
+    def deletes(self) -> Iterator[Statement]:
+        """The rows that were not deleted and now are to be."""
+        for table_id, wanted in self._to_delete.items():
+            table, deleted = self._builders[table_id].table, self._deleted.get(table_id)
+            if deleted is not None:
+                done = self._rows(deleted)[self._found(table, deleted)]
+                same = np.isin(wanted.events, deleted.events) | self._found(table, wanted) & np.isin(self._rows(wanted), done)
+                wanted = wanted.only(~same)
+            yield from self._builders[table_id].deletes(wanted, self._source)
+
+    def doubts(self, *, recorded: bool) -> Iterator[Finding]:
+        """What may be wrong after the correction, and no statement shows.
+
+        Args:
+            recorded: False: an older release committed the deletes, and may have left out some of the transactions.
+        """
+        for table_id, deleted in self._deleted.items():
+            table, restored = self._builders[table_id].table, self._restored(table_id, deleted)
+            yield from self._doubted(table, self._strangers(table, deleted).events, FindingKind.ROWS, _STRANGERS)
+            if not recorded:
+                keyless = key_numbers(table, restored) == NO_KEY
+                yield from self._doubted(table, restored.events[keyless], FindingKind.ROWS, _TWICE)
+            guessed = pc.greater(pc.binary_length(restored.lacking), 0).to_numpy(zero_copy_only=False)
+            yield from self._doubted(table, restored.events[guessed], FindingKind.VALUE, _GUESSED)
+
+    def _doubted(self, table: TableAt, events: Indexes, kind: FindingKind, words: str) -> Iterator[Finding]:
+        for commit_ts, count in zip(*np.unique(self._source.commit_ts[events], return_counts=True), strict=True):
+            yield Finding(kind, f"{count} {words}", table_name(table.schema, table.name), int(commit_ts))
+
+    def _restored(self, table_id: int, deleted: OldRows) -> OldRows:
+        """The rows to insert again, of those ``deleted``, as they were before the span."""
+        table = self._builders[table_id].table
+        rows, wanted = self._rows(deleted)[self._found(table, deleted)], self._to_delete.get(table_id)
+        if wanted is not None:
+            rows = rows[~np.isin(rows, self._rows(wanted)[self._found(table, wanted)])]
+        return self._source.old_rows(table, rows)
+
+    def _strangers(self, table: TableAt, deleted: OldRows) -> OldRows:
+        """Those ``deleted`` images that their row never had in the target, and that now are not to be deleted: without an identity in the
+        target, another row was deleted instead if it is like them.
+        """
+        wanted = self._to_delete.get(table.table_id)
+        if table.info.pk_is_handle or table.info.is_common_handle:
+            return deleted.slice(0, 0)
+        strangers = ~self._found(table, deleted)
+        return deleted.only(strangers if wanted is None else strangers & ~np.isin(deleted.events, wanted.events))
+
+    def _gone(self, skipped: Collection[int]) -> dict[int, OldRows]:
+        """The rows to delete without the transactions ``skipped``, by table id."""
+        chosen = np.flatnonzero(~np.isin(self._source.commit_ts, list(skipped)))
+        found = {}
+        for c in fold(self._events.drop_columns(["row"]).take(pa.array(chosen))):
+            changes = TableChanges(c.table_id, chosen[c.removed], chosen[c.before], chosen[c.after], chosen[c.added])
+            found[c.table_id] = _work_of(self._builders[c.table_id], changes, self._source).gone
+        return found
+
+    def _rows(self, old: OldRows) -> Indexes:
+        """The first event of each row."""
+        return self._first[old.events]
+
+    def _found(self, table: TableAt, old: OldRows) -> Mask:
+        """Which of the rows the target had, in the state that these images delete."""
+        first = self._rows(old)
+        found: Mask = self._source.ops[first] != Op.INSERT
+        later = np.flatnonzero(found & (first != old.events))
+        if table.info.pk_is_handle or table.info.is_common_handle or not len(later):
+            return found
+        images, known = old.only(later), self._source.old_rows(table, first[later])
+        numbers = key_numbers(table, images)
+        keys = dict(enumerate(table.info.unique_keys()))
+        for number in np.unique(numbers).tolist():
+            here = numbers == number
+            names = [c.name for c in keys.get(number, table.info.target_columns())]
+            found[later[here]] = ~_differ(images.only(here).images, known.only(here).images, names)
+        return found
+
+
+_STRANGERS = (
+    "other rows that are like those of this transaction may be missing: its deletes were committed while transactions before it were "
+    "skipped, so they sought rows as the target never had them; it is skipped now, and what they found instead is not known"
+)
+_TWICE = (
+    "rows without a unique key were inserted again that an older release has deleted: they are there twice if it skipped their transaction "
+    "too, which it did not record"
+)
+_GUESSED = "rows were inserted again with the default of columns that their images lack"
 
 FEW_ROWS = 8
 """So many rows of a table are decoded one by one: that is faster than what whole columns cost however few their rows are."""

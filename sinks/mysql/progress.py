@@ -5,21 +5,28 @@ Promises: the functions change rows only in the transaction that the caller has 
 
 How a batch (after_ts, upto_ts] is applied: at most ``atomic-rows`` events: data, ``mark_atomic`` and ``save_checkpoint(upto_ts,
 consistent=True)`` in one transaction. More: ``begin_span`` with ``save_checkpoint(after_ts, consistent=False)``, then for each part and
-phase ``claim_part`` and its data, finally ``save_checkpoint(upto_ts, consistent=True)`` with ``finish_span``.
+phase ``claim_part`` and its data, finally ``save_checkpoint(upto_ts, consistent=True)`` with ``finish_span``. Where transactions are to be
+skipped that were not when a part's deletes were committed, or the reverse, ``correct_deletes`` with the rows that this concerns.
 """
 
 import enum
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
-from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
 from pyspark_tidb_binlog.sinks.engine.fold import Numbering
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.sink import TargetProgress, UnfinishedSpan
 
 CHECKPOINT_SCHEMA = "tidb_binlog"
+_COLUMN_EXISTS = 1060
+
+_SKIPPED = "skipped MEDIUMTEXT CHARACTER SET ascii NULL"
+"""commit_ts of the transactions of the span that this part and phase was planned without, ascending, with commas; NULL = written by a release
+that did not record them."""
 
 
 class Mark(enum.StrEnum):
@@ -55,10 +62,44 @@ class Checkpoint:
         return cls(int(value.get("commitTS", 0)), bool(value.get("consistent", False)), int(value.get("schema-version", 0)))
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedWithout:
+    """The transactions that the statements of one part and phase were planned without."""
+
+    commit_ts: frozenset[int]
+    recorded: bool
+    """False: an older release did not record them; it may have left out some."""
+
+
 def ensure_tables(session: Session, schema: str = CHECKPOINT_SCHEMA) -> None:
-    """Create the database and both tables if missing. DDL: must not be called inside a transaction."""
+    """Create the database and both tables, and columns of newer releases, if missing. DDL: must not be called inside a transaction.
+
+    Raises:
+        ApplyError: the target refuses it, as to an account without the right to ALTER our table.
+    """
     for statement in _create_statements(schema):
         session.execute(statement)
+    columns = (
+        "SELECT 1 FROM information_schema.columns WHERE table_schema = %s AND table_name = 'spark_progress' AND column_name = 'skipped'"
+    )
+    if not session.query(columns, [schema]):
+        _add_column(session, f"ALTER TABLE {_progress(schema)} ADD COLUMN {_SKIPPED} AFTER phase")
+
+
+def _add_column(session: Session, statement: str) -> None:
+    try:
+        session.execute(statement)
+    except RetryableApplyError:
+        raise
+    except ApplyError as error:
+        if error.errno == _COLUMN_EXISTS:
+            return  # an attempt that waited for a transaction beyond the read timeout has succeeded since
+        raise ApplyError(
+            f"{error}. This release needs that column: execute the statement once with an account that may ({statement}), and start again; "
+            "or give the Drainer's account the right to ALTER this table",
+            error.errno,
+            error.words,
+        ) from None
 
 
 def load(session: Session, cluster_id: int, schema: str = CHECKPOINT_SCHEMA) -> TargetProgress:
@@ -128,8 +169,11 @@ def claim_part(
     parts: int,
     phase: Mark | str,
     schema: str = CHECKPOINT_SCHEMA,
+    skipped: Iterable[int] = (),
 ) -> bool:
     """Mark one part and phase as done before its data is written, in the same transaction; False: it is already in the target.
+
+    ``skipped``: commit_ts of the transactions that its data was planned without.
 
     A worker that outlives its killed driver, or a commit whose answer was lost, may still be processing the same part on another
     connection: the lock on the marker row blocks this call until that transaction commits or is rolled back. A late worker finds its span
@@ -138,8 +182,9 @@ def claim_part(
     Raises:
         ApplyError: the span is not open, or no longer open: nothing may be written for it.
     """
-    sql = f"INSERT IGNORE INTO {_progress(schema)} (cluster_id, from_ts, to_ts, part, parts, phase) VALUES (%s, %s, %s, %s, %s, %s)"
-    if not session.execute(sql, [cluster_id, after_ts, upto_ts, part, parts, str(Mark(phase))]):
+    columns = "(cluster_id, from_ts, to_ts, part, parts, phase, skipped)"
+    sql = f"INSERT IGNORE INTO {_progress(schema)} {columns} VALUES (%s, %s, %s, %s, %s, %s, %s)"
+    if not session.execute(sql, [cluster_id, after_ts, upto_ts, part, parts, str(Mark(phase)), _listed(skipped)]):
         return False
     # Must be checked after the insert: while this marker is uncommitted, no other process can finish the part, and so not the span either.
     if not _is_open(session, cluster_id, after_ts, upto_ts, parts, schema):
@@ -150,10 +195,55 @@ def claim_part(
     return True
 
 
-def deletes_done(session: Session, cluster_id: int, after_ts: int, upto_ts: int, parts: int, schema: str = CHECKPOINT_SCHEMA) -> bool:
-    """Whether the old images of every part are deleted, so that new ones may be written."""
-    sql = f"SELECT COUNT(*) FROM {_progress(schema)} WHERE cluster_id = %s AND from_ts = %s AND to_ts = %s AND parts = %s AND phase = %s"
-    return int(session.query(sql, [cluster_id, after_ts, upto_ts, parts, str(Mark.DELETE)])[0][0]) == parts
+def planned_without(
+    session: Session,
+    cluster_id: int,
+    after_ts: int,
+    upto_ts: int,
+    part: int,
+    parts: int,
+    phase: Mark | str,
+    schema: str = CHECKPOINT_SCHEMA,
+) -> PlannedWithout | None:
+    """The transactions that one part and phase was planned without, its marker locked until this transaction ends; None: it is not done."""
+    sql = f"SELECT skipped FROM {_progress(schema)} WHERE {_ONE_MARKER} FOR UPDATE"
+    rows = session.query(sql, [cluster_id, after_ts, upto_ts, part, parts, str(Mark(phase))])
+    if not rows:
+        return None
+    ((listed,),) = rows
+    return PlannedWithout(frozenset(int(ts) for ts in (listed or "").split(",") if ts), listed is not None)
+
+
+def correct_deletes(
+    session: Session,
+    cluster_id: int,
+    after_ts: int,
+    upto_ts: int,
+    part: int,
+    parts: int,
+    skipped: Iterable[int],
+    schema: str = CHECKPOINT_SCHEMA,
+) -> None:
+    """Record, in the transaction that corrects them, that the deletes of one part are those planned without the transactions ``skipped``."""
+    sql = f"UPDATE {_progress(schema)} SET skipped = %s WHERE {_ONE_MARKER}"
+    session.execute(sql, [_listed(skipped), cluster_id, after_ts, upto_ts, part, parts, str(Mark.DELETE)])
+
+
+def deletes_done(
+    session: Session,
+    cluster_id: int,
+    after_ts: int,
+    upto_ts: int,
+    parts: int,
+    schema: str = CHECKPOINT_SCHEMA,
+    skipped: Iterable[int] = (),
+) -> bool:
+    """Whether the old images of every part, without the transactions ``skipped``, are deleted, so that new ones may be written."""
+    sql = (
+        f"SELECT COUNT(*) FROM {_progress(schema)} WHERE cluster_id = %s AND from_ts = %s AND to_ts = %s AND parts = %s AND phase = %s "
+        "AND COALESCE(skipped, '') = %s"
+    )
+    return int(session.query(sql, [cluster_id, after_ts, upto_ts, parts, str(Mark.DELETE), _listed(skipped)])[0][0]) == parts
 
 
 def lock_checkpoint(session: Session, cluster_id: int, schema: str = CHECKPOINT_SCHEMA) -> int:
@@ -177,7 +267,7 @@ def is_marked(
     schema: str = CHECKPOINT_SCHEMA,
 ) -> bool:
     """Whether that part and phase is already in the target."""
-    sql = f"SELECT 1 FROM {_progress(schema)} WHERE cluster_id = %s AND from_ts = %s AND to_ts = %s AND part = %s AND parts = %s AND phase = %s"
+    sql = f"SELECT 1 FROM {_progress(schema)} WHERE {_ONE_MARKER}"
     return bool(session.query(sql, [cluster_id, after_ts, upto_ts, part, parts, str(Mark(phase))]))
 
 
@@ -212,10 +302,17 @@ def _create_statements(schema: str) -> tuple[str, ...]:
         f"CREATE TABLE IF NOT EXISTS {_progress(schema)} ("
         "cluster_id bigint unsigned NOT NULL, "
         "from_ts bigint unsigned NOT NULL, to_ts bigint unsigned NOT NULL, part int NOT NULL, parts int NOT NULL, "
-        "phase varchar(16) CHARACTER SET ascii NOT NULL, "
+        f"phase varchar(16) CHARACTER SET ascii NOT NULL, {_SKIPPED}, "
         "done_at timestamp(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3), "
         "PRIMARY KEY (cluster_id, from_ts, to_ts, part, parts, phase)) ENGINE=InnoDB",
     )
+
+
+_ONE_MARKER = "cluster_id = %s AND from_ts = %s AND to_ts = %s AND part = %s AND parts = %s AND phase = %s"
+
+
+def _listed(skipped: Iterable[int]) -> str:
+    return ",".join(str(ts) for ts in sorted(skipped))
 
 
 def _checkpoint(schema: str) -> str:

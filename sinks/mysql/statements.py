@@ -32,6 +32,8 @@ class Effect(enum.StrEnum):
     """The row exists and is deleted."""
     ADDS = "adds"
     """Neither the row nor another one with one of its unique keys exists; the row is inserted."""
+    RESTORES = "restores"
+    """The row was deleted earlier in this span and is inserted as it was; another row that is in its way stays, and this one is left out."""
     CHANGES = "changes"
     """The row exists with the same unique keys; whatever its other columns hold, it is set to the new image."""
 

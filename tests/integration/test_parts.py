@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -70,11 +71,20 @@ def drop(server: PrivateMariaDB) -> None:
 
 @pytest.fixture
 def sink(server: PrivateMariaDB) -> Iterator[MySQLSink]:
+    with life(server) as sink:
+        yield sink
+
+
+@contextmanager
+def life(server: PrivateMariaDB) -> Iterator[MySQLSink]:
+    """The sink of one life of the Drainer."""
     apply = ApplyConfig(checkpoint_schema=SCHEMA, on_finding="stop", retries=2)
     sink = MySQLSink(DrainerConfig(target=server.target(), apply=apply), 1)
     sink.open(lambda target, commit_ts: AT if commit_ts is None else commit_ts, lambda: HISTORY)
-    yield sink
-    sink.close()
+    try:
+        yield sink
+    finally:
+        sink.close()
 
 
 def event(seq: int, old: dict[int, Any] | None, new: dict[int, Any] | None) -> dict[str, Any]:
@@ -92,14 +102,21 @@ ROTATED = [event(n, {1: i, 2: i}, {1: i, 2: IDS[(n + 1) % len(IDS)]}) for n, i i
 """Each row takes the unique value of the next: none can be written before the deletes of all parts."""
 
 
-def apply(spark: "SparkSession", sink: MySQLSink, rows: list[dict[str, Any]], parts: int, clock: StageClock | None = None) -> Written:
+def apply(
+    spark: "SparkSession",
+    sink: MySQLSink,
+    rows: list[dict[str, Any]],
+    parts: int,
+    clock: StageClock | None = None,
+    skipped: frozenset[int] = frozenset(),
+) -> Written:
     events = pa.Table.from_pylist(rows, schema=ROW_EVENT)
     numbered = with_keys(events, HISTORY, parts)
     blocks = [b for part in range(parts) for b in pack(BlockKind.ROWS, part, numbered.filter(pc.equal(numbered.column("part"), part)))]
     frame = spark.createDataFrame(pa.Table.from_batches(blocks)).repartitionById(parts, "part")
     (step,) = plan_steps((AT, 30), (), [TableActivity(10, 2, 30, len(rows), 30)], HISTORY, AppliedJobs(2))
     assert isinstance(step, RowsStep)
-    return sink.apply_parts(KeyedEvents(frame, parts), step, frozenset(), clock or StageClock())
+    return sink.apply_parts(KeyedEvents(frame, parts), step, skipped, clock or StageClock())
 
 
 def found(server: PrivateMariaDB) -> list[tuple[int, int]]:
@@ -195,6 +212,35 @@ def test_a_part_that_fails_fails_the_span_and_the_next_try_finishes_it(
         connection.commit()
     apply(spark, sink, rows, 2)
     assert found(server) == [(i, IDS[(n + 1) % len(IDS)]) for n, i in enumerate(IDS)]
+
+
+@pytest.mark.parametrize("parts", [1, 2, 5])
+def test_a_refused_transaction_is_skipped_as_its_message_says(server: PrivateMariaDB, spark: "SparkSession", parts: int) -> None:
+    """All deletes are committed then, those of the refused transaction too. Its rows are in one part: another one might be finished."""
+    bad, *good = IDS
+    gone = next(i for i in range(bad + 1, IDS[1]) if part_of(i, parts) == part_of(bad, parts))
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE {DATABASE}.t ADD CHECK (u <> 777)")
+        cursor.execute(f"INSERT INTO {DATABASE}.t VALUES ({gone}, {gone})")
+        connection.commit()
+    rows = [event(n, {1: i, 2: i}, {1: i, 2: i + 1}) for n, i in enumerate(good)]
+    rows += [event(0, {1: bad, 2: bad}, {1: bad, 2: 777}) | {"commit_ts": 25}, event(1, {1: gone, 2: gone}, None) | {"commit_ts": 25}]
+    with life(server) as sink:
+        with pytest.raises(Exception, match=r"skip the transaction with syncer.ignore-txn-commit-ts = \[25\]"):
+            apply(spark, sink, rows, parts)
+        assert sink.commit_ts == AT and {bad, gone} & {i for i, _ in found(server)} == set()
+    # A setting changes with the life only. The tasks of the failed job that Spark has not ended yet have lost their lease then.
+    with life(server) as sink:
+        # A number of a transaction of another span means nothing here.
+        assert apply(spark, sink, rows, parts, skipped=frozenset([25, 4711])).findings == ()
+        assert found(server)[:2] == [(bad, bad), (gone, gone)] and sink.commit_ts == 30
+    assert {i for i, u in found(server) if u == i + 1} == set(good)
+
+
+def part_of(handle: int, parts: int) -> int:
+    """The part that the row with this handle is in."""
+    row = pa.Table.from_pylist([event(0, None, {1: handle, 2: handle})], schema=ROW_EVENT)
+    return int(with_keys(row, HISTORY, parts).column("part")[0].as_py())
 
 
 def test_a_part_that_waits_while_the_lease_is_taken_writes_nothing(server: PrivateMariaDB, sink: MySQLSink, spark: "SparkSession") -> None:

@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from pyspark_tidb_binlog.conf.model import DrainerConfig, SourceConfig
 from pyspark_tidb_binlog.jobs.places import CheckpointFiles
+from pyspark_tidb_binlog.jobs.spark_checkpoint import SparkCheckpoint
+from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.sinks.delta.checkpoint_table import CheckpointRow, DeltaCheckpoint, latest
 
 pytestmark = pytest.mark.spark
@@ -36,6 +39,13 @@ def test_a_file_is_kept_and_replaced(spark, uri, tmp_path):
     assert (tmp_path / "at" / "x.json").read_text() == "zwei ü"
     assert [entry.name for entry in (tmp_path / "at").iterdir() if not entry.name.startswith(".")] == ["x.json"]
     assert not list(Path().glob("*:*")), "no folder that is named like a URI"
+
+
+def test_a_checkpoint_that_cannot_be_written_is_a_config_error(spark, tmp_path):
+    (tmp_path / "file").touch()
+    config = DrainerConfig(source=SourceConfig("p:1", delivery="sorted"), checkpoint_dir=str(tmp_path / "file" / "spark"))
+    with pytest.raises(ConfigError, match=f"cannot write to spark.checkpoint-dir {tmp_path}/file/spark: .*not a directory"):
+        SparkCheckpoint(spark, config).keep("target")
 
 
 def test_a_file_of_an_earlier_version_is_read(spark, tmp_path):

@@ -1,6 +1,7 @@
 """Checkpoint row and markers on a real MariaDB, through crashes at every step of a span in parts."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -9,7 +10,7 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.engine.fold import Numbering
 from pyspark_tidb_binlog.sinks.mysql import progress
-from pyspark_tidb_binlog.sinks.mysql.progress import Mark
+from pyspark_tidb_binlog.sinks.mysql.progress import Mark, PlannedWithout
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.sink import TargetProgress, UnfinishedSpan
 
@@ -91,6 +92,43 @@ def test_a_span_in_parts_from_begin_to_end(session: Session) -> None:
     progress.finish_span(session, CLUSTER, *span, SCHEMA)
     assert load(session) == TargetProgress(200, True, 48, None)
     assert session.query(f"SELECT * FROM {SCHEMA}.spark_progress") == []
+
+
+def test_a_marker_says_what_its_part_was_planned_without(session: Session) -> None:
+    span = (100, 200)
+    progress.begin_span(session, CLUSTER, *span, 2, SCHEMA)
+    assert progress.planned_without(session, CLUSTER, *span, 0, 2, Mark.DELETE, SCHEMA) is None
+    assert progress.claim_part(session, CLUSTER, *span, 0, 2, Mark.DELETE, SCHEMA, {120, 9})
+    assert progress.claim_part(session, CLUSTER, *span, 1, 2, Mark.DELETE, SCHEMA)
+    assert not progress.claim_part(session, CLUSTER, *span, 0, 2, Mark.DELETE, SCHEMA, {5}), "it stays as it is"
+    found = [progress.planned_without(session, CLUSTER, *span, part, 2, Mark.DELETE, SCHEMA) for part in range(2)]
+    assert found == [PlannedWithout(frozenset({9, 120}), recorded=True), PlannedWithout(frozenset(), recorded=True)]
+    assert not progress.deletes_done(session, CLUSTER, *span, 2, SCHEMA)
+    assert not progress.deletes_done(session, CLUSTER, *span, 2, SCHEMA, {9, 120})
+    progress.correct_deletes(session, CLUSTER, *span, 1, 2, {120, 9}, SCHEMA)
+    assert progress.deletes_done(session, CLUSTER, *span, 2, SCHEMA, {9, 120})
+    # Of a release that did not record it.
+    session.execute(f"UPDATE {SCHEMA}.spark_progress SET skipped = NULL")
+    older = PlannedWithout(frozenset(), recorded=False)
+    assert progress.planned_without(session, CLUSTER, *span, 0, 2, Mark.DELETE, SCHEMA) == older
+    assert progress.deletes_done(session, CLUSTER, *span, 2, SCHEMA)
+
+
+def test_an_account_that_may_not_add_the_column_is_told_what_to_do(session: Session, mariadb: PrivateMariaDB) -> None:
+    session.execute(f"ALTER TABLE {SCHEMA}.spark_progress DROP COLUMN skipped")
+    session.execute("CREATE USER may_not_alter IDENTIFIED BY 'x'")
+    try:
+        session.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE, CREATE ON {SCHEMA}.* TO may_not_alter")
+        account = replace(mariadb.target(), user="may_not_alter", password="x")
+        with connect(account, ApplyConfig()) as other:
+            with pytest.raises(ApplyError, match="ALTER command denied.*execute the statement once with an account that may") as refused:
+                progress.ensure_tables(other, SCHEMA)
+            statement = str(refused.value).partition("account that may (")[2].partition("), and start again")[0]
+            session.execute(statement)
+            progress.ensure_tables(other, SCHEMA)
+            progress._add_column(session, statement)  # a late second attempt
+    finally:
+        session.execute("DROP USER may_not_alter")
 
 
 def test_an_atomic_span_keeps_one_marker(session: Session) -> None:

@@ -158,5 +158,5 @@ def test_what_cannot_be_used_ends_the_drainer_at_once(ca: Authority, target: Pri
             ("--security.ssl-ca=/nowhere.pem", "security: ssl-ca cannot be read from /nowhere.pem"),
             (f"--security.ssl-ca={ca.ca}", "security: to listen with ssl-ca, ssl-cert and ssl-key are needed as well"),
         ):
-            with arena.drainer(flags=[flag]) as drainer:
+            with arena.drainer(flags=["--node-id=d1", flag]) as drainer:
                 assert drainer.wait() == 2 and why in drainer.output(), drainer.output()

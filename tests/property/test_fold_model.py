@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_tidb_binlog.schemas.events import Op
-from pyspark_tidb_binlog.sinks.engine.fold import ends_of, fold, part_numbers
+from pyspark_tidb_binlog.sinks.engine.fold import ends_of, first_events, fold, part_numbers
 
 State = dict[tuple[int, bytes], int]
 
@@ -90,3 +90,12 @@ def test_the_first_and_the_last_event_of_each_row_fold_like_all_of_them(history:
     for whole, part in zip(fold(table), few, strict=True):
         for name in ("removed", "before", "after", "added"):
             assert [places[i] for i in getattr(part, name)] == getattr(whole, name).tolist()
+
+
+@given(histories())
+def test_the_first_event_of_each_events_row(history: History) -> None:
+    table = as_table(history)
+    rows = table.select(["commit_ts", "seq", "table_id", "key"]).to_pylist()
+    for row, first in zip(rows, first_events(table).tolist(), strict=True):
+        same = [i for i, other in enumerate(rows) if (other["table_id"], other["key"]) == (row["table_id"], row["key"])]
+        assert first == min(same, key=lambda i: (rows[i]["commit_ts"], rows[i]["seq"]))

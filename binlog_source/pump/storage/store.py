@@ -123,11 +123,13 @@ class Store:
         self.settings = settings
         self._fs = files or RealFileSystem()
         self._observe = observe
-        self._fs.make_dir(data_dir)
         try:
+            self._fs.make_dir(data_dir)
             self._lock_fd = self._fs.lock(data_dir / ".lock")
         except BlockingIOError as error:
             raise ConfigError(f"data directory {data_dir}: another Pump uses it; stop that Pump or set another data-dir") from error
+        except OSError as error:
+            raise ConfigError(f"data directory {data_dir} cannot be used: {error.strerror}") from error
         self._news = threading.Condition()
         self._closing = threading.Event()
         self._file_max = (0, 0)

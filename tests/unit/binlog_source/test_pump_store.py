@@ -69,6 +69,9 @@ def test_a_torn_tail_is_cut_off_and_written_over(tmp_path, cut):
 
 def test_one_process_per_directory(tmp_path):
     store = opened(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="data directory .*file cannot be used: File exists"):
+        Store(tmp_path / "file", StoreSettings())
     with pytest.raises(ConfigError, match="another Pump uses it"):
         opened(tmp_path)
     store.close()

@@ -312,8 +312,14 @@ def test_one_place_for_the_pumps(tmp_path: Path) -> None:
     assert load_drainer(environ={}, flags={"pd-urls": "http://127.0.0.1:2379", "spark.pumps": "http://r:1"}).source.pumps == "http://r:1"
     with pytest.raises(ValueError, match="pd-urls and spark.pumps are both set"):
         load_drainer(environ={}, flags={"pd-urls": "http://a:1", "spark.pumps": "b:2"})
-    with pytest.raises(ValueError, match="'a:1' is not of the form http://host:port"):
-        load_drainer(environ={}, flags={"pd-urls": "a:1"})
+    for wrong in ("a:1", "http://a", "http://a:x", "http://a:1/b", "http://a:1,", "http://"):
+        for load in (load_drainer, load_pump):
+            with pytest.raises(ValueError, match="is not of the form http://host:port"):
+                load(environ={}, flags={"pd-urls": wrong})
+    assert load_drainer(environ={}, flags={"pd-urls": "http://[::1]:1/, http://b_c.d:2"}).source.pumps == "pd://[::1]:1,b_c.d:2"
+    with pytest.raises(ValueError, match="pd-urls: PD knows no user and no password") as refused:
+        load_drainer(environ={}, flags={"pd-urls": "http://u:s3cret@a:1"})
+    assert "s3cret" not in str(refused.value)
     assert load_pump(environ={}, flags={"spark.registry": "http://r:1"}).pd_urls == ""
     assert load_pump(environ={}, flags={"pd-urls": ""}) == dataclasses.replace(load_pump(environ={}), pd_urls="")
     with pytest.raises(ValueError, match="pd-urls and spark.registry are both set"):
@@ -392,6 +398,12 @@ def test_the_other_kinds_variables_are_no_error() -> None:
         ("[syncer]\nworker-cuont = 1\n", ["unknown setting 'syncer.worker-cuont'; did you mean 'syncer.worker-count'?"]),
         ("worker-count = 1\n", ["unknown setting 'worker-count'; did you mean 'syncer.worker-count'?"]),
         ("[sorce]\n", ["unknown setting 'sorce'"]),
+        # Beside it, commit_ts would be compared as floats.
+        (
+            "[syncer]\nignore-txn-commit-ts = [7, 9223372036854775808]\n",
+            ["syncer.ignore-txn-commit-ts: [9223372036854775808] are not numbers"],
+        ),
+        ('[syncer.to]\ntime-zone = "+08:00"\n', ["unknown setting 'syncer.to.time-zone'\n"]),
         ("[spark]\natomic_rows = 1\n", ["unknown setting 'spark.atomic_rows'"]),
         ('[spark]\nparts = "2"\n', ["drainer.toml: spark.parts: '2' is not a whole number"]),
         ("[spark]\nparts = true\n", ["True is not a whole number"]),
@@ -408,7 +420,7 @@ def test_a_wrong_file_is_refused_by_name(tmp_path: Path, text: str, words: list[
     with pytest.raises(ValueError) as refused:
         load_drainer(toml(tmp_path, text), {})
     for word in words:
-        assert word in str(refused.value)
+        assert word in f"{refused.value}\n"
 
 
 def test_a_key_of_an_earlier_file_is_refused_with_its_new_place(tmp_path: Path) -> None:

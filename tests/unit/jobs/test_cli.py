@@ -153,6 +153,7 @@ def test_flags_are_read_as_go_reads_them(argv: list[str]) -> None:
         (["--starting-commit-ts=0"], "unknown flag --starting-commit-ts: it is now --initial-commit-ts"),
         (["--syncer.atomic-rows=1"], "unknown flag --syncer.atomic-rows: it is now --spark.atomic-rows"),
         (["-addr"], "flag -addr needs a value"),
+        (["---addr=h:1"], "unknown flag ---addr; did you mean --addr?"),
         (["-safe-mode", "--", "-addr", "h:1"], "'-addr' is not a flag (a switch takes its value as in -safe-mode=false)"),
         (["-host", "db"], "unknown flag -host; did you mean --syncer.to.host or --syncer.to.checkpoint.host?"),
     ],
@@ -224,6 +225,17 @@ def test_no_file_may_be_named(tmp_path: Path) -> None:
     assert cli.pump_config(parser.parsed(["-config=", "-node-id=p"])).node_id == "p"
     with pytest.raises(ConfigError, match=f"cannot read the settings file {tmp_path}: Is a directory"):
         cli.pump_config(parser.parsed(["-config", str(tmp_path)]))
+
+
+def test_a_log_file_that_cannot_be_written_is_a_config_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "_moved_to", [])
+    (tmp_path / "file").touch()
+    parser = cli.parser("pump", "")
+    cli.add_settings(parser, PumpConfig)
+    (tmp_path / "directory").mkdir()
+    for place in (tmp_path / "directory", tmp_path / "file" / "log"):
+        with pytest.raises(ConfigError, match=f"cannot write log-file {place}: "):
+            cli.pump_config(parser.parsed(["-log-file", str(place)]))
 
 
 def test_settings_of_a_pump(tmp_path: Path) -> None:

@@ -9,12 +9,13 @@ import pytest
 
 from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
 from pyspark_tidb_binlog.schemas.events import SchemaVersion
+from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
 from pyspark_tidb_binlog.schemas.history import TableAt, TableSnapshot
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
 from pyspark_tidb_binlog.sinks.engine.identity import row_identities
 from pyspark_tidb_binlog.sinks.mysql import plan as plans
-from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanCounts, PlanLimits, plan_rows
+from pyspark_tidb_binlog.sinks.mysql.plan import DeleteCorrection, Plan, PlanCounts, PlanLimits, plan_rows
 from pyspark_tidb_binlog.sinks.mysql.statements import Phase, Statement
 from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
 from tests.support.plan_samples import INT_PK, NOT_NULL, TABLE_ID, Events, column, index, table, text
@@ -289,3 +290,15 @@ def test_a_key_whose_column_the_image_lacks_is_no_key() -> None:
         "DELETE FROM `d`.`t` WHERE `a` IN (1)",
         "DELETE FROM `d`.`t` WHERE `a` <=> NULL LIMIT 1",
     ]
+
+
+def test_a_row_that_is_inserted_again_without_a_column_is_a_finding() -> None:
+    old = table([column("id", flag=INT_PK), column("b")], handle="int")
+    at = changed(old, table([column("id", flag=INT_PK), column("b"), column("c")], handle="int"), ids=(1, 2, 3))
+    whole = Events(at, 2000).delete(2, 2, 2).table()
+    events = pa.concat_tables([Events(old).delete(1, 1).table(), whole])
+    keys = row_identities(events, {TABLE_ID: at})
+    correction = DeleteCorrection(events, {TABLE_ID: at}, LIMITS, keys, (), {1001, 2001})
+    assert [s.sql for s in correction.restores()] == [b"INSERT INTO `d`.`t` (`id`,`b`,`c`) VALUES (1,1,NULL),(2,2,2)"]
+    words = "1 rows were inserted again with the default of columns that their images lack"
+    assert list(correction.doubts(recorded=True)) == [Finding(FindingKind.VALUE, words, "`d`.`t`", 1001)]

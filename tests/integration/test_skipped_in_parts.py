@@ -1,0 +1,503 @@
+"""A transaction that is to be skipped, or no longer, once the deletes of a span in parts are committed: on a real MariaDB, without Spark."""
+
+import os
+import pickle
+import random
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from pyspark_tidb_binlog.conf import failpoints
+from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.errors import ApplyError, FindingError, LeaseLost, SchemaMismatch
+from pyspark_tidb_binlog.schemas.findings import Finding
+from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.sinks.engine.identity import row_identities
+from pyspark_tidb_binlog.sinks.mysql import parallel, progress
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.parallel import PartPlan, PartTarget, apply_part
+from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
+from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from pyspark_tidb_binlog.sinks.routing.table_filter import EVERYTHING
+from tests.support.fakes.broadcast import Here
+from tests.support.leases import take_lease
+from tests.support.plan_samples import INT_PK, NOT_NULL, TABLE_ID, Events, column, index, table, text
+
+pytestmark = pytest.mark.mysql
+
+SCHEMA = "skipped_parts"
+SPAN = (0, 10**9)
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of table: how TiDB identifies its rows, and what the target has."""
+
+    at: TableAt
+    sql: str
+
+
+PAIR = Kind(
+    table([column("id", flag=INT_PK), column("u"), text("v")], [index("uu", ("u", -1))], handle="int"),
+    "CREATE TABLE d.t (id bigint primary key, u bigint, v varchar(400), UNIQUE KEY uu (u), CHECK (u <> 20))",
+)
+HANDLE = Kind(
+    table([column("id", flag=INT_PK), column("u"), text("v")], handle="int"),
+    "CREATE TABLE d.t (id bigint primary key, u bigint, v varchar(400), CHECK (u <> 20))",
+)
+COMMON = Kind(
+    table(
+        [text("id", flag=NOT_NULL), column("u"), text("v")],
+        [index("PRIMARY", ("id", -1), primary=True), index("uu", ("u", -1))],
+        handle="common",
+    ),
+    "CREATE TABLE d.t (id varchar(100) primary key, u bigint, v varchar(400), UNIQUE KEY uu (u), CHECK (u <> 20))",
+)
+UNIQUE = Kind(
+    table([column("id"), column("u"), text("v")], [index("uu", ("u", -1))]),
+    "CREATE TABLE d.t (id bigint, u bigint, v varchar(400), UNIQUE KEY uu (u), CHECK (u <> 20))",
+)
+KEYLESS = Kind(table([column("id"), column("u"), text("v")]), "CREATE TABLE d.t (id bigint, u bigint, v varchar(400), CHECK (u <> 20))")
+KINDS = [
+    pytest.param(k, id=n) for n, k in (("pair", PAIR), ("handle", HANDLE), ("common", COMMON), ("unique", UNIQUE), ("keyless", KEYLESS))
+]
+
+
+@dataclass(frozen=True)
+class Life:
+    """A span of ``d.t`` in parts, and the lease of one life of the Drainer."""
+
+    session: Session
+    at: TableAt
+    to: PartTarget
+
+    def run(self, events: Sequence[pa.Table], *skipped: int) -> list[Finding]:
+        """Apply all parts, one after the other and again while some are left, as Spark's jobs do; the findings."""
+        findings: list[Finding] = []
+        for _ in range(2):
+            left = [part for part in range(len(events)) if self.part(part, events[part], findings, *skipped)]
+        assert not left
+        return findings
+
+    def part(self, part: int, events: pa.Table, findings: list[Finding], *skipped: int) -> bool:
+        """Apply one part as a task does; whether it is left."""
+        how = PartPlan(SPAN, {TABLE_ID: self.at}, Flavour.MARIADB, EVERYTHING, PlanLimits(), frozenset(skipped), frozenset())
+        keys = row_identities(events, dict.fromkeys((TABLE_ID, TABLE_ID + 1), self.at))
+        known = pc.if_else(pc.equal(events.column("table_id"), TABLE_ID), keys, pa.scalar(None, pa.binary()))
+        rows = how.chosen(events.append_column("key", known))
+        done = [row for batch in apply_part(part, rows, how, self.to, 0.0) for row in batch.to_pylist()]
+        findings += [finding for row in done for finding in pickle.loads(row["detail"])]
+        return any(row["phase"] == parallel.LEFT for row in done)
+
+    def rows(self) -> list[Row]:
+        """What the table holds."""
+        found = self.session.query("SELECT * FROM d.t ORDER BY 1, 2, 3")
+        self.session.commit()
+        return found
+
+    def deletes_only(self, events: Sequence[pa.Table], *skipped: int) -> None:
+        """Apply the parts up to the last delete: the life ends before the first write."""
+        for part, some in enumerate(events):
+            with suppress(Died), dying("between-phases"):
+                self.part(part, some, [], *skipped)
+
+
+class Died(Exception):
+    """The process was killed: what its transaction did is rolled back."""
+
+
+@contextmanager
+def dying(where: str) -> Iterator[None]:
+    """Within it the named failpoint ends what is being done."""
+    plain = failpoints.point
+
+    def point(name: str) -> None:
+        if name == where:
+            raise Died
+
+    failpoints.point = point
+    try:
+        yield
+    finally:
+        failpoints.point = plain
+
+
+Begin = Callable[..., Life]
+
+
+@pytest.fixture
+def begin(mariadb: PrivateMariaDB) -> Iterator[Begin]:
+    """Begins a span: the kind of table, its rows, the number of parts, then settings of ``[syncer]``."""
+    with connect(mariadb.target(), ApplyConfig(lease_timeout=3600.0)) as session:
+
+        def drop() -> None:
+            session.rollback()
+            for name in ("d", SCHEMA):
+                session.execute(f"DROP DATABASE IF EXISTS {name}")
+
+        def made(kind: Kind, rows: Sequence[Row], parts: int = 1, **settings: Any) -> Life:
+            drop()
+            session.execute("CREATE DATABASE d CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
+            session.execute(kind.sql)
+            for row in rows:
+                session.execute("INSERT INTO d.t VALUES (%s, %s, %s)", row)
+            progress.ensure_tables(session, SCHEMA)
+            held = take_lease(session, schema=SCHEMA)
+            progress.begin_span(session, 1, *SPAN, parts, SCHEMA)
+            session.commit()
+            apply = ApplyConfig(checkpoint_schema=SCHEMA, **{"retries": 2, "retry_seconds": 0.0, "on_finding": "stop", **settings})
+            return Life(session, kind.at, PartTarget(ShippedTarget.of(mariadb.target(), Here), apply, held, *SPAN, parts))
+
+        yield made
+        drop()
+
+
+def refused(life: Life, events: Sequence[pa.Table], named: int, *skipped: int) -> None:
+    with pytest.raises(ApplyError, match=rf"skip the transaction with syncer.ignore-txn-commit-ts = \[{named}\]"):
+        life.run(events, *skipped)
+
+
+def value(kind: Kind, n: int) -> Any:
+    return f"k{n}" if kind is COMMON else n
+
+
+@pytest.mark.parametrize("memory", [1 << 25, 200])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_refused_transaction_is_skipped_as_its_message_says(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch, kind: Kind, memory: int
+) -> None:
+    monkeypatch.setattr(parallel, "IN_MEMORY", memory)
+    one, two, three, four = (value(kind, n) for n in (1, 2, 3, 4))
+    life = begin(kind, [(one, 1, "a"), (two, 2, "b"), (three, 3, "c")])
+    events = Events(kind.at).update((one, 1, "a"), (one, 10, "A"), rowid=1).update((two, 2, "b"), (two, 20, "B"), rowid=2)
+    events.delete(three, 3, "c", rowid=3, same=True).insert(four, 4, "d", rowid=4, same=True)
+    refused(life, [events.table()], 1002)
+    assert life.run([events.table()], 1002) == []
+    assert life.rows() == [(one, 10, "A"), (two, 2, "b"), (three, 3, "c")]
+
+
+def test_as_many_equal_rows_without_a_key_are_inserted_as_were_deleted(begin: Begin) -> None:
+    life = begin(KEYLESS, [(1, 1, None)] * 5)
+    events = Events(KEYLESS.at).update((1, 1, None), (1, 20, None), rowid=1).delete(1, 1, None, rowid=2, same=True)
+    events.delete(1, 1, None, rowid=3).update((1, 1, None), (2, 2, None), rowid=4)
+    refused(life, [events.table()], 1001)
+    assert life.run([events.table()], 1001) == []
+    assert life.rows() == [(1, 1, None)] * 3 + [(2, 2, None)]
+
+
+def test_a_later_change_of_a_row_of_the_skipped_transaction_remains(begin: Begin) -> None:
+    life = begin(PAIR, [(1, 1, "a"), (2, 2, "b")])
+    events = Events(PAIR.at).update((1, 1, "a"), (1, 3, "b")).update((1, 3, "b"), (1, 3, "c")).update((2, 2, "b"), (2, 20, "b"))
+    refused(life, [events.table()], 1003)
+    assert life.run([events.table()], 1001, 1003) == []
+    assert life.rows() == [(1, 3, "c"), (2, 2, "b")]
+
+
+def test_a_row_that_another_transaction_deletes_as_well_stays_deleted(begin: Begin) -> None:
+    life = begin(PAIR, [(1, 1, "a"), (2, 2, "b")])
+    events = Events(PAIR.at).update((1, 1, "a"), (1, 3, "b")).update((1, 3, "b"), (1, 4, "c")).update((2, 2, "b"), (2, 20, "b"))
+    refused(life, [events.table()], 1003)
+    assert life.run([events.table()], 1001, 1003) == []
+    assert life.rows() == [(1, 4, "c"), (2, 2, "b")]
+
+
+def test_transactions_that_are_skipped_one_after_the_other_and_no_longer(begin: Begin) -> None:
+    life = begin(PAIR, [(1, 1, "a"), (2, 2, "b"), (3, 3, "c")])
+    events = Events(PAIR.at).update((1, 1, "a"), (1, 20, "A")).update((1, 20, "A"), (1, 20, "B")).update((2, 2, "b"), (2, 20, "b"))
+    tables = [events.delete(3, 3, "c").table()]
+    refused(life, tables, 1002)
+    refused(life, tables, 1001, 1002)
+    assert life.rows() == [], "both changed rows, and the removed one, are deleted"
+    refused(life, tables, 1003, 1001, 1002)
+    assert life.rows() == [(1, 1, "a")]
+    refused(life, tables, 1003, 1001, 1002, 1004)
+    assert life.rows() == [(1, 1, "a"), (3, 3, "c")]
+    assert life.run(tables, 1001, 1002, 1003) == []
+    assert life.rows() == [(1, 1, "a"), (2, 2, "b")]
+
+
+def test_what_is_skipped_from_the_beginning_is_not_touched(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "DeleteCorrection", None)
+    life = begin(PAIR, [(1, 1, "a"), (2, 2, "b")])
+    events = [Events(PAIR.at).update((1, 1, "a"), (1, 10, "A")).update((2, 2, "b"), (2, 20, "B")).table()]
+    life.deletes_only(events, 1002)
+    assert life.rows() == [(2, 2, "b")]
+    assert life.run(events, 1002) == []
+    assert life.rows() == [(1, 10, "A"), (2, 2, "b")]
+    assert life.session.query(f"SELECT phase, skipped FROM {SCHEMA}.spark_progress WHERE part >= 0") == [
+        ("delete", "1002"),
+        ("write", "1002"),
+    ]
+
+
+@pytest.mark.parametrize("memory", [1 << 25, 50])
+def test_a_skipped_transaction_may_change_an_unknown_table(begin: Begin, monkeypatch: pytest.MonkeyPatch, memory: int) -> None:
+    monkeypatch.setattr(parallel, "IN_MEMORY", memory)
+    life = begin(PAIR, [(1, 1, "a")])
+    events = Events(PAIR.at).update((1, 1, "a"), (1, 10, "A")).insert(9, 9, "i").table()
+    unknown = events.set_column(3, events.schema.field(3), pa.array([TABLE_ID, TABLE_ID + 1], pa.int64()))
+    with pytest.raises(SchemaMismatch, match=rf"table id {TABLE_ID + 1}"):
+        life.run([unknown])
+    assert life.run([unknown], 1002) == []
+    assert life.rows() == [(1, 10, "A")]
+
+
+def test_a_span_begun_by_a_release_that_did_not_record_what_it_skipped(begin: Begin) -> None:
+    life = begin(PAIR, [(1, 1, "a"), (2, 2, "b")])
+    events = [Events(PAIR.at).update((1, 1, "a"), (1, 10, "A")).update((2, 2, "b"), (2, 20, "B")).table()]
+    refused(life, events, 1002)
+    life.session.execute(f"ALTER TABLE {SCHEMA}.spark_progress DROP COLUMN skipped")
+    progress.ensure_tables(life.session, SCHEMA)
+    life.session.commit()
+    refused(life, events, 1002)
+    assert life.run(events, 1002) == []
+    assert life.rows() == [(1, 10, "A"), (2, 2, "b")]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_span_begun_by_such_a_release_that_skipped_already(begin: Begin, kind: Kind) -> None:
+    """It did not delete what is inserted again: only a row without a key can be there twice, and what is done about it is a finding."""
+    one, two = value(kind, 1), value(kind, 2)
+    life = begin(kind, [(one, 1, "a"), (two, 2, "b")], on_finding="record")
+    events = [Events(kind.at).update((one, 1, "a"), (one, 10, "A"), rowid=1).delete(two, 2, "b", rowid=2).table()]
+    life.deletes_only(events, 1002)
+    life.session.execute(f"UPDATE {SCHEMA}.spark_progress SET skipped = NULL")
+    life.session.commit()
+    findings = life.run(events, 1002)
+    if kind is not KEYLESS:
+        assert life.rows() == [(one, 10, "A"), (two, 2, "b")]
+        assert [f.words for f in findings if "not inserted again, another one is in its way" not in f.words] == []
+    else:
+        assert [(f.table, f.commit_ts) for f in findings] == [("`d`.`t`", 1002)]
+        assert findings[0].words.startswith("1 rows without a unique key were inserted again")
+    assert len(findings) == 1
+
+
+def test_a_part_that_such_a_release_has_finished(begin: Begin) -> None:
+    life = begin(PAIR, [(1, 1, "a"), (2, 2, "b")])
+    events = [Events(PAIR.at).update((1, 1, "a"), (1, 10, "A")).update((2, 2, "b"), (2, 20, "B")).table()]
+    assert life.run(events, 1002) == []
+    life.session.execute(f"UPDATE {SCHEMA}.spark_progress SET skipped = NULL")
+    life.session.commit()
+    (finding,) = life.run(events, 1002)
+    assert finding.words.endswith("unless the older release that finished their part skipped it too, which it did not record")
+    assert life.rows() == [(1, 10, "A"), (2, 2, "b")]
+
+
+@pytest.mark.parametrize("kind", [k for k in KINDS if k.id in ("unique", "keyless")])
+def test_another_row_that_was_deleted_instead_is_a_finding(begin: Begin, kind: Kind) -> None:
+    """The skipped transaction would have made the one row like the other, which the next transaction's delete then finds instead."""
+    life = begin(kind, [(1, 1, "a"), (2, 2, "b")])
+    events = Events(kind.at).update((2, 2, "b"), (2, 5, "b"), rowid=2).update((1, 1, "a"), (2, 2, "b"), rowid=1, same=True)
+    tables = [events.update((2, 2, "b"), (3, 20, "c"), rowid=1).table()]
+    refused(life, tables, 1002, 1001)
+    assert life.rows() == [(1, 1, "a")]
+    findings = life.run(tables, 1001, 1002)
+    assert [(f.table, f.commit_ts) for f in findings] == [("`d`.`t`", 1002)]
+    assert findings[0].words.startswith("1 other rows that are like those of this transaction may be missing")
+
+
+@pytest.mark.parametrize("kind", [k for k in KINDS if k.id in ("pair", "handle", "common")])
+def test_a_row_with_a_handle_is_found_whatever_was_skipped(begin: Begin, kind: Kind) -> None:
+    one, two = value(kind, 1), value(kind, 2)
+    life = begin(kind, [(one, 1, "a"), (two, 2, "b")])
+    events = Events(kind.at).update((two, 2, "b"), (two, 5, "b")).update((one, 1, "a"), (one, 2, "b"), same=True)
+    tables = [events.update((one, 2, "b"), (one, 20, "c")).table()]
+    refused(life, tables, 1002, 1001)
+    assert life.run(tables, 1001, 1002) == []
+    assert life.rows() == [(one, 1, "a"), (two, 2, "b")]
+
+
+# Several parts.
+
+SPREAD = [
+    Events(PAIR.at).update((1, 1, "a"), (1, 10, "A")).table(),
+    Events(PAIR.at, 1001).update((2, 2, "b"), (2, 20, "B")).delete(3, 3, "c", same=True).update((4, 4, "d"), (4, 40, "D")).table(),
+    Events(PAIR.at, 1001).update((5, 5, "e"), (5, 50, "E")).table(),
+    Events(PAIR.at, 1001).insert(6, 2, "f").table().slice(0, 0),
+]
+BEFORE = [(1, 1, "a"), (2, 2, "b"), (3, 3, "c"), (4, 4, "d"), (5, 5, "e")]
+
+
+def test_a_part_that_is_finished_stays_and_says_so(begin: Begin) -> None:
+    life = begin(PAIR, BEFORE, 4)
+    for part in range(4):
+        life.part(part, SPREAD[part], [])
+    life.part(2, SPREAD[2], [])
+    refused(life, SPREAD, 1002)
+    findings = life.run(SPREAD, 1002)
+    assert [(f.table, f.commit_ts) for f in findings] == [("`d`.`t`", 1002)]
+    assert (
+        findings[0].words
+        == "the transaction is skipped in part: 1 of its row changes were written before syncer.ignore-txn-commit-ts was changed"
+    )
+    assert life.rows() == [(1, 10, "A"), (2, 2, "b"), (3, 3, "c"), (4, 40, "D"), (5, 50, "E")]
+    assert life.run(SPREAD, 1002) == [], "nothing is left to do, and nothing is said twice"
+    assert [f.commit_ts for f in life.run(SPREAD, 1001, 1002)] == [1001, 1002]
+
+
+def test_no_part_writes_before_the_deletes_of_all_are_corrected(begin: Begin) -> None:
+    life = begin(PAIR, BEFORE, 4)
+    life.deletes_only(SPREAD)
+    assert life.part(0, SPREAD[0], [], 1002)
+    assert life.rows() == []
+    assert life.part(1, SPREAD[1], [], 1002)
+    assert life.rows() == [(2, 2, "b"), (3, 3, "c")]
+
+
+@pytest.mark.parametrize("policy", ["stop", "record"])
+def test_a_row_in_the_way_of_one_that_was_deleted_stays_and_is_a_finding(begin: Begin, policy: str) -> None:
+    """The skipped transaction gave the unique value to another row, whose part is finished."""
+    life = begin(PAIR, [(1, 1, "a"), (2, 2, "b")], 2, on_finding=policy)
+    events = [
+        Events(PAIR.at).update((1, 1, "a"), (1, 2, "A")).table(),
+        Events(PAIR.at).update((2, 2, "b"), (2, 20, "b")).table(),
+    ]
+    life.deletes_only(events)
+    life.part(0, events[0], [])
+    refused(life, events, 1001)
+    if policy == "stop":
+        with pytest.raises(FindingError, match="not inserted again, another one is in its way"):
+            life.run(events, 1001)
+        assert life.rows() == [(1, 2, "A")]
+        return
+    findings = life.run(events, 1001)
+    assert [(f.key, f.commit_ts) for f in findings] == [("", 1001), ("id=2", 1001)]
+    assert life.rows() == [(1, 2, "A")]
+
+
+def test_a_finished_part_that_took_a_unique_value_loses_nothing(begin: Begin) -> None:
+    """A row that other transactions move as well stays deleted: inserted again, it would be in the way of the finished part."""
+    life = begin(PAIR, [(1, 1, "a"), (2, 2, "b"), (3, 3, "c")], 2)
+    events = [
+        Events(PAIR.at, 1001).update((1, 1, "a"), (1, 2, "A")).table(),
+        Events(PAIR.at).update((2, 2, "b"), (2, 4, "b")).table(),
+    ]
+    more = Events(PAIR.at, 1002).update((2, 4, "b"), (2, 5, "b")).update((3, 3, "c"), (3, 20, "c")).table()
+    events[1] = pa.concat_tables([events[1], more])
+    life.deletes_only(events)
+    life.part(0, events[0], [])
+    refused(life, events, 1004)
+    assert life.run(events, 1003, 1004) == []
+    assert life.rows() == [(1, 2, "A"), (2, 4, "b"), (3, 3, "c")]
+
+
+def test_a_task_of_an_earlier_life_changes_nothing(begin: Begin) -> None:
+    """Spark may still run it: it would correct the deletes back to what its own life skipped, and write without them."""
+    earlier = begin(PAIR, BEFORE, 4)
+    earlier.deletes_only(SPREAD)
+    life = replace(earlier, to=replace(earlier.to, lease=take_lease(earlier.session, schema=SCHEMA)))
+    for part in range(2):
+        assert life.part(part, SPREAD[part], [], 1002)
+    held = life.rows()
+    for part in range(4):
+        with pytest.raises(LeaseLost):
+            earlier.part(part, SPREAD[part], [])
+    assert life.rows() == held
+    assert life.run(SPREAD, 1002) == []
+    assert life.rows() == [(1, 10, "A"), (2, 2, "b"), (3, 3, "c"), (4, 40, "D"), (5, 5, "e")]
+
+
+# Deaths.
+
+
+def in_a_life_that_is_killed(work: Callable[[], object], die: str) -> None:
+    """Run ``work`` in a child process that a failpoint kills."""
+    child = os.fork()
+    if child == 0:
+        os.environ[failpoints.DIE] = die
+        try:
+            work()
+        finally:
+            os._exit(1)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+
+
+POINTS = ["before-part-delete-commit:1", "after-part-delete:1", "before-part-delete-commit:2", "after-part-delete:2", "after-part-delete:4"]
+POINTS += ["between-phases:1", "before-part-write-commit:1", "after-part-write:1"]
+
+
+@pytest.mark.parametrize("die", POINTS)
+def test_killed_at_any_point_while_what_is_skipped_changes(begin: Begin, die: str) -> None:
+    life = begin(PAIR, BEFORE, 4)
+    life.deletes_only(SPREAD, 1003)
+    in_a_life_that_is_killed(lambda: life.run(SPREAD, 1002), die)
+    assert [f.words for f in life.run(SPREAD, 1002)] == []
+    assert life.rows() == [(1, 10, "A"), (2, 2, "b"), (3, 3, "c"), (4, 40, "D"), (5, 5, "e")]
+
+
+@pytest.mark.parametrize("die", POINTS[:5])
+def test_killed_while_it_changes_and_changed_again(begin: Begin, die: str) -> None:
+    life = begin(PAIR, BEFORE, 4)
+    life.deletes_only(SPREAD)
+    in_a_life_that_is_killed(lambda: life.run(SPREAD, 1002), die)
+    assert life.run(SPREAD, 1001, 1002, 1003) == []
+    assert life.rows() == BEFORE
+
+
+# Against a span that was begun with what is skipped in the end.
+
+
+def history_of(kind: Kind, seed: int) -> tuple[list[Row], pa.Table]:
+    """Rows, and changes of them that follow from each other, some rows changed often."""
+    rng = random.Random(seed)
+    rows: dict[int, Row] = {n: (value(kind, n), n, "a") for n in range(1, 7)}
+    before, events = list(rows.values()), Events(kind.at)
+    for step in range(14):
+        n, same = rng.randint(1, 8), rng.random() < 0.4 and step > 0
+        free = rng.choice([u for u in range(1, 12) if u not in {u for _, u, _ in rows.values()}])
+        old = rows.get(n)
+        if old is None:
+            rows[n] = (value(kind, n), free, "new")
+            events.insert(*rows[n], rowid=n, same=same)
+        elif rng.random() < 0.3:
+            events.delete(*rows.pop(n), rowid=n, same=same)
+        else:
+            rows[n] = (old[0], free if rng.random() < 0.6 else old[1], rng.choice("abc"))
+            events.update(old, rows[n], rowid=n, same=same)
+    return before, events.table()
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("kind", [k for k in KINDS if k.id in ("pair", "handle", "common")])
+def test_the_same_as_if_it_had_been_skipped_from_the_beginning(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch, kind: Kind, seed: int
+) -> None:
+    before, events = history_of(kind, seed)
+    rng = random.Random(seed)
+    stamps = sorted(set(events.column("commit_ts").to_pylist()))
+    first, second, last = (rng.sample(stamps, rng.randint(0, 4)) for _ in range(3))
+    life = begin(kind, before, on_finding="record")
+    life.deletes_only([events], *last)
+    deleted = life.rows()
+    expected = [(f.key, f.commit_ts) for f in life.run([events], *last)], life.rows()
+    monkeypatch.setattr(parallel, "IN_MEMORY", rng.choice([1 << 25, 300]))
+    life = begin(kind, before, on_finding="record")
+    for skipped in (first, second, last):
+        life.deletes_only([events], *skipped)
+    assert life.rows() == deleted
+    assert ([(f.key, f.commit_ts) for f in life.run([events], *last)], life.rows()) == expected
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("kind", [k for k in KINDS if k.id in ("unique", "keyless")])
+def test_rows_without_a_handle_too_if_nothing_was_skipped_before(begin: Begin, kind: Kind, seed: int) -> None:
+    before, events = history_of(kind, seed)
+    rng = random.Random(seed)
+    last = rng.sample(sorted(set(events.column("commit_ts").to_pylist())), 3)
+    life = begin(kind, before, on_finding="record")
+    life.run([events], *last)
+    expected = life.rows()
+    life = begin(kind, before, on_finding="record")
+    life.deletes_only([events])
+    life.run([events], *last)
+    assert life.rows() == expected
