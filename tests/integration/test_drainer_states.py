@@ -16,6 +16,7 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ReplicationError
 from pyspark_tidb_binlog.schemas.http_client import fetch
 from tests.support.eventually import eventually
+from tests.support.fakes.push_gateway import PushGateway
 from tests.support.job_scene import LONGEST, Job, Scene, at_work, ended_in_order, scene_in, streaming, to_process
 
 pytestmark = [pytest.mark.spark, pytest.mark.mysql, pytest.mark.grpc]
@@ -25,6 +26,13 @@ pytestmark = [pytest.mark.spark, pytest.mark.mysql, pytest.mark.grpc]
 def scene(tmp_path: Path, fresh_mariadb: PrivateMariaDB) -> Iterator[Scene]:
     with scene_in(tmp_path, fresh_mariadb) as scene:
         yield scene
+
+
+@pytest.fixture
+def gateway() -> Iterator[PushGateway]:
+    made = PushGateway()
+    yield made
+    made.server.stop(0)
 
 
 def control(scene: Scene, *command: str) -> None:
@@ -52,8 +60,8 @@ def progress(scene: Scene) -> dict[str, object]:
     return found
 
 
-def test_a_pause_stands_still_and_a_resume_catches_up(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
-    job = streaming(scene)
+def test_a_pause_stands_still_and_a_resume_catches_up(scene: Scene, gateway: PushGateway, capsys: pytest.CaptureFixture[str]) -> None:
+    job = streaming(scene, f"-metrics-addr={gateway.address}", "-metrics-interval=1")
     metrics = fetch(f"http://{address(scene)}/metrics", 10).text
     assert 'binlog_drainer_pump_position{nodeID="' in metrics and 'binlog_drainer_read_binlog_size_count{nodeID="' in metrics, metrics
     control(scene, "pause-drainer")
@@ -65,6 +73,10 @@ def test_a_pause_stands_still_and_a_resume_catches_up(scene: Scene, capsys: pyte
     capsys.readouterr()
     control(scene, "status")
     assert "held back by: an operator (paused)" in capsys.readouterr().out
+    gateway.received.queue.clear()
+    pushed = gateway.received.get(timeout=LONGEST)
+    assert (pushed.method, pushed.path) == ("PUT", "/metrics/job/binlog/instance/drainer")
+    assert b'\nbinlog_drainer_pump_position{nodeID="' in pushed.body, "metrics are pushed while it is paused, too"
     missed = upstream_now(scene)
     control(scene, "resume-drainer")
     until(job, lambda: scene.standing() > missed, "it has caught up")

@@ -1,6 +1,5 @@
 """``metrics-addr``: what a Prometheus push gateway receives of a Pump, and that a gateway that is away or refuses hinders nothing."""
 
-import queue
 from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
@@ -9,11 +8,9 @@ import pytest
 
 from pyspark_tidb_binlog.binlog_source.cluster.metrics_push import push_regularly, push_url
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
-from pyspark_tidb_binlog.binlog_source.rpc.calls import Methods
-from pyspark_tidb_binlog.binlog_source.rpc.http1 import HttpRequest, HttpResponse
-from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from tests.support.eventually import eventually
+from tests.support.fakes.push_gateway import PushGateway
 from tests.support.pump_writes import config_of
 
 pytestmark = pytest.mark.grpc
@@ -32,31 +29,14 @@ def test_where_metrics_are_put(gateway: str, instance: str, url: str) -> None:
     assert push_url(gateway, instance) == url
 
 
-class Gateway:
-    """Answers as it is told, and keeps what it was sent."""
-
-    def __init__(self) -> None:
-        self.status = HTTPStatus.ACCEPTED
-        self.received: queue.Queue[HttpRequest] = queue.Queue()
-        self.server = RpcServer("gateway").bind("127.0.0.1:0").serve(Methods(http=self._answer))
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.server.port}"
-
-    def _answer(self, request: HttpRequest) -> HttpResponse:
-        self.received.put(request)
-        return HttpResponse(self.status, b"no room" if self.status >= HTTPStatus.BAD_REQUEST else b"")
-
-
 @pytest.fixture
-def gateway() -> Iterator[Gateway]:
-    made = Gateway()
+def gateway() -> Iterator[PushGateway]:
+    made = PushGateway()
     yield made
     made.server.stop(0)
 
 
-def test_a_pump_pushes_its_metrics(gateway: Gateway, tmp_path: Path) -> None:
+def test_a_pump_pushes_its_metrics(gateway: PushGateway, tmp_path: Path) -> None:
     pump = EmbeddedPump(config_of(tmp_path, 1, metrics_addr=gateway.address, metrics_interval=1)).start()
     try:
         for _ in range(2):
@@ -67,7 +47,7 @@ def test_a_pump_pushes_its_metrics(gateway: Gateway, tmp_path: Path) -> None:
         pump.stop()
 
 
-def test_a_gateway_that_refuses_or_is_away_is_said_and_asked_again(gateway: Gateway, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_gateway_that_refuses_or_is_away_is_said_and_asked_again(gateway: PushGateway, caplog: pytest.LogCaptureFixture) -> None:
     gateway.status = HTTPStatus.BAD_REQUEST
     task = push_regularly(gateway.address, 0.01, "d1", lambda: b"m 1\n")
     assert task is not None

@@ -26,6 +26,7 @@ from pyspark_tidb_binlog.binlog_source.source.offset import from_json
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, options_of
 from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint, channel, offers_raw, renew
 from pyspark_tidb_binlog.conf.model import SourceConfig
+from pyspark_tidb_binlog.jobs import pump as pump_job
 from pyspark_tidb_binlog.jobs.lab.ports import free_port
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import Delivery
@@ -145,6 +146,24 @@ def test_a_pump(pump: EmbeddedPump, tls: TlsSettings, ca: Authority) -> None:
             write_binlog(pump.address, CLUSTER, prewrite(6), tls=stranger)
         with pytest.raises(PumpUnavailable, match=f"http{'s' if stranger else ''}://{pump.address}/metrics"):
             gc_ts_of(pump.node_id, pump.address, stranger)
+
+
+def test_an_orphan_is_settled_over_tls(
+    pump: EmbeddedPump, service: ClusterService, tls: TlsSettings, ca: Authority, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_binlog(pump.address, CLUSTER, prewrite(5), tls=tls)
+    write_binlog(pump.address, CLUSTER, prewrite(7), tls=tls)
+    secured = ["-ssl-ca", tls.ca, "-ssl-cert", tls.cert, "-ssl-key", tls.key]
+    url = f"https://{pump.address}"
+    for flags, where, why in (([], url, "-ssl-ca go together"), (secured, f"http://{pump.address}", "-ssl-ca go together")):
+        with pytest.raises(ConfigError, match=why):
+            pump_job.main(["settle", *flags, where, "5", "rollback"])
+    with pytest.raises(PumpUnavailable, match="does not answer"):
+        pump_job.main(["settle", "-ssl-ca", ca.ca, url, "5", "rollback"])
+    assert pump_job.main(["settle", *secured, url, "5", "rollback"]) == 0
+    assert "5" in capsys.readouterr().out
+    assert pump_job.main(["settle", *secured, url, "7", "commit", "9", f"--cluster-id={CLUSTER}"]) == 0
+    eventually(lambda: pump.service.store.state.low == pump.service.store.state.at or None, what="no Prewrite waits")
 
 
 def test_a_drainer_is_notified(drainer: DrainerNode, tls: TlsSettings, ca: Authority, caplog: pytest.LogCaptureFixture) -> None:

@@ -6,12 +6,9 @@ the Pumps, the target and its own directories. The log of the fault points prove
 
 import contextlib
 import dataclasses
-import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -32,6 +29,7 @@ from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 from tests.support.certificates import table_of
 from tests.support.drainer_process import Drainer, command_of, environ_of
+from tests.support.golden_case import compared
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -172,12 +170,7 @@ class Arena:
 
     def compare(self) -> None:
         """The target's tables are what the case says."""
-        script = self.case.directory.parent / "compare.py"
-        to = self.target.target()
-        command = [sys.executable, str(script), str(self.case.directory), to.host, str(to.port), to.user]
-        environ = os.environ | {"MYSQL_PWD": to.password}
-        compared = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
-        assert compared.returncode == 0, compared.stdout + compared.stderr
+        assert compared(self.case.directory, self.target.target()) == ""
 
     def assert_equal(self) -> None:
         """The target is what the case says, and nothing is unfinished."""
