@@ -65,7 +65,7 @@ def _options() -> JobParser:
     options = parser("ctl", "binlogctl's commands, and what a Drainer is doing.")
     options.add_argument("command", nargs="?", help=", ".join(COMMANDS))
     options.add_argument("-cmd", "--cmd", metavar="COMMAND", help="the same, as binlogctl takes it (default: pumps)")
-    options.add_argument("-pd-urls", "--pd-urls", default="http://127.0.0.1:2379", metavar="URLS", help="PD, comma separated")
+    options.add_argument("-pd-urls", "--pd-urls", default="127.0.0.1:2379", metavar="URLS", help="PD, comma separated")
     options.add_argument("-registry", "--registry", default="", metavar="URL", help="the standalone registry instead of PD")
     options.add_argument("-node-id", "--node-id", default="", metavar="ID", help="the node that a command is for")
     options.add_argument("-state", "--state", default="", metavar="STATE", help=f"of update-…: {', '.join(NodeState)}")

@@ -31,6 +31,8 @@ from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
 HEARTBEAT = 1.0
 """Seconds between two registrations."""
+_LARGEST_REQUEST = 1 << 20
+"""Bytes of a gRPC message: Notify's is empty, or nearly so."""
 LEAVE_SECONDS = 3.0
 """Seconds that ``stop`` waits for the registry."""
 _log = logging.getLogger(__name__)
@@ -103,7 +105,7 @@ class DrainerNode:
                 self._server.stop(0)
                 raise
             self._registration = Registration(self._registry, DRAINERS, self._node_id, self.address, self._sight.commit_ts)
-        self._server.serve(Methods(stream={NOTIFY.encode(): self._notify}, http=self._pages.answer))
+        self._server.serve(Methods(stream={NOTIFY.encode(): self._notify}, http=self._pages.answer, max_request=_LARGEST_REQUEST))
         self._register(NodeState.ONLINE)
         self._heartbeat = PeriodicTask(f"Drainer {self._node_id} heartbeat", HEARTBEAT, self._beat)
         return self

@@ -5,9 +5,11 @@ import json
 import socket
 from collections.abc import Iterator
 
+import grpc
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode
+from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import NOTIFY
 from pyspark_tidb_binlog.schemas.http_client import fetch
 from tests.support.drainer_nodes import PretendedStream
 
@@ -98,6 +100,17 @@ def test_a_page_that_fails_fails_alone(node: DrainerNode, stream: PretendedStrea
     answer = fetch(f"http://{node.address}/progress", PATIENCE)
     assert answer.status == 500 and "object" not in answer.text and "Traceback" not in answer.text
     assert fetch(f"http://{node.address}/status", PATIENCE).ok
+
+
+def test_a_huge_notify_is_refused(node: DrainerNode) -> None:
+    """Notify's message names a Pump; memory for a larger one is nobody's to ask for."""
+    with grpc.insecure_channel(node.address) as channel:
+        call = channel.unary_unary(NOTIFY, request_serializer=None, response_deserializer=None)
+        with pytest.raises(grpc.RpcError) as refused:
+            call(b"x" * (3 << 20), timeout=PATIENCE)
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        with pytest.raises(grpc.RpcError, match="fixed list of Pumps"):
+            call(b"x" * 1000, timeout=PATIENCE)
 
 
 def test_many_at_once_and_many_on_one_connection(node: DrainerNode) -> None:
