@@ -115,6 +115,7 @@ def drainer(settings: DrainerConfig, place: Path) -> Iterator[subprocess.Popen[b
     flags = [
         f"--pumps={source.pumps}",
         "--addr=127.0.0.1:0",
+        "--node-id=drainer",
         f"--cluster-id={source.cluster_id}",
         f"--initial-commit-ts={source.starting_commit_ts}",
         f"--spark.wake-idle-pumps={source.wake_idle_pumps}",

@@ -38,6 +38,7 @@ def test_every_cell_runs_and_the_target_is_an_exact_copy(spark, fresh_mariadb, t
         settings = settings_for(workload, DrainerConfig(), fresh_mariadb.target(), tmp_path)
         environment = {
             "ADDR": settings.addr,
+            "NODE_ID": settings.apply.drainer,
             "SPARK__PUMPS": settings.source.pumps,
             "SPARK__CLUSTER_ID": settings.source.cluster_id,
             "INITIAL_COMMIT_TS": settings.source.starting_commit_ts,

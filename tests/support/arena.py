@@ -223,6 +223,7 @@ class Arena:
             "spark.parts": apply.parts,
             "spark.on-finding": apply.on_finding,
             "addr": settings.addr,
+            "node-id": apply.drainer,
             "ddl-history": settings.ddl_history,
             "checkpoint-dir": settings.checkpoint_dir,
             "delta-dir": settings.delta_dir,
