@@ -50,6 +50,8 @@ _SMALL = 4 << 20
 """``max-bytes-per-trigger`` of the small batches: about 25,000 row events each."""
 _TARGET, _PUMPS, _UPSTREAM = "MariaDB", "Pumps", "workload"
 _BETWEEN = "between"
+BUCKETS = 8
+"""Pairing buckets, if a point does not say otherwise, and their tasks."""
 _TASKS = "spark.sql.shuffle.partitions"
 """Tasks, and stores, of the pairing: more than there are buckets would be empty."""
 
@@ -63,7 +65,7 @@ class Point:
     parts: int
     max_bytes: int = SourceConfig().max_bytes_per_trigger
     atomic_rows: int = ApplyConfig().atomic_rows
-    buckets: int = SourceConfig().pairing_buckets
+    buckets: int = BUCKETS
 
     def config(self) -> DrainerConfig:
         """The Drainer's."""
@@ -77,7 +79,7 @@ class Load:
 
     delivery: str
     pumps: int
-    buckets: int = SourceConfig().pairing_buckets
+    buckets: int = BUCKETS
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -445,7 +447,7 @@ def modelled(found: Mapping[str, Measured]) -> Iterator[str]:
         for stage in STAGES:
             cost = costs.stages[stage]
             yield f"{stage:<12} Spark {cost.spark:6.2f}  target {cost.target:6.2f}  Pumps {cost.pumps:6.2f}"
-        buckets = SourceConfig().pairing_buckets if delivery == "raw" else 0
+        buckets = BUCKETS if delivery == "raw" else 0
         for name, measured in found.items():
             yield from compared(name, measured, delivery, costs, buckets)
         yield from larger(costs, buckets)
@@ -467,7 +469,7 @@ def compared(name: str, measured: Measured, delivery: str, costs: Costs, buckets
     layout = LAYOUTS[name]
     for point in dict.fromkeys(run.point for run in measured.backlogs if run.point.delivery == delivery):
         run = measured.at(point)
-        if run is None or point.max_bytes == _SMALL or point.buckets != SourceConfig().pairing_buckets:
+        if run is None or point.max_bytes == _SMALL or point.buckets != BUCKETS:
             continue
         shared, events = layout.spark == layout.others, run.events / run.batches
         shape = Shape(point.pumps, point.parts, len(layout.spark), len(layout.others), shared, events, buckets)

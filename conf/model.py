@@ -73,7 +73,11 @@ class SourceConfig:
         128 * 1024 * 1024, "bytes of binlogs that a batch may read, and about those it may release; one transaction is always admitted"
     )
     fail_on_data_loss: bool = ours(True, "false: a lost span is a warning in the log and in Delta instead of an error")
-    pairing_buckets: int = ours(8, "buckets of start_ts that the pairing state is keyed by, 1 to 4096; fixed for the life of a checkpoint")
+    pairing_buckets: int = ours(
+        0,
+        "buckets of start_ts that the pairing state is keyed by, 1 to 4096; fixed for the life of a checkpoint; 0 = two for each of Spark's "
+        "state partitions (spark.sql.shuffle.partitions: locally the number of cores), which is best",
+    )
     max_pending_bytes: int = ours(
         1024 * 1024 * 1024, "raw delivery: limit, in bytes, of binlogs that wait in the pairing state for a Pump that holds resolved_ts"
     )
@@ -92,7 +96,7 @@ class SourceConfig:
         _require(self.delivery in ("", "sorted", "raw"), f"spark.delivery must be sorted, raw or empty, not {self.delivery!r}")
         _require(self.max_bytes_per_trigger > 0, "spark.max-bytes-per-trigger must be above 0")
         _require(self.max_pending_bytes > 0, "spark.max-pending-bytes must be above 0")
-        _require(1 <= self.pairing_buckets <= 4096, "spark.pairing-buckets must be 1 to 4096")
+        _require(0 <= self.pairing_buckets <= 4096, "spark.pairing-buckets must be 0 to 4096")
         _require(-1 <= self.starting_commit_ts < 1 << 63, "initial-commit-ts must be a TSO, 0 or -1")
         _require_parsed(self, "wake_idle_pumps", pause_of, "spark.")
 

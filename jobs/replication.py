@@ -146,7 +146,8 @@ class Replication:
         self._join_cluster(gate)
         self._checkpoint.keep(self._sink.target)
         source = dataclasses.replace(config.source, starting_commit_ts=self._sink.commit_ts)
-        frame = transactions(self._spark, source, config.pair, self.delivery, StreamOptions(stop_file=str(gate.file)))
+        options = StreamOptions(stop_file=str(gate.file), bucket_ids=self._checkpoint.bucket_ids)
+        frame = transactions(self._spark, source, config.pair, self.delivery, options)
         self.started_at = time.monotonic()
         self._query = (
             frame.writeStream.queryName("tidb_binlog")

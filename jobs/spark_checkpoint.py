@@ -11,6 +11,7 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from pyspark_tidb_binlog.binlog_source.source.buckets import bucket_ids
 from pyspark_tidb_binlog.binlog_source.stream import resolve_delivery
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.conf.unset import KEPT, KEPT_NODE_ID
@@ -19,7 +20,11 @@ from pyspark_tidb_binlog.jobs.resume import committed_ts
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import Delivery
 
-_KEPT_VERSION = 2
+_KEPT_VERSION = 3
+_BUCKETS_EACH = 2
+"""Pairing buckets of a state partition: while what one releases is decoded the next is paired; each costs a batch 10 ms."""
+_NUMBERED = 2
+"""The version whose buckets were numbered, however Spark placed them; their state has the same form."""
 
 
 class SparkCheckpoint:
@@ -32,8 +37,10 @@ class SparkCheckpoint:
             ConfigError: the current settings differ from them.
         """
         self._place = CheckpointFiles(spark, config.checkpoint_dir)
-        self._pairing_buckets = config.source.pairing_buckets
         self._node_id = config.apply.drainer
+        partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
+        self.bucket_ids = bucket_ids(config.source.pairing_buckets or _BUCKETS_EACH * partitions, partitions)
+        """The pairing buckets."""
         self.kept_for: str | None = None
         """Identity of the target that it belongs to; empty = written by a release without identities, None = no checkpoint."""
         kept = self._place.read(KEPT)
@@ -41,7 +48,7 @@ class SparkCheckpoint:
         """The delivery that it was made with, else the one that is configured or possible."""
 
     def _kept_delivery(self, made_with: dict[str, Any], config: DrainerConfig) -> Delivery:
-        if made_with["version"] != _KEPT_VERSION and made_with["delivery"] == Delivery.RAW:
+        if made_with["version"] not in (_NUMBERED, _KEPT_VERSION) and made_with["delivery"] == Delivery.RAW:
             raise ConfigError(
                 f"the checkpoint {config.checkpoint_dir} was made by a version with another format of the pairing state: "
                 "delete the directory (the stream resumes from the target's checkpoint row)"
@@ -52,10 +59,12 @@ class SparkCheckpoint:
                 f"the checkpoint {config.checkpoint_dir} was made with delivery {made_with['delivery']}, but spark.delivery is "
                 f"{config.source.delivery}: set the former, or delete the directory (the stream resumes from the target's checkpoint row)"
             )
-        if config.source.pairing_buckets != made_with["pairing_buckets"]:
+        count = made_with["pairing_buckets"]
+        self.bucket_ids = tuple(made_with.get("bucket_ids", range(count)))
+        if config.source.pairing_buckets not in (0, count):
             raise ConfigError(
-                f"the checkpoint {config.checkpoint_dir} was made with spark.pairing-buckets = {made_with['pairing_buckets']}: "
-                "keep it, or delete the directory (the stream resumes from the target's checkpoint row)"
+                f"the checkpoint {config.checkpoint_dir} was made with spark.pairing-buckets = {count}: "
+                "set it, or 0, or delete the directory (the stream resumes from the target's checkpoint row)"
             )
         return Delivery(made_with["delivery"])
 
@@ -70,8 +79,10 @@ class SparkCheckpoint:
         Raises:
             ConfigError: the directory cannot be written to.
         """
-        made_with = {"delivery": str(self.delivery), "pairing_buckets": self._pairing_buckets, "target": target}
+        buckets = {"pairing_buckets": len(self.bucket_ids), "bucket_ids": self.bucket_ids}
+        version = _NUMBERED if self.bucket_ids == tuple(range(len(self.bucket_ids))) else _KEPT_VERSION
+        made_with = {"version": version, "delivery": str(self.delivery), **buckets, "target": target}
         try:
-            self._place.write(KEPT, json.dumps({"version": _KEPT_VERSION, **made_with, KEPT_NODE_ID: self._node_id}))
+            self._place.write(KEPT, json.dumps(made_with | {KEPT_NODE_ID: self._node_id}))
         except Py4JJavaError as error:
             raise ConfigError(f"cannot write to spark.checkpoint-dir {self._place.uri}: {error.java_exception.getMessage()}") from error

@@ -15,7 +15,6 @@ from pyspark import SparkConf, SparkContext
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.jobs import jvm
 from pyspark_tidb_binlog.jobs.allocator import reuse_blocks
 from pyspark_tidb_binlog.jobs.logs import spark_level, spark_log_file
@@ -100,8 +99,8 @@ def session_settings(cores: int | None, *, delta: bool = True) -> dict[str, str]
         "spark.ui.showConsoleProgress": "false",
     }
     if cores is None:
-        # Only pairing is shuffled into this many partitions; more than there are buckets would be empty state stores.
-        settings["spark.sql.shuffle.partitions"] = str(SourceConfig().pairing_buckets)
+        # Only pairing is shuffled, into this many partitions and state stores. Fixed for the life of a checkpoint.
+        settings["spark.sql.shuffle.partitions"] = "8"
     else:
         settings |= {
             "spark.sql.shuffle.partitions": str(cores),

@@ -191,7 +191,7 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         owners = patiently(lambda: self._owners(discovery, after, after_ts), patience)
         endpoints = patiently(lambda: endpoints_of(discovery, {pump: known[pump] for pump in owners}), patience)
-        return stream_partitions(endpoints, before, after, self._config.pairing_buckets)
+        return stream_partitions(endpoints, before, after, self._extra.bucket_ids)
 
     def _owners(self, discovery: PumpDiscovery, after: BinlogOffset, after_ts: int) -> list[str]:
         """The Pumps of ``after`` to read from, without those that went offline since: they hold nothing that is still needed."""

@@ -16,6 +16,7 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
+from pyspark_tidb_binlog.binlog_source.source.buckets import buckets
 from pyspark_tidb_binlog.schemas.errors import Corruption, ProtocolViolation
 from pyspark_tidb_binlog.schemas.events import TSO_LOGICAL_BITS, BinlogType, ControlType
 from pyspark_tidb_binlog.schemas.packed import VALUE_BYTES, packed
@@ -175,13 +176,7 @@ def _type(payload: bytes | memoryview) -> int:
     return int(binlog_pb2.Binlog.FromString(bytes(payload)).tp) if payload else -1
 
 
-def buckets(start_ts: NDArray[np.int64], count: int) -> NDArray[np.int32]:
-    """The pairing bucket of each start_ts. The hash must not change: the state in a checkpoint depends on it."""
-    mixed = (start_ts.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)
-    return (mixed % np.uint64(count)).astype(np.int32)
-
-
-def raw_rows(records: Records, pump: str, bucket_count: int) -> pa.RecordBatch:
+def raw_rows(records: Records, pump: str, bucket_ids: Sequence[int]) -> pa.RecordBatch:
     """``records`` of raw delivery as ``stages.RAW``; fakes and synthetic messages are left out.
 
     Raises:
@@ -196,7 +191,7 @@ def raw_rows(records: Records, pump: str, bucket_count: int) -> pa.RecordBatch:
             f"{int(records.commit_ts[place])}; raw delivery has only Prewrite 0, Commit 1 and Rollback 2"
         )
     real = records.start_ts != records.commit_ts
-    return _rows(records, real, types, pump, buckets(records.start_ts, bucket_count))
+    return _rows(records, real, types, pump, buckets(records.start_ts, bucket_ids))
 
 
 def sorted_rows(records: Records, pump: str) -> pa.RecordBatch:
@@ -265,8 +260,8 @@ def clock_row(clock_ts: int) -> pa.RecordBatch:
     return _packed_batch([0], [packed(RAW.empty_table())], [(clock_ts >> TSO_LOGICAL_BITS) * 1000])
 
 
-def _packed_batch(buckets: Any, values: list[bytes], times: Sequence[int | None]) -> pa.RecordBatch:
-    columns = [pa.array(buckets, pa.int32()), pa.array(values, pa.binary()), pa.array(times, PACKED.field("event_time").type)]
+def _packed_batch(bucket: Any, values: list[bytes], times: Sequence[int | None]) -> pa.RecordBatch:
+    columns = [pa.array(bucket, pa.int32()), pa.array(values, pa.binary()), pa.array(times, PACKED.field("event_time").type)]
     return pa.RecordBatch.from_arrays(columns, schema=PACKED)
 
 

@@ -42,6 +42,8 @@ class StreamOptions:
     """Rows are ``stages.PACKED`` instead of ``stages.RAW``, as the Drainer's own stream reads them."""
     orphan_ask_after: float = 1.0
     """``PairConfig.orphan_ask_after``, seconds: every Pump may be read this far beyond R, so that orphans become old enough."""
+    bucket_ids: tuple[int, ...] = ()
+    """The pairing buckets, ``buckets.bucket_ids``; without this option they are numbered, ``pairingBuckets`` of them, at least one."""
 
 
 def options_of(config: SourceConfig, extra: StreamOptions | None = None) -> dict[str, str]:
@@ -55,6 +57,7 @@ def options_of(config: SourceConfig, extra: StreamOptions | None = None) -> dict
         "readPatience": extra.read_patience,
         "packed": extra.packed,
         "orphanAskAfter": extra.orphan_ask_after,
+        "bucketIds": ",".join(map(str, extra.bucket_ids)),
     }
     return options | {name: _text(value) for name, value in own.items()}
 
@@ -68,7 +71,17 @@ def source_of(options: Mapping[str, str]) -> SourceConfig:
     given = {name.lower(): value for name, value in options.items()}
     known = {
         name.lower()
-        for name in (*_CONFIG_NAMES, *_SECURITY_NAMES, "stopFile", "pumpPatience", "readPatience", "packed", "orphanAskAfter", "path")
+        for name in (
+            *_CONFIG_NAMES,
+            *_SECURITY_NAMES,
+            "stopFile",
+            "pumpPatience",
+            "readPatience",
+            "packed",
+            "orphanAskAfter",
+            "bucketIds",
+            "path",
+        )
     }
     if unknown := sorted(set(given) - known):
         raise ConfigError(
@@ -94,6 +107,7 @@ def stream_options_of(options: Mapping[str, str]) -> StreamOptions:
         _value("readPatience", given.get("readpatience", "86400.0"), float),
         _value("packed", given.get("packed", "false"), bool),
         _value("orphanAskAfter", given.get("orphanaskafter", "1.0"), float),
+        _bucket_ids(given),
     )
 
 
@@ -105,6 +119,12 @@ def _values(model: type, names: Mapping[str, str], given: Mapping[str, str]) -> 
         text = given.get(name.lower())
         found[attribute] = defaults[attribute] if text is None else _value(name, text, type(defaults[attribute]))
     return found
+
+
+def _bucket_ids(given: Mapping[str, str]) -> tuple[int, ...]:
+    if ids := given.get("bucketids"):
+        return tuple(_value("bucketIds", text, int) for text in ids.split(","))
+    return tuple(range(max(1, _value("pairingBuckets", given.get("pairingbuckets", "0"), int))))
 
 
 def _text(value: object) -> str:

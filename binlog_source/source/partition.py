@@ -27,8 +27,8 @@ class BinlogPartition(InputPartition):
     upto_ts: int
     begin: Position
     end: Position
-    buckets: int
-    """Number of buckets for which this partition emits a control row; 0 = none."""
+    bucket_ids: tuple[int, ...]
+    """The buckets for which this partition emits a control row."""
     clock_ts: int = 0
     """The ts to which this partition advances the query's watermark; 0 = none."""
     seen: LogFingerprint | None = None
@@ -49,23 +49,25 @@ def sorted_partitions(endpoints: Mapping[str, Endpoint], after_ts: int, upto_ts:
     """One partition per Pump; the first one carries the only control row."""
     nowhere = Position(0, 0)
     return [
-        BinlogPartition(endpoint, Delivery.SORTED, after_ts, upto_ts, nowhere, nowhere, 1 if place == 0 else 0)
+        BinlogPartition(endpoint, Delivery.SORTED, after_ts, upto_ts, nowhere, nowhere, (0,) if place == 0 else ())
         for place, endpoint in enumerate(endpoints.values())
     ]
 
 
-def stream_partitions(endpoints: Mapping[str, Endpoint], before: BinlogOffset, after: BinlogOffset, buckets: int) -> list[BinlogPartition]:
-    """The partitions of the batch from ``before`` to ``after``; ``buckets``: those of the pairing, for raw delivery."""
+def stream_partitions(
+    endpoints: Mapping[str, Endpoint], before: BinlogOffset, after: BinlogOffset, bucket_ids: tuple[int, ...]
+) -> list[BinlogPartition]:
+    """The partitions of the batch from ``before`` to ``after``; ``bucket_ids``: those of the pairing, for raw delivery."""
     span_after_ts, after_ts = span_of(before, after)
     if after.delivery is Delivery.SORTED:
         made = [_with_seen(partition, before, after) for partition in sorted_partitions(endpoints, after_ts, after.resolved_ts)]
     else:
-        made = _raw_partitions(endpoints, before, after, after_ts, buckets)
+        made = _raw_partitions(endpoints, before, after, after_ts, bucket_ids)
     return [replace(partition, span_after_ts=span_after_ts) for partition in made]
 
 
 def _raw_partitions(
-    endpoints: Mapping[str, Endpoint], before: BinlogOffset, after: BinlogOffset, after_ts: int, buckets: int
+    endpoints: Mapping[str, Endpoint], before: BinlogOffset, after: BinlogOffset, after_ts: int, bucket_ids: tuple[int, ...]
 ) -> list[BinlogPartition]:
     """One partition per Pump whose position moved, at least one, for the control rows; the first one advances the watermark."""
     made = []
@@ -73,7 +75,7 @@ def _raw_partitions(
         mark = after.pumps[pump]
         earlier = before.pumps.get(pump)
         begin = mark.since or (earlier.position if earlier is not None else mark.position)
-        partition = BinlogPartition(endpoints[pump], Delivery.RAW, after_ts, after.resolved_ts, begin, mark.position, buckets)
+        partition = BinlogPartition(endpoints[pump], Delivery.RAW, after_ts, after.resolved_ts, begin, mark.position, bucket_ids)
         made.append(_with_seen(partition, before, after))
     moved = [partition for partition in made if partition.begin < partition.end or partition.anew] or made[:1]
     moved[0] = replace(moved[0], clock_ts=after.clock)

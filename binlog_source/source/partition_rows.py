@@ -57,12 +57,12 @@ def raw_rows_of(part: BinlogPartition, config: SourceConfig, extra: StreamOption
         for records in _gathered(_records(part, _terms(part, config, extra, losses, note))):
             failpoints.point("source-read")
             for run in in_pieces(records):
-                yield raw_rows(run, pump, config.pairing_buckets) if part.delivery is Delivery.RAW else sorted_rows(run, pump)
+                yield raw_rows(run, pump, part.bucket_ids) if part.delivery is Delivery.RAW else sorted_rows(run, pump)
     yield from losses.rows
-    if part.buckets:
+    if part.bucket_ids:
         span_after_ts = part.after_ts if part.span_after_ts is None else part.span_after_ts
         left_out = part.after_ts if part.delivery is Delivery.RAW and part.after_ts > span_after_ts else 0
-        yield punctuation(pump, span_after_ts, part.upto_ts, range(part.buckets), part.clock_ts, left_out)
+        yield punctuation(pump, span_after_ts, part.upto_ts, part.bucket_ids, part.clock_ts, left_out)
 
 
 class _Losses:

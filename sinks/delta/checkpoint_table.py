@@ -29,7 +29,7 @@ from pyspark_tidb_binlog.schemas.findings import Finding
 
 _log = logging.getLogger(__name__)
 
-COMMIT_SECONDS = 10.0
+COMMIT_SECONDS = 20.0
 """Interval between two commits; each one writes the batches recorded in the interval."""
 PUT_OFF_SECONDS = 30.0
 """How long after the interval a commit waits at most for a stream that has little to do."""

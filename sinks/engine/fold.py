@@ -101,29 +101,37 @@ class Numbering(enum.IntEnum):
 
     ROWS = -1
     """Each row by its key."""
-    BLOCKS = -2
+    FORMER = -2
+    """As an older release did, which took the key of an integer for a varint: by the key, but for handles of 2**40 and more."""
+    BLOCKS = -3
     """Rows whose handle is an integer by blocks of neighbours: two connections that insert alternating keys into the same pages of a target's
     index take a third longer."""
 
 
 def part_numbers(
-    table_ids: Indexes, keys: pa.BinaryArray, keyless: Mask, parts: int, neighbours: Mask | None = None
+    table_ids: Indexes,
+    keys: pa.BinaryArray,
+    keyless: Mask,
+    parts: int,
+    neighbours: Mask | None = None,
+    numbering: Numbering = Numbering.BLOCKS,
 ) -> np.ndarray[Any, np.dtype[np.int32]]:
     """The part, 0 to ``parts - 1``, that each row belongs to; all rows of a keyless table are in one part.
 
-    ``neighbours``: the rows that are numbered by blocks; their keys are a flag and a varint (``codec``).
+    ``neighbours``: the rows whose handle is an integer, which ``numbering`` may number otherwise than by the key; their keys are the handle as
+    8 bytes, big-endian.
 
     The hash must never change, since a restart must find the rows of an unfinished part again. All arithmetic is modulo 2**64:
     ``h = mix(table_id)``; for each 8 key bytes as a little-endian word, the last one padded with zeros, ``h = mix(h ^ word)``;
-    ``h = mix(h ^ length)``; part = ``h % parts``. A keyless row stops after the table id. Of ``neighbours`` the low 11 bits of the varint,
-    which is twice the handle, count as zeros: a block has 1,024 of them.
+    ``h = mix(h ^ length)``; part = ``h % parts``. A keyless row stops after the table id. Of ``neighbours`` the low 10 bits of the
+    handle count as zeros: a block has 1,024 of them.
     ``mix(x)``: ``x += G; x ^= x >> 30; x *= A; x ^= x >> 27; x *= B; x ^= x >> 31`` (splitmix64).
     """
     hashes = _mix(np.ascontiguousarray(table_ids, dtype=np.int64).view(np.uint64))
     rows = np.flatnonzero(~keyless)
     starts, lengths, data = _binary_parts(keys)
     if len(rows):
-        first = np.full(len(rows), _WHOLE) if neighbours is None else np.where(neighbours[rows], _BLOCK, _WHOLE)
+        first = np.full(len(rows), _WHOLE) if neighbours is None else np.where(neighbours[rows], _COUNTED[numbering], _WHOLE)
         hashes[rows] = _hash_bytes(hashes[rows], starts[rows], lengths[rows], data, first)
     return np.asarray(hashes % np.uint64(parts), dtype=np.int32)
 
@@ -132,8 +140,8 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_A = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_B = np.uint64(0x94D049BB133111EB)
 _WHOLE = np.uint64(0xFFFFFFFFFFFFFFFF)
-_BLOCK = np.uint64(0xFFFFFFFFFFF080FF)
-"""Of a key's first word: without the low 7 bits of the varint's first byte, and the low 4 of its second."""
+_COUNTED = {Numbering.ROWS: _WHOLE, Numbering.FORMER: np.uint64(0xFFFFFFFFFFF080FF), Numbering.BLOCKS: np.uint64(0x00FCFFFFFFFFFFFF)}
+"""Which bits of an integer handle's key, a little-endian word of big-endian bytes, count."""
 
 
 def _mix(x: Any) -> Any:

@@ -103,9 +103,9 @@ def with_keys(rows: pa.Table, history: SchemaHistory, parts: int, numbering: Num
     with_key, without = (rows, rows.slice(rows.num_rows)) if known.all() else (rows.filter(pa.array(m)) for m in (known, ~known))
     keys = row_identities(with_key, tables)
     unclustered = [i for i, t in tables.items() if not (t.info.pk_is_handle or t.info.is_common_handle)]
-    in_blocks = [i for i, t in tables.items() if t.info.pk_is_handle] if numbering is Numbering.BLOCKS else []
-    keyless, neighbours = (np.isin(table_ids[known], ids) for ids in (unclustered, in_blocks))
-    numbers = part_numbers(table_ids[known], keys, keyless, parts, neighbours)
+    by_integer = [i for i, t in tables.items() if t.info.pk_is_handle]
+    keyless, neighbours = (np.isin(table_ids[known], ids) for ids in (unclustered, by_integer))
+    numbers = part_numbers(table_ids[known], keys, keyless, parts, neighbours, numbering)
     with_key = with_key.append_column("key", keys).append_column("part", pa.array(numbers))
     nothing = pa.nulls(without.num_rows, pa.binary())
     without = without.append_column("key", nothing).append_column("part", pa.array(np.zeros(without.num_rows, np.int32)))

@@ -178,13 +178,13 @@ def test_a_release_without_blocks_does_not_finish_a_span_in_blocks(session: Sess
     """It reads each marker ``span`` as a span of its own, refuses two, and would number the rows otherwise."""
     save(session, 100, False)
     progress.begin_span(session, CLUSTER, 100, 200, 2, SCHEMA)
-    assert session.query(f"SELECT part FROM {SCHEMA}.spark_progress WHERE phase = 'span' ORDER BY part") == [(-2,), (-1,)]
+    assert session.query(f"SELECT part FROM {SCHEMA}.spark_progress WHERE phase = 'span' ORDER BY part") == [(-3,), (-1,)]
     assert load(session).unfinished == UnfinishedSpan(100, 200, 2, frozenset(), Numbering.BLOCKS)
 
 
 def test_a_span_of_a_newer_release_is_refused(session: Session) -> None:
     save(session, 100, False)
     progress.begin_span(session, CLUSTER, 100, 200, 2, SCHEMA)
-    session.execute(f"UPDATE {SCHEMA}.spark_progress SET part = -3 WHERE part = -2")
+    session.execute(f"UPDATE {SCHEMA}.spark_progress SET part = -4 WHERE part = -3")
     with pytest.raises(ApplyError, match="a newer release has begun"):
         load(session)

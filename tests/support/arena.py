@@ -40,7 +40,7 @@ class Cut:
     max_bytes: int = 1200
     atomic_rows: int = 50_000
     parts: int = 2
-    buckets: int = 2
+    buckets: int = 0
 
 
 class Arena:

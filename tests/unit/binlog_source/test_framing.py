@@ -1,12 +1,11 @@
 """Framing: responses to rows, batched or not, and what is refused."""
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_tidb_binlog.binlog_source.source.framing import buckets, joined, loss, packed_rows, parse, punctuation, raw_rows, sorted_rows
+from pyspark_tidb_binlog.binlog_source.source.framing import joined, loss, packed_rows, parse, punctuation, raw_rows, sorted_rows
 from pyspark_tidb_binlog.schemas.errors import ProtocolViolation
 from pyspark_tidb_binlog.schemas.events import ControlType, tso
 from pyspark_tidb_binlog.schemas.packed import unpacked
@@ -43,7 +42,7 @@ def test_a_message_without_meta_is_read_from_its_payload() -> None:
 
 def test_raw_rows_leave_out_fakes_and_prewrites_have_no_event_time() -> None:
     records = parse(pump_pb2.PullBinlogBatch(entity=[PREWRITE, COMMIT, FAKE]).SerializeToString(), "p")
-    rows = raw_rows(records, "p", 8)
+    rows = raw_rows(records, "p", range(8))
     assert rows.schema == RAW
     assert [(r["tp"], r["start_ts"], r["commit_ts"]) for r in rows.to_pylist()] == [(0, 5, 0), (1, 5, tso(3000))]
     assert rows["event_time"].is_null().to_pylist() == [True, False]
@@ -92,22 +91,12 @@ def test_any_bytes_are_records_or_a_violation(data: bytes) -> None:
 def test_an_unknown_type_is_refused_in_raw() -> None:
     records = parse(pump_pb2.PullBinlogResp(entity=entity(3, 5, 8)).SerializeToString(), "p")
     with pytest.raises(ProtocolViolation, match="type 3 at start_ts 5"):
-        raw_rows(records, "p", 8)
-
-
-def test_buckets_are_fixed() -> None:
-    stamps = np.array([1, 2, tso(1), tso(2), 470604693853437952], np.int64)
-    assert buckets(stamps, 8).tolist() == BUCKETS_OF_8
-    assert buckets(stamps, 1).tolist() == [0] * 5
-
-
-BUCKETS_OF_8 = [1, 3, 5, 2, 2]
-"""Vectors: state in checkpoints depends on them."""
+        raw_rows(records, "p", range(8))
 
 
 def test_packed_rows_are_the_rows_of_each_bucket_in_order() -> None:
     records = parse(pump_pb2.PullBinlogBatch(entity=[entity(0, ts, 0, ts) for ts in range(1, 41)]).SerializeToString(), "p")
-    rows, controls = raw_rows(records, "p", 4), punctuation("p", 3, 7, range(4))
+    rows, controls = raw_rows(records, "p", range(4)), punctuation("p", 3, 7, range(4))
     values: dict[int, list[pa.BinaryScalar]] = {}
     for batch in packed_rows([rows.slice(0, 25), rows.slice(0, 0), rows.slice(25), controls]):
         assert batch.schema == PACKED

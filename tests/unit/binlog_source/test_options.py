@@ -16,7 +16,7 @@ def test_round_trip(config: SourceConfig) -> None:
 
 
 def test_stream_options_round_trip_and_names_ignore_case() -> None:
-    extra = StreamOptions("/tmp/stop", 2.5, packed=True, orphan_ask_after=4.5)
+    extra = StreamOptions("/tmp/stop", 2.5, packed=True, orphan_ask_after=4.5, bucket_ids=(0, 2, 12))
     options = {name.upper(): value for name, value in options_of(FULL, extra).items()}
     assert source_of(options) == FULL and stream_options_of(options) == extra
 

@@ -4,10 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pyspark_tidb_binlog.schemas.codec.datum import Flag
-from pyspark_tidb_binlog.schemas.codec.number import encode_varint
 from pyspark_tidb_binlog.schemas.events import Op
-from pyspark_tidb_binlog.sinks.engine.fold import NetChanges, fold, part_numbers
+from pyspark_tidb_binlog.sinks.engine.fold import NetChanges, Numbering, fold, part_numbers
 
 
 def events(*rows: tuple[int, int, Op, int, bytes]) -> pa.Table:
@@ -125,12 +123,17 @@ def test_parts_are_even() -> None:
 
 
 def handle_key(handle: int) -> bytes:
-    return bytes([Flag.VARINT]) + encode_varint(handle)
+    return (handle % (1 << 64)).to_bytes(8, "big")
 
 
 def block_of(key: bytes) -> bytes:
-    """A key with the low 11 bits of its varint cleared, as the docstring tells it."""
-    return key[:1] + bytes([key[1] & 0x80]) + bytes(b & 0xF0 for b in key[2:3]) + key[3:]
+    """A key with the low 10 bits of its handle cleared, as the docstring tells it."""
+    return key[:6] + bytes([key[6] & 0xFC, 0])
+
+
+def former_of(key: bytes) -> bytes:
+    """What an older release cleared."""
+    return key[:1] + bytes([key[1] & 0x80, key[2] & 0xF0]) + key[3:]
 
 
 @pytest.mark.parametrize("parts", [2, 3, 4096])
@@ -139,6 +142,10 @@ def test_neighbours_share_a_part(parts: int) -> None:
     keys = [handle_key(handle) for handle in handles]
     numbers = part_numbers(np.full(len(keys), 96), pa.array(keys), np.zeros(len(keys), bool), parts, np.ones(len(keys), bool))
     assert numbers.tolist() == [reference_part(96, block_of(key), False, parts) for key in keys]
+    neighbours = (np.full(len(keys), 96), pa.array(keys), np.zeros(len(keys), bool), parts, np.ones(len(keys), bool))
+    former = part_numbers(*neighbours, Numbering.FORMER)
+    assert former.tolist() == [reference_part(96, former_of(key), False, parts) for key in keys]
+    assert part_numbers(*neighbours, Numbering.ROWS).tolist() == [reference_part(96, key, False, parts) for key in keys]
     found = dict(zip(handles, numbers.tolist(), strict=True))
     assert found[8192] == found[9000] == found[9215] and found[1 << 40] == found[(1 << 40) + 1023]
 

@@ -1,0 +1,83 @@
+"""A checkpoint of raw delivery goes on with the pairing buckets that its state was made with, over a real stream into a real MariaDB."""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import load
+from pyspark_tidb_binlog.jobs import spark_checkpoint
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.jobs.replication import Replication
+from pyspark_tidb_binlog.jobs.spark_checkpoint import SparkCheckpoint
+from pyspark_tidb_binlog.schemas.errors import ConfigError
+from tests.support.arena import Arena, Cut
+from tests.support.golden_case import GOLDEN
+from tests.support.spark_queries import replicated
+
+pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+
+@pytest.fixture
+def arena(fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> Iterator[Arena]:
+    """Cut so that many transactions wait in the pairing state between two batches."""
+    with Arena(load(GOLDEN / "txn"), fresh_mariadb, tmp_path / "arena", "raw", Cut(step_bytes=200, max_bytes=1000)) as arena:
+        arena.write()
+        yield arena
+
+
+def run(spark: SparkSession, arena: Arena, batches: int = 1 << 30) -> None:
+    """To the end, or until that many batches are in."""
+    with Replication(spark, arena.settings()) as replication:
+        replicated(replication, arena.case.end_ts, batches)
+
+
+def kept(arena: Arena) -> Path:
+    """What the checkpoint was made with."""
+    return arena.spark_dir / "tidb-binlog.json"
+
+
+def test_state_partitions_have_two_buckets_each_and_keep_them(spark: SparkSession, arena: Arena) -> None:
+    partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 0)
+    run(spark, arena, batches=2)
+    made_with = json.loads(kept(arena).read_text())
+    assert made_with["version"] == 3 and len(made_with["bucket_ids"]) == made_with["pairing_buckets"] == 2 * partitions
+    placed = spark.createDataFrame([(n,) for n in made_with["bucket_ids"]], "bucket int").selectExpr(
+        f"pmod(hash(bucket), {partitions}) AS at"
+    )
+    assert sorted(row["count"] for row in placed.groupBy("at").count().collect()) == [2] * partitions
+    run(spark, arena)
+    assert json.loads(kept(arena).read_text()) == made_with
+    arena.assert_equal()
+
+
+def test_a_checkpoint_of_an_older_release_goes_on(spark: SparkSession, arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its buckets are numbered, eight of them, wherever Spark puts them."""
+    with monkeypatch.context() as older:
+        older.setattr(spark_checkpoint, "bucket_ids", lambda count, partitions: tuple(range(8)))
+        run(spark, arena, batches=2)
+    made_with = json.loads(kept(arena).read_text())
+    del made_with["bucket_ids"]
+    kept(arena).write_text(json.dumps(made_with))
+    for batches in (2, 1 << 30):
+        run(spark, arena, batches)
+        made_with = json.loads(kept(arena).read_text())
+        assert (made_with["version"], made_with["pairing_buckets"], made_with["bucket_ids"]) == (2, 8, [*range(8)])
+    arena.assert_equal()
+
+
+def test_another_number_of_buckets_is_refused(spark: SparkSession, arena: Arena) -> None:
+    arena.spark_dir.mkdir(parents=True)
+    kept(arena).write_text(json.dumps({"version": 2, "delivery": "raw", "pairing_buckets": 8, "target": ""}))
+    settings = arena.settings()
+    for count, fits in ((0, True), (8, True), (2, False)):
+        source = dataclasses.replace(settings.source, pairing_buckets=count)
+        config = dataclasses.replace(settings, source=source)
+        if fits:
+            assert SparkCheckpoint(spark, config).bucket_ids == tuple(range(8))
+        else:
+            with pytest.raises(ConfigError, match=r"was made with spark.pairing-buckets = 8: set it, or 0, or delete"):
+                SparkCheckpoint(spark, config)
