@@ -4,7 +4,7 @@
 # The first start sets everything up (jobs/setup.py); later ones only compare two files. Options of spark-submit
 # (--master, --conf, --name, --driver-memory, ...) are passed to it in any position, all others to the job, with it -c after JOB; all after
 # `--` go to the job.
-# The job is this process, and Spark's JVM its child (jobs/jvm.py); `pump` and `replay` need no Spark.
+# The job is this process, and Spark's JVM its child (jobs/jvm.py); `ctl`, `pump` and `replay` need no Spark.
 # Logs go to var/log/JOB.log (the job and every trace) and var/log/JOB.spark.log.
 set -euo pipefail
 export LC_ALL=C.UTF-8
@@ -21,6 +21,7 @@ usage() {
 usage: ./spark-submit.sh [spark options] JOB [options]
 
 jobs:
+  ctl         binlogctl's commands, and what a Drainer is doing (ctl status, ctl ddl, ctl findings; see ctl --help)
   demo        private MariaDB, two Pumps, a workload and the drainer: see it work (--seconds 60)
   drainer     the replication stream (--config conf/drainer.toml)
   pump        a Pump server (--config conf/pump.toml)
@@ -131,7 +132,7 @@ fi
 
 needs=()
 case $job in
-  pump | replay) ;;
+  ctl | pump | replay) ;;
   demo | rehearse)
     needs=(--java)
     # With --to, no private MariaDB is needed.
@@ -157,7 +158,7 @@ export PYTHONSAFEPATH=1 PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH}
 # A fault point must kill the whole application (conf/failpoints.py), which is this process after exec.
 [[ -z ${TIDB_BINLOG_DIE:-} ]] || export TIDB_BINLOG_DIE_PID=${TIDB_BINLOG_DIE_PID:-$$}
 
-if [[ $job == pump || $job == replay ]]; then
+if [[ $job == ctl || $job == pump || $job == replay ]]; then
   exec "$venv/bin/python" -m pyspark_tidb_binlog.jobs.launch "$job" ${job_args[@]+"${job_args[@]}"}
 fi
 

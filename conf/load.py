@@ -50,7 +50,7 @@ def load_drainer(
     file: Path | None = None, environ: Mapping[str, str] | None = None, flags: Mapping[str, object] | None = None, say: Say = _say
 ) -> DrainerConfig:
     """The Drainer's settings. ``flags``: by path, as text or already of the right type. ``environ`` None: the process's own."""
-    return _with_password(_load(DrainerConfig, file, environ, flags, say))
+    return _with_password(_load(DrainerConfig, file, environ, flags, say), os.environ if environ is None else environ, say)
 
 
 def load_pump(
@@ -79,9 +79,14 @@ def variable_of(path: str) -> str:
     return ENVIRONMENT_PREFIX + path.upper().replace(".", "__").replace("-", "_")
 
 
-def _with_password(config: DrainerConfig) -> DrainerConfig:
-    """``config`` with the password from ``password_file``, if one is set."""
+def _with_password(config: DrainerConfig, environ: Mapping[str, str], say: Say) -> DrainerConfig:
+    """``config`` with the password from ``encrypted_password`` or ``password_file``, if one is set."""
     target = config.target
+    if target.encrypted_password and target.password_file:
+        raise ValueError("syncer.to.encrypted_password and spark.password-file are both set: remove one of them")
+    if target.encrypted_password:
+        # as in the real Drainer it wins over syncer.to.password
+        return dataclasses.replace(config, target=dataclasses.replace(target, password=_decrypted(target.encrypted_password, environ, say)))
     if not target.password_file:
         return config
     if target.password:
@@ -96,6 +101,19 @@ def _with_password(config: DrainerConfig) -> DrainerConfig:
     if not password:
         raise ValueError(f"spark.password-file {target.password_file} is empty")
     return dataclasses.replace(config, target=dataclasses.replace(target, password=password))
+
+
+def _decrypted(text: str, environ: Mapping[str, str], say: Say) -> str:
+    # only who uses it needs the library
+    from pyspark_tidb_binlog.conf.encrypted import SECRET_KEY, decrypted, uses_known_key
+
+    try:
+        password = decrypted(text, environ)
+    except ValueError as error:
+        raise ValueError(f"syncer.to.encrypted_password: {error}") from None
+    if uses_known_key(environ):
+        say(f"syncer.to.encrypted_password: anybody can decrypt it, because {SECRET_KEY} is not set")
+    return password
 
 
 def _load(model: type[C], file: Path | None, environ: Mapping[str, str] | None, flags: Mapping[str, object] | None, say: Say) -> C:

@@ -21,8 +21,9 @@ def _require(condition: bool, message: str) -> None:
 LOG_LEVELS = ("debug", "info", "warn", "error", "fatal")
 
 
-def _require_log_level(level: str) -> None:
+def _require_logging(level: str, form: str) -> None:
     _require(level in LOG_LEVELS, f"log-level: {level!r} is not debug, info, warn, error or fatal")
+    _require(form in ("text", "json"), f"spark.log-format: {form!r} is not text or json")
 
 
 def _require_addr(name: str, addr: str) -> None:
@@ -43,10 +44,22 @@ def _require_parsed(config: object, name: str, parse: Callable[[str], float], pr
 
 
 @dataclass(frozen=True, slots=True)
+class SecurityConfig:
+    """TLS of one table ``security``; what it means is in ``docs/tls.md``."""
+
+    ssl_ca: str = setting("", "PEM file of the certificate authorities that are trusted; TLS is on if, and only if, it is set")
+    ssl_cert: str = setting("", "PEM file of this side's certificate, with what leads from it to the authority")
+    ssl_key: str = setting("", "PEM file of its key, without a passphrase")
+    cert_allowed_cn: tuple[str, ...] = setting((), "common names of which the other side's certificate must have one; empty = any")
+
+
+@dataclass(frozen=True, slots=True)
 class SourceConfig:
     """Where binlogs come from; also the options of ``format("tidb_binlog")``."""
 
-    pumps: str = ours("", "the Pumps, host:port,host:port, or a registry: http://host:port, pd://host:port,host:port; empty = pd-urls")
+    pumps: str = ours(
+        "", "the Pumps, host:port,host:port, or a registry: http://host:port, https://…, pd://host:port,host:port; empty = pd-urls"
+    )
     cluster_id: int = ours(0, "cluster id that Pumps check; 0 = ask PD or the registry")
     delivery: str = ours("", "sorted (any Pump), raw (our Pumps only), or empty: raw when every Pump offers it, else sorted")
     starting_commit_ts: int = setting(
@@ -71,6 +84,8 @@ class SourceConfig:
     wake_idle_pumps: str = ours(
         "200ms", "how often at most an idle Pump that holds resolved_ts back is sent a fake binlog: 200ms, 1s; 0 = never"
     )
+    security: SecurityConfig = nested("security", SecurityConfig)
+    """Of everything inside the cluster, in both directions: the Drainer's own listener too."""
 
     @property
     def wake_interval(self) -> float:
@@ -95,18 +110,10 @@ class PairConfig:
         600.0, "seconds that an orphan Prewrite must have been seen waiting before its absence upstream settles it as rolled back"
     )
     resolver: str = ours(
-        "", "status ports that are asked about orphan Prewrites, http://host:port,...; empty = spark.tidb-status", "orphan-resolver"
+        "",
+        "status ports that are asked about orphan Prewrites, http://host:port,...; empty = spark.tidb-status, or those that PD knows",
+        "orphan-resolver",
     )
-
-
-@dataclass(frozen=True, slots=True)
-class SecurityConfig:
-    """Certificates of one side of a connection."""
-
-    ssl_ca: str = setting("", "PEM file of the certificate authorities that are trusted")
-    ssl_cert: str = setting("", "PEM file of this side's certificate")
-    ssl_key: str = setting("", "PEM file of its key")
-    cert_allowed_cn: tuple[str, ...] = setting((), "common names that a client's certificate may have; empty = any")
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +341,9 @@ class DrainerConfig:
     pair: PairConfig = field(default_factory=PairConfig, metadata={"table": ""})
     target: TargetConfig = nested("syncer.to", TargetConfig)
     apply: ApplyConfig = nested("syncer", ApplyConfig)
-    ddl_history: str = ours("", "status ports that serve /ddl/history, or a recorded .json[.gz] file; empty = spark.tidb-status")
+    ddl_history: str = ours(
+        "", "status ports that serve /ddl/history, or a recorded .json[.gz] file; empty = spark.tidb-status, or those that PD knows"
+    )
     checkpoint_dir: str = ours("var/drainer/spark", "Spark's checkpoint directory", unset="<data-dir>/spark")
     delta_dir: str = ours("var/drainer/delta", "where the Delta table checkpoint lives; findings is next to it", unset="<data-dir>/delta")
     delta_retention: str = ours(
@@ -342,30 +351,34 @@ class DrainerConfig:
     )
     addr: str = setting(
         "127.0.0.1:0",
-        "host:port that Pumps notify this Drainer at; port 0 = any free one",
+        "host:port for Pumps that notify this Drainer, and for its HTTP pages; port 0 = any free one",
         flag="addr",
         unset="127.0.0.1:8249; with PD or a registry elsewhere <first IPv4 that is not loopback>:8249",
     )
     advertise_addr: str = setting("", "host:port that is registered; empty = addr", flag="advertise-addr")
     log_level: str = setting("info", "debug, info, warn, error or fatal; Spark's own log is one level quieter", flag="L", kind=LEVEL)
+    log_format: str = ours("text", "text: lines as TiDB's tools write them, or json: one object per line")
     log_file: str = setting("", "the job's log file; empty = var/log/JOB.log, or what TIDB_BINLOG_LOG names", flag="log-file")
     data_dir: str = setting("data.drainer", "directory for what this Drainer keeps on disk", flag="data-dir")
     pd_urls: str = setting(
         "", "PD, http://host:2379,...: Pumps, cluster id, timestamps; empty = none", flag="pd-urls", unset="http://127.0.0.1:2379"
     )
-    tidb_status: str = ours("", "TiDB's status ports, http://host:10080,...: DDL history and outcome of orphan Prewrites")
+    tidb_status: str = ours(
+        "", "TiDB's status ports, http://host:10080,...: DDL history and outcome of orphan Prewrites; empty = those that PD knows"
+    )
     compressor: str = setting("", "gzip: Pumps compress what they send; empty = they do not", flag="compressor")
     synced_check_time: int = setting(5, "minutes without a new binlog after which /status says synced", flag="synced-check-time")
-    metrics_addr: str = setting("", "address of a Prometheus push gateway", flag="metrics-addr", in_file=False)
+    metrics_addr: str = setting(
+        "", "host:port or URL of a Prometheus push gateway; empty = metrics are only served", flag="metrics-addr", in_file=False
+    )
     metrics_interval: int = setting(15, "seconds between two pushes", flag="metrics-interval", in_file=False)
-    security: SecurityConfig = nested("security", SecurityConfig)
     relay: RelayConfig = nested("syncer.relay", RelayConfig)
     checkpoint: CheckpointConfig = nested("syncer.to.checkpoint", CheckpointConfig)
     kafka: KafkaConfig = nested("syncer.to", KafkaConfig)
     files: FileConfig = nested("syncer.to", FileConfig)
 
     def __post_init__(self) -> None:
-        _require_log_level(self.log_level)
+        _require_logging(self.log_level, self.log_format)
         _require_parsed(self, "delta_retention", days_or_duration, "spark.")
         _require(self.compressor in ("", "gzip"), f"compressor: {self.compressor!r} is not gzip")
         _require_addr("addr", self.addr)
@@ -445,13 +458,16 @@ class PumpConfig:
     slow_chaser_recovery_interval: float = ours(60.0, "seconds between two recoveries")
     slow_chaser_recovery_timeout: float = ours(1.0, "seconds for which a recovery may block writers")
     log_level: str = setting("info", "debug, info, warn, error or fatal: what goes to the log file", flag="L", kind=LEVEL)
+    log_format: str = ours("text", "text: lines as TiDB's tools write them, or json: one object per line")
     log_file: str = setting("", "the log file; empty = var/log/pump.log, or what TIDB_BINLOG_LOG names", flag="log-file")
-    metrics_addr: str = setting("", "address of a Prometheus push gateway", flag="metrics-addr", in_file=False)
+    metrics_addr: str = setting(
+        "", "host:port or URL of a Prometheus push gateway; empty = metrics are only served", flag="metrics-addr", in_file=False
+    )
     metrics_interval: int = setting(15, "seconds between two pushes", flag="metrics-interval", in_file=False)
     security: SecurityConfig = nested("security", SecurityConfig)
 
     def __post_init__(self) -> None:
-        _require_log_level(self.log_level)
+        _require_logging(self.log_level, self.log_format)
         _require_parsed(self, "gc", days_or_duration, "")
         _require_parsed(self, "stop_write_at_available_space", size_of, "storage.")
         _require(not (self.pd_urls and self.registry), "pd-urls and spark.registry are both set: a Pump has one registry")

@@ -60,21 +60,23 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def registry_url(pd_urls: str) -> str:
-    """``http://a:2379,http://b:2379`` as the URL of a registry: ``pd://a:2379,b:2379``.
+def registry_url(pd_urls: str, secure: bool) -> str:
+    """``http://a:2379,http://b:2379`` as the URL of a registry: ``pd://a:2379,b:2379``. ``secure``: whether ``security.ssl-ca`` is set.
 
     Raises:
-        ValueError: it has another form.
+        ValueError: it has another form, or ``https://`` and ``security.ssl-ca`` are not set together: whoever has the key of a certificate
+            does not want to send anything without it.
     """
     hosts = []
-    for url in pd_urls.split(","):
-        scheme, _, host = url.strip().rstrip("/").partition("://")
+    for url in (part.strip() for part in pd_urls.split(",")):
+        scheme, _, host = url.rstrip("/").partition("://")
         if "@" in host:
             raise ValueError("pd-urls: PD knows no user and no password: write http://host:port")
-        if scheme == "https":
-            raise ValueError(f"pd-urls: {url.strip()!r}: TLS is not built in this release; only http:// is accepted")
-        if scheme != "http" or not _HOST_AND_PORT.fullmatch(host):
-            raise ValueError(f"pd-urls: {url.strip()!r} is not of the form http://host:port")
+        if scheme not in ("http", "https") or not _HOST_AND_PORT.fullmatch(host):
+            raise ValueError(f"pd-urls: {url!r} is not of the form http://host:port or https://host:port")
+        if (scheme == "https") != secure:
+            why = "with security.ssl-ca, PD is called over TLS: write https://" if secure else "https:// needs security.ssl-ca"
+            raise ValueError(f"pd-urls: {url!r}: {why}")
         hosts.append(host)
     return "pd://" + ",".join(hosts)
 
@@ -95,13 +97,13 @@ def fill_drainer(values: Values, environ: Mapping[str, str]) -> list[str]:
     _fill(values, "syncer.to.host", lambda: environ.get("MYSQL_HOST") or "localhost")
     _fill(values, "syncer.to.port", lambda: _port(environ.get("MYSQL_PORT", "")))
     _fill(values, "syncer.to.user", lambda: environ.get("MYSQL_USER") or "root")
-    if not values.get("spark.password-file"):
+    if not (values.get("spark.password-file") or values.get("syncer.to.encrypted_password")):
         _fill(values, "syncer.to.password", lambda: environ.get("MYSQL_PSWD", ""))
     if values.get("syncer.db-type") == "kafka":
         _fill(values, "syncer.to.kafka-addrs", lambda: environ.get("KAFKA_ADDRS") or "127.0.0.1:9092")
     _one_registry(values, "spark.pumps")
     if values["pd-urls"]:
-        values["spark.pumps"] = registry_url(str(values["pd-urls"]))
+        values["spark.pumps"] = registry_url(str(values["pd-urls"]), bool(values.get("security.ssl-ca")))
     _fill(values, "addr", lambda: f"{_own_host(str(values.get('spark.pumps', '')))}:8249")
     _fill(values, "node-id", lambda: _node_id(values))
     for path in ("spark.ddl-history", "spark.orphan-resolver"):
@@ -119,7 +121,7 @@ def fill_pump(values: Values, environ: Mapping[str, str]) -> list[str]:
     _fill(values, "data-dir", lambda: _place("data-dir", PUMP_DIR, _FORMER_PUMP_DIR, notes))
     _one_registry(values, "spark.registry")
     if values["pd-urls"]:
-        registry_url(str(values["pd-urls"]))
+        registry_url(str(values["pd-urls"]), bool(values.get("security.ssl-ca")))
     _fill(values, "addr", lambda: f"{_own_host(str(values['pd-urls'] or values.get('spark.registry', '')))}:8250")
     return notes
 

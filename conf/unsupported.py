@@ -21,17 +21,14 @@ class GivenValue:
     """Where: ``drainer.toml: syncer.safe-mode``."""
 
 
-_TLS = "TLS"
-_ENCRYPTED = "encrypted passwords"
 _ACCOUNT = "an account of its own for the checkpoint"
 _SEPARATE = "a checkpoint on another server than the target"
+_OF_SECURITY = ("ssl-ca", "ssl-cert", "ssl-key", "cert-allowed-cn")
 
 NOT_BUILT: dict[str, str] = {
     "compressor": "compression between Pump and Drainer",
-    "metrics-addr": "pushing metrics to a gateway",
     "spark.route": "table routing, and lists of columns and conditions for rows",
     "spark.upstream-new-collations": "asking for, or being told, the upstream's kind of collations",
-    "synced-check-time": "the page /status",
     "syncer.binlog-filter-rule": "filtering by event and by SQL",
     "syncer.enable-dispatch": "applying net changes transaction by transaction",
     "syncer.ignore-table": "filtering by table",
@@ -42,20 +39,15 @@ NOT_BUILT: dict[str, str] = {
     "syncer.safe-mode": "safe mode for net changes",
     "syncer.sync-ddl": "leaving DDLs out",
     "syncer.table-migrate-rule": "filtering by event and by SQL",
-    "syncer.to.checkpoint.encrypted_password": _ENCRYPTED,
+    "syncer.to.checkpoint.encrypted_password": _ACCOUNT,
     "syncer.to.checkpoint.host": _SEPARATE,
     "syncer.to.checkpoint.password": _ACCOUNT,
     "syncer.to.checkpoint.port": _SEPARATE,
     "syncer.to.checkpoint.user": _ACCOUNT,
     "syncer.to.checkpoint.table": "another name for the checkpoint's table",
     "syncer.to.checkpoint.type": "a checkpoint of this type",
-    "syncer.to.encrypted_password": _ENCRYPTED,
     "syncer.to.sync-mode": "a target with more or fewer columns",
-    **{
-        f"{table}.{name}": _TLS
-        for table in ("security", "syncer.to.security", "syncer.to.checkpoint.security")
-        for name in ("ssl-ca", "ssl-cert", "ssl-key", "cert-allowed-cn")
-    },
+    **{f"syncer.to.checkpoint.security.{name}": _SEPARATE for name in _OF_SECURITY},
 }
 """What a value other than the default asks for, by the setting's path."""
 
@@ -92,7 +84,6 @@ WITHOUT_EFFECT: dict[str, str] = {
     "syncer.to.merge": "spark.net-change says whether the changes of a row are combined",
     "cache-binlog-count": "what is read ahead is bounded by spark.max-bytes-per-trigger",
     "log-rotate": "deprecated in the real program too; logs are rotated by size",
-    "metrics-interval": "metrics are not pushed",
     "storage.slow_write_threshold": "slow writes are seen in the metric binlog_pump_storage_write_binlog_duration_time",
     "enable-debug": 'use log-level = "debug"',
     "binlog-file-size": "deprecated in the real Pump too",
@@ -147,6 +138,9 @@ ONLY_WITH: dict[str, str] = {
     "syncer.to.checkpoint.user": "syncer.to.checkpoint.type",
     "syncer.to.checkpoint.password": "syncer.to.checkpoint.type",
     "syncer.to.checkpoint.encrypted_password": "syncer.to.checkpoint.type",
+    **{f"syncer.to.checkpoint.security.{name}": "syncer.to.checkpoint.type" for name in _OF_SECURITY},
+    "metrics-interval": "metrics-addr",
+    **{f"{table}.{name}": f"{table}.ssl-ca" for table in ("security", "syncer.to.security") for name in _OF_SECURITY[1:]},
 }
 """The setting without which another one has no meaning, in the real Drainer either."""
 
@@ -242,4 +236,6 @@ def _is_accepted(path: str, value: object, given: Mapping[str, GivenValue], sett
 def _is_the_targets(path: str, value: object, values: Mapping[str, object]) -> bool:
     """Whether a setting of the checkpoint's server repeats that of the target, so that it asks for nothing else."""
     table, _, name = path.rpartition(".")
-    return table == "syncer.to.checkpoint" and name in ("host", "port", "user", "password") and value == values.get(f"syncer.to.{name}")
+    known = ("host", "port", "user", "password", "encrypted_password", *_OF_SECURITY)
+    theirs = f"{table.replace('.checkpoint', '')}.{name}"
+    return table.startswith("syncer.to.checkpoint") and name in known and value == values.get(theirs)

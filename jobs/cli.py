@@ -20,12 +20,13 @@ from urllib.parse import unquote, urlsplit
 
 from pyspark_tidb_binlog.conf.kinds import nearest
 from pyspark_tidb_binlog.conf.load import PASSWORD, Say, load_drainer, load_pump, variable_of
-from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, TargetConfig, settings_of
+from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, SecurityConfig, TargetConfig, settings_of
 from pyspark_tidb_binlog.conf.moved import MOVED
 from pyspark_tidb_binlog.conf.reference import default_of, help_of
 from pyspark_tidb_binlog.conf.version import VERSION
-from pyspark_tidb_binlog.jobs.logs import log_file, log_to_file, set_level
+from pyspark_tidb_binlog.jobs.logs import log_file, log_to_file, move_log, set_format, set_level
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError, Stopped
+from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
 EXIT_FAILED = 1
 EXIT_CONFIG = 2
@@ -152,7 +153,7 @@ def add_settings(to: JobParser, model: type[DrainerConfig] | type[PumpConfig]) -
     # not the list of all flags, which is what follows
     to.usage = " ".join([to.prog, *(str(action.metavar) for action in to._get_positional_actions()), "[FLAG ...]"])
     to.add_argument("--config", type=lambda text: Path(text) if text else None, metavar="FILE", help="settings file in TOML")
-    to.add_argument("-V", action=_PrintVersion, nargs=0, help="print the version and exit")
+    add_version(to)
     group = to.add_argument_group("settings", "each wins over the environment and the file; one dash or two, a switch needs no value")
     settings = settings_of(model)
     names = [setting.name for setting in settings] + [setting.flag for setting in settings if setting.flag != setting.name]
@@ -164,6 +165,25 @@ def add_settings(to: JobParser, model: type[DrainerConfig] | type[PumpConfig]) -
         metavar = _SWITCH if setting.kind is bool else "VALUE"
         shown = " ".join(one for one in (help_of(setting), f"[{default_of(setting)}]") if one != "[]").replace("%", "%%")
         group.add_argument(*flags, dest=_FLAG + setting.path, metavar=metavar, default=argparse.SUPPRESS, help=shown)
+
+
+def add_security_flags(to: JobParser) -> None:
+    """Binlogctl's flags for a cluster with TLS, which ``security_of`` reads."""
+    to.add_argument(
+        "-ssl-ca", "--ssl-ca", default="", metavar="FILE", help="certificate authorities of the cluster, PEM; with it TLS is used"
+    )
+    to.add_argument("-ssl-cert", "--ssl-cert", default="", metavar="FILE", help="this side's certificate, PEM")
+    to.add_argument("-ssl-key", "--ssl-key", default="", metavar="FILE", help="its key, PEM")
+
+
+def security_of(given: argparse.Namespace) -> TlsSettings | None:
+    """How a cluster's nodes are called, by the flags of ``add_security_flags``; None: without TLS."""
+    return TlsSettings.of(SecurityConfig(given.ssl_ca, given.ssl_cert, given.ssl_key))
+
+
+def add_version(to: JobParser) -> None:
+    """``-V``."""
+    to.add_argument("-V", action=_PrintVersion, nargs=0, help="print the version and exit")
 
 
 class _PrintVersion(argparse.Action):
@@ -201,12 +221,12 @@ def _loaded(load: Callable[[Say], C]) -> C:
 
 
 def _logging_by(config: C) -> C:
-    """``config``, after the log was told its level and file."""
+    """``config``, after the log was told its level, format and file."""
     set_level(config.log_level)
+    set_format(config.log_format)
     if config.log_file:
         try:
-            log_to_file(Path(config.log_file))
-            log_file().open("a").close()
+            move_log(Path(config.log_file))
         except OSError as error:
             raise ConfigError(f"cannot write log-file {config.log_file}: {error.strerror}") from error
     return config

@@ -4,22 +4,10 @@ Promises: a path has the meaning that it has in Spark, because Spark's own file 
 replaced as a whole, atomically if the file system supports that.
 """
 
-import re
-from pathlib import Path
 from typing import Any
 
 from py4j.java_gateway import JavaObject
 from pyspark.sql import SparkSession
-
-_SCHEME = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(//(?=/))?")
-
-
-def local_path(uri: str) -> Path | None:
-    """``uri`` as a local path, if it is one: a plain path, ``file:/…`` or ``file:///…``; else None."""
-    found = _SCHEME.match(uri)
-    if found is None:
-        return Path(uri)
-    return Path(uri[found.end() :]) if found["scheme"].lower() == "file" else None
 
 
 class CheckpointFiles:

@@ -1,6 +1,6 @@
 """A Pump server that runs until it is stopped: ``./spark-submit.sh pump --config conf/pump.toml``; offline inspection of a data directory:
 ``./spark-submit.sh pump inspect DATA_DIR``; and recording the outcome of a transaction that cannot be determined otherwise:
-``./spark-submit.sh pump settle DATA_DIR|http://HOST:PORT START_TS commit COMMIT_TS``, or ``… rollback``.
+``./spark-submit.sh pump settle DATA_DIR|http://HOST:PORT START_TS commit COMMIT_TS``, or ``… rollback``; with TLS ``https://`` and ``-ssl-ca``.
 
 Promises: prints ``serving HOST:PORT`` on stdout once it accepts calls; Ctrl-C and SIGTERM pause it, ``PUT /state/…/close`` ends it when
 every Drainer has read everything. ``inspect`` changes nothing and needs no lock; its exit code is 1 when it finds damage. ``settle`` writes
@@ -21,10 +21,11 @@ from pyspark_tidb_binlog.binlog_source.pump.storage.record import parse
 from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store, StoreSettings
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import write_binlog
 from pyspark_tidb_binlog.conf.model import PumpConfig
-from pyspark_tidb_binlog.jobs.cli import EXIT_FAILED, add_settings, parser, pump_config, run_job
+from pyspark_tidb_binlog.jobs.cli import EXIT_FAILED, add_security_flags, add_settings, parser, pump_config, run_job, security_of
 from pyspark_tidb_binlog.jobs.signals import stop_on_signals
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
 from pyspark_tidb_binlog.schemas.http_client import FAILURES, HttpConnection
+from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
 _SETTLE_TIMEOUT = 30.0
 
@@ -74,17 +75,18 @@ def _settle(argv: Sequence[str]) -> int:
     """Record the outcome of one transaction in a Pump, running or stopped."""
     options = parser("pump settle", "Record in a Pump the outcome of a waiting Prewrite that the upstream can no longer report.")
     options.add_argument(
-        "pump", metavar="DATA_DIR|URL", help="the data-dir of a Pump that is stopped, or http://host:port of one that runs"
+        "pump", metavar="DATA_DIR|URL", help="the data-dir of a Pump that is stopped, or http(s)://host:port of one that runs"
     )
     options.add_argument("start_ts", type=int, metavar="START_TS")
     options.add_argument("outcome", choices=("commit", "rollback"))
     options.add_argument("commit_ts", type=int, nargs="?", default=0, metavar="COMMIT_TS", help="with commit: when it committed")
     options.add_argument("--cluster-id", type=int, default=0, help="for a real Pump, to which a binlog is sent: the cluster's id")
+    add_security_flags(options)
     given = options.parsed(argv)
     if (given.outcome == "commit") != (given.commit_ts > 0):
         raise ConfigError("give 'commit COMMIT_TS', or 'rollback' without a ts")
     if "://" in given.pump:
-        print(_settled_by(given.pump, given.start_ts, given.commit_ts, given.cluster_id))
+        print(_settled_by(given.pump, given.start_ts, given.commit_ts, given.cluster_id, security_of(given)))
         return 0
     value_directory(Path(given.pump))
     with contextlib.closing(Store(Path(given.pump), StoreSettings())) as store:
@@ -92,16 +94,18 @@ def _settle(argv: Sequence[str]) -> int:
     return 0
 
 
-def _settled_by(url: str, start_ts: int, commit_ts: int, cluster_id: int) -> str:
+def _settled_by(url: str, start_ts: int, commit_ts: int, cluster_id: int, tls: TlsSettings | None) -> str:
     """The answer of the Pump at ``url``; a real one has no such page and is sent the record with WriteBinlog."""
     parts = urlsplit(url)
-    if parts.scheme != "http" or not parts.hostname or not parts.port:
-        raise ConfigError(f"{url!r} is not of the form http://host:port")
+    if parts.scheme not in ("http", "https") or not parts.hostname or not parts.port:
+        raise ConfigError(f"{url!r} is not of the form http://host:port or https://host:port")
+    if (parts.scheme == "https") != (tls is not None):
+        raise ConfigError(f"{url!r}: https:// and -ssl-ca go together")
     if cluster_id:
-        write_binlog(parts.netloc, cluster_id, outcome_payload(start_ts, commit_ts))
+        write_binlog(parts.netloc, cluster_id, outcome_payload(start_ts, commit_ts), tls=tls)
         return f"the Pump at {parts.netloc} took the outcome of start_ts {start_ts}"
     try:
-        with HttpConnection(parts.hostname, parts.port, _SETTLE_TIMEOUT) as connection:
+        with HttpConnection(parts.hostname, parts.port, _SETTLE_TIMEOUT, tls=tls or False) as connection:
             answer = connection.request("PUT", f"/orphans/{start_ts}/commit/{commit_ts}" if commit_ts else f"/orphans/{start_ts}/rollback")
     except FAILURES as error:
         raise PumpUnavailable(f"the Pump at {url} does not answer ({error}); if it is stopped, pass its data-dir") from error

@@ -8,14 +8,11 @@ to the same target. Binlogs that are read again are skipped up to the commitTS o
 import contextlib
 import dataclasses
 import logging
-import shutil
-import tempfile
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -25,22 +22,27 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of, names_registry
-from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry
-from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode
+from pyspark_tidb_binlog.binlog_source.cluster.metrics_push import push_regularly
+from pyspark_tidb_binlog.binlog_source.cluster.registries import PD_SCHEME, open_registry, tidb_status_ports
+from pyspark_tidb_binlog.binlog_source.cluster.tidb_servers import TidbServers
+from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode, StreamControls
+from pyspark_tidb_binlog.binlog_source.drainer.pages import StreamSight
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions
-from pyspark_tidb_binlog.binlog_source.source.stream_end import asking_file
 from pyspark_tidb_binlog.binlog_source.stream import look_up, transactions, transactions_between
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.conf.units import days_or_duration
+from pyspark_tidb_binlog.jobs.batch_gate import BatchGate
 from pyspark_tidb_binlog.jobs.cli import replication_error_in
-from pyspark_tidb_binlog.jobs.places import local_path
-from pyspark_tidb_binlog.jobs.report import Progress
+from pyspark_tidb_binlog.jobs.local_paths import local_path
+from pyspark_tidb_binlog.jobs.mid_history import committed_before
+from pyspark_tidb_binlog.jobs.report import Progress, as_json
 from pyspark_tidb_binlog.jobs.resume import DeltaPlace, ResumeState, check_no_gap, check_spark, first_ts
 from pyspark_tidb_binlog.jobs.spark_checkpoint import SparkCheckpoint
 from pyspark_tidb_binlog.jobs.stream_progress import StreamProgress
 from pyspark_tidb_binlog.jobs.targets import sink_of, words_for
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError, Stopped
 from pyspark_tidb_binlog.schemas.events import Delivery
+from pyspark_tidb_binlog.schemas.tls import TlsSettings
 from pyspark_tidb_binlog.sinks.apply import BatchApplier
 from pyspark_tidb_binlog.sinks.delta.checkpoint_table import CheckpointRow, DeltaCheckpoint, places
 from pyspark_tidb_binlog.sinks.delta.findings_table import DeltaFindings
@@ -56,8 +58,6 @@ GRACE_SECONDS = 4.0
 """How long a batch may continue after the stream was asked to stop."""
 DELTA_SECONDS = 8.0
 """How long the background writer of Delta may then take for the remaining rows."""
-_STOP = "stop"
-"""The file whose existence tells the source, which runs in its own process on this machine, to return no further batch."""
 _LOOK_SECONDS = 0.25
 """Interval between checks whether the query still runs: each check wakes the JVM."""
 
@@ -74,14 +74,18 @@ class Replication:
         """Nothing is written before ``start``. Setting ``stop`` ends every wait, and at last a batch longer than ``GRACE_SECONDS``."""
         self._spark = spark
         self._stop = stop or threading.Event()
+        self._tls = TlsSettings.of(config.source.security)
+        """Of everything inside the cluster; None: without TLS."""
+        if self._tls is not None:
+            self._tls.check(listens=True)
         self._checkpoint = SparkCheckpoint(spark, config)
         self._discovery = discovery_of(config.source)
         cluster_id = config.source.cluster_id or self._discovery.cluster_id()
         source = dataclasses.replace(config.source, cluster_id=cluster_id, delivery=str(self._checkpoint.delivery))
         self._config = dataclasses.replace(config, source=source)
-        if not config.ddl_history:
-            raise ConfigError("spark.tidb-status is not set: name TiDB's status port (http://host:10080) or a recorded history file")
-        self._feed = HistoryFeed(config.ddl_history, _history_cache(config.checkpoint_dir, cluster_id))
+        self._closing = contextlib.ExitStack()
+        """What ``close`` closes last."""
+        self._feed = HistoryFeed(self._history_at(config), _history_cache(config.checkpoint_dir, cluster_id), self._tls)
         self._sink = sink_of(self._config, cluster_id, self._pause)
         self._applier = BatchApplier(spark, self._config, self._sink, self._feed, self._take_report)
         _warm_up(spark, self._config)
@@ -89,7 +93,7 @@ class Replication:
         self._query: StreamingQuery | None = None
         self._delta: DeltaCheckpoint | None = None
         self._node: DrainerNode | None = None
-        self._scratch: Path | None = None
+        self._gate: BatchGate | None = None
         self._waiting: deque[BatchReport] = deque()
         self._looked_at = 0.0
         self._ended = False
@@ -131,17 +135,18 @@ class Replication:
     def _start(self) -> None:
         config = self._config
         self._raise_if_stopped()
+        self._know_what_a_snapshot_has()
         found = self._applier.open(self._begin_at)
         if found.unfinished is not None:
             span = found.unfinished
             self._applier.replay(span, transactions_between(self._spark, config.source, span.after_ts, span.upto_ts))
         self._raise_if_stopped()
+        gate = self._gate = BatchGate()
         # In this order: a name is kept only once it is registered.
-        self._join_cluster()
+        self._join_cluster(gate)
         self._checkpoint.keep(self._sink.target)
         source = dataclasses.replace(config.source, starting_commit_ts=self._sink.commit_ts)
-        self._scratch = Path(tempfile.mkdtemp(prefix="tbs-stop-"))
-        options = StreamOptions(stop_file=str(self._scratch / _STOP), bucket_ids=self._checkpoint.bucket_ids)
+        options = StreamOptions(stop_file=str(gate.file), bucket_ids=self._checkpoint.bucket_ids)
         frame = transactions(self._spark, source, config.pair, self.delivery, options)
         self.started_at = time.monotonic()
         self._query = (
@@ -190,8 +195,8 @@ class Replication:
             raise self._unwrapped(failure)
 
     def wait(self, stop: threading.Event, until_ts: int = 0) -> bool:
-        """Block until ``stop`` is set (False) or everything up to ``until_ts`` (0 = never) is in the target (True)."""
-        while not stop.wait(0.05):
+        """Block until ``stop`` is set or the node is closed (False), or everything up to ``until_ts`` (0 = never) is in the target (True)."""
+        while not (stop.wait(0.05) or self._stop.is_set()):
             if self.reached(until_ts) and until_ts:
                 return True
             if self._ended:
@@ -204,12 +209,12 @@ class Replication:
 
         Once ``stop`` is set, a batch that takes longer than ``GRACE_SECONDS`` is left unfinished; the next start finishes it.
         """
-        with contextlib.ExitStack() as then:
+        with self._closing.pop_all() as then:
             if self._node is not None:
                 then.callback(self._node.stop)
                 self._node = None
-            if self._scratch is not None:
-                then.callback(shutil.rmtree, self._scratch, ignore_errors=True)
+            if self._gate is not None:
+                then.callback(self._gate.remove)
             then.callback(self._sink.close)
             if self._delta is not None:
                 self._delta.hurry()
@@ -246,7 +251,7 @@ class Replication:
 
     def progress(self) -> Progress:
         """The current progress; quick, called from the reporter's thread."""
-        return self._counts.progress(self._query, self._scratch / _STOP if self._scratch is not None else None)
+        return self._counts.progress(self._query, self._gate)
 
     def __enter__(self) -> Self:
         """Start the stream; if that fails, close everything."""
@@ -269,19 +274,62 @@ class Replication:
         except ReplicationError:
             _log.exception("the failed stream could not be closed cleanly")
 
-    def _join_cluster(self) -> None:
-        """Register, if there is a registry: Pumps notify this Drainer and do not close before it has read their binlogs."""
-        config = self._config
-        if names_registry(config.source):
-            registry = open_registry(config.source.pumps)
-            self._node = DrainerNode(registry, config.apply.drainer, config.addr, config.advertise_addr, lambda: self.commit_ts).start()
+    def _history_at(self, config: DrainerConfig) -> str | Callable[[], Sequence[str]]:
+        """Where the DDL history is read: as the settings say, else the status ports of the TiDB servers that PD knows."""
+        if config.ddl_history:
+            return config.ddl_history
+        if not config.source.pumps.startswith(PD_SCHEME):
+            raise ConfigError("spark.tidb-status is not set: name TiDB's status port (http://host:10080) or a recorded history file")
+        registry = open_registry(config.source.pumps, self._tls)
+        self._closing.callback(registry.close)
+        return TidbServers(partial(tidb_status_ports, registry), scheme="https" if self._tls else "http").urls
+
+    def _join_cluster(self, gate: BatchGate) -> None:
+        """Serve the node's pages and, if there is a registry, register: Pumps notify this Drainer and do not close before it has read their
+        binlogs.
+        """
+        config, counts = self._config, self._counts
+        registry = open_registry(config.source.pumps, self._tls) if names_registry(config.source) else None
+        sight = StreamSight(
+            commit_ts=lambda: self.commit_ts,
+            pump_positions=lambda: counts.pump_positions(self._query),
+            applied_at=lambda: counts.applied_at,
+            progress=lambda: as_json(self.progress()),
+            metrics=lambda: counts.metrics_text(self._query),
+        )
+        controls = StreamControls(pause=gate.shut, resume=gate.open, resting=partial(self._rests, gate), end=self._stop.set)
+        self._node = DrainerNode(
+            registry,
+            config.apply.drainer,
+            config.addr,
+            config.advertise_addr,
+            sight,
+            controls,
+            synced_check_seconds=60.0 * config.synced_check_time,
+            told=counts.told_state,
+            tls=self._tls,
+        ).start()
+        pushing = push_regularly(config.metrics_addr, config.metrics_interval, config.apply.drainer, sight.metrics)
+        if pushing is not None:
+            self._closing.callback(pushing.stop)
+        _log.info("Drainer %s serves gRPC and HTTP at %s", config.apply.drainer, self._node.address)
+
+    def _rests(self, gate: BatchGate) -> bool:
+        """Whether the gate is shut and no batch is under way, nor one that the source was about to return."""
+        query = self._query
+        try:
+            busy = query is None or self._busy(query, gate)
+        except (PySparkException, Py4JError, OSError) as error:
+            _log.warning("cannot tell whether a batch is under way: %s", error)
+            busy = True
+        return gate.rested(busy=busy)
 
     def _settle(self, query: StreamingQuery) -> bool:
         """Wait until no batch is running; the source returns none once the stop file exists. False: one is unfinished, or Spark is gone."""
-        if self._scratch is None:
+        gate = self._gate
+        if gate is None:
             return True
-        stop_file = self._scratch / _STOP
-        stop_file.touch()
+        gate.shut_for_good()
         quiet, asked_at = 0, 0.0
         try:
             while query.isActive and quiet < 3:
@@ -293,16 +341,16 @@ class Replication:
                     )
                     self._spark.sparkContext.cancelAllJobs()
                     return False
-                quiet = 0 if self._busy(query, asking_file(stop_file)) else quiet + 1
+                quiet = 0 if self._busy(query, gate) else quiet + 1
                 time.sleep(0.1)
         except (PySparkException, Py4JError, OSError) as error:
             _log.warning("cannot tell whether the query still runs: %s", error)
             return False
         return True
 
-    def _busy(self, query: StreamingQuery, asking: Path) -> bool:
+    def _busy(self, query: StreamingQuery, gate: BatchGate) -> bool:
         # Without a batch, the stage stays the one before the first batch; Spark's trigger is not active while it initialises.
-        return not self._applier.clock.idle or (query.status["isTriggerActive"] and not asking.exists())
+        return not self._applier.clock.idle or (query.status["isTriggerActive"] and not gate.asked)
 
     def _take_report(self, report: BatchReport) -> None:
         self._counts.take(report)
@@ -331,6 +379,14 @@ class Replication:
                     notes=() if report.batch_id >= 0 else ("an unfinished span, finished at start",),
                 )
             )
+
+    def _know_what_a_snapshot_has(self) -> None:
+        """For a first start in the middle of the history: correct the feed where FinishedTS does not tell which DDLs the target has."""
+        source = self._config.source
+        if source.starting_commit_ts > 0 and self._checkpoint.kept_for is None:
+            found = committed_before(source, self._feed.snapshot(), source.starting_commit_ts)
+            if found:
+                self._feed.note_committed(found)
 
     def _begin_at(self, target: str, commit_ts: int | None) -> int:
         """Where the stream begins, given the target's identity and its checkpoint row; raises where the operator must decide."""

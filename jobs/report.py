@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any, Self, TextIO
 
+from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeState
 from pyspark_tidb_binlog.schemas.errors import Stopped
 from pyspark_tidb_binlog.schemas.events import as_time
 
@@ -39,6 +40,8 @@ class Progress:
     """Number of findings: rows and values that do not match, DDLs not fully applied, lost binlogs."""
     newest_findings: tuple[str, ...] = ()
     """The newest of them as text."""
+    state: str = NodeState.ONLINE.value
+    """The node's state, as it is registered: ``online``, ``pausing``, ``paused``, ``closing``."""
     fakes_sent: int = 0
     """Fake binlogs sent to idle Pumps, to wake them (``spark.wake-idle-pumps``)."""
 
@@ -79,11 +82,14 @@ def render_line(progress: Progress, width: int = 0) -> str:
     return line if not width or len(line) < width else line[: width - 2] + "…"
 
 
+def as_json(progress: Progress) -> dict[str, Any]:
+    """The same as a JSON object; ``resolved_time`` is ``resolved_ts`` as UTC text."""
+    return asdict(progress) | {"resolved_time": as_time(progress.resolved_ts) if progress.resolved_ts else None}
+
+
 def render_json(progress: Progress) -> str:
-    """The same as one JSON object; ``resolved_time`` is ``resolved_ts`` as UTC text."""
-    values = asdict(progress)
-    values["resolved_time"] = as_time(progress.resolved_ts) if progress.resolved_ts else None
-    return json.dumps(values, ensure_ascii=False)
+    """The same as one line of JSON."""
+    return json.dumps(as_json(progress), ensure_ascii=False)
 
 
 def render_summary(progress: Progress, seconds: float) -> str:

@@ -2,18 +2,24 @@
 
 Promises: connections are direct, whatever proxies the environment names; redirects are not followed and nothing is repeated. The server is
 waited for, each time, for at most ``timeout`` seconds. Of an answer other than 200 at most 64 KiB are read. A request that got no whole
-answer raises one of ``FAILURES``.
+answer raises one of ``FAILURES``. Over TLS the server is verified by the ``TlsSettings`` given, or by the CAs that this machine trusts.
 """
 
 import contextlib
 import http.client
 import socket
+import ssl
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit, urlunsplit
 
+from pyspark_tidb_binlog.schemas.errors import ConfigError
+from pyspark_tidb_binlog.schemas.tls import HTTP1, TlsSettings
+
 FAILURES = (OSError, http.client.HTTPException)
+Tls = TlsSettings | bool
+"""How a server is spoken to: False = without TLS, True = with TLS as this machine trusts, or by settings."""
 _ERROR_BYTES = 64 << 10
 
 
@@ -38,16 +44,21 @@ class HttpAnswer:
 class HttpConnection:
     """A keep-alive connection to one server; a request opens it if it is closed. For one request at a time."""
 
-    def __init__(self, host: str, port: int | None, timeout: float, *, tls: bool = False) -> None:
+    def __init__(self, host: str, port: int | None, timeout: float, *, tls: Tls = False) -> None:
         """``port``: None for the scheme's own; ``timeout``: seconds."""
-        kind = http.client.HTTPSConnection if tls else http.client.HTTPConnection
-        self._connection = kind(host, port, timeout=timeout)
+        self._connection: http.client.HTTPConnection
+        if isinstance(tls, TlsSettings):
+            self._connection = _VerifiedConnection(host, port, timeout, tls)
+        elif tls:
+            self._connection = http.client.HTTPSConnection(host, port, timeout=timeout)
+        else:
+            self._connection = http.client.HTTPConnection(host, port, timeout=timeout)
 
     @classmethod
-    def to(cls, address: str, timeout: float) -> Self:
+    def to(cls, address: str, timeout: float, *, tls: Tls = False) -> Self:
         """A connection to ``host:port``; ``ValueError`` when it has another form."""
         host, _, port = address.rpartition(":")
-        return cls(host.strip("[]"), int(port), timeout)
+        return cls(host.strip("[]"), int(port), timeout, tls=tls)
 
     def request(self, method: str, target: str, body: bytes | None = None) -> HttpAnswer:
         """One request and its answer; ``target`` is path and query. A connection that fails is closed."""
@@ -83,10 +94,29 @@ class HttpConnection:
         self.close()
 
 
-def fetch(url: str, timeout: float, method: str = "GET", body: bytes | None = None) -> HttpAnswer:
-    """The answer of an ``http://`` or ``https://`` URL, over a connection of its own; ``ValueError`` when it is none."""
+class _VerifiedConnection(http.client.HTTPSConnection):
+    """Takes the context, which may have changed, at each connection."""
+
+    def __init__(self, host: str, port: int | None, timeout: float, tls: TlsSettings) -> None:
+        super().__init__(host, port, timeout=timeout, context=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+        self._tls = tls
+
+    def connect(self) -> None:
+        """Connect, and verify the server; ``ssl.SSLError`` when it is refused."""
+        try:
+            self._context = self._tls.client(HTTP1)
+        except ConfigError as error:
+            raise ssl.SSLError(str(error)) from error
+        super().connect()
+
+
+def fetch(url: str, timeout: float, method: str = "GET", body: bytes | None = None, tls: TlsSettings | None = None) -> HttpAnswer:
+    """The answer of an ``http://`` or ``https://`` URL, over a connection of its own; ``ValueError`` when it is none.
+
+    ``tls``: how an ``https://`` server is verified; None: by the CAs that this machine trusts.
+    """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
         raise ValueError(f"{url!r} is not of the form http://host:port/path")
-    with HttpConnection(parts.hostname, parts.port, timeout, tls=parts.scheme == "https") as connection:
+    with HttpConnection(parts.hostname, parts.port, timeout, tls=parts.scheme == "https" and (tls or True)) as connection:
         return connection.request(method, urlunsplit(("", "", parts.path or "/", parts.query, "")), body)

@@ -20,12 +20,13 @@ NOT_JOBS = {"launch", "warmup"}
 BROAD_EXCEPTS = {
     "jobs/cli.py",
     "jobs/worker_forks.py",
+    "binlog_source/cluster/periodic_task.py",
     "binlog_source/rpc/rpc_server.py",
     "binlog_source/rpc/peer.py",
     "binlog_source/pump/storage/index.py",
     "sinks/mysql/statements.py",
 }
-"""Where everything may be caught: to tell it, log it and exit; to answer a client whose handler failed; where a library raises bare Exceptions;
+"""Where everything may be caught: to tell it, log it and exit; to answer a client whose handler failed; to go on with a heartbeat; where a library raises bare Exceptions;
 to raise it again where it belongs."""
 
 

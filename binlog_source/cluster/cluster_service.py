@@ -28,6 +28,7 @@ from pyspark_tidb_binlog.binlog_source.rpc.calls import Methods
 from pyspark_tidb_binlog.binlog_source.rpc.http1 import NOT_ALLOWED, NOT_FOUND, BadRequest, HttpRequest, HttpResponse, json_answer
 from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer
 from pyspark_tidb_binlog.schemas.errors import ProtocolViolation, ReplicationError
+from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
 Job = dict[str, Any]
 Query = Mapping[str, Sequence[str]]
@@ -109,6 +110,7 @@ class ClusterService:
         mvcc: Mvcc = nothing_known,
         gc_safe_point: Callable[[], int] = lambda: 0,
         commands: Mapping[str, Command] | None = None,
+        tls: TlsSettings | None = None,
     ) -> None:
         self.oracle = oracle
         self.cluster_id = cluster_id
@@ -119,7 +121,8 @@ class ClusterService:
         self.commands = commands or {}
         self._waits = threading.BoundedSemaphore(_WAITING)
         self._host = addr.rpartition(":")[0]
-        self._server = RpcServer("registry").bind(addr)
+        self._server = RpcServer("registry").bind(addr, tls=tls)
+        self._scheme = "http" if tls is None else "https"
 
     @property
     def address(self) -> str:
@@ -128,8 +131,8 @@ class ClusterService:
 
     @property
     def url(self) -> str:
-        """``http://host:port``."""
-        return f"http://{self.address}"
+        """``http://host:port``, ``https://`` with TLS."""
+        return f"{self._scheme}://{self.address}"
 
     def start(self) -> "ClusterService":
         """Serve in threads."""

@@ -17,6 +17,7 @@ from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.schemas.backoff import Backoff, Retries
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import tso
+from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
 A = TypeVar("A")
 _BACKOFF = Backoff(0.1, 2.0)
@@ -46,6 +47,10 @@ def patiently(ask: Callable[[], A], patience: float) -> A:
 class PumpDiscovery(Protocol):
     """The Pumps of a cluster, its id and its clock."""
 
+    @property
+    def tls(self) -> TlsSettings | None:
+        """How the Pumps are called; None: without TLS."""
+
     def pumps(self, resolved_ts: int = 0) -> Mapping[str, str]:
         """Pump id -> ``host:port`` of every Pump that may have binlogs above ``resolved_ts``."""
 
@@ -65,12 +70,13 @@ class PumpDiscovery(Protocol):
 class ConfiguredDiscovery:
     """The Pumps named in the settings; the clock is this machine's."""
 
-    def __init__(self, addresses: str, cluster_id: int) -> None:
+    def __init__(self, addresses: str, cluster_id: int, tls: TlsSettings | None = None) -> None:
+        self.tls = tls
         named = [part.strip() for part in addresses.split(",") if part.strip()]
         wrong = [name for name in named if not name.rpartition(":")[0] or not name.rpartition(":")[2].isdigit()]
         if not named or wrong:
             raise ConfigError(
-                f"source option pumps is {addresses!r}: give host:port,host:port or the registry's URL, http://host:port or pd://host:port"
+                f"source option pumps is {addresses!r}: give host:port,host:port or the registry's URL, http://host:port, https://host:port or pd://host:port"
             )
         if len(set(named)) != len(named):
             raise ConfigError(f"source option pumps names a Pump twice: {addresses!r}")
@@ -100,8 +106,9 @@ class ConfiguredDiscovery:
 class RegistryDiscovery:
     """The Pumps in the registry."""
 
-    def __init__(self, url: str, cluster_id: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._registry = open_registry(url)
+    def __init__(self, url: str, cluster_id: int, clock: Callable[[], float] = time.monotonic, tls: TlsSettings | None = None) -> None:
+        self.tls = tls
+        self._registry = open_registry(url, tls)
         self._cluster_id = cluster_id
         self._clock = clock
         self._heartbeats: dict[str, tuple[NodeStatus, float]] = {}
@@ -149,9 +156,10 @@ def discovery_of(config: SourceConfig) -> PumpDiscovery:
     Raises:
         ConfigError: it is neither a list of addresses nor a registry's URL.
     """
+    tls = TlsSettings.of(config.security)
     if names_registry(config):
-        return RegistryDiscovery(config.pumps, config.cluster_id)
-    return ConfiguredDiscovery(config.pumps, config.cluster_id)
+        return RegistryDiscovery(config.pumps, config.cluster_id, tls=tls)
+    return ConfiguredDiscovery(config.pumps, config.cluster_id, tls)
 
 
 def names_registry(config: SourceConfig) -> bool:

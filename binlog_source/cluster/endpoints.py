@@ -1,4 +1,4 @@
-"""gRPC to a few servers of which any may answer: PD's list of URLs.
+"""gRPC to a few servers of which any may answer: PD's list of URLs, ``http://host:port`` or, with TLS, ``https://host:port``.
 
 Promises: a request goes to the server that answered last, then to the others. A connection that failed is not used again, so that a server
 is found as soon as it is back; one that was open and turns out to be lost is reopened once per request. If no server answers,
@@ -13,8 +13,10 @@ from urllib.parse import urlsplit
 import grpc
 from google.protobuf.message import Message
 
+from pyspark_tidb_binlog.binlog_source.cluster.channels import open_channel
 from pyspark_tidb_binlog.binlog_source.wire.reason import reason
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
+from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
 REQUEST_SECONDS = 5.0
 """Timeout of one request to one server (pump.md 1)."""
@@ -26,45 +28,56 @@ _LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 Reply = TypeVar("Reply", bound=Message)
 
 
-def addresses_of(urls: str) -> tuple[str, ...]:
-    """``host:port`` of each of the comma separated ``http://host:port``.
+def servers_of(urls: str) -> tuple[str, ...]:
+    """Each of the comma separated ``http://host:port`` or ``https://host:port``, once and in this form.
 
     Raises:
         ConfigError: one has another form, or there is none.
     """
     parts = [urlsplit(url.strip()) for url in urls.split(",") if url.strip()]
     try:
-        wrong = not parts or any(part.scheme != "http" or not part.hostname or not part.port or part.path.strip("/") for part in parts)
+        wrong = not parts or any(
+            part.scheme not in ("http", "https") or not part.hostname or not part.port or part.path.strip("/") for part in parts
+        )
     except ValueError:  # a port that is no number below 65536
         wrong = True
     if wrong:
-        raise ConfigError(f"PD's URLs {urls!r} are not of the form http://host:port,http://host:port (or pd://host:port,host:port)")
-    return tuple(dict.fromkeys(part.netloc for part in parts))
+        raise ConfigError(
+            f"PD's URLs {urls!r} are not of the form http://host:port,http://host:port (https:// with TLS, or pd://host:port,host:port)"
+        )
+    return tuple(dict.fromkeys(f"{part.scheme}://{part.netloc}" for part in parts))
 
 
 class Endpoints:
     """The servers behind comma separated URLs, and a channel to each that was used. ``name``: their name in messages."""
 
-    def __init__(self, name: str, urls: str) -> None:
-        self._addresses = addresses_of(urls)
+    def __init__(self, name: str, urls: str, tls: TlsSettings | None = None) -> None:
+        """``tls``: for ``https://``; ``http://`` goes without, as in etcd's client."""
+        self._servers = servers_of(urls)
         self._name = name
+        self._tls = tls
+        if tls is None and any(server.startswith("https:") for server in self._servers):
+            raise ConfigError(
+                f"{name}'s URLs {urls!r} are https: set security.ssl-ca, and ssl-cert and ssl-key if it asks for a certificate"
+            )
         self._lock = threading.Lock()
         self._channels: dict[str, grpc.Channel] = {}
-        self._last_good = self._addresses[0]
+        self._last_good = self._servers[0]
         self.life = 0
         """How often ``close`` was called."""
 
     @property
     def url(self) -> str:
         """The URLs, comma separated."""
-        return ",".join(f"http://{address}" for address in self._addresses)
+        return ",".join(self._servers)
 
-    def channel(self, address: str) -> grpc.Channel:
-        """The channel to a server, which need not be in the list."""
+    def channel(self, server: str) -> grpc.Channel:
+        """The channel to a server by its URL, which need not be in the list."""
         with self._lock:
-            if address not in self._channels:
-                self._channels[address] = grpc.insecure_channel(address, options=_OPTIONS)
-            return self._channels[address]
+            if server not in self._channels:
+                scheme, _, address = server.partition("://")
+                self._channels[server] = open_channel(address, self._tls if scheme == "https" else None, _OPTIONS)
+            return self._channels[server]
 
     def last_good(self) -> grpc.Channel:
         """The channel to the server that answered last."""
@@ -72,7 +85,7 @@ class Endpoints:
 
     def ask_another_first(self) -> None:
         """Put the server after the one that answered last first, because that one may be wrong."""
-        self._last_good = self._addresses[(self._addresses.index(self._last_good) + 1) % len(self._addresses)]
+        self._last_good = self._servers[(self._servers.index(self._last_good) + 1) % len(self._servers)]
 
     def ask(self, method: str, request: Message, reply: type[Reply]) -> Reply:
         """One unary call.
@@ -91,7 +104,7 @@ class Endpoints:
     def discard(self, channel: grpc.Channel) -> None:
         """Close a channel that failed. Other calls on it end, and are repeated over a new one."""
         with self._lock:
-            self._channels = {address: known for address, known in self._channels.items() if known is not channel}
+            self._channels = {server: known for server, known in self._channels.items() if known is not channel}
         channel.close()
 
     def unavailable(self, why: str) -> PumpUnavailable:
@@ -108,28 +121,28 @@ class Endpoints:
 
     def _first_answer(self, call: Callable[[grpc.Channel], Reply]) -> Reply:
         failures, life, first = [], self.life, self._last_good
-        for address in sorted(self._addresses, key=lambda address: address != first):
+        for server in sorted(self._servers, key=lambda server: server != first):
             try:
-                answer = self._answer_of(address, call)
+                answer = self._answer_of(server, call)
             except (grpc.RpcError, ValueError) as error:
                 if self.life != life:
                     raise self.unavailable("it was closed before the answer arrived") from error
-                failures.append(f"{address}: {reason(error) if isinstance(error, grpc.RpcError) else error}")
+                failures.append(f"{server.partition('://')[2]}: {reason(error) if isinstance(error, grpc.RpcError) else error}")
                 continue
-            self._last_good = address
+            self._last_good = server
             return answer
         raise self.unavailable("; ".join(failures))
 
-    def _answer_of(self, address: str, call: Callable[[grpc.Channel], Reply]) -> Reply:
+    def _answer_of(self, server: str, call: Callable[[grpc.Channel], Reply]) -> Reply:
         """The answer of one server; a connection that was open before and turns out to be lost is replaced once."""
-        known, life = address in self._channels, self.life
-        channel = self.channel(address)
+        known, life = server in self._channels, self.life
+        channel = self.channel(server)
         try:
             return call(channel)
         except (grpc.RpcError, ValueError) as error:  # ValueError: gRPC raises it for a channel that another thread has closed
             if not self._worth_another(channel, error, known) or self.life != life:
                 raise
-        return call(self.channel(address))
+        return call(self.channel(server))
 
     def _worth_another(self, channel: grpc.Channel, error: Exception, known: bool) -> bool:
         code = error.code() if isinstance(error, grpc.Call) else None

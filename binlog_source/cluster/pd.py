@@ -16,6 +16,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.pd_clock import PdClock
 from pyspark_tidb_binlog.binlog_source.cluster.registry import KINDS, Listing, NodeStatus
 from pyspark_tidb_binlog.schemas.errors import ProtocolViolation
 from pyspark_tidb_binlog.schemas.proto import pd_pb2
+from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
 _ROOTS = {kind: f"/tidb-binlog/v1/{kind}/".encode() for kind in KINDS}
 _TIDB_SERVERS = b"/tidb/server/info/"
@@ -24,10 +25,10 @@ _log = logging.getLogger(__name__)
 
 
 class PdRegistry:
-    """The registry of the PD at ``urls``, comma separated ``http://host:port``; any of them may answer."""
+    """The registry of the PD at ``urls``, comma separated ``http://host:port`` or ``https://host:port``; any of them may answer."""
 
-    def __init__(self, urls: str) -> None:
-        self._endpoints = Endpoints("PD", urls)
+    def __init__(self, urls: str, tls: TlsSettings | None = None) -> None:
+        self._endpoints = Endpoints("PD", urls, tls)
         self._etcd = Etcd(self._endpoints)
         self._clock = PdClock(self._endpoints)
         self._told: dict[bytes, int] = {}

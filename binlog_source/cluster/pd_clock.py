@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from pyspark_tidb_binlog.binlog_source.cluster.endpoints import REQUEST_SECONDS, Endpoints, addresses_of
+from pyspark_tidb_binlog.binlog_source.cluster.endpoints import REQUEST_SECONDS, Endpoints, servers_of
 from pyspark_tidb_binlog.binlog_source.wire.reason import reason
 from pyspark_tidb_binlog.schemas.backoff import Retries, steady
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ProtocolViolation
@@ -89,11 +89,11 @@ class PdClock:
         members = self._members()
         if not members.leader.client_urls:
             raise _Broken("PD has no leader at the moment")
-        (address, *_) = addresses_of(members.leader.client_urls[0])
+        (server, *_) = servers_of(members.leader.client_urls[0])
         try:
-            return _Stream(self._endpoints.channel(address), members.header.cluster_id)
+            return _Stream(self._endpoints.channel(server), members.header.cluster_id)
         except ValueError as error:  # another thread is closing the channel
-            raise _Broken(f"{address}: {error}") from error
+            raise _Broken(f"{server}: {error}") from error
 
     def _members(self) -> pd_pb2.GetMembersResponse:
         members = self._endpoints.ask(_MEMBERS, pd_pb2.GetMembersRequest(header=pd_pb2.RequestHeader()), pd_pb2.GetMembersResponse)

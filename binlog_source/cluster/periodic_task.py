@@ -28,6 +28,8 @@ class PeriodicTask:
                 self._act()
             except (ReplicationError, OSError) as error:
                 _log.warning("%s: %s", self._thread.name, error)
+            except Exception:  # logged in full; a node whose heartbeat ended would look dead to all others
+                _log.exception("%s", self._thread.name)
 
     def stop(self) -> None:
         """End the thread; returns when it has ended."""

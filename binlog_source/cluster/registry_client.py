@@ -7,32 +7,35 @@ that did not answer.
 
 import json
 import threading
+from functools import partial
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import Listing, NodeStatus
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ProtocolViolation, PumpUnavailable
 from pyspark_tidb_binlog.schemas.http_client import FAILURES, HttpAnswer, HttpConnection
+from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
 _TIMEOUT = 10.0
 
 
 class RegistryClient:
-    """A client of ``http://host:port`` (``binlog_source/cluster/cluster_service.py``)."""
+    """A client of ``http://host:port`` or ``https://host:port`` (``binlog_source/cluster/cluster_service.py``)."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, tls: TlsSettings | None = None) -> None:
+        """``tls``: how an ``https://`` server is verified; None: by the CAs that this machine trusts."""
         parts = urlsplit(url)
-        if parts.scheme != "http" or parts.hostname is None:
-            raise ConfigError(f"registry {url!r} is not of the form http://host:port")
+        if parts.scheme not in ("http", "https") or parts.hostname is None:
+            raise ConfigError(f"registry {url!r} is not of the form http://host:port or https://host:port")
         self._url = url.rstrip("/")
-        self._server = parts.hostname, parts.port or 80
-        self._connection = HttpConnection(*self._server, _TIMEOUT)
+        self._open = partial(HttpConnection, parts.hostname, parts.port, tls=parts.scheme == "https" and (tls or True))
+        self._connection = self._open(_TIMEOUT)
         self._lock = threading.Lock()
         self._waiting: set[HttpConnection] = set()
 
     @property
     def url(self) -> str:
-        """``http://host:port``."""
+        """The URL."""
         return self._url
 
     def cluster_id(self) -> int:
@@ -54,7 +57,7 @@ class RegistryClient:
     def changes(self, kind: str, after: int, timeout: float) -> Listing:
         """The nodes of ``kind`` written after revision ``after``; waits up to ``timeout`` seconds for one (``Registry``)."""
         path = f"/registry/{kind}?after={after}&wait={max(0.0, timeout):f}"
-        with HttpConnection(*self._server, timeout + _TIMEOUT) as connection:
+        with self._open(timeout + _TIMEOUT) as connection:
             self._waiting.add(connection)
             try:
                 answer = connection.request("GET", path)

@@ -1,5 +1,7 @@
 """What TiDB's status port, or the embedded upstream, reports of a transaction: ``GET /mvcc/hex/{key}`` (rows.md 9.3). HTTP shell around
 ``txn_outcome``.
+
+A port is ``http://host:port``, ``https://host:port``, or ``host:port`` as PD names it: that has TLS where the cluster has it.
 """
 
 import json
@@ -11,13 +13,15 @@ from pyspark_tidb_binlog.binlog_source.cluster.registry import Registry
 from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import Verdict, verdict_of
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
 from pyspark_tidb_binlog.schemas.http_client import FAILURES, HttpConnection
+from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
 A = TypeVar("A")
 _TIMEOUT = 5.0
+_PORTS = {"http": 80, "https": 443}
 
 
 def status_ports(urls: str) -> tuple[str, ...]:
-    """``http://host:port,http://host:port`` as ``host:port`` each.
+    """``http://host:port,https://host:port`` as ``scheme://host:port`` each.
 
     Raises:
         ConfigError: one of them is not such a URL.
@@ -25,18 +29,20 @@ def status_ports(urls: str) -> tuple[str, ...]:
     found = []
     for url in filter(None, (part.strip() for part in urls.split(","))):
         parts = urlsplit(url)
-        if parts.scheme != "http" or parts.hostname is None:
-            raise ConfigError(f"status port {url!r} is not of the form http://host:port")
-        found.append(f"{parts.hostname}:{parts.port or 80}")
+        if parts.scheme not in _PORTS or parts.hostname is None:
+            raise ConfigError(f"status port {url!r} is not of the form http://host:port or https://host:port")
+        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        found.append(f"{parts.scheme}://{host}:{parts.port or _PORTS[parts.scheme]}")
     return tuple(found)
 
 
 class StatusPorts:
     """The status ports of one cluster; each request goes to the first that answers."""
 
-    def __init__(self, addresses: Sequence[str]) -> None:
-        """``addresses``: ``host:port`` each, at least one."""
+    def __init__(self, addresses: Sequence[str], tls: TlsSettings | None = None) -> None:
+        """``addresses``: at least one; ``tls``: the cluster's."""
         self._addresses = tuple(addresses)
+        self._tls = tls
 
     def ask(self, start_ts: int, key: bytes) -> Verdict:
         """The outcome of the transaction ``start_ts`` with primary key ``key``.
@@ -44,18 +50,18 @@ class StatusPorts:
         Raises:
             PumpUnavailable: no port answered, so there is no verdict.
         """
-        return self._first(lambda address: verdict_of(_get(address, key), start_ts), f"about start_ts {start_ts}")
+        return self._first(lambda address: verdict_of(self._mvcc(address, key), start_ts), f"about start_ts {start_ts}")
 
     def gc_safe_point(self) -> int | None:
         """The MVCC GC safe point, if the port reports it: the embedded upstream's does, TiDB's does not (PD does)."""
         try:
-            return int(self._first(lambda address: _json(address, "/gc_safe_point"), "for the GC safe point")["gc_safe_point"])
+            return int(self._first(lambda address: self._json(address, "/gc_safe_point"), "for the GC safe point")["gc_safe_point"])
         except PumpUnavailable:
             return None
 
     def look_up(self, key: bytes) -> Any:
         """The MVCC data of a key, as JSON; ``PumpUnavailable`` if no port answered."""
-        return self._first(lambda address: _get(address, key), f"about key {key.hex()}")
+        return self._first(lambda address: self._mvcc(address, key), f"about key {key.hex()}")
 
     def _first(self, question: Callable[[str], A], about: str) -> A:
         failures = []
@@ -66,6 +72,18 @@ class StatusPorts:
                 failures.append(f"{address}: {error}")
         raise PumpUnavailable(f"no status port answers the request {about} ({'; '.join(failures) or 'none is known'})")
 
+    def _mvcc(self, address: str, key: bytes) -> Any:
+        return self._json(address, f"/mvcc/hex/{key.hex()}")
+
+    def _json(self, address: str, path: str) -> Any:
+        scheme, _, place = address.rpartition("://")
+        secure = self._tls is not None if not scheme else scheme == "https"
+        with HttpConnection.to(place, _TIMEOUT, tls=secure and (self._tls or True)) as connection:
+            answer = connection.request("GET", path)
+        if not answer.ok:
+            raise ValueError(f"HTTP {answer.status} {answer.body[:200].decode(errors='replace')}")
+        return json.loads(answer.body)
+
 
 def mvcc_safe_point(registry: Registry | None, ports: StatusPorts) -> int | None:
     """Up to which ts MVCC data may be collected, from the registry or without one from a status port; None if it is not reported."""
@@ -73,15 +91,3 @@ def mvcc_safe_point(registry: Registry | None, ports: StatusPorts) -> int | None
         return registry.gc_safe_point() if registry is not None else ports.gc_safe_point()
     except PumpUnavailable:
         return None
-
-
-def _get(address: str, key: bytes) -> Any:
-    return _json(address, f"/mvcc/hex/{key.hex()}")
-
-
-def _json(address: str, path: str) -> Any:
-    with HttpConnection.to(address, _TIMEOUT) as connection:
-        answer = connection.request("GET", path)
-    if not answer.ok:
-        raise ValueError(f"HTTP {answer.status} {answer.body[:200].decode(errors='replace')}")
-    return json.loads(answer.body)

@@ -1,49 +1,94 @@
-"""The Drainer as a node: it registers itself and answers ``/binlog.Cistern/Notify`` (``Cistern`` is the Drainer's name on the wire).
+"""The Drainer as a node: its registration, its states, ``/binlog.Cistern/Notify`` (``Cistern`` is the Drainer's name on the wire) and its
+HTTP pages (``pages.py``), all on one port.
 
 A Pump that was offline notifies every online Drainer before it serves (pump.md 2.1). The answer promises that this Drainer will not pass a
 commit_ts which that Pump will hold: the Pump is already in the registry, and the source reads the registry after the promises of a
 batch (``BinlogStreamReader._next_offset``). So the handler only checks that the Pumps' states can be read from the registry.
 
-Promises: registered as ``online`` with the checkpoint as maxCommitTS from ``start`` on, renewed every ``HEARTBEAT`` seconds, and as
-``paused`` after ``stop``. A registry that does not answer is logged and retried; replication does not depend on it here.
+Promises: registered as ``online`` with the checkpoint as maxCommitTS from ``start`` on, renewed every ``HEARTBEAT`` seconds with the state of
+``node_states.py``; after ``stop`` as ``paused``, or ``offline`` if an operator asked for ``close``. A pause takes effect between two batches;
+so does a close, which then ends the stream. A registry that does not answer is logged and retried; replication does not depend on it here.
+Without a registry the pages are served all the same.
 """
 
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from pyspark_tidb_binlog.binlog_source.cluster.advertise import advertised
 from pyspark_tidb_binlog.binlog_source.cluster.periodic_task import PeriodicTask
 from pyspark_tidb_binlog.binlog_source.cluster.registration import Registration
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, Registry
+from pyspark_tidb_binlog.binlog_source.drainer.node_states import Action, last_state, state_after
+from pyspark_tidb_binlog.binlog_source.drainer.pages import SYNCED_CHECK_SECONDS, DrainerPages, StreamSight
 from pyspark_tidb_binlog.binlog_source.rpc.calls import Methods, StreamCall
 from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import UNKNOWN, Refusal
 from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer
 from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import NOTIFY
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError
+from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
-HEARTBEAT = 2.0
+HEARTBEAT = 1.0
 """Seconds between two registrations."""
+_LARGEST_REQUEST = 1 << 20
+"""Bytes of a gRPC message: Notify's is empty, or nearly so."""
 LEAVE_SECONDS = 3.0
 """Seconds that ``stop`` waits for the registry."""
 _log = logging.getLogger(__name__)
 
 
-class DrainerNode:
-    """One Drainer's registration and its Notify service."""
+@dataclass(frozen=True, slots=True)
+class StreamControls:
+    """What the node can do with its stream."""
 
-    def __init__(self, registry: Registry, node_id: str, addr: str, advertise_addr: str, commit_ts: Callable[[], int]) -> None:
-        """``addr``: host:port to listen on, port 0 for any; ``commit_ts`` returns the ts up to which everything is in the target."""
+    pause: Callable[[], None]
+    """Have no further batch begin; returns at once."""
+    resume: Callable[[], None]
+    resting: Callable[[], bool]
+    """Whether it is paused and no batch is being applied."""
+    end: Callable[[], None]
+    """Have the process end as on SIGTERM; returns at once."""
+
+
+class DrainerNode:
+    """One Drainer's registration, states, Notify service and pages."""
+
+    def __init__(
+        self,
+        registry: Registry | None,
+        node_id: str,
+        addr: str,
+        advertise_addr: str,
+        sight: StreamSight,
+        controls: StreamControls,
+        *,
+        synced_check_seconds: float = SYNCED_CHECK_SECONDS,
+        told: Callable[[NodeState], None] = lambda state: None,
+        tls: TlsSettings | None = None,
+    ) -> None:
+        """``addr``: host:port to listen on, port 0 for any, with ``tls`` if given. ``told`` is called with each new state."""
+        self._tls = tls
         self._registry = registry
         self._node_id = node_id
         self._addr = addr
         self._advertise_addr = advertise_addr
-        self._commit_ts = commit_ts
+        self._sight = sight
+        self._controls = controls
+        self._told = told
+        self._pages = DrainerPages(node_id, sight, self.act, synced_check_seconds)
         self._server = RpcServer(f"Drainer {node_id}")
         self.address = ""
-        """The registered host:port, once started."""
+        """The host:port at which others reach it, once started."""
+        self._state = NodeState.ONLINE
+        self._changing = threading.Lock()
         self._registration: Registration | None = None
         self._heartbeat: PeriodicTask | None = None
+
+    @property
+    def state(self) -> NodeState:
+        """Its state, which is registered with the next heartbeat at the latest."""
+        return self._state
 
     def start(self) -> "DrainerNode":
         """Serve and register.
@@ -51,32 +96,66 @@ class DrainerNode:
         Raises:
             ConfigError: the port is taken, or other nodes could not reach the address.
         """
-        self._server.bind(self._addr)
-        try:
-            self.address = advertised(self._addr, self._advertise_addr, self._server.port, self._registry.url)
-        except ConfigError:
-            self._server.stop(0)
-            raise
-        self._server.serve(Methods(stream={NOTIFY.encode(): self._notify}))
-        self._registration = Registration(self._registry, DRAINERS, self._node_id, self.address, self._commit_ts)
+        self._server.bind(self._addr, tls=self._tls)
+        self.address = self._advertise_addr or f"{self._addr.rpartition(':')[0]}:{self._server.port}"
+        if self._registry is not None:
+            try:
+                self.address = advertised(self._addr, self._advertise_addr, self._server.port, self._registry.url)
+            except ConfigError:
+                self._server.stop(0)
+                raise
+            self._registration = Registration(self._registry, DRAINERS, self._node_id, self.address, self._sight.commit_ts)
+        self._server.serve(Methods(stream={NOTIFY.encode(): self._notify}, http=self._pages.answer, max_request=_LARGEST_REQUEST))
         self._register(NodeState.ONLINE)
-        self._heartbeat = PeriodicTask(f"Drainer {self._node_id} heartbeat", HEARTBEAT, lambda: self._register(NodeState.ONLINE))
+        self._heartbeat = PeriodicTask(f"Drainer {self._node_id} heartbeat", HEARTBEAT, self._beat)
         return self
 
+    def act(self, action: Action) -> str:
+        """Do what an operator asks for; "" if it is accepted, else the state in which it is refused."""
+        with self._changing:
+            before = self._state
+            after = state_after(before, action)
+            if after is None:
+                return before.value
+            self._become(after)
+            if action is Action.RESUME:
+                self._controls.resume()
+            else:
+                self._controls.pause()
+        _log.info("Drainer %s: %s was asked for, %s -> %s", self._node_id, action, before.value, after.value)
+        return ""
+
     def stop(self) -> None:
-        """Register as paused and stop serving. Waits at most ``LEAVE_SECONDS`` for the registry."""
+        """Register the last state and stop serving. Waits at most ``LEAVE_SECONDS`` for the registry."""
         leave = threading.Thread(target=self._leave, name=f"Drainer {self._node_id} leaves", daemon=True)
         leave.start()
         leave.join(LEAVE_SECONDS)
         if leave.is_alive():
-            _log.warning("Drainer %s could not be registered as paused within %g s", self._node_id, LEAVE_SECONDS)
+            _log.warning("Drainer %s could not be registered as %s within %g s", self._node_id, self._state.value, LEAVE_SECONDS)
         self._server.stop(1.0)
-        self._registry.close()
+        if self._registry is not None:
+            self._registry.close()
+
+    def _become(self, state: NodeState) -> None:
+        self._state = state
+        self._told(state)
+
+    def _beat(self) -> None:
+        with self._changing:
+            if self._state in (NodeState.PAUSING, NodeState.CLOSING) and self._controls.resting():
+                if self._state is NodeState.PAUSING:
+                    self._become(NodeState.PAUSED)
+                else:
+                    self._controls.end()
+            state = self._state
+        self._register(state)
 
     def _leave(self) -> None:
         if self._heartbeat is not None:
             self._heartbeat.stop()
-        self._register(NodeState.PAUSED)
+        with self._changing:
+            self._become(last_state(self._state))
+        self._register(self._state)
 
     def _register(self, state: NodeState) -> None:
         if self._registration is None:
@@ -87,6 +166,8 @@ class DrainerNode:
             _log.warning("Drainer %s could not be registered as %s: %s", self._node_id, state.value, error)
 
     def _notify(self, call: StreamCall) -> None:
+        if self._registry is None:
+            raise Refusal(UNKNOWN, f"Drainer {self._node_id} reads a fixed list of Pumps: add the Pump to it")
         try:
             known = self._registry.listing(PUMPS).nodes
         except ReplicationError as error:

@@ -24,6 +24,7 @@ from pyspark_tidb_binlog.binlog_source.pump_client.writer import Pending, PumpWr
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import physical_ms
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
+from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
 _BATCH_BYTES = 1 << 20
 _BATCH_RECORDS = 2000
@@ -159,15 +160,16 @@ def feed(
     pace: float = 0,
     *,
     logs: Sequence[Log] | None = None,
+    tls: TlsSettings | None = None,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[FeedProgress]:
     """Write the case to the Pumps; yields after each round of writes.
 
-    ``pace`` 0: all at once. Otherwise the recorded time between two records takes ``pace`` times as long (1 = as recorded).
+    ``pace`` 0: all at once. Otherwise the recorded time between two records takes ``pace`` times as long (1 = as recorded). ``tls``: how the Pumps are called.
     """
     logs = schedule(case, len(pump_addresses)) if logs is None else logs
-    writers = [PumpWriter(address, case.cluster_id) for address in pump_addresses]
+    writers = [PumpWriter(address, case.cluster_id, tls=tls) for address in pump_addresses]
     try:
         feeds = [_PumpFeed(writer, log) for writer, log in zip(writers, logs, strict=True)]
         total = sum(map(len, logs))

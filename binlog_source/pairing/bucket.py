@@ -321,4 +321,4 @@ def _discovery(source: SourceConfig) -> Any:
 def _endpoints(source: SourceConfig) -> dict[str, Endpoint]:
     discovery = _discovery(source)
     cluster_id = discovery.cluster_id()
-    return {pump: Endpoint(pump, address, cluster_id) for pump, address in discovery.pumps().items()}
+    return {pump: Endpoint(pump, address, cluster_id, discovery.tls) for pump, address in discovery.pumps().items()}

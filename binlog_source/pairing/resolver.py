@@ -7,13 +7,13 @@ transaction means, here as in the Pump.
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 
 from google.protobuf.message import DecodeError
 
-from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of
-from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry
+from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of, names_registry
+from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry, tidb_status_ports
 from pyspark_tidb_binlog.binlog_source.cluster.status_port import StatusPorts, mvcc_safe_point, status_ports
 from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import (
     Decision,
@@ -30,6 +30,7 @@ from pyspark_tidb_binlog.conf.model import PairConfig, SourceConfig
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
+from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
 _UNDECIDED_EVERY = 60.0
 _log = logging.getLogger(__name__)
@@ -44,12 +45,14 @@ def outcomes_of(
 
     ``waited_ms``: how long a start_ts has been observed waiting (``waits.py``).
     """
-    if not config.resolver:
+    asked = list(orphans)
+    addresses = _addresses(config, source) if asked else ()
+    if not addresses:
         return ()
-    ports = StatusPorts(status_ports(config.resolver))
+    ports = StatusPorts(addresses, TlsSettings.of(source.security))
     settled = []
     verdicts: dict[int, Verdict | None] = {}
-    for orphan in orphans:
+    for orphan in asked:
         if orphan.start_ts not in verdicts:
             verdicts[orphan.start_ts] = _asked(ports, orphan)
         verdict = verdicts[orphan.start_ts]
@@ -69,6 +72,18 @@ def outcomes_of(
     return tuple(settled)
 
 
+def _addresses(config: PairConfig, source: SourceConfig) -> Sequence[str]:
+    """The status ports in the settings, else those that PD knows at the moment; none if there is no PD, or if it does not answer."""
+    if config.resolver or not names_registry(source):
+        return status_ports(config.resolver)
+    try:
+        with closing(open_registry(source.pumps, TlsSettings.of(source.security))) as registry:
+            return tidb_status_ports(registry)
+    except PumpUnavailable as error:
+        _log.warning("Prewrites without an outcome wait: PD cannot be asked for the status ports of TiDB: %s", error)
+        return ()
+
+
 def _asked(ports: StatusPorts, orphan: Orphan) -> Verdict | None:
     try:
         return ports.ask(orphan.start_ts, prewrite_key_of(orphan.payload))
@@ -79,9 +94,9 @@ def _asked(ports: StatusPorts, orphan: Orphan) -> Verdict | None:
 
 def _safe_point(source: SourceConfig, ports: StatusPorts) -> int | None:
     """The MVCC GC safe point, from the registry or the status port; None if neither reports it."""
-    if "://" not in source.pumps:
+    if not names_registry(source):
         return mvcc_safe_point(None, ports)
-    with closing(open_registry(source.pumps)) as registry:
+    with closing(open_registry(source.pumps, TlsSettings.of(source.security))) as registry:
         return mvcc_safe_point(registry, ports)
 
 
@@ -96,7 +111,8 @@ def _tell_undecided(orphan: Orphan, verdict: Verdict, source: SourceConfig) -> N
             address = discovery.pumps().get(orphan.pump, orphan.pump)
     except PumpUnavailable:
         address = orphan.pump
-    _log.error("%s", undecided_text(orphan.start_ts, prewrite_key_of(orphan.payload), verdict, orphan.pump, address))
+    tls = TlsSettings.of(source.security)
+    _log.error("%s", undecided_text(orphan.start_ts, prewrite_key_of(orphan.payload), verdict, orphan.pump, address, tls))
 
 
 def prewrite_key_of(payload: bytes) -> bytes:
@@ -119,7 +135,9 @@ def tell(settles: Iterable[MissingOutcome], endpoints: Mapping[str, Endpoint]) -
                 )
                 continue
             if settle.pump not in writers:
-                writer = PumpWriter(endpoint.address, endpoint.cluster_id, OUTCOME_TIMEOUT, endpoint.pump, OUTCOME_CONNECT_SECONDS)
+                writer = PumpWriter(
+                    endpoint.address, endpoint.cluster_id, OUTCOME_TIMEOUT, endpoint.pump, OUTCOME_CONNECT_SECONDS, endpoint.tls
+                )
                 writers[settle.pump] = connections.enter_context(closing(writer))
             try:
                 writers[settle.pump].write(outcome_payload(settle.start_ts, settle.commit_ts))

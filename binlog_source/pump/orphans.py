@@ -28,6 +28,7 @@ from pyspark_tidb_binlog.binlog_source.pump.storage.record import canonical, par
 from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import as_time, physical_ms, tso
+from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
 ASK_AFTER = 1.0
 """Seconds that a Prewrite may wait for its outcome before the upstream is asked."""
@@ -68,8 +69,9 @@ class OrphanResolver:
         safe_point: Callable[[StatusPorts], int | None] = StatusPorts.gc_safe_point,
         address: str = "HOST:PORT",
         running: Callable[[], Reading] = running_time,
+        tls: TlsSettings | None = None,
     ) -> None:
-        """``ports``: the status ports to ask, ``host:port`` each; ``timeout``: seconds after which a missing trace may mean a rollback.
+        """``ports``: the status ports to ask (``status_port``), ``tls``: the cluster's; ``timeout``: seconds after which a missing trace may mean a rollback.
 
         ``safe_point``: up to which ts MVCC data is collected; ``address``: of this Pump, for messages; ``running``: the clock of waiting.
         """
@@ -80,6 +82,7 @@ class OrphanResolver:
         self._address = address
         self._undecided: dict[int, str] = {}
         self._ports = ports
+        self._tls = tls
         self._timeout_ms = timeout * 1000
         self._now_ms = now_ms
         self._alarmed_at = self._told_at = float("-inf")
@@ -97,7 +100,7 @@ class OrphanResolver:
         if not waiting:
             return
         try:
-            ports = StatusPorts(self._ports())
+            ports = StatusPorts(self._ports(), self._tls)
             for entry in waiting[:_ASKED_AT_ONCE]:
                 waited_ms = self._waits.waited_ms(entry.ts, running)
                 self._settle(entry, ports, WaitingPrewrite(entry.ts, now - physical_ms(entry.ts), waited_ms))
@@ -119,7 +122,7 @@ class OrphanResolver:
             case Decision.WAIT:
                 return
             case Decision.UNDECIDED:
-                self._tell(entry, undecided_text(entry.ts, key, verdict, self._service.node_id, self._address))
+                self._tell(entry, undecided_text(entry.ts, key, verdict, self._service.node_id, self._address, self._tls))
             case Decision.COMMIT | Decision.ROLL_BACK:
                 self._write(entry, verdict)
 

@@ -20,9 +20,11 @@ from functools import partial
 from pathlib import Path
 
 from pyspark_tidb_binlog.binlog_source.cluster.advertise import advertised
+from pyspark_tidb_binlog.binlog_source.cluster.metrics_push import push_regularly
 from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
 from pyspark_tidb_binlog.binlog_source.cluster.periodic_task import PeriodicTask
 from pyspark_tidb_binlog.binlog_source.cluster.registration import Registration
+from pyspark_tidb_binlog.binlog_source.cluster.registries import tidb_status_ports
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, NodeStatus, Registry
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.binlog_source.cluster.status_port import StatusPorts, mvcc_safe_point, status_ports
@@ -43,6 +45,7 @@ from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer
 from pyspark_tidb_binlog.conf.model import PumpConfig
 from pyspark_tidb_binlog.conf.units import days_or_duration, size_of
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable, ReplicationError
+from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
 _log = logging.getLogger(__name__)
 
@@ -63,6 +66,7 @@ class EmbeddedPump:
 
     def __init__(self, config: PumpConfig, oracle: Callable[[], int] | None = None) -> None:
         self.config = config
+        self._tls = TlsSettings.of(config.security)
         self.node_id = config.node_id
         """Final once it is started."""
         self.ended = threading.Event()
@@ -102,9 +106,9 @@ class EmbeddedPump:
         config = self.config
         self.ended.clear()
         self._stopping.clear()
-        self._registry, self._registration = _registry_of(config), None
+        self._registry, self._registration = _registry_of(config, self._tls), None
         try:
-            server = self._server = RpcServer("Pump").bind(config.addr, config.socket.removeprefix("unix://"))
+            server = self._server = RpcServer("Pump").bind(config.addr, config.socket.removeprefix("unix://"), self._tls)
             self._port = server.port
             before = self._open(config)
             self._go_online(before)
@@ -153,7 +157,7 @@ class EmbeddedPump:
         self._register(NodeState.ONLINE)
         if must_notify(before):
             try:
-                notify(registry.listing(DRAINERS).nodes)
+                notify(registry.listing(DRAINERS).nodes, tls=self._tls)
             except PumpUnavailable:
                 self._register(NodeState.OFFLINE)
                 raise
@@ -182,13 +186,20 @@ class EmbeddedPump:
         if registry is not None or config.tidb_status:
             address = self._registration.address if self._registration is not None else self.address
             resolver = OrphanResolver(
-                service, self._status_ports, config.orphan_timeout, safe_point=partial(mvcc_safe_point, registry), address=address
+                service,
+                self._status_ports,
+                config.orphan_timeout,
+                safe_point=partial(mvcc_safe_point, registry),
+                address=address,
+                tls=self._tls,
             )
             self._waiting = resolver.waiting
             self._orphans = PeriodicTask(f"{name} orphans", ASK_AFTER, resolver)
         if config.fake_binlog_interval > 0:
             self._tasks.append(PeriodicTask(f"{name} fake binlogs", config.fake_binlog_interval, FakeBinlogs(service, self._timestamp)))
         self._tasks.append(PeriodicTask(f"{name} gc", _GC_EVERY, self._collector))
+        if (pushing := push_regularly(config.metrics_addr, config.metrics_interval, name, service.metrics.text)) is not None:
+            self._tasks.append(pushing)
 
     def _timestamp(self) -> int:
         if self._oracle is not None:
@@ -202,15 +213,14 @@ class EmbeddedPump:
         """Where to ask about orphans: the configured ports, else those registered in PD, else the standalone registry."""
         if self.config.tidb_status:
             return status_ports(self.config.tidb_status)
-        if isinstance(self._registry, PdRegistry):
-            return self._registry.tidb_status_ports()
-        return status_ports(self.config.registry)
+        known = tidb_status_ports(self._registry) if self._registry is not None else ()
+        return known or status_ports(self.config.registry)
 
     def _mvcc_text(self, key: bytes) -> str:
         if self._registry is None and not self.config.tidb_status:
             return "no status port is known; set tidb-status"
         try:
-            return json.dumps(StatusPorts(self._status_ports()).look_up(key))
+            return json.dumps(StatusPorts(self._status_ports(), self._tls).look_up(key))
         except ReplicationError as error:
             return str(error)
 
@@ -311,10 +321,10 @@ class EmbeddedPump:
         return state.max_ts
 
 
-def _registry_of(config: PumpConfig) -> Registry | None:
+def _registry_of(config: PumpConfig, tls: TlsSettings | None) -> Registry | None:
     if config.pd_urls:
-        return PdRegistry(config.pd_urls)
-    return RegistryClient(config.registry) if config.registry else None
+        return PdRegistry(config.pd_urls, tls)
+    return RegistryClient(config.registry, tls) if config.registry else None
 
 
 def _store_settings(config: PumpConfig) -> StoreSettings:

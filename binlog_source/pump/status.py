@@ -8,18 +8,16 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
+from pyspark_tidb_binlog.binlog_source.cluster.node_answers import NO_SUCH_NODE, OTHER_ERROR, SUCCESS, node_answer
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, Registry
 from pyspark_tidb_binlog.binlog_source.pump.lifecycle import Move
 from pyspark_tidb_binlog.binlog_source.pump.orphans import settle
 from pyspark_tidb_binlog.binlog_source.pump.service import PumpService
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import RecordKind, parse, read
 from pyspark_tidb_binlog.binlog_source.rpc.http1 import NOT_ALLOWED, NOT_FOUND, HttpRequest, HttpResponse, json_answer
+from pyspark_tidb_binlog.binlog_source.wire.prometheus_text import CONTENT_TYPE
 from pyspark_tidb_binlog.schemas.errors import ReplicationError
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
-
-_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_RESPONSE_TYPE = "application/json; charset=UTF-8"
-_OK, _NOT_FOUND, _ERROR = 200, 2, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +62,7 @@ class StatusPages:
             case ["orphans", start_ts, "rollback"]:
                 return self._only("PUT", request, lambda: self._settle(start_ts, "0"))
             case ["metrics"]:
-                return self._only("GET", request, lambda: HttpResponse(body=self._service.metrics.text(), content_type=_METRICS_TYPE))
+                return self._only("GET", request, lambda: HttpResponse(body=self._service.metrics.text(), content_type=CONTENT_TYPE))
             case _:
                 return NOT_FOUND
 
@@ -89,13 +87,13 @@ class StatusPages:
     def _change(self, node_id: str, action: str) -> HttpResponse:
         own, state = self._service.node_id, self._service.state
         if node_id != own:
-            return _response(f"invalide nodeID {node_id}, this pump's nodeID is {own}", _NOT_FOUND)
+            return node_answer(f"invalide nodeID {node_id}, this pump's nodeID is {own}", NO_SUCH_NODE)
         if state is not NodeState.ONLINE:
-            return _response(f"this pump's state is {state.value}, apply {action} failed!", _ERROR)
+            return node_answer(f"this pump's state is {state.value}, apply {action} failed!", OTHER_ERROR)
         if action not in (Move.PAUSE, Move.CLOSE):
-            return _response(f"invalide action {action}", _ERROR)
+            return node_answer(f"invalide action {action}", OTHER_ERROR)
         self._controls.move(Move(action))
-        return _response(f"apply action {action} success!", _OK)
+        return node_answer(f"apply action {action} success!", SUCCESS)
 
     def _settle(self, start_ts: str, commit_ts: str) -> HttpResponse:
         """Write the outcome that an operator states for a waiting Prewrite."""
@@ -124,9 +122,3 @@ class StatusPages:
 
     def _gc(self) -> HttpResponse:
         return HttpResponse(body=b"trigger gc success\n" if self._controls.trigger_gc() else b"gc is working\n")
-
-
-def _response(message: str, code: int) -> HttpResponse:
-    """A real node's ``Response``, always with HTTP 200."""
-    body = json_answer({"message": message, "code": code, "data": None}, indent=2).body
-    return HttpResponse(HTTPStatus.OK, body.rstrip(b"\n"), _RESPONSE_TYPE)

@@ -65,7 +65,9 @@ class PumpClient:
         self._settings = settings
         self._counters = Counters()
         self._dependencies = dependencies or Dependencies(
-            connect=lambda address: PumpWriter(address, cluster_id, settings.write_timeout), clock=WallClock(), chance=random.Random()
+            connect=lambda address: PumpWriter(address, cluster_id, settings.write_timeout, tls=settings.tls),
+            clock=WallClock(),
+            chance=random.Random(),
         )
         self._clock = self._dependencies.clock
         self._pump_set = PumpSet(settings, self._dependencies, self._counters)

@@ -6,6 +6,8 @@ Promises: pure; an invalid value raises a ``ValueError`` that names the field. T
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pyspark_tidb_binlog.schemas.tls import TlsSettings
+
 
 @dataclass(frozen=True, slots=True)
 class PumpClientSettings:
@@ -29,6 +31,8 @@ class PumpClientSettings:
     """This client's own labels. Pumps that have all of them are preferred; others get what none of these accepts. Empty: no preference."""
     socket: str = ""
     """``unix:///path`` of the one local Pump that everything is written to, instead of the registered ones; TiDB's ``binlog-socket``."""
+    tls: TlsSettings | None = None
+    """How the Pumps are called; None: without TLS, as always at a socket."""
     gather: float = 0.0
     """Prewrites of several callers, and outcomes, begun within this time go to a Pump in one call; 0 = each alone at once. Seconds."""
     watch_wait: float = 1.0

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 
 import grpc
 
+from pyspark_tidb_binlog.binlog_source.cluster.channels import open_channel
 from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import WRITE_BINLOG, WRITE_BINLOG_BATCH
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 from pyspark_tidb_binlog.schemas.proto import pump_pb2
+from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),
@@ -57,9 +59,15 @@ class PumpWriter:
     """A client of one Pump's WriteBinlog. Safe for many threads."""
 
     def __init__(
-        self, address: str, cluster_id: int, timeout: float = _TIMEOUT, pump: str = "", connect_seconds: float = _CONNECT_SECONDS
+        self,
+        address: str,
+        cluster_id: int,
+        timeout: float = _TIMEOUT,
+        pump: str = "",
+        connect_seconds: float = _CONNECT_SECONDS,
+        tls: TlsSettings | None = None,
     ) -> None:
-        """``timeout``: seconds that one call may take; ``pump``: the Pump's node id, for messages."""
+        """``timeout``: seconds that one call may take; ``pump``: the Pump's node id, for messages; ``tls``: the cluster's."""
         self.address = address
         self._name = f"{pump} at {address}" if pump not in ("", address) else address
         self._cluster_id = cluster_id
@@ -67,7 +75,7 @@ class PumpWriter:
         self._offers_batch = True
         # In gRPC this is also the time after which an attempt to connect is given up.
         connect = ("grpc.min_reconnect_backoff_ms", int(connect_seconds * 1000))
-        self._channel = grpc.insecure_channel(address, options=(*_OPTIONS, connect))
+        self._channel = open_channel(address, tls, (*_OPTIONS, connect), connect_seconds)
         self._one = self._channel.unary_unary(
             WRITE_BINLOG,
             request_serializer=pump_pb2.WriteBinlogReq.SerializeToString,
@@ -134,7 +142,7 @@ class PumpWriter:
         return WriteFailed(f"Pump {self._name} did not accept a binlog: {code} {text}", code, text)
 
 
-def write_binlog(address: str, cluster_id: int, payload: bytes, timeout: float = OUTCOME_TIMEOUT) -> None:
+def write_binlog(address: str, cluster_id: int, payload: bytes, timeout: float = OUTCOME_TIMEOUT, tls: TlsSettings | None = None) -> None:
     """Write one binlog over a connection of its own, and wait until it is durable; ``WriteFailed`` when it is not."""
-    with contextlib.closing(PumpWriter(address, cluster_id, timeout, connect_seconds=OUTCOME_CONNECT_SECONDS)) as writer:
+    with contextlib.closing(PumpWriter(address, cluster_id, timeout, connect_seconds=OUTCOME_CONNECT_SECONDS, tls=tls)) as writer:
         writer.write(payload)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 _PREFIX = struct.Struct(">BI")
 
-OK, UNKNOWN, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS = 0, 2, 4, 8, 12, 13, 14, 15
+OK, CANCELLED, UNKNOWN, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED = 0, 1, 2, 4, 8
+UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS = 12, 13, 14, 15
 ENCODING, GZIP, IDENTITY = b"grpc-encoding", b"gzip", b"identity"
 _MOST = (1 << 31) - 1
 """Maximum bytes of a message: protobuf's limit, and grpc-go's."""
@@ -54,10 +55,11 @@ def message_of(body: bytes, headers: Mapping[bytes, bytes], limit: int) -> bytes
         raise Refusal(INTERNAL, f"grpc: received unexpected payload format {compressed}")
     if encoding != GZIP:
         raise Refusal(INTERNAL, "grpc: compressed flag set with identity or empty encoding")
-    return _inflated(message, min(limit, _MOST))
+    return inflated(message, min(limit, _MOST))
 
 
-def _inflated(message: bytes, limit: int) -> bytes:
+def inflated(message: bytes, limit: int) -> bytes:
+    """The content of a compressed message; ``Refusal`` when it is damaged or longer than ``limit`` bytes."""
     inflater = zlib.decompressobj(zlib.MAX_WBITS | 16)
     try:
         data = inflater.decompress(message, limit + 1)

@@ -87,8 +87,16 @@ class Peer(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio: the connection was made."""
         assert isinstance(transport, asyncio.Transport)
+        self._use(transport)
+        self._join(transport)
+
+    def _use(self, transport: asyncio.Transport) -> None:
+        """Send through this transport."""
         self._transport = transport
         transport.set_write_buffer_limits(high=BACKLOG_BYTES)
+
+    def _join(self, transport: asyncio.Transport) -> None:
+        """Be one of the server's connections."""
         name = transport.get_extra_info("peername")
         self.address = address_of(str(name[0])) if isinstance(name, tuple) else ""
         self._since = self.heard = self.server.now()

@@ -9,6 +9,7 @@ control and is notified when its client cancels or disconnects. An exception in 
 reading from all sockets, so that what is not stored yet stays with the clients. A client that does not read its answers is not read from
 either, so that memory stays bounded. The memory (``budget``) and the duration of unfinished requests are bounded, and so are the streams
 per address and the connections (``connection_limits``). ``stop`` returns when no handler is running, or when its timeouts have passed.
+With TLS all of it goes through TLS on the TCP port (``secured_peer``), whatever a client offers in ALPN; a Unix socket has none.
 """
 
 import asyncio
@@ -28,7 +29,9 @@ from pyspark_tidb_binlog.binlog_source.rpc.calls import CallPeer, Methods, Pendi
 from pyspark_tidb_binlog.binlog_source.rpc.connection_limits import ConnectionLimiter, bounds
 from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import OK, RESOURCE_EXHAUSTED, Refusal
 from pyspark_tidb_binlog.binlog_source.rpc.peer import LINGER, Peer, refusal_of
+from pyspark_tidb_binlog.binlog_source.rpc.secured_peer import SecuredPeer
 from pyspark_tidb_binlog.schemas.errors import ConfigError
+from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
 _log = logging.getLogger(__name__)
 
@@ -73,11 +76,20 @@ class RpcServer:
         self.port = 0
         """The TCP port it listens on."""
 
-    def bind(self, addr: str, socket_path: str = "") -> "RpcServer":
-        """Bind ``host:port`` (port 0: any free one) and, if given, a Unix socket; connections are refused until ``serve``."""
+    def bind(self, addr: str, socket_path: str = "", tls: TlsSettings | None = None) -> "RpcServer":
+        """Bind ``host:port`` (port 0: any free one), with TLS if given, and, if given, a Unix socket; connections are refused until ``serve``.
+
+        Raises:
+            ConfigError: it cannot listen there, or the files of ``tls`` cannot be used.
+        """
         self._thread.start()
         try:
-            asyncio.run_coroutine_threadsafe(self._bind(addr, socket_path), self._loop).result()
+            if tls is not None:
+                tls.check(listens=True)
+            asyncio.run_coroutine_threadsafe(self._bind(addr, socket_path, tls), self._loop).result()
+        except ConfigError:
+            self.stop(0)
+            raise
         except (OSError, ValueError, OverflowError) as error:
             self.stop(0)
             raise ConfigError(f"{self._name} cannot listen on {addr}{' or ' + socket_path if socket_path else ''}: {error}") from error
@@ -100,9 +112,10 @@ class RpcServer:
         self._loop.run_forever()
         self._loop.close()
 
-    async def _bind(self, addr: str, socket_path: str) -> None:
+    async def _bind(self, addr: str, socket_path: str, tls: TlsSettings | None) -> None:
         host, _, port = addr.rpartition(":")
-        create = functools.partial(self._loop.create_server, lambda: Peer(self), backlog=_ACCEPT, start_serving=False)
+        peer = functools.partial(Peer, self) if tls is None else functools.partial(SecuredPeer, self, tls)
+        create = functools.partial(self._loop.create_server, peer, backlog=_ACCEPT, start_serving=False)
         server = await create(host.strip("[]") or None, int(port))
         self._servers.append(server)
         self.port = server.sockets[0].getsockname()[1]
@@ -274,7 +287,8 @@ class RpcServer:
             return self.methods.http(request)
         except Exception as error:  # last resort of the thread: the client must not wait for ever
             _log.exception("%s %s failed", request.method, request.path)
-            return http1.HttpResponse(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}\n".encode())
+            # not its text, which may hold anything
+            return http1.HttpResponse(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: the log has more\n".encode())
 
     def stop(self, grace: float) -> None:
         """Accept no further call, let those under way end for at most ``grace`` seconds, close."""

@@ -16,7 +16,7 @@ stopped while it is idle. ``query.stop()`` during a batch may end in an error ra
 """
 
 import time
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import closing, nullcontext
 from typing import Any
 
@@ -34,6 +34,7 @@ from pyspark_tidb_binlog.binlog_source.source.options import source_of, stream_o
 from pyspark_tidb_binlog.binlog_source.source.outage import Outage
 from pyspark_tidb_binlog.binlog_source.source.partition import BinlogPartition, sorted_partitions, span_of, stream_partitions
 from pyspark_tidb_binlog.binlog_source.source.partition_rows import rows_of
+from pyspark_tidb_binlog.binlog_source.source.received_steps import ReceivedSteps
 from pyspark_tidb_binlog.binlog_source.source.stream_end import StreamEnd, away_text
 from pyspark_tidb_binlog.binlog_source.source.stream_report import outage_report, report
 from pyspark_tidb_binlog.binlog_source.source.tails import Tails
@@ -100,6 +101,7 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._outage = Outage(self._extra.patience)
         self._end = StreamEnd(self._config.ending_commit_ts, self._extra.stop_file, self._outage)
         self._planner = BatchPlanner(self._config.max_pending_bytes, self._extra.orphan_ask_after)
+        self._received = ReceivedSteps()
         self._reported: dict[str, Any] | None = None
         self._advanced_at = 0.0
         self._fresh = False
@@ -142,6 +144,9 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = self._end_after(before, max_bytes)
         while end is before and self._end.finite and not self._end.reached(before):
             end = self._end_after(before, max_bytes)
+        if self._end.stopping():
+            # planning takes as long as the registry takes to answer: who made the file meanwhile takes the stream for idle
+            return before
         if end is not before:
             require_advance(before, end)
             self._advanced_at = time.monotonic()
@@ -238,11 +243,12 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Wait for R to pass ``before``, then plan. The Pumps are listed again last, so that no new Pump is missed."""
         with self._waker.asked(before.delivery) if self._waker is not None else nullcontext():
             goes_on = tails.wait(lambda: self._is_worthwhile(tails, before, max_bytes), _WAIT_SECONDS)
-        self._report(tails, before)
+        with tails.changed:
+            known = tails.views(before)
+            views = self._readable(tails, before) if goes_on else None
+        self._report(tails, known, before)
         if not goes_on:
             return before
-        with tails.changed:
-            views = self._readable(tails, before)
         end = before if views is None else self._planner.plan(views, before, max_bytes, self._end.ceiling, tails.gc_ts())
         discovery = self._known_discovery()
         if end is before or set(discovery.pumps(before.resolved_ts)) <= set(end.pumps):
@@ -257,8 +263,8 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The views to plan with: Trigger.AvailableNow needs all steps, otherwise Pumps that cannot be read now contribute none."""
         return tails.views(before) if self._end.finite else tails.readable(before)
 
-    def _report(self, tails: Tails, before: BinlogOffset) -> None:
-        with tails.changed:
-            views = tails.views(before)
+    def _report(self, tails: Tails, views: Mapping[str, TailView] | None, before: BinlogOffset) -> None:
+        self._received.note(views or {})
         woken = self._waker.counts() if self._waker is not None else {}
-        self._reported = report(before, views, tails.unreachable(), woken, full=bool(views) and self._planner.is_full(views or {}))
+        full = bool(views) and self._planner.is_full(views or {})
+        self._reported = report(before, views, tails.unreachable(), woken, self._received.totals(), full=full)

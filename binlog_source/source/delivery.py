@@ -12,7 +12,7 @@ from pyspark_tidb_binlog.schemas.events import Delivery
 def endpoints_of(discovery: PumpDiscovery, pumps: Mapping[str, str]) -> dict[str, Endpoint]:
     """Where to call the Pumps, given by id and address; in the order of their ids."""
     cluster_id = discovery.cluster_id()
-    return {pump: Endpoint(pump, address, cluster_id) for pump, address in sorted(pumps.items())}
+    return {pump: Endpoint(pump, address, cluster_id, discovery.tls) for pump, address in sorted(pumps.items())}
 
 
 def resolve_delivery(config: SourceConfig, patience: float = 60.0) -> Delivery:

@@ -13,6 +13,7 @@ from decimal import Decimal
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import TSO_LOGICAL_BITS, physical_ms
 from pyspark_tidb_binlog.schemas.http_client import FAILURES, HttpConnection
+from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
 METRIC = "binlog_pump_storage_gc_ts"
 RECENT_MS = 60_000
@@ -43,25 +44,27 @@ def is_recent(ts: int) -> bool:
     return physical_ms(ts) > time.time_ns() // 1_000_000 - RECENT_MS
 
 
-def gc_ts_of(pump: str, address: str) -> int:
-    """The gc ts of the Pump at ``address``, rounded up to the precision of the metric.
+def gc_ts_of(pump: str, address: str, tls: TlsSettings | None = None) -> int:
+    """The gc ts of the Pump at ``address``, rounded up to the precision of the metric; ``tls``: the cluster's.
 
     Raises:
         PumpUnavailable: the Pump does not report it.
     """
     try:
-        with HttpConnection.to(address, _TIMEOUT) as connection:
+        with HttpConnection.to(address, _TIMEOUT, tls=tls or False) as connection:
             answer = connection.request("GET", "/metrics")
     except FAILURES as error:
-        raise _unknown(pump, address, f"{type(error).__name__}: {error}") from error
+        raise _unknown(pump, f"{'https' if tls else 'http'}://{address}/metrics", f"{type(error).__name__}: {error}") from error
     bound = gc_ts_in(answer.text) if answer.ok else None
     if bound is None:
-        raise _unknown(pump, address, f"HTTP {answer.status}, {len(answer.body)} bytes without {METRIC}")
+        raise _unknown(
+            pump, f"{'https' if tls else 'http'}://{address}/metrics", f"HTTP {answer.status}, {len(answer.body)} bytes without {METRIC}"
+        )
     return bound
 
 
-def _unknown(pump: str, address: str, why: str) -> PumpUnavailable:
+def _unknown(pump: str, page: str, why: str) -> PumpUnavailable:
     return PumpUnavailable(
-        f"Pump {pump} does not report its gc ts at http://{address}/metrics ({why}), so a gap in its log would go unnoticed; "
+        f"Pump {pump} does not report its gc ts at {page} ({why}), so a gap in its log would go unnoticed; "
         "make that page reachable from this machine"
     )

@@ -4,11 +4,12 @@ Promises: ``source_of(options_of(c)) == c``; names are case-insensitive, as in S
 invalid value raises a ``ConfigError`` that names it.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
-from pyspark_tidb_binlog.conf.model import SourceConfig
+from pyspark_tidb_binlog.conf.model import SecurityConfig, SourceConfig
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 _CONFIG_NAMES = {
@@ -23,6 +24,8 @@ _CONFIG_NAMES = {
     "pairingBuckets": "pairing_buckets",
     "wakeIdlePumps": "wake_idle_pumps",
 }
+_SECURITY_NAMES = {"sslCa": "ssl_ca", "sslCert": "ssl_cert", "sslKey": "ssl_key", "certAllowedCn": "cert_allowed_cn"}
+"""Paths, which executors open too; the names as a JSON list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,7 @@ def options_of(config: SourceConfig, extra: StreamOptions | None = None) -> dict
     """The options that represent ``config``."""
     extra = extra or StreamOptions()
     options = {name: _text(getattr(config, attribute)) for name, attribute in _CONFIG_NAMES.items()}
+    options |= {name: _text(getattr(config.security, attribute)) for name, attribute in _SECURITY_NAMES.items()}
     own = {
         "stopFile": extra.stop_file,
         "pumpPatience": extra.patience,
@@ -67,21 +71,29 @@ def source_of(options: Mapping[str, str]) -> SourceConfig:
     given = {name.lower(): value for name, value in options.items()}
     known = {
         name.lower()
-        for name in (*_CONFIG_NAMES, "stopFile", "pumpPatience", "readPatience", "packed", "orphanAskAfter", "bucketIds", "path")
+        for name in (
+            *_CONFIG_NAMES,
+            *_SECURITY_NAMES,
+            "stopFile",
+            "pumpPatience",
+            "readPatience",
+            "packed",
+            "orphanAskAfter",
+            "bucketIds",
+            "path",
+        )
     }
     if unknown := sorted(set(given) - known):
-        raise ConfigError(f"format tidb_binlog has no option {', '.join(unknown)}; it has {', '.join(sorted(_CONFIG_NAMES))}")
-    defaults = {f.name: f.default for f in fields(SourceConfig) if f.default is not MISSING}
-    values: dict[str, Any] = {}
-    for name, attribute in _CONFIG_NAMES.items():
-        text = given.get(name.lower())
-        values[attribute] = defaults[attribute] if text is None else _value(name, text, type(defaults[attribute]))
+        raise ConfigError(
+            f"format tidb_binlog has no option {', '.join(unknown)}; it has {', '.join(sorted((*_CONFIG_NAMES, *_SECURITY_NAMES)))}"
+        )
+    values = _values(SourceConfig, _CONFIG_NAMES, given)
     if not values["pumps"]:
         raise ConfigError(
             "format tidb_binlog needs the option pumps: host:port,host:port or the registry's URL, http://host:port or pd://host:port"
         )
     try:
-        return SourceConfig(**values)
+        return SourceConfig(**values, security=SecurityConfig(**_values(SecurityConfig, _SECURITY_NAMES, given)))
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
@@ -99,6 +111,16 @@ def stream_options_of(options: Mapping[str, str]) -> StreamOptions:
     )
 
 
+def _values(model: type, names: Mapping[str, str], given: Mapping[str, str]) -> dict[str, Any]:
+    """The fields of ``model`` by their option's name, with their defaults."""
+    defaults = {f.name: f.default for f in fields(model) if f.default is not MISSING}
+    found = {}
+    for name, attribute in names.items():
+        text = given.get(name.lower())
+        found[attribute] = defaults[attribute] if text is None else _value(name, text, type(defaults[attribute]))
+    return found
+
+
 def _bucket_ids(given: Mapping[str, str]) -> tuple[int, ...]:
     if ids := given.get("bucketids"):
         return tuple(_value("bucketIds", text, int) for text in ids.split(","))
@@ -106,6 +128,8 @@ def _bucket_ids(given: Mapping[str, str]) -> tuple[int, ...]:
 
 
 def _text(value: object) -> str:
+    if isinstance(value, tuple):
+        return json.dumps(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -114,7 +138,19 @@ def _value(name: str, text: str, kind: type) -> Any:
         if text.lower() not in ("true", "false"):
             raise ConfigError(f"option {name} is {text!r}: give true or false")
         return text.lower() == "true"
+    if kind is tuple:
+        return _names(name, text)
     try:
         return kind(text)
     except ValueError as error:
         raise ConfigError(f"option {name} is {text!r}: give a number") from error
+
+
+def _names(option: str, text: str) -> tuple[str, ...]:
+    """A JSON list of names, or names separated by commas."""
+    if not text.startswith("["):
+        return tuple(name.strip() for name in text.split(",") if name.strip())
+    try:
+        return tuple(str(name) for name in json.loads(text))
+    except ValueError as error:
+        raise ConfigError(f"option {option} is {text!r}: give names separated by commas, or a JSON list") from error

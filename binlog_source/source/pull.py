@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import grpc
 
+from pyspark_tidb_binlog.binlog_source.cluster.channels import open_channel
 from pyspark_tidb_binlog.binlog_source.source.gc_bound import gc_ts_of, is_recent
 from pyspark_tidb_binlog.binlog_source.wire.damage import REMEDY, Damage, damage_in, first_readable, silent_text
 from pyspark_tidb_binlog.binlog_source.wire.fingerprint import LogFingerprint
@@ -35,6 +36,7 @@ from pyspark_tidb_binlog.schemas.errors import DamagedLog, PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import Delivery, as_time
 from pyspark_tidb_binlog.schemas.pieces import PIECE_BYTES
 from pyspark_tidb_binlog.schemas.proto import pump_pb2
+from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
 _OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.min_reconnect_backoff_ms", 100),
             ("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 1000),
@@ -46,7 +48,7 @@ FAR_FUTURE = (1 << 62) - 1
 """A ts beyond every binlog."""
 _PROBE_SECONDS = 5.0
 _ASK_SECONDS = 3.0
-_channels: dict[str, grpc.Channel] = {}
+_channels: dict[tuple[str, TlsSettings | None], grpc.Channel] = {}
 _channels_lock = threading.Lock()
 
 
@@ -57,6 +59,9 @@ class Endpoint:
     pump: str
     address: str
     cluster_id: int
+    tls: TlsSettings | None = None
+    gzip: bool = False
+    """Whether it is asked to compress what is pulled."""
 
 
 def stays(endpoint: Endpoint) -> Endpoint:
@@ -116,14 +121,17 @@ class Pull:
         self._endpoint = endpoint
         request = pump_pb2.PullBinlogReq(clusterID=endpoint.cluster_id)
         request.startFrom.suffix, request.startFrom.offset = start.suffix, start.offset
-        method = channel(endpoint.address).unary_stream(
+        method = channel(endpoint).unary_stream(
             PULL_BINLOGS, request_serializer=pump_pb2.PullBinlogReq.SerializeToString, response_deserializer=None
         )
         told = [(KNOWN_KEY, ",".join(sorted(known)))] if known else []
         if seen is not None:
             told.append((SEEN_KEY, seen.text))
         self._call: Any = method(
-            request, timeout=timeout, metadata=((DELIVERY_KEY, delivery), (BATCH_KEY, "1"), (PIECE_KEY, str(PIECE_BYTES)), *told)
+            request,
+            timeout=timeout,
+            metadata=((DELIVERY_KEY, delivery), (BATCH_KEY, "1"), (PIECE_KEY, str(PIECE_BYTES)), *told),
+            compression=grpc.Compression.Gzip if endpoint.gzip else None,
         )
 
     def metadata(self) -> PullMetadata:
@@ -155,18 +163,23 @@ def _position_in(text: str) -> Position | None:
     return Position(int(suffix), int(offset)) if colon and suffix.isdigit() and offset.isdigit() else None
 
 
-def channel(address: str) -> grpc.Channel:
-    """The channel of this process to ``address``."""
+def channel(endpoint: Endpoint) -> grpc.Channel:
+    """The channel of this process to a Pump."""
+    key = endpoint.address, endpoint.tls
     with _channels_lock:
-        if address not in _channels:
-            _channels[address] = grpc.insecure_channel(address, options=_OPTIONS)
-        return _channels[address]
+        if key not in _channels:
+            _channels[key] = open_channel(endpoint.address, endpoint.tls, _OPTIONS)
+        return _channels[key]
 
 
 def renew(address: str) -> None:
     """Make the next call to ``address`` use a new connection. Calls in progress keep theirs."""
     with _channels_lock:
-        _channels.pop(address, None)
+        for key in [key for key in _channels if key[0] == address]:
+            former: Any = _channels.pop(key)
+            if key[1] is not None:
+                # grpcio closes a channel that nobody has any more
+                former.retire()
 
 
 def offers_raw(endpoint: Endpoint, patience: float) -> bool:
@@ -179,7 +192,7 @@ def offers_raw(endpoint: Endpoint, patience: float) -> bool:
     """
     retries = Retries(_POLL, patience)
     while True:
-        ask = channel(endpoint.address).unary_unary(
+        ask = channel(endpoint).unary_unary(
             WRITE_BINLOG_BATCH,
             request_serializer=pump_pb2.WriteBinlogBatchReq.SerializeToString,
             response_deserializer=pump_pb2.WriteBinlogResp.FromString,
@@ -218,7 +231,7 @@ def kept_by_real(endpoint: Endpoint, after_ts: int) -> int:
     Raises:
         PumpUnavailable: the Pump does not report it.
     """
-    return 0 if not after_ts or is_recent(after_ts) else gc_ts_of(endpoint.pump, endpoint.address)
+    return 0 if not after_ts or is_recent(after_ts) else gc_ts_of(endpoint.pump, endpoint.address, endpoint.tls)
 
 
 def silent_damage(endpoint: Endpoint, after_ts: int, upto_ts: int) -> tuple[Damage, str]:

@@ -1,13 +1,14 @@
-"""What the query's progress shows of the Pumps: positions, which one holds R back and how often each was woken, the bytes not read and those
-waiting for R. Pure.
+"""What the query's progress shows of the Pumps: positions, which one holds R back and how often each was woken, what arrived and how old it
+was, the bytes not read and those waiting for R. Pure but for the time.
 """
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
-from pyspark_tidb_binlog.binlog_source.source.admission import TailView, holder, pending_bytes, unread_bytes
+from pyspark_tidb_binlog.binlog_source.source.admission import TailView, holder, newest_promise, pending_bytes, unread_bytes
 from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset
-from pyspark_tidb_binlog.schemas.events import Delivery, as_time
+from pyspark_tidb_binlog.schemas.events import Delivery, as_time, physical_ms
 
 
 def report(
@@ -15,16 +16,19 @@ def report(
     views: Mapping[str, TailView] | None,
     unreachable: Mapping[str, str],
     woken: Mapping[str, int],
+    received: Mapping[str, tuple[int, int]],
     *,
     full: bool,
 ) -> dict[str, Any]:
     """The report after ``before``; ``views`` None: not all Pumps have answered.
 
-    ``woken``: the fakes that each Pump was sent, since the stream started. ``full``: the pairing state holds as much as it may.
+    ``woken``: the fakes that each Pump was sent, since the stream started; ``received``: steps of its log and their bytes. ``full``: the pairing state holds as much as it may.
     """
     if not views:
         return before.to_json() | {"unreachable": unreachable}
     held_at = holder(views, before.delivery)
+    promises = {pump: newest_promise(view, before.delivery) for pump, view in views.items()}
+    now = time.time()
     return {
         "pumps": {pump: (view.steps[-1].position if view.steps else view.origin).to_json() for pump, view in views.items()},
         "resolved_ts": held_at.promise,
@@ -35,6 +39,10 @@ def report(
         "holding": "pending bytes" if before.delivery is Delivery.RAW and full else "",
         "unreachable": unreachable,
         "woken": woken,
+        "promises": promises,
+        "reached": {pump: round(max(0.0, now - physical_ms(promise) / 1000), 3) for pump, promise in promises.items()},
+        "received": received,
+        "unread_steps": sum(len(view.steps) for view in views.values()),
     }
 
 

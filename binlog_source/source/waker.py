@@ -127,7 +127,7 @@ class PumpWaker:
         if not is_of_now(ts, target.wanted):
             return
         if address not in self._writers:
-            self._writers[address] = PumpWriter(address, discovery.cluster_id(), _SEND_SECONDS, pump)
+            self._writers[address] = PumpWriter(address, discovery.cluster_id(), _SEND_SECONDS, pump, tls=discovery.tls)
         yield _Sent(pump, address, ts, begun, self._writers[address].start(fake_payload(ts)))
 
     def _finish(self, sent: "_Sent") -> None:

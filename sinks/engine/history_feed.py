@@ -1,9 +1,11 @@
 """Reads the DDL history: over HTTP from a status port (``GET /ddl/history``), or from a recorded ``.json`` or ``.json.gz`` file.
 
+The status ports are named in the settings, or a function returns those that are known at the moment (the TiDB servers in PD).
+
 Promises: the whole history is read once, in pages (``?limit=N&start_job_id=S``, newest first), and stored in the cache if there is one;
 after that only new jobs are read. A cache that contradicts the status port is discarded with a warning. A job appears there shortly after
-its binlog commits, so ``wait_for_job`` polls. Several addresses may be given: each request goes to the one that answered last, then to the
-others. Failures are ``HistoryUnavailable`` with the addresses and what to do.
+its binlog commits, so ``wait_for_job`` polls. With several addresses each request goes to the one that answered last, then to the others.
+Failures are ``HistoryUnavailable`` with the addresses and what to do.
 """
 
 import contextlib
@@ -12,14 +14,16 @@ import gzip
 import json
 import logging
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pyspark_tidb_binlog.schemas.backoff import Backoff, Retries
-from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable
+from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable, PumpUnavailable
 from pyspark_tidb_binlog.schemas.history import Job, JobReader, SchemaHistory
 from pyspark_tidb_binlog.schemas.http_client import FAILURES, fetch
+from pyspark_tidb_binlog.schemas.tls import TlsSettings
 from pyspark_tidb_binlog.sinks.engine.history_cache import HistoryCache
 
 _FIRST_PAGE, _PAGE = 8, 256
@@ -35,12 +39,16 @@ _log = logging.getLogger(__name__)
 class HistoryFeed:
     """The DDL history of one cluster."""
 
-    def __init__(self, url: str, cache: HistoryCache | None = None) -> None:
-        """``url``: status ports of one cluster, as in ``http://host:port,http://host:port``, or the path of a recorded history."""
-        over_http = url.startswith(("http://", "https://"))
-        self._urls = [part.strip().rstrip("/") for part in url.split(",") if part.strip()] if over_http else []
-        self._path = Path(url)
+    def __init__(self, where: str | Callable[[], Sequence[str]], cache: HistoryCache | None = None, tls: TlsSettings | None = None) -> None:
+        """``where``: status ports of one cluster, as in ``http://host:port,http://host:port``; or the path of a recorded history; or a
+        function that returns the URLs of the status ports, called before each request. ``tls``: the cluster's, for ``https://``.
+        """
+        self._path = Path("" if callable(where) else where)
+        self._urls = where if callable(where) else _listed(where)
+        self._answered = ""
+        """The URL that answered last."""
         self._cache = cache
+        self._tls = tls
         self._highest = 0
         """The highest job id read."""
         self._reader = JobReader()
@@ -50,7 +58,7 @@ class HistoryFeed:
     @property
     def is_recorded(self) -> bool:
         """True for a file: no jobs are expected to appear in it."""
-        return not self._urls
+        return self._urls is None
 
     def snapshot(self) -> SchemaHistory:
         """The history read so far; the first call reads all of it."""
@@ -58,12 +66,17 @@ class HistoryFeed:
 
     def refresh(self) -> SchemaHistory:
         """Read the new jobs."""
-        if not self._urls:
+        if self.is_recorded:
             return self._reread_file()
         if self._history is None:
             self._history = self._read_all()
             return self._history
         return self._fetch_down_to(self._highest - _OVERLAP, _PAGE)
+
+    def note_committed(self, commit_ts: Mapping[int, int]) -> None:
+        """Count these jobs (by id) as finished at the commit_ts of their binlogs, until they are read again (``SchemaHistory.version_at``)."""
+        jobs = self.snapshot().jobs.values()
+        self._history = SchemaHistory.of(replace(job, finished_ts=commit_ts.get(job.id, job.finished_ts)) for job in jobs)
 
     def wait_for_job(self, job_id: int, timeout: float, stop: Callable[[], bool] = lambda: False) -> Job:
         """Poll until the job ``job_id`` is in the history.
@@ -86,13 +99,18 @@ class HistoryFeed:
             if retries.over:
                 raise HistoryUnavailable(
                     f"DDL job {job_id} did not appear in the history at {self._where} within {timeout:g} s, although its binlog was read. "
-                    f"Check that spark.ddl-history points to the same cluster as the Pumps.{trouble}"
+                    f"Check that it is the history of the same cluster as the Pumps.{trouble}"
                 )
             retries.pause_in_time()
 
     @property
     def _where(self) -> str:
-        return ",".join(self._urls) or str(self._path)
+        if self._urls is None:
+            return str(self._path)
+        try:
+            return ",".join(self._urls())
+        except PumpUnavailable:
+            return self._answered or "TiDB's status ports"
 
     def _read_all(self) -> SchemaHistory:
         """From the cache if it is valid, the rest from the status port."""
@@ -121,7 +139,7 @@ class HistoryFeed:
 
     def _look_for(self, job_id: int) -> Job | None:
         """Reads at least down to the newest known job, or jobs between it and the pages would be missed."""
-        if not self._urls:
+        if self.is_recorded:
             return self._reread_file().job(job_id)
         self.snapshot()
         return self._fetch_down_to(min(job_id, self._highest), _FIRST_PAGE).job(job_id)
@@ -153,27 +171,33 @@ class HistoryFeed:
     def _get(self, query: str) -> list[dict[str, Any]]:
         """The answer of the first address that responds; later requests try that address first."""
         failures = []
-        for url in tuple(self._urls):
+        for url in sorted(self._known_urls(), key=lambda url: url != self._answered):
             try:
                 answer = self._get_from(url, query)
             except HistoryUnavailable as error:
                 failures.append(str(error))
                 continue
-            self._urls.remove(url)
-            self._urls.insert(0, url)
+            self._answered = url
             return answer
         raise HistoryUnavailable(" ".join(failures))
+
+    def _known_urls(self) -> Sequence[str]:
+        assert self._urls is not None, "a recorded history is not asked"
+        try:
+            return self._urls()
+        except PumpUnavailable as error:
+            raise HistoryUnavailable(f"there is no status port to read the DDL history from: {error}") from error
 
     def _get_from(self, address: str, query: str) -> list[dict[str, Any]]:
         url = f"{address}/ddl/history{query}"
         try:
-            answer = fetch(url, _REQUEST_TIMEOUT)
+            answer = fetch(url, _REQUEST_TIMEOUT, tls=self._tls)
             if not answer.ok:
                 said = answer.body[:200].decode("utf-8", "replace").strip()
-                raise HistoryUnavailable(f"{url} answered {answer.status}: {said}. Check spark.ddl-history.")
+                raise HistoryUnavailable(f"{url} answered {answer.status}: {said}. Check that it is a status port of TiDB.")
             return _jobs(json.loads(answer.body), url)
         except (*FAILURES, ValueError) as error:
-            raise HistoryUnavailable(f"cannot read {url}: {error}. Check spark.ddl-history and that the status port is up.") from error
+            raise HistoryUnavailable(f"cannot read {url}: {error}. Check that it is a status port of TiDB and that it is up.") from error
 
     def _reread_file(self) -> SchemaHistory:
         try:
@@ -187,6 +211,14 @@ class HistoryFeed:
         except (OSError, EOFError, zlib.error, json.JSONDecodeError, UnicodeDecodeError) as error:
             raise HistoryUnavailable(f"cannot read the recorded DDL history {self._path}: {error}. Check spark.ddl-history.") from error
         return self._history
+
+
+def _listed(where: str) -> Callable[[], Sequence[str]] | None:
+    """The URLs in ``where``; None if it is a path."""
+    if not where.startswith(("http://", "https://")):
+        return None
+    urls = tuple(part.strip().rstrip("/") for part in where.split(",") if part.strip())
+    return lambda: urls
 
 
 @contextlib.contextmanager
@@ -215,5 +247,5 @@ def _jobs(parsed: Any, where: str) -> list[dict[str, Any]]:
     if parsed is None:
         return []
     if not isinstance(parsed, list):
-        raise HistoryUnavailable(f"{where}: expected a list of DDL jobs, got {type(parsed).__name__}. Check spark.ddl-history.")
+        raise HistoryUnavailable(f"{where}: expected a list of DDL jobs, got {type(parsed).__name__}. Check that it is a DDL history.")
     return parsed

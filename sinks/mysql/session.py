@@ -25,6 +25,7 @@ from pyspark_tidb_binlog.conf.sql_mode import ALWAYS, ROUNDS_TIMES, refusals
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, RetryableApplyError
 from pyspark_tidb_binlog.schemas.redaction import statement_head, without_values
+from pyspark_tidb_binlog.schemas.tls import TlsSettings
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, flavour_of
 from pyspark_tidb_binlog.sinks.mysql.effects import StatementResult, Warned
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import BACKOFF, FEW, RetryPolicy, TransientError, passing, what_is_wrong
@@ -360,7 +361,9 @@ _tls_contexts: dict[tuple[tuple[str, Any], ...], ssl.SSLContext] = {}
 class _TlsOnceConnection(Connection):
     """Builds the driver's TLS context once per process for the same settings: loading the machine's CA certificates takes about 20 ms."""
 
-    def _create_ssl_ctx(self, sslp: Mapping[str, Any]) -> ssl.SSLContext:
+    def _create_ssl_ctx(self, sslp: Mapping[str, Any] | ssl.SSLContext) -> ssl.SSLContext:
+        if isinstance(sslp, ssl.SSLContext):
+            return sslp
         key = tuple(sorted(sslp.items()))
         if key not in _tls_contexts:
             driver: Any = super()
@@ -369,6 +372,7 @@ class _TlsOnceConnection(Connection):
 
 
 def _open(target: TargetConfig) -> "pymysql.connections.Connection[Any]":
+    tls = None if target.socket else TlsSettings.of(target.security)
     connection = _TlsOnceConnection(
         host=target.host,
         port=target.port,
@@ -378,6 +382,7 @@ def _open(target: TargetConfig) -> "pymysql.connections.Connection[Any]":
         autocommit=False,
         read_timeout=target.read_timeout,
         write_timeout=target.read_timeout,
+        ssl=None if tls is None else tls.client(),  # required and verified; the password is sent after it
         defer_connect=True,
     )
     if not target.socket:

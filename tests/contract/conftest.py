@@ -7,6 +7,7 @@ import pytest
 
 from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry
 from pyspark_tidb_binlog.binlog_source.cluster.registry import Registry
+from tests.support.certificates import Authority
 from tests.support.fakes.etcd import EtcdProcess
 from tests.support.registry_sites import PdSite, Site, StandaloneSite
 
@@ -24,12 +25,20 @@ def pd_site(etcd: EtcdProcess) -> Iterator[PdSite]:
         yield site
 
 
-@pytest.fixture(params=["standalone", "pd"])
+@pytest.fixture(params=["standalone", "pd", "standalone-tls", "pd-tls"])
 def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
-    if request.param == "pd":
+    """A server of each kind; ``…-tls`` asks its clients for certificates."""
+    kind, _, secure = request.param.partition("-")
+    tls = Authority(tmp_path / "ca").settings("node", "node", ("node",)) if secure else None
+    if kind == "pd" and tls is None:
         yield request.getfixturevalue("pd_site")
         return
-    standalone = StandaloneSite(tmp_path)
+    if kind == "pd":
+        made = PdSite(request.getfixturevalue("etcd"), members=2, tls=tls)
+        with made.pd:
+            yield made
+        return
+    standalone = StandaloneSite(tmp_path, tls)
     standalone.up()
     yield standalone
     standalone.down()
@@ -41,7 +50,7 @@ def open_client(site: Site) -> Iterator[Callable[[], Registry]]:
     clients: list[Registry] = []
 
     def make() -> Registry:
-        clients.append(open_registry(site.url))
+        clients.append(open_registry(site.url, site.tls))
         return clients[-1]
 
     yield make

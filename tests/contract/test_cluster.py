@@ -17,11 +17,12 @@ from pyspark_tidb_binlog.binlog_source.source.offset import from_json
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, options_of
 from pyspark_tidb_binlog.conf.model import PumpConfig, SourceConfig
 from tests.support.binlogs import payload
+from tests.support.drainer_nodes import node_at
 from tests.support.eventually import eventually
 from tests.support.registry_sites import CLUSTER, Site
 from tests.support.stream_reader import commits_between
 
-pytestmark = pytest.mark.grpc
+pytestmark = [pytest.mark.grpc, pytest.mark.parametrize("site", ["standalone", "pd"], indirect=True)]
 
 
 def pump(site: Site, directory: Path, name: str) -> EmbeddedPump:
@@ -44,7 +45,7 @@ def pump(site: Site, directory: Path, name: str) -> EmbeddedPump:
 
 @pytest.fixture
 def drainer(site: Site, registry: Registry) -> Iterator[DrainerNode]:
-    made = DrainerNode(open_registry(site.url), "drainer", "127.0.0.1:0", "", lambda: 1 << 62).start()
+    made = node_at(open_registry(site.url), lambda: 1 << 62).start()
     yield made
     made.stop()
 

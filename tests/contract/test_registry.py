@@ -1,4 +1,4 @@
-"""What every registry promises (``binlog_source.cluster.registry.Registry``), asked of both: the standalone one, and PD with a real etcd."""
+"""What every registry promises (``binlog_source.cluster.registry.Registry``), asked of both, with and without TLS: the standalone one, and PD with a real etcd."""
 
 import threading
 import time
@@ -191,7 +191,7 @@ def test_who_cannot_be_reached_is_named_soon(url: str) -> None:
     registry.close()
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8250", "https://h:1", "pd://", "pd://h", "pd://h:1,http://h:2", "pd://h:99999", "http://"])
+@pytest.mark.parametrize("url", ["127.0.0.1:8250", "ftp://h:1", "pd://", "pd://h", "pd://h:1,http://h:2", "pd://h:99999", "http://"])
 def test_what_is_no_registry_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="http://host:port"):
         open_registry(url)

@@ -288,3 +288,14 @@ def test_damaged_files(tmp_path: Path, content: bytes) -> None:
         HistoryFeed(str(path)).snapshot()
     with pytest.raises(HistoryUnavailable, match="missing"):
         HistoryFeed(str(tmp_path / "missing")).snapshot()
+
+
+def test_a_binlogs_commit_ts_counts_until_the_job_is_read_again(status: Status) -> None:
+    """What a start in mid-history finds in the Pumps' binlogs is more exact than FinishedTS."""
+    status.jobs = many(3)
+    feed = HistoryFeed(status.url)
+    finished = feed.snapshot().jobs[3].finished_ts
+    assert feed.snapshot().version_at(finished - 1) < 3
+    feed.note_committed({3: finished - 5})
+    assert [feed.snapshot().version_at(finished - before) for before in (6, 5)] == [2, 3]
+    assert feed.refresh().jobs[3].finished_ts == finished

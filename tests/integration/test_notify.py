@@ -22,6 +22,7 @@ from pyspark_tidb_binlog.conf.model import PumpConfig, SourceConfig
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import Delivery
 from tests.support.binlogs import payload
+from tests.support.drainer_nodes import node_at
 from tests.support.pump_writes import send
 from tests.support.stream_reader import advance, commits_between
 
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.grpc
 
 @pytest.fixture
 def drainer(service: ClusterService) -> Iterator[DrainerNode]:
-    made = DrainerNode(RegistryClient(service.url), "drainer", "127.0.0.1:0", "", lambda: 42).start()
+    made = node_at(RegistryClient(service.url), lambda: 42).start()
     yield made
     made.stop()
 
@@ -54,7 +55,7 @@ def test_the_drainer_is_registered(registry: RegistryClient, drainer: DrainerNod
 
 
 def test_a_stopped_drainer_is_paused(service: ClusterService, registry: RegistryClient) -> None:
-    DrainerNode(RegistryClient(service.url), "d", "127.0.0.1:0", "", lambda: 1).start().stop()
+    node_at(RegistryClient(service.url), lambda: 1, "d").start().stop()
     assert state_of(registry, DRAINERS, "d") is NodeState.PAUSED
 
 
@@ -70,7 +71,7 @@ def test_a_new_pump_serves_once_the_drainer_has_answered(
         plain(self, call)
 
     monkeypatch.setattr(DrainerNode, "_notify", slow)
-    drainer = DrainerNode(RegistryClient(service.url), "drainer", "127.0.0.1:0", "", lambda: 1).start()
+    drainer = node_at(RegistryClient(service.url), lambda: 1).start()
     made = pump("new", service, tmp_path)
     starting = threading.Thread(target=made.start)
     starting.start()
@@ -88,7 +89,7 @@ def test_a_new_pump_serves_once_the_drainer_has_answered(
 def test_a_drainer_that_is_gone_keeps_a_new_pump_offline(
     service: ClusterService, registry: RegistryClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.pump.notify.notify.__defaults__", (1.0,))
+    monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.pump.notify.notify.__defaults__", (1.0, None))
     registry.put_status(DRAINERS, NodeStatus("dead", "127.0.0.1:1"))
     made = pump("new", service, tmp_path)
     with pytest.raises(PumpUnavailable, match="fail to notify all living drainer: Drainer dead at 127.0.0.1:1.*set their state to offline"):

@@ -23,7 +23,6 @@ from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterSer
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.binlog_source.drainer import node as cistern
-from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode
 from pyspark_tidb_binlog.binlog_source.emulator.commit_faults import Faults
 from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
 from pyspark_tidb_binlog.binlog_source.emulator.upstream import Upstream
@@ -41,6 +40,7 @@ from pyspark_tidb_binlog.schemas.events import Delivery
 from pyspark_tidb_binlog.schemas.packed import unpacked
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 from pyspark_tidb_binlog.schemas.stages import TRANSACTION
+from tests.support.drainer_nodes import node_at
 from tests.support.eventually import eventually
 from tests.support.fakes.chunks import MemoryChunks, MemoryPieces
 from tests.support.pump_herd import Herd, Kind, draw
@@ -78,7 +78,7 @@ class Follower:
         self._watermark_ms = 0
         """What pairing keeps of each bucket."""
         self._stopped = threading.Event()
-        self._cistern = DrainerNode(RegistryClient(url), "drainer", "127.0.0.1:0", "", lambda: self.resolved_ts)
+        self._cistern = node_at(RegistryClient(url), lambda: self.resolved_ts)
         self._pool = ThreadPoolExecutor(1, "follower")
         self._run: Future[None] | None = None
         self.resolved_ts = begin

@@ -1,8 +1,10 @@
-"""After a real run nothing that a person may read holds the target's password: logs, output, Spark's UI and event log, its checkpoint, its files, Delta's."""
+"""After a real run nothing that a person may read holds the target's password, nor the key of encrypted ones: logs, output, Spark's UI and event log, its checkpoint, its files, Delta's."""
 
 import contextlib
 import json
+import logging
 import os
+import pickle
 import signal
 import subprocess
 import urllib.request
@@ -12,34 +14,42 @@ from pathlib import Path
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import load
+from pyspark_tidb_binlog.binlog_source.source.offset import PumpMark
+from pyspark_tidb_binlog.binlog_source.source.partition import BinlogPartition
+from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint, offers_raw
+from pyspark_tidb_binlog.binlog_source.wire.position import Position
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.ports import free_port
+from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
+from pyspark_tidb_binlog.schemas.events import Delivery
 from tests.support.arena import Arena, Cut
+from tests.support.certificates import Authority
 from tests.support.drainer_process import ROOT, environ_of
 from tests.support.eventually import eventually
 from tests.support.golden_case import GOLDEN
 
 pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql]
 
+SECRET_KEY = "00c0ffee" * 8
 PAGES = ("jobs/", "stages/", "storage/", "environment/", "executors/", "SQL/", "StreamingQuery/")
 REST = ("environment", "executors", "jobs", "stages", "sql?details=true&planDescription=true&length=1000", "storage/rdd")
 
 
 def test_a_run_leaves_no_trace_of_the_password(fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> None:
     """The password comes in a flag, the way that is told most of; batches go in parts, so executors log in too."""
-    password = fresh_mariadb.target().password
+    secrets = fresh_mariadb.target().password, SECRET_KEY
     cut = Cut(step_bytes=300, max_bytes=2500, atomic_rows=1)
     with Arena(load(GOLDEN / "txn"), fresh_mariadb, tmp_path / "run", "raw", cut) as arena:
         arena.write()
-        with running(arena, tmp_path, password) as ui:
+        with running(arena, tmp_path, secrets[0]) as ui:
             wait_for_parts(fresh_mariadb, arena.case.end_ts)
             seen = dict(pages(ui))
     files = [path for path in (tmp_path / "run").rglob("*") if path.is_file() and "target" not in path.parts]
     assert any("eventlog" in path.parts and path.stat().st_size for path in files)
     assert any("local" in path.parts for path in files), "Spark's own files, as a kill leaves them"
     assert sum(len(text) for text in seen.values()) > 100_000
-    found = [name for name, text in seen.items() if password in text]
-    found += [str(path) for path in files if password.encode() in path.read_bytes()]
+    found = [name for name, text in seen.items() for secret in secrets if secret in text]
+    found += [str(path) for path in files for secret in secrets if secret.encode() in path.read_bytes()]
     assert found == []
 
 
@@ -50,6 +60,21 @@ def test_a_wrong_password_is_not_told(fresh_mariadb: PrivateMariaDB, tmp_path: P
             assert drainer.wait() == 1
             assert "Access denied" in drainer.output() and "hard-to-guess" not in drainer.output()
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"hard-to-guess" in path.read_bytes()]
+
+
+def test_what_is_shipped_and_stored_holds_no_key_of_a_certificate(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Executors get paths; offsets and what is logged when a file cannot be used do not even have the file's content."""
+    tls = Authority(tmp_path).settings(allowed_cn=("node",))
+    body = "".join(Path(tls.key).read_text().splitlines()[1:-1])
+    endpoint = Endpoint("p", "127.0.0.1:1", 7, tls)
+    mark = PumpMark(Position(0, 5), seen_ts=5)
+    part = BinlogPartition(endpoint, Delivery.SORTED, 1, 5, Position(0, 0), Position(0, 5), 1)
+    Path(tls.cert).write_text("no certificate")
+    with caplog.at_level(logging.DEBUG), pytest.raises(PumpUnavailable, match="security: ssl-cert and ssl-key cannot be read") as failed:
+        offers_raw(endpoint, 0)
+    for made in (pickle.dumps((endpoint, part)), repr((endpoint, part, mark)).encode(), caplog.text.encode(), str(failed.value).encode()):
+        assert body[:40].encode() not in made
+    assert tls.key.encode() in pickle.dumps(part)
 
 
 @contextlib.contextmanager
@@ -70,6 +95,7 @@ def running(arena: Arena, work_dir: Path, password: str) -> Iterator[str]:
     command = [str(ROOT / "spark-submit.sh"), *conf, "drainer", *(f"--{name}={value}" for name, value in flags.items())]
     environ = environ_of(arena.target, run / "job.log")
     del environ["TIDB_BINLOG__SYNCER__TO__PASSWORD"]
+    environ["BINLOG_SECRET_KEY"] = SECRET_KEY
     with (run / "out.txt").open("wb") as out:
         process = subprocess.Popen(command, env=environ, cwd=work_dir, stdout=out, stderr=out, start_new_session=True)
     try:

@@ -6,12 +6,9 @@ the Pumps, the target and its own directories. The log of the fault points prove
 
 import contextlib
 import dataclasses
-import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -24,11 +21,15 @@ from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterSer
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import Log, RecordedCase, feed, schedule
 from pyspark_tidb_binlog.conf import failpoints
+from pyspark_tidb_binlog.conf.load import flags_of
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, PumpConfig, SourceConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
 from pyspark_tidb_binlog.schemas.events import tso
+from pyspark_tidb_binlog.schemas.tls import TlsSettings
+from tests.support.certificates import table_of
 from tests.support.drainer_process import Drainer, command_of, environ_of
+from tests.support.golden_case import compared
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,8 +54,12 @@ class Arena:
         delivery: str,
         cut: Cut | None = None,
         more: Mapping[str, object] | None = None,
+        tls: TlsSettings | None = None,
     ) -> None:
-        """Nothing runs before the ``with`` block. ``target`` None: ``more``, flags of every life, name another one."""
+        """Nothing runs before the ``with`` block. ``target`` None: ``more``, flags of every life, name another one. ``tls``: of everything
+        inside the cluster.
+        """
+        self.tls = tls
         self.case, self._server, self.work_dir, self.delivery = case, target, work_dir, delivery
         self._more = dict(more or {})
         self.cut = cut or Cut()
@@ -87,9 +92,9 @@ class Arena:
         self.die_log.touch()
         case, stack = self.case, self._stack
         oracle = Oracle(self.work_dir / "oracle", floor=max(tso(time.time_ns() // 1_000_000), case.last_ts) + 1)
-        service = ClusterService(oracle, case.cluster_id, data_dir=self.work_dir).start()
+        service = ClusterService(oracle, case.cluster_id, data_dir=self.work_dir, tls=self.tls).start()
         stack.callback(service.stop)
-        self._registry = service.url
+        self.service, self._registry = service, service.url
         pumps = [stack.enter_context(PumpProcess(self._pump_config(n))) for n in range(1, len(case.pumps) + 1)]
         self.addresses = tuple(pump.address for pump in pumps)
         return self
@@ -100,7 +105,7 @@ class Arena:
 
     def write(self, logs: tuple[Log, ...] | None = None, pace: float = 0) -> None:
         """Have the Pumps keep the case: as recorded, or as ``logs``."""
-        for _ in feed(self.case, self.addresses, pace, logs=logs or schedule(self.case)):
+        for _ in feed(self.case, self.addresses, pace, logs=logs or schedule(self.case), tls=self.tls):
             pass
 
     def settings(self) -> DrainerConfig:
@@ -115,6 +120,7 @@ class Arena:
             max_bytes_per_trigger=cut.max_bytes,
             pairing_buckets=cut.buckets,
             wake_idle_pumps="0",
+            security=table_of(self.tls),
         )
         return DrainerConfig(
             source=source,
@@ -180,14 +186,13 @@ class Arena:
         """Whether the checkpoint is another one than ``since``."""
         return self.checkpoint() != since
 
+    def compare(self) -> None:
+        """The target's tables are what the case says."""
+        assert compared(self.case.directory, self.target.target()) == ""
+
     def assert_equal(self) -> None:
         """The target is what the case says, and nothing is unfinished."""
-        script = self.case.directory.parent / "compare.py"
-        to = self.target.target()
-        command = [sys.executable, str(script), str(self.case.directory), to.host, str(to.port), to.user]
-        environ = os.environ | {"MYSQL_PWD": to.password}
-        compared = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
-        assert compared.returncode == 0, compared.stdout + compared.stderr
+        self.compare()
         with contextlib.closing(self.target.connect()) as connection, connection.cursor() as cursor:
             cursor.execute("SELECT checkPoint FROM tidb_binlog.checkpoint")
             assert [bool(re.search(rf'"consistent":true,"commitTS":{self.case.end_ts},', row[0])) for row in cursor.fetchall()] == [True]
@@ -213,6 +218,7 @@ class Arena:
             step_bytes=self.cut.step_bytes,
             sync_log=False,
             stop_write_at_available_space="",
+            security=table_of(self.tls),
         )
 
     def flags(self) -> dict[str, object]:
@@ -239,6 +245,7 @@ class Arena:
             "ddl-history": settings.ddl_history,
             "checkpoint-dir": settings.checkpoint_dir,
             "delta-dir": settings.delta_dir,
+            **{path: value for path, value in flags_of(settings).items() if path.startswith("security.")},
         } | self._more
 
 

@@ -2,12 +2,16 @@
 
 import gzip
 import json
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from google.protobuf.internal.decoder import _DecodeVarint32
 
+from pyspark_tidb_binlog.conf.model import TargetConfig
 from pyspark_tidb_binlog.schemas.history import JobReader, SchemaHistory
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2 as pb
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
@@ -31,6 +35,13 @@ def load_case(name: str) -> GoldenCase:
     binlogs = sorted((b for p in root.glob("pump-*.binlogs.gz") for b in _binlogs(p)), key=lambda b: b.commit_ts)
     ddls = tuple(DdlEvent(b.commit_ts, b.ddl_job_id, b.ddl_query.decode(), b.ddl_schema_state) for b in binlogs if b.ddl_job_id)
     return GoldenCase(json.loads((root / "case.json").read_text()), history, ddls)
+
+
+def compared(case: Path, to: TargetConfig) -> str:
+    """How the target differs from what the case in this directory says; empty = not at all."""
+    command = [sys.executable, str(GOLDEN / "compare.py"), str(case), to.host, str(to.port), to.user]
+    found = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"MYSQL_PWD": to.password})
+    return found.stdout + found.stderr if found.returncode else ""
 
 
 def ddl_steps(case: GoldenCase) -> list[DdlStep]:

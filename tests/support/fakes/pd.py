@@ -30,7 +30,7 @@ class FakePdMember:
 
     @property
     def url(self) -> str:
-        return f"http://{self.address}"
+        return f"{'http' if self._pd.credentials is None else 'https'}://{self.address}"
 
     def start(self) -> None:
         """Serve."""
@@ -46,7 +46,9 @@ class FakePdMember:
             "Tso": grpc.stream_stream_rpc_method_handler(self._tso, pd_pb2.TsoRequest.FromString, pd_pb2.TsoResponse.SerializeToString),
         }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("pdpb.PD", own), _Forwarding(self._etcd)))
-        self.address = f"127.0.0.1:{self._server.add_insecure_port(self.address)}"
+        secure = self._pd.credentials
+        port = self._server.add_insecure_port(self.address) if secure is None else self._server.add_secure_port(self.address, secure)
+        self.address = f"127.0.0.1:{port}"
         self._server.start()
 
     def stop(self) -> None:
@@ -97,9 +99,10 @@ class FakePdMember:
 
 
 class FakePd:
-    """A PD of ``size`` members before the etcd at ``etcd``; the first one leads."""
+    """A PD of ``size`` members before the etcd at ``etcd``; the first one leads. ``credentials``: it speaks TLS."""
 
-    def __init__(self, etcd: str, cluster_id: int, size: int = 1) -> None:
+    def __init__(self, etcd: str, cluster_id: int, size: int = 1, credentials: grpc.ServerCredentials | None = None) -> None:
+        self.credentials = credentials
         self.etcd = etcd
         self.cluster_id = cluster_id
         self.oracle = Oracle()

@@ -4,11 +4,11 @@ import pytest
 
 from pyspark_tidb_binlog.binlog_source.cluster import advertise
 from pyspark_tidb_binlog.binlog_source.cluster.advertise import advertised
-from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode
 from pyspark_tidb_binlog.binlog_source.pump import server
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
 from pyspark_tidb_binlog.conf.model import PumpConfig
 from pyspark_tidb_binlog.schemas.errors import ConfigError
+from tests.support.drainer_nodes import node_at
 from tests.support.fakes.registry import FakeRegistry
 
 HERE, ELSEWHERE = "http://127.0.0.1:2379", "http://192.0.2.7:2379"
@@ -70,9 +70,9 @@ class Elsewhere(FakeRegistry):
 
 def test_a_drainer_and_a_pump_refuse_alike(tmp_path, monkeypatch):
     drainer, pump = Elsewhere(), Elsewhere()
-    monkeypatch.setattr(server, "_registry_of", lambda config: pump)
+    monkeypatch.setattr(server, "_registry_of", lambda config, tls: pump)
     with pytest.raises(ConfigError, match="the registry http://192.0.2.7:2379 is elsewhere"):
-        DrainerNode(drainer, "d1", "127.0.0.1:0", "", lambda: 0).start()
+        node_at(drainer, lambda: 0, "d1").start()
     with pytest.raises(ConfigError, match="the registry http://192.0.2.7:2379 is elsewhere"):
         EmbeddedPump(PumpConfig(node_id="p1", addr="127.0.0.1:0", data_dir=str(tmp_path), cluster_id=7)).start()
     assert not drainer.listing("drainers").nodes and not pump.listing("pumps").nodes

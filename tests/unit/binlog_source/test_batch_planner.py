@@ -60,13 +60,15 @@ def test_without_anything_new_the_end_is_the_beginning_itself() -> None:
 
 def test_the_report_names_the_pump_that_holds_r_back() -> None:
     views = {"a": view(30, (40, 5)), "b": view(20, waiting=7)}
-    told = report(before(), views, {"b": "UNAVAILABLE"}, {"b": 3}, full=True)
+    told = report(before(), views, {"b": "UNAVAILABLE"}, {"b": 3}, {"a": (1, 5)}, full=True)
     assert (told["held_by"], told["resolved_ts"], told["unread_bytes"], told["pending_bytes"]) == ("b", 20, 5, 7)
     assert told["pumps"] == {"a": {"offset": 5, "suffix": 0}, "b": {"offset": 0, "suffix": 0}}
     assert (told["holding"], told["unreachable"], told["woken"]) == ("pending bytes", {"b": "UNAVAILABLE"}, {"b": 3})
-    assert report(before(Delivery.SORTED), views, {}, {}, full=True)["holding"] == ""
+    assert (told["promises"], told["received"], told["unread_steps"]) == ({"a": 40, "b": 20}, {"a": (1, 5)}, 1)
+    assert told["reached"].keys() == {"a", "b"} and min(told["reached"].values()) > 0, "40 is long ago"
+    assert report(before(Delivery.SORTED), views, {}, {}, {}, full=True)["holding"] == ""
 
 
 def test_the_report_while_nobody_answers() -> None:
-    assert report(before(), None, {"a": "away"}, {}, full=False) == before().to_json() | {"unreachable": {"a": "away"}}
+    assert report(before(), None, {"a": "away"}, {}, {}, full=False) == before().to_json() | {"unreachable": {"a": "away"}}
     assert outage_report(before(), "the registry is away")["registry"] == "the registry is away"

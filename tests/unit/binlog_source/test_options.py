@@ -3,10 +3,11 @@
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, options_of, source_of, stream_options_of
-from pyspark_tidb_binlog.conf.model import SourceConfig
+from pyspark_tidb_binlog.conf.model import SecurityConfig, SourceConfig
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
-FULL = SourceConfig("a:1,b:2", 7, "raw", 5, 9, 1024, False, 16, 4096, "1.5s")
+SECURED = SecurityConfig("/ca, of all.pem", "/cert.pem", "/key.pem", ("node", "a, b"))
+FULL = SourceConfig("a:1,b:2", 7, "raw", 5, 9, 1024, False, 16, 4096, "1.5s", SECURED)
 
 
 @pytest.mark.parametrize("config", [FULL, SourceConfig("http://r:1")])
@@ -20,6 +21,10 @@ def test_stream_options_round_trip_and_names_ignore_case() -> None:
     assert source_of(options) == FULL and stream_options_of(options) == extra
 
 
+def test_names_as_a_person_writes_them() -> None:
+    assert source_of({"pumps": "a:1", "certAllowedCn": "a, b"}).security.cert_allowed_cn == ("a", "b")
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -30,6 +35,7 @@ def test_stream_options_round_trip_and_names_ignore_case() -> None:
         ({"pumps": "a:1", "delivery": "tip"}, "delivery"),
         ({"pumps": "a:1", "maxBytesPerTrigger": "0"}, "max-bytes-per-trigger"),
         ({"pumps": "a:1", "maxPendingBytes": "0"}, "max-pending-bytes"),
+        ({"pumps": "a:1", "certAllowedCn": '["a"'}, "certAllowedCn is .* JSON list"),
         ({"pumps": "a:1", "wakeIdlePumps": "200"}, "spark.wake-idle-pumps: '200' is not a pause: write 200ms"),
     ],
 )

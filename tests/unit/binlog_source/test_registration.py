@@ -36,7 +36,7 @@ def test_each_registration_says_how_far_the_node_is_now() -> None:
 
 def test_a_task_that_fails_is_run_again(caplog: pytest.LogCaptureFixture) -> None:
     again = threading.Event()
-    failures = iter((PumpUnavailable("the registry is away"), OSError("no disk")))
+    failures = iter((PumpUnavailable("the registry is away"), OSError("no disk"), RuntimeError("a defect")))
 
     def act() -> None:
         failure = next(failures, None)
@@ -48,3 +48,4 @@ def test_a_task_that_fails_is_run_again(caplog: pytest.LogCaptureFixture) -> Non
     assert again.wait(30)
     task.stop()
     assert "p1 heartbeat: the registry is away" in caplog.text and "no disk" in caplog.text
+    assert "RuntimeError: a defect" in caplog.text, "with its trace; a node whose heartbeat ended would look dead"

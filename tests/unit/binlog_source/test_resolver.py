@@ -16,6 +16,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import (
 from pyspark_tidb_binlog.binlog_source.emulator.mvcc import Mvcc
 from pyspark_tidb_binlog.binlog_source.pairing.resolver import prewrite_key_of
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
+from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
 ANSWER = {
     "key": "7480",
@@ -134,3 +135,5 @@ def test_a_person_is_told_what_to_do(verdict: Verdict, why: str) -> None:
     text = undecided_text(10, b"kk", verdict, "p1", "h:8250")
     assert why in text and "6b6b" in text and "Pump p1" in text
     assert "./spark-submit.sh pump settle http://h:8250 10 commit COMMIT_TS" in text and "http://h:8250 10 rollback" in text
+    text = undecided_text(10, b"kk", verdict, "p1", "h:8250", TlsSettings("/ca", "/cert", "/key"))
+    assert "pump settle -ssl-ca /ca -ssl-cert /cert -ssl-key /key https://h:8250 10 rollback" in text

@@ -43,3 +43,24 @@ def test_the_first_answer_of_a_new_stream_makes_a_batch_even_if_it_is_empty(tmp_
     assert reader.latestOffset(start, reader.getDefaultReadLimit()) == start
     assert asking_file(stop).exists()
     reader.stop()
+
+
+def test_a_batch_that_was_being_planned_when_the_file_was_made_is_not_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planning may wait for a registry that is slow; who made the file does not expect a batch by then."""
+    stop = tmp_path / "stop"
+    source = SourceConfig("127.0.0.1:1", 7, str(Delivery.SORTED), 5)
+    reader = BinlogStreamReader(options_of(source, StreamOptions(stop_file=str(stop))))
+    start, later = BinlogOffset(Delivery.SORTED, 5, 5, {}), BinlogOffset(Delivery.SORTED, 9, 5, {})
+
+    def plan(*_: object) -> BinlogOffset:
+        stop.touch()
+        return later
+
+    monkeypatch.setattr(reader, "_end_after", plan)
+    assert reader.latestOffset(start.to_json(), reader.getDefaultReadLimit()) == start.to_json()
+    assert asking_file(stop).exists()
+    monkeypatch.setattr(reader, "_end_after", lambda *_: later)
+    stop.unlink()
+    assert reader.latestOffset(start.to_json(), reader.getDefaultReadLimit()) == later.to_json()
+    assert not asking_file(stop).exists()
+    reader.stop()

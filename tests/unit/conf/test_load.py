@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_tidb_binlog.conf import reference, unset
+from pyspark_tidb_binlog.conf.encrypted import encrypted
 from pyspark_tidb_binlog.conf.load import flags_of, load_drainer, load_pump
 from pyspark_tidb_binlog.conf.model import (
     ApplyConfig,
@@ -16,6 +17,7 @@ from pyspark_tidb_binlog.conf.model import (
     EventFilterRule,
     FileConfig,
     PumpConfig,
+    SecurityConfig,
     SourceConfig,
     TableMigrateRule,
     TableName,
@@ -196,13 +198,16 @@ def test_a_pumps_own_file_is_taken_as_it_is_and_uncommented(tmp_path: Path, capl
     config = load_pump(SAMPLES / "pump.toml", {})
     assert config == PumpConfig(pd_urls="http://127.0.0.1:2379")
     assert caplog.records == []
-    text = re.sub(r"^(ssl-\w+|cert-allowed-cn) = .*$", "", uncommented((SAMPLES / "pump.toml").read_text()), flags=re.M)
+    text = uncommented((SAMPLES / "pump.toml").read_text()).replace("http://127.0.0.1:2379", "https://127.0.0.1:2379")
     assert "\n[storage.kv]\n" in text and "\nwrite-L0-pause-trigger = 24" in text
-    assert load_pump(toml(tmp_path, text), {}) == dataclasses.replace(config, stop_write_at_available_space="10 gib")
+    security = SecurityConfig("/path/to/ca.pem", "/path/to/drainer.pem", "/path/to/drainer-key.pem", ("binlog",))
+    assert load_pump(toml(tmp_path, text), {}) == dataclasses.replace(
+        config, stop_write_at_available_space="10 gib", security=security, pd_urls="https://127.0.0.1:2379"
+    )
 
 
 def test_everything_that_the_real_file_only_shows_is_known(tmp_path: Path) -> None:
-    text = uncommented((SAMPLES / "drainer.toml").read_text())
+    text = uncommented((SAMPLES / "drainer.toml").read_text()).replace("http://127.0.0.1:2379", "https://127.0.0.1:2379")
     assert "\ncert-allowed-cn = " in text
     with pytest.raises(ValueError, match="asks for what is not built in this release"):
         load_drainer(toml(tmp_path, text), {})
@@ -323,8 +328,6 @@ def test_one_place_for_the_pumps(tmp_path: Path) -> None:
     assert load_drainer(environ={}, flags={"pd-urls": "http://127.0.0.1:2379", "spark.pumps": "http://r:1"}).source.pumps == "http://r:1"
     with pytest.raises(ValueError, match="pd-urls and spark.pumps are both set"):
         load_drainer(environ={}, flags={"pd-urls": "http://a:1", "spark.pumps": "b:2"})
-    with pytest.raises(ValueError, match="'https://a:1': TLS is not built in this release"):
-        load_drainer(environ={}, flags={"pd-urls": "https://a:1"})
     for wrong in ("a:1", "http://a", "http://a:x", "http://a:1/b", "http://a:1,", "http://"):
         for load in (load_drainer, load_pump):
             with pytest.raises(ValueError, match="is not of the form http://host:port"):
@@ -480,17 +483,53 @@ def test_what_is_not_built_is_refused_unless_it_has_its_default(path: str) -> No
     assert load_drainer(environ={}, flags={path: default}) == load_drainer(environ={})
 
 
-def test_a_pump_refuses_too() -> None:
-    with pytest.raises(ValueError, match='flag --security.ssl-ca: "ca.pem" asks for what is not built in this release: TLS'):
-        load_pump(environ={}, flags={"security.ssl-ca": "ca.pem"})
-    with pytest.raises(ValueError, match="environment variable PUMP_METRICS_ADDR: .* pushing metrics to a gateway"):
-        load_pump(environ={"PUMP_METRICS_ADDR": "g:9091"})
+@pytest.mark.parametrize("load", [load_drainer, load_pump])
+def test_pd_is_called_over_tls_where_the_cluster_has_it(load: Callable[..., DrainerConfig | PumpConfig]) -> None:
+    with pytest.raises(ValueError, match="'https://a:1': https:// needs security.ssl-ca"):
+        load(environ={}, flags={"pd-urls": "http://b:1,https://a:1"})
+    with pytest.raises(ValueError, match="'http://b:1': with security.ssl-ca, PD is called over TLS: write https://"):
+        load(environ={}, flags={"pd-urls": "https://a:1, http://b:1", "security.ssl-ca": "ca.pem"})
+    config = load(environ={}, flags={"pd-urls": "https://a:1,https://b:1", "security.ssl-ca": "ca.pem"})
+    assert config.pd_urls == "https://a:1,https://b:1"
+    assert isinstance(config, PumpConfig) or config.source.pumps == "pd://a:1,b:1"
 
 
-def test_a_secret_that_is_refused_is_not_shown() -> None:
-    with pytest.raises(ValueError, match="encrypted passwords") as refused:
-        load_drainer(environ={}, flags={"syncer.to.encrypted_password": "s3cret"})
-    assert "s3cret" not in str(refused.value)
+def test_certificates_without_an_authority_have_no_effect_and_that_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    load_drainer(environ={}, flags={"security.ssl-cert": "a.pem", "syncer.to.security.ssl-key": "b.key"})
+    assert "without effect here: security.ssl-cert (only with security.ssl-ca)" in caplog.text
+    assert "without effect here: syncer.to.security.ssl-key (only with syncer.to.security.ssl-ca)" in caplog.text
+
+
+def test_the_checkpoint_may_repeat_what_the_target_has() -> None:
+    both = {f"{table}.ssl-ca": "ca.pem" for table in ("syncer.to.security", "syncer.to.checkpoint.security")}
+    assert load_drainer(environ={}, flags=both | {"syncer.to.checkpoint.type": "mysql"}).checkpoint.security.ssl_ca == "ca.pem"
+    with pytest.raises(ValueError, match="a checkpoint on another server than the target"):
+        load_drainer(environ={}, flags=both | {"syncer.to.checkpoint.type": "mysql", "syncer.to.checkpoint.security.ssl-ca": "other.pem"})
+
+
+def test_an_encrypted_password(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    key = {"BINLOG_SECRET_KEY": "00c0ffee" * 8}
+    flags: dict[str, object] = {"syncer.to.encrypted_password": encrypted("s3cret", key), "syncer.to.password": "other"}
+    config = load_drainer(environ=key, flags=flags)
+    assert config.target.password == "s3cret", "it wins, as in the real Drainer"
+    assert load_drainer(environ=key | {"MYSQL_PSWD": "other"}, flags=flags).target.password == "s3cret"
+    assert "s3cret" not in repr(config) and str(flags["syncer.to.encrypted_password"]) not in repr(config)
+    assert load_drainer(environ=key, flags=flags_of(config)) == config
+    assert caplog.text == ""
+    load_drainer(environ={}, flags={"syncer.to.encrypted_password": encrypted("s3cret", {})})
+    assert "anybody can decrypt it, because BINLOG_SECRET_KEY is not set" in caplog.text and "s3cret" not in caplog.text
+    for text in ("hard-to-guess!", "aGFyZC10by1ndWVzcw=="):
+        with pytest.raises(ValueError, match=r"syncer\.to\.encrypted_password: it is not") as refused:
+            load_drainer(environ=key, flags={"syncer.to.encrypted_password": text})
+        assert text not in str(refused.value)
+    with pytest.raises(ValueError, match="encrypted_password and spark.password-file are both set"):
+        load_drainer(environ=key, flags=flags | {"spark.password-file": str(tmp_path)})
+
+
+def test_the_format_of_the_log() -> None:
+    assert load_drainer(environ={}, flags={"spark.log-format": "json"}).log_format == "json"
+    with pytest.raises(ValueError, match="spark.log-format: 'xml' is not text or json"):
+        load_pump(environ={}, flags={"spark.log-format": "xml"})
 
 
 @pytest.mark.parametrize(

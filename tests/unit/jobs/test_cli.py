@@ -1,5 +1,6 @@
 """Command lines: settings as flags, errors in one message, exit codes, target URLs."""
 
+import json
 import logging
 import pickle
 from collections.abc import Iterator, Sequence
@@ -196,27 +197,25 @@ def test_options_and_arguments_of_a_job_stand_beside_settings() -> None:
     assert (given.case, given.drop, cli.drainer_config(given).addr) == ("folder", True, "h:1")
 
 
-def test_the_setting_log_file_moves_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "_set", None)
-    monkeypatch.setattr(logs, "_handler", None)
+def test_the_settings_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "_moved_to", [])
     logs.log_to_file()
     parser = cli.parser("pump", "")
     cli.add_settings(parser, PumpConfig)
-    cli.pump_config(parser.parsed([f"-log-file={tmp_path / 'of' / 'pump.log'}"]))
+    cli.pump_config(parser.parsed([f"-log-file={tmp_path / 'of' / 'pump.log'}", "-log-format=json"]))
     logging.warning("there")
-    assert "there" in (tmp_path / "of" / "pump.log").read_text() and logs.log_file() == tmp_path / "of" / "pump.log"
+    assert json.loads((tmp_path / "of" / "pump.log").read_text())["message"] == "there" and logs.log_file() == tmp_path / "of" / "pump.log"
     assert not (tmp_path / "log" / "job.log").exists()
     assert logs.spark_log_file() == tmp_path / "log" / "job.spark.log", "the JVM writes since before the settings were read"
 
 
 def test_what_is_said_about_settings_is_in_the_log_that_they_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "_set", None)
-    monkeypatch.setattr(logs, "_handler", None)
+    monkeypatch.setattr(logs, "_moved_to", [])
     logs.log_to_file()
     parser = cli.parser("drainer", "")
     cli.add_settings(parser, DrainerConfig)
     cli.drainer_config(parser.parsed([f"-log-file={tmp_path / 'drainer.log'}", "-c", "32"]))
-    assert "WARNING root: without effect here: syncer.worker-count" in (tmp_path / "drainer.log").read_text()
+    assert '["without effect here: syncer.worker-count' in (tmp_path / "drainer.log").read_text()
     assert not (tmp_path / "log" / "job.log").exists()
 
 
@@ -229,8 +228,7 @@ def test_no_file_may_be_named(tmp_path: Path) -> None:
 
 
 def test_a_log_file_that_cannot_be_written_is_a_config_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "_set", None)
-    monkeypatch.setattr(logs, "_handler", None)
+    monkeypatch.setattr(logs, "_moved_to", [])
     (tmp_path / "file").touch()
     parser = cli.parser("pump", "")
     cli.add_settings(parser, PumpConfig)

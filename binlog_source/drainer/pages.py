@@ -1,0 +1,87 @@
+"""The Drainer's HTTP endpoints: those of a real one (wire.md 8.2), and ``GET /progress``, which is ours.
+
+    GET  /status                   {"PumpPos": {nodeID: ts}, "Synced": bool, "LastTS": ts, "TsMap": ""}
+    GET  /commit_ts                {"message": …, "code": 200, "data": {"ts": checkpoint}}
+    PUT  /state/{nodeID}/{action}  pause, resume, close
+    GET  /metrics                  Prometheus text
+    GET  /progress                 the line that the job shows, as JSON: lag, counts, findings, and what holds progress back
+
+Promises: JSON, texts and codes of the first four are a real Drainer's, its spelling included ("this pump's").
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark_tidb_binlog.binlog_source.cluster.node_answers import OTHER_ERROR, SUCCESS, node_answer
+from pyspark_tidb_binlog.binlog_source.drainer.node_states import Action
+from pyspark_tidb_binlog.binlog_source.rpc.http1 import NOT_ALLOWED, NOT_FOUND, HttpRequest, HttpResponse, json_answer
+from pyspark_tidb_binlog.binlog_source.wire.prometheus_text import CONTENT_TYPE
+
+SYNCED_CHECK_SECONDS = 300.0
+"""Seconds without an applied transaction after which the Drainer counts as synced (``synced-check-time``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSight:
+    """What the pages show of the stream. The functions are called from several threads and must be quick."""
+
+    commit_ts: Callable[[], int]
+    """Everything up to here is in the target; 0 = unknown."""
+    pump_positions: Callable[[], Mapping[str, int] | None]
+    """Node id of each Pump and the newest ts received from it; None before the Pumps have answered."""
+    applied_at: Callable[[], float]
+    """``time.monotonic`` when a transaction was applied last, or the stream was started."""
+    progress: Callable[[], Mapping[str, Any]]
+    metrics: Callable[[], bytes]
+
+
+class DrainerPages:
+    """``answer`` is the handler of the RPC server."""
+
+    def __init__(self, node_id: str, sight: StreamSight, act: Callable[[Action], str], synced_check_seconds: float) -> None:
+        """``act`` performs an action and returns "", or the name of the state in which it is refused."""
+        self._node_id = node_id
+        self._sight = sight
+        self._act = act
+        self._synced_check_seconds = synced_check_seconds
+
+    def answer(self, request: HttpRequest) -> HttpResponse:
+        """One request's answer."""
+        match request.path.strip("/").split("/"):
+            case ["status"]:
+                return self._only("GET", request, self._status)
+            case ["commit_ts"]:
+                return self._only("GET", request, self._commit_ts)
+            case ["state", node_id, action]:
+                return self._only("PUT", request, lambda: self._change(node_id, action))
+            case ["metrics"]:
+                return self._only("GET", request, lambda: HttpResponse(body=self._sight.metrics(), content_type=CONTENT_TYPE))
+            case ["progress"]:
+                return self._only("GET", request, lambda: json_answer(self._sight.progress()))
+            case _:
+                return NOT_FOUND
+
+    def _only(self, method: str, request: HttpRequest, make: Callable[[], HttpResponse]) -> HttpResponse:
+        return make() if request.method == method else NOT_ALLOWED
+
+    def _status(self) -> HttpResponse:
+        positions = self._sight.pump_positions()
+        if positions is None:
+            return json_answer({"PumpPos": None, "Synced": False, "LastTS": 0, "TsMap": ""})
+        synced = time.monotonic() - self._sight.applied_at() > self._synced_check_seconds
+        return json_answer({"PumpPos": dict(positions), "Synced": synced, "LastTS": self._sight.commit_ts(), "TsMap": ""})
+
+    def _commit_ts(self) -> HttpResponse:
+        return node_answer("get drainer's latest ts success!", SUCCESS, {"ts": self._sight.commit_ts()})
+
+    def _change(self, node_id: str, action: str) -> HttpResponse:
+        if node_id != self._node_id:
+            return node_answer(f"invalid nodeID {node_id}, this pump's nodeID is {self._node_id}", OTHER_ERROR)
+        if action not in list(Action):
+            return node_answer(f"invalid action {action}", OTHER_ERROR)
+        refused_in = self._act(Action(action))
+        if refused_in:
+            return node_answer(f"this pump's state is {refused_in}, apply {action} failed!", OTHER_ERROR)
+        return node_answer(f"apply action {action} success!", SUCCESS)

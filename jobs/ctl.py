@@ -1,0 +1,276 @@
+"""``./spark-submit.sh ctl``: what binlogctl does, with its commands and flags, and a look at a Drainer. No JVM is started.
+
+    ctl pumps | drainers                     the registered nodes (-show-offline-nodes)
+    ctl update-pump | update-drainer         write a state into the registry (-node-id, -state)
+    ctl pause-pump | pause-drainer | resume-drainer | offline-pump | offline-drainer       ask the node itself (-node-id)
+    ctl generate_meta                        a savepoint file with a new timestamp (-data-dir, -time-zone)
+    ctl encrypt -text PASSWORD               the password as encrypted_password takes it (key: BINLOG_SECRET_KEY); - reads it from stdin
+    ctl status                               each Drainer: how far it is, and what holds it back
+    ctl ddl --config drainer.toml            the DDLs that were refused, skipped, quarantined, ignored, derived or lost something
+    ctl findings --config drainer.toml       the newest findings
+
+``-ssl-ca``, ``-ssl-cert`` and ``-ssl-key`` are for a cluster with TLS. ``-cmd pumps`` is the same as ``pumps``. Unlike binlogctl, it looks at the node's answer: a refused change is an error.
+
+Promises: nothing but the named command is changed. Exit codes as in ``cli.py``.
+"""
+
+import argparse
+import contextlib
+import datetime
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import quote
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
+from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, NodeStatus, Registry
+from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
+from pyspark_tidb_binlog.conf.model import DrainerConfig
+from pyspark_tidb_binlog.jobs.cli import EXIT_FAILED, JobParser, add_security_flags, add_version, drainer_config, parser, security_of
+from pyspark_tidb_binlog.jobs.local_paths import local_path
+from pyspark_tidb_binlog.jobs.log_lines import line
+from pyspark_tidb_binlog.jobs.node_report import NodeReport, ddl_lines, finding_lines
+from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable, ReplicationError
+from pyspark_tidb_binlog.schemas.events import physical_ms
+from pyspark_tidb_binlog.schemas.http_client import FAILURES, HttpConnection
+from pyspark_tidb_binlog.sinks.delta.plain_read import read_table
+from pyspark_tidb_binlog.sinks.mysql.ddl.recorded import remarkable
+from pyspark_tidb_binlog.sinks.mysql.session import connect
+
+_TIMEOUT = 10.0
+_WHERE = f"{Path(__file__).name}:1"
+"""Where a printed log line comes from: parsers expect a file and a line."""
+_KINDS = {PUMPS: "pump", DRAINERS: "drainer"}
+_SUCCESS = 200
+"""The code of an accepted change, in a node's answer."""
+_FINDING_COLUMNS = ("kind", "table", "commit_ts", "key", "wanted", "found", "words", "recorded_at")
+
+Command = Callable[[argparse.Namespace], int]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one command."""
+    given = _options().parsed(argv)
+    name = given.command or given.cmd or "pumps"
+    if name not in COMMANDS:
+        raise ConfigError(f"there is no command {name!r}; there are {', '.join(COMMANDS)}")
+    return COMMANDS[name](given)
+
+
+def _options() -> JobParser:
+    options = parser("ctl", "binlogctl's commands, and what a Drainer is doing.")
+    options.add_argument("command", nargs="?", help=", ".join(COMMANDS))
+    options.add_argument("-cmd", "--cmd", metavar="COMMAND", help="the same, as binlogctl takes it (default: pumps)")
+    options.add_argument("-pd-urls", "--pd-urls", default="127.0.0.1:2379", metavar="URLS", help="PD, comma separated")
+    options.add_argument("-registry", "--registry", default="", metavar="URL", help="the standalone registry instead of PD")
+    options.add_argument("-node-id", "--node-id", default="", metavar="ID", help="the node that a command is for")
+    options.add_argument("-state", "--state", default="", metavar="STATE", help=f"of update-…: {', '.join(NodeState)}")
+    options.add_argument(
+        "-show-offline-nodes", "--show-offline-nodes", action="store_true", help="pumps and drainers: also those that are offline"
+    )
+    options.add_argument("-data-dir", "--data-dir", type=Path, default=Path("binlog_position"), metavar="DIR", help="of generate_meta")
+    options.add_argument("-time-zone", "--time-zone", default="", metavar="ZONE", help="of generate_meta: also the time, as a comment")
+    options.add_argument("-addr", "--addr", default="", metavar="HOST:PORT", help="of status: this Drainer, without asking a registry")
+    options.add_argument("-config", "--config", type=Path, metavar="FILE", help="of ddl and findings: the Drainer's settings")
+    options.add_argument("-limit", "--limit", type=int, default=20, metavar="N", help="of findings: how many (default: 20)")
+    options.add_argument("-json", "--json", action="store_true", help="of status: one JSON object per Drainer")
+    options.add_argument("-text", "--text", default="", metavar="TEXT", help="of encrypt: what is encrypted; - = the first line of stdin")
+    add_security_flags(options)
+    add_version(options)
+    return options
+
+
+@contextlib.contextmanager
+def _registry(given: argparse.Namespace) -> Iterator[Registry]:
+    tls = security_of(given)
+    scheme = "https" if tls else "http"
+    urls = ",".join(url if "://" in url else f"{scheme}://{url}" for url in (part.strip() for part in given.pd_urls.split(",")) if url)
+    with contextlib.closing(RegistryClient(given.registry, tls) if given.registry else PdRegistry(urls, tls)) as registry:
+        yield registry
+
+
+def _node(registry: Registry, kind: str, node_id: str) -> NodeStatus:
+    if not node_id:
+        raise ConfigError("name the node: -node-id ID")
+    known = {node.node_id: node for node in registry.listing(kind).nodes}
+    if node_id not in known:
+        raise ConfigError(f"{registry.url} has no {_KINDS[kind]} {node_id!r}; it has {', '.join(sorted(known)) or 'none'}")
+    return known[node_id]
+
+
+def _list(kind: str) -> Command:
+    def run(given: argparse.Namespace) -> int:
+        with _registry(given) as registry:
+            for node in registry.listing(kind).nodes:
+                if node.state is not NodeState.OFFLINE or given.show_offline_nodes:
+                    fields = {"type": _KINDS[kind], "node": _in_words(node)}
+                    print(line("INFO", _WHERE, "query node", fields, datetime.datetime.now().astimezone()))
+        return 0
+
+    return run
+
+
+def _in_words(node: NodeStatus) -> str:
+    """A node as binlogctl prints it."""
+    at = datetime.datetime.fromtimestamp(physical_ms(node.update_ts) / 1000, datetime.UTC)
+    millis = f".{at.microsecond // 1000:03d}".rstrip("0").rstrip(".")
+    time = f"{at:%Y-%m-%d %H:%M:%S}{millis} +0000 UTC"
+    return f"{{NodeID: {node.node_id}, Addr: {node.host}, State: {node.state}, MaxCommitTS: {node.max_commit_ts}, UpdateTime: {time}}}"
+
+
+def _update(kind: str) -> Command:
+    def run(given: argparse.Namespace) -> int:
+        if given.state not in list(NodeState):
+            raise ConfigError(f"state {given.state!r} is illegal: it is one of {', '.join(NodeState)} (-state)")
+        with _registry(given) as registry:
+            registry.put_status(kind, replace(_node(registry, kind, given.node_id), state=NodeState(given.state)))
+        print(f"{_KINDS[kind]} {given.node_id} is registered as {given.state}; a node that runs registers its own state again")
+        return 0
+
+    return run
+
+
+def _apply(kind: str, action: str) -> Command:
+    def run(given: argparse.Namespace) -> int:
+        with _registry(given) as registry:
+            node = _node(registry, kind, given.node_id)
+        answer = _asked(given, node.host, "PUT", f"/state/{quote(node.node_id, safe=':')}/{action}")
+        try:
+            said = json.loads(answer)
+            code, message = int(said["code"]), str(said["message"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise PumpUnavailable(f"{_KINDS[kind]} {node.node_id} at {node.host} answered {answer[:200]!r}") from error
+        if code != _SUCCESS:
+            raise ReplicationError(f"{_KINDS[kind]} {node.node_id} at {node.host} refuses: {message}")
+        print(message)
+        return 0
+
+    return run
+
+
+def _asked(given: argparse.Namespace, address: str, method: str, path: str, *, missing: bytes | None = None) -> bytes:
+    """The body of a node's answer; ``missing`` if it has no such page."""
+    try:
+        with HttpConnection.to(address, _TIMEOUT, tls=security_of(given) or False) as connection:
+            answer = connection.request(method, path)
+    except (*FAILURES, ValueError) as error:
+        raise PumpUnavailable(f"the node at {address} does not answer ({error}); check that it runs and is reachable from here") from error
+    if answer.status == 404 and missing is not None:
+        return missing
+    if not answer.ok:
+        raise PumpUnavailable(f"the node at {address} answered {path} with HTTP {answer.status}: {answer.text.strip()[:200]}")
+    return answer.body
+
+
+def _generate_meta(given: argparse.Namespace) -> int:
+    """Write ``savepoint`` as binlogctl does; the times are comments, so that a Drainer can read the file."""
+    with _registry(given) as registry:
+        ts = registry.tso()
+    text = f"commitTS = {ts}\n"
+    if given.time_zone:
+        at = datetime.datetime.fromtimestamp(physical_ms(ts) / 1000, datetime.UTC)
+        try:
+            zone = None if given.time_zone == "Local" else ZoneInfo(given.time_zone)
+        except (ZoneInfoNotFoundError, ValueError) as error:
+            raise ConfigError(f"there is no time zone {given.time_zone!r}") from error
+        text += f"# {at.isoformat(' ')}\n# {at.astimezone(zone).isoformat(' ')}\n"
+    file: Path = given.data_dir / "savepoint"
+    given.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    unfinished = file.with_name(f".savepoint.{os.getpid()}")
+    with unfinished.open("w") as out:
+        out.write(text)
+        out.flush()
+        os.fsync(out.fileno())
+    unfinished.replace(file)
+    print(line("INFO", _WHERE, "save meta", {"meta": f"commitTS: {ts}"}, datetime.datetime.now().astimezone()))
+    return 0
+
+
+def _encrypt(given: argparse.Namespace) -> int:
+    """Print the encrypted form of a password."""
+    # only who uses it needs the library
+    from pyspark_tidb_binlog.conf.encrypted import SECRET_KEY, encrypted, uses_known_key
+
+    text = sys.stdin.readline().removesuffix("\n") if given.text == "-" else given.text
+    if not text:
+        raise ConfigError("give what is to be encrypted: -text TEXT, or -text - for the first line of stdin")
+    try:
+        print(encrypted(text, os.environ))
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    if uses_known_key(os.environ):
+        print(f"warning: {SECRET_KEY} is not set, so anybody can decrypt this", file=sys.stderr)
+    return 0
+
+
+def _status(given: argparse.Namespace) -> int:
+    """Each Drainer that is not offline, or the one that is named; 1 if one does not answer."""
+    if given.addr:
+        nodes = [NodeStatus(given.node_id or given.addr, given.addr)]
+    else:
+        with _registry(given) as registry:
+            wanted = [_node(registry, DRAINERS, given.node_id)] if given.node_id else registry.listing(DRAINERS).nodes
+        nodes = [node for node in wanted if given.node_id or node.state is not NodeState.OFFLINE]
+    if not nodes:
+        print("no Drainer is registered")
+    reports = [_look(given, node) for node in nodes]
+    for report in reports:
+        print(report.json() if given.json else report.text())
+    return EXIT_FAILED if any(report.trouble for report in reports) else 0
+
+
+def _look(given: argparse.Namespace, node: NodeStatus) -> NodeReport:
+    try:
+        progress: Mapping[str, object] = json.loads(_asked(given, node.host, "GET", "/progress", missing=b"{}"))
+        status: Mapping[str, object] = json.loads(_asked(given, node.host, "GET", "/status"))
+    except (PumpUnavailable, ValueError) as error:
+        return NodeReport(node, {}, {}, str(error))
+    return NodeReport(node, progress, status, "")
+
+
+def _settings(given: argparse.Namespace) -> DrainerConfig:
+    return drainer_config(argparse.Namespace(config=given.config))
+
+
+def _ddl(given: argparse.Namespace) -> int:
+    config = _settings(given)
+    with connect(config.target, config.apply) as session:
+        found = remarkable(session, config.apply.checkpoint_schema, config.source.cluster_id)
+    for text in ddl_lines(found):
+        print(text)
+    return 0
+
+
+def _findings(given: argparse.Namespace) -> int:
+    config = _settings(given)
+    uri = f"{config.delta_dir.rstrip('/')}-findings"
+    directory = local_path(uri)
+    if directory is None:
+        raise ConfigError(f"the Delta table {uri} is not on this machine's file system: read it with Spark")
+    table = read_table(directory, _FINDING_COLUMNS)
+    for text in finding_lines([] if table is None else table.to_pylist(), given.limit, config.apply.log_row_data):
+        print(text)
+    return 0
+
+
+COMMANDS: Mapping[str, Command] = {
+    "pumps": _list(PUMPS),
+    "drainers": _list(DRAINERS),
+    "update-pump": _update(PUMPS),
+    "update-drainer": _update(DRAINERS),
+    "pause-pump": _apply(PUMPS, "pause"),
+    "pause-drainer": _apply(DRAINERS, "pause"),
+    "resume-drainer": _apply(DRAINERS, "resume"),
+    "offline-pump": _apply(PUMPS, "close"),
+    "offline-drainer": _apply(DRAINERS, "close"),
+    "generate_meta": _generate_meta,
+    "encrypt": _encrypt,
+    "status": _status,
+    "ddl": _ddl,
+    "findings": _findings,
+}
+"""By name."""

@@ -1,0 +1,98 @@
+"""What ``ctl`` shows of Drainers, DDLs and findings, as text. Pure.
+
+Promises: row values are shown only where the caller says so.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeStatus
+from pyspark_tidb_binlog.schemas.events import as_time
+from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind, in_words
+from pyspark_tidb_binlog.sinks.mysql.ddl.recorded import RecordedDdl
+
+_QUERY_CHARS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """One Drainer: what is registered of it, and what it answers."""
+
+    node: NodeStatus
+    progress: Mapping[str, Any]
+    """``GET /progress``; empty for a real Drainer, which has no such page."""
+    status: Mapping[str, Any]
+    """``GET /status``; empty if it does not answer."""
+    trouble: str
+    """Why it does not answer; empty if it does."""
+
+    def text(self) -> str:
+        """Some lines: the state, how far it is, what holds it back, its Pumps, its findings."""
+        progress = self.progress
+        lines = [f"Drainer {self.node.node_id} at {self.node.host}: {progress.get('state') or self.node.state}"]
+        if self.trouble:
+            return "\n".join([*lines, f"  {self.trouble}", f"  registered last: {self._at(self.node.max_commit_ts)}"])
+        lines.append(f"  everything up to {self._at(int(self.status.get('LastTS') or 0))} is in the target")
+        if progress:
+            lines.append(
+                f"  lag {progress['lag_seconds']:.1f} s, {progress['rows_per_second']:,.0f} rows/s; since its start {progress['transactions']:,} "
+                f"transactions, {progress['row_events']:,} row events, {progress['ddls']:,} DDLs"
+            )
+            lines.append(f"  held back by: {progress['holding'] or 'nothing'}")
+        else:
+            lines.append("  a real Drainer: it does not say what holds it back; the Pump with the lowest position does, if any")
+        positions = sorted((self.status.get("PumpPos") or {}).items(), key=lambda item: (item[1], item[0]))
+        lines += [f"  Pump {pump} is read up to {self._at(ts)}" for pump, ts in positions]
+        if progress.get("findings"):
+            lines.append(f"  {progress['findings']:,} findings since its start, the newest:")
+            lines += [f"    - {words}" for words in progress["newest_findings"]]
+        return "\n".join(lines)
+
+    def json(self) -> str:
+        """The same as one JSON object."""
+        said = {"registered": self.node.to_dict(), "status": self.status, "progress": self.progress, "trouble": self.trouble}
+        return json.dumps(said, ensure_ascii=False)
+
+    def _at(self, ts: int) -> str:
+        return f"{as_time(ts)} (TSO {ts})" if ts else "nothing yet"
+
+
+def ddl_lines(ddls: Sequence[RecordedDdl]) -> Iterator[str]:
+    """A paragraph for each DDL."""
+    if not ddls:
+        yield "every DDL was executed as TiDB wrote it"
+    for ddl in ddls:
+        how = f" ({ddl.how})" if ddl.how else ""
+        yield f"{ddl.state}{how}: job {ddl.job_id}, commit_ts {ddl.commit_ts} ({as_time(ddl.commit_ts)}), cluster {ddl.cluster_id}"
+        yield f"  TiDB:     {_short(ddl.query)}"
+        if ddl.executed and ddl.executed != ddl.query:
+            yield f"  executed: {_short(ddl.executed)}"
+        yield from (f"  lost:     {loss}" for loss in ddl.losses)
+        yield from (f"  refused:  {refusal}" for refusal in ddl.refusals)
+
+
+def finding_lines(rows: Sequence[Mapping[str, Any]], limit: int, show_row_data: bool) -> Iterator[str]:
+    """The ``limit`` newest findings, oldest of them first; ``rows`` as in the Delta table."""
+    if not rows:
+        yield "no findings"
+    newest = sorted(rows, key=lambda row: (row["recorded_at"] is not None, row["recorded_at"]))[-limit:]
+    if len(newest) < len(rows):
+        yield f"{len(rows):,} findings, the newest {len(newest):,}:"
+    for row in newest:
+        finding = Finding(
+            FindingKind(row["kind"]),
+            row["words"],
+            row["table"] or "",
+            row["commit_ts"] or 0,
+            row["key"] or "",
+            -1 if row["wanted"] is None else row["wanted"],
+            -1 if row["found"] is None else row["found"],
+        )
+        yield f"{row['recorded_at']:%Y-%m-%d %H:%M:%S} {in_words(finding, show_row_data)}"
+
+
+def _short(sql: str) -> str:
+    flat = " ".join(sql.split())
+    return flat if len(flat) <= _QUERY_CHARS else flat[: _QUERY_CHARS - 1] + "…"

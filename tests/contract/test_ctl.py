@@ -1,0 +1,145 @@
+"""``ctl`` over either registry: binlogctl's commands on real nodes, its flags, and what a refusal is."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry
+from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, NodeStatus, Registry
+from pyspark_tidb_binlog.binlog_source.drainer import node as node_module
+from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode
+from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.conf.model import PumpConfig
+from pyspark_tidb_binlog.jobs.ctl import main
+from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable, ReplicationError
+from pyspark_tidb_binlog.schemas.events import tso
+from tests.support.certificates import table_of
+from tests.support.drainer_nodes import PretendedStream
+from tests.support.eventually import eventually
+from tests.support.registry_sites import Site
+
+pytestmark = pytest.mark.grpc
+
+
+@pytest.fixture
+def where(site: Site) -> list[str]:
+    """The flags that name the registry, and our certificate if it asks for one."""
+    tls = [f"-ssl-ca={site.tls.ca}", "-ssl-cert", site.tls.cert, "-ssl-key", site.tls.key] if site.tls else []
+    if site.url.startswith("pd://"):
+        return ["-pd-urls", site.url.removeprefix("pd://"), *tls]
+    return [f"--registry={site.url}", *tls]
+
+
+@pytest.fixture
+def stream() -> PretendedStream:
+    return PretendedStream(lambda: 470604628714323969)
+
+
+@pytest.fixture
+def drainer(site: Site, stream: PretendedStream, monkeypatch: pytest.MonkeyPatch) -> Iterator[DrainerNode]:
+    monkeypatch.setattr(node_module, "HEARTBEAT", 0.02)
+    made = stream.node(open_registry(site.url, site.tls), "host-1:8249", tls=site.tls).start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def pump(site: Site, tmp_path: Path) -> Iterator[EmbeddedPump]:
+    scheme = "https" if site.tls else "http"
+    pd = ",".join(f"{scheme}://{address}" for address in site.url.removeprefix("pd://").split(","))
+    config = PumpConfig(
+        "p1",
+        "127.0.0.1:0",
+        data_dir=str(tmp_path / "p1"),
+        pd_urls=pd if "pd:" in site.url else "",
+        registry="" if "pd:" in site.url else site.url,
+        heartbeat_interval=0.02,
+        stop_write_at_available_space="",
+        security=table_of(site.tls),
+    )
+    made = EmbeddedPump(config).start()
+    yield made
+    made.stop()
+
+
+def state(registry: Registry, kind: str) -> NodeState:
+    return registry.listing(kind).nodes[0].state
+
+
+def test_nodes_are_listed_as_binlogctl_lists_them(registry: Registry, where: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    at = tso(1_577_934_245_600)  # 2020-01-02 03:04:05.6
+    registry.put_status(PUMPS, NodeStatus("gone", "10.0.0.1:8250", NodeState.OFFLINE, 5, at))
+    registry.put_status(PUMPS, NodeStatus("p1", "10.0.0.2:8250", NodeState.PAUSED, 6, at))
+    registry.put_status(DRAINERS, NodeStatus("d1", "10.0.0.3:8249", NodeState.ONLINE, 7, at))
+    assert main(where) == main(["-cmd", "pumps", *where]) == 0, "pumps is the default"
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 and lines[0].partition("] [INFO]")[2] == lines[1].partition("] [INFO]")[2]
+    node = "{NodeID: p1, Addr: 10.0.0.2:8250, State: paused, MaxCommitTS: 6, UpdateTime: 2020-01-02 03:04:05.6 +0000 UTC}"
+    assert lines[0].endswith(f'["query node"] [type=pump] [node="{node}"]') and re.match(r"\[\d{4}/\d\d/\d\d ", lines[0])
+    assert main(["pumps", "-show-offline-nodes", *where]) == main(["drainers", *where]) == 0
+    assert re.findall(r"NodeID: (\w+)", capsys.readouterr().out) == ["gone", "p1", "d1"]
+
+
+@pytest.mark.parametrize(("command", "kind"), [("update-pump", PUMPS), ("update-drainer", DRAINERS)])
+def test_a_state_is_written_into_the_registry(registry: Registry, where: list[str], command: str, kind: str) -> None:
+    before = NodeStatus("n", "10.0.0.1:1", NodeState.ONLINE, 5, 6, 7, {"zone": "a"})
+    registry.put_status(kind, before)
+    for wanted in NodeState:
+        assert main(["-cmd", command, "-node-id", "n", f"-state={wanted}", *where]) == 0
+        (after,) = registry.listing(kind).nodes
+        assert after == NodeStatus("n", "10.0.0.1:1", wanted, 5, 6, 7, {"zone": "a"}), "and nothing else"
+    with pytest.raises(ConfigError, match="state 'asleep' is illegal"):
+        main([command, "-node-id", "n", "-state", "asleep", *where])
+    with pytest.raises(ConfigError, match="'m'; it has n"):
+        main([command, "-node-id", "m", "-state", "paused", *where])
+    with pytest.raises(ConfigError, match="-node-id"):
+        main([command, "-state", "paused", *where])
+
+
+def test_a_drainer_is_paused_resumed_and_taken_offline(
+    registry: Registry, drainer: DrainerNode, stream: PretendedStream, where: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    which = ["-node-id", "host-1:8249", *where]
+    with pytest.raises(ReplicationError, match="refuses: this pump's state is online, apply resume failed!"):
+        main(["resume-drainer", *which])
+    stream.resting = True
+    assert main(["pause-drainer", *which]) == 0
+    assert capsys.readouterr().out == "apply action pause success!\n"
+    eventually(lambda: state(registry, DRAINERS) is NodeState.PAUSED)
+    assert main(["resume-drainer", *which]) == 0
+    eventually(lambda: state(registry, DRAINERS) is NodeState.ONLINE)
+    assert main(["offline-drainer", *which]) == 0
+    eventually(lambda: "end" in stream.asked)
+    drainer.stop()
+    assert state(registry, DRAINERS) is NodeState.OFFLINE
+
+
+@pytest.mark.parametrize(("command", "last"), [("pause-pump", NodeState.PAUSED), ("offline-pump", NodeState.OFFLINE)])
+def test_a_pump_is_paused_and_taken_offline(
+    registry: Registry, pump: EmbeddedPump, where: list[str], command: str, last: NodeState
+) -> None:
+    assert main(["-cmd", command, "-node-id", "p1", *where]) == 0
+    assert pump.ended.wait(20)
+    assert state(registry, PUMPS) is last
+    with pytest.raises(PumpUnavailable, match="does not answer"):
+        main([command, "-node-id", "p1", *where])
+
+
+def test_a_savepoint_with_a_fresh_timestamp(registry: Registry, where: list[str], tmp_path: Path) -> None:
+    before = registry.tso()
+    assert main(["-cmd", "generate_meta", "-data-dir", str(tmp_path / "a"), *where]) == 0
+    (line,) = (tmp_path / "a" / "savepoint").read_text().splitlines()
+    assert before < int(line.removeprefix("commitTS = ")) < registry.tso()
+    assert main(["generate_meta", "-data-dir", str(tmp_path / "b"), "-time-zone", "Asia/Shanghai", *where]) == 0
+    first, utc, local = (tmp_path / "b" / "savepoint").read_text().splitlines()
+    assert first.startswith("commitTS = ") and utc.endswith("+00:00") and local.endswith("+08:00") and utc[0] == local[0] == "#"
+    with pytest.raises(ConfigError, match="no time zone 'Nowhere'"):
+        main(["generate_meta", "-data-dir", str(tmp_path), "-time-zone", "Nowhere", *where])
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["savepoint"]
+
+
+def test_a_command_that_is_none(where: list[str]) -> None:
+    with pytest.raises(ConfigError, match="no command 'jump'; there are pumps, drainers"):
+        main(["-cmd", "jump", *where])

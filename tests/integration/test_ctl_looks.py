@@ -1,0 +1,158 @@
+"""What ``ctl`` shows of a Drainer, its DDLs and its findings, from real nodes, a real target and a real Delta table."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
+from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, NodeState, NodeStatus
+from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
+from pyspark_tidb_binlog.binlog_source.rpc.calls import Methods
+from pyspark_tidb_binlog.binlog_source.rpc.http1 import NOT_FOUND, HttpRequest, HttpResponse, json_answer
+from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer
+from pyspark_tidb_binlog.jobs.ctl import main
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.jobs.report import Progress, as_json
+from pyspark_tidb_binlog.schemas.errors import ConfigError, DdlRefused
+from pyspark_tidb_binlog.schemas.events import tso
+from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
+from pyspark_tidb_binlog.sinks.delta.checkpoint_table import CheckpointRow
+from pyspark_tidb_binlog.sinks.delta.findings_table import DeltaFindings
+from pyspark_tidb_binlog.sinks.delta.plain_read import read_table
+from pyspark_tidb_binlog.sinks.mysql.session import Session
+from tests.support.ddl_jobs import column, database, history, job, steps_of, table
+from tests.support.ddl_target import MARKS, apply, ddl_session
+from tests.support.drainer_nodes import PretendedStream
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.grpc, pytest.mark.mysql, pytest.mark.spark]
+AT = tso(1_577_934_245_600)
+
+
+def test_status_names_what_holds_progress_back(service: ClusterService, capsys: pytest.CaptureFixture[str]) -> None:
+    stream = PretendedStream(lambda: AT)
+    stream.positions = {"p1": AT + 9, "p2": AT}
+    stream.progress = as_json(Progress(AT, 3.25, 12.0, 4, 5, 6, 7, "Pump p2 since 2020", 1, ("rows `d`.`t`",), "online", 0))
+    node = stream.node(RegistryClient(service.url), "d1").start()
+    try:
+        assert main(["status", "-registry", service.url]) == 0
+        said = capsys.readouterr().out
+        for part in ("Drainer d1 at 127.0.0.1", "2020-01-02 03:04:05.600", "lag 3.2 s", "held back by: Pump p2 since 2020", "rows `d`.`t`"):
+            assert part in said
+        assert said.index("Pump p2 is read up to") < said.index("Pump p1 is read up to"), "the one behind comes first"
+        assert main(["status", "-addr", node.address, "-json"]) == 0
+        values = json.loads(capsys.readouterr().out)
+        assert values["progress"]["holding"] == "Pump p2 since 2020" and values["status"]["LastTS"] == AT
+    finally:
+        node.stop()
+
+
+def test_status_of_nodes_that_do_not_answer(service: ClusterService, registry: RegistryClient, capsys: pytest.CaptureFixture[str]) -> None:
+    registry.put_status(DRAINERS, NodeStatus("dead", "127.0.0.1:1", NodeState.ONLINE, AT))
+    registry.put_status(DRAINERS, NodeStatus("gone", "127.0.0.1:1", NodeState.OFFLINE, AT))
+    assert main(["status", f"-registry={service.url}"]) == 1
+    said = capsys.readouterr().out
+    assert "Drainer dead at 127.0.0.1:1: online" in said and "does not answer" in said and "registered last: 2020-01-02" in said
+    assert "gone" not in said
+    with pytest.raises(ConfigError, match="'nobody'; it has dead, gone"):
+        main(["status", "-node-id", "nobody", f"-registry={service.url}"])
+
+
+def test_status_of_a_real_drainer(capsys: pytest.CaptureFixture[str]) -> None:
+    """It has no page of ours."""
+
+    def answer(request: HttpRequest) -> HttpResponse:
+        real = {"PumpPos": {"p1": AT}, "Synced": False, "LastTS": AT, "TsMap": ""}
+        return json_answer(real) if request.path == "/status" else NOT_FOUND
+
+    server = RpcServer("real").bind("127.0.0.1:0").serve(Methods(http=answer))
+    try:
+        assert main(["status", "-addr", f"127.0.0.1:{server.port}"]) == 0
+    finally:
+        server.stop(0)
+    assert "a real Drainer" in (said := capsys.readouterr().out) and "Pump p1 is read up to 2020-01-02" in said
+
+
+@pytest.fixture
+def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
+    with ddl_session(mariadb.target()) as session:
+        yield session
+
+
+@pytest.fixture
+def settings(mariadb: PrivateMariaDB, tmp_path: Path) -> Path:
+    to = mariadb.target()
+    file = tmp_path / "drainer.toml"
+    file.write_text(
+        f'[spark]\ndelta-dir = "{tmp_path / "delta"}"\nsocket = "{to.socket}"\n'
+        f'[syncer.to]\nuser = "{to.user}"\npassword = "{to.password}"\n[syncer.to.checkpoint]\nschema = "{MARKS}"\n'
+    )
+    return file
+
+
+def test_ddls_that_were_not_executed_as_written(session: Session, settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ddl", "-config", str(settings)]) == 0
+    assert capsys.readouterr().out == "every DDL was executed as TiDB wrote it\n"
+    h = history(
+        database(1),
+        job(2, 3, table(10, "t")),
+        job(3, 3, table(11, "u", [column(1, "id"), column(2, "v")])),
+        job(4, 4, table_id=10, table_name="t"),
+        job(5, 25, table(10, "t")),
+    )
+    texts = {2: "CREATE TABLE `t` (`id` INT PRIMARY KEY);", 3: "GARBLED;", 4: "DROP TABLE `t`;", 5: "RECOVER TABLE `t`;"}
+    with pytest.raises(DdlRefused):
+        for step in steps_of(h, texts):
+            apply(session, step, h)
+    assert main(["-cmd", "ddl", "-config", str(settings)]) == 0
+    said = capsys.readouterr().out
+    assert "done (derived): job 3" in said and "TiDB:     GARBLED;" in said and "executed: CREATE TABLE" in said
+    assert "refused: job 5" in said and "TiDB:     RECOVER TABLE `t`;" in said and "refused:  " in said
+    assert "job 2" not in said and "job 4" not in said, "nothing to know of these"
+
+
+def test_a_target_without_our_tables_has_no_ddls(session: Session, settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    session.execute(f"DROP DATABASE {MARKS}")
+    assert main(["ddl", "-config", str(settings)]) == 0
+    assert "every DDL" in capsys.readouterr().out
+
+
+def batch(number: int) -> CheckpointRow:
+    finding = Finding(FindingKind.ROWS, f"number {number}", "`d`.`t`", tso(1_577_934_245_600 + number), "id='secret'", 1, 0)
+    return CheckpointRow(number, 0, AT + number, findings=(finding,))
+
+
+def test_findings_without_a_jvm_are_those_that_spark_reads(
+    spark: "SparkSession", settings: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["findings", "-config", str(settings)]) == 0
+    assert capsys.readouterr().out == "no findings\n"
+    path = str(tmp_path / "delta-findings")
+    delta = DeltaFindings(spark, path, "app")
+    delta.append([batch(0)])
+    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.checkpointInterval' = '3')")
+    for number in range(1, 6):
+        delta.append([batch(number)])
+    spark.sql(f"OPTIMIZE delta.`{path}`").collect()
+    delta.append([batch(6)])
+    assert list((tmp_path / "delta-findings" / "_delta_log").glob("*.checkpoint.parquet")), "the log has a checkpoint"
+    plain = read_table(Path(path), ["batch_id"])
+    assert plain is not None
+    with_spark = [row.batch_id for row in spark.read.format("delta").load(path).select("batch_id").collect()]
+    assert sorted(plain.column(0).to_pylist()) == sorted(with_spark) == list(range(7)), "compacted files count once"
+    assert main(["findings", "-limit", "2", "-config", str(settings)]) == 0
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first == "7 findings, the newest 2:" and [line[-8:] for line in lines] == ["number 5", "number 6"]
+    assert "secret" not in "".join(lines), "log-row-data is off"
+
+
+def test_a_table_that_needs_another_reader_is_refused(spark: "SparkSession", tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    spark.range(3).write.format("delta").option("delta.enableDeletionVectors", "true").save(path)
+    with pytest.raises(ConfigError, match="read it with Spark"):
+        read_table(Path(path), ["id"])

@@ -1,0 +1,112 @@
+"""A drainer that is told PD's addresses and nothing else of its upstream, as a real one's file does it: Pumps, cluster id, timestamps, DDL
+history and its own registration come from there, with and without TLS.
+"""
+
+import contextlib
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
+from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
+from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
+from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS
+from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import RecordedCase, feed, load
+from pyspark_tidb_binlog.conf.model import PumpConfig
+from pyspark_tidb_binlog.jobs import ctl
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
+from pyspark_tidb_binlog.schemas.tls import TlsSettings
+from tests.support.certificates import Authority, table_of
+from tests.support.drainer_process import Drainer, command_of, environ_of
+from tests.support.fakes.etcd import EtcdProcess
+from tests.support.fakes.pd import FakePd
+from tests.support.golden_case import GOLDEN, compared
+
+pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql]
+
+
+@pytest.fixture(params=["without TLS", "with TLS"])
+def tls(request: pytest.FixtureRequest, tmp_path: Path) -> TlsSettings | None:
+    return Authority(tmp_path / "ca").settings("node", "node", ("node",)) if request.param == "with TLS" else None
+
+
+@pytest.fixture
+def case() -> RecordedCase:
+    return load(GOLDEN / "txn")
+
+
+@pytest.fixture
+def pd(tmp_path: Path, case: RecordedCase, tls: TlsSettings | None) -> Iterator[FakePd]:
+    """With one TiDB server, which has the case's history."""
+    text = case.history.read_bytes()
+    jobs = json.loads(gzip.decompress(text) if text[:2] == b"\x1f\x8b" else text)
+    with EtcdProcess(tmp_path / "etcd") as etcd, FakePd(etcd.address, case.cluster_id, 2, credentials(tls)) as pd:
+        tidb = ClusterService(Oracle(), case.cluster_id, history=lambda: jobs, tls=tls).start()
+        host, _, port = tidb.address.rpartition(":")
+        value = json.dumps({"ip": host, "listening_port": 4000, "status_port": int(port)})
+        etcd.gateway("kv/put", key=b"/tidb/server/info/one", value=value.encode())
+        yield pd
+        tidb.stop()
+
+
+def credentials(tls: TlsSettings | None) -> grpc.ServerCredentials | None:
+    """Those of a server that asks its clients for certificates."""
+    if tls is None:
+        return None
+    ca, cert, key = (Path(path).read_bytes() for path in (tls.ca, tls.cert, tls.key))
+    return grpc.ssl_server_credentials([(key, cert)], ca, require_client_auth=True)
+
+
+@pytest.fixture
+def pumps(tmp_path: Path, case: RecordedCase, pd: FakePd, tls: TlsSettings | None) -> Iterator[list[PumpProcess]]:
+    """They are told PD's addresses alone, too."""
+    with contextlib.ExitStack() as stack:
+        yield [
+            stack.enter_context(
+                PumpProcess(
+                    PumpConfig(
+                        f"pump-{number}",
+                        "127.0.0.1:0",
+                        data_dir=str(tmp_path / f"pump-{number}"),
+                        pd_urls=pd.urls,
+                        fake_binlog_interval=0,
+                        stop_write_at_available_space="",
+                        security=table_of(tls),
+                    )
+                )
+            )
+            for number in range(1, len(case.pumps) + 1)
+        ]
+
+
+def test_a_real_drainers_file_is_enough(
+    tmp_path: Path, case: RecordedCase, pd: FakePd, pumps: list[PumpProcess], tls: TlsSettings | None, fresh_mariadb: PrivateMariaDB
+) -> None:
+    for _ in feed(case, [pump.address for pump in pumps], tls=tls):
+        pass
+    to = fresh_mariadb.target()
+    security = (
+        f'[security]\nssl-ca = "{tls.ca}"\nssl-cert = "{tls.cert}"\nssl-key = "{tls.key}"\ncert-allowed-cn = ["node"]\n' if tls else ""
+    )
+    file = tmp_path / "drainer.toml"
+    file.write_text(
+        f'addr = "127.0.0.1:0"\nnode-id = "d1"\ndata-dir = "{tmp_path / "data"}"\npd-urls = "{pd.urls}"\n{security}'
+        f'[syncer]\ndb-type = "mysql"\n[syncer.to]\nhost = "127.0.0.1"\nport = {to.port}\nuser = "{to.user}"\n'
+    )
+    flags = {"config": file, "initial-commit-ts": case.start_ts, "spark.ending-commit-ts": case.end_ts, "spark.wake-idle-pumps": 0}
+    environ = environ_of(fresh_mariadb, tmp_path / "job.log")
+    environ["MYSQL_PSWD"] = environ.pop("TIDB_BINLOG__SYNCER__TO__PASSWORD")
+    with Drainer(command_of(flags), environ, tmp_path / "out.txt") as drainer:
+        assert drainer.wait() == 0, drainer.output()
+    assert compared(case.directory, to) == ""
+    registry = PdRegistry(pd.urls, tls)
+    with contextlib.closing(registry):
+        assert [(node.node_id, node.state.value) for node in registry.listing(DRAINERS).nodes] == [("d1", "paused")]
+        assert [node.state.value for node in registry.listing(PUMPS).nodes] == ["online"] * len(pumps)
+    secured = [f"-ssl-ca={tls.ca}", f"-ssl-cert={tls.cert}", f"-ssl-key={tls.key}"] if tls else []
+    assert ctl.main(["drainers", f"-pd-urls={pd.urls}", *secured]) == 0

@@ -1,0 +1,81 @@
+"""The target over TLS: verified by its CA, its name and its Common Name before the password is sent; with a certificate where it asks for one."""
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyspark_tidb_binlog.conf.model import ApplyConfig, SecurityConfig, TargetConfig
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.sinks.mysql.session import connect
+from tests.support.certificates import Authority
+
+pytestmark = pytest.mark.mysql
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as made:
+        Path(made).chmod(0o755)  # the server may run as another user
+        yield Path(made)
+
+
+@pytest.fixture(scope="module")
+def ca(place: Path) -> Authority:
+    return Authority(place / "ca")
+
+
+@pytest.fixture(scope="module")
+def target(ca: Authority) -> Iterator[TargetConfig]:
+    made = ca.certify("target", "target", names=("127.0.0.1",))
+    made.key.chmod(0o644)
+    options = {"ssl-ca": ca.ca, "ssl-cert": str(made.cert), "ssl-key": str(made.key)}
+    with PrivateMariaDB(options=options) as server:
+        yield replace(server.target(), socket="", host="127.0.0.1")
+
+
+def secured(target: TargetConfig, ca: str, **more: Any) -> TargetConfig:
+    """``target``, verified by ``ca``; ``more``: the rest of the table ``security``."""
+    return replace(target, security=SecurityConfig(ca, **more))
+
+
+def cipher(target: TargetConfig) -> str:
+    with connect(target, ApplyConfig()) as session:
+        return str(session.query("SHOW STATUS LIKE 'Ssl_cipher'")[0][1])
+
+
+@pytest.mark.parametrize("more", [{}, {"cert_allowed_cn": ("target",)}, {"cert_allowed_cn": ("x", "test-ca")}])
+def test_a_verified_target(target: TargetConfig, ca: Authority, more: dict[str, Any]) -> None:
+    assert cipher(secured(target, ca.ca, **more))
+
+
+def test_who_is_not_the_target(target: TargetConfig, ca: Authority, place: Path) -> None:
+    wrong = {
+        "self-signed certificate": secured(target, Authority(place / "other").ca),
+        "Common Names are 'target', 'test-ca'": secured(target, ca.ca, cert_allowed_cn=("other",)),
+        "Hostname mismatch": secured(replace(target, host="localhost"), ca.ca),
+    }
+    for why, other in wrong.items():
+        with pytest.raises(ApplyError, match=why) as refused:
+            connect(other, ApplyConfig())
+        assert target.password not in str(refused.value)
+
+
+def test_a_target_without_tls_is_refused(mariadb: PrivateMariaDB, ca: Authority) -> None:
+    plain = secured(replace(mariadb.target(), socket="", host="127.0.0.1"), ca.ca)
+    with pytest.raises(ApplyError, match="SSL is required but the server doesn't support it"):
+        connect(plain, ApplyConfig())
+
+
+def test_a_user_that_must_show_a_certificate(target: TargetConfig, ca: Authority) -> None:
+    with connect(target, ApplyConfig()) as session:
+        session.execute("CREATE USER shows@'%' IDENTIFIED BY 'secret' REQUIRE X509")
+    shows = secured(replace(target, user="shows", password="secret"), ca.ca)
+    with pytest.raises(ApplyError, match="Access denied"):
+        connect(shows, ApplyConfig())
+    ours = ca.certify("drainer")
+    assert cipher(secured(shows, ca.ca, ssl_cert=str(ours.cert), ssl_key=str(ours.key)))

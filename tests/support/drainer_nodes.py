@@ -1,0 +1,49 @@
+"""A Drainer's node without a stream: as much of one as its registration, states and pages need."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark_tidb_binlog.binlog_source.cluster.registry import Registry
+from pyspark_tidb_binlog.binlog_source.drainer.drainer_metrics import DrainerMetrics
+from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode, StreamControls
+from pyspark_tidb_binlog.binlog_source.drainer.pages import StreamSight
+
+
+@dataclass
+class PretendedStream:
+    """A stream that does what the test says, and records what the node asked of it."""
+
+    commit_ts: Callable[[], int] = lambda: 0
+    asked: list[str] = field(default_factory=list)
+    resting: bool = False
+    positions: dict[str, int] | None = None
+    applied_at: float = field(default_factory=time.monotonic)
+    progress: dict[str, object] = field(default_factory=lambda: {"holding": "apply"})
+    metrics: DrainerMetrics = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.metrics = DrainerMetrics(lambda: self.commit_ts())
+
+    def node(self, registry: Registry | None, node_id: str = "drainer", **more: Any) -> DrainerNode:
+        """A node of it on any port of this machine; ``more``: as ``DrainerNode`` takes it."""
+        sight = StreamSight(
+            commit_ts=lambda: self.commit_ts(),
+            pump_positions=lambda: self.positions,
+            applied_at=lambda: self.applied_at,
+            progress=lambda: self.progress,
+            metrics=self.metrics.text,
+        )
+        controls = StreamControls(
+            pause=lambda: self.asked.append("pause"),
+            resume=lambda: self.asked.append("resume"),
+            resting=lambda: self.resting,
+            end=lambda: self.asked.append("end"),
+        )
+        return DrainerNode(registry, node_id, "127.0.0.1:0", "", sight, controls, **more)
+
+
+def node_at(registry: Registry, commit_ts: Callable[[], int], node_id: str = "drainer") -> DrainerNode:
+    """A node whose checkpoint is ``commit_ts``."""
+    return PretendedStream(commit_ts).node(registry, node_id)

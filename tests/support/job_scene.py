@@ -1,0 +1,198 @@
+"""Jobs as an operator starts them, over a workload, its Pumps and a target: what tests of signals and of states share."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pyarrow.parquet as parquet
+
+from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS
+from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
+from pyspark_tidb_binlog.binlog_source.emulator.workload import WorkloadConfig
+from pyspark_tidb_binlog.binlog_source.emulator.workload_process import WorkloadProcess
+from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.jobs.demo import PUMPS, upstream
+from pyspark_tidb_binlog.jobs.lab.compare import compare
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.sinks.mysql.session import connect
+from tests.support.eventually import eventually
+
+ENTRY = str(Path(__file__).parents[2] / "spark-submit.sh")
+LONGEST = 300.0
+"""Seconds after which a test gives up; what is asserted about time has a much lower bound in the product."""
+
+Send = Callable[["Job", signal.Signals], None]
+
+
+class Job:
+    """``./spark-submit.sh …`` in a process group of its own, its output in files."""
+
+    def __init__(self, work_dir: Path, *arguments: str) -> None:
+        self.out, self.err, self.log = work_dir / "out.txt", work_dir / "err.txt", work_dir / "job.log"
+        environ = os.environ | {"TIDB_BINLOG_LOG": str(self.log)}
+        with self.out.open("wb") as out, self.err.open("wb") as err:
+            self.process = subprocess.Popen([ENTRY, *arguments], env=environ, cwd=work_dir, stdout=out, stderr=err, start_new_session=True)
+        self.pid = self.process.pid
+        self.family: set[psutil.Process] = set()
+
+    def lines(self) -> list[dict[str, object]]:
+        """What it printed, without a line that is not whole yet."""
+        return [json.loads(line) for line in self.out.read_text().splitlines() if line.startswith("{") and line.endswith("}")]
+
+    def look(self) -> set[psutil.Process]:
+        """Every process that it has started so far."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self.family |= set(psutil.Process(self.pid).children(recursive=True))
+        return self.family
+
+    def runs(self, program: str) -> bool:
+        """Whether one of them is this one."""
+        for process in self.look():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if process.name() == program:
+                    return True
+        return False
+
+    def end(self) -> None:
+        """Leave nothing of it behind, whatever the test found."""
+        for process in self.look():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.process.kill()
+        self.process.wait()
+
+    def wait(self) -> int:
+        self.look()
+        return self.process.wait(LONGEST)
+
+    def leaves_nothing(self) -> None:
+        """Whatever it started is gone, at the latest soon after it."""
+        _, alive = psutil.wait_procs(list(self.family), timeout=LONGEST)
+        assert [process.name() for process in alive] == []
+
+    def said(self) -> str:
+        return f"{self.out.read_text()[-3000:]}\n{self.err.read_text()}\n{self.log.read_text()[-3000:] if self.log.exists() else ''}"
+
+
+def to_process(job: Job, number: signal.Signals) -> None:
+    """As Kubernetes does, and a person with ``kill``."""
+    os.kill(job.pid, number)
+
+
+def to_group(job: Job, number: signal.Signals) -> None:
+    """As a terminal does."""
+    os.killpg(job.pid, number)
+
+
+def to_everyone(job: Job, number: signal.Signals) -> None:
+    """As systemd does: every process of the unit, whatever its group."""
+    for process in {psutil.Process(job.pid), *job.look()}:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
+
+
+@dataclass
+class Scene:
+    """A workload that writes, its Pumps, a target, and what a drainer of them is started with."""
+
+    workload: WorkloadProcess
+    target: PrivateMariaDB
+    work_dir: Path
+    stack: contextlib.ExitStack
+    jobs: int = 0
+    """How many drainers were started."""
+
+    def drainer(self, *more: str) -> Job:
+        """``more``: further flags."""
+        to = self.target.target()
+        secret = self.work_dir / "password"
+        secret.write_text(to.password)
+        self.jobs += 1
+        directory = self.work_dir / f"job-{self.jobs}"
+        directory.mkdir()
+        job = Job(
+            directory,
+            "drainer",
+            f"--pumps={self.workload.url}",
+            "--initial-commit-ts=0",
+            "--addr=127.0.0.1:0",
+            "--node-id=drainer",
+            f"--ddl-history={self.workload.url}",
+            f"--orphan-resolver={self.workload.url}",
+            f"--spark.socket={to.socket}",
+            f"--syncer.to.user={to.user}",
+            f"--spark.password-file={secret}",
+            f"--checkpoint-dir={self.work_dir / 'spark'}",
+            f"--delta-dir={self.work_dir / 'delta'}",
+            *more,
+        )
+        self.stack.callback(job.end)
+        return job
+
+    def registered(self) -> dict[str, str]:
+        with contextlib.closing(RegistryClient(self.workload.url)) as registry:
+            return {node.node_id: node.state.value for node in registry.listing(DRAINERS).nodes}
+
+    def recorded(self) -> int:
+        """The newest resolved_ts in Delta."""
+        tables = [parquet.read_table(path, columns=["resolved_ts"]) for path in (self.work_dir / "delta").glob("*.parquet")]
+        return max((ts for table in tables for ts in table.column(0).to_pylist()), default=0)
+
+    def standing(self) -> int:
+        """The target's checkpoint."""
+        with contextlib.closing(self.target.connect()) as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT checkPoint FROM tidb_binlog.checkpoint")
+            return int(json.loads(cursor.fetchall()[0][0])["commitTS"])
+
+    def differences(self) -> list[str]:
+        """The tables of the target that are not those of the upstream, and why."""
+        with connect(self.target.target(), ApplyConfig()) as session:
+            return [f"{found.name} {found.difference}" for found in compare(self.workload, session, _OTHERS) if found.difference]
+
+
+_OTHERS = ("information_schema", "performance_schema", "mysql", "sys", "tidb_binlog")
+
+
+@contextlib.contextmanager
+def scene_in(directory: Path, target: PrivateMariaDB, **workload_settings: float) -> Iterator[Scene]:
+    """A workload with its tables and Pumps; whatever was started ends with the block. ``workload_settings``: of ``WorkloadConfig``."""
+    config = WorkloadConfig(**({"rate": 20} | workload_settings))  # type: ignore[arg-type]
+    with upstream(directory, config) as workload, contextlib.ExitStack() as stack:
+        workload.open(PUMPS)
+        yield Scene(workload, target, directory, stack)
+
+
+def streaming(scene: Scene, *more: str) -> Job:
+    """A drainer in the middle of its work; ``more``: further flags."""
+    scene.workload.begin()
+    job = scene.drainer(*more)
+    at_work(job)
+    return job
+
+
+def at_work(job: Job) -> None:
+    """Wait until it has applied transactions."""
+    eventually(
+        lambda: job.process.poll() is not None or any(line.get("transactions") for line in job.lines()),
+        seconds=LONGEST,
+        what="a batch",
+        pause=0.05,
+    )
+    assert job.process.poll() is None, job.said()
+
+
+def ended_in_order(job: Job, scene: Scene, state: str = "paused") -> dict[str, object]:
+    """Status 0, nothing on stderr, a summary, registered in ``state``, Delta as far as the target, no process left; the summary."""
+    assert (job.wait(), job.err.read_text()) == (0, ""), job.said()
+    summary = job.lines()[-1]["summary"]
+    assert isinstance(summary, dict)
+    assert scene.registered() == {"drainer": state}
+    assert scene.recorded() == scene.standing() == summary["resolved_ts"]
+    job.leaves_nothing()
+    return summary
