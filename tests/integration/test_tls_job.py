@@ -79,7 +79,7 @@ def test_a_cluster_over_tls(
 ) -> None:
     tls = ca.settings("node", "node", ("node",))
     cut = Cut(step_bytes=300, max_bytes=2500, atomic_rows=1 if delivery == "raw" else 50_000)
-    with Arena(load(GOLDEN / "txn"), target, tmp_path / "run", delivery, cut, tls) as arena:
+    with Arena(load(GOLDEN / "txn"), target, tmp_path / "run", delivery, cut, tls=tls) as arena:
         as_ctl = [f"-registry={arena.service.url}", f"-ssl-ca={tls.ca}", f"-ssl-cert={tls.cert}", f"-ssl-key={tls.key}"]
         assert arena.service.url.startswith("https://")
         arena.write()
