@@ -491,12 +491,14 @@ def test_executors_write_a_frozen_table_in_parts(sessions: tuple[Session, Sessio
     to = PartTarget(ShippedTarget.of(mariadb.target(), Here), CONFIG, lease, 0, 99, 3)
     progress.begin_span(stream.session, lease.cluster_id, to.after_ts, to.upto_ts, to.parts, CONFIG.checkpoint_schema)
     stream.session.commit()
-    added = [(None, {1: i, 2: i, 4: i}) for i in range(3, 9)]
+    # Each in a block of its own, so that they are spread over the parts.
+    ids = [block * 1024 for block in range(3, 9)]
+    added = [(None, {1: i, 2: i, 4: i}) for i in ids]
     used = stream.parts(to, ({1: 1, 2: 10, 4: None}, {1: 1, 2: 11, 4: 5}), ({1: 2, 2: 20, 4: None}, None), *added)
     assert used > 1 if clustered else used == 1
     # Upstream has no ``n`` any more: where the target wants a value of it, every row that is written gets its zero.
     first = [(1, 11, 0)]
-    assert stream.all() == first + [(i, i, 0) for i in range(3, 9)]
+    assert stream.all() == first + [(i, i, 0) for i in ids]
     assert stream.findings == []
     # The answer was lost and the parts run again: they are done.
     stream.parts(to, *added)

@@ -36,7 +36,7 @@ def after_gc(asked: Asked) -> Iterator[bytes]:
 
 def rows(pump: ScriptedPump, after_ts: int, fail: bool, patience: float = 10.0) -> list[tuple[int, int, int]]:
     nowhere = Position(0, 0)
-    part = BinlogPartition(Endpoint("p7", pump.address, 7), Delivery.SORTED, after_ts, GC_TS + 200, nowhere, nowhere, 1)
+    part = BinlogPartition(Endpoint("p7", pump.address, 7), Delivery.SORTED, after_ts, GC_TS + 200, nowhere, nowhere, (0,))
     config = SourceConfig(pumps="127.0.0.1:1", cluster_id=7, fail_on_data_loss=fail)
     found = [row for batch in raw_rows_of(part, config, StreamOptions(read_patience=patience)) for row in batch.to_pylist()]
     return [(row["control"] or row["tp"], row["start_ts"], row["commit_ts"]) for row in found if row["control"] != ControlType.RESOLVED]

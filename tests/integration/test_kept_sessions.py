@@ -31,6 +31,7 @@ from pyspark_tidb_binlog.sinks.mysql.statements import Phase
 from tests.support.ddl_jobs import database, history, job, steps_of, table
 from tests.support.eventually import eventually
 from tests.support.fakes.broadcast import Here
+from tests.support.fakes.planned import Planned
 from tests.support.leases import take_lease
 
 pytestmark = pytest.mark.mysql
@@ -134,11 +135,11 @@ def test_executors_keep_theirs_for_all_tasks_with_the_same_settings(target: Targ
         before = connections(session)
         to = PartTarget(ShippedTarget.of(target, Here), apply, held, 10, 20, 4)
         for part in range(4):
-            parallel._write_part(to, part, Phase.WRITE, list)
+            parallel._write_part(to, part, Phase.WRITE, Planned())
         assert connections(session) - before == 1
         take_lease(session, schema="h_kept", drainer="another")
         with pytest.raises(LeaseLost, match="another"):
-            parallel._write_part(to, 0, Phase.DELETE, list)
+            parallel._write_part(to, 0, Phase.DELETE, Planned())
         kept_sessions.kept_sessions(target, apply).close()
 
 

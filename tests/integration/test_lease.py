@@ -31,6 +31,7 @@ from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Origin, Phase, St
 from tests.support.ddl_jobs import database, history, job, steps_of, table
 from tests.support.eventually import eventually
 from tests.support.fakes.broadcast import Here
+from tests.support.fakes.planned import Planned
 from tests.support.leases import take_lease
 
 pytestmark = pytest.mark.mysql
@@ -336,8 +337,8 @@ def test_a_part_of_a_former_life_loses(mariadb: PrivateMariaDB, session: Session
     session.commit()
     second = take_lease(session, schema=SCHEMA, drainer="two")
     with pytest.raises(LeaseLost):
-        parallel._write_part(part_of(mariadb, first), 0, Phase.WRITE, lambda: THREE_ROWS)
-    assert parallel._write_part(part_of(mariadb, second), 0, Phase.WRITE, lambda: THREE_ROWS).rows == 3
+        parallel._write_part(part_of(mariadb, first), 0, Phase.WRITE, Planned(THREE_ROWS))
+    assert parallel._write_part(part_of(mariadb, second), 0, Phase.WRITE, Planned(THREE_ROWS)).rows == 3
     assert session.query("SELECT COUNT(*) FROM leased.keyless") == [(3,)]
 
 
@@ -349,7 +350,7 @@ def test_two_names_on_one_span_write_it_once(mariadb: PrivateMariaDB, session: S
         progress.begin_span(session, 1, 10, 20, 1, SCHEMA)
         progress.save_checkpoint(session, 1, 10, 1, False, SCHEMA)
         session.commit()
-        assert parallel._write_part(part_of(mariadb, held), 0, Phase.WRITE, lambda: THREE_ROWS).rows == written
+        assert parallel._write_part(part_of(mariadb, held), 0, Phase.WRITE, Planned(THREE_ROWS)).rows == written
     found = progress.load(session, 1, SCHEMA).unfinished
     assert found is not None and found.done == {(0, "write")}
     assert session.query("SELECT COUNT(*) FROM leased.keyless") == [(3,)]

@@ -62,7 +62,7 @@ def damaged(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Embedded
 
 def partition_of(pump: EmbeddedPump, delivery: Delivery) -> BinlogPartition:
     end = pump.service.store.state.at
-    return BinlogPartition(Endpoint("p1", pump.address, 7), delivery, 4, 27, Position(0, 0), Position(*end), 1)
+    return BinlogPartition(Endpoint("p1", pump.address, 7), delivery, 4, 27, Position(0, 0), Position(*end), (0,))
 
 
 @pytest.mark.parametrize("delivery", DELIVERIES)
@@ -111,7 +111,7 @@ def stands_still(asked: Asked) -> Iterator[bytes]:
 
 def real(pump: ScriptedPump) -> BinlogPartition:
     nowhere = Position(0, 0)
-    return BinlogPartition(Endpoint("p7", pump.address, 7), Delivery.SORTED, 4, 25, nowhere, nowhere, 1)
+    return BinlogPartition(Endpoint("p7", pump.address, 7), Delivery.SORTED, 4, 25, nowhere, nowhere, (0,))
 
 
 def test_a_real_pump_that_stands_still_is_an_error_that_names_the_ts() -> None:
