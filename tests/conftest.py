@@ -22,6 +22,13 @@ settings.register_profile("new", deadline=None)
 settings.load_profile(os.environ.get("TIDB_BINLOG_EXAMPLES", "same"))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What is meant to take long gets a limit of its own."""
+    for item in items:
+        if item.get_closest_marker("slow") or item.get_closest_marker("torture"):
+            item.add_marker(pytest.mark.timeout(5400))
+
+
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[PrivateMariaDB]:
     """One private MariaDB for the whole run. Tests use databases of their own and drop them; for crashes take ``fresh_mariadb``."""

@@ -46,20 +46,22 @@ class StreamOptions:
     """The pairing buckets, ``buckets.bucket_ids``; without this option they are numbered, ``pairingBuckets`` of them, at least one."""
 
 
+_STREAM_NAMES = {
+    "stopFile": "stop_file",
+    "pumpPatience": "patience",
+    "readPatience": "read_patience",
+    "packed": "packed",
+    "orphanAskAfter": "orphan_ask_after",
+    "bucketIds": "bucket_ids",
+}
+
+
 def options_of(config: SourceConfig, extra: StreamOptions | None = None) -> dict[str, str]:
     """The options that represent ``config``."""
     extra = extra or StreamOptions()
     options = {name: _text(getattr(config, attribute)) for name, attribute in _CONFIG_NAMES.items()}
     options |= {name: _text(getattr(config.security, attribute)) for name, attribute in _SECURITY_NAMES.items()}
-    own = {
-        "stopFile": extra.stop_file,
-        "pumpPatience": extra.patience,
-        "readPatience": extra.read_patience,
-        "packed": extra.packed,
-        "orphanAskAfter": extra.orphan_ask_after,
-        "bucketIds": ",".join(map(str, extra.bucket_ids)),
-    }
-    return options | {name: _text(value) for name, value in own.items()}
+    return options | {name: _text(getattr(extra, attribute)) for name, attribute in _STREAM_NAMES.items()}
 
 
 def source_of(options: Mapping[str, str]) -> SourceConfig:
@@ -69,20 +71,7 @@ def source_of(options: Mapping[str, str]) -> SourceConfig:
         ConfigError: an option is unknown, missing or invalid.
     """
     given = {name.lower(): value for name, value in options.items()}
-    known = {
-        name.lower()
-        for name in (
-            *_CONFIG_NAMES,
-            *_SECURITY_NAMES,
-            "stopFile",
-            "pumpPatience",
-            "readPatience",
-            "packed",
-            "orphanAskAfter",
-            "bucketIds",
-            "path",
-        )
-    }
+    known = {name.lower() for name in (*_CONFIG_NAMES, *_SECURITY_NAMES, *_STREAM_NAMES, "path")}
     if unknown := sorted(set(given) - known):
         raise ConfigError(
             f"format tidb_binlog has no option {', '.join(unknown)}; it has {', '.join(sorted((*_CONFIG_NAMES, *_SECURITY_NAMES)))}"
@@ -122,8 +111,8 @@ def _values(model: type, names: Mapping[str, str], given: Mapping[str, str]) -> 
 
 
 def _bucket_ids(given: Mapping[str, str]) -> tuple[int, ...]:
-    if ids := given.get("bucketids"):
-        return tuple(_value("bucketIds", text, int) for text in ids.split(","))
+    if ids := _names("bucketIds", given.get("bucketids", "")):
+        return tuple(_value("bucketIds", text, int) for text in ids)
     return tuple(range(max(1, _value("pairingBuckets", given.get("pairingbuckets", "0"), int))))
 
 

@@ -58,11 +58,9 @@ def fold(events: pa.Table) -> NetChanges:
     """
     if events.num_rows == 0:
         return NetChanges((), 0, 0)
-    order = _event_order(_int64(events, "commit_ts"), _int64(events, "seq"))
-    table_ids = _int64(events, "table_id")[order]
+    order, tables, table_codes, codes = _in_order(events)
     ops = _int64(events, "op")[order]
-    tables, table_codes = np.unique(table_ids, return_inverse=True)
-    first, last = _ends(_row_codes(events["key"], order, table_codes, len(tables)))
+    first, last = _ends(codes)
     existed, exists = ops[first] != Op.INSERT, ops[last] != Op.DELETE
     table_of = table_codes[first]
     changes = []
@@ -77,9 +75,8 @@ def ends_of(events: pa.Table) -> Mask:
     """Mask of the ``events`` (as for ``fold``) that are a row's first or last one: their net changes equal those of all events."""
     found = np.zeros(events.num_rows, dtype=bool)
     if events.num_rows:
-        order = _event_order(_int64(events, "commit_ts"), _int64(events, "seq"))
-        tables, table_codes = np.unique(_int64(events, "table_id")[order], return_inverse=True)
-        for places in _ends(_row_codes(events["key"], order, table_codes, len(tables))):
+        order, _, _, codes = _in_order(events)
+        for places in _ends(codes):
             found[order[places]] = True
     return found
 
@@ -88,9 +85,7 @@ def first_events(events: pa.Table) -> Indexes:
     """For each of ``events`` (as for ``fold``) the number of the first one of its row."""
     found = np.zeros(events.num_rows, dtype=np.int64)
     if events.num_rows:
-        order = _event_order(_int64(events, "commit_ts"), _int64(events, "seq"))
-        tables, table_codes = np.unique(_int64(events, "table_id")[order], return_inverse=True)
-        codes = _row_codes(events["key"], order, table_codes, len(tables))
+        order, _, _, codes = _in_order(events)
         _, first, row_of = np.unique(codes, return_index=True, return_inverse=True)
         found[order] = order[first[row_of]]
     return found
@@ -188,6 +183,13 @@ def _binary_parts(keys: pa.BinaryArray) -> tuple[Any, Any, Any]:
 
 def _int64(events: pa.Table, name: str) -> Indexes:
     return events[name].combine_chunks().to_numpy(zero_copy_only=False).astype(np.int64, copy=False)  # type: ignore[no-any-return]
+
+
+def _in_order(events: pa.Table) -> tuple[Indexes, Indexes, Indexes, Indexes]:
+    """Row numbers in execution order, the ids of the tables, and in that order the place of each event's table among them and its row's number."""
+    order = _event_order(_int64(events, "commit_ts"), _int64(events, "seq"))
+    tables, table_codes = np.unique(_int64(events, "table_id")[order], return_inverse=True)
+    return order, tables, table_codes, _row_codes(events["key"], order, table_codes, len(tables))
 
 
 def _event_order(commit_ts: Indexes, seq: Indexes) -> Indexes:

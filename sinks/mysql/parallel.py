@@ -16,7 +16,7 @@ Which rows form a part: ``sinks.engine.keyed``.
 import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -355,14 +355,14 @@ def _due(
     """What is still to be done for one part and phase, which is marked as done; None: nothing. Once the statements are planned, ``findings``
     has those that do not come from their effects.
     """
-    at, schema = (to.lease.cluster_id, to.after_ts, to.upto_ts, part, to.parts), to.apply.checkpoint_schema
-    if progress.claim_part(session, *at, phase.value, schema, plans.skipped):
+    marker, schema = progress.Marker(to.lease.cluster_id, to.after_ts, to.upto_ts, part, to.parts, phase.value), to.apply.checkpoint_schema
+    if progress.claim_part(session, marker, schema, plans.skipped):
         return plans.deletes() if phase is Phase.DELETE else plans.writes()
-    before = progress.planned_without(session, *at, progress.Mark.DELETE, schema) if phase is Phase.DELETE else None
+    before = progress.planned_without(session, marker, schema) if phase is Phase.DELETE else None
     if before is None or before.commit_ts == plans.skipped:
         return None
-    progress.correct_deletes(session, *at, plans.skipped, schema)
-    written = progress.planned_without(session, *at, progress.Mark.WRITE, schema)
+    progress.correct_deletes(session, marker, plans.skipped, schema)
+    written = progress.planned_without(session, replace(marker, phase=progress.Mark.WRITE), schema)
     if written is None:
         return plans.corrections(before, findings)
     findings += plans.partly_applied(written)

@@ -79,6 +79,28 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Marker:
+    """Names a row of ``spark_progress``: one part and phase of a span."""
+
+    cluster_id: int
+    after_ts: int
+    """Exclusive."""
+    upto_ts: int
+    part: int
+    parts: int
+    phase: Mark | str
+
+    @property
+    def values(self) -> list[Any]:
+        """Those of the table's key, in its order.
+
+        Raises:
+            ValueError: there is no such phase.
+        """
+        return [self.cluster_id, self.after_ts, self.upto_ts, self.part, self.parts, str(Mark(self.phase))]
+
+
+@dataclass(frozen=True, slots=True)
 class PlannedWithout:
     """The transactions that the statements of one part and phase were planned without."""
 
@@ -185,20 +207,10 @@ def begin_span(
     them by its own numbering.
     """
     for number in {Numbering.ROWS, numbering}:
-        _mark(session, cluster_id, after_ts, upto_ts, number, parts, Mark.SPAN, schema)
+        _mark(session, Marker(cluster_id, after_ts, upto_ts, number, parts, Mark.SPAN), schema)
 
 
-def claim_part(
-    session: Session,
-    cluster_id: int,
-    after_ts: int,
-    upto_ts: int,
-    part: int,
-    parts: int,
-    phase: Mark | str,
-    schema: str = CHECKPOINT_SCHEMA,
-    skipped: Iterable[int] = (),
-) -> bool:
+def claim_part(session: Session, marker: Marker, schema: str = CHECKPOINT_SCHEMA, skipped: Iterable[int] = ()) -> bool:
     """Mark one part and phase as done before its data is written, in the same transaction; False: it is already in the target.
 
     ``skipped``: commit_ts of the transactions that its data was planned without.
@@ -212,49 +224,31 @@ def claim_part(
     """
     columns = "(cluster_id, from_ts, to_ts, part, parts, phase, skipped)"
     sql = f"INSERT IGNORE INTO {_progress(schema)} {columns} VALUES (%s, %s, %s, %s, %s, %s, %s)"
-    if not session.execute(sql, [cluster_id, after_ts, upto_ts, part, parts, str(Mark(phase)), _listed(skipped)]):
+    if not session.execute(sql, [*marker.values, _listed(skipped)]):
         return False
     # Must be checked after the insert: while this marker is uncommitted, no other process can finish the part, and so not the span either.
-    if not _is_open(session, cluster_id, after_ts, upto_ts, parts, schema):
+    if not _is_open(session, marker, schema):
         raise ApplyError(
-            f"part {part} of {parts} of ({after_ts}, {upto_ts}] is not written: the span is not open in {schema}.spark_progress; another life "
-            f"of the Drainer of cluster {cluster_id} has already finished it"
+            f"part {marker.part} of {marker.parts} of ({marker.after_ts}, {marker.upto_ts}] is not written: the span is not open in {schema}.spark_progress; another life "
+            f"of the Drainer of cluster {marker.cluster_id} has already finished it"
         )
     return True
 
 
-def planned_without(
-    session: Session,
-    cluster_id: int,
-    after_ts: int,
-    upto_ts: int,
-    part: int,
-    parts: int,
-    phase: Mark | str,
-    schema: str = CHECKPOINT_SCHEMA,
-) -> PlannedWithout | None:
-    """The transactions that one part and phase was planned without, its marker locked until this transaction ends; None: it is not done."""
+def planned_without(session: Session, marker: Marker, schema: str = CHECKPOINT_SCHEMA) -> PlannedWithout | None:
+    """The transactions that one part and phase was planned without, its ``marker`` locked until this transaction ends; None: it is not done."""
     sql = f"SELECT skipped FROM {_progress(schema)} WHERE {_ONE_MARKER} FOR UPDATE"
-    rows = session.query(sql, [cluster_id, after_ts, upto_ts, part, parts, str(Mark(phase))])
+    rows = session.query(sql, marker.values)
     if not rows:
         return None
     ((listed,),) = rows
     return PlannedWithout(frozenset(int(ts) for ts in (listed or "").split(",") if ts), listed is not None)
 
 
-def correct_deletes(
-    session: Session,
-    cluster_id: int,
-    after_ts: int,
-    upto_ts: int,
-    part: int,
-    parts: int,
-    skipped: Iterable[int],
-    schema: str = CHECKPOINT_SCHEMA,
-) -> None:
-    """Record, in the transaction that corrects them, that the deletes of one part are those planned without the transactions ``skipped``."""
+def correct_deletes(session: Session, marker: Marker, skipped: Iterable[int], schema: str = CHECKPOINT_SCHEMA) -> None:
+    """Record, in the transaction that corrects them, that the deletes of the part of ``marker`` are those planned without the transactions ``skipped``."""
     sql = f"UPDATE {_progress(schema)} SET skipped = %s WHERE {_ONE_MARKER}"
-    session.execute(sql, [_listed(skipped), cluster_id, after_ts, upto_ts, part, parts, str(Mark.DELETE)])
+    session.execute(sql, [_listed(skipped), *marker.values])
 
 
 def deletes_done(
@@ -284,31 +278,16 @@ def lock_checkpoint(session: Session, cluster_id: int, schema: str = CHECKPOINT_
     return Checkpoint.from_json(rows[0][0]).commit_ts if rows else 0
 
 
-def is_marked(
-    session: Session,
-    cluster_id: int,
-    after_ts: int,
-    upto_ts: int,
-    part: int,
-    parts: int,
-    phase: Mark | str,
-    schema: str = CHECKPOINT_SCHEMA,
-) -> bool:
-    """Whether that part and phase is already in the target."""
-    sql = f"SELECT 1 FROM {_progress(schema)} WHERE {_ONE_MARKER}"
-    return bool(session.query(sql, [cluster_id, after_ts, upto_ts, part, parts, str(Mark(phase))]))
-
-
-def _is_open(session: Session, cluster_id: int, after_ts: int, upto_ts: int, parts: int, schema: str) -> bool:
-    """Whether the span was begun with so many parts and is not finished."""
+def _is_open(session: Session, marker: Marker, schema: str) -> bool:
+    """Whether the span of ``marker`` was begun with so many parts and is not finished."""
     sql = f"SELECT 1 FROM {_progress(schema)} WHERE cluster_id = %s AND from_ts = %s AND to_ts = %s AND parts = %s AND phase = %s"
-    return bool(session.query(sql, [cluster_id, after_ts, upto_ts, parts, str(Mark.SPAN)]))
+    return bool(session.query(sql, [marker.cluster_id, marker.after_ts, marker.upto_ts, marker.parts, str(Mark.SPAN)]))
 
 
 def mark_atomic(session: Session, cluster_id: int, after_ts: int, upto_ts: int, schema: str = CHECKPOINT_SCHEMA) -> None:
     """Record, in the same transaction, a span that was applied in one transaction; deletes the earlier markers."""
     finish_span(session, cluster_id, after_ts, upto_ts, schema)
-    _mark(session, cluster_id, after_ts, upto_ts, 0, 1, Mark.ATOMIC, schema)
+    _mark(session, Marker(cluster_id, after_ts, upto_ts, 0, 1, Mark.ATOMIC), schema)
 
 
 def finish_span(session: Session, cluster_id: int, after_ts: int, upto_ts: int, schema: str = CHECKPOINT_SCHEMA) -> None:
@@ -351,9 +330,9 @@ def _progress(schema: str) -> str:
     return f"{quote_name(schema)}.`spark_progress`"
 
 
-def _mark(session: Session, cluster_id: int, after_ts: int, upto_ts: int, part: int, parts: int, phase: Mark, schema: str) -> None:
+def _mark(session: Session, marker: Marker, schema: str) -> None:
     sql = f"REPLACE INTO {_progress(schema)} (cluster_id, from_ts, to_ts, part, parts, phase) VALUES (%s, %s, %s, %s, %s, %s)"
-    session.execute(sql, [cluster_id, after_ts, upto_ts, part, parts, str(phase)])
+    session.execute(sql, marker.values)
 
 
 def _load_checkpoint(session: Session, cluster_id: int, schema: str) -> Checkpoint | None:

@@ -15,7 +15,7 @@ from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 pytestmark = pytest.mark.mysql
 
 SCHEMA = "fencing"
-PART = (7, 10, 20, 0, 2, "write", SCHEMA)
+PART = (progress.Marker(7, 10, 20, 0, 2, "write"), SCHEMA)
 
 
 @pytest.fixture

@@ -380,7 +380,7 @@ def test_two_clusters_with_one_name_leave_each_others_markers(session: Session) 
     for cluster_id in (1, 2):
         progress.save_checkpoint(session, cluster_id, 10, 1, False, SCHEMA)
         progress.begin_span(session, cluster_id, 10, 20 + cluster_id, 2, SCHEMA)
-        assert progress.claim_part(session, cluster_id, 10, 20 + cluster_id, 0, 2, "write", SCHEMA)
+        assert progress.claim_part(session, progress.Marker(cluster_id, 10, 20 + cluster_id, 0, 2, "write"), SCHEMA)
     progress.finish_span(session, 2, 10, 22, SCHEMA)
     found = progress.load(session, 1, SCHEMA).unfinished
     assert found is not None and found.done == {(0, "write")}

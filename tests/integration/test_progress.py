@@ -10,7 +10,7 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.engine.fold import Numbering
 from pyspark_tidb_binlog.sinks.mysql import progress
-from pyspark_tidb_binlog.sinks.mysql.progress import Mark, PlannedWithout
+from pyspark_tidb_binlog.sinks.mysql.progress import Mark, Marker, PlannedWithout
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.sink import TargetProgress, UnfinishedSpan
 
@@ -78,12 +78,12 @@ def test_a_span_in_parts_from_begin_to_end(session: Session) -> None:
     save(session, 100, False)
     progress.begin_span(session, CLUSTER, *span, 2, SCHEMA)
     assert load(session) == TargetProgress(100, False, 48, UnfinishedSpan(100, 200, 2, frozenset()))
-    assert not progress.is_marked(session, CLUSTER, *span, 1, 2, Mark.DELETE, SCHEMA)
-    assert progress.claim_part(session, CLUSTER, *span, 1, 2, "delete", SCHEMA)
-    assert progress.is_marked(session, CLUSTER, *span, 1, 2, Mark.DELETE, SCHEMA)
-    assert not progress.claim_part(session, CLUSTER, *span, 1, 2, Mark.DELETE, SCHEMA)
-    assert progress.claim_part(session, CLUSTER, *span, 0, 2, Mark.DELETE, SCHEMA)
-    assert progress.claim_part(session, CLUSTER, *span, 0, 2, Mark.WRITE, SCHEMA)
+    assert progress.planned_without(session, Marker(CLUSTER, *span, 1, 2, Mark.DELETE), SCHEMA) is None
+    assert progress.claim_part(session, Marker(CLUSTER, *span, 1, 2, "delete"), SCHEMA)
+    assert progress.planned_without(session, Marker(CLUSTER, *span, 1, 2, Mark.DELETE), SCHEMA) is not None
+    assert not progress.claim_part(session, Marker(CLUSTER, *span, 1, 2, Mark.DELETE), SCHEMA)
+    assert progress.claim_part(session, Marker(CLUSTER, *span, 0, 2, Mark.DELETE), SCHEMA)
+    assert progress.claim_part(session, Marker(CLUSTER, *span, 0, 2, Mark.WRITE), SCHEMA)
     progress.begin_span(session, CLUSTER, *span, 2, SCHEMA)
     done = frozenset({(0, "delete"), (1, "delete"), (0, "write")})
     assert load(session).unfinished == UnfinishedSpan(100, 200, 2, done)
@@ -97,20 +97,20 @@ def test_a_span_in_parts_from_begin_to_end(session: Session) -> None:
 def test_a_marker_says_what_its_part_was_planned_without(session: Session) -> None:
     span = (100, 200)
     progress.begin_span(session, CLUSTER, *span, 2, SCHEMA)
-    assert progress.planned_without(session, CLUSTER, *span, 0, 2, Mark.DELETE, SCHEMA) is None
-    assert progress.claim_part(session, CLUSTER, *span, 0, 2, Mark.DELETE, SCHEMA, {120, 9})
-    assert progress.claim_part(session, CLUSTER, *span, 1, 2, Mark.DELETE, SCHEMA)
-    assert not progress.claim_part(session, CLUSTER, *span, 0, 2, Mark.DELETE, SCHEMA, {5}), "it stays as it is"
-    found = [progress.planned_without(session, CLUSTER, *span, part, 2, Mark.DELETE, SCHEMA) for part in range(2)]
+    assert progress.planned_without(session, Marker(CLUSTER, *span, 0, 2, Mark.DELETE), SCHEMA) is None
+    assert progress.claim_part(session, Marker(CLUSTER, *span, 0, 2, Mark.DELETE), SCHEMA, {120, 9})
+    assert progress.claim_part(session, Marker(CLUSTER, *span, 1, 2, Mark.DELETE), SCHEMA)
+    assert not progress.claim_part(session, Marker(CLUSTER, *span, 0, 2, Mark.DELETE), SCHEMA, {5}), "it stays as it is"
+    found = [progress.planned_without(session, Marker(CLUSTER, *span, part, 2, Mark.DELETE), SCHEMA) for part in range(2)]
     assert found == [PlannedWithout(frozenset({9, 120}), recorded=True), PlannedWithout(frozenset(), recorded=True)]
     assert not progress.deletes_done(session, CLUSTER, *span, 2, SCHEMA)
     assert not progress.deletes_done(session, CLUSTER, *span, 2, SCHEMA, {9, 120})
-    progress.correct_deletes(session, CLUSTER, *span, 1, 2, {120, 9}, SCHEMA)
+    progress.correct_deletes(session, Marker(CLUSTER, *span, 1, 2, Mark.DELETE), {120, 9}, SCHEMA)
     assert progress.deletes_done(session, CLUSTER, *span, 2, SCHEMA, {9, 120})
     # Of a release that did not record it.
     session.execute(f"UPDATE {SCHEMA}.spark_progress SET skipped = NULL")
     older = PlannedWithout(frozenset(), recorded=False)
-    assert progress.planned_without(session, CLUSTER, *span, 0, 2, Mark.DELETE, SCHEMA) == older
+    assert progress.planned_without(session, Marker(CLUSTER, *span, 0, 2, Mark.DELETE), SCHEMA) == older
     assert progress.deletes_done(session, CLUSTER, *span, 2, SCHEMA)
 
 
@@ -145,7 +145,7 @@ def test_an_atomic_span_keeps_one_marker(session: Session) -> None:
 
 def test_an_unknown_phase_is_refused(session: Session) -> None:
     with pytest.raises(ValueError, match="sideways"):
-        progress.claim_part(session, CLUSTER, 1, 2, 0, 1, "sideways", SCHEMA)
+        progress.claim_part(session, Marker(CLUSTER, 1, 2, 0, 1, "sideways"), SCHEMA)
 
 
 def test_markers_live_and_die_with_the_transaction(session: Session) -> None:
@@ -153,9 +153,9 @@ def test_markers_live_and_die_with_the_transaction(session: Session) -> None:
     progress.begin_span(session, CLUSTER, 1, 2, 1, SCHEMA)
     session.commit()
     session.begin()
-    assert progress.claim_part(session, CLUSTER, 1, 2, 0, 1, Mark.WRITE, SCHEMA)
+    assert progress.claim_part(session, Marker(CLUSTER, 1, 2, 0, 1, Mark.WRITE), SCHEMA)
     session.rollback()
-    assert not progress.is_marked(session, CLUSTER, 1, 2, 0, 1, Mark.WRITE, SCHEMA)
+    assert progress.planned_without(session, Marker(CLUSTER, 1, 2, 0, 1, Mark.WRITE), SCHEMA) is None
 
 
 def test_two_unfinished_spans_are_refused(session: Session) -> None:
@@ -170,7 +170,7 @@ def test_a_span_is_numbered_as_it_was_begun(session: Session) -> None:
     save(session, 100, False)
     progress.begin_span(session, CLUSTER, 100, 200, 2, SCHEMA, Numbering.ROWS)
     assert session.query(f"SELECT part FROM {SCHEMA}.spark_progress") == [(-1,)]
-    assert progress.claim_part(session, CLUSTER, 100, 200, 1, 2, Mark.DELETE, SCHEMA)
+    assert progress.claim_part(session, Marker(CLUSTER, 100, 200, 1, 2, Mark.DELETE), SCHEMA)
     assert load(session).unfinished == UnfinishedSpan(100, 200, 2, frozenset({(1, "delete")}), Numbering.ROWS)
 
 
