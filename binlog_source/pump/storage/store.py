@@ -15,6 +15,7 @@ Points of ``conf.failpoints`` besides those of the log: store-answered, index-be
 
 import bisect
 import contextlib
+import errno
 import itertools
 import logging
 import queue
@@ -63,6 +64,11 @@ _RECENT = 256
 _ANY_TS = (1 << 63) - 1
 _FAKE_AGE = tso(60_000)
 """A fake binlog is written at once after its ts was fetched, or not at all: a Drainer gives a call of WriteBinlog up after a second."""
+
+_WRONG_DIRECTORY = frozenset(
+    (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.EROFS)
+)
+"""What opening the data directory fails with where no further start helps: it is no directory, or may not be written to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +125,12 @@ class Store:
         open_index: Callable[[Path], KeyIndex] = KeyIndex,
         observe: Callable[[GroupWritten], None] = lambda written: None,
     ) -> None:
-        """Open the log below ``data_dir``, created when absent, and bring index and sorter up to its end."""
+        """Open the log below ``data_dir``, created when absent, and bring index and sorter up to its end.
+
+        Raises:
+            ConfigError: ``data_dir`` is no directory, may not be written to, or is another Pump's.
+            OSError: the disk fails or is full; a later start may succeed.
+        """
         self.settings = settings
         self._fs = files or RealFileSystem()
         self._observe = observe
@@ -129,7 +140,11 @@ class Store:
         except BlockingIOError as error:
             raise ConfigError(f"data directory {data_dir}: another Pump uses it; stop that Pump or set another data-dir") from error
         except OSError as error:
-            raise ConfigError(f"data directory {data_dir} cannot be used: {error.strerror}") from error
+            if error.errno in _WRONG_DIRECTORY:
+                raise ConfigError(f"data directory {data_dir} cannot be used: {error.strerror}") from error
+            # a failing or full disk is no wrong setting: the next start may succeed
+            error.filename = error.filename or str(data_dir)
+            raise
         self._news = threading.Condition()
         self._closing = threading.Event()
         self._file_max = (0, 0)

@@ -1,6 +1,9 @@
 """The store on real files: rotation, restart, torn tails, and a disk that fails."""
 
+import errno
 import itertools
+import os
+import re
 import threading
 import time
 
@@ -69,12 +72,43 @@ def test_a_torn_tail_is_cut_off_and_written_over(tmp_path, cut):
 
 def test_one_process_per_directory(tmp_path):
     store = opened(tmp_path)
-    (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="data directory .*file cannot be used: File exists"):
-        Store(tmp_path / "file", StoreSettings())
     with pytest.raises(ConfigError, match="another Pump uses it"):
         opened(tmp_path)
     store.close()
+    opened(tmp_path).close()
+
+
+class RefusingFiles(RealFileSystem):
+    """The lock fails so."""
+
+    def __init__(self, number):
+        super().__init__()
+        self.number = number
+
+    def lock(self, path):
+        raise OSError(self.number, os.strerror(self.number))
+
+
+def test_a_data_directory_that_is_a_file_is_a_wrong_setting(tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    for name, why in ((file, "File exists"), (file / "below", "Not a directory")):
+        with pytest.raises(ConfigError, match=f"data directory {name} cannot be used: {why}"):
+            opened(name)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS])
+def test_a_data_directory_that_may_not_be_written_to_is_a_wrong_setting(tmp_path, number):
+    with pytest.raises(ConfigError, match=f"data directory {tmp_path} cannot be used: {os.strerror(number)}"):
+        opened(tmp_path, files=RefusingFiles(number))
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
+def test_a_disk_that_fails_at_the_start_is_no_wrong_setting(tmp_path, number):
+    """It may work at the next start, which systemd makes after every failure except one of the settings."""
+    with pytest.raises(OSError, match=re.escape(str(tmp_path))) as failed:
+        opened(tmp_path, files=RefusingFiles(number))
+    assert failed.value.errno == number
     opened(tmp_path).close()
 
 
