@@ -29,6 +29,7 @@ from pyspark_tidb_binlog.binlog_source.rpc.http1 import HttpResponse
 from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from tests.support.eventually import eventually
+from tests.support.own_host import OWN_HOST
 
 pytestmark = pytest.mark.grpc
 
@@ -49,8 +50,8 @@ class Server:
     """A front whose handlers tell what they see."""
 
     def __init__(self, max_request=1 << 62, socket_path="", **limits):
-        self.front = RpcServer("Test").bind("127.0.0.1:0", socket_path)
-        self.address = f"127.0.0.1:{self.front.port}"
+        self.front = RpcServer("Test").bind(f"{OWN_HOST}:0", socket_path)
+        self.address = f"{OWN_HOST}:{self.front.port}"
         self.messages = queue.Queue()
         self.held = queue.Queue()
         self.calls = queue.Queue()
@@ -150,7 +151,7 @@ class Raw:
     """A client of bare frames, which reads when it is told to."""
 
     def __init__(self, server, initial_window=None, source="127.0.0.1"):
-        self.socket = socket.create_connection(("127.0.0.1", server.front.port), PATIENCE, (source, 0))
+        self.socket = socket.create_connection((OWN_HOST, server.front.port), PATIENCE, (source, 0))
         pairs = [] if initial_window is None else [(4, initial_window)]
         self.socket.sendall(PREFACE + frame(SETTINGS, 0, 0, b"".join(struct.pack(">HI", *pair) for pair in pairs)))
 
@@ -517,7 +518,7 @@ def test_where_all_have_calls_the_newcomer_is_refused(caplog, monkeypatch):
         for client in clients:
             client.call(1, b"Wait", b"x")
             server.calls.get(timeout=PATIENCE)
-        with contextlib.suppress(ConnectionError), socket.create_connection(("127.0.0.1", server.front.port), PATIENCE) as refused:
+        with contextlib.suppress(ConnectionError), socket.create_connection((OWN_HOST, server.front.port), PATIENCE) as refused:
             while refused.recv(MIB):
                 pass
         eventually(lambda: "connections to make room" in caplog.text)
@@ -555,7 +556,7 @@ def test_stopping_closes_the_connections_that_were_just_accepted(recwarn):
     """A client that connects while it stops is not left with a socket that nobody closes."""
     for _ in range(20):
         server = Server()
-        clients = [socket.create_connection(("127.0.0.1", server.front.port), PATIENCE) for _ in range(40)]
+        clients = [socket.create_connection((OWN_HOST, server.front.port), PATIENCE) for _ in range(40)]
         server.front.stop(0)
         for client in clients:
             client.close()
@@ -779,7 +780,7 @@ def test_a_client_that_breaks_the_protocol_is_told_and_cut_off(server, channel, 
 def test_a_client_that_does_not_finish_its_first_words_is_dropped(server, monkeypatch, said):
     monkeypatch.setattr(front_module, "LOOK", 0.05)
     monkeypatch.setattr(peer_module, "FIRST_WORD", 0.1)
-    with socket.create_connection(("127.0.0.1", server.front.port), PATIENCE) as silent:
+    with socket.create_connection((OWN_HOST, server.front.port), PATIENCE) as silent:
         silent.sendall(said)
         with contextlib.suppress(ConnectionResetError):
             while silent.recv(MIB):
@@ -791,7 +792,7 @@ def test_a_client_that_does_not_finish_its_first_words_is_dropped(server, monkey
 def test_an_http_request_that_does_not_become_complete_is_dropped(server, monkeypatch, said):
     monkeypatch.setattr(front_module, "LOOK", 0.05)
     monkeypatch.setattr(http_peer_module, "REQUEST_SECONDS", 0.3)
-    with socket.create_connection(("127.0.0.1", server.front.port), PATIENCE) as slow, contextlib.suppress(ConnectionError):
+    with socket.create_connection((OWN_HOST, server.front.port), PATIENCE) as slow, contextlib.suppress(ConnectionError):
         for byte in said:
             slow.sendall(bytes((byte,)))
         while slow.recv(MIB):
@@ -801,7 +802,7 @@ def test_an_http_request_that_does_not_become_complete_is_dropped(server, monkey
 
 def test_an_idle_http_connection_is_closed_and_a_busy_one_is_not(server, monkeypatch):
     monkeypatch.setattr(front_module, "LOOK", 0.05)
-    client = http.client.HTTPConnection("127.0.0.1", server.front.port, PATIENCE)
+    client = http.client.HTTPConnection(OWN_HOST, server.front.port, PATIENCE)
     for _ in range(3):
         client.request("GET", "/a")
         client.getresponse().read()
@@ -959,7 +960,7 @@ def test_after_stop_nothing_happens(server):
 
 
 def test_http_requests_on_one_connection(server):
-    client = http.client.HTTPConnection("127.0.0.1", server.front.port, PATIENCE)
+    client = http.client.HTTPConnection(OWN_HOST, server.front.port, PATIENCE)
     for method, path, body, said in [
         ("GET", "/status", None, b"GET /status "),
         ("PUT", "/state/pump%201/pause", b"now", b"PUT /state/pump 1/pause now"),
@@ -982,7 +983,7 @@ def test_http_requests_on_one_connection(server):
 def test_http_while_streams_run(server, channel):
     call = streaming(channel, "Down")(b"5000 1000", timeout=PATIENCE)
     next(call)
-    client = http.client.HTTPConnection("127.0.0.1", server.front.port, PATIENCE)
+    client = http.client.HTTPConnection(OWN_HOST, server.front.port, PATIENCE)
     for _ in range(20):
         client.request("GET", "/metrics")
         assert client.getresponse().read() == b"GET /metrics "
@@ -991,7 +992,7 @@ def test_http_while_streams_run(server, channel):
 
 
 def test_an_http_handler_that_fails(server, caplog):
-    client = http.client.HTTPConnection("127.0.0.1", server.front.port, PATIENCE)
+    client = http.client.HTTPConnection(OWN_HOST, server.front.port, PATIENCE)
     client.request("GET", "/fail")
     answer = client.getresponse()
     assert (answer.status, answer.read()) == (HTTPStatus.INTERNAL_SERVER_ERROR, b"ValueError: the log has more\n")
@@ -1002,7 +1003,7 @@ def test_an_http_handler_that_fails(server, caplog):
 
 
 def http_bytes(server, data, half_close=False):
-    with socket.create_connection(("127.0.0.1", server.front.port), PATIENCE) as client:
+    with socket.create_connection((OWN_HOST, server.front.port), PATIENCE) as client:
         client.sendall(data)
         if half_close:
             client.shutdown(socket.SHUT_WR)
@@ -1033,7 +1034,7 @@ def test_a_bad_request_is_answered_and_the_connection_closed(server, data):
 
 
 def test_pipelined_requests_do_not_pile_up(server):
-    with socket.create_connection(("127.0.0.1", server.front.port), PATIENCE) as client:
+    with socket.create_connection((OWN_HOST, server.front.port), PATIENCE) as client:
         client.sendall(b"GET /large HTTP/1.1\r\nHost: p\r\n\r\n" * 1000)
         eventually(lambda: server.requests.qsize() >= 2)
         time.sleep(0.2)
@@ -1045,14 +1046,14 @@ def test_pipelined_requests_do_not_pile_up(server):
 
 
 def test_an_endless_talker_is_cut_off(server):
-    with socket.create_connection(("127.0.0.1", server.front.port), PATIENCE) as client, pytest.raises(ConnectionError):
+    with socket.create_connection((OWN_HOST, server.front.port), PATIENCE) as client, pytest.raises(ConnectionError):
         client.sendall(b"GET /slow HTTP/1.1\r\nHost: p\r\n\r\n")
         while True:
             client.sendall(b"GET /more HTTP/1.1\r\nHost: p\r\n\r\n" * 1000)
 
 
 def test_stop_lets_an_http_answer_finish(server):
-    client = http.client.HTTPConnection("127.0.0.1", server.front.port, PATIENCE)
+    client = http.client.HTTPConnection(OWN_HOST, server.front.port, PATIENCE)
     client.request("GET", "/slow")
     server.requests.get(timeout=PATIENCE)
     stopping = threading.Thread(target=server.front.stop, args=(PATIENCE,))
@@ -1068,7 +1069,7 @@ def test_stop_lets_an_http_answer_finish(server):
 
 
 def test_a_port_in_use(server):
-    with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{server.front.port}"):
+    with pytest.raises(ConfigError, match=f"cannot listen on {OWN_HOST}:{server.front.port}"):
         RpcServer("Second").bind(server.address)
 
 

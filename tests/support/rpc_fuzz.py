@@ -23,6 +23,7 @@ from pyspark_tidb_binlog.binlog_source.rpc.calls import Methods, PendingCall, St
 from pyspark_tidb_binlog.binlog_source.rpc.frames import frame
 from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer
 from tests.support.eventually import eventually
+from tests.support.own_host import OWN_HOST
 
 CAPACITY = 4 << 20
 READ = 256 << 10
@@ -53,7 +54,7 @@ class Fuzz:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.front = RpcServer("Fuzzed").bind("127.0.0.1:0")
+        self.front = RpcServer("Fuzzed").bind(f"{OWN_HOST}:0")
         self.sessions = self.answered = 0
 
     def _serve(self) -> None:
@@ -104,7 +105,7 @@ class Fuzz:
         assert not errors.found, errors.found
 
     def _good_client(self) -> None:
-        with grpc.insecure_channel(f"127.0.0.1:{self.front.port}", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+        with grpc.insecure_channel(f"{OWN_HOST}:{self.front.port}", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
             size = self.random.choice([0, 10, 70_000, 1 << 20])
             assert channel.unary_unary("/t/Write")(b"x" * (size - 5 if size else 0), timeout=PATIENCE) == b""
             assert len(list(channel.unary_stream("/t/Down")(b"x", timeout=PATIENCE))) == 50
@@ -113,7 +114,7 @@ class Fuzz:
     def _session(self) -> None:
         data = self._mutated(self._valid() if self.random.random() < 0.85 else b"".join(self.random.choices(_HTTP, k=3)))
         self.sessions += 1
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.front.port), 5) as client:
+        with contextlib.suppress(OSError), socket.create_connection((OWN_HOST, self.front.port), 5) as client:
             client.settimeout(0.02)
             while data:
                 cut = self.random.choice([1, 9, 100, 20_000, len(data)])
