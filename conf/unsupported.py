@@ -27,18 +27,13 @@ _OF_SECURITY = ("ssl-ca", "ssl-cert", "ssl-key", "cert-allowed-cn")
 
 NOT_BUILT: dict[str, str] = {
     "compressor": "compression between Pump and Drainer",
-    "spark.route": "table routing, and lists of columns and conditions for rows",
     "spark.upstream-new-collations": "asking for, or being told, the upstream's kind of collations",
-    "syncer.binlog-filter-rule": "filtering by event and by SQL",
     "syncer.enable-dispatch": "applying net changes transaction by transaction",
-    "syncer.ignore-table": "filtering by table",
     "syncer.load-schema-snapshot": "beginning with a snapshot of the schemas",
     "syncer.loopback-control": "replication in both directions",
     "syncer.relay.log-dir": "the relay log",
-    "syncer.replicate-do-table": "filtering by table",
     "syncer.safe-mode": "safe mode for net changes",
     "syncer.sync-ddl": "leaving DDLs out",
-    "syncer.table-migrate-rule": "filtering by event and by SQL",
     "syncer.to.checkpoint.encrypted_password": _ACCOUNT,
     "syncer.to.checkpoint.host": _SEPARATE,
     "syncer.to.checkpoint.password": _ACCOUNT,

@@ -12,7 +12,6 @@ from pyspark_tidb_binlog.sinks.file.file_sink import FileTarget, file_sink
 from pyspark_tidb_binlog.sinks.kafka.broker_topic import BrokerSettings, BrokerTopic
 from pyspark_tidb_binlog.sinks.kafka.kafka_sink import kafka_sink
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
-from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
 from pyspark_tidb_binlog.sinks.sink import Sink
 from pyspark_tidb_binlog.sinks.translate.message_sink import MessageSettings
 
@@ -91,4 +90,4 @@ def _directory(config: DrainerConfig) -> Path:
 
 def _message_settings(config: DrainerConfig, cluster_id: int) -> MessageSettings:
     apply = config.apply
-    return MessageSettings(Path(config.data_dir), cluster_id, TableFilter.of(apply), apply.sync_ddl, frozenset(apply.ignore_txn_commit_ts))
+    return MessageSettings(Path(config.data_dir), cluster_id, apply.sync_ddl, frozenset(apply.ignore_txn_commit_ts))

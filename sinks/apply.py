@@ -19,7 +19,7 @@ from pyspark.core.broadcast import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_tidb_binlog.conf.model import DrainerConfig
-from pyspark_tidb_binlog.schemas.errors import ApplyError, ReplicationError
+from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, ReplicationError
 from pyspark_tidb_binlog.schemas.events import physical_ms
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind, in_words
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
@@ -38,12 +38,14 @@ from pyspark_tidb_binlog.sinks.engine.batch import (
 )
 from pyspark_tidb_binlog.sinks.engine.batch_report import BatchCounts, BatchReport, Stage, StageClock
 from pyspark_tidb_binlog.sinks.engine.blocks import BlockKind
+from pyspark_tidb_binlog.sinks.engine.choice import NeverKept, chosen, decided, routed, without_strangers
 from pyspark_tidb_binlog.sinks.engine.fold import Numbering
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs, fitted
 from pyspark_tidb_binlog.sinks.engine.history_feed import HistoryFeed
 from pyspark_tidb_binlog.sinks.engine.history_wait import complete_history
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, persisted
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep, TableActivity, plan_steps, replay_steps
+from pyspark_tidb_binlog.sinks.routing.selection import Selection
 from pyspark_tidb_binlog.sinks.sink import Sink, TargetProgress, UnfinishedSpan
 
 _log = logging.getLogger(__name__)
@@ -63,6 +65,8 @@ class BatchApplier:
         """``report`` is called synchronously after each batch and must not block."""
         self._spark = spark
         self._settings = config.apply
+        self._selection = Selection.of(config.apply)
+        self._never_kept: tuple[SchemaHistory, NeverKept] | None = None
         self._checkpoint_dir = config.checkpoint_dir
         self._sink = sink
         self._feed = feed
@@ -91,7 +95,15 @@ class BatchApplier:
         """Open the sink (``Sink.open``), and load which DDL jobs the target has."""
         opened = self._sink.open(begin, self._feed.snapshot)
         self._applied, self._refused = opened.applied, opened.refused
+        self._require_routes()
         return opened.progress
+
+    def _require_routes(self) -> None:
+        """Tables that exist already must not share a name at the target."""
+        if self._selection.routes:
+            shared = self._selection.routes.shared(self._selection.live(self._feed.snapshot(), self._applied.version))
+            if shared:
+                raise ConfigError(f"spark.route: {shared}. Give each a name of its own, or leave one out with syncer.ignore-table")
 
     def replay(self, span: UnfinishedSpan, transactions: DataFrame) -> None:
         """Apply exactly the unfinished ``span``, with the number of parts it was begun with; ``transactions`` is a batch read of it."""
@@ -152,7 +164,7 @@ class BatchApplier:
     def _try_local(self, transactions: DataFrame, counts: BatchCounts) -> bool:
         """Apply the batch from the driver; False, with nothing applied, when it is too big for that."""
         with self.clock.timed(Stage.READ):
-            events = keyed.collected_upto(transactions, self._settings.atomic_rows, self._settings.atomic_bytes)
+            events = keyed.collected_upto(transactions, self._settings.atomic_rows, self._settings.atomic_bytes, self._unread())
         if events is None:
             return False
         controls = self._controls_among(events)
@@ -188,7 +200,7 @@ class BatchApplier:
     def _keyed(
         self, transactions: DataFrame, history: SchemaHistory, parts: int, numbering: Numbering = Numbering.BLOCKS
     ) -> Iterator[KeyedEvents]:
-        events = keyed.keyed(transactions, self._ship(history), parts, numbering)
+        events = keyed.keyed(transactions, self._ship(history), parts, numbering, self._unread())
         with persisted(events.frame):
             yield events
 
@@ -273,7 +285,9 @@ class BatchApplier:
 
     def _apply_ddl(self, step: DdlStep, counts: BatchCounts) -> None:
         with self.clock.timed(Stage.DDL):
-            done = self._sink.apply_ddl(step, self._feed.snapshot(), self._refused)
+            history = self._feed.snapshot()
+            step = decided(step, history, self._selection)
+            done = self._sink.apply_ddl(step, history, self._refused)
         counts.findings += [Finding(FindingKind.DDL, words, commit_ts=step.commit_ts) for words in done.losses]
         if done.freezes:
             self._refused |= {step.job.id}
@@ -284,11 +298,19 @@ class BatchApplier:
         """``step`` with its frozen tables as they are on the target. Tables whose rows cannot be written become findings, with the number
         of rows if ``rows`` is given.
         """
-        step, unwritable = fitted(step, self._feed.snapshot(), self._refused)
-        for lost in unwritable:
+        step, unwritable = fitted(chosen(step, self._selection), self._feed.snapshot(), self._refused)
+        step, strange = without_strangers(step, self._selection)
+        for lost in (*unwritable, *strange):
             here = -1 if rows is None else int(pc.sum(pc.equal(rows.column("table_id"), lost.table_id)).as_py() or 0)
             counts.findings.append(Finding(FindingKind.DDL, lost.why, lost.table, step.upto_ts, wanted=here, found=0 if here >= 0 else -1))
-        return step
+        return routed(step, self._selection)
+
+    def _unread(self) -> NeverKept:
+        """The tables whose rows need not even be keyed."""
+        history = self._feed.snapshot()
+        if self._never_kept is None or self._never_kept[0] is not history:
+            self._never_kept = history, NeverKept.of(history, self._selection)
+        return self._never_kept[1]
 
     def _not_ignored(self, rows: pa.Table) -> pa.Table:
         return without(rows, "commit_ts", self._settings.ignore_txn_commit_ts)

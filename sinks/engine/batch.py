@@ -138,6 +138,18 @@ def without(rows: pa.Table, name: str, values: Collection[int]) -> pa.Table:
     return rows.filter(pa.array(~np.isin(rows.column(name).to_numpy(), list(values))))
 
 
+def wanted(rows: pa.Table, gone: Collection[int], left_out: Collection[tuple[int, int]]) -> pa.Table:
+    """``rows`` without those of the tables ``gone``, and without those that are one of ``left_out``: (table id, operation)."""
+    rows = without(rows, "table_id", gone)
+    if not left_out:
+        return rows
+    table_ids, ops = rows.column("table_id").to_numpy(), rows.column("op").to_numpy()
+    hidden = np.zeros(rows.num_rows, dtype=bool)
+    for op in {op for _, op in left_out}:
+        hidden |= (ops == op) & np.isin(table_ids, [table_id for table_id, one in left_out if one == op])
+    return rows.filter(pa.array(~hidden))
+
+
 def gap_text(after_ts: int, commit_ts: int, checkpoint_dir: str) -> str:
     """The error text when Spark's checkpoint is ahead of the target's, and what to do."""
     return (

@@ -23,6 +23,7 @@ from pyspark_tidb_binlog.schemas.packed import packed
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT, TRANSACTION, ddl_of
 from pyspark_tidb_binlog.sinks.engine.batch import PARTIAL, rows_between, summarise
 from pyspark_tidb_binlog.sinks.engine.blocks import BLOCK, BlockKind, cut, is_cut, pack, slices, unpack, unpack_each
+from pyspark_tidb_binlog.sinks.engine.choice import ALL_KEPT, NeverKept
 from pyspark_tidb_binlog.sinks.engine.fold import Numbering, part_numbers
 from pyspark_tidb_binlog.sinks.engine.identity import row_identities
 
@@ -66,14 +67,20 @@ class KeyedEvents:
         return self.frame.filter((kind == int(BlockKind.ROWS)) & (last_ts > after_ts) & (first_ts <= upto_ts))
 
 
-def keyed(transactions: DataFrame, history: Broadcast[SchemaHistory], parts: int, numbering: Numbering = Numbering.BLOCKS) -> KeyedEvents:
-    """``transactions`` (``TRANSACTIONS``) as events, row changes with keys and summaries."""
+def keyed(
+    transactions: DataFrame,
+    history: Broadcast[SchemaHistory],
+    parts: int,
+    numbering: Numbering = Numbering.BLOCKS,
+    never_kept: NeverKept = ALL_KEPT,
+) -> KeyedEvents:
+    """``transactions`` (``TRANSACTIONS``) as events, row changes with keys and summaries, without those ``never_kept``."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for piece in slices(batches):
             events = explode(piece)
             yield from _pack_except_rows(events)
-            changes = pa.Table.from_batches([events.rows])
+            changes = never_kept.dropped(pa.Table.from_batches([events.rows]))
             yield from pack(BlockKind.SUMMARIES, 0, summarise(changes, ()))
             for part, rows in by_part(with_keys(changes, history.value, parts, numbering)):
                 yield from pack(BlockKind.ROWS, part, rows)
@@ -124,11 +131,15 @@ def by_part(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
         yield int(numbers[start]), sorted_rows.slice(start, end - start)
 
 
-def collected_upto(transactions: DataFrame, events: int, size: int) -> Mapping[BlockKind, pa.Table] | None:
-    """The events of ``transactions`` on the driver if they are at most ``events`` and ``size`` bytes, else None; runs one Spark job."""
+def collected_upto(
+    transactions: DataFrame, events: int, size: int, never_kept: NeverKept = ALL_KEPT
+) -> Mapping[BlockKind, pa.Table] | None:
+    """The events of ``transactions`` but those ``never_kept``, on the driver if they are at most ``events`` and ``size`` bytes, else None; runs
+    one Spark job.
+    """
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from exploded_upto(batches, events, size)
+        yield from exploded_upto(batches, events, size, never_kept)
         # The rest must be consumed, because the JVM blocks until it is read.
         for _ in batches:
             pass
@@ -145,14 +156,16 @@ def within(blocks: pa.Table, events: int, size: int) -> Mapping[BlockKind, pa.Ta
     return None if count > events or held > size else found
 
 
-def exploded_upto(batches: Iterable[pa.RecordBatch], events: int, size: int) -> Iterator[pa.RecordBatch]:
+def exploded_upto(batches: Iterable[pa.RecordBatch], events: int, size: int, never_kept: NeverKept = ALL_KEPT) -> Iterator[pa.RecordBatch]:
     """Blocks of all events of one Spark partition; or of the first ones and a last block that says so, soon after one of the limits. Pure."""
     count = held = 0
     for piece in slices(batches):
         found = explode(piece)
-        count, held = count + found.num_rows, held + found.nbytes
+        rows = never_kept.dropped(pa.Table.from_batches([found.rows]))
+        count += found.num_rows - found.rows.num_rows + rows.num_rows
+        held += found.nbytes - found.rows.nbytes + rows.nbytes
         yield from _pack_except_rows(found)
-        yield from pack(BlockKind.ROWS, 0, pa.Table.from_batches([found.rows]))
+        yield from pack(BlockKind.ROWS, 0, rows)
         if count > events or held > size:
             yield cut()
             return

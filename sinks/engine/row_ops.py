@@ -8,7 +8,7 @@ Promises: an operation's place is its rank in (commit_ts, seq) order. Nothing is
 Images are those of ``schemas.decoder``. No Python loop over row events; one over ``RowOp``, which are made one by one.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -95,19 +95,18 @@ class RowBatch:
         return np.concatenate([[0], np.flatnonzero(np.diff(self.commit_ts)) + 1]).astype(np.int64)
 
 
-def operations_of(events: pa.Table, tables: Mapping[int, TableAt], keeps: Callable[[TableAt], bool] = lambda table: True) -> RowBatch:
+def operations_of(events: pa.Table, tables: Mapping[int, TableAt]) -> RowBatch:
     """The operations of ``events`` (``ROW_EVENT``, in any order).
 
     Args:
         events: those of one step.
-        tables: the tables as they are on the target, by table id.
-        keeps: whether the rows of a table are applied. Those of views, sequences and temporary tables never are.
+        tables: the tables as they are on the target, by table id. Views, sequences and temporary tables have no rows there.
 
     Raises:
         SchemaMismatch: an event's table is not among ``tables``.
         Corruption: a row's bytes are damaged.
     """
-    kept = [i for i in _table_ids(events) if _holds_rows(_known(events, tables, i)) and keeps(tables[i])]
+    kept = [i for i in _table_ids(events) if _holds_rows(_known(events, tables, i))]
     events = events.filter(pa.array(np.isin(events["table_id"].to_numpy(), kept))).select(_USED)
     events = events.take(pa.array(np.lexsort((events["seq"].to_numpy(), events["commit_ts"].to_numpy()))))
     source = EventColumns(events)

@@ -22,6 +22,7 @@ from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable
 from pyspark_tidb_binlog.schemas.events import SchemaVersion
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
 from pyspark_tidb_binlog.sinks.engine.early import needed_early
+from pyspark_tidb_binlog.sinks.routing.selection import APPLIED, DdlDecision
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,8 @@ class RowsStep:
     """Ids of tables with rows in this step that are already dropped or truncated: their rows are not written."""
     applied: AppliedJobs = field(default=AppliedJobs(0))
     """The jobs executed on the target, the same before and after this step."""
+    left_out: frozenset[tuple[int, int]] = frozenset()
+    """(table id, operation) of row changes that are not written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +137,8 @@ class DdlStep:
     before: AppliedJobs = field(default=AppliedJobs(0))
     applied: AppliedJobs = field(default=AppliedJobs(0))
     """The jobs executed on the target after this step."""
+    decision: DdlDecision = APPLIED
+    """What the filters make of it."""
 
     @property
     def skip_ts(self) -> int:

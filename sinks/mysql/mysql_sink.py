@@ -20,8 +20,9 @@ from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost
 from pyspark_tidb_binlog.schemas.findings import Finding
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
-from pyspark_tidb_binlog.sinks.engine.batch import without
+from pyspark_tidb_binlog.sinks.engine.batch import wanted
 from pyspark_tidb_binlog.sinks.engine.batch_report import Stage, StageClock, Written
+from pyspark_tidb_binlog.sinks.engine.choice import schema_of
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep
@@ -47,7 +48,8 @@ from pyspark_tidb_binlog.sinks.mysql.progress import SyncPoint
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, TransientError
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried, run_transaction
 from pyspark_tidb_binlog.sinks.mysql.sync_points import SyncPoints
-from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
+from pyspark_tidb_binlog.sinks.routing.routes import Routes
+from pyspark_tidb_binlog.sinks.routing.selection import Selection
 from pyspark_tidb_binlog.sinks.sink import DdlResult, Opened, Sink, TargetProgress
 
 _log = logging.getLogger(__name__)
@@ -63,7 +65,7 @@ class MySQLSink(Sink):
         self._config = config
         self._settings = config.apply
         self._cluster_id = cluster_id
-        self._table_filter = TableFilter.of(config.apply)
+        self._filters = Selection.of(config.apply).text
         self._limits = PlanLimits()
         self._flavour = Flavour.MARIADB
         self._lease: Lease | None = None
@@ -191,9 +193,7 @@ class MySQLSink(Sink):
         return Written(plan.counts.deleted + plan.counts.written, findings)
 
     def _plan(self, rows: pa.Table, step: RowsStep) -> Plan:
-        return plan_rows(
-            without(rows, "table_id", step.gone), step.tables, self._limits, flavour=self._flavour, table_filter=self._table_filter
-        )
+        return plan_rows(wanted(rows, step.gone, step.left_out), step.tables, self._limits, flavour=self._flavour)
 
     def _write_atomic(self, plan: Plan, step: RowsStep) -> tuple[Finding, ...]:
         """The lease is checked in ``_write_rows``, because ``checked`` may roll back and open another transaction."""
@@ -225,7 +225,7 @@ class MySQLSink(Sink):
         def begin(session: Session) -> bool:
             if not self._next_is(session, step):
                 return False
-            progress.begin_span(session, cluster_id, step.after_ts, step.upto_ts, parts, schema, events.numbering)
+            progress.begin_span(session, cluster_id, step.after_ts, step.upto_ts, parts, schema, events.numbering, self._filters)
             self._save(session, step.after_ts, step.applied, consistent=False)
             return True
 
@@ -242,7 +242,7 @@ class MySQLSink(Sink):
         failpoints.point("before-deletes")
         span = (step.after_ts, step.upto_ts)
         skipped = frozenset(ts for ts in skipped_ts if step.after_ts < ts <= step.upto_ts)
-        how = parallel.PartPlan(span, dict(step.tables), self._flavour, self._table_filter, self._limits, skipped, step.gone)
+        how = parallel.PartPlan(span, dict(step.tables), self._flavour, self._limits, skipped, step.gone, step.left_out)
         to = parallel.PartTarget(self._ship(events), self._settings, self._held, step.after_ts, step.upto_ts, parts)
         done = self._apply_phases(events, how, to, clock)
         self._transact(finish)
@@ -282,7 +282,7 @@ class MySQLSink(Sink):
         def work(session: Session) -> DdlOutcome:
             return apply_ddl(session, step, history, self._settings, self._held, partial(self._save_ddl, session, step), refused)
 
-        schema = text.schema_of(step, history)
+        schema = Routes.of(self._settings).database(schema_of(step, history))
         outcome = run_retried(self._ddl_sessions.use, work, self._retry_policy, partial(begin_ddl, schema))
         self._commit_ts = step.commit_ts
         return DdlResult(outcome.losses, outcome.freezes)

@@ -32,7 +32,7 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, SchemaMismatch
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT, ddl_of
-from pyspark_tidb_binlog.sinks.engine.batch import rows_between, without
+from pyspark_tidb_binlog.sinks.engine.batch import rows_between, wanted, without
 from pyspark_tidb_binlog.sinks.engine.batch_report import Written
 from pyspark_tidb_binlog.sinks.engine.blocks import unpack
 from pyspark_tidb_binlog.sinks.engine.fold import Mask, ends_of, part_numbers
@@ -48,7 +48,6 @@ from pyspark_tidb_binlog.sinks.mysql.plan import DeleteCorrection, PlanLimits, S
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
 from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, run_transaction
 from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Origin, Phase, Statement
-from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
 
 DONE = pa.schema(
     [
@@ -86,16 +85,17 @@ class PartPlan:
     span: Span
     tables: Mapping[int, TableAt]
     flavour: Flavour
-    table_filter: TableFilter
     limits: PlanLimits
     skipped_ts: frozenset[int]
     """commit_ts of the transactions of the span to skip."""
     gone: frozenset[int]
     """Ids of tables whose rows are not written."""
+    left_out: frozenset[tuple[int, int]] = frozenset()
+    """(table id, operation) of row changes that are not written."""
 
     def chosen(self, rows: pa.Table) -> pa.Table:
         """Those of ``rows`` that concern the span, also those of transactions to skip."""
-        return without(rows_between(rows, *self.span), "table_id", self.gone)
+        return wanted(rows_between(rows, *self.span), self.gone, self.left_out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,9 +214,7 @@ class _PartPlans:
         for kind in (DeleteCorrection.restores, DeleteCorrection.deletes):
             for subset in _subsets(rows, numbers):
                 events, keys = subset.select(ROW_EVENT.names), subset.column("key").combine_chunks()
-                some = DeleteCorrection(
-                    events, how.tables, how.limits, keys, before, self.skipped, flavour=how.flavour, table_filter=how.table_filter
-                )
+                some = DeleteCorrection(events, how.tables, how.limits, keys, before, self.skipped, flavour=how.flavour)
                 if kind is DeleteCorrection.restores:
                     findings += some.doubts(recorded=planned.recorded)
                 yield _NOTHING
@@ -228,7 +226,7 @@ class _PartPlans:
         concerned = self._rows.filter(pa.array(np.isin(self._rows.column("commit_ts").to_numpy(), list(before ^ self.skipped))))
         counted = concerned.group_by(["commit_ts", "table_id"]).aggregate([([], "count_all")]).sort_by("commit_ts").to_pylist()
         named = [(row["commit_ts"], self._how.tables.get(row["table_id"]), row["count_all"]) for row in counted]
-        known = [(ts, at, n) for ts, at, n in named if at is not None and self._how.table_filter.keeps(at.schema)]
+        known = [(ts, at, n) for ts, at, n in named if at is not None]
         return [_partly(ts, at, n, left_out=ts in before, recorded=planned.recorded) for ts, at, n in known]
 
     def _statements(self, kind: Callable[[SpanPlan], Iterable[Statement]]) -> Iterator[Statement]:
@@ -244,7 +242,7 @@ class _PartPlans:
         how, keys = self._how, rows.column("key").combine_chunks()
         if keys.null_count:
             raise _keyless_rows(rows)
-        return SpanPlan(rows.select(ROW_EVENT.names), how.tables, how.limits, keys, flavour=how.flavour, table_filter=how.table_filter)
+        return SpanPlan(rows.select(ROW_EVENT.names), how.tables, how.limits, keys, flavour=how.flavour)
 
 
 _NOTHING = Statement(b"DO 0", 0, Phase.DELETE, Effect.REMOVES, Origin("", 0, (), ()), ends=bytes(8))

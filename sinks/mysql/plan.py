@@ -43,7 +43,6 @@ from pyspark_tidb_binlog.sinks.mysql.dialect import (
 from pyspark_tidb_binlog.sinks.mysql.literals import Cells, form_of, join_cells, literals
 from pyspark_tidb_binlog.sinks.mysql.matching import NO_KEY, ByColumns, ByKey, OldRows, key_numbers, matches
 from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Origin, Phase, Statement, split
-from pyspark_tidb_binlog.sinks.routing.table_filter import EVERYTHING, TableFilter
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ class PlanCounts:
     deleted: int = 0
     written: int = 0
     ignored: int = 0
-    """Events of tables that are not replicated."""
+    """Events of tables that hold no rows on the target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +82,9 @@ def plan_rows(
     keys: pa.BinaryArray | None = None,
     *,
     flavour: Flavour = Flavour.MARIADB,
-    table_filter: TableFilter = EVERYTHING,
 ) -> Plan:
     """All statements for ``events``; the arguments and errors are those of ``SpanPlan``."""
-    span = SpanPlan(events, tables, limits, keys, flavour=flavour, table_filter=table_filter)
+    span = SpanPlan(events, tables, limits, keys, flavour=flavour)
     writes = tuple(span.writes())
     return Plan(span.deletes, writes, PlanCounts(span.events, sum(s.rows for s in span.deletes), sum(s.rows for s in writes), span.ignored))
 
@@ -100,7 +98,6 @@ class SpanPlan:
         limits: statement sizes.
         keys: row identities, one per event; computed by ``schemas.decoder.row_keys`` if None.
         flavour: the SQL dialect.
-        table_filter: which databases are replicated.
 
     Raises:
         SchemaMismatch: an event's table is not among ``tables``.
@@ -115,15 +112,14 @@ class SpanPlan:
         keys: pa.BinaryArray | None = None,
         *,
         flavour: Flavour = Flavour.MARIADB,
-        table_filter: TableFilter = EVERYTHING,
     ) -> None:
         if keys is not None:
             events = events.append_column("key", keys)
         self.events = events.num_rows
         """Number of events."""
-        events = _wanted(events, tables, table_filter)
+        events = _wanted(events, tables)
         self.ignored = self.events - events.num_rows
-        """Number of events of tables that are not replicated."""
+        """Number of events of tables that hold no rows on the target."""
         if keys is None:
             events = events.append_column("key", row_identities(events, tables))
         source = _Source(events)
@@ -153,7 +149,6 @@ class DeleteCorrection:
         before: commit_ts of the transactions that the committed deletes were planned without.
         after: commit_ts of those to be skipped now.
         flavour: the SQL dialect.
-        table_filter: which databases are replicated.
     """
 
     def __init__(
@@ -166,9 +161,8 @@ class DeleteCorrection:
         after: Collection[int],
         *,
         flavour: Flavour = Flavour.MARIADB,
-        table_filter: TableFilter = EVERYTHING,
     ) -> None:
-        self._events = _wanted(events.append_column("key", keys), tables, table_filter)
+        self._events = _wanted(events.append_column("key", keys), tables)
         self._source = _Source(self._events)
         self._first = first_events(self._events)
         ids = np.unique(self._source.table_ids).tolist()
@@ -337,15 +331,15 @@ def _sliced(images: Images) -> Iterable[Images]:
     return tuple(images.slice(first, min(SLICE, images.rows.num_rows - first)) for first in range(0, images.rows.num_rows, SLICE))
 
 
-def _wanted(events: pa.Table, tables: Mapping[int, TableAt], table_filter: TableFilter) -> pa.Table:
-    """The row events of replicated tables; raises ``SchemaMismatch`` for an unknown table."""
+def _wanted(events: pa.Table, tables: Mapping[int, TableAt]) -> pa.Table:
+    """The row events of tables that hold rows on the target; raises ``SchemaMismatch`` for an unknown table."""
     dropped = []
     for table_id in pc.unique(events["table_id"]).to_pylist():
         table = tables.get(table_id)
         if table is None:
             raise _unknown_table(events, table_id)
         info = table.info
-        if info.is_view or info.is_sequence or info.temp_table_type or not table_filter.keeps(table.schema):
+        if info.is_view or info.is_sequence or info.temp_table_type:
             dropped.append(table_id)
     return without(events, "table_id", dropped)
 

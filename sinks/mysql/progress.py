@@ -25,8 +25,8 @@ CHECKPOINT_SCHEMA = "tidb_binlog"
 _COLUMN_EXISTS = 1060
 
 _SKIPPED = "skipped MEDIUMTEXT CHARACTER SET ascii NULL"
-"""commit_ts of the transactions of the span that this part and phase was planned without, ascending, with commas; NULL = written by a release
-that did not record them."""
+"""commit_ts of the transactions of the span that this part and phase was planned without, ascending, with commas; of a span the filters that it
+was begun with (``Selection.text``). NULL = written by a release that did not record them."""
 
 
 class Mark(enum.StrEnum):
@@ -200,14 +200,25 @@ def begin_span(
     parts: int,
     schema: str = CHECKPOINT_SCHEMA,
     numbering: Numbering = Numbering.BLOCKS,
+    filters: str | None = None,
 ) -> None:
-    """Record that (after_ts, upto_ts] is being applied in ``parts`` parts; idempotent.
+    """Record that (after_ts, upto_ts] is being applied in ``parts`` parts, by these ``filters``; idempotent.
 
     A span in blocks has the marker of one in rows as well: a release without blocks finds two unfinished spans there, and refuses to finish
     them by its own numbering.
+
+    Raises:
+        ApplyError: it was begun by other filters, so that its parts would not fit each other.
     """
     for number in {Numbering.ROWS, numbering}:
-        _mark(session, Marker(cluster_id, after_ts, upto_ts, number, parts, Mark.SPAN), schema)
+        marker = Marker(cluster_id, after_ts, upto_ts, number, parts, Mark.SPAN)
+        begun = session.query(f"SELECT skipped FROM {_progress(schema)} WHERE {_ONE_MARKER}", marker.values)
+        if begun and filters is not None and begun[0][0] not in (None, filters):
+            raise ApplyError(
+                f"the span ({after_ts}, {upto_ts}] was begun with other filters or routes, and a part of it is in the target. Start the Drainer with them "
+                f"once more, until it has passed {upto_ts}, and change them then. They were: {begun[0][0]}; now: {filters}"
+            )
+        _mark(session, marker, schema, filters)
 
 
 def claim_part(session: Session, marker: Marker, schema: str = CHECKPOINT_SCHEMA, skipped: Iterable[int] = ()) -> bool:
@@ -330,9 +341,9 @@ def _progress(schema: str) -> str:
     return f"{quote_name(schema)}.`spark_progress`"
 
 
-def _mark(session: Session, marker: Marker, schema: str) -> None:
-    sql = f"REPLACE INTO {_progress(schema)} (cluster_id, from_ts, to_ts, part, parts, phase) VALUES (%s, %s, %s, %s, %s, %s)"
-    session.execute(sql, marker.values)
+def _mark(session: Session, marker: Marker, schema: str, note: str | None = None) -> None:
+    sql = f"REPLACE INTO {_progress(schema)} (cluster_id, from_ts, to_ts, part, parts, phase, skipped) VALUES (%s, %s, %s, %s, %s, %s, %s)"
+    session.execute(sql, [*marker.values, note])
 
 
 def _load_checkpoint(session: Session, cluster_id: int, schema: str) -> Checkpoint | None:

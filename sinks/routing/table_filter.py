@@ -1,16 +1,24 @@
-"""Which databases are replicated.
+"""Which tables are replicated, by the names that they have upstream.
 
-Promises: pure; names are compared case-insensitively, as in the Drainer's filter. An ignore entry takes precedence over a replicate entry.
-Every entry is a regular expression: after a leading ``~`` it may match anywhere in the name, otherwise it must match the whole name.
+Promises: pure; the rules of a real Drainer (drainer.md 4a). Case never matters. A table passes if no do-list is set, or its database matches
+``replicate-do-db``, or both names match an entry of ``replicate-do-table``; and if its database matches no entry of ``ignore-schemas`` and
+both names none of ``ignore-table``. A database itself is asked for with an empty table name.
+
+Every entry is a regular expression: after a leading ``~`` it may match anywhere, otherwise it stands between ``^`` and ``$``.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Self
 
-from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.conf.model import ApplyConfig, TableName
 from pyspark_tidb_binlog.schemas.errors import ConfigError
+from pyspark_tidb_binlog.sinks.routing.go_regex import compiled
+
+TablePatterns = tuple[tuple[str, str], ...]
+"""(database, table)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,37 +27,57 @@ class TableFilter:
 
     replicate_schemas: tuple[str, ...] = ()
     ignore_schemas: tuple[str, ...] = ()
+    replicate_tables: TablePatterns = ()
+    ignore_tables: TablePatterns = ()
 
     def __post_init__(self) -> None:
         """Reject an entry that is not a valid regular expression at start, where the error can name it."""
-        for name in (*self.replicate_schemas, *self.ignore_schemas):
-            try:
-                _matcher(name)
-            except re.error as error:
-                raise ConfigError(
-                    f"syncer.replicate-do-db or syncer.ignore-schemas: {name!r} is not a valid regular expression: {error}"
-                ) from error
+        named = (
+            ("replicate-do-db", self.replicate_schemas),
+            ("ignore-schemas", self.ignore_schemas),
+            ("replicate-do-table", [name for pair in self.replicate_tables for name in pair]),
+            ("ignore-table", [name for pair in self.ignore_tables for name in pair]),
+        )
+        for setting, patterns in named:
+            for pattern in patterns:
+                try:
+                    _matcher(pattern)
+                except re.error as error:
+                    raise ConfigError(f"syncer.{setting}: {pattern!r} is not a valid regular expression: {error}") from error
 
     @classmethod
     def of(cls, config: ApplyConfig) -> Self:
         """The filter from the settings."""
-        return cls(config.replicate_do_db, config.ignore_schemas)
+        return cls(config.replicate_do_db, config.ignore_schemas, _pairs(config.replicate_do_table), _pairs(config.ignore_table))
 
-    def keeps(self, schema: str) -> bool:
-        """Whether changes of this database are replicated."""
-        if self.replicate_schemas and not _matches(self.replicate_schemas, schema):
-            return False
-        return not _matches(self.ignore_schemas, schema)
+    def keeps(self, schema: str, table: str = "") -> bool:
+        """Whether changes of this table are replicated; ``table`` empty: those of the database itself."""
+        return _keeps(self, schema.lower(), table.lower())
 
 
 EVERYTHING = TableFilter()
 
 
-def _matches(names: Sequence[str], schema: str) -> bool:
-    return any(_matcher(name)(schema.lower()) for name in names)
+@lru_cache(maxsize=8192)
+def _keeps(self: TableFilter, schema: str, table: str) -> bool:
+    if (self.replicate_schemas or self.replicate_tables) and not (
+        _match(self.replicate_schemas, schema) or _match_both(self.replicate_tables, schema, table)
+    ):
+        return False
+    return not (_match(self.ignore_schemas, schema) or _match_both(self.ignore_tables, schema, table))
 
 
-def _matcher(name: str) -> Callable[[str], object]:
-    if name.startswith("~"):
-        return re.compile(name[1:], re.IGNORECASE).search
-    return re.compile(name, re.IGNORECASE).fullmatch
+def _match(patterns: Iterable[str], name: str) -> bool:
+    return any(_matcher(pattern).search(name) for pattern in patterns)
+
+
+def _match_both(pairs: TablePatterns, schema: str, table: str) -> bool:
+    return any(_matcher(one).search(schema) and _matcher(other).search(table) for one, other in pairs)
+
+
+def _matcher(pattern: str) -> re.Pattern[str]:
+    return compiled(pattern[1:] if pattern.startswith("~") else f"^{pattern}$")
+
+
+def _pairs(names: Iterable[TableName]) -> TablePatterns:
+    return tuple((name.db_name, name.tbl_name) for name in names)

@@ -5,7 +5,7 @@ beyond the record at ``open`` is removed, or not put again. An error leaves the 
 
 * The rows of a step become one message per transaction. A DDL is a message of its own, at the commit_ts of its step: that of its binlog, or, if rows
   need the job before its binlog, one less than theirs.
-* Databases that are not replicated are left out. No DDL is refused, so no table is frozen.
+* What is not replicated is left out (``sinks.engine.choice``). No DDL is refused, so no table is frozen.
 """
 
 import logging
@@ -23,7 +23,7 @@ from pyspark_tidb_binlog.sinks.engine.batch_report import Stage, StageClock, Wri
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep
-from pyspark_tidb_binlog.sinks.routing.table_filter import EVERYTHING, TableFilter
+from pyspark_tidb_binlog.sinks.routing.selection import DdlFate
 from pyspark_tidb_binlog.sinks.sink import DdlResult, Opened, Sink, TargetProgress
 from pyspark_tidb_binlog.sinks.translate.binlog_format import BinlogFormat, name_of
 from pyspark_tidb_binlog.sinks.translate.in_order import messages_in_order
@@ -71,7 +71,6 @@ class MessageSettings:
     record_dir: Path
     """Where the progress is recorded: the Drainer's ``data-dir``."""
     cluster_id: int
-    table_filter: TableFilter = EVERYTHING
     sync_ddl: bool = True
     """False: DDLs are not put, as with a real Drainer."""
     ignored_ts: frozenset[int] = frozenset()
@@ -161,12 +160,13 @@ class MessageSink(Sink):
         return self._outlet.waiting_for
 
     def _translation(self, step: RowsStep) -> Translation:
-        return Translation.of(step, self._format, self._settings.table_filter)
+        return Translation.of(step, self._format)
 
     def _ddl(self, step: DdlStep, history: SchemaHistory) -> Iterator[Message]:
         name = name_of(step.job, history)
         settings = self._settings
-        if settings.sync_ddl and settings.table_filter.keeps(name.schema) and step.skip_ts not in settings.ignored_ts:
+        unwanted = step.decision.fate in (DdlFate.FILTERED, DdlFate.LEFT_OUT)
+        if settings.sync_ddl and not unwanted and step.skip_ts not in settings.ignored_ts:
             yield Message(step.commit_ts, self._format.ddl(step.commit_ts, name, step.query), 0)
 
     def _write(self, step: RowsStep, messages: Iterable[Message]) -> Written:

@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
 from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.sinks.engine.batch import wanted as applied
 from pyspark_tidb_binlog.sinks.engine.batch import without
 from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
-from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
 from pyspark_tidb_binlog.sinks.translate.binlog_format import BinlogFormat, by_table
 
 _ORDER = (("commit_ts", "ascending"), ("seq", "ascending"))
@@ -43,16 +43,17 @@ class Translation:
     format: BinlogFormat
     unwanted: frozenset[int]
     """Ids of tables whose rows are left out: dropped by then, or not replicated."""
+    left_out: frozenset[tuple[int, int]] = frozenset()
+    """(table id, operation) of row changes that are left out."""
 
     @classmethod
-    def of(cls, step: RowsStep, form: BinlogFormat, table_filter: TableFilter) -> "Translation":
+    def of(cls, step: RowsStep, form: BinlogFormat) -> "Translation":
         """That of a step."""
-        ignored = {i for i, table in step.tables.items() if not table_filter.keeps(table.schema)}
-        return cls({i: t for i, t in step.tables.items() if i not in ignored}, form, step.gone | ignored)
+        return cls(step.tables, form, step.gone, step.left_out)
 
     def messages(self, rows: pa.Table) -> Iterator[Message]:
         """The transactions of ``rows`` (``ROW_EVENT``, in any order), which must be whole."""
-        return self.of_sorted([without(rows, "table_id", self.unwanted).sort_by(list(_ORDER))])
+        return self.of_sorted([applied(rows, self.unwanted, self.left_out).sort_by(list(_ORDER))])
 
     def of_sorted(self, parts: Iterable[pa.Table | pa.RecordBatch]) -> Iterator[Message]:
         """The same for rows that come in order and without unwanted ones; a transaction may go on in the next part."""
@@ -79,7 +80,7 @@ class Translation:
 
 def wanted(rows: pa.Table, translation: Translation, skipped_ts: Collection[int]) -> pa.Table:
     """The rows of which messages are made."""
-    return without(without(rows, "table_id", translation.unwanted), "commit_ts", skipped_ts)
+    return without(applied(rows, translation.unwanted, translation.left_out), "commit_ts", skipped_ts)
 
 
 def _events(parts: Iterable[pa.Table | pa.RecordBatch]) -> Iterator[Event]:

@@ -26,7 +26,6 @@ from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits, SpanPlan
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_transaction
 from pyspark_tidb_binlog.sinks.mysql.statements import Statement
-from pyspark_tidb_binlog.sinks.routing.table_filter import EVERYTHING
 from tests.support.fakes.broadcast import Here
 from tests.support.leases import take_lease
 from tests.support.plan_samples import INT_PK, TABLE_ID, Events, column, index, table, text
@@ -51,7 +50,7 @@ class Part:
 
     def run(self, events: pa.Table, at: TableAt = PAIR, skipped: frozenset[int] = frozenset(), limits: PlanLimits = LIMITS) -> list[Any]:
         """Apply it as a task does; its ``DONE`` rows."""
-        how = PartPlan(SPAN, {TABLE_ID: at}, Flavour.MARIADB, EVERYTHING, limits, skipped, frozenset())
+        how = PartPlan(SPAN, {TABLE_ID: at}, Flavour.MARIADB, limits, skipped, frozenset())
         rows = how.chosen(events.append_column("key", row_identities(events, {TABLE_ID: at})))
         return [row for batch in apply_part(0, rows, how, self.to, 0.0) for row in batch.to_pylist()]
 

@@ -38,7 +38,6 @@ from pyspark_tidb_binlog.sinks.mysql.parallel import LEFT, PartPlan, PartTarget,
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits, plan_rows
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
-from pyspark_tidb_binlog.sinks.routing.table_filter import EVERYTHING
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, table
 from tests.support.ddl_target import losses
 from tests.support.fakes.broadcast import Here
@@ -119,7 +118,7 @@ class Stream:
         found = self.history.table_at(10, self.version)
         assert found is not None
         step, unwritable = fitted(RowsStep(to.after_ts, to.upto_ts, -1, {10: found}), self.history, self.refused)
-        how = PartPlan((to.after_ts, to.upto_ts), dict(step.tables), Flavour.MARIADB, EVERYTHING, PlanLimits(), frozenset(), step.gone)
+        how = PartPlan((to.after_ts, to.upto_ts), dict(step.tables), Flavour.MARIADB, PlanLimits(), frozenset(), step.gone)
         sent: PartPlan = pickle.loads(pickle.dumps(how))
         rows = sent.chosen(with_keys(self.events(*changes), self.history, to.parts))
         numbers = rows.column("part").to_pylist()

@@ -26,7 +26,6 @@ from pyspark_tidb_binlog.sinks.mysql.parallel import PartPlan, PartTarget, apply
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
-from pyspark_tidb_binlog.sinks.routing.table_filter import EVERYTHING
 from tests.support.fakes.broadcast import Here
 from tests.support.leases import take_lease
 from tests.support.plan_samples import INT_PK, NOT_NULL, TABLE_ID, Events, column, index, table, text
@@ -90,7 +89,7 @@ class Life:
 
     def part(self, part: int, events: pa.Table, findings: list[Finding], *skipped: int) -> bool:
         """Apply one part as a task does; whether it is left."""
-        how = PartPlan(SPAN, {TABLE_ID: self.at}, Flavour.MARIADB, EVERYTHING, PlanLimits(), frozenset(skipped), frozenset())
+        how = PartPlan(SPAN, {TABLE_ID: self.at}, Flavour.MARIADB, PlanLimits(), frozenset(skipped), frozenset())
         keys = row_identities(events, dict.fromkeys((TABLE_ID, TABLE_ID + 1), self.at))
         known = pc.if_else(pc.equal(events.column("table_id"), TABLE_ID), keys, pa.scalar(None, pa.binary()))
         rows = how.chosen(events.append_column("key", known))

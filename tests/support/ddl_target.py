@@ -9,10 +9,12 @@ import pytest
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.sinks.engine.choice import decided
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import DdlOutcome, apply_ddl, ensure_ddl_table
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from pyspark_tidb_binlog.sinks.routing.selection import Selection
 from tests.support.leases import held
 
 MARKS = "ddl_marks"
@@ -41,6 +43,7 @@ def ddl_session(target: TargetConfig, config: ApplyConfig = CONFIG, databases: t
 
 def apply(session: Session, step: DdlStep, h: SchemaHistory, config: ApplyConfig = CONFIG) -> DdlOutcome:
     """Apply one step as the Drainer that holds the lease."""
+    step = decided(step, h, Selection.of(config))
     return apply_ddl(session, step, h, config, held(session, schema=config.checkpoint_schema), lambda _: None)
 
 

@@ -12,13 +12,15 @@ from pyspark_tidb_binlog.schemas.explode import explode
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2 as pb
 from pyspark_tidb_binlog.schemas.stages import TRANSACTION
 from pyspark_tidb_binlog.sinks.engine.batch import merge, rows_between, summarise
+from pyspark_tidb_binlog.sinks.engine.choice import chosen
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep, plan_steps
+from pyspark_tidb_binlog.sinks.routing.selection import Selection
 from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
 from pyspark_tidb_binlog.sinks.translate.binlog_format import BinlogFormat, name_of
 from pyspark_tidb_binlog.sinks.translate.translation import Translation
 from tests.support.golden_case import GOLDEN, GoldenCase, load_case
 
-SYSTEM = TableFilter((), ("INFORMATION_SCHEMA", "PERFORMANCE_SCHEMA", "mysql"))
+SYSTEM = Selection(TableFilter((), ("INFORMATION_SCHEMA", "PERFORMANCE_SCHEMA", "mysql")))
 """What a real Drainer leaves out by default."""
 
 
@@ -56,9 +58,9 @@ def ours(case: str, form: BinlogFormat) -> list[bytes]:
     for step in steps:
         if isinstance(step, DdlStep):
             name = name_of(step.job, found.history)
-            out += [form.ddl(step.commit_ts, name, step.query)] if SYSTEM.keeps(name.schema) else []
+            out += [form.ddl(step.commit_ts, name, step.query)] if SYSTEM.tables.keeps(name.schema) else []
         else:
-            out += [m.payload for m in Translation.of(step, form, SYSTEM).messages(rows_between(rows, step.after_ts, step.upto_ts))]
+            out += [m.payload for m in Translation.of(chosen(step, SYSTEM), form).messages(rows_between(rows, step.after_ts, step.upto_ts))]
     return out
 
 

@@ -32,9 +32,9 @@ def derive(subject: Subject, dialect: Dialect) -> tuple[Rewritten, ...]:
     """The statements that change the target as the job does; empty if they cannot be derived from the infos."""
     job = subject.job
     if job.type == JobType.CREATE_TABLES:
-        return tuple(create_table(t.schema, t.info, dialect) for t in subject.after)
+        return tuple(create_table(t.schema, replace(t.info, name=t.name), dialect) for t in subject.after)
     if job.type == JobType.CREATE_TABLE and job.table_info is not None:
-        return (create_table(subject.schema, job.table_info, dialect),)
+        return (create_table(subject.schema, replace(job.table_info, name=subject.name), dialect),)
     old, new = subject.old, subject.new
     if job.type not in _DERIVABLE or old is None or new is None:
         return ()

@@ -37,14 +37,15 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import DROPS, EarlierTr
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty, partition_method, take_snapshot
 from pyspark_tidb_binlog.sinks.mysql.ddl.spread import holds_other_rows, on_single_partitions
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten, Subject, rewrite, subject_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten, rewrite, subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import lacks, unlike
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, check, lock_name
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, alone
 from pyspark_tidb_binlog.sinks.mysql.session import Session, begin_use
 from pyspark_tidb_binlog.sinks.mysql.target import Target
-from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
+from pyspark_tidb_binlog.sinks.routing.routes import Routes
+from pyspark_tidb_binlog.sinks.routing.selection import DdlFate
 
 _log = logging.getLogger(__name__)
 
@@ -194,7 +195,7 @@ class _Run:
         self._config = config
         self._lease = lease
         self._on_done = on_done
-        self._subject = subject_of(step, history, refused)
+        self._subject = subject_of(step, history, refused, Routes.of(config))
         self._dialect = dialect_of(session, config)
         self._clock = DdlClock(self._subject)
         """For executing statements; comparisons with the target use ``_subject``."""
@@ -204,9 +205,10 @@ class _Run:
         """Refusals of earlier calls and of this one."""
 
     def run(self) -> DdlOutcome:
-        if not _kept(self._subject, self._config):
+        fate = self._step.decision.fate
+        if fate is DdlFate.FILTERED:
             return self._finish(DdlOutcome(DONE, "filtered", ""))
-        if self._step.skip_ts in self._config.ignore_txn_commit_ts:
+        if fate is DdlFate.LEFT_OUT or self._step.skip_ts in self._config.ignore_txn_commit_ts:
             return self._finish(self._ignored())
         if self._subject.given.form is DdlForm.NOTHING:
             _log.info("DDL at commit_ts %d needs no statement on the target: %s", self._step.commit_ts, self._subject.given.why)
@@ -215,7 +217,7 @@ class _Run:
             return self._run_locked()
 
     def _ignored(self) -> DdlOutcome:
-        """The DDL is listed in ``ignore-txn-commit-ts``: either it was executed by hand, or the table is frozen from here on."""
+        """The DDL is listed in ``ignore-txn-commit-ts``, or a rule leaves it out: either it was executed by hand, or the table is frozen from here on."""
         lacking = [lack for lack in lacks(self._session, self._subject, self._dialect) or () if lack.kind != "type"]
         if not lacking:
             return DdlOutcome(DONE, "ignored", self._step.query)
@@ -292,7 +294,8 @@ class _Run:
             return self._pass_by("time zone", text.sql, self._clock.why_not)
         given = self._subject.given
         if given.form is DdlForm.REFUSED:
-            return self._pass_by("frozen", self._step.query, given.why)
+            step = "filter" if self._step.decision.fate is DdlFate.REFUSED else "frozen"
+            return self._pass_by(step, self._step.query, given.why)
         if given.form is DdlForm.INFOS:
             self._fill_nulls()
             return self._derived(self._step.query, given.why)
@@ -548,10 +551,3 @@ def dialect_of(session: Target, config: ApplyConfig) -> Dialect:
 
 def _table(config: ApplyConfig) -> str:
     return f"{quote_name(config.checkpoint_schema)}.{quote_name(_TABLE)}"
-
-
-def _kept(subject: Subject, config: ApplyConfig) -> bool:
-    """Whether the DDL is replicated. A rename between a replicated and an ignored database is: it adds or removes a table."""
-    table_filter = TableFilter.of(config)
-    schemas = {t.schema for t in (*subject.before, *subject.after)} or {subject.schema}
-    return any(table_filter.keeps(s) for s in schemas)

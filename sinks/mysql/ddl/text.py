@@ -5,11 +5,12 @@ nothing to execute. ``losses`` lists what the target cannot hold. For a TiDB tar
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, Token, TokenKind, quote_name, rename_pairs, text_of, tokenize
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
+from pyspark_tidb_binlog.sinks.engine.choice import schema_of
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs, on_target
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.alter import edit_alter
@@ -32,8 +33,11 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import (
 from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import declare, settle_defaults
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlDelivery, DdlForm, given
 from pyspark_tidb_binlog.sinks.mysql.ddl.partitions import settle_boundaries, without_linear
+from pyspark_tidb_binlog.sinks.mysql.ddl.routed_text import routed_text
 from pyspark_tidb_binlog.sinks.mysql.ddl.tidb import is_tiflash_replica, tidb_tokens
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.routing.routes import NO_ROUTES, Routes
+from pyspark_tidb_binlog.sinks.routing.selection import DdlFate
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,10 @@ class Subject:
     """The tables it changes, after the job."""
     given: DdlDelivery = field(default=DdlDelivery(DdlForm.TEXT))
     """The form in which it may be sent to a target with frozen tables."""
+    routes: Routes = NO_ROUTES
+    """From the names in the text to those at the target."""
+    home: str = ""
+    """With routes: the database upstream to which names without one belong."""
 
     @property
     def label(self) -> str:
@@ -88,32 +96,38 @@ class Rewritten:
     """Errors of the target are ignored."""
 
 
-def subject_of(step: DdlStep, history: SchemaHistory, refused: RefusedJobs = frozenset()) -> Subject:
-    """Look up the subject of ``step`` in the history; tables frozen by ``refused`` jobs are as on the target."""
+def subject_of(step: DdlStep, history: SchemaHistory, refused: RefusedJobs = frozenset(), routes: Routes = NO_ROUTES) -> Subject:
+    """Look up the subject of ``step`` in the history; tables frozen by ``refused`` jobs, and those with ``routes``, are as on the target."""
     job = step.job
     ids = history.tables_of_job(job)
     found = [t for i in ids if (t := step.before.table(i, history)) is not None]
     before = tuple(t for f in found if (t := on_target(history, refused, f, f.version)) is not None)
     coming = [t for i in ids if (t := history.table_at(i, job.version)) is not None]
     after = tuple(t for f in coming if (t := on_target(history, refused, f, job.version)) is not None)
-    return Subject(
-        job,
-        step.query,
-        schema_of(step, history),
-        _name_of(job, before),
-        before,
-        after,
-        given(job, step.query, history, refused),
-    )
+    delivery = _delivery(step, history, refused)
+    subject = Subject(job, step.query, schema_of(step, history), _name_of(job, before), before, after, delivery)
+    return _routed(subject, routes) if routes else subject
 
 
-def schema_of(step: DdlStep, history: SchemaHistory) -> str:
-    """The database of the job (``Subject.schema``)."""
-    job = step.job
-    if job.db_info is not None and job.db_info.name:
-        return job.db_info.name
-    found = history.schema_at(job.schema_id, job.version) or history.schema_at(job.schema_id, step.before.version)
-    return found.name if found else job.schema_name
+def _routed(subject: Subject, routes: Routes) -> Subject:
+    """``subject`` under the names of the target; a rename between two names that are one there needs no statement."""
+    schema, delivery = routes.database(subject.schema), subject.given
+    name = subject.name
+    if subject.before or subject.after:
+        own = routes.target(subject.schema, subject.name)
+        schema, name = own.schema, own.name
+    before, after = (tuple(map(routes.moved, tables)) for tables in (subject.before, subject.after))
+    names = [[(t.table_id, t.schema, t.name) for t in tables] for tables in (before, after)]
+    if subject.job.type == JobType.RENAME_TABLE and delivery.form is DdlForm.TEXT and names[0] == names[1]:
+        delivery = DdlDelivery(DdlForm.NOTHING, "both names are one at the target")
+    return replace(subject, schema=schema, name=name, before=before, after=after, given=delivery, routes=routes, home=subject.schema)
+
+
+def _delivery(step: DdlStep, history: SchemaHistory, refused: RefusedJobs) -> DdlDelivery:
+    found, decision = given(step.job, step.query, history, refused), step.decision
+    if decision.fate is DdlFate.DERIVED and found.form is DdlForm.TEXT:
+        return DdlDelivery(DdlForm.INFOS, decision.why)
+    return DdlDelivery(DdlForm.REFUSED, decision.why) if decision.fate is DdlFate.REFUSED else found
 
 
 def _name_of(job: Job, before: Sequence[TableAt]) -> str:
@@ -125,6 +139,7 @@ def _name_of(job: Job, before: Sequence[TableAt]) -> str:
 def rewrite(subject: Subject, dialect: Dialect, *, restored: bool) -> Rewritten:
     """The statement for the target. ``restored``: the text was written by TiDB's parser, not by a user."""
     losses = Losses(subject.label)
+    subject = with_routed_text(subject, restored=restored)
     if dialect.flavour is Flavour.TIDB:
         tokens = settle_boundaries(tidb_tokens(subject.query, restored=restored), subject.info)
         settled, added = _settled(_settle_strings(tokens, restored), subject, dialect)
@@ -136,6 +151,13 @@ def rewrite(subject: Subject, dialect: Dialect, *, restored: bool) -> Rewritten:
     tokens = without_if_not_exists(without_linear(settle_boundaries(tokens, subject.info)))
     settled, added = _settled(_settle_strings(tokens, restored), subject, dialect)
     return Rewritten(_by_kind(subject, settled, dialect, losses), tuple(losses.texts), _then(subject, added, dialect))
+
+
+def with_routed_text(subject: Subject, *, restored: bool) -> Subject:
+    """``subject`` with the names of the target in its text. RENAME TABLES keeps it: its names are read in pairs."""
+    if not subject.routes or subject.job.type == JobType.RENAME_TABLES:
+        return subject
+    return replace(subject, query=routed_text(subject.query, subject.routes, subject.home, restored=restored))
 
 
 def _settled(tokens: Tokens, subject: Subject, dialect: Dialect) -> tuple[Tokens, tuple[ColumnInfo, ...]]:
@@ -207,6 +229,9 @@ def _rename(subject: Subject) -> str | None:
     session = here[0] if here else subject.schema
 
     def full(name: QualifiedName) -> str:
+        if subject.routes:
+            to = subject.routes.target(name.schema or subject.home, name.name)
+            return quoted(to.schema, to.name)
         return quoted(name.schema or session, name.name)
 
     return "RENAME TABLE " + ", ".join(f"{full(a)} TO {full(b)}" for a, b in pairs)

@@ -34,7 +34,7 @@ from pyspark_tidb_binlog.schemas.findings import Finding
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT, ddl_of
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
-from pyspark_tidb_binlog.sinks.engine.batch import rows_between, without
+from pyspark_tidb_binlog.sinks.engine.batch import rows_between, wanted, without
 from pyspark_tidb_binlog.sinks.engine.batch_report import Stage, StageClock, Written
 from pyspark_tidb_binlog.sinks.engine.blocks import unpack
 from pyspark_tidb_binlog.sinks.engine.causality import Conflict, OpKeys, Schedule, keys_of, schedule
@@ -190,8 +190,7 @@ class RowSink(MySQLSink):
         return Written(len(batch), findings)
 
     def _operations(self, rows: pa.Table, step: RowsStep) -> RowBatch:
-        events = without(rows, "table_id", step.gone)
-        return operations_of(events, step.tables, lambda table: self._table_filter.keeps(table.schema))
+        return operations_of(wanted(rows, step.gone, step.left_out), step.tables)
 
     def _writer(self, batch: RowBatch, keys: OpKeys, *, safe: bool) -> RowWriter:
         return RowWriter(OpStatements(batch, self._limits, self._flavour, safe=safe), keys.lists(), self._settings, self._held)

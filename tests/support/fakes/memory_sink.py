@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark_tidb_binlog.schemas import decoder as decode
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseHeld, LeaseLost
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
-from pyspark_tidb_binlog.sinks.engine.batch import without
+from pyspark_tidb_binlog.sinks.engine.batch import wanted, without
 from pyspark_tidb_binlog.sinks.engine.batch_report import Stage, StageClock, Written
 from pyspark_tidb_binlog.sinks.engine.fold import fold
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
@@ -70,7 +70,7 @@ class MemorySink(Sink):
             state = self._next(step.after_ts, step.upto_ts)
             done = 0
             if state.commit_ts != step.upto_ts or step.after_ts == step.upto_ts:
-                changed, done = changed_rows(without(rows, "table_id", step.gone), step.tables, state.rows)
+                changed, done = changed_rows(wanted(rows, step.gone, step.left_out), step.tables, state.rows)
                 self._commit(replace(state, commit_ts=step.upto_ts, schema_version=step.applied.version, rows=changed))
         self._commit_ts = step.upto_ts
         return Written(done)

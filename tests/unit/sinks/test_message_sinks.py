@@ -14,9 +14,11 @@ from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
 from pyspark_tidb_binlog.schemas.proto import secondary_binlog_pb2 as slave
 from pyspark_tidb_binlog.sinks.engine.batch import merge, rows_between, summarise
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock
+from pyspark_tidb_binlog.sinks.engine.choice import chosen, decided
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep, plan_steps
 from pyspark_tidb_binlog.sinks.file.file_sink import FileTarget, end_of, file_sink
 from pyspark_tidb_binlog.sinks.kafka.kafka_sink import kafka_sink
+from pyspark_tidb_binlog.sinks.routing.selection import Selection
 from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
 from pyspark_tidb_binlog.sinks.translate import local_record
 from pyspark_tidb_binlog.sinks.translate.local_record import Savepoint
@@ -85,7 +87,7 @@ def spans() -> list[tuple[int, int]]:
     return list(zip(ends, ends[1:], strict=False))
 
 
-def run(sink: MessageSink, upto: int = 1 << 62) -> None:
+def run(sink: MessageSink, upto: int = 1 << 62, selection: Selection = SYSTEM) -> None:
     """One life of a stream: everything that is not in the target yet."""
     found, rows, _ = case_steps(CASE)
     first = min(j.version for d in found.ddls if (j := found.history.job(d.job_id))) - 1
@@ -100,21 +102,21 @@ def run(sink: MessageSink, upto: int = 1 << 62) -> None:
             touched = merge(summarise(here, [d.commit_ts for d in found.ddls])).tables
             for step in plan_steps((after, end), found.ddls, touched, found.history, applied):
                 if isinstance(step, DdlStep):
-                    sink.apply_ddl(step, found.history, frozenset())
+                    sink.apply_ddl(decided(step, found.history, selection), found.history, frozenset())
                 else:
-                    sink.apply(rows_between(here, step.after_ts, step.upto_ts), step, StageClock())
+                    sink.apply(rows_between(here, step.after_ts, step.upto_ts), chosen(step, selection), StageClock())
                 applied = step.applied
     finally:
         sink.close()
 
 
 def in_files(directory: Path, **more: Any) -> MessageSink:
-    settings = MessageSettings(directory, 1, SYSTEM, **more)
+    settings = MessageSettings(directory, 1, **more)
     return file_sink(FileTarget(directory / "binlogs", max_file_bytes=MAX_BYTES), settings)
 
 
 def in_topic(directory: Path, topic: MemoryTopic) -> MessageSink:
-    return kafka_sink(topic, MessageSettings(directory, 1, SYSTEM))
+    return kafka_sink(topic, MessageSettings(directory, 1))
 
 
 def files(directory: Path) -> list[bytes]:
@@ -362,8 +364,8 @@ def test_a_damaged_record_is_named(tmp_path: Path) -> None:
 def test_ddls_are_left_out_without_sync_ddl_and_for_databases_that_are_not_replicated(tmp_path: Path) -> None:
     run(in_files(tmp_path / "a", sync_ddl=False))
     assert {pb.Binlog.FromString(m).tp for m in payloads(tmp_path / "a")} == {pb.DML}
-    sink = file_sink(FileTarget(tmp_path / "b" / "binlogs"), MessageSettings(tmp_path / "b", 1, TableFilter((), ("~.*",))))
-    run(sink)
+    sink = in_files(tmp_path / "b")
+    run(sink, selection=Selection(TableFilter((), ("~.*",))))
     assert payloads(tmp_path / "b") == [] and sink.commit_ts == spans()[-1][1]
 
 
@@ -378,7 +380,7 @@ def test_a_ddl_that_is_ignored_counts_as_done(tmp_path: Path) -> None:
 
 def test_old_files_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def sink(days: int) -> MessageSink:
-        return file_sink(FileTarget(tmp_path / "binlogs", days, MAX_BYTES), MessageSettings(tmp_path, 1, SYSTEM))
+        return file_sink(FileTarget(tmp_path / "binlogs", days, MAX_BYTES), MessageSettings(tmp_path, 1))
 
     run(sink(0), upto=spans()[4][1])
     old = sorted((tmp_path / "binlogs").glob("binlog-*"))

@@ -17,7 +17,6 @@ from pyspark_tidb_binlog.sinks.engine.identity import row_identities
 from pyspark_tidb_binlog.sinks.mysql import plan as plans
 from pyspark_tidb_binlog.sinks.mysql.plan import DeleteCorrection, Plan, PlanCounts, PlanLimits, plan_rows
 from pyspark_tidb_binlog.sinks.mysql.statements import Phase, Statement
-from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
 from tests.support.plan_samples import INT_PK, NOT_NULL, TABLE_ID, Events, column, index, table, text
 
 LIMITS = PlanLimits()
@@ -209,11 +208,9 @@ def test_an_unknown_table_says_where_and_what_to_do() -> None:
         plan_rows(Events(BY_ID).insert(1, "a").table(), {}, LIMITS)
 
 
-def test_views_and_ignored_databases_have_no_rows() -> None:
+def test_views_have_no_rows() -> None:
     view = table([column("id", flag=INT_PK), text("v")], handle="int", view=True)
     assert plan(view, Events(BY_ID).insert(1, "a")).counts == PlanCounts(events=1, ignored=1)
-    found = plan_rows(Events(BY_ID).insert(1, "a").table(), {TABLE_ID: BY_ID}, LIMITS, table_filter=TableFilter(ignore_schemas=("d",)))
-    assert found.counts == PlanCounts(events=1, ignored=1)
 
 
 def test_every_kind_of_literal() -> None:

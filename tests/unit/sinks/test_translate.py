@@ -18,7 +18,9 @@ from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
 from pyspark_tidb_binlog.schemas.proto import secondary_binlog_pb2 as slave
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnFlag, ColumnInfo, ColumnType
 from pyspark_tidb_binlog.sinks.engine.batch import rows_between
+from pyspark_tidb_binlog.sinks.engine.choice import chosen
 from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
+from pyspark_tidb_binlog.sinks.routing.selection import Selection
 from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
 from pyspark_tidb_binlog.sinks.translate.binlog_format import BinlogFormat, DdlName, TableRun, creates_database
 from pyspark_tidb_binlog.sinks.translate.column_values import mysql_type
@@ -272,7 +274,7 @@ def all_messages(form: BinlogFormat, rows: pa.Table, filtered: TableFilter = Tab
     for step in steps:
         if isinstance(step, RowsStep):
             part = rows_between(rows, step.after_ts, step.upto_ts)
-            out += [m.payload for m in Translation.of(step, form, filtered).messages(part)]
+            out += [m.payload for m in Translation.of(chosen(step, Selection(filtered)), form).messages(part)]
     return out
 
 

@@ -1,0 +1,82 @@
+"""Steps as the filters leave them: what is decided once per table and schema version, before any row is decoded. Pure.
+
+Promises: every target gets the same decision. Tables go by their names upstream, at the version that the target has.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
+from pyspark_tidb_binlog.sinks.engine.frozen import UnwritableTable
+from pyspark_tidb_binlog.sinks.engine.segments import DdlStep, RowsStep
+from pyspark_tidb_binlog.sinks.routing.selection import Selection
+
+
+@dataclass(frozen=True, slots=True)
+class NeverKept:
+    """Tables that are not replicated under any name that a history knows: their rows are dropped unread. Picklable."""
+
+    table_ids: frozenset[int] = frozenset()
+    upto_version: int = 0
+    """Rows of a newer schema version are kept: the history may lack the job that renames their table."""
+
+    @classmethod
+    def of(cls, history: SchemaHistory, selection: Selection) -> "NeverKept":
+        """Those of ``history``."""
+        return cls(selection.never_kept(history), history.newest_version)
+
+    def dropped(self, rows: pa.Table) -> pa.Table:
+        """``rows`` (``ROW_EVENT``) without theirs."""
+        if not self.table_ids or not rows.num_rows:
+            return rows
+        known = rows.column("schema_version").to_numpy() <= self.upto_version
+        return rows.filter(pa.array(~(known & np.isin(rows.column("table_id").to_numpy(), list(self.table_ids)))))
+
+
+ALL_KEPT = NeverKept()
+
+
+def chosen(step: RowsStep, selection: Selection) -> RowsStep:
+    """``step`` without the tables that are not replicated, and with the operations that rules leave out."""
+    tables = {i: table for i, table in step.tables.items() if selection.keeps(table)}
+    gone = step.gone | (step.tables.keys() - tables.keys())
+    return replace(step, tables=tables, gone=gone, left_out=selection.ignored_rows(tables.values()))
+
+
+def without_strangers(step: RowsStep, selection: Selection) -> tuple[RowsStep, tuple[UnwritableTable, ...]]:
+    """``step`` without frozen tables that the target has under a name that is not replicated, and these: their DDL brought them in, and was skipped."""
+    strange = {i: table for i, table in step.tables.items() if table.frozen is not None and not selection.keeps(table)}
+    if not strange:
+        return step, ()
+    words = "is not replicated under that name, and the DDL that renamed it was skipped; its rows are not written"
+    found = tuple(UnwritableTable(i, f"{t.schema}.{t.name}", f"{t.schema}.{t.name} {words}") for i, t in strange.items())
+    tables = {i: table for i, table in step.tables.items() if i not in strange}
+    return replace(step, tables=tables, gone=step.gone | strange.keys()), found
+
+
+def routed(step: RowsStep, selection: Selection) -> RowsStep:
+    """``step`` with its tables, which have the upstream's names, under those that they have at the target."""
+    return replace(step, tables=selection.routes.all_moved(step.tables))
+
+
+def decided(step: DdlStep, history: SchemaHistory, selection: Selection) -> DdlStep:
+    """``step`` with what the filters make of it."""
+    job = step.job
+    ids = history.tables_of_job(job)
+    before = [t for i in ids if (t := step.before.table(i, history)) is not None]
+    after = [t for i in ids if (t := history.table_at(i, job.version)) is not None]
+    others: tuple[TableAt, ...] = ()
+    if selection.routes:
+        others = tuple(t for t in selection.live(history, step.before.version) if t.table_id not in ids)
+    return replace(step, decision=selection.decide(job, schema_of(step, history), before, after, others))
+
+
+def schema_of(step: DdlStep, history: SchemaHistory) -> str:
+    """The database of the job; empty if it has none."""
+    job = step.job
+    if job.db_info is not None and job.db_info.name:
+        return job.db_info.name
+    found = history.schema_at(job.schema_id, job.version) or history.schema_at(job.schema_id, step.before.version)
+    return found.name if found else job.schema_name

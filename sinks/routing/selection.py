@@ -1,0 +1,183 @@
+"""What of an upstream is replicated: which tables, which kinds of row changes, which DDLs. Pure.
+
+Promises: every decision goes by the names that a table has upstream, and is the same for all rows of one table at one schema version. A DDL
+across the border of the filter is never applied halfway: what it would bring in was not replicated before, so it is refused; what it takes
+out leaves under its new name.
+"""
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Self
+
+from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.schemas.ddl_jobs import SCHEMA_JOBS, Job, JobType
+from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, read_name, rename_pairs, significant
+from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt, TableSnapshot
+from pyspark_tidb_binlog.sinks.routing.event_rules import EventRules
+from pyspark_tidb_binlog.sinks.routing.routes import NO_ROUTES, Routes
+from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
+
+
+class DdlFate(StrEnum):
+    """What becomes of a DDL before a target sees it."""
+
+    APPLIED = "applied"
+    FILTERED = "filtered"
+    """It is about nothing that is replicated."""
+    LEFT_OUT = "left out"
+    """A rule leaves it out: the target's table stays as it is, and rows are fitted to it."""
+    DERIVED = "derived"
+    """Applied, but not as text, which names a table that is not replicated."""
+    REFUSED = "refused"
+    """The target cannot have what it would bring in."""
+
+
+@dataclass(frozen=True, slots=True)
+class DdlDecision:
+    """The fate of a DDL, and why."""
+
+    fate: DdlFate = DdlFate.APPLIED
+    why: str = ""
+
+
+APPLIED = DdlDecision()
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The filters of one Drainer; picklable. The default replicates everything."""
+
+    tables: TableFilter = field(default_factory=TableFilter)
+    rules: EventRules = field(default_factory=EventRules)
+    routes: Routes = NO_ROUTES
+
+    @classmethod
+    def of(cls, config: ApplyConfig) -> Self:
+        """The filters from the settings.
+
+        Raises:
+            ConfigError: one of them is not valid.
+        """
+        return cls(TableFilter.of(config), EventRules.of(config), Routes.of(config))
+
+    @property
+    def text(self) -> str:
+        """What it decides by, as ASCII: equal texts decide alike."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    def keeps(self, table: TableAt | TableSnapshot) -> bool:
+        """Whether rows of this table are replicated."""
+        return self.tables.keeps(table.schema, table.name)
+
+    def never_kept(self, history: SchemaHistory) -> frozenset[int]:
+        """Ids of the tables that are not replicated under any name that ``history`` knows."""
+        found = []
+        for table_id, track in history.tracks.items():
+            known = [entry for entry in track.entries if isinstance(entry, TableSnapshot)]
+            if known and not any(map(self.keeps, known)):
+                found.append(table_id)
+        return frozenset(found)
+
+    def ignored_rows(self, tables: Collection[TableAt]) -> frozenset[tuple[int, int]]:
+        """(table id, operation) of the row changes that rules leave out."""
+        return frozenset((t.table_id, int(op)) for t in tables for op in self.rules.ignored_rows(t.schema, t.name))
+
+    def live(self, history: SchemaHistory, version: int) -> tuple[TableAt, ...]:
+        """Every table that is replicated at ``version``."""
+        found = (history.table_at(table_id, version) for table_id in sorted(history.tracks))
+        return tuple(table for table in found if table is not None and self.keeps(table))
+
+    def decide(
+        self, job: Job, schema: str, before: Sequence[TableAt], after: Sequence[TableAt], others: Sequence[TableAt] = ()
+    ) -> DdlDecision:
+        """What becomes of a DDL.
+
+        Args:
+            job: its job.
+            schema: the database that it is about.
+            before: the tables that it changes, before it.
+            after: the same after it.
+            others: with routes, all other tables that are replicated.
+        """
+        by_filter = self._by_filter(job, schema, before, after)
+        if by_filter is not APPLIED:
+            return by_filter
+        named = _subject(job, schema, before, after)
+        if self.rules.ignores_ddl(*named, job.query):
+            return DdlDecision(DdlFate.LEFT_OUT, f"a rule of syncer.binlog-filter-rule leaves it out of {'.'.join(filter(None, named))}")
+        like = like_source(job.query) if job.type == JobType.CREATE_TABLE else None
+        if like is not None and not self.tables.keeps(like.schema or schema, like.name):
+            return DdlDecision(DdlFate.DERIVED, f"the target lacks {like.schema or schema}.{like.name}, which is not replicated")
+        why_not = self._misrouted(job, schema, before, after, others) if self.routes else ""
+        return DdlDecision(DdlFate.REFUSED, why_not) if why_not else APPLIED
+
+    def _misrouted(self, job: Job, schema: str, before: Sequence[TableAt], after: Sequence[TableAt], others: Sequence[TableAt]) -> str:
+        """Why the routes do not let a DDL mean at the target what it means upstream; empty if they do."""
+        routes, home = self.routes, self.routes.database(schema).lower()
+        if job.type == JobType.DROP_SCHEMA:
+            elsewhere = next((t for t in before if self.keeps(t) and routes.target(t.schema, t.name).schema.lower() != home), None)
+            if elsewhere is not None:
+                to = routes.target(elsewhere.schema, elsewhere.name)
+                return f"{elsewhere.schema}.{elsewhere.name} is {to.schema}.{to.name} at the target, which DROP DATABASE {home} would leave; drop both by hand"
+            guest = next((t for t in others if routes.target(t.schema, t.name).schema.lower() == home), None)
+            return f"{guest.schema}.{guest.name} is in {home} at the target too; drop what belongs to {schema} by hand" if guest else ""
+        if job.type == JobType.CREATE_VIEW and (named := self._routed_name(job.query)):
+            return f"the view names {named}, which has another name at the target; create the view there by hand"
+        return routes.shared((*others, *(t for t in after if self.keeps(t))))
+
+    def _routed_name(self, query: str) -> str:
+        """A word of ``query`` that may be the name of a table or database with a route; empty if there is none."""
+        names = {d for d, _ in self.routes.databases} | {t for _, t, _ in self.routes.tables}
+        return next((token.name for token in significant(query) if token.name.lower() in names), "")
+
+    def _by_filter(self, job: Job, schema: str, before: Sequence[TableAt], after: Sequence[TableAt]) -> DdlDecision:
+        if job.type in SCHEMA_JOBS or not (before or after):
+            return APPLIED if self.tables.keeps(schema) else DdlDecision(DdlFate.FILTERED)
+        kept_before, kept_after = ({t.table_id for t in tables if self.keeps(t)} for tables in (before, after))
+        if not kept_before and not kept_after:
+            return DdlDecision(DdlFate.FILTERED)
+        coming = [t for t in after if t.table_id in kept_after and t.table_id not in kept_before]
+        old = {t.table_id: t for t in before}
+        if job.type == JobType.EXCHANGE_PARTITION and any(not self.keeps(t) for t in (*before, *after)):
+            strange = next(t for t in (*before, *after) if not self.keeps(t))
+            return _not_here(f"rows of {strange.schema}.{strange.name} would become rows of a table that is replicated", strange)
+        come_in = next((old[t.table_id] for t in coming if t.table_id in old), None)
+        if come_in is not None:
+            now = next(t for t in coming if t.table_id == come_in.table_id)
+            return _not_here(f"{come_in.schema}.{come_in.name} becomes {now.schema}.{now.name}", come_in)
+        return APPLIED
+
+
+def _not_here(what: str, table: TableAt) -> DdlDecision:
+    return DdlDecision(
+        DdlFate.REFUSED,
+        f"{what}, but {table.schema}.{table.name} is not replicated, so the target has none of its rows. Make the target as it is upstream after "
+        "this DDL, copying these rows, and start again",
+    )
+
+
+def _subject(job: Job, schema: str, before: Sequence[TableAt], after: Sequence[TableAt]) -> tuple[str, str]:
+    """The name by which a real Drainer filters a DDL: after RENAME the new one, of several tables the last one."""
+    if job.type in SCHEMA_JOBS:
+        return schema, ""
+    wanted = job.table_info.id if job.table_info else job.table_id
+    found = next((t for t in (*after, *before) if t.table_id == wanted), None) or next(iter((*after, *before)), None)
+    return (found.schema, found.name) if found else (schema, job.table_name)
+
+
+def like_source(query: str) -> QualifiedName | None:
+    """The table after LIKE of a CREATE TABLE ... LIKE; None for every other text."""
+    tokens = significant(query)
+    at = next((i for i, t in enumerate(tokens) if t.word == "LIKE"), 0)
+    opened = [t.text for t in tokens[:at]].count("(")
+    if not at or at + 1 >= len(tokens) or opened > 1 or (opened and tokens[at - 1].text != "("):
+        return None
+    return read_name(tokens, at + 1)[0]
+
+
+def swaps(query: str) -> bool:
+    """Whether a RENAME TABLE has a name in more than one of its pairs, so that its order matters."""
+    names = [(n.schema.lower(), n.name.lower()) for pair in rename_pairs(query) for n in pair]
+    return len(names) != len(set(names))

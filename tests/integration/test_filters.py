@@ -1,0 +1,299 @@
+"""Filters over the whole applier: on a real MariaDB from the driver, in parts and row by row, and in files."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pyspark_tidb_binlog.binlog_source.emulator import online
+from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
+from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, EventFilterRule, FileConfig, TableMigrateRule, TableName, TableRoute
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.binlogfile import walk
+from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, DdlRefused
+from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
+from tests.support.ddl_target import dying
+from tests.support.emulated_stream import EmulatedStream
+
+pytestmark = [pytest.mark.spark, pytest.mark.mysql]
+
+MARKS = "filter_marks"
+DATABASES = ("shop", "other", "mart", "mart2", MARKS)
+ITEM = Table("item", (Column("id", "bigint"), Column("v", "int")), ("id",))
+KEYLESS = Table("log", (Column("a", "int"), Column("b", "varchar(10)")))
+MODES = {
+    "driver": {},
+    "parts": {"atomic_rows": 1, "parts": 2},
+    "rows": {"net_change": False, "worker_count": 2, "txn_batch": 2},
+}
+Query = Callable[[str], list[tuple[Any, ...]]]
+
+
+@pytest.fixture
+def query(mariadb: PrivateMariaDB) -> Iterator[Query]:
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+
+        def ask(sql: str) -> list[tuple[Any, ...]]:
+            cursor.execute(sql)
+            found = list(cursor.fetchall())
+            connection.commit()
+            return found
+
+        for name in DATABASES:
+            ask(f"DROP DATABASE IF EXISTS {name}")
+        yield ask
+        for name in DATABASES:
+            ask(f"DROP DATABASE IF EXISTS {name}")
+
+
+@pytest.fixture
+def stream(spark: SparkSession, mariadb: PrivateMariaDB, query: Query) -> Iterator[Callable[..., EmulatedStream]]:
+    made: list[EmulatedStream] = []
+
+    def make(mode: str = "driver", **more: Any) -> EmulatedStream:
+        made.append(EmulatedStream(spark, settings(mariadb, mode, **more)))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.restart()
+
+
+def settings(mariadb: PrivateMariaDB, mode: str = "driver", **more: Any) -> DrainerConfig:
+    apply = ApplyConfig(**{"checkpoint_schema": MARKS, "on_finding": "stop", "history_lag": 0.0} | MODES[mode] | more)
+    return DrainerConfig(target=mariadb.target(), apply=apply)
+
+
+def two_tables(stream: EmulatedStream) -> None:
+    ddl = stream.upstream.ddl
+    ddl.create_database("shop")
+    ddl.create_table("shop", ITEM)
+    ddl.create_table("shop", KEYLESS)
+
+
+def tables_of(query: Query, schema: str) -> list[str]:
+    return [name for (name,) in query(f"SELECT table_name FROM information_schema.tables WHERE table_schema = '{schema}' ORDER BY 1")]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_only_the_tables_that_pass_are_there(mode: str, stream: Callable[..., EmulatedStream], query: Query) -> None:
+    run = stream(mode, replicate_do_db=("~^SHOP$",), ignore_table=(TableName("shop", "~^LO"),))
+    two_tables(run)
+    run.upstream.ddl.create_database("other")
+    run.upstream.ddl.create_table("other", ITEM)
+
+    def both(txn: Any) -> None:
+        for number in range(1, 6):
+            txn.insert("shop.log", {"a": number, "b": "x"})
+            txn.insert("shop.item", {"id": number, "v": 0})
+            txn.insert("other.item", {"id": number, "v": 0})
+
+    run.change(both)
+    run.apply()
+    run.change(lambda txn: (txn.update("shop.item", 1, {"v": 1}), txn.delete("shop.item", 2), txn.delete("other.item", 1)))
+    run.upstream.ddl.add_column("shop.log", Column("c", "int"))
+    run.apply()
+    assert query("SELECT id, v FROM shop.item ORDER BY id") == [(1, 1), (3, 0), (4, 0), (5, 0)]
+    assert tables_of(query, "shop") == ["item"] and query("SHOW DATABASES LIKE 'other'") == []
+    assert run.sink.commit_ts == run.reports[-1].upto_ts and all(not r.findings for r in run.reports)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_checkpoint_moves_when_everything_is_filtered(mode: str, stream: Callable[..., EmulatedStream], query: Query) -> None:
+    run = stream(mode, replicate_do_table=(TableName("nothing", "t"),))
+    two_tables(run)
+    for number in range(1, 4):
+        last = run.change(lambda txn, n=number: txn.insert("shop.item", {"id": n, "v": n}))
+        report = run.apply()
+        assert report.row_events == report.rows_written == 0
+        ((checkpoint,),) = query(f"SELECT checkPoint FROM {MARKS}.checkpoint")
+        assert f'"commitTS":{report.upto_ts},' in checkpoint and '"consistent":true' in checkpoint and report.upto_ts > last
+    assert query("SHOW DATABASES LIKE 'shop'") == []
+    run.restart()
+    assert run.sink.commit_ts == report.upto_ts
+
+
+@pytest.mark.parametrize("mode", ["driver", "parts"])
+def test_rows_that_do_not_pass_are_not_even_keyed(
+    mode: str, stream: Callable[..., EmulatedStream], query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their images may be damaged: nobody reads them."""
+    run = stream(mode, ignore_table=(TableName("shop", "log"),))
+    two_tables(run)
+    run.apply()
+    txn = run.upstream.begin()
+    txn.insert("shop.item", {"id": 1, "v": 1})
+    txn.insert("shop.log", {"a": 1, "b": "spoiled"})
+    txn.commit()
+    payloads = run.payloads
+    at = next(i for i, p in enumerate(payloads) if b"spoiled" in p)
+    payloads[at] = payloads[at].replace(b"\x02\x0espoiled", b"\x02\xffspoiled")
+    assert b"\x02\xffspoiled" in payloads[at]
+    run.apply()
+    assert query("SELECT * FROM shop.item") == [(1, 1)]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_transaction_is_left_out_by_its_commit_ts(
+    mode: str, stream: Callable[..., EmulatedStream], query: Query, mariadb: PrivateMariaDB
+) -> None:
+    run = stream(mode)
+    two_tables(run)
+    run.apply()
+    skipped = run.change(lambda txn: [txn.insert("shop.item", {"id": n, "v": 1}) for n in (1, 2)])
+    run.change(lambda txn: [txn.insert("shop.item", {"id": n, "v": 1}) for n in (3, 4)])
+    run.restart(settings(mariadb, mode, ignore_txn_commit_ts=(skipped,)))
+    run.apply()
+    assert query("SELECT id FROM shop.item ORDER BY id") == [(3,), (4,)]
+
+
+RULE = {
+    "table_migrate_rule": (TableMigrateRule(("r",), "sh?p", "it*"),),
+}
+
+
+def rule(*events: str, sql: tuple[str, ...] = ()) -> dict[str, Any]:
+    return RULE | {"binlog_filter_rule": (EventFilterRule("r", events, sql),)}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_deletes_are_left_out_by_a_rule(mode: str, stream: Callable[..., EmulatedStream], query: Query) -> None:
+    run = stream(mode, **rule("delete"))
+    two_tables(run)
+    run.change(lambda txn: [txn.insert("shop.item", {"id": n, "v": n}) for n in (1, 2, 3)] + [txn.insert("shop.log", {"a": 1, "b": "x"})])
+    run.apply()
+    handle = next(iter(run.upstream.rows("shop.log")))
+    run.change(lambda txn: (txn.delete("shop.item", 1), txn.update("shop.item", 2, {"v": 20}), txn.delete("shop.log", handle)))
+    run.apply()
+    assert query("SELECT * FROM shop.item ORDER BY id") == [(1, 1), (2, 20), (3, 3)] and query("SELECT * FROM shop.log") == []
+
+
+def test_a_ddl_that_a_rule_leaves_out_freezes_its_table(stream: Callable[..., EmulatedStream], query: Query) -> None:
+    run = stream(**rule("drop table", sql=("ADD COLUMN.*secret",)), on_finding="record")
+    two_tables(run)
+    run.change(lambda txn: txn.insert("shop.item", {"id": 1, "v": 1}))
+    run.upstream.ddl.add_column("shop.item", Column("secret", "int"))
+    run.upstream.ddl.add_column("shop.item", Column("w", "int"))
+    run.change(lambda txn: txn.insert("shop.item", {"id": 2, "v": 2, "secret": 7, "w": 3}))
+    report = run.apply()
+    assert query("SELECT * FROM shop.item ORDER BY id") == [(1, 1, None), (2, 2, 3)]
+    assert [f for f in report.findings if "the table is frozen on the target" in f.words]
+    run.upstream.ddl.drop_table("shop.item")
+    run.apply()
+    assert len(query("SELECT * FROM shop.item")) == 2
+
+
+def test_a_table_that_leaves_the_filter_goes_and_one_that_comes_in_is_refused(stream: Callable[..., EmulatedStream], query: Query) -> None:
+    run = stream(ignore_table=(TableName("shop", "~^_"),))
+    two_tables(run)
+    ddl = run.upstream.ddl
+    ddl.create_table("shop", dataclasses.replace(ITEM, name="_item_new"))
+    run.change(lambda txn: (txn.insert("shop.item", {"id": 1, "v": 1}), txn.insert("shop._item_new", {"id": 1, "v": 1})))
+    ddl.rename("shop.item", "shop._item_old")
+    run.apply()
+    assert tables_of(query, "shop") == ["_item_old", "log"]
+    ddl.rename("shop._item_new", "shop.item")
+    run.change(lambda txn: txn.update("shop.item", 1, {"v": 2}))
+    with pytest.raises(DdlRefused, match=r"shop\._item_new becomes shop\.item, but shop\._item_new is not replicated.*copying these rows"):
+        run.apply()
+    assert tables_of(query, "shop") == ["_item_old", "log"]
+    # What the error asks for; then the next life goes on.
+    query("CREATE TABLE shop.item (id BIGINT PRIMARY KEY, v INT) DEFAULT CHARSET utf8mb4 COLLATE utf8mb4_nopad_bin")
+    query("INSERT INTO shop.item VALUES (1, 1)")
+    run.restart()
+    run.apply()
+    assert query("SELECT * FROM shop.item") == [(1, 2)]
+
+
+def test_files_hold_what_passes(spark: SparkSession, tmp_path: Path) -> None:
+    apply = ApplyConfig(db_type="file", ignore_table=(TableName("shop", "log"),), history_lag=0.0, **rule("delete", "drop table"))
+    config = DrainerConfig(apply=apply, files=FileConfig(dir=str(tmp_path / "binlogs")), data_dir=str(tmp_path / "data"))
+    with EmulatedStream(spark, config) as run:
+        two_tables(run)
+        run.change(lambda txn: (txn.insert("shop.item", {"id": 1, "v": 1}), txn.insert("shop.log", {"a": 1, "b": "x"})))
+        run.change(lambda txn: txn.delete("shop.item", 1))
+        run.upstream.ddl.drop_table("shop.item")
+        report = run.apply()
+        assert run.sink.commit_ts == report.upto_ts
+    found = [pb.Binlog.FromString(record.payload) for record in walk(tmp_path / "binlogs")]
+    assert [f.ddl_query.decode() for f in found if f.tp == pb.DDL] == ["CREATE DATABASE `shop`;;", found[1].ddl_query.decode()]
+    assert b"`item`" in found[1].ddl_query
+    assert [[(e.table_name, e.tp) for e in f.dml_data.events] for f in found if f.tp == pb.DML] == [[("item", pb.Insert)]]
+
+
+def test_a_filter_that_is_wrong_is_refused_at_start(spark: SparkSession, mariadb: PrivateMariaDB, query: Query) -> None:
+    with pytest.raises(ConfigError, match="syncer.ignore-table: '\\(' is not a valid regular expression"):
+        _ = EmulatedStream(spark, settings(mariadb, ignore_table=(TableName("d", "("),))).sink
+
+
+ROUTED = {"routes": (TableRoute("shop", "item", "mart", "thing"), TableRoute("other", "", "mart2", ""))}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_tables_have_other_names_at_the_target(mode: str, stream: Callable[..., EmulatedStream], query: Query) -> None:
+    query("CREATE DATABASE mart")
+    run = stream(mode, **ROUTED)
+    two_tables(run)
+    ddl = run.upstream.ddl
+    ddl.create_database("other")
+    ddl.create_table("other", dataclasses.replace(ITEM, name="a"))
+    run.change(lambda txn: [txn.insert(name, {"id": n, "v": n}) for n in (1, 2, 3) for name in ("shop.item", "other.a")])
+    run.apply()
+    run.change(lambda txn: (txn.update("shop.item", 1, {"v": 9}), txn.delete("other.a", 2), txn.insert("shop.log", {"a": 1, "b": "x"})))
+    ddl.add_column("shop.item", Column("w", "int", default=5))
+    ddl.alter("other.a", online.add_index("i", "v", unique=True))
+    run.change(lambda txn: txn.insert("shop.item", {"id": 4, "v": 4, "w": 4}))
+    ddl.rename("other.a", "other.b")
+    run.change(lambda txn: txn.update("other.b", 3, {"v": 30}))
+    run.apply()
+    assert query("SELECT * FROM mart.thing ORDER BY id") == [(1, 9, 5), (2, 2, 5), (3, 3, 5), (4, 4, 4)]
+    assert query("SELECT * FROM mart2.b ORDER BY id") == [(1, 1), (3, 30)] and query("SELECT COUNT(*) FROM shop.log") == [(1,)]
+    assert tables_of(query, "shop") == ["log"] and tables_of(query, "mart2") == ["b"] and query("SHOW DATABASES LIKE 'other'") == []
+    ddl.truncate("shop.item")
+    ddl.rename("shop.item", "other.c")
+    run.change(lambda txn: txn.insert("other.c", {"id": 7, "v": 7, "w": 7}))
+    ddl.drop_table("other.b")
+    run.apply()
+    assert query("SELECT * FROM mart2.c") == [(7, 7, 7)]
+    assert tables_of(query, "mart") == [] and tables_of(query, "mart2") == ["c"]
+    assert all(not report.findings for report in run.reports)
+
+
+def test_a_table_that_would_join_another_one_is_refused(
+    stream: Callable[..., EmulatedStream], query: Query, mariadb: PrivateMariaDB
+) -> None:
+    run = stream(routes=(TableRoute("shop", "item", "", "log2"),))
+    two_tables(run)
+    run.apply()
+    run.upstream.ddl.create_table("shop", dataclasses.replace(ITEM, name="log2"))
+    with pytest.raises(DdlRefused, match=r"shop\.item and shop\.log2 would both be shop\.log2 at the target"):
+        run.apply()
+    run.restart(settings(mariadb, routes=(TableRoute("shop", "item", "", "log"),)))
+    with pytest.raises(ConfigError, match=r"shop\.item and shop\.log would both be shop\.log.*Give each a name of its own"):
+        run.apply()
+
+
+def test_a_span_in_parts_is_finished_by_the_filters_it_was_begun_with(
+    stream: Callable[..., EmulatedStream], query: Query, mariadb: PrivateMariaDB
+) -> None:
+    run = stream("parts")
+    two_tables(run)
+    run.apply()
+    run.change(lambda txn: [txn.insert("shop.item", {"id": n, "v": n}) for n in range(1, 9)])
+    with dying("before-deletes"):
+        run.apply()
+    for more in ({"ignore_table": (TableName("shop", "item"),)}, {"routes": (TableRoute("shop", "item", "", "x"),)}):
+        run.restart(settings(mariadb, "parts", **more))
+        with pytest.raises(ApplyError, match=r"was begun with other filters or routes.*until it has passed \d+.*They were: .*now: "):
+            run.apply()
+        assert query("SELECT * FROM shop.item") == []
+    run.restart(settings(mariadb, "parts"))
+    run.apply()
+    assert query("SELECT * FROM shop.item ORDER BY id") == [(n, n) for n in range(1, 9)]
+    run.restart(settings(mariadb, "parts", ignore_table=(TableName("shop", "item"),)))
+    run.change(lambda txn: txn.delete("shop.item", 1))
+    run.apply()
+    assert len(query("SELECT * FROM shop.item")) == 8

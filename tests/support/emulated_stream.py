@@ -1,0 +1,112 @@
+"""The embedded upstream, applied to a target batch by batch as the stream does it: no Pumps, but Spark, the real applier and a real sink. Imports pyspark."""
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from pyspark_tidb_binlog.binlog_source.emulator.upstream import Upstream
+from pyspark_tidb_binlog.conf.model import DrainerConfig
+from pyspark_tidb_binlog.jobs.targets import sink_of
+from pyspark_tidb_binlog.schemas.events import ControlType
+from pyspark_tidb_binlog.schemas.history import Job, JobReader, SchemaHistory
+from pyspark_tidb_binlog.schemas.packed import packed
+from pyspark_tidb_binlog.schemas.stages import TRANSACTION
+from pyspark_tidb_binlog.sinks.apply import BatchApplier
+from pyspark_tidb_binlog.sinks.engine.batch_report import BatchReport
+from pyspark_tidb_binlog.sinks.sink import Sink, UnfinishedSpan
+from tests.support.fakes.written import Written
+
+
+class ToldHistory:
+    """Stands for the DDL history's feed: it always knows everything."""
+
+    is_recorded = True
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+
+    def snapshot(self) -> SchemaHistory:
+        """All jobs of the upstream."""
+        return SchemaHistory.of(JobReader().read(self._upstream.jobs()))
+
+    refresh = snapshot
+
+    def wait_for_job(self, job_id: int, timeout: float) -> Job | None:
+        """The job, at once."""
+        return self.snapshot().job(job_id)
+
+
+class EmulatedStream:
+    """One upstream and its target, over any number of lives of the applier."""
+
+    def __init__(self, spark: SparkSession, config: DrainerConfig) -> None:
+        self._spark = spark
+        self._written = Written()
+        self.upstream = Upstream(self._written)
+        self.after_ts = self.upstream.oracle.next()
+        self.reports: list[BatchReport] = []
+        self._config = config
+        self._life: tuple[Sink, BatchApplier] | None = None
+
+    def __enter__(self) -> "EmulatedStream":
+        """Nothing is opened before the first batch."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """End the life."""
+        self.restart()
+
+    def restart(self, config: DrainerConfig | None = None) -> None:
+        """The next batch is that of another life, with these settings from now on."""
+        if self._life is not None:
+            self._life[0].close()
+        self._life, self._config = None, config or self._config
+
+    def change(self, work: Callable[[Any], object]) -> int:
+        """One transaction; its commit_ts."""
+        txn = self.upstream.begin()
+        work(txn)
+        return int(txn.commit())
+
+    def apply(self) -> BatchReport:
+        """Everything since the last batch, as one."""
+        upto_ts = self.upstream.oracle.next()
+        sink, applier = self._living()
+        applier(self._frame(sink.commit_ts, upto_ts), len(self.reports))
+        return self.reports[-1]
+
+    @property
+    def payloads(self) -> list[bytes]:
+        """Every binlog that was written, to be spoiled."""
+        return self._written.payloads
+
+    @property
+    def sink(self) -> Sink:
+        """The sink of this life, opened."""
+        return self._living()[0]
+
+    def _living(self) -> tuple[Sink, BatchApplier]:
+        if self._life is None:
+            sink = sink_of(self._config, 7, lambda seconds: None)
+            applier = BatchApplier(self._spark, self._config, sink, ToldHistory(self.upstream), self.reports.append)  # type: ignore[arg-type]
+            self._life = sink, applier
+            progress = applier.open(lambda target, commit_ts: self.after_ts if commit_ts is None else commit_ts)
+            if progress.unfinished is not None:
+                self._replay(applier, progress.unfinished)
+        return self._life
+
+    def _replay(self, applier: BatchApplier, span: UnfinishedSpan) -> None:
+        applier.replay(span, self._frame(span.after_ts, span.upto_ts))
+
+    def _frame(self, after_ts: int, upto_ts: int) -> Any:
+        rows: list[dict[str, Any]] = [{"control": int(ControlType.RESOLVED), "start_ts": after_ts, "commit_ts": upto_ts}]
+        rows += [
+            {"start_ts": b.start_ts, "commit_ts": b.commit_ts, "payload": b.SerializeToString()}
+            for b in self._written.commits()
+            if after_ts < b.commit_ts <= upto_ts
+        ]
+        value = packed(pa.Table.from_pylist(rows, schema=TRANSACTION))
+        return self._spark.createDataFrame(pa.table({"transactions": pa.array([value], pa.binary())}))
