@@ -45,7 +45,7 @@ from pyspark_tidb_binlog.sinks.engine.history_feed import HistoryFeed
 from pyspark_tidb_binlog.sinks.engine.history_wait import complete_history
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, persisted
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep, TableActivity, plan_steps, replay_steps
-from pyspark_tidb_binlog.sinks.routing.selection import Selection
+from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from pyspark_tidb_binlog.sinks.sink import Sink, TargetProgress, UnfinishedSpan
 
 _log = logging.getLogger(__name__)
@@ -99,11 +99,11 @@ class BatchApplier:
         return opened.progress
 
     def _require_routes(self) -> None:
-        """Tables that exist already must not share a name at the target."""
+        """The routes must be right for the tables that exist already."""
         if self._selection.routes:
-            shared = self._selection.routes.shared(self._selection.live(self._feed.snapshot(), self._applied.version))
-            if shared:
-                raise ConfigError(f"spark.route: {shared}. Give each a name of its own, or leave one out with syncer.ignore-table")
+            wrong = self._selection.routes.wrong(self._selection.live(self._feed.snapshot(), self._applied.version))
+            if wrong:
+                raise ConfigError(f"spark.route: {wrong}")
 
     def replay(self, span: UnfinishedSpan, transactions: DataFrame) -> None:
         """Apply exactly the unfinished ``span``, with the number of parts it was begun with; ``transactions`` is a batch read of it."""

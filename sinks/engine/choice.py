@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.sinks.engine.frozen import UnwritableTable
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep, RowsStep
-from pyspark_tidb_binlog.sinks.routing.selection import Selection
+from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 
 
 @dataclass(frozen=True, slots=True)

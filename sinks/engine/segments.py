@@ -22,7 +22,7 @@ from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable
 from pyspark_tidb_binlog.schemas.events import SchemaVersion
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
 from pyspark_tidb_binlog.sinks.engine.early import needed_early
-from pyspark_tidb_binlog.sinks.routing.selection import APPLIED, DdlDecision
+from pyspark_tidb_binlog.sinks.routing.replicated import APPLIED, DdlDecision
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,8 +48,8 @@ from pyspark_tidb_binlog.sinks.mysql.progress import SyncPoint
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, TransientError
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried, run_transaction
 from pyspark_tidb_binlog.sinks.mysql.sync_points import SyncPoints
+from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from pyspark_tidb_binlog.sinks.routing.routes import Routes
-from pyspark_tidb_binlog.sinks.routing.selection import Selection
 from pyspark_tidb_binlog.sinks.sink import DdlResult, Opened, Sink, TargetProgress
 
 _log = logging.getLogger(__name__)

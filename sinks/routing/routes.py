@@ -11,6 +11,7 @@ from typing import Self
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TableRoute
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 
 _MESSAGES = ("file", "kafka")
 
@@ -31,6 +32,8 @@ class Routes:
     """(upstream, in lower case; target)."""
     tables: tuple[tuple[str, str, TargetName], ...] = ()
     """(database and table upstream, in lower case; target)."""
+    columns: tuple[tuple[str, str, frozenset[str]], ...] = ()
+    """(database and table upstream, columns), in lower case: the tables of which only some columns are replicated."""
 
     @classmethod
     def of(cls, config: ApplyConfig) -> Self:
@@ -59,11 +62,19 @@ class Routes:
         )
         _once([(d, "") for d, _ in databases] + [(d, t) for d, t, _ in tables], "from")
         _once([(to.lower(), "") for _, to in databases] + [(n.schema.lower(), n.name.lower()) for *_, n in tables], "to")
-        return cls(databases, tables)
+        columns = tuple(
+            (r.db_name.lower(), r.tbl_name.lower(), frozenset(c.lower() for c in r.columns)) for r in config.routes if r.columns
+        )
+        return cls(databases, tables, columns)
 
     def __bool__(self) -> bool:
         """Whether there is any."""
-        return bool(self.databases or self.tables)
+        return bool(self.databases or self.tables or self.columns)
+
+    def columns_of(self, table: TableAt) -> frozenset[str]:
+        """The columns of a table that are replicated, in lower case; empty = all of them. It has its name upstream."""
+        name = (table.schema.lower(), table.name.lower())
+        return next((columns for d, t, columns in self.columns if (d, t) == name), frozenset())
 
     def database(self, schema: str) -> str:
         """The name at the target of a database."""
@@ -78,12 +89,19 @@ class Routes:
         """``table`` under its name at the target."""
         if not self:
             return table
-        to = self.target(table.schema, table.name)
-        return replace(table, schema=to.schema, name=to.name)
+        to, columns = self.target(table.schema, table.name), self.columns_of(table)
+        info = narrowed(table.info, columns) if columns else table.info
+        return replace(table, schema=to.schema, name=to.name, info=info)
 
     def all_moved(self, tables: Mapping[int, TableAt]) -> Mapping[int, TableAt]:
         """The same for many."""
         return {i: self.moved(table) for i, table in tables.items()} if self else tables
+
+    def wrong(self, tables: Iterable[TableAt]) -> str:
+        """Why ``tables``, which have their names upstream, cannot be replicated by these routes, in words; empty if they can."""
+        found = list(tables)
+        lists = ((table, self.columns_of(table)) for table in found)
+        return self.shared(found) or next((why for table, names in lists if names and (why := why_not_narrowed(table, names))), "")
 
     def shared(self, tables: Iterable[TableAt]) -> str:
         """Two of ``tables``, which have their names upstream, that would be one table at the target, in words; empty if there are none."""
@@ -94,12 +112,38 @@ class Routes:
             if other.table_id != table.table_id:
                 return (
                     f"{other.schema}.{other.name} and {table.schema}.{table.name} would both be {to.schema}.{to.name} at the target, where rows of one would "
-                    "replace rows of the other"
+                    "replace rows of the other; give each a name of its own, or leave one out with syncer.ignore-table"
                 )
         return ""
 
 
 NO_ROUTES = Routes()
+
+
+def narrowed(info: TableInfo, columns: frozenset[str]) -> TableInfo:
+    """``info`` with only these columns, and the keys that consist of them; without partitions and foreign keys, which may need others."""
+    kept = tuple(replace(c, offset=place) for place, c in enumerate(c for c in info.columns if c.name.lower() in columns))
+    offsets = {c.id: c.offset for c in kept}
+    indexes = []
+    for index in info.indexes:
+        ids = [c.id for c in info.index_columns(index)]
+        if all(i in offsets for i in ids):
+            parts = (replace(part, offset=offsets[i]) for part, i in zip(index.columns, ids, strict=True))
+            indexes.append(replace(index, columns=tuple(parts)))
+    return replace(info, columns=kept, indexes=tuple(indexes), partitions=(), partition_type=0, foreign_keys=())
+
+
+def why_not_narrowed(table: TableAt, columns: frozenset[str]) -> str:
+    """Why a table cannot be replicated with only these columns; empty if it can."""
+    names = {c.name.lower() for c in table.info.public_columns()}
+    key = [c.name for c in table.info.handle_columns() if c.name.lower() not in columns]
+    label = f"{table.schema}.{table.name}"
+    if columns - names:
+        return f"{label} has no column {', '.join(sorted(columns - names))}; correct the columns of its route"
+    if key:
+        return f"the columns of {label} lack {', '.join(key)} of its primary key, by which its rows are found; add it to its route"
+    needed = [c.name for c in table.info.public_columns() if c.generated and c.name.lower() in columns]
+    return f"{needed[0]} of {label} is computed from other columns, which the target may lack; leave it out of its route" if needed else ""
 
 
 def _check(route: TableRoute) -> None:
@@ -108,14 +152,14 @@ def _check(route: TableRoute) -> None:
         raise ConfigError("spark.route: db-name is missing")
     if any(name.startswith("~") or "*" in name for name in (route.db_name, route.tbl_name, route.to_db, route.to_tbl)):
         raise ConfigError(f"{what}: names are taken as they are, patterns are not known here; write a route for each table")
-    if route.columns or route.where:
+    if route.where:
         raise ConfigError(
-            f"{what}: columns and where are not built in this release; replicate whole rows, or leave the table out with ignore-table"
+            f"{what}: where is not built in this release; replicate all rows, or leave the table out with syncer.ignore-table"
         )
-    if not route.tbl_name and (route.to_tbl or not route.to_db):
-        raise ConfigError(f"{what}: a route of a whole database has to-db and no to-tbl")
-    if not (route.to_db or route.to_tbl):
-        raise ConfigError(f"{what}: it names no target; set to-db, to-tbl or both")
+    if not route.tbl_name and (route.to_tbl or route.columns or not route.to_db):
+        raise ConfigError(f"{what}: a route of a whole database has to-db, and neither to-tbl nor columns")
+    if not (route.to_db or route.to_tbl or route.columns):
+        raise ConfigError(f"{what}: it changes nothing; set to-db, to-tbl or columns")
 
 
 def _once(names: Iterable[tuple[str, str]], which: str) -> None:

@@ -14,7 +14,7 @@ from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import DdlOutcome, apply_ddl, ensure_ddl_table
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
-from pyspark_tidb_binlog.sinks.routing.selection import Selection
+from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from tests.support.leases import held
 
 MARKS = "ddl_marks"

@@ -14,7 +14,7 @@ from pyspark_tidb_binlog.schemas.stages import TRANSACTION
 from pyspark_tidb_binlog.sinks.engine.batch import merge, rows_between, summarise
 from pyspark_tidb_binlog.sinks.engine.choice import chosen
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep, plan_steps
-from pyspark_tidb_binlog.sinks.routing.selection import Selection
+from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
 from pyspark_tidb_binlog.sinks.translate.binlog_format import BinlogFormat, name_of
 from pyspark_tidb_binlog.sinks.translate.translation import Translation

@@ -34,7 +34,8 @@ def derive(subject: Subject, dialect: Dialect) -> tuple[Rewritten, ...]:
     if job.type == JobType.CREATE_TABLES:
         return tuple(create_table(t.schema, replace(t.info, name=t.name), dialect) for t in subject.after)
     if job.type == JobType.CREATE_TABLE and job.table_info is not None:
-        return (create_table(subject.schema, replace(job.table_info, name=subject.name), dialect),)
+        info = subject.new.info if subject.new is not None else job.table_info
+        return (create_table(subject.schema, replace(info, name=subject.name), dialect),)
     old, new = subject.old, subject.new
     if job.type not in _DERIVABLE or old is None or new is None:
         return ()

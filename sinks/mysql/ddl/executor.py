@@ -44,8 +44,8 @@ from pyspark_tidb_binlog.sinks.mysql.lease import Lease, check, lock_name
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, alone
 from pyspark_tidb_binlog.sinks.mysql.session import Session, begin_use
 from pyspark_tidb_binlog.sinks.mysql.target import Target
+from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate
 from pyspark_tidb_binlog.sinks.routing.routes import Routes
-from pyspark_tidb_binlog.sinks.routing.selection import DdlFate
 
 _log = logging.getLogger(__name__)
 
@@ -249,6 +249,10 @@ class _Run:
             text = self._text()
         now = self._snapshot()
         earlier = self._earlier(record)
+        if self._step.decision.fate is DdlFate.REFUSED:
+            # Never taken for done because the target looks like it: rows may still be being copied.
+            self._write_intent(text.sql, now)
+            return self._finish(self._pass_by("filter", self._step.query, self._subject.given.why))
         judge = ExecutionCheck(self._session, self._step, self._subject, self._dialect, _table(self._config))
         if earlier is not None and not scattered and judge.has_run(earlier, now):
             losses = self._declare(text.then or next((d.then for d in derive(self._clock.subject, self._dialect)), ""))
@@ -294,8 +298,7 @@ class _Run:
             return self._pass_by("time zone", text.sql, self._clock.why_not)
         given = self._subject.given
         if given.form is DdlForm.REFUSED:
-            step = "filter" if self._step.decision.fate is DdlFate.REFUSED else "frozen"
-            return self._pass_by(step, self._step.query, given.why)
+            return self._pass_by("frozen", self._step.query, given.why)
         if given.form is DdlForm.INFOS:
             self._fill_nulls()
             return self._derived(self._step.query, given.why)

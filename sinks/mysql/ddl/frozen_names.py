@@ -37,7 +37,7 @@ class DdlDelivery:
 
 _TEXT = DdlDelivery(DdlForm.TEXT)
 
-_NAMED_BY_INFOS = frozenset(
+NAMED_BY_INFOS = frozenset(
     {
         JobType.DROP_TABLE,
         JobType.DROP_VIEW,
@@ -125,7 +125,7 @@ def _changed(job: Job, history: SchemaHistory, refused: RefusedJobs, frozen: lis
     moved = next((why for t, s in frozen if (why := _other_name(t, s))), "")
     if job.type == JobType.RENAME_TABLES and moved:
         return DdlDelivery(DdlForm.REFUSED, moved)
-    if job.type in _NAMED_BY_INFOS:
+    if job.type in NAMED_BY_INFOS:
         return _TEXT
     other = moved or next((why for t, s in frozen if (why := _other_columns(t, s))), "")
     return DdlDelivery(DdlForm.INFOS, other) if other else _TEXT

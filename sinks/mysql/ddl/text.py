@@ -31,13 +31,13 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import (
     words,
 )
 from pyspark_tidb_binlog.sinks.mysql.ddl.defaults import declare, settle_defaults
-from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlDelivery, DdlForm, given
+from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import NAMED_BY_INFOS, DdlDelivery, DdlForm, given
 from pyspark_tidb_binlog.sinks.mysql.ddl.partitions import settle_boundaries, without_linear
 from pyspark_tidb_binlog.sinks.mysql.ddl.routed_text import routed_text
 from pyspark_tidb_binlog.sinks.mysql.ddl.tidb import is_tiflash_replica, tidb_tokens
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate
 from pyspark_tidb_binlog.sinks.routing.routes import NO_ROUTES, Routes
-from pyspark_tidb_binlog.sinks.routing.selection import DdlFate
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,18 @@ def _routed(subject: Subject, routes: Routes) -> Subject:
     names = [[(t.table_id, t.schema, t.name) for t in tables] for tables in (before, after)]
     if subject.job.type == JobType.RENAME_TABLE and delivery.form is DdlForm.TEXT and names[0] == names[1]:
         delivery = DdlDelivery(DdlForm.NOTHING, "both names are one at the target")
+    if delivery.form is DdlForm.TEXT and any(map(routes.columns_of, (*subject.before, *subject.after))):
+        delivery = _narrowed_delivery(subject.job, before, after)
     return replace(subject, schema=schema, name=name, before=before, after=after, given=delivery, routes=routes, home=subject.schema)
+
+
+def _narrowed_delivery(job: Job, before: Sequence[TableAt], after: Sequence[TableAt]) -> DdlDelivery:
+    """The form of a DDL on a table with a list of columns: its text may name others."""
+    if job.type in NAMED_BY_INFOS:
+        return DdlDelivery(DdlForm.TEXT)
+    if [replace(t.info, name="") for t in before] == [replace(t.info, name="") for t in after]:
+        return DdlDelivery(DdlForm.NOTHING, "it does not change the columns that are replicated")
+    return DdlDelivery(DdlForm.INFOS, "only some columns of the table are replicated")
 
 
 def _delivery(step: DdlStep, history: SchemaHistory, refused: RefusedJobs) -> DdlDelivery:

@@ -191,7 +191,7 @@ def test_a_drainers_own_file_is_taken_as_it_is(caplog: pytest.LogCaptureFixture)
 def uncommented(text: str) -> str:
     """The sample with the settings that it only shows, without the keys that appear twice and those of other targets."""
     text = text.partition("# Uncomment this if you want to use file as db-type.")[0]
-    return re.sub(r"^ *# ?(?=(\[|[a-z_A-Z0-9-]+ = ))", "", text, flags=re.M)
+    return re.sub(r"^ *# ?(?=(\[|[a-z_A-Z0-9-]+ = ?))", "", text, flags=re.M)
 
 
 def test_a_pumps_own_file_is_taken_as_it_is_and_uncommented(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -209,8 +209,9 @@ def test_a_pumps_own_file_is_taken_as_it_is_and_uncommented(tmp_path: Path, capl
 def test_everything_that_the_real_file_only_shows_is_known(tmp_path: Path) -> None:
     text = uncommented((SAMPLES / "drainer.toml").read_text()).replace("http://127.0.0.1:2379", "https://127.0.0.1:2379")
     assert "\ncert-allowed-cn = " in text
-    with pytest.raises(ValueError, match="asks for what is not built in this release"):
-        load_drainer(toml(tmp_path, text), {})
+    config = load_drainer(toml(tmp_path, text), {})
+    assert config.apply.replicate_do_db == ("~^b.*", "s1") and config.apply.ignore_table == (TableName("test", "log"),)
+    assert config.apply.replicate_do_table == (TableName("test", "log"), TableName("test", "~^a.*"))
 
 
 def test_keys_in_any_case(tmp_path: Path) -> None:

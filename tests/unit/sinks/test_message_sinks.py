@@ -18,7 +18,7 @@ from pyspark_tidb_binlog.sinks.engine.choice import chosen, decided
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep, plan_steps
 from pyspark_tidb_binlog.sinks.file.file_sink import FileTarget, end_of, file_sink
 from pyspark_tidb_binlog.sinks.kafka.kafka_sink import kafka_sink
-from pyspark_tidb_binlog.sinks.routing.selection import Selection
+from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
 from pyspark_tidb_binlog.sinks.translate import local_record
 from pyspark_tidb_binlog.sinks.translate.local_record import Savepoint

@@ -8,16 +8,17 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig, TableRoute
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.choice import decided
+from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
 from pyspark_tidb_binlog.sinks.mysql.ddl.derive import derive
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
 from pyspark_tidb_binlog.sinks.mysql.ddl.routed_text import routed_text
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import rewrite, subject_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject, rewrite, subject_of
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate, Selection
 from pyspark_tidb_binlog.sinks.routing.routes import Routes, TargetName
-from pyspark_tidb_binlog.sinks.routing.selection import DdlFate, Selection
-from tests.support.ddl_jobs import database, history, job, steps_of, table
+from tests.support.ddl_jobs import INT, column, database, history, index, job, partitions, steps_of, table
 
 DIALECT = Dialect(Flavour.MARIADB, Charset("utf8mb4", "utf8mb4_bin"))
 
@@ -43,15 +44,15 @@ def test_names_at_the_target() -> None:
     ("given", "words"),
     [
         ((TableRoute("", "t", "x"),), "db-name is missing"),
-        ((TableRoute("d", "t"),), "names no target"),
-        ((TableRoute("d", "", "", "x"),), "a route of a whole database has to-db and no to-tbl"),
+        ((TableRoute("d", "t"),), "it changes nothing"),
+        ((TableRoute("d", "", "x", columns=("a",)),), "neither to-tbl nor columns"),
+        ((TableRoute("d", "", "", "x"),), "a route of a whole database has to-db, and neither"),
         ((TableRoute("d", "~t", "x"),), "patterns are not known here"),
         ((TableRoute("d", "t*", "x"),), "patterns are not known here"),
         ((TableRoute("d", "t", "x"), TableRoute("D", "T", "y")), "two routes lead from d.t"),
         ((TableRoute("d", "a", "x", "t"), TableRoute("d", "b", "X", "T")), r"two routes lead to x.t; tables cannot be merged"),
         ((TableRoute("a", "", "x"), TableRoute("b", "", "x")), "two routes lead to x"),
-        ((TableRoute("d", "t", "x", columns=("a",)),), "columns and where are not built"),
-        ((TableRoute("d", "t", "x", where="a > 1"),), "columns and where are not built"),
+        ((TableRoute("d", "t", "x", where="a > 1"),), "where is not built"),
     ],
 )
 def test_a_route_that_cannot_be_right_is_refused(given: tuple[TableRoute, ...], words: str) -> None:
@@ -173,3 +174,75 @@ def test_a_database_is_dropped_only_where_that_drops_its_tables(given: TableRout
     h = history(*MADE, job(4, 2, schema_id=ids[schema], schema_name=schema))
     decision = decided(steps_of(h, {})[-1], h, Selection(routes=routes(given))).decision
     assert decision.fate is (DdlFate.REFUSED if words else DdlFate.APPLIED) and words in decision.why
+
+
+# Lists of columns.
+
+ABC = [column(1, "id", {**INT, "Flag": 4099}), column(2, "a"), column(3, "b")]
+LISTED = routes(TableRoute("d", "t", "", "u", columns=("ID", "a")))
+
+
+def listed(*jobs: dict[str, object], selection: Routes = LISTED) -> tuple[SchemaHistory, DdlStep, Subject]:
+    h = history(*BASE, job(3, 3, table(10, "t", ABC), query="create table t (id int primary key, a int, b int)"), *jobs)
+    step = decided(steps_of(h, {})[-1], h, Selection(routes=selection))
+    return h, step, subject_of(step, h, routes=selection)
+
+
+def test_a_table_is_made_with_the_columns_of_its_list() -> None:
+    _, _, subject = listed()
+    assert subject.given.form is DdlForm.INFOS
+    (made,) = derive(subject, DIALECT)
+    assert made.sql.startswith("CREATE TABLE `d`.`u` (`id` ") and "`a`" in made.sql and "`b`" not in made.sql
+
+
+def test_keys_count_only_whole() -> None:
+    keys = [index(1, "k", ("a", 1), unique=True), index(2, "l", ("a", 1), ("b", 2), unique=True), index(3, "m", ("b", 2))]
+    h = history(*BASE, job(3, 3, table(10, "t", ABC, index_info=keys, partition=partitions((11, "p0")))))
+    at = h.table_at(10, 3)
+    assert at is not None
+    moved = LISTED.moved(at)
+    assert [c.name for c in moved.info.columns] == ["id", "a"] and [i.name for i in moved.info.indexes] == ["k"]
+    assert [[c.name for c in key] for key in moved.info.unique_keys()] == [["id"], ["a"]] and moved.info.partitions == ()
+    last = routes(TableRoute("d", "t", columns=("id", "b"))).moved(at)
+    assert [(i.name, [c.name for c in last.info.index_columns(i)]) for i in last.info.indexes] == [("m", ["b"])]
+
+
+def test_what_changes_other_columns_is_not_sent() -> None:
+    _, step, subject = listed(job(4, 5, table(10, "t", [*ABC, column(4, "c")]), query="alter table t add c int"))
+    assert (step.decision.fate, subject.given.form) == (DdlFate.APPLIED, DdlForm.NOTHING)
+    wider = [*ABC[:1], column(2, "a", {**INT, "Tp": 8, "Flen": 20}), ABC[2]]
+    _, _, subject = listed(job(4, 12, table(10, "t", wider), query="alter table t modify a bigint, drop b"))
+    assert subject.given.form is DdlForm.INFOS
+    assert [s.sql for s in derive(subject, DIALECT)] == ["ALTER TABLE `d`.`u` MODIFY COLUMN `a` BIGINT NULL"]
+    _, _, subject = listed(job(4, 4, table_id=10))
+    assert subject.given.form is DdlForm.TEXT and rewrite(subject, DIALECT, restored=True).sql == "DROP TABLE `d`.`u`"
+
+
+@pytest.mark.parametrize(
+    ("last", "words"),
+    [
+        (job(4, 12, table(10, "t", [ABC[0], column(2, "z"), ABC[2]])), "a of d.t becomes z, of which only one is in its list"),
+        (job(4, 12, table(10, "t", [ABC[0], column(2, "z"), column(3, "a")])), "of which only one is in its list"),
+        (job(4, 14, table(10, "n", ABC)), "have different lists of columns"),
+        (job(4, 20, table(10, "t", ABC)), "has no partitions at the target"),
+        (job(4, 6, table(10, "t", [ABC[0], ABC[2]])), ""),
+        (job(4, 3, table(11, "n", ABC), query="create table n like t"), "derived"),
+    ],
+)
+def test_ddls_that_a_list_does_not_allow(last: dict[str, object], words: str) -> None:
+    _, step, _ = listed(last)
+    fates = {"": DdlFate.APPLIED, "derived": DdlFate.DERIVED}
+    assert step.decision.fate is fates.get(words, DdlFate.REFUSED)
+    assert words in step.decision.why or words == "derived"
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [(("a", "b"), "the columns of d.t lack id of its primary key"), (("id", "x"), "d.t has no column x"), (("id",), "")],
+)
+def test_a_list_needs_the_key_and_columns_that_are_there(columns: tuple[str, ...], words: str) -> None:
+    given = routes(TableRoute("d", "t", columns=columns))
+    h, step, _ = listed(selection=given)
+    live = Selection(routes=given).live(h, 3)
+    assert words in given.wrong(live) and bool(words) is bool(given.wrong(live))
+    assert step.decision.fate is (DdlFate.REFUSED if words else DdlFate.APPLIED)

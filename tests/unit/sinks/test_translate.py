@@ -20,7 +20,7 @@ from pyspark_tidb_binlog.schemas.tableinfo import ColumnFlag, ColumnInfo, Column
 from pyspark_tidb_binlog.sinks.engine.batch import rows_between
 from pyspark_tidb_binlog.sinks.engine.choice import chosen
 from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
-from pyspark_tidb_binlog.sinks.routing.selection import Selection
+from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
 from pyspark_tidb_binlog.sinks.translate.binlog_format import BinlogFormat, DdlName, TableRun, creates_database
 from pyspark_tidb_binlog.sinks.translate.column_values import mysql_type

@@ -16,7 +16,7 @@ from pyspark_tidb_binlog.schemas.ddl_jobs import SCHEMA_JOBS, Job, JobType
 from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, read_name, rename_pairs, significant
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt, TableSnapshot
 from pyspark_tidb_binlog.sinks.routing.event_rules import EventRules
-from pyspark_tidb_binlog.sinks.routing.routes import NO_ROUTES, Routes
+from pyspark_tidb_binlog.sinks.routing.routes import NO_ROUTES, Routes, why_not_narrowed
 from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
 
 
@@ -65,7 +65,7 @@ class Selection:
     @property
     def text(self) -> str:
         """What it decides by, as ASCII: equal texts decide alike."""
-        return json.dumps(asdict(self), separators=(",", ":"))
+        return json.dumps(asdict(self), separators=(",", ":"), default=sorted)
 
     def keeps(self, table: TableAt | TableSnapshot) -> bool:
         """Whether rows of this table are replicated."""
@@ -108,8 +108,10 @@ class Selection:
         if self.rules.ignores_ddl(*named, job.query):
             return DdlDecision(DdlFate.LEFT_OUT, f"a rule of syncer.binlog-filter-rule leaves it out of {'.'.join(filter(None, named))}")
         like = like_source(job.query) if job.type == JobType.CREATE_TABLE else None
-        if like is not None and not self.tables.keeps(like.schema or schema, like.name):
-            return DdlDecision(DdlFate.DERIVED, f"the target lacks {like.schema or schema}.{like.name}, which is not replicated")
+        if like is not None:
+            source = (like.schema or schema).lower(), like.name.lower()
+            if not self.tables.keeps(*source) or any((d, t) == source for d, t, _ in self.routes.columns):
+                return DdlDecision(DdlFate.DERIVED, f"the target lacks {'.'.join(source)}, or columns of it, which are not replicated")
         why_not = self._misrouted(job, schema, before, after, others) if self.routes else ""
         return DdlDecision(DdlFate.REFUSED, why_not) if why_not else APPLIED
 
@@ -125,7 +127,26 @@ class Selection:
             return f"{guest.schema}.{guest.name} is in {home} at the target too; drop what belongs to {schema} by hand" if guest else ""
         if job.type == JobType.CREATE_VIEW and (named := self._routed_name(job.query)):
             return f"the view names {named}, which has another name at the target; create the view there by hand"
-        return routes.shared((*others, *(t for t in after if self.keeps(t))))
+        coming = [t for t in after if self.keeps(t)]
+        return routes.shared((*others, *coming)) or self._misfit(job, [t for t in before if self.keeps(t)], coming)
+
+    def _misfit(self, job: Job, before: Sequence[TableAt], after: Sequence[TableAt]) -> str:
+        """Why lists of columns do not let a DDL mean at the target what it means upstream; empty if they do."""
+        if not any(map(self.routes.columns_of, (*before, *after))):
+            return ""
+        if job.type in _ON_PARTITIONS:
+            return f"{job.type_name}: a table with a list of columns has no partitions at the target; change its rows there by hand"
+        for table in after:
+            was = next((t for t in before if t.table_id == table.table_id), None)
+            wanted = self.routes.columns_of(table)
+            if was is not None and wanted != self.routes.columns_of(was):
+                return f"{was.schema}.{was.name} and {table.schema}.{table.name} have different lists of columns"
+            crossed = _crossing(was, table, wanted) if was is not None else ""
+            missing = frozenset(c.name.lower() for c in table.info.public_columns())
+            why = crossed or (why_not_narrowed(table, wanted if was is None else wanted & missing) if wanted else "")
+            if why:
+                return why
+        return ""
 
     def _routed_name(self, query: str) -> str:
         """A word of ``query`` that may be the name of a table or database with a route; empty if there is none."""
@@ -150,11 +171,24 @@ class Selection:
         return APPLIED
 
 
+_ON_PARTITIONS = frozenset({JobType.DROP_PARTITION, JobType.TRUNCATE_PARTITION, JobType.EXCHANGE_PARTITION})
+
+
+def _crossing(was: TableAt, now: TableAt, wanted: frozenset[str]) -> str:
+    """A column that a rename brings into the list, or takes out of it, in words."""
+    before, after = ({c.id: c.name for c in t.info.public_columns()} for t in (was, now))
+    for column_id, name in after.items():
+        former = before.get(column_id)
+        if former is not None and (former.lower() in wanted) != (name.lower() in wanted):
+            return f"{former} of {now.schema}.{now.name} becomes {name}, of which only one is in its list of columns; name both there"
+    return ""
+
+
 def _not_here(what: str, table: TableAt) -> DdlDecision:
     return DdlDecision(
         DdlFate.REFUSED,
-        f"{what}, but {table.schema}.{table.name} is not replicated, so the target has none of its rows. Make the target as it is upstream after "
-        "this DDL, copying these rows, and start again",
+        f"{what}, but {table.schema}.{table.name} is not replicated, so the target has none of its rows. Copy them, so that the target is as the "
+        "upstream after this DDL, and skip it then",
     )
 
 
