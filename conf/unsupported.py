@@ -49,6 +49,8 @@ NOT_BUILT: dict[str, str] = {
 NOT_BUILT_VALUES: dict[tuple[str, object], str] = {}
 """The same for single values."""
 
+_CHOSEN_RULES = "syncer.table-migrate-rule"
+
 BUILT_WITH: dict[str, tuple[str, tuple[object, ...]]] = {
     "syncer.enable-dispatch": ("spark.net-change", (False,)),
     "syncer.safe-mode": ("spark.net-change", (False,)),
@@ -167,7 +169,22 @@ def _surprises(given: Mapping[str, GivenValue]) -> list[str]:
     """What is read as the real Drainer reads it, and hardly ever meant."""
     schemas = given.get("syncer.ignore-schemas")
     blank = [name for name in schemas.value if name != name.strip()] if schemas and isinstance(schemas.value, tuple) else []
-    return [f"{schemas.origin}: {name!r} begins or ends with a blank, so it matches no database" for name in blank if schemas]
+    found = [f"{schemas.origin}: {name!r} begins or ends with a blank, so it matches no database" for name in blank if schemas]
+    return found + _idle_rules(given)
+
+
+def _idle_rules(given: Mapping[str, GivenValue]) -> list[str]:
+    """Rules that no table has, and parts of rules that mean something for Oracle alone."""
+    chosen = given.get(_CHOSEN_RULES)
+    places = chosen.value if chosen and isinstance(chosen.value, tuple) else ()
+    named = given.get("syncer.binlog-filter-rule")
+    rules = named.value if named and isinstance(named.value, tuple) else ()
+    used = {name for place in places for name in place.binlog_filter_rule}
+    idle = [rule.name for rule in rules if rule.name not in used]
+    found = [f"syncer.binlog-filter-rule.{name} has no effect: no [[{_CHOSEN_RULES}]] names it" for name in idle]
+    if any(place.target_schema or place.target_table for place in places):
+        found.append(f"{_CHOSEN_RULES}: target is only for Oracle; tables get other names by [[spark.route]]")
+    return found
 
 
 def _no_meaning(path: str, given: Mapping[str, GivenValue], settings: Mapping[str, Setting]) -> str | None:

@@ -31,8 +31,10 @@ class NeverKept:
         """``rows`` (``ROW_EVENT``) without theirs."""
         if not self.table_ids or not rows.num_rows:
             return rows
-        known = rows.column("schema_version").to_numpy() <= self.upto_version
-        return rows.filter(pa.array(~(known & np.isin(rows.column("table_id").to_numpy(), list(self.table_ids)))))
+        theirs = np.isin(rows.column("table_id").to_numpy(), list(self.table_ids))
+        if not theirs.any():
+            return rows  # without a copy
+        return rows.filter(pa.array(~(theirs & (rows.column("schema_version").to_numpy() <= self.upto_version))))
 
 
 ALL_KEPT = NeverKept()

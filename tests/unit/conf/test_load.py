@@ -214,6 +214,25 @@ def test_everything_that_the_real_file_only_shows_is_known(tmp_path: Path) -> No
     assert config.apply.replicate_do_table == (TableName("test", "log"), TableName("test", "~^a.*"))
 
 
+def test_rules_that_do_nothing_are_said(tmp_path: Path) -> None:
+    said: list[str] = []
+    text = """
+[syncer.binlog-filter-rule.used]
+ignore-event = ["delete"]
+[syncer.binlog-filter-rule.idle]
+ignore-event = ["insert"]
+[[syncer.table-migrate-rule]]
+binlog-filter-rule = ["used"]
+source = {schema = "d"}
+target = {schema = "x"}
+"""
+    load_drainer(toml(tmp_path, text), {}, say=said.append)
+    assert said == [
+        "syncer.binlog-filter-rule.idle has no effect: no [[syncer.table-migrate-rule]] names it",
+        "syncer.table-migrate-rule: target is only for Oracle; tables get other names by [[spark.route]]",
+    ]
+
+
 def test_keys_in_any_case(tmp_path: Path) -> None:
     file = toml(tmp_path, '[Syncer]\nIgnore-Schemas = "a"\n[SYNCER.to]\nHOST = "db"\n')
     config = load_drainer(file, {})
