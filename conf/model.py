@@ -166,14 +166,14 @@ class TableMigrateRule:
 
 @dataclass(frozen=True, slots=True)
 class TableRoute:
-    """Under which name, and with which columns, a table is replicated: ``[[spark.route]]``."""
+    """Under which name, and with which columns and rows, a table is replicated: ``[[spark.route]]``."""
 
     db_name: str = setting("", "database upstream")
     tbl_name: str = setting("", "table upstream; empty = every table of the database")
     to_db: str = setting("", "database at the target; empty = the same")
     to_tbl: str = setting("", "table at the target; empty = the same")
     columns: tuple[str, ...] = setting((), "the columns that are replicated, those of a clustered primary key among them; empty = all")
-    where: str = setting("", "condition for rows, an expression of Spark SQL; empty = all rows; not built yet: refused")
+    where: str = setting("", "condition for rows, an expression of Spark SQL; empty = all rows")
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ class ApplyConfig:
     table_migrate_rule: tuple[TableMigrateRule, ...] = setting((), "which tables the rules of binlog-filter-rule apply to")
     binlog_filter_rule: tuple[EventFilterRule, ...] = setting((), "rules that drop kinds of events")
     routes: tuple[TableRoute, ...] = ours(
-        (), "tables and databases that have another name, or fewer columns, at a MySQL-protocol target", "route"
+        (), "tables and databases that have another name, or fewer columns or rows, at a MySQL-protocol target", "route"
     )
     db_type: str = setting("mysql", "kind of target: mysql, tidb, file (or pb) or kafka", flag="dest-db-type")
     txn_batch: int = setting(20, "row operations in one transaction at the target, at most", flag="txn-batch")

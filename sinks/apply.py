@@ -22,7 +22,7 @@ from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, ReplicationError
 from pyspark_tidb_binlog.schemas.events import physical_ms
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind, in_words
-from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
 from pyspark_tidb_binlog.sinks.engine import keyed
 from pyspark_tidb_binlog.sinks.engine.batch import (
@@ -39,6 +39,7 @@ from pyspark_tidb_binlog.sinks.engine.batch import (
 from pyspark_tidb_binlog.sinks.engine.batch_report import BatchCounts, BatchReport, Stage, StageClock
 from pyspark_tidb_binlog.sinks.engine.blocks import BlockKind
 from pyspark_tidb_binlog.sinks.engine.choice import NeverKept, chosen, decided, routed, without_strangers
+from pyspark_tidb_binlog.sinks.engine.conditions import Condition, Conditions, hidden_events, hidden_rows, require
 from pyspark_tidb_binlog.sinks.engine.fold import Numbering
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs, fitted
 from pyspark_tidb_binlog.sinks.engine.history_feed import HistoryFeed
@@ -101,9 +102,24 @@ class BatchApplier:
     def _require_routes(self) -> None:
         """The routes must be right for the tables that exist already."""
         if self._selection.routes:
-            wrong = self._selection.routes.wrong(self._selection.live(self._feed.snapshot(), self._applied.version))
+            routes, live = self._selection.routes, self._selection.live(self._feed.snapshot(), self._applied.version)
+            wrong = routes.wrong(live)
             if wrong:
                 raise ConfigError(f"spark.route: {wrong}")
+            for table in live:
+                if where := routes.condition_of(table):
+                    self._require_condition(table, where)
+
+    def _require_condition(self, table: TableAt, where: str) -> None:
+        """It may also be meant for the table as it is after the DDLs that come next."""
+        try:
+            require(self._spark, Condition(table, where))
+        except ConfigError:
+            history = self._feed.snapshot()
+            later = history.table_at(table.table_id, history.newest_version)
+            if later is None or later.version == table.version:
+                raise
+            require(self._spark, Condition(later, where))
 
     def replay(self, span: UnfinishedSpan, transactions: DataFrame) -> None:
         """Apply exactly the unfinished ``span``, with the number of parts it was begun with; ``transactions`` is a batch read of it."""
@@ -275,12 +291,18 @@ class BatchApplier:
         complete_history(self._feed, job_ids, tables, self._waited_for, self._settings)
 
     def _apply_atomic(self, rows: pa.Table, step: RowsStep, counts: BatchCounts) -> None:
-        counts.add(self._sink.apply(rows, self._fitted(step, counts, rows), self.clock))
+        there, conditions = self._fitted(step, counts, rows), self._conditions(step)
+        if conditions:
+            there = replace(there, hidden=hidden_rows(self._spark, rows, conditions))
+        counts.add(self._sink.apply(rows, there, self.clock))
         self._applied = step.applied
 
     def _apply_in_parts(self, events: KeyedEvents, step: RowsStep, counts: BatchCounts) -> None:
         skipped = frozenset(self._settings.ignore_txn_commit_ts)
-        counts.add(self._sink.apply_parts(events, self._fitted(step, counts), skipped, self.clock))
+        there, conditions = self._fitted(step, counts), self._conditions(step)
+        if conditions:
+            there = replace(there, hidden=hidden_events(events, (step.after_ts, step.upto_ts), conditions))
+        counts.add(self._sink.apply_parts(events, there, skipped, self.clock))
         self._applied = step.applied
 
     def _apply_ddl(self, step: DdlStep, counts: BatchCounts) -> None:
@@ -304,6 +326,11 @@ class BatchApplier:
             here = -1 if rows is None else int(pc.sum(pc.equal(rows.column("table_id"), lost.table_id)).as_py() or 0)
             counts.findings.append(Finding(FindingKind.DDL, lost.why, lost.table, step.upto_ts, wanted=here, found=0 if here >= 0 else -1))
         return routed(step, self._selection)
+
+    def _conditions(self, step: RowsStep) -> Conditions:
+        tables = chosen(step, self._selection).tables
+        found = ((i, table, self._selection.routes.condition_of(table)) for i, table in tables.items())
+        return {i: Condition(table, where) for i, table, where in found if where}
 
     def _unread(self) -> NeverKept:
         """The tables whose rows need not even be keyed."""

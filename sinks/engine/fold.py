@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.schemas.events import Op
+from pyspark_tidb_binlog.sinks.engine.hidden import AFTER, BEFORE
 
 Indexes = np.ndarray[Any, np.dtype[np.int64]]
 """Row numbers in the folded events table."""
@@ -54,7 +55,7 @@ class NetChanges:
 def fold(events: pa.Table) -> NetChanges:
     """Net changes of ``events``: ``ROW_EVENT`` columns and ``key`` (binary), INSERT, UPDATE and DELETE only.
 
-    Only ``commit_ts``, ``seq``, ``op``, ``table_id`` and ``key`` are used.
+    Only ``commit_ts``, ``seq``, ``op``, ``table_id`` and ``key`` are used, and where conditions hide rows the columns of ``hidden``.
     """
     if events.num_rows == 0:
         return NetChanges((), 0, 0)
@@ -62,6 +63,9 @@ def fold(events: pa.Table) -> NetChanges:
     ops = _int64(events, "op")[order]
     first, last = _ends(codes)
     existed, exists = ops[first] != Op.INSERT, ops[last] != Op.DELETE
+    if BEFORE in events.column_names:
+        existed &= ~_hidden(events, BEFORE)[order][first]
+        exists &= ~_hidden(events, AFTER)[order][last]
     table_of = table_codes[first]
     changes = []
     for code, table_id in enumerate(tables.tolist()):
@@ -183,6 +187,10 @@ def _binary_parts(keys: pa.BinaryArray) -> tuple[Any, Any, Any]:
 
 def _int64(events: pa.Table, name: str) -> Indexes:
     return events[name].combine_chunks().to_numpy(zero_copy_only=False).astype(np.int64, copy=False)  # type: ignore[no-any-return]
+
+
+def _hidden(events: pa.Table, name: str) -> Mask:
+    return events[name].to_numpy()  # type: ignore[no-any-return]
 
 
 def _in_order(events: pa.Table) -> tuple[Indexes, Indexes, Indexes, Indexes]:

@@ -22,6 +22,7 @@ from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable
 from pyspark_tidb_binlog.schemas.events import SchemaVersion
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
 from pyspark_tidb_binlog.sinks.engine.early import needed_early
+from pyspark_tidb_binlog.sinks.engine.hidden import HiddenRows
 from pyspark_tidb_binlog.sinks.routing.replicated import APPLIED, DdlDecision
 
 
@@ -122,6 +123,8 @@ class RowsStep:
     """The jobs executed on the target, the same before and after this step."""
     left_out: frozenset[tuple[int, int]] = frozenset()
     """(table id, operation) of row changes that are not written."""
+    hidden: HiddenRows | None = None
+    """The images that conditions hide; None: no table of the step has one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from pyspark_tidb_binlog.sinks.engine.batch import wanted
 from pyspark_tidb_binlog.sinks.engine.batch_report import Stage, StageClock, Written
 from pyspark_tidb_binlog.sinks.engine.choice import schema_of
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
+from pyspark_tidb_binlog.sinks.engine.hidden import marked
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep
 from pyspark_tidb_binlog.sinks.mysql import lease, old_layout, parallel, progress
@@ -193,7 +194,7 @@ class MySQLSink(Sink):
         return Written(plan.counts.deleted + plan.counts.written, findings)
 
     def _plan(self, rows: pa.Table, step: RowsStep) -> Plan:
-        return plan_rows(wanted(rows, step.gone, step.left_out), step.tables, self._limits, flavour=self._flavour)
+        return plan_rows(marked(wanted(rows, step.gone, step.left_out), step.hidden), step.tables, self._limits, flavour=self._flavour)
 
     def _write_atomic(self, plan: Plan, step: RowsStep) -> tuple[Finding, ...]:
         """The lease is checked in ``_write_rows``, because ``checked`` may roll back and open another transaction."""
@@ -242,7 +243,7 @@ class MySQLSink(Sink):
         failpoints.point("before-deletes")
         span = (step.after_ts, step.upto_ts)
         skipped = frozenset(ts for ts in skipped_ts if step.after_ts < ts <= step.upto_ts)
-        how = parallel.PartPlan(span, dict(step.tables), self._flavour, self._limits, skipped, step.gone, step.left_out)
+        how = parallel.PartPlan(span, dict(step.tables), self._flavour, self._limits, skipped, step.gone, step.left_out, step.hidden)
         to = parallel.PartTarget(self._ship(events), self._settings, self._held, step.after_ts, step.upto_ts, parts)
         done = self._apply_phases(events, how, to, clock)
         self._transact(finish)

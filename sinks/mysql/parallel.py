@@ -36,6 +36,7 @@ from pyspark_tidb_binlog.sinks.engine.batch import rows_between, wanted, without
 from pyspark_tidb_binlog.sinks.engine.batch_report import Written
 from pyspark_tidb_binlog.sinks.engine.blocks import unpack
 from pyspark_tidb_binlog.sinks.engine.fold import Mask, ends_of, part_numbers
+from pyspark_tidb_binlog.sinks.engine.hidden import HiddenRows, marked
 from pyspark_tidb_binlog.sinks.engine.keyed import KEYED, KeyedEvents, Span
 from pyspark_tidb_binlog.sinks.engine.spool import IN_MEMORY, RowSpool
 from pyspark_tidb_binlog.sinks.mysql import lease, progress
@@ -92,6 +93,8 @@ class PartPlan:
     """Ids of tables whose rows are not written."""
     left_out: frozenset[tuple[int, int]] = frozenset()
     """(table id, operation) of row changes that are not written."""
+    hidden: HiddenRows | None = None
+    """The images that conditions hide."""
 
     def chosen(self, rows: pa.Table) -> pa.Table:
         """Those of ``rows`` that concern the span, also those of transactions to skip."""
@@ -213,7 +216,7 @@ class _PartPlans:
         numbers = _subset_numbers(rows, _touched(rows, before ^ self.skipped) & np.logical_or.reduce(ends))
         for kind in (DeleteCorrection.restores, DeleteCorrection.deletes):
             for subset in _subsets(rows, numbers):
-                events, keys = subset.select(ROW_EVENT.names), subset.column("key").combine_chunks()
+                events, keys = marked(subset.select(ROW_EVENT.names), how.hidden), subset.column("key").combine_chunks()
                 some = DeleteCorrection(events, how.tables, how.limits, keys, before, self.skipped, flavour=how.flavour)
                 if kind is DeleteCorrection.restores:
                     findings += some.doubts(recorded=planned.recorded)
@@ -242,7 +245,7 @@ class _PartPlans:
         how, keys = self._how, rows.column("key").combine_chunks()
         if keys.null_count:
             raise _keyless_rows(rows)
-        return SpanPlan(rows.select(ROW_EVENT.names), how.tables, how.limits, keys, flavour=how.flavour)
+        return SpanPlan(marked(rows.select(ROW_EVENT.names), how.hidden), how.tables, how.limits, keys, flavour=how.flavour)
 
 
 _NOTHING = Statement(b"DO 0", 0, Phase.DELETE, Effect.REMOVES, Origin("", 0, (), ()), ends=bytes(8))

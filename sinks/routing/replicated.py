@@ -6,6 +6,7 @@ out leaves under its new name.
 """
 
 import json
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -132,6 +133,8 @@ class Selection:
 
     def _misfit(self, job: Job, before: Sequence[TableAt], after: Sequence[TableAt]) -> str:
         """Why lists of columns do not let a DDL mean at the target what it means upstream; empty if they do."""
+        if why := self._unconditioned(job, before, after):
+            return why
         if not any(map(self.routes.columns_of, (*before, *after))):
             return ""
         if job.type in _ON_PARTITIONS:
@@ -145,6 +148,21 @@ class Selection:
             missing = frozenset(c.name.lower() for c in table.info.public_columns())
             why = crossed or (why_not_narrowed(table, wanted if was is None else wanted & missing) if wanted else "")
             if why:
+                return why
+        return ""
+
+    def _unconditioned(self, job: Job, before: Sequence[TableAt], after: Sequence[TableAt]) -> str:
+        """Why conditions for rows do not let a DDL mean at the target what it means upstream; empty if they do."""
+        if job.type == JobType.EXCHANGE_PARTITION and any(map(self.routes.condition_of, (*before, *after))):
+            return "EXCHANGE PARTITION: a table with a condition for its rows lacks the others at the target; change its rows there by hand"
+        old = {t.table_id: t for t in before}
+        for now in after:
+            was, where = old.get(now.table_id), self.routes.condition_of(now)
+            if was is None:
+                continue
+            if where != self.routes.condition_of(was):
+                return f"{was.schema}.{was.name} and {now.schema}.{now.name} have different conditions for rows"
+            if where and (why := _condition_lost(was, now, where)):
                 return why
         return ""
 
@@ -172,6 +190,17 @@ class Selection:
 
 
 _ON_PARTITIONS = frozenset({JobType.DROP_PARTITION, JobType.TRUNCATE_PARTITION, JobType.EXCHANGE_PARTITION})
+
+
+def _condition_lost(was: TableAt, now: TableAt, where: str) -> str:
+    """Why a condition does not say after a DDL what it said before, in words."""
+    before, after = ({c.name.lower(): c for c in t.info.public_columns()} for t in (was, now))
+    for name in sorted(set(re.findall(r"[\w$]+", where.lower())) & before.keys()):
+        if name not in after:
+            return f"{name} of {now.schema}.{now.name} is gone, which its condition {where!r} names; correct it for the table as it is after this DDL"
+        if (before[name].id, before[name].elems) != (after[name].id, after[name].elems):
+            return f"the values of {name} of {now.schema}.{now.name} are converted, so that its condition {where!r} may become true or false without a row change"
+    return ""
 
 
 def _crossing(was: TableAt, now: TableAt, wanted: frozenset[str]) -> str:

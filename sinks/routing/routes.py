@@ -34,6 +34,8 @@ class Routes:
     """(database and table upstream, in lower case; target)."""
     columns: tuple[tuple[str, str, frozenset[str]], ...] = ()
     """(database and table upstream, columns), in lower case: the tables of which only some columns are replicated."""
+    conditions: tuple[tuple[str, str, str], ...] = ()
+    """(database and table upstream, in lower case; expression of Spark SQL): the tables of which only some rows are replicated."""
 
     @classmethod
     def of(cls, config: ApplyConfig) -> Self:
@@ -49,6 +51,10 @@ class Routes:
             )
         for route in config.routes:
             _check(route)
+            if route.where and not config.net_change:
+                raise ConfigError(
+                    f"spark.route of {route.db_name}.{route.tbl_name}: where decides over the net change of a row; remove it, or set spark.net-change = true"
+                )
         databases = tuple((r.db_name.lower(), r.to_db) for r in config.routes if not r.tbl_name)
         of_database = dict(databases)
         tables = tuple(
@@ -65,11 +71,12 @@ class Routes:
         columns = tuple(
             (r.db_name.lower(), r.tbl_name.lower(), frozenset(c.lower() for c in r.columns)) for r in config.routes if r.columns
         )
-        return cls(databases, tables, columns)
+        conditions = tuple((r.db_name.lower(), r.tbl_name.lower(), r.where) for r in config.routes if r.where)
+        return cls(databases, tables, columns, conditions)
 
     def __bool__(self) -> bool:
         """Whether there is any."""
-        return bool(self.databases or self.tables or self.columns)
+        return bool(self.databases or self.tables or self.columns or self.conditions)
 
     def columns_of(self, table: TableAt) -> frozenset[str]:
         """The columns of a table that are replicated, in lower case; empty = all of them. It has its name upstream."""
@@ -79,6 +86,11 @@ class Routes:
     def database(self, schema: str) -> str:
         """The name at the target of a database."""
         return dict(self.databases).get(schema.lower(), schema)
+
+    def condition_of(self, table: TableAt) -> str:
+        """The condition for a table's rows; empty = all of them. It has its name upstream."""
+        name = (table.schema.lower(), table.name.lower())
+        return next((where for d, t, where in self.conditions if (d, t) == name), "")
 
     def target(self, schema: str, name: str) -> TargetName:
         """The name at the target of a table."""
@@ -152,14 +164,10 @@ def _check(route: TableRoute) -> None:
         raise ConfigError("spark.route: db-name is missing")
     if any(name.startswith("~") or "*" in name for name in (route.db_name, route.tbl_name, route.to_db, route.to_tbl)):
         raise ConfigError(f"{what}: names are taken as they are, patterns are not known here; write a route for each table")
-    if route.where:
-        raise ConfigError(
-            f"{what}: where is not built in this release; replicate all rows, or leave the table out with syncer.ignore-table"
-        )
-    if not route.tbl_name and (route.to_tbl or route.columns or not route.to_db):
-        raise ConfigError(f"{what}: a route of a whole database has to-db, and neither to-tbl nor columns")
-    if not (route.to_db or route.to_tbl or route.columns):
-        raise ConfigError(f"{what}: it changes nothing; set to-db, to-tbl or columns")
+    if not route.tbl_name and (route.to_tbl or route.columns or route.where or not route.to_db):
+        raise ConfigError(f"{what}: a route of a whole database has to-db, and none of to-tbl, columns and where")
+    if not (route.to_db or route.to_tbl or route.columns or route.where):
+        raise ConfigError(f"{what}: it changes nothing; set to-db, to-tbl, columns or where")
 
 
 def _once(names: Iterable[tuple[str, str]], which: str) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import re
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -365,3 +366,96 @@ def test_a_list_without_the_key_is_refused(stream: Callable[..., EmulatedStream]
     run.restart(settings(mariadb, routes=(TableRoute("shop", "item", columns=("v",)),)))
     with pytest.raises(ConfigError, match=r"spark\.route: the columns of shop\.item lack id of its primary key"):
         run.apply()
+
+
+PRICED = (
+    Column("id", "bigint"),
+    Column("price", "decimal(10,2)"),
+    Column("kind", "varchar(10)"),
+    Column("at", "datetime"),
+)
+WHERE = "price >= 10 AND kind IN ('a', 'ä') AND (at IS NULL OR at < timestamp'2024-01-01 00:00:00')"
+
+
+@pytest.mark.parametrize("mode", ["driver", "parts"])
+def test_rows_that_cross_a_condition_come_and_go(mode: str, stream: Callable[..., EmulatedStream], query: Query) -> None:
+    run = stream(mode, routes=(TableRoute("shop", "priced", "", "dear", ("id", "price"), WHERE),))
+    ddl = run.upstream.ddl
+    ddl.create_database("shop")
+    ddl.create_table("shop", Table("priced", PRICED, ("id",)))
+
+    def put(txn: Any, number: int, price: str, kind: str = "a", at: str | None = None) -> None:
+        txn.insert("shop.priced", {"id": number, "price": Decimal(price), "kind": kind, "at": at})
+
+    run.change(
+        lambda txn: [
+            put(txn, 1, "10.00"),
+            put(txn, 2, "9.99"),
+            put(txn, 3, "11", "b"),
+            put(txn, 4, "12", "ä"),
+            put(txn, 5, "13", "a", "2024-06-01 00:00:00"),
+        ]
+    )
+    run.change(lambda txn: [put(txn, n, "50") for n in (6, 7, 8)])
+    run.apply()
+    assert query("SELECT id FROM shop.dear ORDER BY id") == [(1,), (4,), (6,), (7,), (8,)]
+
+    def change(txn: Any) -> None:
+        txn.update("shop.priced", 1, {"price": Decimal("1")})  # leaves
+        txn.update("shop.priced", 2, {"price": Decimal("20")})  # comes
+        txn.update("shop.priced", 3, {"price": Decimal("30")})  # stays away
+        txn.update("shop.priced", 4, {"price": Decimal("40")})  # stays
+        txn.delete("shop.priced", 5)  # was never there
+        txn.delete("shop.priced", 6)
+
+    run.change(change)
+    run.change(lambda txn: txn.update("shop.priced", 7, {"kind": "b"}))
+    run.change(lambda txn: txn.update("shop.priced", 7, {"kind": None}))
+    run.change(lambda txn: txn.update("shop.priced", 8, {"kind": "b"}))
+    run.change(lambda txn: txn.update("shop.priced", 8, {"kind": "a", "price": Decimal("60")}))  # away and back within the batch
+    run.apply()
+    assert query("SELECT * FROM shop.dear ORDER BY id") == [(2, Decimal("20.00")), (4, Decimal("40.00")), (8, Decimal("60.00"))]
+    assert all(not report.findings for report in run.reports)
+
+
+@pytest.mark.parametrize("mode", ["driver", "parts"])
+def test_a_condition_on_rows_without_a_key(mode: str, stream: Callable[..., EmulatedStream], query: Query) -> None:
+    run = stream(mode, routes=(TableRoute("shop", "log", where="a > 1"),))
+    two_tables(run)
+    run.change(lambda txn: [txn.insert("shop.log", {"a": a, "b": "x"}) for a in (1, 2, 2, 3)])
+    run.apply()
+    by_value = sorted(run.upstream.rows("shop.log").items(), key=lambda one: one[1]["a"])
+    (low, _), (one, _), (_, _), (high, _) = by_value
+    run.change(lambda txn: (txn.update("shop.log", low, {"a": 5}), txn.update("shop.log", one, {"a": 0}), txn.delete("shop.log", high)))
+    run.apply()
+    assert query("SELECT a FROM shop.log ORDER BY a") == [(2,), (5,)] and all(not report.findings for report in run.reports)
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [("nothing > 1", "is not valid.*nothing"), ("v >", "is not valid"), ("sum(v) > 1", "is not valid"), ("v > rand()", "rand may give another answer"),
+     ("current_date > date'2024-01-01'", "current_date may give another answer"), ("v", "is not valid")],
+)  # fmt: skip
+def test_a_condition_that_cannot_be_right_is_refused_at_start(
+    where: str, words: str, stream: Callable[..., EmulatedStream], query: Query, mariadb: PrivateMariaDB
+) -> None:
+    run = stream()
+    two_tables(run)
+    run.apply()
+    run.restart(settings(mariadb, routes=(TableRoute("shop", "item", where=where),)))
+    with pytest.raises(ConfigError, match=f"spark\\.route: where of shop\\.item.*{words}"):
+        run.apply()
+
+
+def test_a_condition_follows_a_renamed_column(stream: Callable[..., EmulatedStream], query: Query, mariadb: PrivateMariaDB) -> None:
+    run = stream(routes=(TableRoute("shop", "item", where="v > 1"),))
+    two_tables(run)
+    run.change(lambda txn: [txn.insert("shop.item", {"id": n, "v": n}) for n in (1, 2)])
+    run.upstream.ddl.alter("shop.item", online.rename_column("v", "w"))
+    run.change(lambda txn: (txn.insert("shop.item", {"id": 3, "w": 3}), txn.update("shop.item", 2, {"w": 0})))
+    with pytest.raises(DdlRefused, match=r"v of shop\.item is gone, which its condition 'v > 1' names"):
+        run.apply()
+    assert query("SELECT * FROM shop.item") == [(2, 2)]
+    run.restart(settings(mariadb, routes=(TableRoute("shop", "item", where="w > 1"),)))
+    run.apply()
+    assert query("SELECT id, w FROM shop.item") == [(3, 3)]

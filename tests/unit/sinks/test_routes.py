@@ -45,14 +45,13 @@ def test_names_at_the_target() -> None:
     [
         ((TableRoute("", "t", "x"),), "db-name is missing"),
         ((TableRoute("d", "t"),), "it changes nothing"),
-        ((TableRoute("d", "", "x", columns=("a",)),), "neither to-tbl nor columns"),
-        ((TableRoute("d", "", "", "x"),), "a route of a whole database has to-db, and neither"),
+        ((TableRoute("d", "", "x", columns=("a",)),), "none of to-tbl, columns and where"),
+        ((TableRoute("d", "", "", "x"),), "a route of a whole database has to-db, and none"),
         ((TableRoute("d", "~t", "x"),), "patterns are not known here"),
         ((TableRoute("d", "t*", "x"),), "patterns are not known here"),
         ((TableRoute("d", "t", "x"), TableRoute("D", "T", "y")), "two routes lead from d.t"),
         ((TableRoute("d", "a", "x", "t"), TableRoute("d", "b", "X", "T")), r"two routes lead to x.t; tables cannot be merged"),
         ((TableRoute("a", "", "x"), TableRoute("b", "", "x")), "two routes lead to x"),
-        ((TableRoute("d", "t", "x", where="a > 1"),), "where is not built"),
     ],
 )
 def test_a_route_that_cannot_be_right_is_refused(given: tuple[TableRoute, ...], words: str) -> None:
@@ -246,3 +245,29 @@ def test_a_list_needs_the_key_and_columns_that_are_there(columns: tuple[str, ...
     live = Selection(routes=given).live(h, 3)
     assert words in given.wrong(live) and bool(words) is bool(given.wrong(live))
     assert step.decision.fate is (DdlFate.REFUSED if words else DdlFate.APPLIED)
+
+
+WHERE = Selection(routes=routes(TableRoute("d", "t", where="A > 1 AND `id` < 9")))
+
+
+@pytest.mark.parametrize(
+    ("last", "words"),
+    [
+        (job(4, 6, table(10, "t", [ABC[0], ABC[2]])), "a of d.t is gone, which its condition"),
+        (job(4, 12, table(10, "t", [ABC[0], column(2, "z"), ABC[2]])), "a of d.t is gone"),
+        (job(4, 12, table(10, "t", [ABC[0], column(7, "a"), ABC[2]])), "the values of a of d.t are converted"),
+        (job(4, 12, table(10, "t", [ABC[0], ABC[1], column(7, "b")])), ""),
+        (job(4, 5, table(10, "t", [*ABC, column(4, "c")])), ""),
+        (job(4, 14, table(10, "n", ABC)), "have different conditions for rows"),
+        (job(4, 11, table(11, "t", ABC), table_id=10), ""),
+    ],
+)
+def test_ddls_that_a_condition_does_not_allow(last: dict[str, object], words: str) -> None:
+    h = history(*BASE, job(3, 3, table(10, "t", ABC)), last)
+    decision = decided(steps_of(h, {})[-1], h, WHERE).decision
+    assert decision.fate is (DdlFate.REFUSED if words else DdlFate.APPLIED) and words in decision.why
+
+
+def test_conditions_are_for_net_changes() -> None:
+    with pytest.raises(ConfigError, match="where decides over the net change of a row"):
+        routes(TableRoute("d", "t", where="a > 1"), net_change=False)

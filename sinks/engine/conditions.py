@@ -1,0 +1,174 @@
+"""Conditions for rows as Spark evaluates them (``where`` of ``[[spark.route]]``): which images of a step they hide. [spark]
+
+Promises: a condition sees the columns of the table upstream with SQL's types: DECIMAL as decimal (above 38 digits as double), DATE and DATETIME as
+date and timestamp_ntz (TIMESTAMP in UTC; zero dates are NULL), ENUM and SET as text, text as string, JSON and TIME as string, BIT and unsigned BIGINT as
+decimal(20). NULL hides, as in SQL. The same rows give the same answer, whoever asks: what may change between two evaluations is refused.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from pyspark_tidb_binlog.schemas import decoder
+from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, image_schema, kind_of
+from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError
+from pyspark_tidb_binlog.schemas.events import Op
+from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
+from pyspark_tidb_binlog.sinks.engine.batch import rows_between
+from pyspark_tidb_binlog.sinks.engine.blocks import unpack
+from pyspark_tidb_binlog.sinks.engine.hidden import HIDDEN, HiddenRows
+from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, Span
+
+_IDS = tuple(f"_tidb_binlog_{name}" for name in HIDDEN.names)
+_CHANGING = re.compile(
+    r"\b(rand|randn|random|uuid|shuffle|now|current_\w+|localtimestamp|curdate|unix_timestamp|monotonically_increasing_id|spark_partition_id|input_file_\w+|"
+    r"session_user|user|version)\b(\s*\(|(?<=_date)|(?<=_timestamp)|(?<=_time)|(?<=localtimestamp))",
+    re.IGNORECASE,
+)
+_ROWS = 16_384
+"""Row events per Arrow batch that goes to Spark."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """The rows of one table that are replicated."""
+
+    table: TableAt
+    """Upstream."""
+    where: str
+
+
+Conditions = Mapping[int, Condition]
+"""By table id."""
+
+
+def require(spark: SparkSession, condition: Condition) -> None:
+    """The condition can be evaluated.
+
+    Raises:
+        ConfigError: it cannot, or may give another answer the next time.
+    """
+    what = f"spark.route: where of {condition.table.schema}.{condition.table.name}, {condition.where!r}"
+    changing = _CHANGING.search(condition.where)
+    if changing is not None:
+        raise ConfigError(
+            f"{what}: {changing.group(1)} may give another answer when a batch is applied again; compare with columns and constants"
+        )
+    frame = spark.createDataFrame(_typed_images(condition.table, ROW_EVENT.empty_table()))
+    try:
+        _ = _hidden_of(frame, condition).schema
+    except PySparkException as error:
+        raise ConfigError(f"{what} is not valid: {_first_line(error)}") from error
+
+
+def hidden_rows(spark: SparkSession, rows: pa.Table, conditions: Conditions) -> HiddenRows:
+    """The hidden images of ``rows`` (``ROW_EVENT``), which the driver holds; runs a Spark job per table with rows."""
+    found = [HIDDEN.empty_table()]
+    for table_id, condition in conditions.items():
+        here = rows.filter(pc.equal(rows.column("table_id"), table_id))
+        if here.num_rows:
+            images = _typed_images(condition.table, here)
+            found.append(_collected(_hidden_of(spark.createDataFrame(images), condition), condition))
+    return HiddenRows(pa.concat_tables(found).combine_chunks())
+
+
+def hidden_events(events: KeyedEvents, span: Span, conditions: Conditions) -> HiddenRows:
+    """The hidden images of the row changes in ``span``, which the executors hold; runs a Spark job per table."""
+    found = [HIDDEN.empty_table()]
+    for table_id, condition in conditions.items():
+        table, schema = condition.table, _typed_images(condition.table, ROW_EVENT.empty_table()).schema
+
+        def run(batches: Iterator[pa.RecordBatch], table_id: int = table_id, table: TableAt = table) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                rows = rows_between(unpack([batch], ROW_EVENT), *span)
+                rows = rows.filter(pc.equal(rows.column("table_id"), table_id))
+                for begin in range(0, rows.num_rows, _ROWS):
+                    yield from _typed_images(table, rows.slice(begin, _ROWS)).to_batches()
+
+        frame = events.overlapping(span).mapInArrow(run, _spark_schema(events.frame.sparkSession, schema))
+        found.append(_collected(_hidden_of(frame, condition), condition))
+    return HiddenRows(pa.concat_tables(found).combine_chunks())
+
+
+def _hidden_of(images: DataFrame, condition: Condition) -> DataFrame:
+    columns = [f"{_cast(c)} AS {_quoted(c.name)}" for c in condition.table.info.target_columns()]
+    typed = images.selectExpr(*_IDS, *columns)
+    return typed.filter(f"NOT coalesce(({condition.where}), false)").selectExpr(
+        *(f"{name} AS {short}" for name, short in zip(_IDS, HIDDEN.names, strict=True))
+    )
+
+
+def _collected(hidden: DataFrame, condition: Condition) -> pa.Table:
+    try:
+        return hidden.toArrow().cast(HIDDEN)
+    except PySparkException as error:
+        table = condition.table
+        raise ApplyError(
+            f"spark.route: where of {table.schema}.{table.name}, {condition.where!r}, cannot be evaluated: {_first_line(error)}. Did a DDL rename or drop a "
+            "column that it names? Correct it and start again"
+        ) from error
+
+
+def _typed_images(table: TableAt, rows: pa.Table) -> pa.Table:
+    """The images before and after ``rows``, all of ``table``, with what says of which event they are; types that Spark has."""
+    ops, raw = rows.column("op").to_numpy(), rows.column("row").combine_chunks()
+    versions = rows.column("schema_version").to_numpy()
+    found = []
+    for half, kinds, decode in ((0, (Op.UPDATE, Op.DELETE), decoder.old_images), (1, (Op.INSERT, Op.UPDATE), decoder.new_images)):
+        places = np.flatnonzero(np.isin(ops, kinds))
+        chosen = pa.array(places)
+        images = decode(table, ops[places], raw.take(chosen), versions[places])
+        ids = [rows.column("commit_ts").take(chosen), rows.column("seq").take(chosen), pa.array(np.full(len(places), half, np.int32))]
+        cells = [_for_spark(c, images.column(c.name)) for c in table.info.target_columns()]
+        found.append(pa.Table.from_arrays([*ids, *cells], names=[*_IDS, *image_schema(table.info.target_columns()).names]))
+    return pa.concat_tables(found)
+
+
+def _for_spark(column: ColumnInfo, values: pa.Array) -> pa.Array:
+    if column.tp in (ColumnType.ENUM, ColumnType.SET):
+        encoded = pc.dictionary_encode(values)
+        words = [_words(column, number) for number in encoded.dictionary.to_pylist()]
+        return pa.array(words, pa.string()).take(encoded.indices)
+    return pc.cast(values, pa.decimal128(20, 0)) if pa.types.is_uint64(values.type) else values
+
+
+def _words(column: ColumnInfo, number: int) -> str:
+    if column.tp == ColumnType.ENUM:
+        return column.elems[number - 1] if 0 < number <= len(column.elems) else ""
+    return ",".join(word for place, word in enumerate(column.elems) if number >> place & 1)
+
+
+def _cast(column: ColumnInfo) -> str:
+    name, kind = _quoted(column.name), kind_of(column)
+    if kind is CellKind.DECIMAL:
+        return (
+            f"try_cast({name} AS DECIMAL({column.flen}, {max(column.decimal, 0)}))"
+            if 0 < column.flen <= 38
+            else f"try_cast({name} AS DOUBLE)"
+        )
+    if kind is CellKind.DATE:
+        return f"try_cast({name} AS DATE)"
+    if kind is CellKind.DATETIME:
+        return f"try_cast({name} AS TIMESTAMP_NTZ)"
+    return f"CAST({name} AS STRING)" if kind is CellKind.BYTES and not column.is_binary else name
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _spark_schema(spark: SparkSession, schema: pa.Schema) -> Any:
+    return spark.createDataFrame(schema.empty_table()).schema
+
+
+def _first_line(error: PySparkException) -> str:
+    return str(error).strip().splitlines()[0]

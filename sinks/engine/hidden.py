@@ -1,0 +1,54 @@
+"""Rows that a condition hides from the target: an UPDATE that crosses it becomes an INSERT or a DELETE there. Pure.
+
+Promises: whole columns at a time. An event's row may be hidden before it, after it, both or neither; ``fold`` takes a hidden row as one that
+does not exist.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+BEFORE, AFTER = "hidden_before", "hidden_after"
+"""Columns beside those of ``ROW_EVENT``, both or none."""
+
+HIDDEN = pa.schema(
+    [
+        pa.field("commit_ts", pa.int64(), nullable=False),
+        pa.field("seq", pa.int32(), nullable=False),
+        pa.field("half", pa.int32(), nullable=False),
+    ]
+)
+"""A hidden image of the event (commit_ts, seq). ``half``: ``row_layout.Half``, 0 = before it, 1 = after it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HiddenRows:
+    """The hidden images of a step. Picklable."""
+
+    images: pa.Table
+    """Schema ``HIDDEN``."""
+
+    def marked(self, rows: pa.Table) -> pa.Table:
+        """``rows`` (with the columns of ``ROW_EVENT``) with ``BEFORE`` and ``AFTER``."""
+        times = np.unique(self.images.column("commit_ts").to_numpy())
+        ours, theirs = _codes(rows, times), _codes(self.images, times)
+        half = self.images.column("half").to_numpy()
+        for name, number in ((BEFORE, 0), (AFTER, 1)):
+            rows = rows.append_column(name, pa.array(np.isin(ours, theirs[half == number])))
+        return rows
+
+
+def marked(rows: pa.Table, hidden: HiddenRows | None) -> pa.Table:
+    """``rows`` as ``HiddenRows.marked``; as they are where there are no conditions."""
+    return rows if hidden is None else hidden.marked(rows)
+
+
+def _codes(rows: pa.Table, times: Any) -> Any:
+    """A number for each event, -1 where its commit_ts is none of ``times``."""
+    commit_ts, seq = rows.column("commit_ts").to_numpy(), rows.column("seq").to_numpy().astype(np.int64)
+    if not len(times):
+        return np.full(len(commit_ts), -1, np.int64)
+    place = np.minimum(np.searchsorted(times, commit_ts), len(times) - 1)
+    return np.where(times[place] == commit_ts, (place.astype(np.int64) << 32) + seq, -1)
