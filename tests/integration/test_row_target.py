@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql, pytest.mar
 
 DRIVER = Cut(step_bytes=500, max_bytes=3000)
 PARTS = Cut(step_bytes=1000, max_bytes=20_000, atomic_rows=20)
-BANK = Cut(step_bytes=300, max_bytes=4000, atomic_rows=20)
+BANK = Cut(step_bytes=2000, max_bytes=30_000, atomic_rows=20)
 KEYLESS = Cut(step_bytes=300, max_bytes=2000, atomic_rows=20)
 ROWS = {"spark.net-change": "false", "syncer.worker-count": 4, "syncer.txn-batch": 3}
 NET = {"spark.net-change": "true"}
