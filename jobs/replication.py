@@ -136,6 +136,7 @@ class Replication:
             span = found.unfinished
             self._applier.replay(span, transactions_between(self._spark, config.source, span.after_ts, span.upto_ts))
         self._raise_if_stopped()
+        self._checkpoint.clear_half_written()
         self._checkpoint.keep(self._sink.target)
         self._join_cluster()
         source = dataclasses.replace(config.source, starting_commit_ts=self._sink.commit_ts)
