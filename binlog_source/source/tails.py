@@ -208,7 +208,7 @@ class Tail:
             except Exception as error:
                 _log.exception("the tail of Pump %s ends", self.endpoint.pump)
                 return self._fail(
-                    ProtocolViolation(f"Pump {self.endpoint.pump} at {self.endpoint.address} sent what cannot be read: {reason(error)}")
+                    ProtocolViolation(f"Pump {self.endpoint.pump} at {self.endpoint.address} sent what cannot be read: {error!r}")
                 )
             failures = 0 if time.monotonic() - self.last_news < _BACKOFF.longest else failures + 1
             if not self._stopped:
