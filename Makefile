@@ -50,9 +50,11 @@ settings: setup-dev ## docs/settings.md and conf/*.toml from the model of the se
 .PHONY: check
 check: lint type imports ## lint, types and imports together
 
+# In the order of the directories: the small files of tests/unit come last and keep both processes busy to the end. pytest-xdist's own order, by
+# number of tests, leaves the longest files, of a few tests each, to the end and to one process.
 .PHONY: test
 test: setup ## every test not marked slow, two files at a time: they wait more than they compute
-	$(PYTEST) -n 2 --dist loadfile -m "not slow" tests
+	$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m "not slow" tests
 
 .PHONY: unit
 unit: setup-dev ## pure tests: no Spark, no server

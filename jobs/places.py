@@ -48,8 +48,12 @@ class CheckpointFiles:
         self._create(name, text)
         if self.read(name) != text:
             # This file system cannot rename onto an existing file, and Spark only logs that.
-            self._files.delete(self._at(name))
+            self.delete(name)
             self._create(name, text)
+
+    def delete(self, name: str) -> None:
+        """Delete the file ``name``, if it is there."""
+        self._files.delete(self._at(name))
 
     def _create(self, name: str, text: str) -> None:
         stream = self._files.createAtomic(self._at(name), True)

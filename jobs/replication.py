@@ -141,6 +141,7 @@ class Replication:
             span = found.unfinished
             self._applier.replay(span, transactions_between(self._spark, config.source, span.after_ts, span.upto_ts))
         self._raise_if_stopped()
+        self._checkpoint.clear_half_written()
         gate = self._gate = BatchGate()
         # In this order: a name is kept only once it is registered.
         self._join_cluster(gate)

@@ -84,7 +84,11 @@ REQUEST = StopRequest()
 
 
 def stop_on_signals() -> threading.Event:
-    """The event that Ctrl-C, SIGTERM and SIGHUP set from now on instead of ending the process."""
+    """The event that Ctrl-C, SIGTERM and SIGHUP set from now on instead of ending the process.
+
+    Wait for it with a time-out, again and again: Python hears a signal that arrives just before the main thread begins to wait only when
+    that wait ends.
+    """
     return REQUEST.listen()
 
 

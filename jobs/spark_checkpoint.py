@@ -73,6 +73,25 @@ class SparkCheckpoint:
         """The resolved_ts up to which Spark has committed batches; 0 = none."""
         return committed_ts(self._place.names("commits"), lambda number: self._place.read(f"offsets/{number}"))
 
+    def clear_half_written(self) -> None:
+        """Delete what a death left of the record of the very first batch: Spark starts no query over it.
+
+        Raises:
+            ConfigError: there is more, although no batch is recorded, so somebody has deleted the record.
+        """
+        found = {directory: self._place.names(directory) for directory in ("offsets", "state", "commits")}
+        if any(name.isdecimal() for name in found["offsets"]):
+            return
+        half_written = [name for name in found["offsets"] if name.startswith(".0.")]
+        for name in half_written:
+            self._place.delete(f"offsets/{name}")
+        found["offsets"] = [name for name in found["offsets"] if name not in half_written]
+        if left := [f"{directory}/{name}" for directory, names in found.items() for name in names]:
+            raise ConfigError(
+                f"the checkpoint {self._place.uri} records no batch, but has {left[0]}, with which Spark starts no query: "
+                "delete the directory (the stream resumes from the target's checkpoint row)"
+            )
+
     def keep(self, target: str) -> None:
         """Store what the query is made with, and this Drainer's name, by which it is registered from now on.
 

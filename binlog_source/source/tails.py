@@ -204,13 +204,21 @@ class Tail:
             except PumpUnavailable as error:
                 self.trouble = str(error)
             except ReplicationError as error:
-                with self._changed:
-                    self.fault = error
-                    self._changed.notify_all()
-                return
+                return self._fail(error)
+            except Exception as error:
+                _log.exception("the tail of Pump %s ends", self.endpoint.pump)
+                return self._fail(
+                    ProtocolViolation(f"Pump {self.endpoint.pump} at {self.endpoint.address} sent what cannot be read: {error!r}")
+                )
             failures = 0 if time.monotonic() - self.last_news < _BACKOFF.longest else failures + 1
             if not self._stopped:
                 time.sleep(_BACKOFF.pause(failures))
+
+    def _fail(self, error: ReplicationError) -> None:
+        """Leave ``error`` to the driver, which waits for this thread's news."""
+        with self._changed:
+            self.fault = error
+            self._changed.notify_all()
 
     def _follow(self) -> str:
         """One connection: from the newest promise on, until it breaks. Returns why it broke."""

@@ -35,6 +35,8 @@ STOP_TIMEOUT = 60.0
 
 ACCOUNT = "tidb_binlog"
 """The account that the stream connects as: all privileges on all databases except FILE."""
+_LONGEST_STATEMENT = 240
+"""Seconds. Without a limit a statement waits a day for a table that another transaction uses."""
 _SYSTEM_USERS = ("mysql", "nobody")
 """System users as which a server started by root runs: the first that exists."""
 
@@ -125,7 +127,14 @@ class PrivateMariaDB:
 
     def connect(self) -> "Connection[pymysql.cursors.Cursor]":
         """A plain autocommit connection, for checks and workloads."""
-        return pymysql.connect(unix_socket=str(self.socket), user=ACCOUNT, password=self._password, charset="utf8mb4", autocommit=True)
+        return pymysql.connect(
+            unix_socket=str(self.socket),
+            user=ACCOUNT,
+            password=self._password,
+            charset="utf8mb4",
+            autocommit=True,
+            read_timeout=_LONGEST_STATEMENT,
+        )
 
     def __enter__(self) -> Self:
         """Start."""

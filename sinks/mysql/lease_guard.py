@@ -42,12 +42,14 @@ _CLOSE_SECONDS = 3.0
 
 
 @contextmanager
-def alone(session: Target, name: str) -> Iterator[None]:
+def alone(session: Target, name: str, pause: Callable[[float], None] = lambda seconds: None) -> Iterator[None]:
     """Hold the server-side lock ``name`` (``lease.lock_name``) for the duration of the block; waits until it is free.
 
-    A statement of a crashed predecessor may still run on the server: its connection holds the lock until the statement ends.
+    A statement of a crashed predecessor may still run on the server: its connection holds the lock until the statement ends. ``pause`` is
+    called with 0.0 every ``_SLICE`` seconds of the wait, and ends it by raising.
     """
     while not _got(session, name, _SLICE):
+        pause(0.0)
         _log.warning("waiting for the lock %s on the target, held by another connection, which may still be executing a DDL", name)
     try:
         yield
@@ -112,7 +114,7 @@ class LeaseGuard:
             lease.ensure_table(session, self._schema)
             self._wait_for_guard(session)
             self._wait_out_restart(session)
-            with alone(session, lease.lock_name(DDL, self._schema, self._cluster_id)):
+            with alone(session, lease.lock_name(DDL, self._schema, self._cluster_id), self._retry_policy.pause):
                 session.begin()
                 taken = lease.take(session, self._cluster_id, self._schema, self._holder)
                 session.commit()

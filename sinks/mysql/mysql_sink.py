@@ -149,7 +149,7 @@ class MySQLSink(Sink):
 
     def _stand(self, history: SchemaHistory, session: Session) -> TargetProgress:
         schema = self._settings.checkpoint_schema
-        with alone(session, lease.lock_name(LAYOUT, schema, 0)):
+        with alone(session, lease.lock_name(LAYOUT, schema, 0), self._retry_policy.pause):
             old_layout.set_aside(session, schema)
             progress.ensure_tables(session, schema)
             ensure_ddl_table(session, self._settings)

@@ -11,6 +11,7 @@ import math
 import os
 import socket
 import ssl
+import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -38,6 +39,8 @@ _NOT_OURS_TO_SET = frozenset({ER.UNKNOWN_SYSTEM_VARIABLE, 1227, 1238})
 """The variable does not exist, our user may not set it, or it is read-only."""
 _MOST_TIMES = 64
 """Maximum factor for the read timeout: an hour if the setting is a minute."""
+_CONNECT_SECONDS = 10
+"""PyMySQL's own limit over TCP."""
 _FIRST_TIMEOUT = 10.0
 """Seconds that the first statement on a kept session may take: no longer than connecting to a host that has vanished."""
 _HEAD = 200
@@ -391,7 +394,10 @@ def _open(target: TargetConfig) -> "pymysql.connections.Connection[Any]":
     # Passes its own socket, because PyMySQL leaves a Unix socket open when the server does not answer.
     local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
+        # A server that stands still takes no connections: without a limit the attempt would last as long.
+        local.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _CONNECT_SECONDS, 0))
         local.connect(target.socket)
+        local.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 0, 0))
         connection.connect(local)
     except BaseException:
         local.close()

@@ -49,12 +49,18 @@ class Counting:
 def config(mariadb: PrivateMariaDB) -> Iterator[ApplyConfig]:
     config = ApplyConfig(drainer="d")
     with connect(mariadb.target(), config) as session:
+        # Tests of other files replicate the same cases into this server.
+        drop_all(session)
         ensure_ddl_table(session, config)
     yield config
     with connect(mariadb.target(), config) as session:
-        for (name,) in session.query("SHOW DATABASES"):
-            if name not in ("mysql", "sys", "information_schema", "performance_schema"):
-                session.execute(f"DROP DATABASE `{name.replace('`', '``')}`")
+        drop_all(session)
+
+
+def drop_all(session: Session) -> None:
+    for (name,) in session.query("SHOW DATABASES"):
+        if name not in ("mysql", "sys", "information_schema", "performance_schema"):
+            session.execute(f"DROP DATABASE `{name.replace('`', '``')}`")
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -1,5 +1,6 @@
 """Requests to a Drainer's port that nobody should send: huge, malformed, half, many. It changes no state, tells nothing and goes on answering."""
 
+import errno
 import http.client
 import json
 import socket
@@ -36,7 +37,12 @@ def raw(node: DrainerNode, sent: bytes) -> bytes:
     with socket.create_connection((host, int(port)), PATIENCE) as client:
         try:
             client.sendall(sent)
-            client.shutdown(socket.SHUT_WR)
+            try:
+                client.shutdown(socket.SHUT_WR)
+            except OSError as error:
+                # the server has refused what was sent, and reset the connection, before this call
+                if error.errno != errno.ENOTCONN:
+                    raise
             while part := client.recv(1 << 16):
                 found += part
         except (ConnectionResetError, BrokenPipeError):

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.mysql, pytest.mark.grpc]
 
 @pytest.fixture
 def scene(tmp_path: Path, fresh_mariadb: PrivateMariaDB) -> Iterator[Scene]:
-    with scene_in(tmp_path, fresh_mariadb) as scene:
+    with scene_in(tmp_path, fresh_mariadb, ddl_every=20) as scene:
         yield scene
 
 
@@ -60,78 +60,32 @@ def progress(scene: Scene) -> dict[str, object]:
     return found
 
 
-def test_a_pause_stands_still_and_a_resume_catches_up(scene: Scene, gateway: PushGateway, capsys: pytest.CaptureFixture[str]) -> None:
-    job = streaming(scene, f"-metrics-addr={gateway.address}", "-metrics-interval=1")
-    metrics = fetch(f"http://{address(scene)}/metrics", 10).text
-    assert 'binlog_drainer_pump_position{nodeID="' in metrics and 'binlog_drainer_read_binlog_size_count{nodeID="' in metrics, metrics
-    control(scene, "pause-drainer")
-    until(job, lambda: scene.registered() == {"drainer": "paused"}, "it is paused")
-    standing = scene.standing()
-    time.sleep(2.0)  # the workload goes on
-    assert scene.standing() == standing, "nothing is written while it is paused"
-    assert progress(scene)["holding"] == "an operator (paused)"
-    capsys.readouterr()
-    control(scene, "status")
-    assert "held back by: an operator (paused)" in capsys.readouterr().out
-    gateway.received.queue.clear()
-    pushed = gateway.received.get(timeout=LONGEST)
-    assert (pushed.method, pushed.path) == ("PUT", "/metrics/job/binlog/instance/drainer")
-    assert b'\nbinlog_drainer_pump_position{nodeID="' in pushed.body, "metrics are pushed while it is paused, too"
-    missed = upstream_now(scene)
-    control(scene, "resume-drainer")
-    until(job, lambda: scene.standing() > missed, "it has caught up")
-    until(job, lambda: scene.registered() == {"drainer": "online"}, "it is online")
-    control(scene, "offline-drainer")
-    summary = ended_in_order(job, scene, "offline")
-    assert summary["findings"] == 0, "nothing was applied twice or left out"
-
-
-def test_a_close_while_it_is_paused_ends_it(scene: Scene) -> None:
-    job = paused(scene, streaming(scene))
-    control(scene, "offline-drainer")
-    ended_in_order(job, scene, "offline")
-
-
 def paused(scene: Scene, job: Job) -> Job:
     control(scene, "pause-drainer")
     until(job, lambda: scene.registered() == {"drainer": "paused"}, "it is paused")
     return job
 
 
-def finished(scene: Scene, job: Job) -> None:
-    """The upstream ends, the drainer catches up and is closed: the target is the upstream, and no row was found where it should not be."""
+def resumed(scene: Scene, job: Job) -> Job:
+    """It catches up with what it has missed."""
+    missed = upstream_now(scene)
+    control(scene, "resume-drainer")
+    until(job, lambda: scene.standing() > missed, "it has caught up")
+    until(job, lambda: scene.registered() == {"drainer": "online"}, "it is online")
+    return job
+
+
+def complete(scene: Scene, job: Job) -> Job:
+    """The upstream ends, and the drainer has everything."""
     upto = scene.workload.end().upto_ts
     until(job, lambda: scene.standing() >= upto, "it has everything")
-    control(scene, "offline-drainer")
-    assert ended_in_order(job, scene, "offline")["findings"] == 0
+    return job
+
+
+def as_upstream(scene: Scene, summary: dict[str, object]) -> None:
+    """Nothing was left out, and no row was found where it should not be."""
+    assert summary["findings"] == 0
     assert scene.differences() == []
-
-
-def test_a_paused_one_keeps_its_lease_and_a_signal_ends_it_as_paused(scene: Scene) -> None:
-    job = paused(scene, streaming(scene, "--lease-timeout=1"))
-    standing = scene.standing()
-    time.sleep(3.0)
-    rival = scene.drainer("--lease-timeout=1", "--node-id=rival", f"--checkpoint-dir={scene.work_dir / 'other'}")
-    assert rival.wait() == 1 and "already has a running Drainer on this target: drainer 'drainer'" in rival.err.read_text(), rival.said()
-    assert scene.standing() == standing and job.process.poll() is None
-    job.look()
-    to_process(job, signal.SIGTERM)
-    ended_in_order(job, scene, "paused")
-    again = scene.drainer()
-    at_work(again)
-    finished(scene, again)
-
-
-def test_a_pause_does_not_outlive_the_process(scene: Scene) -> None:
-    """As a real Drainer's: it is registered as paused, but a start goes on."""
-    job = paused(scene, streaming(scene))
-    job.end()
-    assert scene.registered() == {"drainer": "paused"}
-    standing = scene.standing()
-    again = scene.drainer()
-    until(again, lambda: scene.registered() == {"drainer": "online"}, "it is online")
-    until(again, lambda: scene.standing() > standing, "it goes on")
-    finished(scene, again)
 
 
 @contextlib.contextmanager
@@ -150,58 +104,77 @@ def reads_of(tables: Iterable[str]) -> list[str]:
     return ["BEGIN", *(f"SELECT 1 FROM {table} LIMIT 1" for table in tables)]
 
 
-@pytest.fixture
-def ddls(tmp_path: Path, fresh_mariadb: PrivateMariaDB) -> Iterator[Scene]:
-    with scene_in(tmp_path, fresh_mariadb, ddl_every=20) as scene:
-        yield scene
-
-
-def test_a_pause_waits_for_the_ddl_under_way(ddls: Scene) -> None:
-    # tables that the workload creates later may be missing at the target, or dropped there at any moment
-    lasting = ddls.workload.tables()
-    job = streaming(ddls)
-    with held(ddls, *reads_of(lasting)):
-        until(job, lambda: progress(ddls)["holding"] == "ddl" and in_a_statement(ddls), "a DDL is under way")
-        control(ddls, "pause-drainer")
-        until(job, lambda: ddls.registered() == {"drainer": "pausing"}, "it is about to pause")
-        time.sleep(2.0)
-        assert ddls.registered() == {"drainer": "pausing"}, "it is not paused while a DDL runs"
-    until(job, lambda: ddls.registered() == {"drainer": "paused"}, "it is paused")
-    standing = ddls.standing()
-    time.sleep(1.0)
-    assert ddls.standing() == standing
-    control(ddls, "resume-drainer")
-    finished(ddls, job)
-
-
-def test_a_pause_waits_for_a_span_in_parts_and_a_kill_leaves_it_to_the_next_start(scene: Scene) -> None:
-    in_parts = ("--spark.atomic-rows=1", "--spark.parts=2")
-    job = streaming(scene, *in_parts)
-    with held(scene, "LOCK TABLES demo.probe WRITE"):
-        until(job, lambda: progress(scene)["holding"] == "apply" and in_a_statement(scene), "a part is under way")
-        control(scene, "pause-drainer")
-        control_refused(scene, "pause-drainer")
-        time.sleep(2.0)
-        assert scene.registered() == {"drainer": "pausing"}, "it is not paused while parts are written"
-        job.end()
-    again = scene.drainer(*in_parts)
-    at_work(again)
-    finished(scene, paused_and_resumed(scene, again))
-
-
-def paused_and_resumed(scene: Scene, job: Job) -> Job:
-    paused(scene, job)
-    control(scene, "resume-drainer")
-    return job
-
-
-def control_refused(scene: Scene, command: str) -> None:
-    with pytest.raises(ReplicationError, match="this pump's state is pausing, apply pause failed!"):
-        control(scene, command)
-
-
 def in_a_statement(scene: Scene) -> bool:
     """Whether the target makes one wait for the lock of a table."""
     with contextlib.closing(scene.target.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT COUNT(*) FROM information_schema.processlist WHERE state = 'Waiting for table metadata lock'")
         return bool(cursor.fetchall()[0][0])
+
+
+def test_a_pause_waits_for_a_ddl_then_stands_still_and_a_resume_catches_up(
+    scene: Scene, gateway: PushGateway, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # tables that the workload creates later may be missing at the target, or dropped there at any moment
+    lasting = scene.workload.tables()
+    job = streaming(scene, f"-metrics-addr={gateway.address}", "-metrics-interval=1")
+    metrics = fetch(f"http://{address(scene)}/metrics", 10).text
+    assert 'binlog_drainer_pump_position{nodeID="' in metrics and 'binlog_drainer_read_binlog_size_count{nodeID="' in metrics, metrics
+    with held(scene, *reads_of(lasting)):
+        until(job, lambda: progress(scene)["holding"] == "ddl" and in_a_statement(scene), "a DDL is under way")
+        control(scene, "pause-drainer")
+        until(job, lambda: scene.registered() == {"drainer": "pausing"}, "it is about to pause")
+        time.sleep(2.0)
+        assert scene.registered() == {"drainer": "pausing"}, "it is not paused while a DDL runs"
+    until(job, lambda: scene.registered() == {"drainer": "paused"}, "it is paused")
+    standing = scene.standing()
+    time.sleep(2.0)  # the workload goes on
+    assert scene.standing() == standing, "nothing is written while it is paused"
+    assert progress(scene)["holding"] == "an operator (paused)"
+    capsys.readouterr()
+    control(scene, "status")
+    assert "held back by: an operator (paused)" in capsys.readouterr().out
+    gateway.received.queue.clear()
+    pushed = gateway.received.get(timeout=LONGEST)
+    assert (pushed.method, pushed.path) == ("PUT", "/metrics/job/binlog/instance/drainer")
+    assert b'\nbinlog_drainer_pump_position{nodeID="' in pushed.body, "metrics are pushed while it is paused, too"
+    complete(scene, resumed(scene, job))
+    control(scene, "offline-drainer")
+    as_upstream(scene, ended_in_order(job, scene, "offline"))
+
+
+def test_a_paused_one_keeps_its_lease_and_a_start_goes_on_and_a_signal_ends_it_as_paused(scene: Scene) -> None:
+    """A pause does not outlive the process, as a real Drainer's: it is registered as paused, but a start goes on."""
+    job = paused(scene, streaming(scene, "--lease-timeout=1"))
+    standing = scene.standing()
+    time.sleep(3.0)
+    rival = scene.drainer("--lease-timeout=1", "--node-id=rival", f"--checkpoint-dir={scene.work_dir / 'other'}")
+    assert rival.wait() == 1 and "already has a running Drainer on this target: drainer 'drainer'" in rival.err.read_text(), rival.said()
+    assert scene.standing() == standing and job.process.poll() is None
+    job.end()
+    assert scene.registered() == {"drainer": "paused"}
+    again = scene.drainer()
+    until(again, lambda: scene.registered() == {"drainer": "online"}, "it is online")
+    until(again, lambda: scene.standing() > standing, "it goes on")
+    paused(scene, complete(scene, again))
+    again.look()
+    to_process(again, signal.SIGTERM)
+    as_upstream(scene, ended_in_order(again, scene, "paused"))
+
+
+def test_a_pause_waits_for_a_span_in_parts_and_a_kill_leaves_it_to_the_next_start(scene: Scene) -> None:
+    """Which is paused, goes on, and is closed while it is paused again."""
+    in_parts = ("--spark.atomic-rows=1", "--spark.parts=2")
+    job = streaming(scene, *in_parts)
+    with held(scene, "LOCK TABLES demo.probe WRITE"):
+        until(job, lambda: progress(scene)["holding"] == "apply" and in_a_statement(scene), "a part is under way")
+        control(scene, "pause-drainer")
+        with pytest.raises(ReplicationError, match="this pump's state is pausing, apply pause failed!"):
+            control(scene, "pause-drainer")
+        time.sleep(2.0)
+        assert scene.registered() == {"drainer": "pausing"}, "it is not paused while parts are written"
+        job.end()
+    again = scene.drainer(*in_parts)
+    at_work(again)
+    paused(scene, complete(scene, resumed(scene, paused(scene, again))))
+    control(scene, "offline-drainer")
+    as_upstream(scene, ended_in_order(again, scene, "offline"))

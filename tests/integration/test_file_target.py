@@ -16,7 +16,7 @@ from pyspark_tidb_binlog.conf.model import DrainerConfig, FileConfig
 from pyspark_tidb_binlog.jobs.replication import Replication
 from pyspark_tidb_binlog.schemas.binlogfile import files_in, record_of, walk
 from pyspark_tidb_binlog.schemas.errors import ConfigError, LeaseHeld
-from tests.support.arena import Arena, Cut, numbered
+from tests.support.arena import Arena, Cut, counted, numbered
 from tests.support.drainer_process import ROOT
 from tests.support.golden_case import GOLDEN
 from tests.support.golden_messages import checksums, checksums_from_drainer, from_drainer
@@ -28,7 +28,15 @@ DRIVER = Cut(step_bytes=500, max_bytes=3000)
 PARTS = Cut(step_bytes=500, max_bytes=3000, atomic_rows=1, parts=3)
 BANK = Cut(step_bytes=8_000, max_bytes=60_000, atomic_rows=300)
 """Some of its batches in parts, some not."""
-POINTS = ("source-read", "before-deletes", "before-downstream-commit", "after-downstream-commit", "after-spark-commit")
+DEADLY = {
+    "source-read": (5,),
+    "before-deletes": (3,),
+    "before-downstream-commit": (5,),
+    "after-downstream-commit": (2,),
+    "after-spark-commit": (5,),
+}
+TWICE = dict.fromkeys(DEADLY, (2, 5))
+"""Points, and the passes that kill."""
 
 
 @pytest.fixture(autouse=True)
@@ -52,8 +60,16 @@ def payloads(directory: Path) -> list[bytes]:
     return found
 
 
-@pytest.mark.parametrize("cut", [DRIVER, PARTS], ids=["driver", "parts"])
-@pytest.mark.parametrize("delivery", ["sorted", "raw"])
+@pytest.mark.parametrize(
+    ("delivery", "cut"),
+    [
+        pytest.param("sorted", DRIVER, id="sorted-driver"),
+        pytest.param("raw", PARTS, id="raw-parts"),
+        # the sink gets the same transactions in both deliveries
+        pytest.param("raw", DRIVER, id="raw-driver", marks=pytest.mark.slow),
+        pytest.param("sorted", PARTS, id="sorted-parts", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("name", ["keys", "types", "txn"])
 def test_the_files_are_those_of_the_real_drainer(name: str, delivery: str, cut: Cut, spark: SparkSession, tmp_path: Path) -> None:
     with Arena(load(GOLDEN / name), None, tmp_path, delivery, cut) as arena:
@@ -65,14 +81,16 @@ def test_the_files_are_those_of_the_real_drainer(name: str, delivery: str, cut: 
         assert f"commitTS = {arena.case.end_ts}\n" in (tmp_path / "data" / "savepoint").read_text()
 
 
-@pytest.mark.parametrize("delivery", [pytest.param("sorted", marks=pytest.mark.slow), "raw"])
-def test_ten_deaths_and_the_files_are_those_of_the_real_drainer(delivery: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("delivery", "deadly"), [("raw", DEADLY), pytest.param("sorted", TWICE, marks=pytest.mark.slow)], ids=["raw", "sorted-twice"]
+)
+def test_deaths_and_the_files_are_those_of_the_real_drainer(delivery: str, deadly: dict[str, tuple[int, ...]], tmp_path: Path) -> None:
     """At the third death Spark's directory goes too: the sink's own record says where to go on."""
     more = {"syncer.db-type": "file", "syncer.to.dir": tmp_path / "binlogs", "data-dir": tmp_path / "data"}
     with Arena(load(GOLDEN / "bank"), None, tmp_path, delivery, BANK, more) as arena:
         arena.write()
-        died = arena.live_and_die(numbered(POINTS, (2, 5)), lambda deaths: arena.forget(delta=False) if deaths == 3 else None)
-        assert (died, arena.deaths()) == (10, dict.fromkeys(POINTS, 2))
+        died = arena.live_and_die(numbered(deadly), lambda deaths: arena.forget(delta=False) if deaths == 3 else None)
+        assert (died, arena.deaths()) == (sum(map(len, deadly.values())), counted(deadly))
     assert checksums(payloads(tmp_path / "binlogs")) == checksums_from_drainer("bank", "drainer.pb")
 
 

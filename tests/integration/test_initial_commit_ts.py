@@ -29,36 +29,34 @@ def commit_ts_of(kind: JobType) -> int:
     return next(d.commit_ts for d in CASE.ddls if (job := CASE.history.job(d.job_id)) is not None and job.type == kind)
 
 
-@pytest.mark.parametrize("kind", [JobType.ADD_COLUMN, JobType.TRUNCATE_TABLE, JobType.RENAME_TABLE])
-def test_a_ddl_whose_binlog_is_before_the_ts_is_not_executed_again(
-    kind: JobType, spark: SparkSession, mariadb: PrivateMariaDB, tmp_path: Path
-) -> None:
-    ts = commit_ts_of(kind)
-    assert kind in [job.type for job in jobs_in_doubt(CASE.history, ts)]
-    cut = Cut(max_bytes=256 << 20, step_bytes=1 << 20)
-    with Arena(load(GOLDEN / "ddl"), mariadb, tmp_path / "first", "sorted", cut) as arena:
+def test_a_ddl_whose_binlog_is_before_the_ts_is_not_executed_again(spark: SparkSession, mariadb: PrivateMariaDB, tmp_path: Path) -> None:
+    """Each stream ends where the next one begins: at a DDL of another kind."""
+    kinds = {commit_ts_of(kind): kind for kind in (JobType.ADD_COLUMN, JobType.TRUNCATE_TABLE, JobType.RENAME_TABLE)}
+    with Arena(load(GOLDEN / "ddl"), mariadb, tmp_path / "arena", "sorted", Cut(max_bytes=256 << 20, step_bytes=1 << 20)) as arena:
         settings = arena.settings()
         prepare_target(mariadb.target(), settings, arena.case.databases, drop=True)
         arena.write()
-        upto = dataclasses.replace(settings, source=dataclasses.replace(settings.source, ending_commit_ts=ts))
-        with Replication(spark, upto) as replication:
-            replicated(replication, ts, 1 << 30)
-        prepare_target(mariadb.target(), settings, [], drop=True)
-        beyond = dataclasses.replace(
-            settings,
-            source=dataclasses.replace(settings.source, starting_commit_ts=ts),
-            checkpoint_dir=str(tmp_path / "second" / "spark"),
-            delta_dir=str(tmp_path / "second" / "delta"),
-        )
-        with Replication(spark, beyond) as replication:
-            replicated(replication, arena.case.end_ts, 1 << 30)
+        begin = arena.case.start_ts
+        for end in (*sorted(kinds), arena.case.end_ts):
+            own = dataclasses.replace(
+                settings,
+                source=dataclasses.replace(settings.source, starting_commit_ts=begin, ending_commit_ts=end),
+                checkpoint_dir=str(tmp_path / f"{end}" / "spark"),
+                delta_dir=str(tmp_path / f"{end}" / "delta"),
+            )
+            with Replication(spark, own) as replication:
+                replicated(replication, end, 1 << 30)
+            executed = executed_by_it(mariadb)
+            assert executed, "there are DDLs beyond its beginning"
+            assert executed <= {d.job_id for d in CASE.ddls if begin < d.commit_ts <= end}, "those up to there are the snapshot's"
+            if end in kinds:
+                assert kinds[end] in [job.type for job in jobs_in_doubt(CASE.history, end)]
+                prepare_target(mariadb.target(), settings, [], drop=True)
+            begin = end
         arena.assert_equal()
-        executed = executed_by_the_second(mariadb)
-        assert executed, "there are DDLs beyond it"
-        assert executed <= {d.job_id for d in CASE.ddls if d.commit_ts > ts}, "those up to the ts are the snapshot's"
 
 
-def executed_by_the_second(mariadb: PrivateMariaDB) -> set[int]:
+def executed_by_it(mariadb: PrivateMariaDB) -> set[int]:
     """The ids of the jobs that it recorded."""
     with mariadb.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SELECT job_id FROM tidb_binlog.spark_ddl")

@@ -15,7 +15,7 @@ from pyspark_tidb_binlog.jobs.replication import Replication
 from pyspark_tidb_binlog.schemas.errors import ApplyError, Stopped
 from pyspark_tidb_binlog.sinks.kafka import broker_topic, kafka_wire
 from pyspark_tidb_binlog.sinks.kafka.broker_topic import BrokerSettings, BrokerTopic
-from tests.support.arena import Arena, Cut, numbered
+from tests.support.arena import Arena, Cut, counted, numbered
 from tests.support.golden_case import GOLDEN
 from tests.support.golden_messages import checksums, checksums_from_drainer, from_drainer
 from tests.support.kafka_broker import PrivateKafka
@@ -26,7 +26,9 @@ pytestmark = [pytest.mark.grpc, pytest.mark.filterwarnings("ignore::DeprecationW
 PARTS = Cut(step_bytes=500, max_bytes=3000, atomic_rows=3, parts=3)
 BANK = Cut(step_bytes=8_000, max_bytes=60_000, atomic_rows=300)
 """Some of its batches in parts, some not."""
-POINTS = ("before-deletes", "before-downstream-commit", "after-downstream-commit", "after-spark-commit")
+DEADLY = {"before-deletes": (3,), "before-downstream-commit": (5,), "after-downstream-commit": (2,), "after-spark-commit": (5,)}
+TWICE = dict.fromkeys(DEADLY, (2, 5))
+"""Points, and the passes that kill."""
 MESSAGES = [b"%d" % n * (n % 50 + 1) for n in range(3000)]
 
 
@@ -180,8 +182,16 @@ def test_an_answer_that_is_lost_sends_nothing_twice(
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("delivery", ["sorted", "raw"])
-@pytest.mark.parametrize("case", ["keys", "types"])
+@pytest.mark.parametrize(
+    ("case", "delivery"),
+    [
+        ("keys", "sorted"),
+        ("types", "raw"),
+        # the sink gets the same transactions in both deliveries
+        pytest.param("keys", "raw", marks=pytest.mark.slow),
+        pytest.param("types", "sorted", marks=pytest.mark.slow),
+    ],
+)
 def test_the_messages_are_those_of_the_real_drainer(
     case: str, delivery: str, kafka: PrivateKafka, name: str, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -201,12 +211,16 @@ def test_the_messages_are_those_of_the_real_drainer(
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("delivery", [pytest.param("sorted", marks=pytest.mark.slow), "raw"])
-def test_deaths_of_the_drainer_and_of_the_broker(delivery: str, kafka: PrivateKafka, tmp_path: Path) -> None:
-    """The messages are in the topic once; at every third death the broker is killed too, and Spark's directory is lost at the third."""
+@pytest.mark.parametrize(
+    ("delivery", "deadly"), [("raw", DEADLY), pytest.param("sorted", TWICE, marks=pytest.mark.slow)], ids=["raw", "sorted-twice"]
+)
+def test_deaths_of_the_drainer_and_of_the_broker(
+    delivery: str, deadly: dict[str, tuple[int, ...]], kafka: PrivateKafka, tmp_path: Path
+) -> None:
+    """The messages are in the topic once; after every second death the broker is killed too, and Spark's directory is lost at the third."""
 
     def after_death(deaths: int) -> None:
-        if deaths % 3 == 0:
+        if deaths % 2 == 0:
             kafka.kill()
             kafka.start()
         if deaths == 3:
@@ -216,6 +230,6 @@ def test_deaths_of_the_drainer_and_of_the_broker(delivery: str, kafka: PrivateKa
     more["syncer.to.topic-name"] = f"bank-{delivery}"
     with Arena(load(GOLDEN / "bank"), None, tmp_path, delivery, BANK, more) as arena:
         arena.write()
-        died = arena.live_and_die(numbered(POINTS, (2, 5)), after_death)
-        assert (died, arena.deaths()) == (8, dict.fromkeys(POINTS, 2))
+        died = arena.live_and_die(numbered(deadly), after_death)
+        assert (died, arena.deaths()) == (sum(map(len, deadly.values())), counted(deadly))
     assert checksums(messages(kafka, f"bank-{delivery}")) == checksums_from_drainer("bank", "drainer.slave")

@@ -1,5 +1,6 @@
 """The lease on a real MariaDB: who may take it and when, and that nothing is written by a life that has lost it."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -15,14 +16,15 @@ from pathlib import Path
 import pytest
 
 from pyspark_tidb_binlog.conf import failpoints
-from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseHeld, LeaseLost, RetryableApplyError
+from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseHeld, LeaseLost, RetryableApplyError, Stopped
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
 from pyspark_tidb_binlog.sinks.mysql import lease, parallel, progress
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl, ensure_ddl_table, forget_later, load_applied
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, LeaseHolder
-from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, GUARD, LeaseGuard, alone
+from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, GUARD, LAYOUT, LeaseGuard, alone
+from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.mysql.parallel import PartTarget
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
@@ -402,3 +404,18 @@ def test_two_clusters_with_one_name_have_ddls_of_their_own(session: Session) -> 
 
 def test_errors_tell_apart_what_may_pass() -> None:
     assert not issubclass(LeaseLost, RetryableApplyError) and issubclass(LeaseLost, ApplyError)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", [lease.lock_name(DDL, SCHEMA, 1), lease.lock_name(LAYOUT, SCHEMA, 0)])
+def test_a_start_that_waits_for_a_predecessors_statement_hears_a_stop(mariadb: PrivateMariaDB, session: Session, name: str) -> None:
+    def stopped(seconds: float) -> None:
+        raise Stopped("told to stop")
+
+    session.commit()
+    with contextlib.closing(mariadb.connect()) as predecessor, predecessor.cursor() as cursor:
+        cursor.execute("SELECT GET_LOCK(%s, 0)", [name])
+        assert cursor.fetchall() == ((1,),)
+        sink = MySQLSink(DrainerConfig(target=mariadb.target(), apply=CONFIG), 1, stopped)
+        with contextlib.closing(sink), pytest.raises(Stopped):
+            sink.open(lambda target, commit_ts: 5, lambda: HISTORY)

@@ -1,11 +1,7 @@
 """Row operations on a real MariaDB: random histories against the upstream's rows, crashes at every point, findings, transactions."""
 
-import json
-import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -33,7 +29,7 @@ from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import OpStatements
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.sink import Opened
 from tests.support.plan_samples import INT_PK, TABLE_ID, Events, column, table
-from tests.support.row_sink_process import BEGIN, SCHEMA, made, worlds
+from tests.support.row_sink_process import BEGIN, SCHEMA, Ended, Task, made, run, worlds
 from tests.support.row_worlds import RowHistory, RowWorld, clustered, keyless, two_keys
 
 if TYPE_CHECKING:
@@ -130,21 +126,8 @@ SETTINGS: dict[str, Any] = {"worker_count": 4, "txn_batch": 3}
 BATCHES = [2, 50, 30]
 
 
-def run_process(
-    place: Place, seed: str, env: dict[str, str], cuts: list[int] | None = None, **settings: Any
-) -> "subprocess.CompletedProcess[str]":
-    to = place.server.target()
-    how = {
-        "socket": to.socket,
-        "user": to.user,
-        "password": to.password,
-        "seed": seed,
-        "batches": BATCHES,
-        "cuts": cuts,
-        "settings": settings,
-    }
-    command = [sys.executable, "-m", "tests.support.row_sink_process", json.dumps(how)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | env)
+def run_process(place: Place, seed: str, env: dict[str, str], cuts: list[int] | None = None, **settings: Any) -> Ended:
+    return run(Task(place.server.target(), seed, BATCHES, cuts, settings), env)
 
 
 POINTS = [

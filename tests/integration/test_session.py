@@ -1,6 +1,8 @@
 """Sessions on a real MariaDB: their settings, their errors, and transactions that are tried again."""
 
+import contextlib
 import os
+import socket
 import ssl
 import tempfile
 import threading
@@ -324,3 +326,20 @@ def test_no_mode_reads_row_data_as_sql(target: TargetConfig, mode: str, form: Li
         found = [v for (v,) in session.query("SELECT CAST(v AS BINARY) FROM h_session.b ORDER BY id")]
     plain = "NO_BACKSLASH_ESCAPES" in mode
     assert found == [v.replace(b"\\", b"\\\\").replace(b"\0", b"\\0") if plain else v for v in values]
+
+
+def test_a_unix_socket_where_nobody_takes_connections_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a server that is stopped, once its backlog is full."""
+    monkeypatch.setattr(sessions, "_CONNECT_SECONDS", 1)
+    with tempfile.TemporaryDirectory() as place, contextlib.ExitStack() as stack:
+        path = f"{place}/s"
+        listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+        listener.bind(path)
+        listener.listen(0)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                waiting = stack.enter_context(socket.socket(socket.AF_UNIX))
+                waiting.setblocking(False)
+                waiting.connect(path)
+        with pytest.raises(RetryableApplyError, match=path):
+            connect(TargetConfig(host="h", port=1, user="u", password="p", socket=path, read_timeout=1.0), ApplyConfig())

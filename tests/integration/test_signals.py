@@ -48,6 +48,11 @@ def test_a_start_is_given_up(scene: Scene, send: Send) -> None:
     job.leaves_nothing()
 
 
+def under_way(job: Job) -> None:
+    """Wait until a batch is, in rows or in a DDL: the workload decides which comes next."""
+    eventually(lambda: job.lines()[-1].get("holding") in ("apply", "ddl"), seconds=LONGEST, what="a batch under way", pause=0.05)
+
+
 @contextlib.contextmanager
 def held_up(scene: Scene) -> Iterator[None]:
     """A batch that is under way does not end while the block lasts."""
@@ -62,7 +67,7 @@ def held_up(scene: Scene) -> Iterator[None]:
 def test_a_batch_that_takes_its_time_is_finished(scene: Scene) -> None:
     job = streaming(scene)
     with held_up(scene):
-        eventually(lambda: job.lines()[-1].get("holding") == "apply", seconds=LONGEST, what="a batch under way", pause=0.05)
+        under_way(job)
         standing = scene.standing()
         job.look()
         to_group(job, signal.SIGTERM)
@@ -74,7 +79,7 @@ def test_a_batch_that_takes_its_time_is_finished(scene: Scene) -> None:
 def test_a_batch_that_takes_for_ever_is_left(scene: Scene) -> None:
     job = streaming(scene)
     with held_up(scene):
-        eventually(lambda: job.lines()[-1].get("holding") == "apply", seconds=LONGEST, what="a batch under way", pause=0.05)
+        under_way(job)
         job.look()
         to_group(job, signal.SIGTERM)
         assert job.wait() == 0, job.said()
@@ -99,7 +104,7 @@ def test_a_target_that_is_away_holds_nobody(scene: Scene) -> None:
 def test_the_second_signal_ends_at_once(scene: Scene, number: signal.Signals) -> None:
     job = streaming(scene)
     with held_up(scene):
-        eventually(lambda: job.lines()[-1].get("holding") == "apply", seconds=LONGEST, what="a batch under way", pause=0.05)
+        under_way(job)
         job.look()
         to_group(job, number)
         time.sleep(0.5)  # two signals at the same moment are one

@@ -137,10 +137,10 @@ def only_for_the_cluster(address: str, ca: Authority, tls: TlsSettings, place: P
         fetch(f"https://{address}/status", 30, tls=strange)
 
 
-def test_the_pump_client_over_tls(ca: Authority, target: PrivateMariaDB, tmp_path: Path) -> None:
+def test_the_pump_client_over_tls(ca: Authority, tmp_path: Path) -> None:
     tls = ca.settings("node", "node", ("node",))
     case = load(GOLDEN / "txn")
-    with Arena(case, target, tmp_path / "run", "raw", tls=tls) as arena:
+    with Arena(case, None, tmp_path / "run", "raw", tls=tls) as arena:
         with PumpClient.fixed(arena.addresses, case.cluster_id, PumpClientSettings(tls=tls)) as client:
             client.write(prewrite(5))
         with (
@@ -150,10 +150,9 @@ def test_the_pump_client_over_tls(ca: Authority, target: PrivateMariaDB, tmp_pat
             stranger.write(prewrite(6))
 
 
-def test_what_cannot_be_used_ends_the_drainer_at_once(ca: Authority, target: PrivateMariaDB, tmp_path: Path) -> None:
+def test_what_cannot_be_used_ends_the_drainer_at_once(ca: Authority, tmp_path: Path) -> None:
     """Exit code 2, the file named, no trace: also where there is no certificate to listen with."""
-    case = load(GOLDEN / "txn")
-    with Arena(case, target, tmp_path / "run", "raw") as arena:
+    with Arena(load(GOLDEN / "txn"), None, tmp_path / "run", "raw") as arena:
         for flag, why in (
             ("--security.ssl-ca=/nowhere.pem", "security: ssl-ca cannot be read from /nowhere.pem"),
             (f"--security.ssl-ca={ca.ca}", "security: to listen with ssl-ca, ssl-cert and ssl-key are needed as well"),

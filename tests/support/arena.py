@@ -249,6 +249,11 @@ class Arena:
         } | self._more
 
 
-def numbered(points: Sequence[str], passes: Sequence[int]) -> str:
-    """``TIDB_BINLOG_DIE`` that kills at each of ``points``, at each of its ``passes``."""
-    return ",".join(f"{name}:{n}" for name in points for n in passes)
+def numbered(deadly: Mapping[str, Sequence[int]]) -> str:
+    """``TIDB_BINLOG_DIE`` that kills at each of these points, at each of its passes."""
+    return ",".join(f"{name}:{n}" for name, passes in deadly.items() for n in passes)
+
+
+def counted(deadly: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """``Arena.deaths`` when all of them have killed."""
+    return {name: len(passes) for name, passes in deadly.items()}

@@ -24,7 +24,7 @@ from pyspark_tidb_binlog.sinks.mysql.session import connect
 from tests.support.eventually import eventually
 
 ENTRY = str(Path(__file__).parents[2] / "spark-submit.sh")
-LONGEST = 300.0
+LONGEST = 240.0
 """Seconds after which a test gives up; what is asserted about time has a much lower bound in the product."""
 
 Send = Callable[["Job", signal.Signals], None]

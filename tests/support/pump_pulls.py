@@ -16,6 +16,10 @@ def config(path, **more):
     return PumpConfig(**(given | {"stop_write_at_available_space": ""} | more))
 
 
+PATIENCE = 120.0
+"""Seconds after which a pull ends with DEADLINE_EXCEEDED: what a test waits for did not come."""
+
+
 class Pull:
     """One PullBinlogs call, entity by entity."""
 
@@ -23,7 +27,7 @@ class Pull:
         self.channel = grpc.insecure_channel(address, options=[("grpc.max_receive_message_length", -1)])
         method = self.channel.unary_stream("/binlog.Pump/PullBinlogs", request_serializer=pump_pb2.PullBinlogReq.SerializeToString)
         request = pump_pb2.PullBinlogReq(clusterID=cluster, startFrom=pump_pb2.Pos(suffix=suffix, offset=offset))
-        self.call = method(request, metadata=metadata)
+        self.call = method(request, timeout=PATIENCE, metadata=metadata)
         self.messages = []
 
     def __iter__(self):

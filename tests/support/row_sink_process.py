@@ -1,12 +1,16 @@
-"""A process that applies a random history row by row, to be killed: ``python -m tests.support.row_sink_process JSON``.
+"""A process that applies a random history row by row, to be killed: ``run(Task(...), {DIE: "point:1"})``.
 
-The JSON has the target's ``socket``, ``user`` and ``password``, the ``seed`` of the history, the ``batches`` it is made of (transactions each),
-the ``cuts`` by which it is applied (commit_ts; None = as it was made) and the ``settings`` of the sink.
+Promises: the process shares nothing with the test; it is forked from a server without threads that has imported what it needs, so that tens of
+them cost less than one start of Python.
 """
 
-import json
+import multiprocessing
+import os
 import random
-import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -37,20 +41,53 @@ def made(seed: str, batches: list[int]) -> tuple[RowHistory, pa.Table, list[int]
     return history, pa.concat_tables(found), ends
 
 
-def main() -> None:
-    """Apply what is still to be applied."""
-    how: dict[str, Any] = json.loads(sys.argv[1])
-    history, events, ends = made(how["seed"], how["batches"])
-    target = TargetConfig(socket=how["socket"], user=how["user"], password=how["password"])
+@dataclass(frozen=True)
+class Task:
+    """What such a process does."""
+
+    target: TargetConfig
+    seed: str
+    """Of the history."""
+    batches: list[int]
+    """What the history is made of: transactions each."""
+    cuts: list[int] | None
+    """By which commit_ts it is applied; None = as it was made."""
+    settings: dict[str, Any]
+    """Of the sink."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How it ended."""
+
+    returncode: int
+    """Negative for a signal."""
+    stderr: str
+
+
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload([__name__])
+
+
+def run(task: Task, env: Mapping[str, str]) -> Ended:
+    """Run one to its end; ``env``: in addition to the environment."""
+    with tempfile.NamedTemporaryFile() as said:
+        process = _FORKS.Process(target=_main, args=(task, dict(env), said.name))
+        process.start()
+        process.join()
+        assert process.exitcode is not None
+        return Ended(process.exitcode, Path(said.name).read_text())
+
+
+def _main(task: Task, env: dict[str, str], said: str) -> None:
+    os.environ.update(env)
+    os.dup2(os.open(said, os.O_WRONLY | os.O_APPEND), 2)
+    history, events, ends = made(task.seed, task.batches)
     apply = ApplyConfig(checkpoint_schema=SCHEMA, lease_timeout=5.0, retries=3, on_finding="stop", log_row_data=True)
-    sink = RowSink(DrainerConfig(target=target, apply=apply), 1, RowSettings(**how["settings"]))
+    sink = RowSink(DrainerConfig(target=task.target, apply=apply), 1, RowSettings(**task.settings))
     sink.open(lambda target, commit_ts: BEGIN if commit_ts is None else commit_ts, SchemaHistory)
-    for upto_ts in how["cuts"] or ends:
+    for upto_ts in task.cuts or ends:
         if upto_ts > sink.commit_ts:
             rows = rows_between(events, sink.commit_ts, upto_ts)
             sink.apply(rows, history.step(sink.commit_ts, rows, upto_ts), StageClock())
     sink.close()
-
-
-if __name__ == "__main__":
-    main()

@@ -36,7 +36,7 @@ def test_bench_in_parts(delivery: str, fresh_mariadb: PrivateMariaDB, tmp_path: 
     cut = Cut(step_bytes=1 << 20, max_bytes=4 << 20, atomic_rows=20_000, parts=3)
     with Arena(load(CASE), fresh_mariadb, tmp_path, delivery, cut) as arena:
         arena.write()
-        died = arena.live_and_die(numbered(POINTS, (1, 2, 3)))
+        died = arena.live_and_die(numbered(dict.fromkeys(POINTS, (1, 2, 3))))
         print(f"bench {delivery}: {died} deaths: {dict(arena.deaths())}")
         assert arena.deaths() == dict.fromkeys(POINTS, 3)
         arena.assert_equal()

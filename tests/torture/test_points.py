@@ -42,7 +42,7 @@ def directories_lost(arena: Arena) -> Callable[[int], None]:
 def torture(arena: Arena, points: tuple[str, ...], passes: tuple[int, ...], after_death: Callable[[int], None] | None = None) -> None:
     """Die at all ``points``, then see that nothing differs."""
     arena.write()
-    died = arena.live_and_die(numbered(points, passes), after_death or directories_lost(arena))
+    died = arena.live_and_die(numbered(dict.fromkeys(points, passes)), after_death or directories_lost(arena))
     print(f"{arena.case.directory.name} {arena.delivery}: {died} deaths in {arena.lives} lives: {dict(arena.deaths())}")
     # Two executors may die at two points in one life: the log tells.
     assert arena.deaths() == dict.fromkeys(points, len(passes))

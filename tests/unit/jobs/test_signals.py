@@ -19,7 +19,8 @@ take_back()
 REQUEST.at_once(lambda: print("the JVM is killed", flush=True))
 print("ready", flush=True)
 try:
-    stop.wait()
+    while not stop.wait(0.2):
+        pass
     print("asked", flush=True)
     threading.Event().wait(float(sys.argv[1]))
 except KeyboardInterrupt:

@@ -1,0 +1,54 @@
+"""Spark's checkpoint directory as a death or a person leaves it before a batch is recorded, over a real stream into a real MariaDB."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import load
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.jobs.replication import Replication
+from pyspark_tidb_binlog.schemas.errors import ConfigError
+from tests.support.arena import Arena, Cut
+from tests.support.golden_case import GOLDEN
+from tests.support.spark_queries import replicated
+
+pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+
+@pytest.fixture
+def arena(fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> Iterator[Arena]:
+    with Arena(load(GOLDEN / "txn"), fresh_mariadb, tmp_path / "arena", "raw", Cut(step_bytes=200, max_bytes=1000)) as arena:
+        arena.write()
+        yield arena
+
+
+def run(spark: SparkSession, arena: Arena, batches: int = 1 << 30) -> None:
+    """To the end, or until that many batches are in."""
+    with Replication(spark, arena.settings()) as replication:
+        replicated(replication, arena.case.end_ts, batches)
+
+
+@pytest.mark.parametrize("checksum", [True, False])
+def test_a_death_while_the_first_batch_was_recorded(spark: SparkSession, arena: Arena, checksum: bool) -> None:
+    offsets = arena.spark_dir / "offsets"
+    offsets.mkdir(parents=True)
+    half_written = ".0.12ca75eb-eced-4c78-a611-7661187e38ce.tmp"
+    (offsets / half_written).write_bytes(b"")
+    if checksum:
+        (offsets / f".{half_written}.crc").write_bytes(b"")
+    run(spark, arena)
+    arena.assert_equal()
+    assert not (offsets / half_written).exists()
+
+
+def test_a_record_of_batches_that_somebody_deleted(spark: SparkSession, arena: Arena) -> None:
+    run(spark, arena, batches=2)
+    shutil.rmtree(arena.spark_dir / "offsets")
+    with pytest.raises(ConfigError, match=r"records no batch, but has state/0, with which Spark starts no query: delete the directory"):
+        run(spark, arena)
+    shutil.rmtree(arena.spark_dir)
+    run(spark, arena)
+    arena.assert_equal()
