@@ -143,18 +143,21 @@ class _Reading:
         self.clocks = {pump: max(view.max_ts, view.promise) for pump, view in views.items()}
         self.seen = {pump: view.seen_ts for pump, view in views.items()}
         self.spans = [(step.max_ts, step.size) for view in views.values() for step in view.waiting]
-        self._views, self._limits = views, limits
+        self._views, self._limits, self._start_ts = views, limits, start.resolved_ts
         self._pending = pending_bytes(views)
         self._near = start.resolved_ts + tso(limits.ahead_ms)
         # A promise above this ts would not advance R: what is read already is as much as one batch may release.
         self._within_reach = _cut(start.resolved_ts, _FOREVER, self.spans, limits.max_bytes)
 
     def admit(self) -> None:
-        """Add steps as far as the limits allow, those that R needs first coming first."""
+        """Add steps as far as the limits allow, those that R needs first coming first; if R advances, only those that it needs."""
         used, most = 0, self._limits.max_bytes
         stopped: set[str] = set()
         begun: set[str] = set()
         for before, pump, step in _by_promise(self._views):
+            if self._start_ts < min(self.promises.values()) < before:
+                # Nothing that follows, by promise, advances R further; it would only wait in the pairing state.
+                return
             if pump in stopped or not self._allowed(before, pump):
                 stopped.add(pump)
                 continue

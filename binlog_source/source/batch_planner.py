@@ -1,7 +1,7 @@
 """When the stream's next batch is worthwhile, and where it ends. Pure: the views of the Pumps' logs are given, ``admission`` chooses.
 
-Promises: a batch is worthwhile as soon as it can release something. A raw one also is when there is enough to read, or when the Pump that
-holds R back has an orphan that pairing can only settle once it was read.
+Promises: a batch is worthwhile as soon as it can release something. A raw one, after a while, also is when there is enough to read, or when
+the Pump that holds R back has an orphan that pairing can only settle once it was read.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,11 @@ from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset
 from pyspark_tidb_binlog.schemas.events import Delivery
 
 HELD_SECONDS = 1.0
-"""After this long without progress of R a raw batch is planned anyway, so that pairing can resolve orphans."""
+"""How long a raw batch waits for R to advance before it reads ahead of R, so that pairing can resolve orphans.
+
+A Pump that holds R back is mostly one that answers a moment later than the others: what is read ahead of it passes through the pairing
+state, which costs more than the wait.
+"""
 _AHEAD_MS = 1000
 """How much further beyond R than ``orphanAskAfter`` each Pump may be read: timers fire only when the watermark has passed them."""
 
@@ -30,12 +34,11 @@ class BatchPlanner:
         held_at = holder(views, before.delivery)
         if held_at.promise > before.resolved_ts:
             return True
-        if before.delivery is Delivery.SORTED:
+        if before.delivery is Delivery.SORTED or held_seconds < HELD_SECONDS:
             return False
-        if max_bytes is not None and unread_bytes(views) >= max_bytes and not self.is_full(views):
-            return True
+        enough = max_bytes is not None and unread_bytes(views) >= max_bytes and not self.is_full(views)
         orphan = bool(views[held_at.pump].steps)
-        return orphan and held_seconds >= HELD_SECONDS
+        return enough or orphan
 
     def is_full(self, views: Mapping[str, TailView]) -> bool:
         """Whether the pairing state has reached ``maxPendingBytes``."""

@@ -53,6 +53,13 @@ def test_a_pump_that_says_nothing_new_holds_r_but_the_others_are_read() -> None:
     assert end.pumps["a"].position.offset == 50
 
 
+def test_what_r_cannot_reach_in_this_batch_is_left_at_the_pump() -> None:
+    views = {"a": view(0, 10, (50, 20), (100, 40), (150, 60)), "b": view(0, 10, (30, 30))}
+    end = plan_raw(raw_start(a=0, b=0), views, FREE, None)
+    assert end.resolved_ts == 30
+    assert {p: m.position.offset for p, m in end.pumps.items()} == {"a": 100, "b": 30}, "a promises 40 at 100: more cannot raise R"
+
+
 def test_a_promise_at_the_origin_counts_without_a_step() -> None:
     assert plan_raw(raw_start(a=0), {"a": view(0, 40)}, FREE, None).resolved_ts == 40
 

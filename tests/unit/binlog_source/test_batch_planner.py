@@ -33,15 +33,18 @@ def test_a_batch_that_releases_something_is_worthwhile(delivery: Delivery) -> No
 
 def test_while_r_is_held_a_batch_waits_for_enough_bytes_or_for_an_orphan() -> None:
     held = {"a": view(10, (10, 40)), "b": view(10, (90, 40))}
-    assert not PLANNER.is_worthwhile(held, before(), 81, 0.0)
-    assert PLANNER.is_worthwhile(held, before(), 80, 0.0)
     assert PLANNER.is_worthwhile(held, before(), None, HELD_SECONDS)
+    assert not PLANNER.is_worthwhile(held, before(), None, HELD_SECONDS / 2)
+    mute = {"a": view(10), "b": view(10, (90, 80))}
+    assert not PLANNER.is_worthwhile(mute, before(), 81, HELD_SECONDS)
+    assert PLANNER.is_worthwhile(mute, before(), 80, HELD_SECONDS)
+    assert not PLANNER.is_worthwhile(mute, before(), 80, HELD_SECONDS / 2), "a answers a moment later: nothing is read ahead of it"
     assert not PLANNER.is_worthwhile(held, before(Delivery.SORTED), 80, HELD_SECONDS)
 
 
 def test_while_the_pairing_state_is_full_no_batch_is_read_for_its_bytes() -> None:
-    full = {"a": view(10, (10, 40), waiting=100), "b": view(10, (90, 40))}
-    assert PLANNER.is_full(full) and not PLANNER.is_worthwhile(full, before(), 80, 0.0)
+    full = {"a": view(10, waiting=100), "b": view(10, (90, 80))}
+    assert PLANNER.is_full(full) and not PLANNER.is_worthwhile(full, before(), 80, HELD_SECONDS)
 
 
 def test_a_stream_from_0_leaves_out_what_the_pumps_have_collected() -> None:
