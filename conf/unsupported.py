@@ -26,7 +26,6 @@ _SEPARATE = "a checkpoint on another server than the target"
 _OF_SECURITY = ("ssl-ca", "ssl-cert", "ssl-key", "cert-allowed-cn")
 
 NOT_BUILT: dict[str, str] = {
-    "compressor": "compression between Pump and Drainer",
     "spark.conflict": "applying every row operation (net-change = false)",
     "spark.net-change": "applying every row operation",
     "spark.route": "table routing, and lists of columns and conditions for rows",

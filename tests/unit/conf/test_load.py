@@ -444,7 +444,7 @@ def other_than_default(path: str, model: type) -> object:
         return not default
     if path == "syncer.to.sync-mode":
         return 2
-    named = {"compressor": "gzip", "spark.conflict": "strict", "spark.upstream-new-collations": "true", "syncer.to.checkpoint.type": "tidb"}
+    named = {"spark.conflict": "strict", "spark.upstream-new-collations": "true", "syncer.to.checkpoint.type": "tidb"}
     if path in named:
         return named[path]
     if isinstance(default, (int, float)):
