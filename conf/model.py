@@ -84,6 +84,7 @@ class SourceConfig:
     wake_idle_pumps: str = ours(
         "200ms", "how often at most an idle Pump that holds resolved_ts back is sent a fake binlog: 200ms, 1s; 0 = never"
     )
+    compressor: str = setting("", "gzip: Pumps compress what they send; empty = they do not", "compressor", flag="compressor")
     security: SecurityConfig = nested("security", SecurityConfig)
     """Of everything inside the cluster, in both directions: the Drainer's own listener too."""
 
@@ -94,6 +95,7 @@ class SourceConfig:
 
     def __post_init__(self) -> None:
         _require(self.delivery in ("", "sorted", "raw"), f"spark.delivery must be sorted, raw or empty, not {self.delivery!r}")
+        _require(self.compressor in ("", "gzip"), f"compressor: {self.compressor!r} is not gzip")
         _require(self.max_bytes_per_trigger > 0, "spark.max-bytes-per-trigger must be above 0")
         _require(self.max_pending_bytes > 0, "spark.max-pending-bytes must be above 0")
         _require(0 <= self.pairing_buckets <= 4096, "spark.pairing-buckets must be 0 to 4096")
@@ -368,7 +370,6 @@ class DrainerConfig:
     tidb_status: str = ours(
         "", "TiDB's status ports, http://host:10080,...: DDL history and outcome of orphan Prewrites; empty = those that PD knows"
     )
-    compressor: str = setting("", "gzip: Pumps compress what they send; empty = they do not", flag="compressor")
     synced_check_time: int = setting(5, "minutes without a new binlog after which /status says synced", flag="synced-check-time")
     metrics_addr: str = setting(
         "", "host:port or URL of a Prometheus push gateway; empty = metrics are only served", flag="metrics-addr", in_file=False
@@ -382,7 +383,6 @@ class DrainerConfig:
     def __post_init__(self) -> None:
         _require_logging(self.log_level, self.log_format)
         _require_parsed(self, "delta_retention", days_or_duration, "spark.")
-        _require(self.compressor in ("", "gzip"), f"compressor: {self.compressor!r} is not gzip")
         _require_addr("addr", self.addr)
         _require_addr("advertise-addr", self.advertise_addr or self.addr)
         _require("/" not in self.apply.drainer, f"node-id {self.apply.drainer!r} must not contain '/'")

@@ -26,7 +26,6 @@ _SEPARATE = "a checkpoint on another server than the target"
 _OF_SECURITY = ("ssl-ca", "ssl-cert", "ssl-key", "cert-allowed-cn")
 
 NOT_BUILT: dict[str, str] = {
-    "compressor": "compression between Pump and Drainer",
     "spark.upstream-new-collations": "asking for, or being told, the upstream's kind of collations",
     "syncer.enable-dispatch": "applying net changes transaction by transaction",
     "syncer.load-schema-snapshot": "beginning with a snapshot of the schemas",

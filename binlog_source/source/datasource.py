@@ -82,7 +82,7 @@ class BinlogReader(DataSourceReader):
         if upto_ts < after_ts:
             raise ConfigError(f"endingCommitTs {upto_ts} is below startingCommitTs {after_ts}")
         with closing(discovery_of(self._config)) as discovery:
-            return sorted_partitions(endpoints_of(discovery, discovery.pumps(after_ts)), after_ts, upto_ts)
+            return sorted_partitions(endpoints_of(self._config, discovery, discovery.pumps(after_ts)), after_ts, upto_ts)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one Pump."""
@@ -190,7 +190,7 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "no longer names; name it again until the batch is done, or delete Spark's checkpoint directory"
             )
         owners = patiently(lambda: self._owners(discovery, after, after_ts), patience)
-        endpoints = patiently(lambda: endpoints_of(discovery, {pump: known[pump] for pump in owners}), patience)
+        endpoints = patiently(lambda: endpoints_of(self._config, discovery, {pump: known[pump] for pump in owners}), patience)
         return stream_partitions(endpoints, before, after, self._extra.bucket_ids)
 
     def _owners(self, discovery: PumpDiscovery, after: BinlogOffset, after_ts: int) -> list[str]:
@@ -236,7 +236,7 @@ class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._waker = None if self._end.finite else waker_of(self._config, self._known_discovery().online, self._tails)
             self._advanced_at = time.monotonic()
         discovery = self._known_discovery()
-        self._tails.follow(endpoints_of(discovery, discovery.pumps(before.resolved_ts)), before.resolved_ts, before)
+        self._tails.follow(endpoints_of(self._config, discovery, discovery.pumps(before.resolved_ts)), before.resolved_ts, before)
         return self._tails
 
     def _next_offset(self, tails: Tails, before: BinlogOffset, max_bytes: int | None) -> BinlogOffset:

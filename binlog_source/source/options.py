@@ -23,6 +23,7 @@ _CONFIG_NAMES = {
     "failOnDataLoss": "fail_on_data_loss",
     "pairingBuckets": "pairing_buckets",
     "wakeIdlePumps": "wake_idle_pumps",
+    "compressor": "compressor",
 }
 _SECURITY_NAMES = {"sslCa": "ssl_ca", "sslCert": "ssl_cert", "sslKey": "ssl_key", "certAllowedCn": "cert_allowed_cn"}
 """Paths, which executors open too; the names as a JSON list."""

@@ -109,7 +109,8 @@ def test_a_stream(
     tls: TlsSettings,
     kind: Delivery,
 ) -> None:
-    config = SourceConfig(service.url, delivery=str(kind), starting_commit_ts=registry.tso(), security=table_of(tls))
+    packed = "gzip" if kind is Delivery.RAW else ""
+    config = SourceConfig(service.url, delivery=str(kind), starting_commit_ts=registry.tso(), compressor=packed, security=table_of(tls))
     reader = BinlogStreamReader(options_of(config, StreamOptions()))
     try:
         begin = reader.initialOffset()

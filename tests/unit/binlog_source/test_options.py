@@ -7,7 +7,7 @@ from pyspark_tidb_binlog.conf.model import SecurityConfig, SourceConfig
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 SECURED = SecurityConfig("/ca, of all.pem", "/cert.pem", "/key.pem", ("node", "a, b"))
-FULL = SourceConfig("a:1,b:2", 7, "raw", 5, 9, 1024, False, 16, 4096, "1.5s", SECURED)
+FULL = SourceConfig("a:1,b:2", 7, "raw", 5, 9, 1024, False, 16, 4096, "1.5s", "gzip", SECURED)
 
 
 @pytest.mark.parametrize("config", [FULL, SourceConfig("http://r:1")])

@@ -480,7 +480,7 @@ def other_than_default(path: str, model: type) -> object:
         return not default
     if path == "syncer.to.sync-mode":
         return 2
-    named = {"compressor": "gzip", "spark.conflict": "strict", "spark.upstream-new-collations": "true", "syncer.to.checkpoint.type": "file"}
+    named = {"spark.conflict": "strict", "spark.upstream-new-collations": "true", "syncer.to.checkpoint.type": "file"}
     if path in named:
         return named[path]
     if isinstance(default, (int, float)):
