@@ -36,6 +36,8 @@ ENVIRONMENT_PREFIX = "TIDB_BINLOG__"
 REAL_PREFIXES: dict[type, str] = {DrainerConfig: "BINLOG_SERVER_", PumpConfig: "PUMP_"}
 """Prefix of the real program's variables, one for each of its flags."""
 PASSWORD = "syncer.to.password"
+DISPATCH, NET_CHANGE = "syncer.enable-dispatch", "spark.net-change"
+_MYSQL = GivenValue("mysql", "")
 _FILLS: dict[type, Callable[[Values, Mapping[str, str]], list[str]]] = {DrainerConfig: fill_drainer, PumpConfig: fill_pump}
 
 Say = Callable[[str], object]
@@ -125,7 +127,7 @@ def _load(model: type[C], file: Path | None, environ: Mapping[str, str] | None, 
     if model is DrainerConfig:
         _adjust_switches(given, above, in_file)
     values: Values = {path: one.value for path, one in given.items()}
-    for note in (*_FILLS[model](values, environ), *notes_on(given, settings, values)):
+    for note in (*_FILLS[model](values, environ), *_kept_transactions(above, in_file, given), *notes_on(given, settings, values)):
         say(note)
     return _build(model, {settings[path].fields: value for path, value in values.items() if settings[path].fields})
 
@@ -140,9 +142,19 @@ def _adjust_switches(given: Layer, above: Layer, in_file: Layer) -> None:
         given.pop(disable, None)
         if found is not None:
             given[enable] = dataclasses.replace(found, value=bool(found.value) != denied)
+    kept = given.get(DISPATCH)
+    if kept is not None and not kept.value and given.get("syncer.db-type", _MYSQL).value in ("", "mysql", "tidb"):
+        given.setdefault(NET_CHANGE, dataclasses.replace(kept, value=False))
     for path, alias, meaning in (("syncer.db-type", "pb", "file"), ("syncer.to.sync-mode", 0, 1), ("syncer.db-type", "", "mysql")):
         if path in given and given[path].value == alias:
             given[path] = dataclasses.replace(given[path], value=meaning)
+
+
+def _kept_transactions(above: Layer, in_file: Layer, given: Layer) -> list[str]:
+    """That ``enable-dispatch = false`` decided ``spark.net-change``: only row operations can keep the upstream's transactions."""
+    if NET_CHANGE not in given or NET_CHANGE in above or NET_CHANGE in in_file:
+        return []
+    return [f"{given[NET_CHANGE].origin}: the upstream's transactions are kept, so {NET_CHANGE} is false"]
 
 
 def _from_file(file: Path, model: type, settings: Mapping[str, Setting]) -> Layer:

@@ -248,7 +248,11 @@ class ApplyConfig:
     safe_mode: bool = setting(
         False, "write so that rows may be there already: REPLACE, and deletes that may find nothing", flag="safe-mode"
     )
-    enable_dispatch: bool = setting(True, "false: one worker that keeps the upstream's transactions", flag="enable-dispatch")
+    enable_dispatch: bool = setting(
+        True,
+        "false: one worker that keeps the upstream's transactions; net-change is then false too, unless it is set",
+        flag="enable-dispatch",
+    )
     enable_detect: bool = setting(
         True, "false: operations that share a unique key, but not the first one, may be applied in any order", flag="enable-detect"
     )

@@ -27,7 +27,6 @@ _OF_SECURITY = ("ssl-ca", "ssl-cert", "ssl-key", "cert-allowed-cn")
 
 NOT_BUILT: dict[str, str] = {
     "spark.upstream-new-collations": "asking for, or being told, the upstream's kind of collations",
-    "syncer.enable-dispatch": "applying net changes transaction by transaction",
     "syncer.load-schema-snapshot": "beginning with a snapshot of the schemas",
     "syncer.loopback-control": "replication in both directions",
     "syncer.relay.log-dir": "the relay log",
@@ -51,7 +50,6 @@ NOT_BUILT_VALUES: dict[tuple[str, object], str] = {}
 _CHOSEN_RULES = "syncer.table-migrate-rule"
 
 BUILT_WITH: dict[str, tuple[str, tuple[object, ...]]] = {
-    "syncer.enable-dispatch": ("spark.net-change", (False,)),
     "syncer.safe-mode": ("spark.net-change", (False,)),
     "syncer.sync-ddl": ("syncer.db-type", ("file", "kafka")),
 }
@@ -216,6 +214,11 @@ def _refuse(path: str, layer: Mapping[str, GivenValue], settings: Mapping[str, S
         raise ValueError(f"{given.origin}: {OUT[path, plain]}")
     if path == "syncer.to.zookeeper-addrs":
         raise ValueError(f"{given.origin}: {_ZOOKEEPER}")
+    if path == "syncer.enable-dispatch" and _value("spark.net-change", layer, settings):
+        raise ValueError(
+            f"{given.origin}: net changes do not keep the upstream's transactions, row operations do: "
+            "remove spark.net-change, which is then false, or enable-dispatch"
+        )
     what = NOT_BUILT_VALUES.get((path, plain)) or NOT_BUILT.get(path)
     if what is None or _is_accepted(path, value, layer, settings) or _is_the_targets(path, value, values):
         return

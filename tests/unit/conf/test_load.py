@@ -648,7 +648,7 @@ def test_a_checkpoint_on_the_target_itself_is_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("in_file", "flags", "refused"),
+    ("in_file", "flags", "kept"),
     [
         ("enable-dispatch = true", {"disable-dispatch": "true"}, True),
         ("disable-dispatch = true", {"enable-dispatch": "true"}, True),
@@ -657,14 +657,10 @@ def test_a_checkpoint_on_the_target_itself_is_taken(tmp_path: Path) -> None:
         ("disable-dispatch = true", {"disable-dispatch": "false"}, False),
     ],
 )
-def test_the_deprecated_switches_come_first(tmp_path: Path, in_file: str, flags: dict[str, str], refused: bool) -> None:
+def test_the_deprecated_switches_come_first(tmp_path: Path, in_file: str, flags: dict[str, str], kept: bool) -> None:
     file = toml(tmp_path, f"[syncer]\n{in_file}\n")
     given = {f"syncer.{name}": value for name, value in flags.items()}
-    if refused:
-        with pytest.raises(ValueError, match="transaction by transaction"):
-            load_drainer(file, {}, given)
-    else:
-        assert load_drainer(file, {}, given).apply.enable_dispatch
+    assert load_drainer(file, {}, given).apply.enable_dispatch is not kept
 
 
 def test_sync_mode_0_is_1() -> None:
@@ -743,3 +739,15 @@ def test_a_pause(text: str, seconds: float) -> None:
 def test_what_is_no_pause_is_refused_with_the_setting(text: str) -> None:
     with pytest.raises(ValueError, match="spark.wake-idle-pumps: .* is not a pause: write 200ms, 1.5s, or 0"):
         SourceConfig(wake_idle_pumps=text)
+
+
+def test_upstream_transactions_are_kept_by_row_operations_unless_told_otherwise(tmp_path: Path) -> None:
+    file, said = tmp_path / "drainer.toml", []
+    file.write_text("[syncer]\ndisable-dispatch = true\n")
+    found = load_drainer(file, {}, {}, said.append)
+    assert (found.apply.enable_dispatch, found.apply.net_change) == (False, False)
+    assert any("syncer.disable-dispatch: the upstream's transactions are kept, so spark.net-change is false" in line for line in said)
+    with pytest.raises(ValueError, match="do not keep the upstream's transactions"):
+        load_drainer(file, {}, {"spark.net-change": "true"})
+    file.write_text('[syncer]\ndb-type = "file"\ndisable-dispatch = true\n')
+    assert load_drainer(file, {}, {}).apply.net_change
