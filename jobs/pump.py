@@ -3,11 +3,15 @@
 ``./spark-submit.sh pump settle DATA_DIR|http://HOST:PORT START_TS commit COMMIT_TS``, or ``… rollback``; with TLS ``https://`` and ``-ssl-ca``.
 
 Promises: prints ``serving HOST:PORT`` on stdout once it accepts calls; Ctrl-C and SIGTERM pause it, ``PUT /state/…/close`` ends it when
-every Drainer has read everything. ``inspect`` changes nothing and needs no lock; its exit code is 1 when it finds damage. ``settle`` writes
+every Drainer has read everything. If a thread of its store dies (no memory, a defect), the process ends at once with exit code 70, as in a
+crash, so that clients turn to other Pumps and a supervisor starts it again. ``inspect`` changes nothing and needs no lock; its exit code is 1 when it finds damage. ``settle`` writes
 one record, and only for a waiting Prewrite. No JVM is started.
 """
 
 import contextlib
+import logging
+import os
+import threading
 from collections.abc import Sequence
 from http import HTTPStatus
 from pathlib import Path
@@ -18,10 +22,19 @@ from pyspark_tidb_binlog.binlog_source.pump.log_report import inspect, line_of, 
 from pyspark_tidb_binlog.binlog_source.pump.orphans import settle
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import parse
-from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store, StoreSettings
+from pyspark_tidb_binlog.binlog_source.pump.storage.store import THREADS, Store, StoreSettings
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import write_binlog
 from pyspark_tidb_binlog.conf.model import PumpConfig
-from pyspark_tidb_binlog.jobs.cli import EXIT_FAILED, add_security_flags, add_settings, parser, pump_config, run_job, security_of
+from pyspark_tidb_binlog.jobs.cli import (
+    EXIT_DEFECT,
+    EXIT_FAILED,
+    add_security_flags,
+    add_settings,
+    parser,
+    pump_config,
+    run_job,
+    security_of,
+)
 from pyspark_tidb_binlog.jobs.signals import stop_on_signals
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
 from pyspark_tidb_binlog.schemas.http_client import FAILURES, HttpConnection
@@ -44,12 +57,22 @@ def main(argv: Sequence[str]) -> int:
     add_settings(options, PumpConfig)
     config = pump_config(options.parsed(argv))
     stop = stop_on_signals()
+    threading.excepthook = _end_with_the_store
     pump = EmbeddedPump(config).start()
     print(f"serving {pump.address}", flush=True)
     while not pump.ended.is_set() and not stop.wait(0.2):
         pass
     pump.stop()
     return 0
+
+
+def _end_with_the_store(dead: threading.ExceptHookArgs) -> None:
+    """Log why a thread died, and end the process if the store cannot do without it."""
+    name = dead.thread.name if dead.thread is not None else ""
+    cause = dead.exc_value or dead.exc_type()
+    logging.critical("the thread %r died", name, exc_info=cause)
+    if name in THREADS:
+        os._exit(EXIT_DEFECT)
 
 
 def _inspect(argv: Sequence[str]) -> int:

@@ -44,6 +44,8 @@ from pyspark_tidb_binlog.schemas.events import tso
 
 _log = logging.getLogger(__name__)
 
+THREADS = ("indexer", "writer")
+"""The names of a store's threads. A Pump in which one has died writes, or shows, nothing any more: its process must end."""
 _GROUP_BYTES = 1 << 20
 _SMALL_BYTES = 128 << 10
 """A group whose first request is at most this large takes only this much more: small requests do not wait for large ones (pump.md 4.4)."""
@@ -175,8 +177,8 @@ class Store:
         self.gc_done_ts = 0
         """The ts up to which the last GC removed."""
         self.chaser = Chaser(settings.chaser, self._pass_on, self._write_lock)
-        self._indexer = threading.Thread(target=self._index_loop, name="indexer", daemon=True)
-        self._writer = threading.Thread(target=self._write_loop, name="writer", daemon=True)
+        self._indexer = threading.Thread(target=self._index_loop, name=THREADS[0], daemon=True)
+        self._writer = threading.Thread(target=self._write_loop, name=THREADS[1], daemon=True)
         self._indexer.start()
         self._writer.start()
 
