@@ -39,7 +39,7 @@ from pyspark_tidb_binlog.sinks.engine.batch import (
 from pyspark_tidb_binlog.sinks.engine.batch_report import BatchCounts, BatchReport, Stage, StageClock
 from pyspark_tidb_binlog.sinks.engine.blocks import BlockKind
 from pyspark_tidb_binlog.sinks.engine.choice import NeverKept, chosen, decided, routed, without_strangers
-from pyspark_tidb_binlog.sinks.engine.conditions import Condition, Conditions, hidden_events, hidden_rows, require
+from pyspark_tidb_binlog.sinks.engine.conditions import Condition, Conditions, hidden_events, hidden_rows, require, require_values
 from pyspark_tidb_binlog.sinks.engine.fold import Numbering
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs, fitted
 from pyspark_tidb_binlog.sinks.engine.history_feed import HistoryFeed
@@ -335,6 +335,7 @@ class BatchApplier:
         routes = self._selection.routes
         found = {i: Condition(step.tables[i], where) for i, table in there.tables.items() if (where := routes.condition_of(table))}
         for table_id, condition in found.items():
+            require_values(condition)
             known = (table_id, int(condition.table.version), condition.where)
             if known not in self._required:
                 require(self._spark, condition)

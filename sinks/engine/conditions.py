@@ -28,6 +28,7 @@ from pyspark_tidb_binlog.sinks.engine.batch import rows_between
 from pyspark_tidb_binlog.sinks.engine.blocks import unpack
 from pyspark_tidb_binlog.sinks.engine.hidden import HIDDEN, HiddenRows
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, Span
+from pyspark_tidb_binlog.sinks.routing.replicated import names_column
 
 _IDS = tuple(f"_tidb_binlog_{name}" for name in HIDDEN.names)
 _COMMENT = re.compile(r"/\*.*?\*/|--[^\n]*", re.DOTALL)
@@ -77,6 +78,21 @@ def _changes(spark: SparkSession, frame: DataFrame) -> bool:
     plan = frame._jdf.queryExecution().analyzed()
     patterns = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
     return not plan.deterministic() or any(plan.containsPattern(getattr(patterns, name)()) for name in _CHANGING_PLANS)
+
+
+def require_values(condition: Condition) -> None:
+    """The rows have what the condition asks for.
+
+    Raises:
+        ApplyError: it names a column that is being dropped: rows that change meanwhile lack it, so they would be taken for hidden.
+    """
+    table, where = condition.table, condition.where
+    lost = next((c.name for c in table.info.public_columns() if c.id in table.leaving and names_column(where, c.name)), "")
+    if lost:
+        raise ApplyError(
+            f"spark.route: where of {table.schema}.{table.name}, {where!r}, names {lost}, which a DROP COLUMN takes away, and rows that change before it ends "
+            "lack it already. Correct the condition for the table without it, and start again"
+        )
 
 
 def hidden_rows(spark: SparkSession, rows: pa.Table, conditions: Conditions) -> HiddenRows:

@@ -213,11 +213,16 @@ _OF_SEVERAL = frozenset({JobType.RENAME_TABLES, JobType.CREATE_TABLES})
 _ON_PARTITIONS = frozenset({JobType.DROP_PARTITION, JobType.TRUNCATE_PARTITION, JobType.EXCHANGE_PARTITION})
 
 
+def names_column(where: str, name: str) -> bool:
+    """Whether a condition may be about this column; True where a text in it is like its name."""
+    where, name = where.lower(), name.lower()
+    return quote_name(name) in where or name in re.findall(r"[\w$]+", where)
+
+
 def _condition_lost(was: TableAt, now: TableAt, where: str) -> str:
     """Why a condition does not say after a DDL what it said before, in words."""
     before, after = ({c.name.lower(): c for c in t.info.public_columns()} for t in (was, now))
-    words = set(re.findall(r"[\w$]+", where.lower()))
-    for name in sorted(n for n in before if n in words or quote_name(n) in where.lower()):
+    for name in sorted(n for n in before if names_column(where, n)):
         if name not in after:
             return f"{name} of {now.schema}.{now.name} is gone, which its condition {where!r} names; correct it for the table as it is after this DDL"
         if (before[name].id, before[name].elems) != (after[name].id, after[name].elems):

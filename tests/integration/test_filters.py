@@ -462,6 +462,29 @@ def test_a_condition_of_a_table_that_comes_later_is_checked_before_its_rows(
     assert query("SELECT * FROM shop.item") == []
 
 
+def test_rows_without_a_column_that_a_condition_needs_are_not_judged(
+    stream: Callable[..., EmulatedStream], query: Query, mariadb: PrivateMariaDB
+) -> None:
+    run = stream(routes=(TableRoute("shop", "wide", where="v > 1"),))
+    run.upstream.ddl.create_database("shop")
+    run.upstream.ddl.create_table("shop", Table("wide", (Column("id", "bigint"), Column("v", "int"), Column("w", "int")), ("id",)))
+    run.change(lambda txn: [txn.insert("shop.wide", {"id": n, "v": n, "w": 0}) for n in (1, 2, 3)])
+    run.apply()
+    dropping = run.upstream.ddl.start("shop.wide", online.drop_column("v"))
+    for state in range(1, 9):
+        dropping.advance()
+        if dropping.done:
+            break
+        run.change(lambda txn, n=state: txn.update("shop.wide", 2, {"w": n}))  # without v from some state on
+    with pytest.raises(ApplyError, match=r"where of shop\.wide, 'v > 1', names v, which a DROP COLUMN takes away.*Correct the condition"):
+        run.apply()
+    assert query("SELECT id FROM shop.wide ORDER BY id") == [(2,), (3,)]
+    run.restart(settings(mariadb, routes=(TableRoute("shop", "wide", where="id > 1"),)))
+    run.apply()
+    ((last,),) = query("SELECT w FROM shop.wide WHERE id = 2")
+    assert last > 1 and query("SELECT id FROM shop.wide ORDER BY id") == [(2,), (3,)]
+
+
 @pytest.mark.parametrize("mode", ["driver", "parts"])
 def test_a_frozen_table_keeps_the_condition_of_its_name(mode: str, stream: Callable[..., EmulatedStream], query: Query) -> None:
     run = stream(mode, routes=(TableRoute("shop", "item", "", "dear", where="v > 1"),), ddl_policy="skip", on_finding="record")
