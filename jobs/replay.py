@@ -22,12 +22,14 @@ from pyspark_tidb_binlog.jobs.logs import set_level
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
-from pyspark_tidb_binlog.sinks.file.replayed import NameRules, ReplayRange, binlogs_in, kept, printed
+from pyspark_tidb_binlog.sinks.file.replayed import ReplayRange, binlogs_in, kept, printed
+from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
 
 _log = logging.getLogger(__name__)
 
 _DATETIME = "%Y-%m-%d %H:%M:%S"
 _TABLES = ("replicate-do-table", "replicate-ignore-table")
+_FILTERS = ("replicate-do-db", "replicate-ignore-db", *_TABLES)
 _SETTINGS: Mapping[str, Any] = {
     "data-dir": "",
     "start-datetime": "",
@@ -67,7 +69,7 @@ class ReplaySettings:
 
     directory: Path
     wanted: ReplayRange
-    rules: NameRules
+    rules: TableFilter
     dest_type: str
 
 
@@ -135,12 +137,16 @@ def settings_of_replay(given: argparse.Namespace) -> ReplaySettings:
     set_level(values["log-level"])
     start, stop = (_moment(values[f"{end}-datetime"]) or values[f"{end}-tso"] for end in ("start", "stop"))
     tables = {name: tuple((t["db-name"], t["tbl-name"]) for t in values[name]) for name in _TABLES}
-    rules = NameRules(
-        tuple(values["replicate-do-db"]),
-        tables["replicate-do-table"],
-        tuple(values["replicate-ignore-db"]),
-        tables["replicate-ignore-table"],
-    )
+    try:
+        rules = TableFilter(
+            tuple(values["replicate-do-db"]),
+            tuple(values["replicate-ignore-db"]),
+            tables["replicate-do-table"],
+            tables["replicate-ignore-table"],
+        )
+    except ConfigError as error:
+        # It names the Drainer's settings, two of which have other names here.
+        raise ConfigError(f"one of {', '.join(_FILTERS)}: {str(error).partition(': ')[2]}") from error
     return ReplaySettings(directory, ReplayRange(start, stop), rules, values["dest-type"])
 
 

@@ -39,7 +39,7 @@ from pyspark_tidb_binlog.sinks.engine.batch import (
 from pyspark_tidb_binlog.sinks.engine.batch_report import BatchCounts, BatchReport, Stage, StageClock
 from pyspark_tidb_binlog.sinks.engine.blocks import BlockKind
 from pyspark_tidb_binlog.sinks.engine.choice import NeverKept, chosen, decided, routed, without_strangers
-from pyspark_tidb_binlog.sinks.engine.conditions import Condition, Conditions, hidden_events, hidden_rows, require
+from pyspark_tidb_binlog.sinks.engine.conditions import Condition, Conditions, hidden_events, hidden_rows, require, require_values
 from pyspark_tidb_binlog.sinks.engine.fold import Numbering
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs, fitted
 from pyspark_tidb_binlog.sinks.engine.history_feed import HistoryFeed
@@ -67,6 +67,8 @@ class BatchApplier:
         self._spark = spark
         self._settings = config.apply
         self._selection = Selection.of(config.apply)
+        self._required: set[tuple[int, int, str]] = set()
+        """Conditions that can be evaluated: table id, schema version, expression."""
         self._never_kept: tuple[SchemaHistory, NeverKept] | None = None
         self._checkpoint_dir = config.checkpoint_dir
         self._sink = sink
@@ -102,8 +104,9 @@ class BatchApplier:
     def _require_routes(self) -> None:
         """The routes must be right for the tables that exist already."""
         if self._selection.routes:
-            routes, live = self._selection.routes, self._selection.live(self._feed.snapshot(), self._applied.version)
-            wrong = routes.wrong(live)
+            history = self._feed.snapshot()
+            routes, live = self._selection.routes, self._selection.live(history, self._applied.version)
+            wrong = routes.wrong(live, history)
             if wrong:
                 raise ConfigError(f"spark.route: {wrong}")
             for table in live:
@@ -291,18 +294,18 @@ class BatchApplier:
         complete_history(self._feed, job_ids, tables, self._waited_for, self._settings)
 
     def _apply_atomic(self, rows: pa.Table, step: RowsStep, counts: BatchCounts) -> None:
-        there, conditions = self._fitted(step, counts, rows), self._conditions(step)
-        if conditions:
+        there = self._fitted(step, counts, rows)
+        if conditions := self._conditions(step, there):
             there = replace(there, hidden=hidden_rows(self._spark, rows, conditions))
-        counts.add(self._sink.apply(rows, there, self.clock))
+        counts.add(self._sink.apply(rows, routed(there, self._selection), self.clock))
         self._applied = step.applied
 
     def _apply_in_parts(self, events: KeyedEvents, step: RowsStep, counts: BatchCounts) -> None:
         skipped = frozenset(self._settings.ignore_txn_commit_ts)
-        there, conditions = self._fitted(step, counts), self._conditions(step)
-        if conditions:
+        there = self._fitted(step, counts)
+        if conditions := self._conditions(step, there):
             there = replace(there, hidden=hidden_events(events, (step.after_ts, step.upto_ts), conditions))
-        counts.add(self._sink.apply_parts(events, there, skipped, self.clock))
+        counts.add(self._sink.apply_parts(events, routed(there, self._selection), skipped, self.clock))
         self._applied = step.applied
 
     def _apply_ddl(self, step: DdlStep, counts: BatchCounts) -> None:
@@ -325,12 +328,19 @@ class BatchApplier:
         for lost in (*unwritable, *strange):
             here = -1 if rows is None else int(pc.sum(pc.equal(rows.column("table_id"), lost.table_id)).as_py() or 0)
             counts.findings.append(Finding(FindingKind.DDL, lost.why, lost.table, step.upto_ts, wanted=here, found=0 if here >= 0 else -1))
-        return routed(step, self._selection)
+        return step
 
-    def _conditions(self, step: RowsStep) -> Conditions:
-        tables = chosen(step, self._selection).tables
-        found = ((i, table, self._selection.routes.condition_of(table)) for i, table in tables.items())
-        return {i: Condition(table, where) for i, table, where in found if where}
+    def _conditions(self, step: RowsStep, there: RowsStep) -> Conditions:
+        """Those for the tables that are ``there``, where a frozen one still has its former name; over the columns upstream."""
+        routes = self._selection.routes
+        found = {i: Condition(step.tables[i], where) for i, table in there.tables.items() if (where := routes.condition_of(table))}
+        for table_id, condition in found.items():
+            require_values(condition)
+            known = (table_id, int(condition.table.version), condition.where)
+            if known not in self._required:
+                require(self._spark, condition)
+                self._required.add(known)
+        return found
 
     def _unread(self) -> NeverKept:
         """The tables whose rows need not even be keyed."""

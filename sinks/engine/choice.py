@@ -12,6 +12,7 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.sinks.engine.frozen import UnwritableTable
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep, RowsStep
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
+from pyspark_tidb_binlog.sinks.routing.routes import column_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +72,11 @@ def decided(step: DdlStep, history: SchemaHistory, selection: Selection) -> DdlS
     after = [t for i in ids if (t := history.table_at(i, job.version)) is not None]
     others: tuple[TableAt, ...] = ()
     if selection.routes:
-        others = tuple(t for t in selection.live(history, step.before.version) if t.table_id not in ids)
-    return replace(step, decision=selection.decide(job, schema_of(step, history), before, after, others))
+        others = tuple(
+            t for i in sorted(history.tracks) if i not in ids and (t := step.before.table(i, history)) is not None and selection.keeps(t)
+        )
+    known = {t.table_id: column_names(history, t) for t in after if selection.routes.columns_of(t)}
+    return replace(step, decision=selection.decide(job, schema_of(step, history), before, after, others, known))
 
 
 def schema_of(step: DdlStep, history: SchemaHistory) -> str:

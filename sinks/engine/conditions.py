@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from pyspark_tidb_binlog.schemas import decoder
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, image_schema, kind_of
@@ -27,13 +28,14 @@ from pyspark_tidb_binlog.sinks.engine.batch import rows_between
 from pyspark_tidb_binlog.sinks.engine.blocks import unpack
 from pyspark_tidb_binlog.sinks.engine.hidden import HIDDEN, HiddenRows
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, Span
+from pyspark_tidb_binlog.sinks.routing.replicated import names_column
 
 _IDS = tuple(f"_tidb_binlog_{name}" for name in HIDDEN.names)
-_CHANGING = re.compile(
-    r"\b(rand|randn|random|uuid|shuffle|now|current_\w+|localtimestamp|curdate|unix_timestamp|monotonically_increasing_id|spark_partition_id|input_file_\w+|"
-    r"session_user|user|version)\b(\s*\(|(?<=_date)|(?<=_timestamp)|(?<=_time)|(?<=localtimestamp))",
-    re.IGNORECASE,
-)
+_COMMENT = re.compile(r"/\*.*?\*/|--[^\n]*", re.DOTALL)
+_MOMENT = re.compile(r"\b(?:date|time|timestamp\w*)\s*r?['\"]\s*(?:now|today|tomorrow|yesterday)\b", re.IGNORECASE)
+"""Literals that Spark reads as the time of the query."""
+_CHANGING_PLANS = ("CURRENT_LIKE", "PLAN_EXPRESSION")
+"""Of Catalyst's patterns of expressions: what depends on the time, the user or the session, and subqueries."""
 _ROWS = 16_384
 """Row events per Arrow batch that goes to Spark."""
 
@@ -58,16 +60,39 @@ def require(spark: SparkSession, condition: Condition) -> None:
         ConfigError: it cannot, or may give another answer the next time.
     """
     what = f"spark.route: where of {condition.table.schema}.{condition.table.name}, {condition.where!r}"
-    changing = _CHANGING.search(condition.where)
-    if changing is not None:
-        raise ConfigError(
-            f"{what}: {changing.group(1)} may give another answer when a batch is applied again; compare with columns and constants"
-        )
     frame = spark.createDataFrame(_typed_images(condition.table, ROW_EVENT.empty_table()))
     try:
-        _ = _hidden_of(frame, condition).schema
+        hidden = _hidden_of(frame, condition)
+        changing = _changes(spark, hidden) or _MOMENT.search(_COMMENT.sub(" ", condition.where)) is not None
     except PySparkException as error:
-        raise ConfigError(f"{what} is not valid: {_first_line(error)}") from error
+        raise ConfigError(
+            f"{what}, is not valid for the table at schema version {condition.table.version}: {_first_line(error)}"
+        ) from error
+    if changing:
+        raise ConfigError(f"{what}, may give another answer when a batch is applied again; compare with columns and constants")
+
+
+def _changes(spark: SparkSession, frame: DataFrame) -> bool:
+    """Whether the same rows may give another answer: Catalyst knows it of every function, under whatever name and quotes."""
+    jvm: Any = spark._jvm
+    plan = frame._jdf.queryExecution().analyzed()
+    patterns = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
+    return not plan.deterministic() or any(plan.containsPattern(getattr(patterns, name)()) for name in _CHANGING_PLANS)
+
+
+def require_values(condition: Condition) -> None:
+    """The rows have what the condition asks for.
+
+    Raises:
+        ApplyError: it names a column that is being dropped: rows that change meanwhile lack it, so they would be taken for hidden.
+    """
+    table, where = condition.table, condition.where
+    lost = next((c.name for c in table.info.public_columns() if c.id in table.leaving and names_column(where, c.name)), "")
+    if lost:
+        raise ApplyError(
+            f"spark.route: where of {table.schema}.{table.name}, {where!r}, names {lost}, which a DROP COLUMN takes away, and rows that change before it ends "
+            "lack it already. Correct the condition for the table without it, and start again"
+        )
 
 
 def hidden_rows(spark: SparkSession, rows: pa.Table, conditions: Conditions) -> HiddenRows:
@@ -77,7 +102,7 @@ def hidden_rows(spark: SparkSession, rows: pa.Table, conditions: Conditions) -> 
         here = rows.filter(pc.equal(rows.column("table_id"), table_id))
         if here.num_rows:
             images = _typed_images(condition.table, here)
-            found.append(_collected(_hidden_of(spark.createDataFrame(images), condition), condition))
+            found.append(_collected(spark.createDataFrame(images), condition))
     return HiddenRows(pa.concat_tables(found).combine_chunks())
 
 
@@ -95,26 +120,26 @@ def hidden_events(events: KeyedEvents, span: Span, conditions: Conditions) -> Hi
                     yield from _typed_images(table, rows.slice(begin, _ROWS)).to_batches()
 
         frame = events.overlapping(span).mapInArrow(run, _spark_schema(events.frame.sparkSession, schema))
-        found.append(_collected(_hidden_of(frame, condition), condition))
+        found.append(_collected(frame, condition))
     return HiddenRows(pa.concat_tables(found).combine_chunks())
 
 
 def _hidden_of(images: DataFrame, condition: Condition) -> DataFrame:
     columns = [f"{_cast(c)} AS {_quoted(c.name)}" for c in condition.table.info.target_columns()]
     typed = images.selectExpr(*_IDS, *columns)
-    return typed.filter(f"NOT coalesce(({condition.where}), false)").selectExpr(
+    return typed.filter(~F.coalesce(F.expr(condition.where), F.lit(False))).selectExpr(
         *(f"{name} AS {short}" for name, short in zip(_IDS, HIDDEN.names, strict=True))
     )
 
 
-def _collected(hidden: DataFrame, condition: Condition) -> pa.Table:
+def _collected(images: DataFrame, condition: Condition) -> pa.Table:
     try:
-        return hidden.toArrow().cast(HIDDEN)
+        return _hidden_of(images, condition).toArrow().cast(HIDDEN)
     except PySparkException as error:
         table = condition.table
         raise ApplyError(
-            f"spark.route: where of {table.schema}.{table.name}, {condition.where!r}, cannot be evaluated: {_first_line(error)}. Did a DDL rename or drop a "
-            "column that it names? Correct it and start again"
+            f"spark.route: where of {table.schema}.{table.name}, {condition.where!r}, cannot be evaluated: {_first_line(error)}. Correct it and start again: "
+            "functions that begin with try_ give NULL where others fail"
         ) from error
 
 

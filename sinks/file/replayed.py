@@ -4,7 +4,6 @@ Promises: pure but for reading files. Files of a real Drainer and of ours are re
 writing, and ends the reading; the original fails there. Everything else that is no record raises ``Corruption``.
 """
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -17,9 +16,10 @@ from pyspark_tidb_binlog.schemas.binlogfile import BinlogName, TornRecord, files
 from pyspark_tidb_binlog.schemas.codec.cursor import Cursor
 from pyspark_tidb_binlog.schemas.codec.datum import Flag, as_bytes, as_float, as_integer, take_datum
 from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, Token, read_name, significant
-from pyspark_tidb_binlog.schemas.errors import ConfigError, Corruption
+from pyspark_tidb_binlog.schemas.errors import Corruption
 from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
+from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
 from pyspark_tidb_binlog.sinks.translate.binlog_format import commit_ts_of
 
 Cell: TypeAlias = int | float | bytes | None
@@ -52,43 +52,6 @@ class ReplayRange:
     def __contains__(self, commit_ts: int) -> bool:
         """Whether a binlog is in the range."""
         return commit_ts >= self.start_ts and (not self.stop_ts or commit_ts <= self.stop_ts)
-
-
-@dataclass(frozen=True, slots=True)
-class NameRules:
-    """Which tables are kept: do-rules first, then ignore-rules, which win. An entry is a regular expression: after ``~`` one that may match
-    anywhere, else one that must match the whole name, case-insensitively.
-    """
-
-    do_dbs: tuple[str, ...] = ()
-    do_tables: tuple[tuple[str, str], ...] = ()
-    """(database, table)."""
-    ignore_dbs: tuple[str, ...] = ()
-    ignore_tables: tuple[tuple[str, str], ...] = ()
-
-    def __post_init__(self) -> None:
-        """Reject an entry that is no regular expression at start."""
-        for entry in (*self.do_dbs, *self.ignore_dbs, *(n for pair in (*self.do_tables, *self.ignore_tables) for n in pair)):
-            try:
-                _matches(entry, "")
-            except re.error as error:
-                raise ConfigError(f"{entry!r} in a filter is not a valid regular expression: {error}") from error
-
-    def keeps(self, schema: str, table: str) -> bool:
-        """Whether changes of this table are kept; a DDL of a database has the table ``""``."""
-        schema, table = schema.lower(), table.lower()
-        if (self.do_dbs or self.do_tables) and not _listed(self.do_dbs, self.do_tables, schema, table):
-            return False
-        return not _listed(self.ignore_dbs, self.ignore_tables, schema, table)
-
-
-def _listed(dbs: Sequence[str], tables: Sequence[tuple[str, str]], schema: str, table: str) -> bool:
-    return any(_matches(d, schema) for d in dbs) or any(_matches(d, schema) and _matches(t, table) for d, t in tables)
-
-
-def _matches(entry: str, name: str) -> bool:
-    found = re.search(entry[1:], name, re.IGNORECASE) if entry.startswith("~") else re.fullmatch(entry, name, re.IGNORECASE)
-    return found is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +107,7 @@ def binlogs_in(directory: Path, wanted: ReplayRange) -> Iterator[pb.Binlog]:
                 raise
 
 
-def kept(binlog: pb.Binlog, rules: NameRules) -> pb.Binlog | None:
+def kept(binlog: pb.Binlog, rules: TableFilter) -> pb.Binlog | None:
     """``binlog`` without the events that the rules leave out; None when nothing is left."""
     if binlog.tp == pb.DDL:
         name = ddl_name(binlog.ddl_query.decode(errors="replace"))

@@ -28,6 +28,7 @@ from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, TableInfo
 from pyspark_tidb_binlog.sinks.engine.batch import without
 from pyspark_tidb_binlog.sinks.engine.fold import Indexes, Mask, TableChanges, first_events, fold
+from pyspark_tidb_binlog.sinks.engine.hidden import BEFORE
 from pyspark_tidb_binlog.sinks.engine.identity import EventColumns, row_identities
 from pyspark_tidb_binlog.sinks.mysql.dialect import (
     Flavour,
@@ -240,6 +241,8 @@ class DeleteCorrection:
         """Which of the rows the target had, in the state that these images delete."""
         first = self._rows(old)
         found: Mask = self._source.ops[first] != Op.INSERT
+        if BEFORE in self._events.column_names:
+            found &= ~self._events[BEFORE].to_numpy()[first]
         later = np.flatnonzero(found & (first != old.events))
         if table.info.pk_is_handle or table.info.is_common_handle or not len(later):
             return found

@@ -7,14 +7,15 @@ out leaves under its new name.
 
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Self
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.ddl_jobs import SCHEMA_JOBS, Job, JobType
-from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, read_name, rename_pairs, significant
+from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, quote_name, read_name, rename_pairs, significant
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt, TableSnapshot
 from pyspark_tidb_binlog.sinks.routing.event_rules import EventRules
 from pyspark_tidb_binlog.sinks.routing.routes import NO_ROUTES, Routes, why_not_narrowed
@@ -41,9 +42,15 @@ class DdlDecision:
 
     fate: DdlFate = DdlFate.APPLIED
     why: str = ""
+    strangers: frozenset[int] = frozenset()
+    """Of a DDL about several tables the ids of those that are not replicated, neither before it nor after it."""
 
 
 APPLIED = DdlDecision()
+
+ColumnNames = Mapping[int, frozenset[str]]
+"""In lower case, by table id."""
+NO_NAMES: ColumnNames = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +98,13 @@ class Selection:
         return tuple(table for table in found if table is not None and self.keeps(table))
 
     def decide(
-        self, job: Job, schema: str, before: Sequence[TableAt], after: Sequence[TableAt], others: Sequence[TableAt] = ()
+        self,
+        job: Job,
+        schema: str,
+        before: Sequence[TableAt],
+        after: Sequence[TableAt],
+        others: Sequence[TableAt] = (),
+        known: ColumnNames = NO_NAMES,
     ) -> DdlDecision:
         """What becomes of a DDL.
 
@@ -101,6 +114,7 @@ class Selection:
             before: the tables that it changes, before it.
             after: the same after it.
             others: with routes, all other tables that are replicated.
+            known: with lists of columns, ``routes.column_names`` of the tables after it.
         """
         by_filter = self._by_filter(job, schema, before, after)
         if by_filter is not APPLIED:
@@ -113,10 +127,17 @@ class Selection:
             source = (like.schema or schema).lower(), like.name.lower()
             if not self.tables.keeps(*source) or any((d, t) == source for d, t, _ in self.routes.columns):
                 return DdlDecision(DdlFate.DERIVED, f"the target lacks {'.'.join(source)}, or columns of it, which are not replicated")
-        why_not = self._misrouted(job, schema, before, after, others) if self.routes else ""
-        return DdlDecision(DdlFate.REFUSED, why_not) if why_not else APPLIED
+        why_not = self._misrouted(job, schema, before, after, others, known) if self.routes else ""
+        strangers = self._strangers(before, after) if job.type in _OF_SEVERAL else frozenset()
+        return DdlDecision(DdlFate.REFUSED, why_not) if why_not else DdlDecision(strangers=strangers)
 
-    def _misrouted(self, job: Job, schema: str, before: Sequence[TableAt], after: Sequence[TableAt], others: Sequence[TableAt]) -> str:
+    def _strangers(self, before: Sequence[TableAt], after: Sequence[TableAt]) -> frozenset[int]:
+        ids = frozenset(t.table_id for t in (*before, *after))
+        return ids - {t.table_id for t in (*before, *after) if self.keeps(t)}
+
+    def _misrouted(
+        self, job: Job, schema: str, before: Sequence[TableAt], after: Sequence[TableAt], others: Sequence[TableAt], known: ColumnNames
+    ) -> str:
         """Why the routes do not let a DDL mean at the target what it means upstream; empty if they do."""
         routes, home = self.routes, self.routes.database(schema).lower()
         if job.type == JobType.DROP_SCHEMA:
@@ -129,9 +150,9 @@ class Selection:
         if job.type == JobType.CREATE_VIEW and (named := self._routed_name(job.query)):
             return f"the view names {named}, which has another name at the target; create the view there by hand"
         coming = [t for t in after if self.keeps(t)]
-        return routes.shared((*others, *coming)) or self._misfit(job, [t for t in before if self.keeps(t)], coming)
+        return routes.shared((*others, *coming)) or self._misfit(job, [t for t in before if self.keeps(t)], coming, known)
 
-    def _misfit(self, job: Job, before: Sequence[TableAt], after: Sequence[TableAt]) -> str:
+    def _misfit(self, job: Job, before: Sequence[TableAt], after: Sequence[TableAt], known: ColumnNames) -> str:
         """Why lists of columns do not let a DDL mean at the target what it means upstream; empty if they do."""
         if why := self._unconditioned(job, before, after):
             return why
@@ -145,8 +166,7 @@ class Selection:
             if was is not None and wanted != self.routes.columns_of(was):
                 return f"{was.schema}.{was.name} and {table.schema}.{table.name} have different lists of columns"
             crossed = _crossing(was, table, wanted) if was is not None else ""
-            missing = frozenset(c.name.lower() for c in table.info.public_columns())
-            why = crossed or (why_not_narrowed(table, wanted if was is None else wanted & missing) if wanted else "")
+            why = crossed or (why_not_narrowed(table, wanted, known.get(table.table_id, frozenset())) if wanted else "")
             if why:
                 return why
         return ""
@@ -189,13 +209,20 @@ class Selection:
         return APPLIED
 
 
+_OF_SEVERAL = frozenset({JobType.RENAME_TABLES, JobType.CREATE_TABLES})
 _ON_PARTITIONS = frozenset({JobType.DROP_PARTITION, JobType.TRUNCATE_PARTITION, JobType.EXCHANGE_PARTITION})
+
+
+def names_column(where: str, name: str) -> bool:
+    """Whether a condition may be about this column; True where a text in it is like its name."""
+    where, name = where.lower(), name.lower()
+    return quote_name(name) in where or name in re.findall(r"[\w$]+", where)
 
 
 def _condition_lost(was: TableAt, now: TableAt, where: str) -> str:
     """Why a condition does not say after a DDL what it said before, in words."""
     before, after = ({c.name.lower(): c for c in t.info.public_columns()} for t in (was, now))
-    for name in sorted(set(re.findall(r"[\w$]+", where.lower())) & before.keys()):
+    for name in sorted(n for n in before if names_column(where, n)):
         if name not in after:
             return f"{name} of {now.schema}.{now.name} is gone, which its condition {where!r} names; correct it for the table as it is after this DDL"
         if (before[name].id, before[name].elems) != (after[name].id, after[name].elems):

@@ -10,7 +10,7 @@ from typing import Self
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TableRoute
 from pyspark_tidb_binlog.schemas.errors import ConfigError
-from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt, TableSnapshot
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 
 _MESSAGES = ("file", "kafka")
@@ -109,11 +109,12 @@ class Routes:
         """The same for many."""
         return {i: self.moved(table) for i, table in tables.items()} if self else tables
 
-    def wrong(self, tables: Iterable[TableAt]) -> str:
+    def wrong(self, tables: Iterable[TableAt], history: SchemaHistory) -> str:
         """Why ``tables``, which have their names upstream, cannot be replicated by these routes, in words; empty if they can."""
         found = list(tables)
         lists = ((table, self.columns_of(table)) for table in found)
-        return self.shared(found) or next((why for table, names in lists if names and (why := why_not_narrowed(table, names))), "")
+        known = ((table, names, column_names(history, table)) for table, names in lists if names)
+        return self.shared(found) or next((why for table, names, ever in known if (why := why_not_narrowed(table, names, ever))), "")
 
     def shared(self, tables: Iterable[TableAt]) -> str:
         """Two of ``tables``, which have their names upstream, that would be one table at the target, in words; empty if there are none."""
@@ -145,13 +146,22 @@ def narrowed(info: TableInfo, columns: frozenset[str]) -> TableInfo:
     return replace(info, columns=kept, indexes=tuple(indexes), partitions=(), partition_type=0, foreign_keys=())
 
 
-def why_not_narrowed(table: TableAt, columns: frozenset[str]) -> str:
-    """Why a table cannot be replicated with only these columns; empty if it can."""
+def column_names(history: SchemaHistory, table: TableAt) -> frozenset[str]:
+    """Every name, in lower case, that a column of the table has at some version, also before a TRUNCATE."""
+    name = (table.schema.lower(), table.name.lower())
+    entries = (entry for track in history.tracks.values() for entry in track.entries if isinstance(entry, TableSnapshot))
+    same = (entry for entry in entries if (entry.schema.lower(), entry.name.lower()) == name)
+    return frozenset(c.name.lower() for entry in same for c in entry.info.public_columns())
+
+
+def why_not_narrowed(table: TableAt, columns: frozenset[str], ever: frozenset[str] = frozenset()) -> str:
+    """Why a table cannot be replicated with only these columns; empty if it can. ``ever``: names that its columns have had, or get later."""
     names = {c.name.lower() for c in table.info.public_columns()}
     key = [c.name for c in table.info.handle_columns() if c.name.lower() not in columns]
     label = f"{table.schema}.{table.name}"
-    if columns - names:
-        return f"{label} has no column {', '.join(sorted(columns - names))}; correct the columns of its route"
+    strange = columns - names - ever if columns & names else columns
+    if strange:
+        return f"{label} has no column {', '.join(sorted(strange))}; correct the columns of its route"
     if key:
         return f"the columns of {label} lack {', '.join(key)} of its primary key, by which its rows are found; add it to its route"
     needed = [c.name for c in table.info.public_columns() if c.generated and c.name.lower() in columns]

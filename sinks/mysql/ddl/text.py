@@ -99,7 +99,7 @@ class Rewritten:
 def subject_of(step: DdlStep, history: SchemaHistory, refused: RefusedJobs = frozenset(), routes: Routes = NO_ROUTES) -> Subject:
     """Look up the subject of ``step`` in the history; tables frozen by ``refused`` jobs, and those with ``routes``, are as on the target."""
     job = step.job
-    ids = history.tables_of_job(job)
+    ids = [i for i in history.tables_of_job(job) if i not in step.decision.strangers]
     found = [t for i in ids if (t := step.before.table(i, history)) is not None]
     before = tuple(t for f in found if (t := on_target(history, refused, f, f.version)) is not None)
     coming = [t for i in ids if (t := history.table_at(i, job.version)) is not None]
@@ -152,6 +152,9 @@ def rewrite(subject: Subject, dialect: Dialect, *, restored: bool) -> Rewritten:
     losses = Losses(subject.label)
     subject = with_routed_text(subject, restored=restored)
     if dialect.flavour is Flavour.TIDB:
+        named = _certain(subject, dialect) if subject.routes else None
+        if named is not None:
+            return Rewritten(named)
         tokens = settle_boundaries(tidb_tokens(subject.query, restored=restored), subject.info)
         settled, added = _settled(_settle_strings(tokens, restored), subject, dialect)
         return Rewritten(text_of(settled).strip(), (), _then(subject, added, dialect), is_tiflash_replica(tokens))
@@ -245,7 +248,8 @@ def _rename(subject: Subject) -> str | None:
             return quoted(to.schema, to.name)
         return quoted(name.schema or session, name.name)
 
-    return "RENAME TABLE " + ", ".join(f"{full(a)} TO {full(b)}" for a, b in pairs)
+    moved_here = [pair for i, pair in zip(ids, pairs, strict=True) if i in old or i in new]
+    return "RENAME TABLE " + ", ".join(f"{full(a)} TO {full(b)}" for a, b in moved_here)
 
 
 def _settle_strings(tokens: Sequence[Token], restored: bool) -> Tokens:

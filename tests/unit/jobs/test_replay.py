@@ -14,7 +14,8 @@ from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName
 from pyspark_tidb_binlog.schemas.errors import ConfigError, Corruption
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
-from pyspark_tidb_binlog.sinks.file.replayed import NameRules, ReplayRange, binlogs_in, cell_text, ddl_name, kept, selected_files
+from pyspark_tidb_binlog.sinks.file.replayed import ReplayRange, binlogs_in, cell_text, ddl_name, kept, selected_files
+from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
 from tests.support.golden_case import GOLDEN
 from tests.support.golden_messages import from_drainer
 
@@ -127,19 +128,24 @@ def test_filters_leave_out_events_and_ddls() -> None:
     events = [pb.Event(schema_name=s, table_name=t, tp=pb.Insert) for s, t in (("a", "x"), ("a", "y"), ("B", "x"))]
     dml = pb.Binlog(tp=pb.DML, commit_ts=1, dml_data=pb.DMLData(events=events))
 
-    def left(rules: NameRules) -> list[str]:
+    def left(rules: TableFilter) -> list[str]:
         found = kept(dml, rules)
         return [f"{e.schema_name}.{e.table_name}" for e in found.dml_data.events] if found else []
 
-    assert left(NameRules()) == ["a.x", "a.y", "B.x"]
-    assert left(NameRules(do_dbs=("b",))) == ["B.x"]
-    assert left(NameRules(do_dbs=("b",), do_tables=(("~^A", "y"),))) == ["a.y", "B.x"]
-    assert left(NameRules(do_dbs=("a", "b"), ignore_tables=(("~.", "x"),))) == ["a.y"]
-    assert left(NameRules(ignore_dbs=("A", "b"))) == [] and kept(dml, NameRules(ignore_dbs=("~.",))) is None
+    assert left(TableFilter()) == ["a.x", "a.y", "B.x"]
+    assert left(TableFilter(replicate_schemas=("b",))) == ["B.x"]
+    assert left(TableFilter(replicate_schemas=("b",), replicate_tables=(("~^A", "y"),))) == ["a.y", "B.x"]
+    assert left(TableFilter(replicate_schemas=("a", "b"), ignore_tables=(("~.", "x"),))) == ["a.y"]
+    assert left(TableFilter(replicate_schemas=("a|x",))) == ["a.x", "a.y"] and left(TableFilter(replicate_schemas=("x|b",))) == ["B.x"]
+    assert left(TableFilter(replicate_tables=(("a", "x|z"),))) == ["a.x"] and left(TableFilter(ignore_tables=(("~.", "y|z"),))) == [
+        "a.x",
+        "B.x",
+    ]
+    assert left(TableFilter(ignore_schemas=("A", "b"))) == [] and kept(dml, TableFilter(ignore_schemas=("~.",))) is None
     ddl = pb.Binlog(tp=pb.DDL, commit_ts=1, ddl_query=b"use `a`; ALTER TABLE `y` ADD COLUMN `z` INT;;")
-    assert kept(ddl, NameRules(do_tables=(("a", "y"),))) is ddl and kept(ddl, NameRules(do_tables=(("a", "x"),))) is None
+    assert kept(ddl, TableFilter(replicate_tables=(("a", "y"),))) is ddl and kept(ddl, TableFilter(replicate_tables=(("a", "x"),))) is None
     with pytest.raises(ConfigError, match="regular expression"):
-        NameRules(do_dbs=("(",))
+        TableFilter(replicate_schemas=("(",))
 
 
 def run(argv: list[str]) -> list[int]:
@@ -174,6 +180,10 @@ def test_settings_of_the_file_and_of_options(tmp_path: Path) -> None:
         ("", "data-dir is not set"),
         ('data-dir = "."\nstart-datetime = "yesterday"', "YYYY-MM-DD"),
         ('[[replicate-do-table]]\ndb-name = "d"', "db-name and tbl-name"),
+        (
+            'data-dir = "."\nreplicate-ignore-db = ["("]',
+            r"one of replicate-do-db, replicate-ignore-db, .*: '\(' is not a valid regular expression",
+        ),
         ("x = ", "cannot read"),
     ],
 )

@@ -13,6 +13,7 @@ from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
 from pyspark_tidb_binlog.schemas.history import TableAt, TableSnapshot
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
+from pyspark_tidb_binlog.sinks.engine.hidden import HIDDEN, HiddenRows
 from pyspark_tidb_binlog.sinks.engine.identity import row_identities
 from pyspark_tidb_binlog.sinks.mysql import plan as plans
 from pyspark_tidb_binlog.sinks.mysql.plan import DeleteCorrection, Plan, PlanCounts, PlanLimits, plan_rows
@@ -299,3 +300,15 @@ def test_a_row_that_is_inserted_again_without_a_column_is_a_finding() -> None:
     assert [s.sql for s in correction.restores()] == [b"INSERT INTO `d`.`t` (`id`,`b`,`c`) VALUES (1,1,NULL),(2,2,2)"]
     words = "1 rows were inserted again with the default of columns that their images lack"
     assert list(correction.doubts(recorded=True)) == [Finding(FindingKind.VALUE, words, "`d`.`t`", 1001)]
+
+
+@pytest.mark.parametrize("was_hidden", [False, True])
+def test_a_row_that_a_condition_hid_is_not_inserted_again(was_hidden: bool) -> None:
+    at = table([column("id", flag=INT_PK), column("b")], handle="int")
+    events = Events(at).update((1, 1), (1, 5)).delete(1, 5).table()
+    keys = row_identities(events, {TABLE_ID: at})
+    images = [{"commit_ts": 1001, "seq": 0, "half": 0}] if was_hidden else []
+    shown = HiddenRows(pa.Table.from_pylist(images, schema=HIDDEN)).marked(events)
+    correction = DeleteCorrection(shown, {TABLE_ID: at}, LIMITS, keys, {1001}, {1001, 1002})
+    restored = [] if was_hidden else [b"INSERT INTO `d`.`t` (`id`,`b`) VALUES (1,1)"]
+    assert [s.sql for s in correction.restores()] == restored

@@ -18,7 +18,8 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject, rewrite, subject_o
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate, Selection
 from pyspark_tidb_binlog.sinks.routing.routes import Routes, TargetName
-from tests.support.ddl_jobs import INT, column, database, history, index, job, partitions, steps_of, table
+from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
+from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, partitions, steps_of, table
 
 DIALECT = Dialect(Flavour.MARIADB, Charset("utf8mb4", "utf8mb4_bin"))
 
@@ -89,10 +90,10 @@ def test_names_in_texts(text: str, wanted: str) -> None:
     assert routed_text(text, ROUTES, "d", restored=True) == wanted
 
 
-def sql_of(h: SchemaHistory, texts: dict[int, str]) -> str:
+def sql_of(h: SchemaHistory, texts: dict[int, str], dialect: Dialect = DIALECT) -> str:
     step = steps_of(h, texts)[-1]
     subject = subject_of(decided(step, h, Selection(routes=ROUTES)), h, routes=ROUTES)
-    return "nothing" if subject.given.form is DdlForm.NOTHING else rewrite(subject, DIALECT, restored=True).sql
+    return "nothing" if subject.given.form is DdlForm.NOTHING else rewrite(subject, dialect, restored=True).sql
 
 
 BASE = (database(1), database(2, "e", 2000))
@@ -112,6 +113,32 @@ MADE = (*BASE, job(3, 3, table(10, "t"), query="create table t (id int primary k
 )
 def test_statements_that_are_built_have_the_targets_names(last: dict[str, object], text: str, wanted: str) -> None:
     assert sql_of(history(*MADE, last), {4: text}) == wanted
+
+
+@pytest.mark.parametrize(
+    ("last", "text", "wanted"),
+    [
+        (job(4, 4, table_id=10), "DROP TABLE t", "DROP TABLE `x`.`u`"),
+        (job(4, 11, table(11, "t"), table_id=10), "TRUNCATE t", "TRUNCATE TABLE `x`.`u`"),
+        (job(4, 14, table(10, "n")), "RENAME TABLE t TO n", "RENAME TABLE `x`.`u` TO `d`.`n`"),
+        (job(4, 2, schema_id=2000, schema_name="e"), "DROP DATABASE e", "DROP DATABASE `f`"),
+        (database(4, "e", 3000), "CREATE DATABASE e", "CREATE DATABASE `f` CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin"),
+        (job(4, 5, table(10, "t", [column(1, "id", {**INT, "Flag": 4099}), column(2, "a")])), "ALTER TABLE t ADD a INT", "ALTER TABLE `x`.`u` ADD a INT"),
+    ],
+)  # fmt: skip
+def test_a_tidb_target_gets_its_names_too(last: dict[str, object], text: str, wanted: str) -> None:
+    assert sql_of(history(*MADE, last), {4: text}, replace(DIALECT, flavour=Flavour.TIDB)) == wanted
+
+
+def test_of_several_tables_only_those_that_are_replicated_are_sent() -> None:
+    hidden = Selection(TableFilter(ignore_tables=(("d", "~^_"),)))
+    both = job(5, 47, table(11, "_b"), many=[table(10, "old"), table(11, "_b")])
+    h = history(*MADE, job(4, 3, table(11, "_a")), both)
+    step = decided(steps_of(h, {5: "RENAME TABLE t TO old, _a TO _b"})[-1], h, hidden)
+    assert rewrite(subject_of(step, h), DIALECT, restored=True).sql == "RENAME TABLE `d`.`t` TO `d`.`old`"
+    h = history(*MADE, job(4, 60, None, many=[table(11, "_a"), table(12, "n")]))
+    made = derive(subject_of(decided(steps_of(h, {})[-1], h, hidden), h), DIALECT)
+    assert [s.sql.split(" (")[0] for s in made] == ["CREATE TABLE `d`.`n`"]
 
 
 def test_a_rename_between_names_that_are_one_at_the_target_needs_nothing() -> None:
@@ -243,8 +270,30 @@ def test_a_list_needs_the_key_and_columns_that_are_there(columns: tuple[str, ...
     given = routes(TableRoute("d", "t", columns=columns))
     h, step, _ = listed(selection=given)
     live = Selection(routes=given).live(h, 3)
-    assert words in given.wrong(live) and bool(words) is bool(given.wrong(live))
+    assert words in given.wrong(live, h) and bool(words) is bool(given.wrong(live, h))
     assert step.decision.fate is (DdlFate.REFUSED if words else DdlFate.APPLIED)
+
+
+def test_a_list_may_name_columns_of_other_versions() -> None:
+    both = routes(TableRoute("d", "t", columns=("id", "a", "z")))
+    z = [ABC[0], column(2, "z"), ABC[2]]
+    jobs = (job(4, 12, table(10, "t", z), query="alter table t rename column a to z"), job(5, 11, table(11, "t", z), table_id=10))
+    h = history(*BASE, job(3, 3, table(10, "t", ABC), query="create table t (id int primary key, a int, b int)"), *jobs)
+    selection = Selection(routes=both)
+    fates = [decided(step, h, selection).decision for step in steps_of(h, {})]
+    assert [d.fate for d in fates] == [DdlFate.APPLIED] * 5
+    assert [both.wrong(selection.live(h, version), h) for version in (3, 4)] == ["", ""]
+    gone = routes(TableRoute("d", "t", columns=("a", "y")))
+    assert "d.t has no column y" in gone.wrong(selection.live(h, 3), h)
+
+
+def test_a_quoted_column_of_a_condition_is_seen() -> None:
+    def at(kind: dict[str, object], column_id: int) -> dict[str, object]:
+        return table(10, "t", [ABC[0], column(column_id, "my col", kind)])
+
+    h = history(*BASE, job(3, 3, at(INT, 2)), job(4, 12, at(VARCHAR, 7)))
+    where = Selection(routes=routes(TableRoute("d", "t", where="`My Col` > 1")))
+    assert "the values of my col of d.t are converted" in decided(steps_of(h, {})[-1], h, where).decision.why
 
 
 WHERE = Selection(routes=routes(TableRoute("d", "t", where="A > 1 AND `id` < 9")))
