@@ -4,13 +4,14 @@
 target has no table of exactly that name (TiDB's names have no case, and a server may keep all of them in lower case).
 
 Promises: one query for all tables that are not known yet, none where all are. A table that the target lacks, or that the account may not see, is not
-in the answer, and is asked for again the next time. What is kept is as old as the connection that read it, at most: it is forgotten with that
-(``KEPT_SECONDS`` of ``kept_sessions``), so that a table that a person changes, or another server, is noticed after that time without a query that
-asks for it. ``forget`` is for what is known to have changed: after our DDLs, and after an error that names a column or table.
+in the answer, and is asked for again the next time. What is kept is forgotten after ``KEPT_SECONDS``, so that a table that a person changes is noticed by
+then. ``forget`` is for what may have changed: after a DDL of ours, after an error that another table would explain (``OUTDATED``), and when the
+connection was lost, because the next one may lead to another server.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -25,6 +26,8 @@ OUTDATED = frozenset({1049, 1054, 1136, 1146, 1364})
 ABSENT = frozenset({1049, 1146})
 """No such database, no such table."""
 
+KEPT_SECONDS = 30.0
+"""Maximum age of what is kept."""
 _TOGETHER = 40
 """Tables in one query. Each is a SELECT of its own, by name: MariaDB opens every table of a database for any other condition."""
 _WORDS = re.compile(r"'((?:[^']|'')*)'")
@@ -179,24 +182,32 @@ def _text(value: Any) -> str | None:
 
 @dataclass(eq=False)
 class Structures:
-    """What was read of the target's tables. Not thread-safe."""
+    """What was read of the target's tables. Not thread-safe, except ``forget``."""
 
-    read: Callable[[Queries, Iterable[TableName]], Mapping[TableName, TargetTable]] = read_tables
+    clock: Callable[[], float] = time.monotonic
     _known: dict[TableName, TargetTable] = field(default_factory=dict)
-    _read_by: object = None
-    """The session that read them."""
+    _since: float = 0.0
+    """When the first of them was read."""
 
-    def of(self, session: Queries, names: Iterable[TableName]) -> dict[TableName, TargetTable]:
-        """Those of ``names`` that the target has; queries only for those that are not known."""
-        if self._read_by is not session:
+    def kept(self, names: Collection[TableName]) -> dict[TableName, TargetTable] | None:
+        """The tables ``names`` where all of them are known; None: ask ``of``, with a session."""
+        known = self._known
+        if known and self.clock() - self._since > KEPT_SECONDS:
             self.forget()
-            self._read_by = session
+            return None
+        found = {name: known[name] for name in names if name in known}
+        return found if len(found) == len(set(names)) else None
+
+    def of(self, session: Queries, names: Collection[TableName]) -> dict[TableName, TargetTable]:
+        """Those of ``names`` that the target has; queries only for those that are not known."""
         wanted = set(names)
-        unknown = wanted - self._known.keys()
+        known = self._known
+        unknown = wanted - known.keys()
         if unknown:
-            self._known |= self.read(session, unknown)
-        return {name: self._known[name] for name in wanted if name in self._known}
+            self._since = self._since if known else self.clock()
+            known |= read_tables(session, unknown)
+        return {name: known[name] for name in wanted if name in known}
 
     def forget(self) -> None:
         """Read everything again when it is asked for."""
-        self._known.clear()
+        self._known = {}

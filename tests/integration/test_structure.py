@@ -9,7 +9,7 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
-from pyspark_tidb_binlog.sinks.mysql.structure import Structures, TargetColumn, TargetKey, is_absent, read_tables
+from pyspark_tidb_binlog.sinks.mysql.structure import KEPT_SECONDS, Structures, TargetColumn, TargetKey, is_absent, read_tables
 
 pytestmark = pytest.mark.mysql
 
@@ -58,13 +58,19 @@ def test_one_query_for_many_tables_and_none_for_known_ones(seen: Session) -> Non
     assert len(structures.of(seen, names[:1])[names[0]].columns) == 2
 
 
-def test_another_connection_reads_anew(seen: Session, mariadb: PrivateMariaDB) -> None:
+def test_what_is_kept_is_read_again_after_a_time(seen: Session) -> None:
     seen.execute("CREATE TABLE looked_at.t (id INT PRIMARY KEY)")
-    structures = Structures()
-    assert len(structures.of(seen, [("looked_at", "t")])["looked_at", "t"].columns) == 1
+    now, name = [100.0], ("looked_at", "t")
+    structures = Structures(lambda: now[0])
+    assert structures.kept([name]) is None
+    assert len(structures.of(seen, [name])[name].columns) == 1
     seen.execute("ALTER TABLE looked_at.t ADD COLUMN v INT")
-    with connect(mariadb.target(), ApplyConfig()) as other:
-        assert len(structures.of(other, [("looked_at", "t")])["looked_at", "t"].columns) == 2
+    now[0] += KEPT_SECONDS
+    kept = structures.kept([name])
+    assert kept is not None and len(kept[name].columns) == 1
+    now[0] += 1
+    assert structures.kept([name]) is None
+    assert len(structures.of(seen, [name])[name].columns) == 2
 
 
 def test_a_table_that_the_account_may_not_see_is_not_taken_for_missing(seen: Session, mariadb: PrivateMariaDB) -> None:
