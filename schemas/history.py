@@ -29,6 +29,17 @@ class FrozenAs:
     """The first job that was not applied to the target."""
     narrow: frozenset[int]
     """Ids of the columns that are nullable upstream but not on the target: a NULL becomes the type's zero value."""
+    zeros: frozenset[int] = frozenset()
+    """Ids of the columns that only the target has, and that a new row gets the type's zero value in."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherColumn:
+    """A column that only the target has: what it holds stays as it is when its row is changed."""
+
+    name: str
+    kind: str
+    """The name of its type at the target, in lower case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +60,8 @@ class TableAt:
     """Ids of the columns that the table's next DDL removes, as far as the history shows it."""
     frozen: FrozenAs | None = None
     """If set, ``info`` is what both sides have in common, under the target's names."""
+    others: tuple[OtherColumn, ...] = ()
+    """The columns that only the target has, as far as its structure was read. A row keeps them, also when its unique keys change."""
 
     def default_info(self, row_version: int) -> TableInfo | None:
         """The info whose defaults complete a row of this version: the first snapshot not older than the row (rows.md 8, ``pinfo``)."""

@@ -7,7 +7,7 @@ the new image; events between them are dropped.
 """
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,9 +52,10 @@ class NetChanges:
         return iter(self.tables)
 
 
-def fold(events: pa.Table) -> NetChanges:
+def fold(events: pa.Table, reborn: Collection[int] = ()) -> NetChanges:
     """Net changes of ``events``: ``ROW_EVENT`` columns and ``key`` (binary), INSERT, UPDATE and DELETE only.
 
+    A row that is deleted and inserted again is kept; of the tables ``reborn`` (ids) it is removed, and another one with its key is added.
     Only ``commit_ts``, ``seq``, ``op``, ``table_id`` and ``key`` are used, and where conditions hide rows the columns of ``hidden``.
     """
     if events.num_rows == 0:
@@ -67,10 +68,13 @@ def fold(events: pa.Table) -> NetChanges:
         existed &= ~_hidden(events, BEFORE)[order][first]
         exists &= ~_hidden(events, AFTER)[order][last]
     table_of = table_codes[first]
+    again = _reborn(ops, codes, first) if reborn else None
     changes = []
     for code, table_id in enumerate(tables.tolist()):
         here = table_of == code
         gone, kept, new = here & existed & ~exists, here & existed & exists, here & ~existed & exists
+        if again is not None and table_id in reborn:
+            gone, kept, new = gone | kept & again, kept & ~again, new | kept & again
         changes.append(TableChanges(table_id, order[first[gone]], order[first[kept]], order[last[kept]], order[last[new]]))
     return NetChanges(tuple(changes), events.num_rows, len(first))
 
@@ -92,6 +96,14 @@ def first_events(events: pa.Table) -> Indexes:
         order, _, _, codes = _in_order(events)
         _, first, row_of = np.unique(codes, return_index=True, return_inverse=True)
         found[order] = order[first[row_of]]
+    return found
+
+
+def _reborn(ops: Indexes, codes: Indexes, first: Indexes) -> Mask:
+    """Of the rows whose first events are at ``first``: those that an event after it inserts."""
+    inserted = ops == Op.INSERT
+    inserted[first] = False
+    found: Mask = np.isin(codes[first], codes[inserted])
     return found
 
 

@@ -7,7 +7,7 @@ to be missing are then counted reliably. With ``on-finding = stop`` a finding ra
 """
 
 import itertools
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
@@ -15,7 +15,9 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, FindingError, Retryab
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind, in_words
 from pyspark_tidb_binlog.schemas.redaction import HIDDEN
-from pyspark_tidb_binlog.sinks.mysql.effects import StatementResult, finding, judge, key_text
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.effects import StatementResult, finding, judge, key_text, matched
+from pyspark_tidb_binlog.sinks.mysql.moves import Move
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.statements import Ahead, Effect, Statement
 
@@ -25,6 +27,7 @@ _DUPLICATE = 1062
 _PACKET_TOO_LARGE = 1153
 _NOT_COMPARABLE = 1267
 """A text is compared with a column whose charset cannot represent it, so no row has that value."""
+_MOVES = "tidb_binlog_moves"
 _ROUNDS = 8
 """Runs in which rejected statements are identified one after the other; beyond them every statement is run row by row."""
 _ALL = range(1 << 62)
@@ -66,6 +69,82 @@ class Effects:
             elif found := self._row(statement, closely):
                 self._doubt(statement, found)
             self._number += 1
+        return rows
+
+    def move(self, tables: Iterable[Sequence[Move]]) -> int:
+        """Give rows their new keys, in one transaction with their deletes before it; returns the number of rows."""
+        rows = 0
+        for moves in tables:
+            rows += len(moves)
+            if not self._moved_in_place(moves):
+                self.put(moves, self.take(moves))
+        return rows
+
+    def _moved_in_place(self, moves: Sequence[Move]) -> bool:
+        """Whether each could be moved by an UPDATE; if not, none is."""
+        if self._session.flavour is Flavour.TIDB or (len(moves) > 1 and not all(move.by_key for move in moves)):
+            return False  # TiDB may find a duplicate only at the commit
+        findings: list[Finding] = []
+        self._session.execute(f"SAVEPOINT {_MOVES}")
+        for move in moves:
+            try:
+                found = matched(answer := self._send(move.update, move.update.sql))
+            except RetryableApplyError:
+                raise
+            except ApplyError as error:
+                if error.errno not in (_DUPLICATE, _NOT_COMPARABLE):
+                    raise self._refusal(move.update, error) from (error if self._settings.log_row_data else None)
+                self._session.execute(f"ROLLBACK TO SAVEPOINT {_MOVES}")
+                return False
+            findings += judge(move.update, answer, 1 - found)
+            if not found:
+                findings += self._row(move.fresh, closely=True)
+        self._session.execute(f"RELEASE SAVEPOINT {_MOVES}")
+        self.findings += findings
+        return True
+
+    def take(self, moves: Iterable[Move]) -> dict[bytes, str | None]:
+        """Take rows away from their keys; returns by row what its other columns hold, None where there was no such row."""
+        kept: dict[bytes, str | None] = {}
+        for move in moves:
+            kept[move.row] = literals = self._looked(move)
+            if literals is None:
+                words = "1 of the rows that the binlogs update were not in the target and were inserted"
+                self.findings.append(finding(move.take, FindingKind.ROWS, words, 0))
+            else:
+                self.findings += self._row(move.taken(literals), closely=True)
+        return kept
+
+    def _looked(self, move: Move) -> str | None:
+        try:
+            rows = self._session.query(move.look)
+        except RetryableApplyError:
+            raise
+        except ApplyError as error:
+            if error.errno == _NOT_COMPARABLE:
+                return None
+            raise self._refusal(move.take, error) from (error if self._settings.log_row_data else None)
+        if rows and rows[0][0] is None:
+            raise ApplyError(
+                f"{self._place(move.take)}: what its columns that only the target has ({', '.join(o.name for o in move.others)}) hold is, as text, longer "
+                f"than the target's max_allowed_packet, {self._session.max_allowed_packet:,}; raise it there (SET GLOBAL max_allowed_packet, up to 1 "
+                "GiB) and start again",
+                _PACKET_TOO_LARGE,
+            )
+        return _as_text(rows[0][0]) if rows else None
+
+    def put(self, moves: Iterable[Move], kept: Mapping[bytes, str | None]) -> int:
+        """Write rows that were taken away under their new keys; returns their number."""
+        rows = 0
+        for move in moves:
+            rows += 1
+            literals = kept.get(move.row)
+            written = move.fresh if literals is None else move.put(literals)
+            self.findings += self._row(written, closely=True)
+            if move.row not in kept:
+                names = ", ".join(other.name for other in move.others)
+                words = f"what the columns that only the target has held was lost, they have their defaults: {names}"
+                self.findings.append(finding(written, FindingKind.VALUE, words))
         return rows
 
     @property
@@ -149,6 +228,10 @@ class Effects:
         key = key_text(statement) if self._settings.log_row_data else HIDDEN
         ts = statement.newest_ts
         return f"{statement.origin.table}, key {key}, commit_ts {ts} ({as_time(ts)})"
+
+
+def _as_text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def checked(session: Session, apply: ApplyConfig, write: Callable[[Effects], T]) -> tuple[T, tuple[Finding, ...]]:

@@ -3,6 +3,7 @@
 The affected-rows counts, which are the same in MariaDB, MySQL and TiDB (on a connection without CLIENT_FOUND_ROWS):
 
 * DELETE, INSERT: the number of rows removed or added. A row that exists already makes the INSERT fail (1062).
+* UPDATE of one row: 0 also for a row that was so already; its info says whether one was found (``matched``).
 * INSERT ... ON DUPLICATE KEY UPDATE: a missing row counts 1, a changed row 2, an unchanged row 0. The statement's info gives the number of
   changed rows (``Duplicates``), so affected - 2 * duplicates rows were missing. A statement of one row has no info. But MariaDB counts 1
   for an unchanged row with NULL in a column whose default is not NULL: for rows that seem to be missing only INSERT IGNORE gives certainty.
@@ -44,6 +45,7 @@ class StatementResult:
 
 _ABOUT_THE_STATEMENT = frozenset(
     {
+        1364,  # a column without a default that rows do not write, so that the upstream does not have it: the server gives it a value
         1287,  # deprecated syntax: VALUES() in MySQL 8
         1592,  # unsafe for statement-based logging: the server's own replication
         3719,  # "utf8" is an alias
@@ -65,6 +67,14 @@ def judge(statement: Statement, answer: StatementResult, missing: int | None = N
     if words := _harm(statement, answer):
         findings.append(finding(statement, FindingKind.VALUE, words))
     return tuple(findings)
+
+
+def matched(answer: StatementResult) -> int:
+    """The rows that an UPDATE found: the first number of its info, since ``affected`` does not count rows that were so already."""
+    if answer.affected:
+        return answer.affected
+    numbers = re.findall(r"\d+", answer.info)
+    return int(numbers[0]) if numbers else 0
 
 
 def touched(statement: Statement, answer: StatementResult) -> int:

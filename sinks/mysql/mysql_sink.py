@@ -40,6 +40,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.executor import (
     load_refused,
 )
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.kept_columns import ensure_kept_table, forget_kept
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, LeaseHolder
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import LAYOUT, LeaseGuard, alone
@@ -49,6 +50,7 @@ from pyspark_tidb_binlog.sinks.mysql.progress import SyncPoint
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, TransientError
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried, run_transaction
 from pyspark_tidb_binlog.sinks.mysql.sync_points import SyncPoints
+from pyspark_tidb_binlog.sinks.mysql.tables_there import TablesThere
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from pyspark_tidb_binlog.sinks.routing.routes import Routes
 from pyspark_tidb_binlog.sinks.sink import DdlResult, Opened, Sink, TargetProgress
@@ -84,6 +86,7 @@ class MySQLSink(Sink):
         self._ddl_sessions = KeptSessions(self._connect_for_ddls, config.apply.lease_timeout)
         """Sessions of their own, because a DDL chooses a current database, which cannot be undone."""
         self._retry_policy = RetryPolicy(config.apply.retries, config.apply.retry_seconds, pause, self._wait_for)
+        self._tables = TablesThere(config.apply, lambda ask: run_retried(self._sessions.use, ask, self._retry_policy))
 
     def open(self, begin: Callable[[str, int | None], int], history: Callable[[], SchemaHistory]) -> Opened:
         """Take the lease, create the tables and load the target's progress (``Sink.open``)."""
@@ -184,6 +187,9 @@ class MySQLSink(Sink):
 
     def apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
         """Plan and write in one transaction of the driver (``Sink.apply``)."""
+        return self._tables.as_they_are(step, rows, lambda there: self._apply_at_once(rows, there, clock))
+
+    def _apply_at_once(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
         with clock.timed(Stage.PLAN):
             plan = self._plan(rows, step) if rows.num_rows else Plan()
         with clock.timed(Stage.APPLY, "write"):
@@ -212,6 +218,7 @@ class MySQLSink(Sink):
         failpoints.point("before-deletes")
         effects.run(plan.deletes)
         failpoints.point("between-phases")
+        effects.move(plan.moves)
         effects.run(plan.writes)
         progress.mark_atomic(session, cluster_id, step.after_ts, step.upto_ts, schema)
         self._save(session, step.upto_ts, step.applied, consistent=True)
@@ -221,7 +228,14 @@ class MySQLSink(Sink):
 
     def apply_parts(self, events: KeyedEvents, step: RowsStep, skipped_ts: frozenset[int], clock: StageClock) -> Written:
         """One transaction for each part and phase, by the executors (``Sink.apply_parts``)."""
+        return self._tables.as_they_are(step, None, lambda there: self._apply_in_parts(events, there, skipped_ts, clock))
+
+    def _apply_in_parts(self, events: KeyedEvents, step: RowsStep, skipped_ts: frozenset[int], clock: StageClock) -> Written:
         schema, cluster_id, parts = self._settings.checkpoint_schema, self._cluster_id, events.parts
+
+        keeping = any(table.others for table in step.tables.values())
+        if keeping:
+            run_retried(self._sessions.use, lambda session: ensure_kept_table(session, schema), self._retry_policy)
 
         def begin(session: Session) -> bool:
             if not self._next_is(session, step):
@@ -233,6 +247,8 @@ class MySQLSink(Sink):
         def finish(session: Session) -> None:
             if self._next_is(session, step):
                 progress.finish_span(session, cluster_id, step.after_ts, step.upto_ts, schema)
+                if keeping:
+                    forget_kept(session, cluster_id, step.upto_ts, schema)
                 self._save(session, step.upto_ts, step.applied, consistent=True)
             failpoints.point("before-downstream-commit")
 
@@ -284,6 +300,7 @@ class MySQLSink(Sink):
             return apply_ddl(session, step, history, self._settings, self._held, partial(self._save_ddl, session, step), refused)
 
         schema = Routes.of(self._settings).database(schema_of(step, history))
+        self._tables.forget()
         outcome = run_retried(self._ddl_sessions.use, work, self._retry_policy, partial(begin_ddl, schema))
         self._commit_ts = step.commit_ts
         return DdlResult(outcome.losses, outcome.freezes)
@@ -355,3 +372,4 @@ class MySQLSink(Sink):
 
     def _wait_for(self, error: TransientError | None) -> None:
         self._waiting_for = error
+        self._tables.forget()

@@ -29,6 +29,7 @@ from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.backoff import Backoff, Retries
 from pyspark_tidb_binlog.schemas.errors import ApplyError, SchemaMismatch
+from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT, ddl_of
@@ -42,8 +43,10 @@ from pyspark_tidb_binlog.sinks.engine.spool import IN_MEMORY, RowSpool
 from pyspark_tidb_binlog.sinks.mysql import lease, progress
 from pyspark_tidb_binlog.sinks.mysql.checked import Effects, checked
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
+from pyspark_tidb_binlog.sinks.mysql.kept_columns import load_kept, save_kept
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import kept_sessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
+from pyspark_tidb_binlog.sinks.mysql.moves import Move
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import DeleteCorrection, PlanLimits, SpanPlan
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
@@ -192,7 +195,7 @@ class _PartPlans:
         self._how = how
         self._rows = rows
         few = rows.nbytes <= IN_MEMORY
-        self._numbers = None if few else _subset_numbers(rows, _ends_without(rows, how.skipped_ts))
+        self._numbers = None if few else _subset_numbers(rows, _ends_without(rows, how.skipped_ts) | self._births(how.skipped_ts))
         self._only = self._plan(without(rows, "commit_ts", how.skipped_ts).combine_chunks()) if few else None
 
     @property
@@ -206,13 +209,25 @@ class _PartPlans:
     def writes(self) -> Iterator[Statement]:
         return self._statements(SpanPlan.writes)
 
+    def moves(self) -> Iterator[Move]:
+        """The rows of tables with columns of their own whose unique keys change."""
+        if not any(table.others for table in self._how.tables.values()):
+            return
+        if self._only is not None:
+            plans: Iterable[SpanPlan] = (self._only,)
+        else:
+            plans = () if self._numbers is None else map(self._plan, _subsets(self._rows, self._numbers))
+        for plan in plans:
+            for moves in plan.moves:
+                yield from moves
+
     def corrections(self, planned: progress.PlannedWithout, findings: list[Finding]) -> Iterator[Statement]:
         """From the deletes ``planned`` to ``deletes``; adds what stays uncertain to ``findings``. First all rows are inserted again, because
         among equal rows without a key those are found by the deletes too.
         """
         before = planned.commit_ts
         rows, how = self._rows, self._how
-        ends = [_ends_without(rows, skipped) for skipped in (frozenset[int](), before, self.skipped)]
+        ends = [self._births(frozenset()), *(_ends_without(rows, skipped) for skipped in (frozenset[int](), before, self.skipped))]
         numbers = _subset_numbers(rows, _touched(rows, before ^ self.skipped) & np.logical_or.reduce(ends))
         for kind in (DeleteCorrection.restores, DeleteCorrection.deletes):
             for subset in _subsets(rows, numbers):
@@ -231,6 +246,15 @@ class _PartPlans:
         named = [(row["commit_ts"], self._how.tables.get(row["table_id"]), row["count_all"]) for row in counted]
         known = [(ts, at, n) for ts, at, n in named if at is not None]
         return [_partly(ts, at, n, left_out=ts in before, recorded=planned.recorded) for ts, at, n in known]
+
+    def _births(self, skipped: frozenset[int]) -> Mask:
+        """Which of the part's events insert a row into a table with columns of its own: between two others they make it another row."""
+        others = [i for i, table in self._how.tables.items() if table.others]
+        born: Mask = np.zeros(self._rows.num_rows, dtype=bool)
+        if others:
+            born = np.isin(self._rows.column("table_id").to_numpy(), others) & (self._rows.column("op").to_numpy() == Op.INSERT)
+            born &= ~np.isin(self._rows.column("commit_ts").to_numpy(), list(skipped))
+        return born
 
     def _statements(self, kind: Callable[[SpanPlan], Iterable[Statement]]) -> Iterator[Statement]:
         if self._only is not None:
@@ -330,14 +354,20 @@ def _together(done: pa.Table) -> Written:
 
 def _write_part(to: PartTarget, part: int, phase: Phase, plans: _PartPlans) -> Written:
     """One transaction: check the lease, write the marker and the data. Does nothing when the marker exists, and needs no correction."""
+    marker = progress.Marker(to.lease.cluster_id, to.after_ts, to.upto_ts, part, to.parts, phase.value)
 
     def write_once(session: Session, effects: Effects) -> Written:
         lease.check(session, to.lease)
         findings: list[Finding] = []
-        statements = _due(session, to, part, phase, plans, findings)
-        if statements is None:
-            return Written()
-        rows = effects.run(statements)
+        if progress.claim_part(session, marker, to.apply.checkpoint_schema, plans.skipped):
+            rows = effects.run(plans.deletes()) if phase is Phase.DELETE else 0
+            rows += _move(session, effects, marker, to.apply.checkpoint_schema, plans)
+            rows += effects.run(plans.writes()) if phase is Phase.WRITE else 0
+        else:
+            statements = _corrected(session, marker, to.apply.checkpoint_schema, plans, findings)
+            if statements is None:
+                return Written()
+            rows = effects.run(statements)
         failpoints.point(f"before-part-{phase.value}-commit")
         return Written(rows, tuple(findings))
 
@@ -350,16 +380,24 @@ def _write_part(to: PartTarget, part: int, phase: Phase, plans: _PartPlans) -> W
     return done
 
 
-def _due(
-    session: Session, to: PartTarget, part: int, phase: Phase, plans: _PartPlans, findings: list[Finding]
+def _move(session: Session, effects: Effects, marker: progress.Marker, schema: str, plans: _PartPlans) -> int:
+    """In the first phase rows that get other unique keys leave their places, in the second they take the new ones; the number of rows written."""
+    moves = list(plans.moves())
+    if not moves:
+        return 0
+    if marker.phase == Phase.DELETE:
+        save_kept(session, marker, effects.take(moves), schema)
+        return 0
+    return effects.put(moves, load_kept(session, marker, schema))
+
+
+def _corrected(
+    session: Session, marker: progress.Marker, schema: str, plans: _PartPlans, findings: list[Finding]
 ) -> Iterable[Statement] | None:
-    """What is still to be done for one part and phase, which is marked as done; None: nothing. Once the statements are planned, ``findings``
-    has those that do not come from their effects.
+    """What is still to be done for a part and phase that is marked as done; None: nothing. Once the statements are planned, ``findings`` has those
+    that do not come from their effects.
     """
-    marker, schema = progress.Marker(to.lease.cluster_id, to.after_ts, to.upto_ts, part, to.parts, phase.value), to.apply.checkpoint_schema
-    if progress.claim_part(session, marker, schema, plans.skipped):
-        return plans.deletes() if phase is Phase.DELETE else plans.writes()
-    before = progress.planned_without(session, marker, schema) if phase is Phase.DELETE else None
+    before = progress.planned_without(session, marker, schema) if marker.phase == Phase.DELETE else None
     if before is None or before.commit_ts == plans.skipped:
         return None
     progress.correct_deletes(session, marker, plans.skipped, schema)

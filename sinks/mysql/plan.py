@@ -3,7 +3,9 @@
 Promises: pure; the same events in any order give the same statements. All deletes run before all writes. Rules (``sinks.mysql.matching``):
 deleted rows, and rows whose value in any unique key changes, are deleted, each by the first unique key of which its old image has every
 column and no NULL. A row that keeps its unique keys, at least one of which identifies it, is changed in place. All others that exist after
-the span are inserted. A row without such a key is deleted by the columns that its image carries, with a LIMIT; rows equal in these columns
+the span are inserted. In a table with columns that only the target has (``TableAt.others``) a row whose unique keys change is a ``Move``
+instead, and one that is deleted and inserted again within the span is a new row, as it is when the operations are applied one by one. A row
+without such a key is deleted by the columns that its image carries, with a LIMIT; rows equal in these columns
 are interchangeable. Deleted, inserted and changed rows are in separate statements, so that the server's counts show whether each had the
 expected effect. ``DeleteCorrection`` plans what is missing where deletes are committed and other transactions are to be skipped than then.
 ``plan_rows`` plans everything at once; of a ``SpanPlan`` the rows to write are decoded while the statements are asked for, so
@@ -21,6 +23,7 @@ import pyarrow.compute as pc
 from pyspark_tidb_binlog.schemas import decoder as decode
 from pyspark_tidb_binlog.schemas import reference_decoder
 from pyspark_tidb_binlog.schemas.arrowtypes import zero_value
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
@@ -43,6 +46,7 @@ from pyspark_tidb_binlog.sinks.mysql.dialect import (
 )
 from pyspark_tidb_binlog.sinks.mysql.literals import Cells, form_of, join_cells, literals
 from pyspark_tidb_binlog.sinks.mysql.matching import NO_KEY, ByColumns, ByKey, OldRows, key_numbers, matches
+from pyspark_tidb_binlog.sinks.mysql.moves import Move, one_row, row_hash
 from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Origin, Phase, Statement, split
 
 
@@ -69,9 +73,11 @@ class PlanCounts:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The statements of a span: ``deletes`` first, then ``writes``."""
+    """The statements of a span: ``deletes`` first, then ``moves``, then ``writes``."""
 
     deletes: tuple[Statement, ...] = ()
+    moves: tuple[tuple[Move, ...], ...] = ()
+    """Of each table with columns of its own the rows whose unique keys change."""
     writes: tuple[Statement, ...] = ()
     counts: PlanCounts = field(default_factory=PlanCounts)
 
@@ -87,7 +93,9 @@ def plan_rows(
     """All statements for ``events``; the arguments and errors are those of ``SpanPlan``."""
     span = SpanPlan(events, tables, limits, keys, flavour=flavour)
     writes = tuple(span.writes())
-    return Plan(span.deletes, writes, PlanCounts(span.events, sum(s.rows for s in span.deletes), sum(s.rows for s in writes), span.ignored))
+    written = sum(s.rows for s in writes) + sum(map(len, span.moves))
+    counts = PlanCounts(span.events, sum(s.rows for s in span.deletes), written, span.ignored)
+    return Plan(deletes=span.deletes, moves=span.moves, writes=writes, counts=counts)
 
 
 class SpanPlan:
@@ -124,9 +132,12 @@ class SpanPlan:
         if keys is None:
             events = events.append_column("key", row_identities(events, tables))
         source = _Source(events)
-        self._work = [_work_of(TableBuilder(tables[changes.table_id], limits, flavour), changes, source) for changes in fold(events)]
+        net = fold(events, frozenset(i for i, table in tables.items() if table.others))
+        self._work = [_work_of(TableBuilder(tables[changes.table_id], limits, flavour), changes, source) for changes in net]
+        self.moves = tuple(tuple(work.builder.moves(*work.moved, source, events["key"])) for work in self._work if work.moved is not None)
+        """The rows of each table with columns of its own whose unique keys change; they run between the last delete and the first write."""
         self.deletes = tuple(statement for work in self._work for statement in work.builder.deletes(work.gone, source))
-        """All deletes of the span; they run before its first write."""
+        """All deletes of the span; they run before its first move and its first write."""
 
     def writes(self) -> Iterator[Statement]:
         """The writes, the same ones at each call."""
@@ -199,6 +210,9 @@ class DeleteCorrection:
             if not recorded:
                 keyless = key_numbers(table, restored) == NO_KEY
                 yield from self._doubted(table, restored.events[keyless], FindingKind.ROWS, _TWICE)
+            if table.others:
+                words = _RESET + ", ".join(other.name for other in table.others)
+                yield from self._doubted(table, restored.events, FindingKind.VALUE, words)
             guessed = pc.greater(pc.binary_length(restored.lacking), 0).to_numpy(zero_copy_only=False)
             yield from self._doubted(table, restored.events[guessed], FindingKind.VALUE, _GUESSED)
 
@@ -228,9 +242,10 @@ class DeleteCorrection:
         """The rows to delete without the transactions ``skipped``, by table id."""
         chosen = np.flatnonzero(~np.isin(self._source.commit_ts, list(skipped)))
         found = {}
-        for c in fold(self._events.drop_columns(["row"]).take(pa.array(chosen))):
+        reborn = frozenset(i for i, builder in self._builders.items() if builder.table.others)
+        for c in fold(self._events.drop_columns(["row"]).take(pa.array(chosen)), reborn):
             changes = TableChanges(c.table_id, chosen[c.removed], chosen[c.before], chosen[c.after], chosen[c.added])
-            found[c.table_id] = _work_of(self._builders[c.table_id], changes, self._source).gone
+            found[c.table_id] = _work_of(self._builders[c.table_id], changes, self._source).taken_away
         return found
 
     def _rows(self, old: OldRows) -> Indexes:
@@ -264,6 +279,7 @@ _TWICE = (
     "rows without a unique key were inserted again that an older release has deleted: they are there twice if it skipped their transaction "
     "too, which it did not record"
 )
+_RESET = "rows were inserted again with the defaults of the columns that only the target has: "
 _GUESSED = "rows were inserted again with the default of columns that their images lack"
 
 FEW_ROWS = 8
@@ -314,6 +330,13 @@ class _Work:
     """New images of rows that exist with the same unique keys."""
     added: Iterable[Images]
     """New images of rows that do not exist, or no longer after the deletes."""
+    moved: tuple[OldRows, Images] | None = None
+    """Rows whose unique keys change, of a table with columns that only the target has: before and after."""
+
+    @property
+    def taken_away(self) -> OldRows:
+        """The rows that are no longer under their keys once the deletes of a part are committed."""
+        return self.gone if self.moved is None else self.gone.with_(self.moved[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,6 +389,8 @@ def _work_of(builder: "TableBuilder", changes: TableChanges, source: _Source) ->
     added = _NewRows(source, table, changes.added)
     if not kept:
         return _Work(builder, old, (), added)
+    if table.others:
+        return _work_in_place(builder, changes, source, old, added)
     # Decoded already here: what replaces a deleted row must not turn out to be damaged after the delete is committed.
     after = source.new_images(table, changes.after)
     if not builder.unique_names:
@@ -375,6 +400,16 @@ def _work_of(builder: "TableBuilder", changes: TableChanges, source: _Source) ->
     gone = old.only(np.concatenate([np.ones(len(changes.removed), dtype=bool), moved]))
     added = _NewRows(source, table, np.concatenate([changes.after[moved], changes.added]))
     return _Work(builder, gone, _sliced(after.only(~moved)), added)
+
+
+def _work_in_place(builder: "TableBuilder", changes: TableChanges, source: _Source, old: OldRows, added: _NewRows) -> _Work:
+    """The work on a table with columns that only the target has: no row that exists before and after is deleted."""
+    removed, after = len(changes.removed), source.new_images(builder.table, changes.after)
+    before = old.slice(removed, len(changes.after))
+    moved = np.ones(len(before), dtype=bool)
+    if builder.unique_names:
+        moved = _differ(before.images, after.rows, builder.unique_names) | (key_numbers(builder.table, before) == NO_KEY)
+    return _Work(builder, old.slice(0, removed), _sliced(after.only(~moved)), added, (before.only(moved), after.only(moved)))
 
 
 def _differ(old: pa.RecordBatch, new: pa.RecordBatch, names: Sequence[str]) -> Mask:
@@ -396,6 +431,9 @@ class TableBuilder:
         self.limits = limits
         self.flavour = flavour
         self.columns = self.info.target_columns()
+        own = {other.name.lower() for other in table.others}
+        self.changed = tuple(c for c in self.columns if c.name.lower() not in own) if own else self.columns
+        """The columns that a change writes; a new row has all of ``columns``."""
         # If a key includes a generated column, images do not show whether a row keeps its keys, so every row is deleted and inserted.
         keys = () if self.info.has_computed_key else self.info.unique_keys()
         self.unique_names = tuple(dict.fromkeys(c.name for key in keys for c in key))
@@ -418,7 +456,7 @@ class TableBuilder:
         if not new.rows.num_rows:
             return []
         names = [c.name for c in self.columns]
-        tail = change_tail(names) if effect is Effect.CHANGES else b""
+        tail = change_tail([c.name for c in self.changed]) if effect is Effect.CHANGES else b""
         shape = self._shape(write_head(self.table.schema, self.table.name, names), effect, self.columns)
         limits = self.limits.max_bytes, self.limits.max_rows
         found = []
@@ -428,6 +466,47 @@ class TableBuilder:
             rows = join_cells(b"(", cells, [b","] * len(cells), b"),")
             found += split(shape, tail, rows, piece.commit_ts, limits, self._zero_enums(piece.rows))
         return found
+
+    def moves(self, old: OldRows, new: Images, source: _Source, keys: pa.ChunkedArray) -> Iterator[Move]:
+        """The rows ``old``, which become ``new`` under other unique keys; ``keys``: the rows' identities, by event."""
+        if not len(old):
+            return
+        events = {int(event): place for place, event in enumerate(old.events.tolist())}
+        table, names = table_name(self.table.schema, self.table.name), [c.name for c in self.changed]
+        fresh = [one for statement in self.writes(new, Effect.ADDS) for one in statement.cut()]
+        texts = join_cells(b"(", self._cells(new.rows, self.changed), [b","] * len(names), b")").to_pylist()
+        set_to = self.assigned(new.rows).to_pylist()
+        for match in matches(self.table, old, source.versions):
+            key = match.key if isinstance(match, ByKey) else ()
+            conditions = self.sought_by_key(match) if isinstance(match, ByKey) else self._conditions(match, match.rows, source)
+            for event, condition in zip(match.rows.events.tolist(), conditions.to_pylist(), strict=True):
+                place = events[event]
+                update = self._shape(f"UPDATE {table} SET ".encode() + set_to[place] + b" WHERE ", Effect.CHANGES, (), key)
+                take = self._shape(delete_head(self.table.schema, self.table.name), Effect.REMOVES, (), key)
+                row = row_hash(self.table.table_id, keys[event].as_py())
+                ts = int(new.commit_ts[place])
+                yield Move(
+                    row,
+                    one_row(update, condition, ts),
+                    one_row(take, condition, ts),
+                    fresh[place],
+                    texts[place],
+                    self.table.others,
+                    names,
+                    bool(key),
+                )
+
+    def assigned(self, images: pa.RecordBatch) -> pa.BinaryArray:
+        """For each image the settings of an UPDATE."""
+        cells = self._cells(images, self.changed)
+        leads = [f"{quote_name(c.name)}=".encode() for c in self.changed]
+        return join_cells(leads[0], cells, [b"," + lead for lead in leads[1:]] + [b""], b"")
+
+    def sought_by_key(self, match: ByKey) -> pa.BinaryArray:
+        """For each row the condition that finds it by its key."""
+        cells = self._sought(match.rows.images, match.key)
+        leads = [f"{quote_name(c.name)}=".encode() for c in match.key]
+        return join_cells(leads[0], cells, [b" AND " + lead for lead in leads[1:]] + [b""], b"")
 
     def _shape(self, head: bytes, effect: Effect, columns: Sequence[ColumnInfo], key: Sequence[ColumnInfo] = ()) -> Statement:
         unique = self.info.unique_keys()

@@ -133,7 +133,7 @@ class Session:
         meanwhile()
         return int(connection._read_query_result())
 
-    def query(self, sql: str, args: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
+    def query(self, sql: str | bytes, args: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
         """Run a statement and return its whole result set."""
         with self._classified(sql), self._connection.cursor() as cursor:
             cursor.execute(sql, args)

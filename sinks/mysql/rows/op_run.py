@@ -6,7 +6,6 @@ finding raises ``FindingError`` before anything is committed; with ``record`` th
 mode a row that is missing or there already is no finding; a changed value is.
 """
 
-import re
 from collections.abc import Iterable
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
@@ -14,7 +13,7 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, FindingError, Retryab
 from pyspark_tidb_binlog.schemas.events import Op, as_time
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind, in_words
 from pyspark_tidb_binlog.schemas.redaction import HIDDEN
-from pyspark_tidb_binlog.sinks.mysql.effects import StatementResult, finding, judge, key_text
+from pyspark_tidb_binlog.sinks.mysql.effects import StatementResult, finding, judge, key_text, matched
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import JoinedOps, OpStatements, OpText
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Statement
@@ -66,16 +65,8 @@ def _fulfilled(statement: JoinedOps, answer: StatementResult) -> bool:
     if answer.warning_count:
         return False
     if statement.form.updates:
-        return _matched(answer) == 1
+        return matched(answer) == 1
     return statement.form.effect is None or answer.affected == len(statement.texts)
-
-
-def _matched(answer: StatementResult) -> int:
-    """The rows that an UPDATE found: the first number of its info, since ``affected`` does not count rows that were so already."""
-    if answer.affected:
-        return answer.affected
-    numbers = re.findall(r"\d+", answer.info)
-    return int(numbers[0]) if numbers else 0
 
 
 class _Closely:
@@ -98,7 +89,7 @@ class _Closely:
                 self._judge(place, one, statement, answer)
 
     def _judge(self, place: int, one: OpText, statement: Statement, answer: StatementResult) -> None:
-        missing = 1 - _matched(answer) if one.form.updates else None
+        missing = 1 - matched(answer) if one.form.updates else None
         found = judge(statement, answer, missing)
         if one.form.effect is None:
             found = tuple(f for f in found if f.kind is FindingKind.VALUE)

@@ -178,6 +178,14 @@ class RowSink(MySQLSink):
     def _apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
         if self._rows.net_change and not self._is_open(step):
             return super().apply(rows, step, clock)
+
+        def work(there: RowsStep) -> Written:
+            self._look_again()
+            return self._apply_operations(rows, there, clock)
+
+        return self._tables.as_they_are(step, rows, work)
+
+    def _apply_operations(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
         with clock.timed(Stage.PLAN):
             batch = self._operations(rows, step)
             keys = keys_of(batch)

@@ -21,7 +21,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
@@ -227,25 +226,15 @@ class _OpBuilder(TableBuilder):
         head = f"UPDATE {table_name(self.table.schema, self.table.name)} SET ".encode()
         for match in matches(self.table, self._old(), self._piece.versions):
             if isinstance(match, ByKey):
-                conditions, tail, key = self._sought_by_key(match), b"", match.key
+                conditions, tail, key = self.sought_by_key(match), b"", match.key
             else:
                 conditions, tail, key = self._sought_by_columns(match), b" LIMIT 1", ()
             form = Form(head, tail, Effect.CHANGES, self._shape(head, Effect.CHANGES, (), key), 1, updates=True)
-            settings = self._assigned(new.take(pa.array(match.rows.events)))
+            settings = self.assigned(new.take(pa.array(match.rows.events)))
             texts = pc.binary_join_element_wise(settings, conditions, pa.scalar(_WHERE, pa.binary())).to_pylist()
             begins = (pc.binary_length(settings).to_numpy() + len(_WHERE)).tolist()
             found |= zip(match.rows.events.tolist(), map(partial(OpText, form), texts, begins), strict=True)
         return [found[event] for event in range(len(self._piece))]
-
-    def _assigned(self, images: pa.RecordBatch) -> pa.BinaryArray:
-        cells = self._cells(images, self.columns)
-        leads = [f"{quote_name(name)}=".encode() for name in self._names]
-        return join_cells(leads[0], cells, [b"," + lead for lead in leads[1:]] + [b""], b"")
-
-    def _sought_by_key(self, match: ByKey) -> pa.BinaryArray:
-        cells = self._sought(match.rows.images, match.key)
-        leads = [f"{quote_name(c.name)}=".encode() for c in match.key]
-        return join_cells(leads[0], cells, [b" AND " + lead for lead in leads[1:]] + [b""], b"")
 
     def _sought_by_columns(self, match: ByColumns) -> pa.BinaryArray:
         return self._conditions(match, match.rows, cast("Any", _Former(self._piece)))

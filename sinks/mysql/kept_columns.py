@@ -1,0 +1,44 @@
+"""What rows held in columns that only the target has, between the two phases of a span in parts: ``spark_kept`` in the checkpoint schema. [db]
+
+Promises: written in the transaction that takes the rows away, read in the one that writes them under their new keys, deleted with the span's markers. What
+an earlier span, or one from before the checkpoint was set back, has left is replaced or deleted. The table is made where it is needed first.
+"""
+
+from collections.abc import Mapping
+
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
+from pyspark_tidb_binlog.sinks.mysql.progress import Marker
+from pyspark_tidb_binlog.sinks.mysql.session import Session
+
+
+def ensure_kept_table(session: Session, schema: str) -> None:
+    """Create the table if missing. DDL: must not be called inside a transaction."""
+    session.execute(
+        f"CREATE TABLE IF NOT EXISTS {_table(schema)} (cluster_id bigint unsigned NOT NULL, to_ts bigint unsigned NOT NULL, part int NOT NULL, "
+        "row_hash binary(16) NOT NULL, literals longtext CHARACTER SET ascii, PRIMARY KEY (cluster_id, to_ts, part, row_hash)) ENGINE=InnoDB"
+    )
+
+
+def save_kept(session: Session, marker: Marker, kept: Mapping[bytes, str | None], schema: str) -> None:
+    """Record what the rows of one part held, by row; None for a row that was not there."""
+    for row, literals in kept.items():
+        values = [marker.cluster_id, marker.upto_ts, marker.part, row.hex(), literals]
+        session.execute(f"REPLACE INTO {_table(schema)} VALUES (%s, %s, %s, UNHEX(%s), %s)", values)
+
+
+def load_kept(session: Session, marker: Marker, schema: str) -> dict[bytes, str | None]:
+    """What was recorded for a part, by row."""
+    rows = session.query(
+        f"SELECT HEX(row_hash), literals FROM {_table(schema)} WHERE cluster_id = %s AND to_ts = %s AND part = %s",
+        [marker.cluster_id, marker.upto_ts, marker.part],
+    )
+    return {bytes.fromhex(row): None if literals is None else str(literals) for row, literals in rows}
+
+
+def forget_kept(session: Session, cluster_id: int, upto_ts: int, schema: str) -> None:
+    """Delete what was recorded for spans up to ``upto_ts``; in the transaction that finishes the span."""
+    session.execute(f"DELETE FROM {_table(schema)} WHERE cluster_id = %s AND to_ts <= %s", [cluster_id, upto_ts])
+
+
+def _table(schema: str) -> str:
+    return f"{quote_name(schema)}.spark_kept"

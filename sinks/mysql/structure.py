@@ -1,0 +1,213 @@
+"""The tables that the target has: columns and unique keys, from information_schema; read once per table, and kept. [db]
+
+``read_tables`` reads, ``Structures`` keeps what was read. Names are those at the target; a name is found without regard to case where the
+target has no table of exactly that name (TiDB's names have no case, and a server may keep all of them in lower case).
+
+Promises: one query for all tables that are not known yet, none where all are. A table that the target lacks, or that the account may not see, is not
+in the answer, and is asked for again the next time. What is kept is forgotten after ``KEPT_SECONDS``, so that a table that a person changes is noticed by
+then. ``forget`` is for what may have changed: after a DDL of ours, after an error that another table would explain (``OUTDATED``), and when the
+connection was lost, because the next one may lead to another server.
+"""
+
+import re
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
+from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
+
+TableName = tuple[str, str]
+"""Database and table."""
+
+OUTDATED = frozenset({1049, 1054, 1136, 1146, 1364})
+"""Errors of a row's statement that a table other than the known one explains: unknown database, column; column count; unknown table; no default."""
+ABSENT = frozenset({1049, 1146})
+"""No such database, no such table."""
+
+KEPT_SECONDS = 30.0
+"""Maximum age of what is kept."""
+_TOGETHER = 40
+"""Tables in one query. Each is a SELECT of its own, by name: MariaDB opens every table of a database for any other condition."""
+_WORDS = re.compile(r"'((?:[^']|'')*)'")
+
+
+class Queries(Protocol):
+    """The part of a session that reads."""
+
+    def query(self, sql: str, args: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
+        """Run a statement and return its result set."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TargetColumn:
+    """One column of a table at the target."""
+
+    name: str
+    type: str
+    """In full, as the server shows it: ``int(11) unsigned``, ``enum('a','b')``."""
+    nullable: bool
+    default: str | None
+    """As the server shows it; None = it has none."""
+    generated: bool
+    """Computed by the server: statements do not name it."""
+    auto_increment: bool
+
+    @property
+    def kind(self) -> str:
+        """The type's name alone, in lower case: ``int``, ``enum``."""
+        return re.split(r"[ (]", self.type.lower(), maxsplit=1)[0]
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The elements of an ENUM or SET."""
+        return tuple(word.replace("''", "'") for word in _WORDS.findall(self.type)) if self.kind in ("enum", "set") else ()
+
+    @property
+    def needs_value(self) -> bool:
+        """Whether a row without a value for it is refused by a strict server."""
+        return not (self.nullable or self.generated or self.auto_increment) and self.default is None
+
+
+@dataclass(frozen=True, slots=True)
+class TargetKey:
+    """One unique key of a table at the target."""
+
+    name: str
+    columns: tuple[str, ...]
+    """In order; an empty name stands for an expression."""
+
+    @property
+    def primary(self) -> bool:
+        """Whether it is the primary key."""
+        return self.name.upper() == "PRIMARY"
+
+
+@dataclass(frozen=True, slots=True)
+class TargetTable:
+    """A table as it is at the target."""
+
+    schema: str
+    name: str
+    columns: tuple[TargetColumn, ...]
+    """In the table's order."""
+    unique_keys: tuple[TargetKey, ...]
+    """The primary key first, then by name."""
+
+    def column(self, name: str) -> TargetColumn | None:
+        """The column of this name, without regard to case."""
+        return next((c for c in self.columns if c.name.lower() == name.lower()), None)
+
+
+def read_tables(session: Queries, names: Iterable[TableName]) -> dict[TableName, TargetTable]:
+    """Those of the tables and views ``names`` that the target has and shows to the account, by the names that were asked for."""
+    wanted = sorted(set(names))
+    found: dict[TableName, TargetTable] = {}
+    for first in range(0, len(wanted), _TOGETHER):
+        found |= _read(session, wanted[first : first + _TOGETHER])
+    return found
+
+
+def is_absent(session: Queries, schema: str, name: str) -> bool:
+    """Whether the target has no such table, for certain: information_schema also leaves out what the account has no right to.
+
+    Raises:
+        ApplyError: it has one, or may have one, that the account may not read.
+    """
+    try:
+        session.query(f"SELECT 1 FROM {quote_name(schema)}.{quote_name(name)} LIMIT 0")
+    except RetryableApplyError:
+        raise
+    except ApplyError as error:
+        if error.errno in ABSENT:
+            return True
+        raise
+    return False
+
+
+_COLUMNS = (
+    "SELECT {n} AS n, table_schema AS s, table_name AS t, 0 AS unique_key, ordinal_position AS place, '' AS key_name, column_name AS name, "
+    "column_type AS type, is_nullable AS nullable, column_default AS preset, extra AS extra FROM information_schema.columns "
+    "WHERE table_schema = %s AND table_name = %s"
+)
+_KEYS = (
+    "SELECT {n}, table_schema, table_name, 1, seq_in_index, index_name, column_name, '', '', NULL, '' FROM information_schema.statistics "
+    "WHERE table_schema = %s AND table_name = %s AND non_unique = 0"
+)
+
+
+def _read(session: Queries, names: Sequence[TableName]) -> dict[TableName, TargetTable]:
+    selects = [text.format(n=n) for n in range(len(names)) for text in (_COLUMNS, _KEYS)]
+    rows = session.query(" UNION ALL ".join(selects), [part for name in names for _ in range(2) for part in name])
+    found = {}
+    for number, name in enumerate(names):
+        mine = [row for row in rows if int(row[0]) == number]
+        spelled = {(str(row[1]), str(row[2])) for row in mine}
+        if spelled:
+            chosen = name if name in spelled else min(spelled)
+            found[name] = _table(chosen, [row for row in mine if (str(row[1]), str(row[2])) == chosen])
+    return found
+
+
+def _table(name: TableName, rows: Sequence[tuple[Any, ...]]) -> TargetTable:
+    ordered = sorted(rows, key=lambda row: int(row[4]))
+    columns = tuple(_column(row) for row in ordered if not int(row[3]))
+    keys: dict[str, list[str]] = {}
+    for row in ordered:
+        if int(row[3]):
+            keys.setdefault(str(row[5]), []).append(_text(row[6]) or "")
+    unique = sorted((TargetKey(key, tuple(parts)) for key, parts in keys.items()), key=lambda key: (not key.primary, key.name))
+    return TargetTable(*name, columns, tuple(unique))
+
+
+def _column(row: tuple[Any, ...]) -> TargetColumn:
+    type_, nullable, default, extra = (_text(value) for value in row[7:11])
+    said = (extra or "").upper()
+    return TargetColumn(
+        str(row[6]),
+        type_ or "",
+        (nullable or "").upper() == "YES",
+        # MariaDB shows the default NULL of a nullable column as this word.
+        None if default is None or (default == "NULL" and (nullable or "").upper() == "YES") else default,
+        bool(re.search(r"\b(VIRTUAL|STORED|PERSISTENT)\b", said)),
+        "AUTO_INCREMENT" in said,
+    )
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else value.decode() if isinstance(value, bytes) else str(value)
+
+
+@dataclass(eq=False)
+class Structures:
+    """What was read of the target's tables. Not thread-safe, except ``forget``."""
+
+    clock: Callable[[], float] = time.monotonic
+    _known: dict[TableName, TargetTable] = field(default_factory=dict)
+    _since: float = 0.0
+    """When the first of them was read."""
+
+    def kept(self, names: Collection[TableName]) -> dict[TableName, TargetTable] | None:
+        """The tables ``names`` where all of them are known; None: ask ``of``, with a session."""
+        known = self._known
+        if known and self.clock() - self._since > KEPT_SECONDS:
+            self.forget()
+            return None
+        found = {name: known[name] for name in names if name in known}
+        return found if len(found) == len(set(names)) else None
+
+    def of(self, session: Queries, names: Collection[TableName]) -> dict[TableName, TargetTable]:
+        """Those of ``names`` that the target has; queries only for those that are not known."""
+        wanted = set(names)
+        known = self._known
+        unknown = wanted - known.keys()
+        if unknown:
+            self._since = self._since if known else self.clock()
+            known |= read_tables(session, unknown)
+        return {name: known[name] for name in wanted if name in known}
+
+    def forget(self) -> None:
+        """Read everything again when it is asked for."""
+        self._known = {}

@@ -1,0 +1,162 @@
+"""Gives each step the tables as they are at the target: columns that it lacks, columns that it has beyond, tables that it does not have. [db]
+
+Promises: no query where the tables of a step are known (``structure``). A step that is refused because a table was changed meanwhile is planned once more,
+with the tables read again. A table that the target does not have is a finding with the number of its rows: with ``on-finding = stop`` a
+``FindingError`` before anything of the step is written, with ``record`` its rows are passed over and the step goes on.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.schemas.errors import ApplyError, FindingError
+from pyspark_tidb_binlog.schemas.events import as_time
+from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind, in_words
+from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.sinks.engine.batch_report import Written
+from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
+from pyspark_tidb_binlog.sinks.mysql.dialect import table_name
+from pyspark_tidb_binlog.sinks.mysql.session import Session
+from pyspark_tidb_binlog.sinks.mysql.structure import OUTDATED, Structures, TableName, TargetTable, is_absent
+from pyspark_tidb_binlog.sinks.mysql.target_fit import Misfit, as_found, holds_rows, left_out
+
+_log = logging.getLogger(__name__)
+
+Asked = tuple[dict[TableName, TargetTable], frozenset[TableName]]
+"""The tables that there are, and the names of those that there are not."""
+
+_BAD_FIELD = 1054
+
+
+@dataclass(frozen=True, slots=True)
+class _Concerned:
+    """A table of a step, and what is known of its rows there."""
+
+    table: TableAt
+    first_ts: int
+    rows: int
+    """-1 = not counted."""
+
+
+class TablesThere:
+    """What the target's tables are like, for one sink."""
+
+    def __init__(self, settings: ApplyConfig, ask: Callable[[Callable[[Session], Asked]], Asked]) -> None:
+        """``ask`` calls its argument with a session, and retries."""
+        self._settings = settings
+        self._ask = ask
+        self._structures = Structures()
+        self._said: set[tuple[str, tuple[str, ...]]] = set()
+        """What was logged: tables and the columns that are left out."""
+
+    @property
+    def partial(self) -> bool:
+        """Whether columns that the target lacks are left out. Where DDLs are not synced, the target's tables are the only measure."""
+        return self._settings.sync_mode == 2 or not self._settings.sync_ddl
+
+    def forget(self) -> None:
+        """Read the tables again when they are needed."""
+        self._structures.forget()
+
+    def as_they_are(self, step: RowsStep, rows: pa.Table | None, work: Callable[[RowsStep], Written]) -> Written:
+        """``work`` with ``step`` for the tables as they are; ``rows`` are its row events (``ROW_EVENT``), None where they are not at hand.
+
+        Raises:
+            FindingError: the target lacks a table, and ``on-finding`` is ``stop``.
+            ApplyError: a table is not as it must be, or what ``work`` raises.
+        """
+        concerned = _concerned(step, rows)
+        for last in (False, True):
+            try:
+                there, findings = self._met(step, concerned)
+                done = work(there)
+            except ApplyError as error:
+                if last or error.errno not in OUTDATED:
+                    raise
+                _log.info("a table of the target is not as it was read, its structure is read again: %s", error)
+                self.forget()
+            else:
+                return Written(done.rows, findings + done.findings)
+        raise AssertionError("the loop above returns or raises")
+
+    def _met(self, step: RowsStep, concerned: Sequence[_Concerned]) -> tuple[RowsStep, tuple[Finding, ...]]:
+        known, absent = self._known([_name(one.table) for one in concerned]) if concerned else ({}, frozenset[TableName]())
+        tables, findings = dict(step.tables), []
+        for one in concerned:
+            if _name(one.table) in absent:
+                del tables[one.table.table_id]
+                findings.append(self._missing(one, step))
+            else:
+                tables[one.table.table_id] = self._fitting(one, known)
+        if findings and self._settings.on_finding == "stop":
+            raise FindingError(
+                f"{in_words(findings[0], self._settings.log_row_data)}. Nothing of this transaction is committed; to go on without the rows, and record "
+                "this, set spark.on-finding = record"
+            )
+        if all(tables.get(i) is table for i, table in step.tables.items()):
+            return step, ()
+        return replace(step, tables=tables, gone=step.gone | (step.tables.keys() - tables.keys())), tuple(findings)
+
+    def _known(self, names: Sequence[TableName]) -> Asked:
+        kept = self._structures.kept(names)
+        if kept is not None:
+            return kept, frozenset()
+
+        def ask(session: Session) -> Asked:
+            found = self._structures.of(session, names)
+            return found, frozenset(name for name in names if name not in found and is_absent(session, *name))
+
+        return self._ask(ask)
+
+    def _fitting(self, one: _Concerned, known: Mapping[TableName, TargetTable]) -> TableAt:
+        table = one.table
+        there = known.get(_name(table))
+        if there is None:
+            return table  # made between two queries, or hidden from the account: the server will say
+        found = as_found(table, there, partial=self.partial)
+        if isinstance(found, Misfit):
+            way_out = f", or skip the transaction with syncer.ignore-txn-commit-ts = [{one.first_ts}]"
+            raise ApplyError(
+                f"{found.table}, commit_ts {one.first_ts} ({as_time(one.first_ts)}), schema version {int(table.version)}: the target's table cannot take the "
+                f"rows: {found.why}{way_out}",
+                _BAD_FIELD,
+                found.why,
+            )
+        self._say(found, left_out(table, found))
+        return found
+
+    def _say(self, table: TableAt, left: tuple[str, ...]) -> None:
+        label = table_name(table.schema, table.name)
+        if left and (label, left) not in self._said:
+            self._said.add((label, left))
+            why = "syncer.to.sync-mode = 2" if self._settings.sync_mode == 2 else "syncer.sync-ddl = false"
+            _log.warning("%s: the target has no column %s, which rows are written without from now on (%s)", label, ", ".join(left), why)
+
+    def _missing(self, one: _Concerned, step: RowsStep) -> Finding:
+        words = "the target has no such table, its rows are not written: make it there, with the upstream's rows, or leave it out with syncer.ignore-table"
+        found = 0 if one.rows >= 0 else -1
+        return Finding(FindingKind.ROWS, words, table_name(one.table.schema, one.table.name), step.upto_ts, wanted=one.rows, found=found)
+
+
+def _name(table: TableAt) -> TableName:
+    return table.schema, table.name
+
+
+def _concerned(step: RowsStep, rows: pa.Table | None) -> list[_Concerned]:
+    """The tables to which ``step`` writes rows."""
+    tables = {i: t for i, t in step.tables.items() if i not in step.gone and holds_rows(t)}
+    if rows is None:
+        return [_Concerned(table, step.upto_ts, -1) for table in tables.values()]
+    if not rows.num_rows:
+        return []
+    ids, commit_ts = rows.column("table_id").to_numpy(), rows.column("commit_ts").to_numpy()
+    found = []
+    for table_id in np.unique(ids).tolist():
+        if table_id in tables:
+            mine = commit_ts[ids == table_id]
+            found.append(_Concerned(tables[table_id], int(mine.min()), len(mine)))
+    return found

@@ -1,0 +1,97 @@
+"""How rows are written to a table as it is at the target, where its columns are not exactly the upstream's. Pure.
+
+    the target has a column more            it is not written, and keeps what it holds (``TableAt.others``)
+    the target lacks a column, or computes  left out of every statement where that is allowed (``partial``), else a ``Misfit``
+    the key by which rows are found lacks   a ``Misfit``
+    ENUM or SET with other words            a ``Misfit`` where tables may differ: its values are written as numbers
+
+Promises: a table whose columns are the upstream's is returned as it is, the same object. Columns go by name, without regard to case. A column that differs
+in its type only is written: the server converts, and warns where a value changes, which is a finding.
+"""
+
+from dataclasses import dataclass, replace
+
+from pyspark_tidb_binlog.schemas.history import OtherColumn, TableAt
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
+from pyspark_tidb_binlog.sinks.mysql.dialect import table_name
+from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, TargetTable
+from pyspark_tidb_binlog.sinks.routing.routes import narrowed
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """Why rows cannot be written to a table as it is."""
+
+    table_id: int
+    table: str
+    """`` `db`.`table` `` at the target."""
+    why: str
+    """What differs, and what to do."""
+
+
+def holds_rows(table: TableAt) -> bool:
+    """Whether rows of it are written: views, sequences and temporary tables have none at the target."""
+    info = table.info
+    return not (info.is_view or info.is_sequence or info.temp_table_type)
+
+
+def as_found(table: TableAt, there: TargetTable, *, partial: bool) -> TableAt | Misfit:
+    """``table`` as its rows are written to ``there``.
+
+    Args:
+        table: under its name at the target.
+        there: the target's table.
+        partial: whether columns that the target lacks may be left out.
+    """
+    columns = {c.name.lower(): c for c in there.columns}
+    wanted = table.info.target_columns()
+    lacking = [c.name for c in wanted if (found := columns.get(c.name.lower())) is None or found.generated]
+    label = table_name(table.schema, table.name)
+    if why := _misfit(table, lacking, columns, partial=partial):
+        return Misfit(table.table_id, label, why)
+    names = {c.name.lower() for c in wanted}
+    zeros = {c.name.lower() for c in wanted if table.frozen is not None and c.id in table.frozen.zeros}
+    others = tuple(
+        OtherColumn(c.name, c.kind) for c in there.columns if not c.generated and (c.name.lower() not in names or c.name.lower() in zeros)
+    )
+    if not lacking and others == table.others:
+        return table
+    left = {name.lower() for name in lacking}
+    info = narrowed(table.info, frozenset(c.name.lower() for c in table.info.columns) - left) if lacking else table.info
+    return replace(table, info=info, others=others)
+
+
+def left_out(table: TableAt, found: TableAt) -> tuple[str, ...]:
+    """The columns of ``table`` that ``as_found`` has left out."""
+    return tuple(c.name for c in table.info.target_columns() if c.id not in {f.id for f in found.info.target_columns()})
+
+
+def _misfit(table: TableAt, lacking: list[str], columns: dict[str, TargetColumn], *, partial: bool) -> str:
+    shown = ", ".join(lacking)
+    key = [c.name for c in table.info.handle_columns() if c.name in lacking]
+    if key:
+        return f"it has no column {', '.join(key)}, which is of the primary key by which rows are found; add it there"
+    if lacking and len(lacking) == len(table.info.target_columns()):
+        return f"it has none of the columns that rows write ({shown}); is it another table of the same name?"
+    if lacking and not partial:
+        return (
+            f"it has no column {shown} that rows could be written to; add it there as it is upstream, or set syncer.to.sync-mode = 2, which leaves it "
+            "out of the writes from then on"
+        )
+    strange = [c for c in table.info.target_columns() if partial and c.name not in lacking and _other_words(c, columns[c.name.lower()])]
+    if strange:
+        names = ", ".join(c.name for c in strange)
+        return (
+            f"the words of {names} are others than upstream, and its values are written as their numbers: give it the upstream's words in the same order (more "
+            "may follow), or leave it out with columns in [[spark.route]]"
+        )
+    return ""
+
+
+def _other_words(column: ColumnInfo, there: TargetColumn) -> bool:
+    """Whether a number of an ENUM or SET would mean another word there."""
+    if column.tp not in (ColumnType.ENUM, ColumnType.SET):
+        return False
+    shorter = min(len(there.words), len(column.elems))
+    kind = "enum" if column.tp == ColumnType.ENUM else "set"
+    return there.kind != kind or there.words[:shorter] != tuple(column.elems[:shorter])

@@ -1,0 +1,355 @@
+"""Tables with columns that only the target has, on a real MariaDB: rows keep what those hold when their keys change, in every way of applying."""
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.errors import FindingError
+from pyspark_tidb_binlog.schemas.events import Op
+from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
+from pyspark_tidb_binlog.schemas.history import FrozenAs, SchemaHistory, TableAt
+from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock, Written
+from pyspark_tidb_binlog.sinks.engine.fold import part_numbers
+from pyspark_tidb_binlog.sinks.engine.identity import row_identities
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep
+from pyspark_tidb_binlog.sinks.mysql import parallel, progress
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.kept_columns import ensure_kept_table
+from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
+from pyspark_tidb_binlog.sinks.mysql.parallel import LEFT, PartPlan, PartTarget, apply_part
+from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
+from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
+from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
+from pyspark_tidb_binlog.sinks.mysql.target_fit import as_found
+from tests.support.fakes.broadcast import Here
+from tests.support.leases import held
+from tests.support.plan_samples import INT_PK, NOT_NULL, TABLE_ID, VERSION, Events, column, index, table, text
+from tests.support.row_worlds import RowHistory, RowWorld, clustered, two_keys
+
+pytestmark = pytest.mark.mysql
+
+SCHEMA = "others_marks"
+WAYS = ("at once", "in parts", "row by row")
+NOTED = "note varchar(20) NOT NULL DEFAULT 'none', must int NOT NULL"
+PAIR = table([column("id", flag=NOT_NULL), text("u"), column("n")], [index("PRIMARY", ("id", -1), primary=True), index("u", ("u", -1))])
+"""Its primary key is not clustered: an UPDATE may change it."""
+PAIR_SQL = f"CREATE TABLE d.t (id bigint PRIMARY KEY, u varchar(20), {NOTED}, n bigint, UNIQUE (u))"
+CLUSTERED = table([column("id", flag=INT_PK), column("n")], handle="int")
+KEYLESS = table([column("a"), text("b")])
+START = "INSERT INTO d.t (id, u, n, note, must) VALUES (1,'a',0,'one',11),(2,'b',0,'two',22),(3,'c',0,'three',33)"
+
+
+@dataclass
+class Place:
+    """A target with one table ``d.t``, and the ways to apply rows to it."""
+
+    server: PrivateMariaDB
+    session: Session
+    way: str = "at once"
+    settings: dict[str, Any] = field(default_factory=dict)
+    after_ts: int = 10
+    sink: MySQLSink | None = None
+
+    def apply(self, events: pa.Table, at: TableAt = PAIR) -> Written:
+        """The rows as one step."""
+        upto_ts = max([self.after_ts, *events.column("commit_ts").to_pylist()])
+        step = RowsStep(self.after_ts, upto_ts, events.num_rows, {at.table_id: at}, applied=AppliedJobs(int(VERSION)))
+        done = self._in_parts(events, step, at) if self.way == "in parts" else self.opened().apply(events, step, StageClock())
+        self.after_ts = upto_ts
+        return done
+
+    def opened(self) -> MySQLSink:
+        if self.sink is None:
+            apply = ApplyConfig(checkpoint_schema=SCHEMA, retries=2, **self.settings)
+            config = DrainerConfig(target=self.server.target(), apply=apply)
+            rows = RowSettings(worker_count=2, txn_batch=100)
+            self.sink = RowSink(config, 1, rows) if self.way == "row by row" else MySQLSink(config, 1)
+            self.sink.open(lambda target, ts: self.after_ts if ts is None else ts, SchemaHistory)
+        return self.sink
+
+    def _in_parts(self, events: pa.Table, step: RowsStep, at: TableAt) -> Written:
+        """As the tasks of two parts do it, each asked twice: the first one cannot write before the other's deletes."""
+        progress.ensure_tables(self.session, SCHEMA)
+        ensure_kept_table(self.session, SCHEMA)
+        there = as_found(at, read_tables(self.session, [("d", "t")])["d", "t"], partial=False)
+        assert isinstance(there, TableAt)
+        lease = held(self.session, schema=SCHEMA)
+        progress.begin_span(self.session, 1, step.after_ts, step.upto_ts, 2, SCHEMA)
+        self.session.commit()
+        keys = row_identities(events, step.tables)
+        keyless = np.full(events.num_rows, not at.info.unique_keys())
+        numbers = part_numbers(events.column("table_id").to_numpy(), keys, keyless, 2)
+        how = PartPlan((step.after_ts, step.upto_ts), {at.table_id: there}, Flavour.MARIADB, PlanLimits(), frozenset(), frozenset())
+        to = PartTarget(ShippedTarget.of(self.server.target(), Here), ApplyConfig(checkpoint_schema=SCHEMA), lease, *how.span, 2)
+        rows = 0
+        findings: tuple[Finding, ...] = ()
+        with_keys = events.append_column("key", keys)
+        for part in (0, 1, 0, 1):
+            mine = with_keys.filter(pa.array(numbers == part))
+            for batch in apply_part(part, mine, how, to, 0.0):
+                done = parallel._together(pa.Table.from_batches([batch.filter(pa.compute.not_equal(batch.column("phase"), LEFT))]))
+                rows, findings = rows + done.rows, findings + done.findings
+        progress.finish_span(self.session, 1, step.after_ts, step.upto_ts, SCHEMA)
+        self.session.commit()
+        return Written(rows, findings)
+
+    def rows(self, columns: str = "id, u, n, note, must") -> list[tuple[Any, ...]]:
+        found = self.session.query(f"SELECT {columns} FROM d.t ORDER BY 1, 2, 3")
+        self.session.commit()
+        return found
+
+
+Make = Callable[..., Place]
+
+
+@pytest.fixture
+def make(mariadb: PrivateMariaDB) -> Iterator[Make]:
+    places: list[Place] = []
+    with connect(mariadb.target(), ApplyConfig(lease_timeout=3600.0)) as session:
+
+        def made(way: str, *statements: str, **settings: Any) -> Place:
+            session.execute("CREATE DATABASE d CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci")
+            for statement in statements:
+                session.execute(statement)
+            session.commit()
+            places.append(Place(mariadb, session, way, settings))
+            return places[-1]
+
+        yield made
+        for place in places:
+            if place.sink is not None:
+                place.sink.close()
+        session.rollback()
+        for name in ("d", SCHEMA):
+            session.execute(f"DROP DATABASE IF EXISTS {name}")
+
+
+@pytest.fixture(params=WAYS)
+def place(request: pytest.FixtureRequest, make: Make) -> Place:
+    return make(request.param, PAIR_SQL, START)
+
+
+def test_a_row_whose_key_moves_keeps_them(place: Place) -> None:
+    done = place.apply(Events(PAIR).update((1, "a", 0), (9, "a", 1), rowid=1).update((2, "b", 0), (2, "b", 5), rowid=2).table())
+    assert done.findings == ()
+    assert place.rows() == [(2, "b", 5, "two", 22), (3, "c", 0, "three", 33), (9, "a", 1, "one", 11)]
+
+
+@pytest.mark.parametrize("way", ["at once", "row by row"])
+def test_it_moves_in_place(way: str, make: Make) -> None:
+    """By an UPDATE: a trigger that lets no row be deleted does not see it, also where a chain is in its order."""
+    forbid = "CREATE TRIGGER d.no BEFORE DELETE ON d.t FOR EACH ROW SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'not that way'"
+    place = make(way, PAIR_SQL, START, forbid)
+    events = Events(PAIR).update((3, "c", 0), (4, "c", 0), rowid=3).update((2, "b", 0), (3, "b", 0), rowid=2)
+    assert place.apply(events.update((1, "a", 0), (1, None, 0), rowid=1).table()).findings == ()
+    assert place.rows() == [(1, None, 0, "one", 11), (3, "b", 0, "two", 22), (4, "c", 0, "three", 33)]
+
+
+def test_two_rows_swap_their_primary_keys(place: Place) -> None:
+    events = Events(PAIR).update((1, "a", 0), (100, "a", 0), rowid=1)
+    events.update((2, "b", 0), (1, "b", 7), rowid=2).update((100, "a", 0), (2, "a", 0), rowid=1)
+    assert place.apply(events.table()).findings == ()
+    assert place.rows() == [(1, "b", 7, "two", 22), (2, "a", 0, "one", 11), (3, "c", 0, "three", 33)]
+
+
+def test_two_rows_swap_a_unique_value_that_only_the_collation_takes_for_equal(place: Place) -> None:
+    events = Events(PAIR).update((1, "a", 0), (1, "tmp", 0), rowid=1)
+    events.update((2, "b", 0), (2, "A", 0), rowid=2).update((1, "tmp", 0), (1, "B", 0), rowid=1)
+    assert place.apply(events.table()).findings == ()
+    assert place.rows() == [(1, "B", 0, "one", 11), (2, "A", 0, "two", 22), (3, "c", 0, "three", 33)]
+
+
+def test_three_rows_in_a_circle(place: Place) -> None:
+    events = Events(PAIR).update((1, "a", 0), (1, None, 0), rowid=1).update((3, "c", 0), (3, "a", 0), rowid=3)
+    events.update((2, "b", 0), (2, "c", 0), rowid=2).update((1, None, 0), (1, "b", 0), rowid=1)
+    assert place.apply(events.table()).findings == ()
+    assert place.rows() == [(1, "b", 0, "one", 11), (2, "c", 0, "two", 22), (3, "a", 0, "three", 33)]
+
+
+def test_a_chain_into_a_key_that_a_delete_has_freed(place: Place) -> None:
+    events = Events(PAIR).delete(3, "c", 0, rowid=3).update((2, "b", 0), (3, "b", 0), rowid=2).update((1, "a", 0), (2, "a", 0), rowid=1)
+    assert place.apply(events.table()).findings == ()
+    assert place.rows() == [(2, "a", 0, "one", 11), (3, "b", 0, "two", 22)]
+
+
+def test_a_new_row_gets_defaults_also_where_there_is_none(place: Place) -> None:
+    done = place.apply(Events(PAIR).insert(4, "d", 4, rowid=4).table())
+    assert done.findings == ()
+    assert place.rows()[-1] == (4, "d", 4, "none", 0)
+
+
+def test_a_row_that_is_deleted_and_inserted_again_is_a_new_one(place: Place) -> None:
+    """As row by row: the other columns have their defaults."""
+    events = Events(PAIR).delete(1, "a", 0, rowid=1).insert(1, "a", 0, rowid=77).update((1, "a", 0), (1, "a", 1), rowid=77)
+    assert place.apply(events.table()).findings == ()
+    assert place.rows()[0] == (1, "a", 1, "none", 0)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_so_is_one_with_a_clustered_key(way: str, in_memory: bool, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not in_memory:
+        monkeypatch.setattr(parallel, "IN_MEMORY", 1)
+    place = make(
+        way, f"CREATE TABLE d.t (id bigint PRIMARY KEY, n bigint, {NOTED})", "INSERT INTO d.t VALUES (1,1,'one',11),(2,2,'two',22)"
+    )
+    events = Events(CLUSTERED).update((1, 1), (1, 5)).delete(1, 5).insert(1, 6).update((1, 6), (1, 7)).update((2, 2), (2, 3))
+    assert place.apply(events.table(), CLUSTERED).findings == ()
+    assert place.rows("id, n, note, must") == [(1, 7, "none", 0), (2, 3, "two", 22)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_rows_without_a_key_keep_them(way: str, make: Make) -> None:
+    place = make(way, f"CREATE TABLE d.t (a bigint, b varchar(20), {NOTED})", "INSERT INTO d.t VALUES (1,'x','one',11),(2,'x','two',22)")
+    events = Events(KEYLESS).update((1, "x"), (2, "y"), rowid=1).update((2, "x"), (1, "x"), rowid=2).update((2, "y"), (2, "x"), rowid=1)
+    assert place.apply(events.table(), KEYLESS).findings == ()
+    assert place.rows("a, b, note, must") == [(1, "x", "two", 22), (2, "x", "one", 11)]
+    place.apply(Events(KEYLESS, 2000).update((1, "x"), (None, "z"), rowid=2).table(), KEYLESS)
+    assert place.rows("a, b, note, must") == [(None, "z", "two", 22), (2, "x", "one", 11)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_rows_without_a_key_that_are_alike_each_keep_theirs(way: str, make: Make) -> None:
+    values = ",".join(f"(1,'x','n{n}',{n})" for n in range(6))
+    place = make(way, f"CREATE TABLE d.t (a bigint, b varchar(20), {NOTED})", f"INSERT INTO d.t VALUES {values}")
+    events = Events(KEYLESS)
+    for n in range(3):
+        events.update((1, "x"), (2 + n, "y"), rowid=n)
+    assert place.apply(events.table(), KEYLESS).findings == ()
+    found = place.rows("note, must, a")
+    assert [(note, must) for note, must, _ in found] == [(f"n{n}", n) for n in range(6)]
+    assert sorted(a for *_, a in found) == [1, 1, 1, 2, 3, 4]
+
+
+def test_a_row_that_is_not_there_is_inserted_and_a_finding(place: Place) -> None:
+    done = place.apply(Events(PAIR).update((8, "h", 0), (7, "h", 0), rowid=8).table())
+    assert [(f.kind, f.wanted, f.found) for f in done.findings] == [(FindingKind.ROWS, 1, 0)]
+    assert place.rows()[-1] == (7, "h", 0, "none", 0)
+
+
+def test_in_doubt_nothing_is_written_where_findings_stop(make: Make) -> None:
+    place = make("at once", PAIR_SQL, START, on_finding="stop")
+    with pytest.raises(FindingError, match="not in the target"):
+        place.apply(Events(PAIR).update((1, "a", 0), (9, "a", 1), rowid=1).update((8, "h", 0), (7, "h", 0), rowid=8).table())
+    assert place.rows()[0] == (1, "a", 0, "one", 11)
+
+
+EVERY_KIND = {
+    "x_tiny": ("tinyint", "-128"),
+    "x_big": ("bigint unsigned", "18446744073709551615"),
+    "x_decimal": ("decimal(40,10)", "123456789012345678901234567890.0123456789"),
+    "x_float": ("float", "0.1"),
+    "x_double": ("double", "1e-300"),
+    "x_bit": ("bit(60)", "b'101000000000000000000000000000000000000000000000000000000001'"),
+    "x_text": ("varchar(20) CHARACTER SET latin1", "'it''s \\\\ é'"),
+    "x_utf": ("longtext CHARACTER SET utf8mb4", "'漢😀\\0\n'"),
+    "x_empty": ("varchar(9)", "''"),
+    "x_null": ("varchar(9) DEFAULT 'set'", "NULL"),
+    "x_bytes": ("varbinary(9)", "X'00FF27'"),
+    "x_fixed": ("binary(4)", "X'00FF'"),
+    "x_blob": ("blob", "X''"),
+    "x_date": ("date", "'0000-00-00'"),
+    "x_time": ("time(6)", "'-838:59:59.000001'"),
+    "x_at": ("timestamp(6) NULL", "'2024-03-31 02:30:00.123456'"),
+    "x_when": ("datetime(3)", "'9999-12-31 23:59:59.999'"),
+    "x_year": ("year", "2155"),
+    "x_enum": ("enum('b','a')", "'a'"),
+    "x_set": ("set('p','q','r')", "'p,r'"),
+    "x_json": ("json", '\'{"k": [1, null, "ü"]}\''),
+    "x_uuid": ("uuid", "'123e4567-e89b-12d3-a456-426655440000'"),
+    "x_inet": ("inet6", "'::1'"),
+    "x_point": ("point", "POINT(1.5, -2)"),
+    "x twice `": ("int", "5"),
+}
+
+
+@pytest.mark.parametrize("way", ["at once", "in parts"])
+def test_values_of_every_type_come_back_as_they_were(way: str, make: Make) -> None:
+    """A swap, so that they are read and written again."""
+    names = [f"`{name.replace('`', '``')}`" for name in EVERY_KIND]
+    columns = ", ".join(f"{name} {kind}" for name, (kind, _) in zip(names, EVERY_KIND.values(), strict=True))
+    values = ", ".join(value for _, value in EVERY_KIND.values())
+    place = make(
+        way,
+        f"CREATE TABLE d.t (id bigint PRIMARY KEY, u varchar(20), n bigint, {columns}, twice bigint AS (n * 2) VIRTUAL, UNIQUE (u))",
+        f"INSERT INTO d.t (id, u, n, {', '.join(names)}) VALUES (1, 'a', 1, {values})",
+        "INSERT INTO d.t (id, u, n) VALUES (2, 'b', 2)",
+    )
+    everything = ", ".join(f"HEX({name})" for name in names)
+    before = place.rows(f"n, {everything}, twice")
+    events = Events(PAIR).update((1, "a", 1), (1, "c", 1), rowid=1)
+    events.update((2, "b", 2), (2, "a", 2), rowid=2).update((1, "c", 1), (1, "b", 1), rowid=1)
+    assert place.apply(events.table()).findings == ()
+    assert place.rows("n, id, u") == [(1, 1, "b"), (2, 2, "a")]
+    assert place.rows(f"n, {everything}, twice") == before and len(before) == 2
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("world", [clustered, two_keys])
+def test_random_histories(way: str, world: Callable[[str, int], RowWorld], make: Make) -> None:
+    """Every row that lives through a step keeps its note, and every other one has the default."""
+    rng = random.Random(7)
+    made = world("t", TABLE_ID)
+    past = RowHistory((made,), rng)
+    names = [c.name for c in made.at.info.columns]
+    create = made.create.replace("TABLE t (", "TABLE d.t (note varchar(40) NOT NULL DEFAULT 'none', ")
+    place = make(way, create)
+    for round_ in range(12):
+        before = dict(made.rows)
+        rows = past.batch(12)
+        born = set(_inserted(made, rows))
+        assert place.apply(rows, made.at).findings == ()
+        expected = sorted(
+            ((f"n{round_}-{rowid}" if rowid in before and rowid not in born else "none"), *row) for rowid, row in made.rows.items()
+        )
+        assert sorted(place.rows(", ".join(["note", *names])), key=repr) == sorted(expected, key=repr), f"round {round_}"
+        for rowid, row in made.rows.items():
+            place.session.execute(f"UPDATE d.t SET note = 'n{round_ + 1}-{rowid}' WHERE n = {row[-1]}")
+        place.session.commit()
+
+
+def _inserted(world: RowWorld, rows: pa.Table) -> list[int]:
+    """The rows that are inserted, by TiDB's row id."""
+    at = {world.at.table_id: world.at}
+    keys = row_identities(rows, at).to_pylist()
+    ops = rows.column("op").to_pylist()
+    return [int.from_bytes(key, "big", signed=True) for key, op in zip(keys, ops, strict=True) if op == Op.INSERT]
+
+
+def test_a_step_in_place_costs_no_more_statements_once_the_table_is_known(make: Make) -> None:
+    place = make("at once", PAIR_SQL, START)
+    place.apply(Events(PAIR).update((1, "a", 0), (1, "a", 1), rowid=1).table())
+
+    def selects() -> int:
+        return int(place.session.query("SHOW GLOBAL STATUS LIKE 'Com_select'")[0][1])
+
+    def one(ts: int) -> int:
+        before = selects()
+        place.apply(Events(PAIR, ts).update((2, "b", 0), (2, "b", 0), rowid=2).table())
+        return selects() - before
+
+    first, second = one(2000), one(3000)
+    place.opened()._tables.forget()
+    assert first == second and one(4000) == second + 1
+
+
+def test_a_frozen_columns_zero_is_for_new_rows_only(make: Make) -> None:
+    """The target kept a column that the upstream has dropped, because the DDL was refused: it is NOT NULL without a default."""
+    place = make("at once", PAIR_SQL, START)
+    wide = table(
+        [column("id", flag=NOT_NULL), text("u"), column("n"), column("must", flag=NOT_NULL)],
+        [index("PRIMARY", ("id", -1), primary=True), index("u", ("u", -1))],
+    )
+    frozen = replace(wide, dropping=True, leaving=frozenset([4]), frozen=FrozenAs(1, frozenset(), frozenset([4])))
+    events = Events(PAIR).update((1, "a", 0), (9, "a", 1), rowid=1).update((2, "b", 0), (2, "b", 5), rowid=2).insert(4, "d", 4, rowid=4)
+    assert place.apply(events.table(), frozen).findings == ()
+    assert place.rows() == [(2, "b", 5, "two", 22), (3, "c", 0, "three", 33), (4, "d", 4, "none", 0), (9, "a", 1, "one", 11)]

@@ -1,0 +1,88 @@
+"""The reader of the target's tables on a real MariaDB: what it says about columns and keys, and how many queries it costs."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from pyspark_tidb_binlog.sinks.mysql.structure import KEPT_SECONDS, Structures, TargetColumn, TargetKey, is_absent, read_tables
+
+pytestmark = pytest.mark.mysql
+
+
+@pytest.fixture
+def seen(mariadb: PrivateMariaDB) -> Iterator[Session]:
+    with connect(mariadb.target(), ApplyConfig()) as session:
+        session.execute("CREATE DATABASE looked_at")
+        yield session
+        session.execute("DROP DATABASE looked_at")
+
+
+def queries(session: Session) -> int:
+    return int(session.query("SHOW SESSION STATUS LIKE 'Com_select'")[0][1])
+
+
+def test_columns_and_unique_keys_as_they_are(seen: Session) -> None:
+    seen.execute(
+        "CREATE TABLE looked_at.t (id INT AUTO_INCREMENT PRIMARY KEY, `a b` VARCHAR(9) NOT NULL DEFAULT 'it''s', n INT, must INT NOT NULL, "
+        "e ENUM('x','y''z'), twice INT AS (n * 2) STORED, thrice INT AS (n * 3) VIRTUAL, at TIMESTAMP(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3), "
+        "KEY k (n), UNIQUE KEY z (must, n), UNIQUE KEY part (`a b`(3)))"
+    )
+    found = read_tables(seen, [("looked_at", "t"), ("looked_at", "none"), ("nowhere", "t")])
+    assert set(found) == {("looked_at", "t")}
+    table = found["looked_at", "t"]
+    assert [c.name for c in table.columns] == ["id", "a b", "n", "must", "e", "twice", "thrice", "at"]
+    assert table.unique_keys == (TargetKey("PRIMARY", ("id",)), TargetKey("part", ("a b",)), TargetKey("z", ("must", "n")))
+    assert table.column("ID") == TargetColumn("id", "int(11)", False, None, False, True)
+    assert [c.name for c in table.columns if c.generated] == ["twice", "thrice"]
+    assert [c.name for c in table.columns if c.needs_value] == ["must"]
+    e, text = table.column("e"), table.column("a b")
+    assert e is not None and e.kind == "enum" and e.words == ("x", "y'z") and e.default is None
+    assert text is not None and text.default == "'it''s'"
+
+
+def test_one_query_for_many_tables_and_none_for_known_ones(seen: Session) -> None:
+    names = [("looked_at", f"t{n}") for n in range(30)]
+    for _, name in names:
+        seen.execute(f"CREATE TABLE looked_at.{name} (id INT PRIMARY KEY)")
+    structures, before = Structures(), queries(seen)
+    assert set(structures.of(seen, names)) == set(names) and queries(seen) == before + 1
+    structures.of(seen, names[:3])
+    assert queries(seen) == before + 1
+    seen.execute("ALTER TABLE looked_at.t0 ADD COLUMN v INT")
+    structures.forget()
+    assert len(structures.of(seen, names[:1])[names[0]].columns) == 2
+
+
+def test_what_is_kept_is_read_again_after_a_time(seen: Session) -> None:
+    seen.execute("CREATE TABLE looked_at.t (id INT PRIMARY KEY)")
+    now, name = [100.0], ("looked_at", "t")
+    structures = Structures(lambda: now[0])
+    assert structures.kept([name]) is None
+    assert len(structures.of(seen, [name])[name].columns) == 1
+    seen.execute("ALTER TABLE looked_at.t ADD COLUMN v INT")
+    now[0] += KEPT_SECONDS
+    kept = structures.kept([name])
+    assert kept is not None and len(kept[name].columns) == 1
+    now[0] += 1
+    assert structures.kept([name]) is None
+    assert len(structures.of(seen, [name])[name].columns) == 2
+
+
+def test_a_table_that_the_account_may_not_see_is_not_taken_for_missing(seen: Session, mariadb: PrivateMariaDB) -> None:
+    seen.execute("CREATE TABLE looked_at.t (id INT PRIMARY KEY)")
+    seen.execute("CREATE TABLE looked_at.open (id INT PRIMARY KEY)")
+    seen.execute("CREATE OR REPLACE USER 'half_blind'@'%' IDENTIFIED BY 'pw'")
+    seen.execute("GRANT SELECT ON looked_at.open TO 'half_blind'@'%'")
+    try:
+        with connect(replace(mariadb.target(), user="half_blind", password="pw"), ApplyConfig()) as poor:
+            assert set(read_tables(poor, [("looked_at", "t"), ("looked_at", "open")])) == {("looked_at", "open")}
+            with pytest.raises(ApplyError, match="denied"):
+                is_absent(poor, "looked_at", "t")
+        assert is_absent(seen, "looked_at", "u") and is_absent(seen, "nowhere", "t") and not is_absent(seen, "looked_at", "t")
+    finally:
+        seen.execute("DROP USER 'half_blind'@'%'")
