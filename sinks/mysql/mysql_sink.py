@@ -217,9 +217,9 @@ class MySQLSink(Sink):
     def _go_on_safely(self, why: str) -> None:
         """Begin safe mode, or continue that of an earlier life."""
         schema, cluster_id = self._settings.checkpoint_schema, self._cluster_id
-        until_ts = run_retried(self._sessions.use, lambda session: progress.safe_until(session, cluster_id, schema), self._retry_policy)
-        if until_ts > self._commit_ts:
-            self._safe.begin(self._commit_ts, until_ts, why or "an earlier life of this Drainer began it")
+        begin, end = run_retried(self._sessions.use, lambda session: progress.safe_span(session, cluster_id, schema), self._retry_policy)
+        if end > self._commit_ts:
+            self._safe.begin(begin, end, why or "an earlier life of this Drainer began it")
 
     def _forget_beyond(self, safe_until: int, session: Session) -> None:
         """Delete DDL and part records later than the checkpoint: they are written together with it, so they describe data that is gone, or that is
@@ -377,8 +377,8 @@ class MySQLSink(Sink):
         """Reconnects after a lost connection; the executor then determines how much of the DDL the server executed (``Sink.apply_ddl``)."""
 
         def work(session: Session) -> DdlOutcome:
-            save, safe = partial(self._save_ddl, session, step), self._safe.open_at(step.commit_ts - 1)
-            return apply_ddl(session, step, history, self._settings, self._held, save, refused, safe=safe)
+            save, begun = partial(self._save_ddl, session, step), self._safe.begun_before(step.commit_ts)
+            return apply_ddl(session, step, history, self._settings, self._held, save, refused, safe_from=begun)
 
         schema = Routes.of(self._settings).database(schema_of(step, history))
         outcome = run_retried(self._ddl_sessions.use, work, self._retry_policy, partial(begin_ddl, schema))
@@ -386,7 +386,9 @@ class MySQLSink(Sink):
         return DdlResult(outcome.losses, outcome.freezes)
 
     def _save_ddl(self, session: Session, step: DdlStep, _: object) -> None:
+        schema, cluster_id = self._settings.checkpoint_schema, self._cluster_id
         self._locked_checkpoint(session, self._commit_ts, step.commit_ts)
+        progress.mark_atomic(session, cluster_id, self._commit_ts, step.commit_ts, schema)
         self._save(session, step.commit_ts, step.applied, consistent=self._consistent)
 
     # The record.

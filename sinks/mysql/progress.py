@@ -342,10 +342,11 @@ def begin_safe(session: Session, cluster_id: int, after_ts: int, until_ts: int, 
     _mark(session, Marker(cluster_id, after_ts, until_ts, 0, 0, Mark.SAFE), schema)
 
 
-def safe_until(session: Session, cluster_id: int, schema: str = CHECKPOINT_SCHEMA) -> int:
-    """Below which ts steps are applied in safe mode; 0: none."""
-    sql = f"SELECT COALESCE(MAX(to_ts), 0) FROM {_progress(schema)} WHERE cluster_id = %s AND phase = %s"
-    return int(session.query(sql, [cluster_id, str(Mark.SAFE)])[0][0])
+def safe_span(session: Session, cluster_id: int, schema: str = CHECKPOINT_SCHEMA) -> tuple[int, int]:
+    """(begin, end) of what is applied in safe mode; (0, 0): nothing."""
+    sql = f"SELECT COALESCE(MIN(from_ts), 0), COALESCE(MAX(to_ts), 0) FROM {_progress(schema)} WHERE cluster_id = %s AND phase = %s"
+    ((begin, end),) = session.query(sql, [cluster_id, str(Mark.SAFE)])
+    return int(begin), int(end)
 
 
 def recorded_beyond(session: Session, cluster_id: int, commit_ts: int, schema: str = CHECKPOINT_SCHEMA, *, around: bool) -> int:

@@ -40,12 +40,13 @@ class SafeMode:
     def __init__(self, *, always: bool) -> None:
         """``always``: the setting."""
         self._always = always
+        self._from_ts = 0
         self._until_ts = 0
         self._named: set[str] = set()
 
     def begin(self, commit_ts: int, until_ts: int, why: str) -> None:
-        """Steps that begin below ``until_ts`` are applied in safe mode."""
-        self._until_ts = until_ts
+        """Steps that begin below ``until_ts`` are applied in safe mode; the first life that did so began at ``commit_ts``."""
+        self._from_ts, self._until_ts = commit_ts, until_ts
         _log.warning(
             "safe mode from %d until %d (%s): %s. Rows are replaced, a delete that finds nothing is no finding, and a DDL that was executed already is accepted",
             commit_ts,
@@ -61,6 +62,10 @@ class SafeMode:
     def open_at(self, commit_ts: int) -> bool:
         """Whether the target may hold a part of what comes after ``commit_ts``."""
         return commit_ts < self._until_ts
+
+    def begun_before(self, commit_ts: int) -> int | None:
+        """Where the span begins in which another Drainer may have executed a DDL of ``commit_ts``; None: it cannot have."""
+        return self._from_ts if self.open_at(commit_ts - 1) else None
 
     def reached(self, commit_ts: int) -> None:
         """Everything up to ``commit_ts`` is in the target."""

@@ -160,7 +160,7 @@ def apply_ddl(
     on_done: Callable[[Target], None],
     refused: RefusedJobs = frozenset(),
     *,
-    safe: bool = False,
+    safe_from: int | None = None,
 ) -> DdlOutcome:
     """Complete ``step`` on the target, however much of it a crashed predecessor has done.
 
@@ -172,7 +172,8 @@ def apply_ddl(
         lease: checked before everything that is written or executed; its cluster is the one of the DDL.
         on_done: writes the checkpoint; runs in the transaction that records the DDL as done, before its commit.
         refused: jobs that were not executed on the target: their tables are frozen.
-        safe: another Drainer may have executed the DDL, and later ones (``sinks.mysql.ddl.handed_over``).
+        safe_from: where the span begins in which another Drainer may have executed this DDL, and later ones (``sinks.mysql.ddl.handed_over``);
+            None: it cannot have.
 
     Raises:
         DdlRefused: the target refused every form and the policy is ``stop``.
@@ -180,7 +181,7 @@ def apply_ddl(
         RetryableApplyError: the connection was lost; call again with a new session.
         ApplyError: after a crash it cannot be determined whether the statement ran.
     """
-    return _Run(session, step, history, config, lease, on_done, refused, safe=safe).run()
+    return _Run(session, step, history, config, lease, on_done, refused, safe_from).run()
 
 
 class _Run:
@@ -193,8 +194,7 @@ class _Run:
         lease: Lease,
         on_done: Callable[[Target], None],
         refused: RefusedJobs,
-        *,
-        safe: bool,
+        safe_from: int | None,
     ) -> None:
         self._session = session
         self._step = step
@@ -203,7 +203,8 @@ class _Run:
         self._on_done = on_done
         self._subject = subject_of(step, history, refused, Routes.of(config))
         self._dialect = dialect_of(session, config)
-        self._handed_over = HandedOver(session, self._subject, self._dialect, history) if safe else None
+        self._handed_over = None if safe_from is None else HandedOver(session, self._subject, self._dialect, history)
+        self._safe_from = safe_from or 0
         self._clock = DdlClock(self._subject)
         """For executing statements; comparisons with the target use ``_subject``."""
         self._unfinished: SchemaSnapshot | None = None
@@ -278,6 +279,9 @@ class _Run:
     def _by_another(self, text: Rewritten) -> DdlOutcome | None:
         """What becomes of the DDL if another Drainer has executed it, or nobody can tell; None: it is to be executed."""
         assert self._handed_over is not None
+        if self._handed_over.made_again(self._made_since):
+            for table in self._subject.before:
+                self._session.execute(f"DROP TABLE IF EXISTS {quote_name(table.schema)}.{quote_name(table.name)}")
         if why := self._handed_over.undecided():
             self._write_intent(text.sql, self._snapshot())
             return self._finish(self._pass_by("safe mode", text.sql, why))
@@ -285,6 +289,11 @@ class _Run:
             return None
         _log.warning("safe mode: the DDL at commit_ts %d was executed by another Drainer already: %s", self._step.commit_ts, text.sql)
         return self._finish(DdlOutcome(DONE, "found", text.sql, text.losses))
+
+    def _made_since(self, job_id: int) -> bool:
+        """Whether this program executed the job in the span that another Drainer may have applied a part of."""
+        sql = f"SELECT 1 FROM {_table(self._config)} WHERE cluster_id = %s AND job_id = %s AND state = %s AND note IN ('text', 'derived') AND commit_ts > %s"
+        return bool(self._session.query(sql, [self._lease.cluster_id, job_id, DONE, self._safe_from]))
 
     def _point(self, name: str) -> None:
         """A failpoint, and one for this type of DDL: ``after-ddl`` and ``after-ddl-exchange-partition``."""

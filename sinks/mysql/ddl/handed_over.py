@@ -4,13 +4,16 @@ A real Drainer records no intent; after a crash it executes the DDLs behind its 
 statement was (drainer.md 5.6). Here these numbers are accepted only in this span.
 
     EXCHANGE PARTITION        cannot be told: executed again it would put the rows back
-    RENAME                    executed if the old names are gone and the new ones are there; to be executed if it is the reverse; else it cannot be told
+    RENAME                    executed if the old names are gone and the new ones are there; to be executed if it is the reverse; else it cannot be
+                              told, unless the old tables were made in this span, which has just made them again: they are dropped
     ADD INDEX, FOREIGN KEY    executed if the table has it: without a name of its own, a second one would be made
     CREATE TABLE              an existing table is accepted if it is equal, or if a later DDL of the history explains the difference
     all others                executed; an error of the kind "already so" is accepted
 
 Promises: reads only.
 """
+
+from collections.abc import Callable
 
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.history import JobType, SchemaHistory, TableAt
@@ -38,6 +41,18 @@ class HandedOver:
         self._subject = subject
         self._dialect = dialect
         self._history = history
+
+    def made_again(self, made_since: Callable[[int], bool]) -> bool:
+        """Whether a RENAME was executed, and its old names are tables that this program has made since, for a CREATE TABLE before it in the
+        span: all their rows are in the renamed ones. ``made_since``: whether it has executed the job of this id there.
+        """
+        subject = self._subject
+        if subject.job.type not in _RENAMES or self._renamed() is not None:
+            return False
+        made = [self._history.jobs_of_table(t.table_id, 0, self._history.newest_version)[:1] for t in subject.before]
+        old, new = {(t.schema, t.name) for t in subject.before}, {(t.schema, t.name) for t in subject.after}
+        fresh = all(jobs and jobs[0].type in _CREATES and made_since(jobs[0].id) for jobs in made)
+        return fresh and not old & new and all(column_names(self._session, *name) for name in new)
 
     def undecided(self) -> str:
         """Why a person must say whether the DDL was executed; empty if that can be told."""
