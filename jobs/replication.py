@@ -86,7 +86,7 @@ class Replication:
         self._closing = contextlib.ExitStack()
         """What ``close`` closes last."""
         self._feed = HistoryFeed(self._history_at(config), _history_cache(config.checkpoint_dir, cluster_id), self._tls)
-        self._sink = sink_of(self._config, cluster_id, self._pause)
+        self._sink = sink_of(self._config, cluster_id, self._pause, self._discovery.now)
         self._applier = BatchApplier(spark, self._config, self._sink, self._feed, self._take_report)
         _warm_up(spark, self._config)
         self._counts = StreamProgress(self._sink, self._applier.clock, config.apply.log_row_data)
@@ -385,9 +385,12 @@ class Replication:
         """For a first start in the middle of the history: correct the feed where FinishedTS does not tell which DDLs the target has."""
         source = self._config.source
         if source.starting_commit_ts > 0 and self._checkpoint.kept_for is None:
-            found = committed_before(source, self._feed.snapshot(), source.starting_commit_ts)
-            if found:
-                self._feed.note_committed(found)
+            self._look_for_ddls_before(source.starting_commit_ts)
+
+    def _look_for_ddls_before(self, commit_ts: int) -> None:
+        found = committed_before(self._config.source, self._feed.snapshot(), commit_ts)
+        if found:
+            self._feed.note_committed(found)
 
     def _begin_at(self, target: str, commit_ts: int | None) -> int:
         """Where the stream begins, given the target's identity and its checkpoint row; raises where the operator must decide."""
@@ -402,6 +405,9 @@ class Replication:
         check_spark(known, self._checkpoint.kept_for, target, commit_ts)
         if commit_ts is not None:
             check_no_gap(known, self._checkpoint.committed_ts, commit_ts)
+            if commit_ts > 0 and (self._checkpoint.kept_for is None or self._checkpoint.committed_ts < commit_ts):
+                # Another Drainer may have brought the target there, whose row does not say exactly which DDLs it has executed.
+                self._look_for_ddls_before(commit_ts)
             return commit_ts
         starting = first_ts(known, DeltaPlace(*places(self._spark, config.delta_dir, target)))
         return starting if starting >= 0 else self._discovery.now()

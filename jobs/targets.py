@@ -16,15 +16,16 @@ from pyspark_tidb_binlog.sinks.sink import Sink
 from pyspark_tidb_binlog.sinks.translate.message_sink import MessageSettings
 
 
-def sink_of(config: DrainerConfig, cluster_id: int, pause: Callable[[float], None]) -> Sink:
+def sink_of(config: DrainerConfig, cluster_id: int, pause: Callable[[float], None], now: Callable[[], int] | None = None) -> Sink:
     """The sink of a stream of cluster ``cluster_id``; nothing is opened. ``pause``: waits for so many seconds, or raises to end the wait.
+    ``now``: the upstream's timestamp of now; None: by this machine's clock.
 
     Raises:
         ConfigError: there is no such sink, or a setting of it is wrong.
     """
     if config.apply.db_type in ("mysql", "tidb"):
         # Also for net changes: it finishes what a life with net-change = false has left.
-        return RowSink(config, cluster_id, row_settings(config.apply), pause)
+        return RowSink(config, cluster_id, row_settings(config.apply), pause, now)
     if config.apply.db_type == "file":
         return file_sink(FileTarget(_directory(config), config.files.retention_time), _message_settings(config, cluster_id))
     if config.apply.db_type == "kafka":

@@ -7,6 +7,7 @@ to be missing are then counted reliably. With ``on-finding = stop`` a finding ra
 """
 
 import itertools
+import logging
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import TypeVar
 
@@ -16,12 +17,14 @@ from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind, in_words
 from pyspark_tidb_binlog.schemas.redaction import HIDDEN
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
-from pyspark_tidb_binlog.sinks.mysql.effects import StatementResult, finding, judge, key_text, matched
+from pyspark_tidb_binlog.sinks.mysql.effects import NO_PARTITION, StatementResult, finding, judge, key_text, matched
 from pyspark_tidb_binlog.sinks.mysql.moves import Move
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.statements import Ahead, Effect, Statement
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 _DUPLICATE = 1062
 _PACKET_TOO_LARGE = 1153
@@ -184,6 +187,8 @@ class Effects:
         except RetryableApplyError:
             raise
         except ApplyError as error:
+            if self._passed_over(statement, error):
+                return ()
             if error.errno == _NOT_COMPARABLE and statement.effect is Effect.REMOVES:
                 return (finding(statement, FindingKind.ROWS, f"the row to be deleted cannot exist in the target: {error.words}", 0),)
             if error.errno != _DUPLICATE or statement.effect is Effect.REMOVES or not statement.origin.key:
@@ -193,6 +198,20 @@ class Effects:
                 return (finding(statement, FindingKind.ROWS, f"{words}: {error.words}", 0),)
             self._send(statement, statement.as_replace())
             return (finding(statement, FindingKind.ROWS, f"a row that the binlogs insert already existed: {error.words}", 0),)
+
+    def _passed_over(self, statement: Statement, error: ApplyError) -> bool:
+        """Whether safe mode has nothing to write for this row."""
+        if error.errno == _NOT_COMPARABLE and statement.effect is Effect.CLEARS:
+            return True
+        if not (statement.superseded and error.errno == NO_PARTITION):
+            return False
+        _log.warning(
+            "safe mode: %s has no partition for a row of commit_ts %d: it was dropped with its rows already: %s",
+            statement.origin.table,
+            statement.newest_ts,
+            error.words,
+        )
+        return True
 
     def _judged(self, statement: Statement, closely: bool) -> tuple[Finding, ...]:
         """Run the statement and return its findings; ``closely``: missing rows of an update are inserted first, which counts them."""

@@ -54,6 +54,11 @@ _ABOUT_THE_STATEMENT = frozenset(
 )
 """Warnings that do not concern row values."""
 
+ANY_COUNT = frozenset({Effect.CLEARS, Effect.SETTLES})
+"""In safe mode no count of rows means anything."""
+NO_PARTITION = 1526
+"""No partition takes the row."""
+
 _TRUNCATED = 1265
 _COLUMN = re.compile(r"column '(?P<name>.*)' at row \d+$")
 
@@ -62,9 +67,9 @@ def judge(statement: Statement, answer: StatementResult, missing: int | None = N
     """The deviations in ``answer`` from the expected effect; ``missing``: number of rows that did not exist, if known for certain."""
     found = touched(statement, answer) if missing is None else statement.rows - missing
     findings = []
-    if found != statement.rows:
+    if found != statement.rows and statement.effect not in ANY_COUNT:
         findings.append(finding(statement, FindingKind.ROWS, _row_words(statement.effect, found - statement.rows), found))
-    if words := _harm(statement, answer):
+    if not statement.superseded and (words := _harm(statement, answer)):
         findings.append(finding(statement, FindingKind.VALUE, words))
     return tuple(findings)
 

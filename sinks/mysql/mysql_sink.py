@@ -9,7 +9,7 @@ phase (``sinks.mysql.parallel``), with ``consistent`` false in the meantime. A D
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost
+from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.schemas.findings import Finding
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.batch import wanted
@@ -45,9 +46,11 @@ from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, LeaseHolder
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import LAYOUT, LeaseGuard, alone
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
-from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanLimits, plan_rows
+from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanLimits, plan_rows, planned
 from pyspark_tidb_binlog.sinks.mysql.progress import SyncPoint
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, TransientError
+from pyspark_tidb_binlog.sinks.mysql.safe_mode import SafeMode, SafeStep
+from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpanPlan
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried, run_transaction
 from pyspark_tidb_binlog.sinks.mysql.sync_points import SyncPoints
 from pyspark_tidb_binlog.sinks.mysql.tables_there import TablesThere
@@ -63,8 +66,12 @@ T = TypeVar("T")
 class MySQLSink(Sink):
     """One target of one stream."""
 
-    def __init__(self, config: DrainerConfig, cluster_id: int, pause: Callable[[float], None] = time.sleep) -> None:
-        """``cluster_id`` 0: the only one that the target has a record of. ``pause`` sleeps between retries; it may raise to stop them."""
+    def __init__(
+        self, config: DrainerConfig, cluster_id: int, pause: Callable[[float], None] = time.sleep, now: Callable[[], int] | None = None
+    ) -> None:
+        """``cluster_id`` 0: the only one that the target has a record of. ``pause`` sleeps between retries; it may raise to stop them.
+        ``now``: the upstream's timestamp of now; None: by this machine's clock.
+        """
         self._config = config
         self._settings = config.apply
         self._cluster_id = cluster_id
@@ -75,6 +82,9 @@ class MySQLSink(Sink):
         self._guard: LeaseGuard | None = None
         self._shipped: ShippedTarget | None = None
         self._commit_ts = 0
+        self._now = now or _clock_now
+        self._history: Callable[[], SchemaHistory] = SchemaHistory
+        self._safe = SafeMode(always=config.apply.safe_mode)
         self._consistent = True
         """False while a span is only partly in the target."""
         self._together = True
@@ -95,12 +105,15 @@ class MySQLSink(Sink):
         holder = LeaseHolder(self._settings.drainer)
         self._guard = LeaseGuard(self._connect, self._cluster_id, schema, holder, self._settings.lease_timeout, self._retry_policy)
         self._lease = self._guard.take()
-        jobs = history()
-        found = run_retried(self._sessions.use, partial(self._stand, jobs), self._retry_policy)
+        self._history = history
+        found = run_retried(self._sessions.use, partial(self._stand, history()), self._retry_policy)
         self._sync_point = run_retried(self._sessions.use, self._load_sync_point, self._retry_policy)
         self._commit_ts = begin(self._lease.target, found.commit_ts if found.known else None)
-        self._transact(self._forget_beyond)
-        version = found.schema_version or jobs.version_at(self._commit_ts)
+        doubt = run_retried(self._sessions.use, partial(self._doubt, found), self._retry_policy)
+        until_ts = max(self._now(), doubt.upto_ts) if doubt.crashed else doubt.upto_ts
+        version = self._version(found, ours=doubt.ours)
+        self._transact(partial(self._forget_beyond, until_ts if doubt.why else 0))
+        self._go_on_safely(doubt.why)
         applied, refused = run_retried(self._sessions.use, partial(self._done_and_refused, version), self._retry_policy)
         if not found.known:
             self._transact(partial(self._save_first, applied))
@@ -165,9 +178,59 @@ class MySQLSink(Sink):
     def _load_sync_point(self, session: Session) -> SyncPoint | None:
         return progress.load_sync_point(session, self._cluster_id, self._settings.checkpoint_schema)
 
-    def _forget_beyond(self, session: Session) -> None:
-        """Delete DDL and part records later than the checkpoint: they are written together with it, so they describe data that is gone."""
+    def _doubt(self, found: TargetProgress, session: Session) -> "_Doubt":
+        """What of the spans beyond the checkpoint may be in the target, which is not known exactly."""
+        schema, cluster_id = self._settings.checkpoint_schema, self._cluster_id
+        open_upto = self._open_upto(session)
+        ours = bool(found.unfinished or open_upto) or progress.is_ours(session, cluster_id, self._commit_ts, schema)
+        if found.known and not found.consistent and not ours:
+            why = "another Drainer wrote the checkpoint and was not stopped cleanly, so that a part of what follows is applied"
+            return _Doubt(True, ours, max(self._commit_ts, self._recorded_beyond(session, around=False)), why)
+        # A checkpoint that was moved back, and says that the target is consistent there, is that of a target that was restored.
+        beyond = self._recorded_beyond(session, around=True)
+        if not beyond or open_upto:
+            return _Doubt(False, ours, 0, "")
+        return _Doubt(
+            False,
+            ours,
+            beyond,
+            f"another Drainer took over within a span that {schema}.spark_progress or spark_rows records as begun, up to {beyond}",
+        )
+
+    def _open_upto(self, session: Session) -> int:
+        """The end of a span that is open in another way than in parts; 0: there is none."""
+        return 0
+
+    def _recorded_beyond(self, session: Session, *, around: bool) -> int:
+        """As ``progress.recorded_beyond``."""
+        return progress.recorded_beyond(session, self._cluster_id, self._commit_ts, self._settings.checkpoint_schema, around=around)
+
+    def _version(self, found: TargetProgress, *, ours: bool) -> int:
+        """The schema version on the target. A real Drainer's may be ahead of its commitTS: it counts what rows were written under."""
+        at_commit = self._history().version_at(self._commit_ts)
+        if not found.known or found.commit_ts != self._commit_ts:
+            return at_commit
+        if ours and found.schema_version:
+            return found.schema_version
+        if found.schema_version not in (0, at_commit):
+            _log.info("the checkpoint says schema-version %d; by the DDL history it is %d at commitTS %d, which counts",
+                      found.schema_version, at_commit, self._commit_ts)  # fmt: skip
+        return at_commit
+
+    def _go_on_safely(self, why: str) -> None:
+        """Begin safe mode, or continue that of an earlier life."""
+        schema, cluster_id = self._settings.checkpoint_schema, self._cluster_id
+        begin, end = run_retried(self._sessions.use, lambda session: progress.safe_span(session, cluster_id, schema), self._retry_policy)
+        if end > self._commit_ts:
+            self._safe.begin(begin, end, why or "an earlier life of this Drainer began it")
+
+    def _forget_beyond(self, safe_until: int, session: Session) -> None:
+        """Delete DDL and part records later than the checkpoint: they are written together with it, so they describe data that is gone, or that is
+        written again in safe mode, up to ``safe_until``.
+        """
         schema = self._settings.checkpoint_schema
+        if safe_until:
+            progress.begin_safe(session, self._cluster_id, self._commit_ts, safe_until, schema)
         progress.forget_other_spans(session, self._cluster_id, self._commit_ts, schema)
         jobs = forget_later(session, self._settings, self._cluster_id, self._commit_ts)
         if jobs:
@@ -195,12 +258,27 @@ class MySQLSink(Sink):
         with clock.timed(Stage.APPLY, "write"):
             findings = self._write_atomic(plan, step)
         failpoints.point("after-downstream-commit")
-        self._commit_ts = step.upto_ts
+        self._reached(step.upto_ts)
         self._note_sync_point(step.applied)
         return Written(plan.counts.deleted + plan.counts.written, findings)
 
     def _plan(self, rows: pa.Table, step: RowsStep) -> Plan:
-        return plan_rows(marked(wanted(rows, step.gone, step.left_out), step.hidden), step.tables, self._limits, flavour=self._flavour)
+        safe = self._in_safe_mode(step)
+        step = safe.step if safe else step
+        events = marked(wanted(rows, step.gone, step.left_out), step.hidden)
+        if safe:
+            return planned(SafeSpanPlan(events, step.tables, self._limits, flavour=self._flavour, superseded=safe.superseded))
+        return plan_rows(events, step.tables, self._limits, flavour=self._flavour)
+
+    def _in_safe_mode(self, step: RowsStep) -> SafeStep | None:
+        """``step`` as it is applied in safe mode; None: it is not."""
+        if not self._safe.applies(step.after_ts):
+            return None
+        return run_retried(self._sessions.use, lambda session: self._safe.prepared(session, step, self._history()), self._retry_policy)
+
+    def _reached(self, commit_ts: int) -> None:
+        self._commit_ts = commit_ts
+        self._safe.reached(commit_ts)
 
     def _write_atomic(self, plan: Plan, step: RowsStep) -> tuple[Finding, ...]:
         """The lease is checked in ``_write_rows``, because ``checked`` may roll back and open another transaction."""
@@ -232,6 +310,8 @@ class MySQLSink(Sink):
 
     def _apply_in_parts(self, events: KeyedEvents, step: RowsStep, skipped_ts: frozenset[int], clock: StageClock) -> Written:
         schema, cluster_id, parts = self._settings.checkpoint_schema, self._cluster_id, events.parts
+        safe = self._in_safe_mode(step)
+        step, superseded = (safe.step, safe.superseded) if safe else (step, frozenset())
 
         keeping = any(table.others for table in step.tables.values())
         if keeping:
@@ -241,30 +321,46 @@ class MySQLSink(Sink):
             if not self._next_is(session, step):
                 return False
             progress.begin_span(session, cluster_id, step.after_ts, step.upto_ts, parts, schema, events.numbering, self._filters)
+            if safe is not None and not self._safe.open_at(step.after_ts):
+                # What it deletes is written by safe mode alone: a later life must go on so, whatever its setting is.
+                progress.begin_safe(session, cluster_id, step.after_ts, step.upto_ts, schema)
             self._save(session, step.after_ts, step.applied, consistent=False)
             return True
 
         def finish(session: Session) -> None:
             if self._next_is(session, step):
-                progress.finish_span(session, cluster_id, step.after_ts, step.upto_ts, schema)
+                progress.mark_atomic(session, cluster_id, step.after_ts, step.upto_ts, schema)
                 if keeping:
                     forget_kept(session, cluster_id, step.upto_ts, schema)
                 self._save(session, step.upto_ts, step.applied, consistent=True)
             failpoints.point("before-downstream-commit")
 
         if not self._transact(begin):
-            self._commit_ts, self._consistent = step.upto_ts, True
+            self._reached(step.upto_ts)
+            self._consistent = True
             return Written()
         self._consistent = False
         failpoints.point("before-deletes")
         span = (step.after_ts, step.upto_ts)
         skipped = frozenset(ts for ts in skipped_ts if step.after_ts < ts <= step.upto_ts)
-        how = parallel.PartPlan(span, dict(step.tables), self._flavour, self._limits, skipped, step.gone, step.left_out, step.hidden)
+        how = parallel.PartPlan(
+            span,
+            dict(step.tables),
+            self._flavour,
+            self._limits,
+            skipped,
+            step.gone,
+            step.left_out,
+            step.hidden,
+            safe is not None,
+            superseded,
+        )
         to = parallel.PartTarget(self._ship(events), self._settings, self._held, step.after_ts, step.upto_ts, parts)
         done = self._apply_phases(events, how, to, clock)
         self._transact(finish)
         failpoints.point("after-downstream-commit")
-        self._commit_ts, self._consistent = step.upto_ts, True
+        self._reached(step.upto_ts)
+        self._consistent = True
         self._note_sync_point(step.applied)
         return done
 
@@ -297,16 +393,19 @@ class MySQLSink(Sink):
         """Reconnects after a lost connection; the executor then determines how much of the DDL the server executed (``Sink.apply_ddl``)."""
 
         def work(session: Session) -> DdlOutcome:
-            return apply_ddl(session, step, history, self._settings, self._held, partial(self._save_ddl, session, step), refused)
+            save, begun = partial(self._save_ddl, session, step), self._safe.begun_before(step.commit_ts)
+            return apply_ddl(session, step, history, self._settings, self._held, save, refused, safe_from=begun)
 
         schema = Routes.of(self._settings).database(schema_of(step, history))
         self._tables.forget()
         outcome = run_retried(self._ddl_sessions.use, work, self._retry_policy, partial(begin_ddl, schema))
-        self._commit_ts = step.commit_ts
+        self._reached(step.commit_ts)
         return DdlResult(outcome.losses, outcome.freezes)
 
     def _save_ddl(self, session: Session, step: DdlStep, _: object) -> None:
+        schema, cluster_id = self._settings.checkpoint_schema, self._cluster_id
         self._locked_checkpoint(session, self._commit_ts, step.commit_ts)
+        progress.mark_atomic(session, cluster_id, self._commit_ts, step.commit_ts, schema)
         self._save(session, step.commit_ts, step.applied, consistent=self._consistent)
 
     # The record.
@@ -327,12 +426,12 @@ class MySQLSink(Sink):
         return stored_ts
 
     def _save(self, session: Session, commit_ts: int, applied: AppliedJobs, *, consistent: bool) -> None:
-        schema = self._settings.checkpoint_schema
+        schema, consistent = self._settings.checkpoint_schema, consistent and not self._safe.open_at(commit_ts)
         progress.save_checkpoint(session, self._cluster_id, commit_ts, applied.version, consistent, schema, self._sync_point)
 
     def _note_sync_point(self, applied: AppliedJobs) -> None:
         """Once in a while, between two steps: what the target holds now is the source at ``commit_ts``, and nobody else writes to it."""
-        if self._sync_points is None or not self._consistent:
+        if self._sync_points is None or not self._consistent or self._safe.open_at(self._commit_ts):
             return
         secondary_ts = self._sync_points.due(self._sessions.use, self._retry_policy)
         if secondary_ts:
@@ -373,3 +472,21 @@ class MySQLSink(Sink):
     def _wait_for(self, error: TransientError | None) -> None:
         self._waiting_for = error
         self._tables.forget()
+
+
+@dataclass(frozen=True, slots=True)
+class _Doubt:
+    """What may be in the target beyond its checkpoint."""
+
+    crashed: bool
+    """Another Drainer has written to it, nobody knows how far."""
+    ours: bool
+    """Whether this program wrote the checkpoint."""
+    upto_ts: int
+    why: str
+    """In words; empty = nothing is in doubt."""
+
+
+def _clock_now() -> int:
+    """A timestamp of now by this machine's clock, which may be behind."""
+    return tso(int(time.time() * 1000) + 60_000)

@@ -50,6 +50,7 @@ from pyspark_tidb_binlog.sinks.mysql.moves import Move
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import DeleteCorrection, PlanLimits, SpanPlan
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
+from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpanPlan
 from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, run_transaction
 from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Origin, Phase, Statement
 
@@ -98,6 +99,10 @@ class PartPlan:
     """(table id, operation) of row changes that are not written."""
     hidden: HiddenRows | None = None
     """The images that conditions hide."""
+    safe: bool = False
+    """In safe mode."""
+    superseded: frozenset[int] = frozenset()
+    """As ``SafeSpanPlan`` takes it."""
 
     def chosen(self, rows: pa.Table) -> pa.Table:
         """Those of ``rows`` that concern the span, also those of transactions to skip."""
@@ -195,7 +200,11 @@ class _PartPlans:
         self._how = how
         self._rows = rows
         few = rows.nbytes <= IN_MEMORY
-        self._numbers = None if few else _subset_numbers(rows, _ends_without(rows, how.skipped_ts) | self._births(how.skipped_ts))
+        needed = _all_without if how.safe else _ends_without
+        wanted = needed(rows, how.skipped_ts)
+        if not how.safe:
+            wanted = wanted | self._births(how.skipped_ts)
+        self._numbers = None if few else _subset_numbers(rows, wanted)
         self._only = self._plan(without(rows, "commit_ts", how.skipped_ts).combine_chunks()) if few else None
 
     @property
@@ -269,7 +278,23 @@ class _PartPlans:
         how, keys = self._how, rows.column("key").combine_chunks()
         if keys.null_count:
             raise _keyless_rows(rows)
-        return SpanPlan(marked(rows.select(ROW_EVENT.names), how.hidden), how.tables, how.limits, keys, flavour=how.flavour)
+        events = marked(rows.select(ROW_EVENT.names), how.hidden)
+        if how.safe:
+            return SafeSpanPlan(events, how.tables, how.limits, keys, flavour=how.flavour, superseded=how.superseded)
+        return SpanPlan(events, how.tables, how.limits, keys, flavour=how.flavour)
+
+    def require_same(self, planned: progress.PlannedWithout) -> None:
+        """In safe mode more is deleted than can be inserted again.
+
+        Raises:
+            ApplyError: the deletes were ``planned`` without other transactions.
+        """
+        if self._how.safe:
+            before = sorted(planned.commit_ts)
+            raise ApplyError(
+                f"the span {self._how.span} was begun in safe mode with syncer.ignore-txn-commit-ts = {before}, and its deletes are committed: "
+                f"start with that setting once more, until the checkpoint is at {self._how.span[1]}, and change it then"
+            )
 
 
 _NOTHING = Statement(b"DO 0", 0, Phase.DELETE, Effect.REMOVES, Origin("", 0, (), ()), ends=bytes(8))
@@ -297,6 +322,12 @@ def _ends_without(rows: pa.Table, skipped: frozenset[int]) -> Mask:
     chosen = ~np.isin(events.column("commit_ts").to_numpy(), list(skipped))
     chosen[chosen] = ends_of(events.filter(pa.array(chosen)))
     return chosen
+
+
+def _all_without(rows: pa.Table, skipped: frozenset[int]) -> Mask:
+    """Which of ``rows`` are not of the transactions ``skipped``."""
+    found: Mask = ~np.isin(rows.column("commit_ts").to_numpy(), list(skipped))
+    return found
 
 
 def _touched(rows: pa.Table, transactions: frozenset[int]) -> Mask:
@@ -400,6 +431,7 @@ def _corrected(
     before = progress.planned_without(session, marker, schema) if marker.phase == Phase.DELETE else None
     if before is None or before.commit_ts == plans.skipped:
         return None
+    plans.require_same(before)
     progress.correct_deletes(session, marker, plans.skipped, schema)
     written = progress.planned_without(session, replace(marker, phase=progress.Mark.WRITE), schema)
     if written is None:

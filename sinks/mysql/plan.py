@@ -12,7 +12,7 @@ expected effect. ``DeleteCorrection`` plans what is missing where deletes are co
 that the first of them can be sent at once.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -91,7 +91,11 @@ def plan_rows(
     flavour: Flavour = Flavour.MARIADB,
 ) -> Plan:
     """All statements for ``events``; the arguments and errors are those of ``SpanPlan``."""
-    span = SpanPlan(events, tables, limits, keys, flavour=flavour)
+    return planned(SpanPlan(events, tables, limits, keys, flavour=flavour))
+
+
+def planned(span: "SpanPlan") -> Plan:
+    """All statements of ``span`` at once."""
     writes = tuple(span.writes())
     written = sum(s.rows for s in writes) + sum(map(len, span.moves))
     counts = PlanCounts(span.events, sum(s.rows for s in span.deletes), written, span.ignored)
@@ -131,13 +135,18 @@ class SpanPlan:
         """Number of events of tables that hold no rows on the target."""
         if keys is None:
             events = events.append_column("key", row_identities(events, tables))
-        source = _Source(events)
-        net = fold(events, frozenset(i for i, table in tables.items() if table.others))
-        self._work = [_work_of(TableBuilder(tables[changes.table_id], limits, flavour), changes, source) for changes in net]
+        source, kept = RowSource(events), frozenset(i for i, table in tables.items() if table.others)
+        self._work = self._works(events, source, partial(_built, tables, limits, flavour), kept)
         self.moves = tuple(tuple(work.builder.moves(*work.moved, source, events["key"])) for work in self._work if work.moved is not None)
         """The rows of each table with columns of its own whose unique keys change; they run between the last delete and the first write."""
         self.deletes = tuple(statement for work in self._work for statement in work.builder.deletes(work.gone, source))
         """All deletes of the span; they run before its first move and its first write."""
+
+    def _works(
+        self, events: pa.Table, source: "RowSource", built: Callable[[int], "TableBuilder"], kept: frozenset[int]
+    ) -> "list[TableWork]":
+        """What is to be done per table; ``events`` with the column ``key``. ``kept``: ids of tables with columns that only the target has."""
+        return [_work_of(built(changes.table_id), changes, source) for changes in fold(events, kept)]
 
     def writes(self) -> Iterator[Statement]:
         """The writes, the same ones at each call."""
@@ -175,7 +184,7 @@ class DeleteCorrection:
         flavour: Flavour = Flavour.MARIADB,
     ) -> None:
         self._events = _wanted(events.append_column("key", keys), tables)
-        self._source = _Source(self._events)
+        self._source = RowSource(self._events)
         self._first = first_events(self._events)
         ids = np.unique(self._source.table_ids).tolist()
         self._builders = {i: TableBuilder(tables[i], limits, flavour) for i in ids}
@@ -288,7 +297,7 @@ SLICE = 8_000
 """Rows to write that are converted at a time: whole statements of ``PlanLimits.max_rows``, and few enough to stay in the CPU cache."""
 
 
-class _Source(EventColumns):
+class RowSource(EventColumns):
     """The events' columns, and the images of their rows."""
 
     def old_rows(self, table: TableAt, indexes: Indexes) -> OldRows:
@@ -320,7 +329,7 @@ class Images:
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class TableWork:
     """The rows of one table to delete, change and insert."""
 
     builder: "TableBuilder"
@@ -340,10 +349,10 @@ class _Work:
 
 
 @dataclass(frozen=True, slots=True)
-class _NewRows:
+class NewRows:
     """The rows after some events, decoded slice by slice."""
 
-    source: _Source
+    source: RowSource
     table: TableAt
     events: Indexes
 
@@ -379,37 +388,41 @@ def _unknown_table(events: pa.Table, table_id: int) -> SchemaMismatch:
     )
 
 
-def _work_of(builder: "TableBuilder", changes: TableChanges, source: _Source) -> _Work:
+def _work_of(builder: "TableBuilder", changes: TableChanges, source: RowSource) -> TableWork:
     table = builder.table
     if builder.identity_is_the_only_key:
-        gone, fresh = source.old_rows(table, changes.removed), partial(_NewRows, source, table)
-        return _Work(builder, gone, fresh(changes.after), fresh(changes.added))
+        gone, fresh = source.old_rows(table, changes.removed), partial(NewRows, source, table)
+        return TableWork(builder, gone, fresh(changes.after), fresh(changes.added))
     old = source.old_rows(table, np.concatenate([changes.removed, changes.before]))
     kept = len(changes.after)
-    added = _NewRows(source, table, changes.added)
+    added = NewRows(source, table, changes.added)
     if not kept:
-        return _Work(builder, old, (), added)
+        return TableWork(builder, old, (), added)
     if table.others:
         return _work_in_place(builder, changes, source, old, added)
     # Decoded already here: what replaces a deleted row must not turn out to be damaged after the delete is committed.
     after = source.new_images(table, changes.after)
     if not builder.unique_names:
-        return _Work(builder, old, (), (*_sliced(after), *added))
+        return TableWork(builder, old, (), (*_sliced(after), *added))
     before = old.slice(len(changes.removed), kept)
     moved = _differ(before.images, after.rows, builder.unique_names) | (key_numbers(table, before) == NO_KEY)
     gone = old.only(np.concatenate([np.ones(len(changes.removed), dtype=bool), moved]))
-    added = _NewRows(source, table, np.concatenate([changes.after[moved], changes.added]))
-    return _Work(builder, gone, _sliced(after.only(~moved)), added)
+    added = NewRows(source, table, np.concatenate([changes.after[moved], changes.added]))
+    return TableWork(builder, gone, _sliced(after.only(~moved)), added)
 
 
-def _work_in_place(builder: "TableBuilder", changes: TableChanges, source: _Source, old: OldRows, added: _NewRows) -> _Work:
+def _built(tables: Mapping[int, TableAt], limits: PlanLimits, flavour: Flavour, table_id: int) -> "TableBuilder":
+    return TableBuilder(tables[table_id], limits, flavour)
+
+
+def _work_in_place(builder: "TableBuilder", changes: TableChanges, source: RowSource, old: OldRows, added: NewRows) -> TableWork:
     """The work on a table with columns that only the target has: no row that exists before and after is deleted."""
     removed, after = len(changes.removed), source.new_images(builder.table, changes.after)
     before = old.slice(removed, len(changes.after))
     moved = np.ones(len(before), dtype=bool)
     if builder.unique_names:
         moved = _differ(before.images, after.rows, builder.unique_names) | (key_numbers(builder.table, before) == NO_KEY)
-    return _Work(builder, old.slice(0, removed), _sliced(after.only(~moved)), added, (before.only(moved), after.only(moved)))
+    return TableWork(builder, old.slice(0, removed), _sliced(after.only(~moved)), added, (before.only(moved), after.only(moved)))
 
 
 def _differ(old: pa.RecordBatch, new: pa.RecordBatch, names: Sequence[str]) -> Mask:
@@ -441,7 +454,7 @@ class TableBuilder:
         handle = self.info.handle_columns() if self.info.pk_is_handle else ()
         self.identity_is_the_only_key = bool(handle) and self.unique_names == tuple(c.name for c in handle)
 
-    def deletes(self, old: OldRows, source: _Source) -> list[Statement]:
+    def deletes(self, old: OldRows, source: RowSource) -> list[Statement]:
         """Statements that delete these rows."""
         found: list[Statement] = []
         if not len(old):
@@ -467,7 +480,7 @@ class TableBuilder:
             found += split(shape, tail, rows, piece.commit_ts, limits, self._zero_enums(piece.rows))
         return found
 
-    def moves(self, old: OldRows, new: Images, source: _Source, keys: pa.ChunkedArray) -> Iterator[Move]:
+    def moves(self, old: OldRows, new: Images, source: RowSource, keys: pa.ChunkedArray) -> Iterator[Move]:
         """The rows ``old``, which become ``new`` under other unique keys; ``keys``: the rows' identities, by event."""
         if not len(old):
             return
@@ -516,7 +529,7 @@ class TableBuilder:
         origin = Origin(table, int(self.table.version), tuple(c.name for c in columns), tuple(c.name for c in key))
         return Statement(head, 0, Phase.DELETE if effect is Effect.REMOVES else Phase.WRITE, effect, origin)
 
-    def _by_key(self, key: Sequence[ColumnInfo], old: OldRows, source: _Source) -> list[Statement]:
+    def _by_key(self, key: Sequence[ColumnInfo], old: OldRows, source: RowSource) -> list[Statement]:
         cells = self._sought(old.images, key)
         opening, closing = (b"(", b"),") if len(key) > 1 else (b"", b",")
         rows = join_cells(opening, cells, [b","] * len(cells), closing)
@@ -524,7 +537,7 @@ class TableBuilder:
         shape = self._shape(head, Effect.REMOVES, key, key)
         return split(shape, b")", rows, source.commit_ts[old.events], (self.limits.max_bytes, self.limits.max_keys))
 
-    def _by_columns(self, match: ByColumns, old: OldRows, source: _Source) -> list[Statement]:
+    def _by_columns(self, match: ByColumns, old: OldRows, source: RowSource) -> list[Statement]:
         """One statement for all equal rows: its LIMIT preserves further equal rows in the table."""
         shape = self._shape(delete_head(self.table.schema, self.table.name), Effect.REMOVES, ())
         columns = {"condition": self._conditions(match, old, source), "ts": source.commit_ts[old.events]}
@@ -543,7 +556,7 @@ class TableBuilder:
             for i, (condition, count) in enumerate(zip(conditions, counts, strict=True))
         ]
 
-    def _conditions(self, match: ByColumns, old: OldRows, source: _Source) -> pa.BinaryArray:
+    def _conditions(self, match: ByColumns, old: OldRows, source: RowSource) -> pa.BinaryArray:
         """For each row the WHERE condition, and an ORDER BY that prefers the likeliest of the matching rows."""
         indexed = indexed_columns(self.info)
         terms = [(b" AND ", match_condition(c, self.flavour, c.name in indexed), c, old.images) for c in match.certain]
@@ -564,7 +577,7 @@ class TableBuilder:
         closing = between[-1] + (b" DESC" if guesses else b"")
         return join_cells(opening, cells, between, closing)
 
-    def _guess(self, column: ColumnInfo, old: OldRows, source: _Source) -> list[tuple[tuple[bytes, ...], ColumnInfo, pa.RecordBatch]]:
+    def _guess(self, column: ColumnInfo, old: OldRows, source: RowSource) -> list[tuple[tuple[bytes, ...], ColumnInfo, pa.RecordBatch]]:
         """The likely value of a column that the images lack: the former value converted by a MODIFY COLUMN, else the default."""
         writer = replace(self.table, info=self.table.written_as(int(source.versions[old.events[0]])))
         former = next((c for c in writer.info.target_columns() if c.name == column.name and c.id != column.id), None)

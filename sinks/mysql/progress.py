@@ -1,7 +1,8 @@
 """The stream's progress as stored on the target: the Drainer's checkpoint row and the markers of a batch applied in parts.
 
 Promises: the functions change rows only in the transaction that the caller has opened, so that data and marker commit together. The table
-``checkpoint`` is the Drainer's, byte for byte, and holds nothing else; ``spark_progress`` is ours.
+``checkpoint`` is the Drainer's, byte for byte, and holds nothing else; ``spark_progress`` is ours. Where the Drainer's is kept elsewhere, a table
+of the same form is our own record.
 
 How a batch (after_ts, upto_ts] is applied: at most ``atomic-rows`` events: data, ``mark_atomic`` and ``save_checkpoint(upto_ts,
 consistent=True)`` in one transaction. More: ``begin_span`` with ``save_checkpoint(after_ts, consistent=False)``, then for each part and
@@ -22,6 +23,7 @@ from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.sink import TargetProgress, UnfinishedSpan
 
 CHECKPOINT_SCHEMA = "tidb_binlog"
+CHECKPOINT_TABLE = "checkpoint"
 _COLUMN_EXISTS = 1060
 
 _SKIPPED = "skipped MEDIUMTEXT CHARACTER SET ascii NULL"
@@ -35,7 +37,9 @@ class Mark(enum.StrEnum):
     SPAN = "span"
     """A span was begun, with ``parts`` parts; its part is the ``Numbering``, which is negative, or one of two."""
     ATOMIC = "atomic"
-    """The whole span, in one transaction."""
+    """The whole span; the newest one shows that the checkpoint is ours."""
+    SAFE = "safe"
+    """Steps that begin below ``to_ts`` are applied in safe mode, in every life. Its ``parts`` is 0."""
     DELETE = "delete"
     """All old images of one part."""
     WRITE = "write"
@@ -61,12 +65,21 @@ class Checkpoint:
     schema_version: int
     sync_point: SyncPoint | None = None
     """The newest one; only TiDB has timestamps of its own."""
+    elsewhere: tuple[int, ...] = ()
+    """commit_ts that the real checkpoint may have, where that is kept elsewhere and this is our own record (``sinks.mysql.elsewhere``)."""
 
     def to_json(self) -> str:
         """The Drainer's form: these keys in this order, without spaces."""
         point = self.sync_point
         ts_map = {"primary-ts": point.primary_ts, "secondary-ts": point.secondary_ts} if point else {}
-        value = {"consistent": self.consistent, "commitTS": self.commit_ts, "ts-map": ts_map, "schema-version": self.schema_version}
+        value: dict[str, Any] = {
+            "consistent": self.consistent,
+            "commitTS": self.commit_ts,
+            "ts-map": ts_map,
+            "schema-version": self.schema_version,
+        }
+        if self.elsewhere:
+            value["elsewhere"] = self.elsewhere
         return json.dumps(value, separators=(",", ":"))
 
     @classmethod
@@ -75,7 +88,10 @@ class Checkpoint:
         value: Any = json.loads(text)
         ts_map = value.get("ts-map") or {}
         point = SyncPoint(int(ts_map["primary-ts"]), int(ts_map["secondary-ts"])) if {"primary-ts", "secondary-ts"} <= set(ts_map) else None
-        return cls(int(value.get("commitTS", 0)), bool(value.get("consistent", False)), int(value.get("schema-version", 0)), point)
+        elsewhere = tuple(int(ts) for ts in value.get("elsewhere", ()))
+        return cls(
+            int(value.get("commitTS", 0)), bool(value.get("consistent", False)), int(value.get("schema-version", 0)), point, elsewhere
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +125,13 @@ class PlannedWithout:
     """False: an older release did not record them; it may have left out some."""
 
 
-def ensure_tables(session: Session, schema: str = CHECKPOINT_SCHEMA) -> None:
+def ensure_tables(session: Session, schema: str = CHECKPOINT_SCHEMA, table: str = CHECKPOINT_TABLE) -> None:
     """Create the database and both tables, and columns of newer releases, if missing. DDL: must not be called inside a transaction.
 
     Raises:
         ApplyError: the target refuses it, as to an account without the right to ALTER our table.
     """
-    for statement in _create_statements(schema):
+    for statement in _create_statements(schema, table):
         session.execute(statement)
     columns = (
         "SELECT 1 FROM information_schema.columns WHERE table_schema = %s AND table_name = 'spark_progress' AND column_name = 'skipped'"
@@ -140,13 +156,13 @@ def _add_column(session: Session, statement: str) -> None:
         ) from None
 
 
-def load(session: Session, cluster_id: int, schema: str = CHECKPOINT_SCHEMA) -> TargetProgress:
+def load(session: Session, cluster_id: int, schema: str = CHECKPOINT_SCHEMA, table: str = CHECKPOINT_TABLE) -> TargetProgress:
     """Read the target's progress.
 
     Raises:
         ApplyError: the row is not a valid checkpoint, or more than one span is unfinished.
     """
-    recorded = _load_checkpoint(session, cluster_id, schema)
+    recorded = load_checkpoint(session, cluster_id, schema, table)
     checkpoint = recorded or Checkpoint(0, True, 0)
     return TargetProgress(
         checkpoint.commit_ts,
@@ -157,23 +173,23 @@ def load(session: Session, cluster_id: int, schema: str = CHECKPOINT_SCHEMA) -> 
     )
 
 
-def load_sync_point(session: Session, cluster_id: int, schema: str = CHECKPOINT_SCHEMA) -> SyncPoint | None:
+def load_sync_point(session: Session, cluster_id: int, schema: str = CHECKPOINT_SCHEMA, table: str = CHECKPOINT_TABLE) -> SyncPoint | None:
     """The newest one that is recorded; None: there is none, or no checkpoint."""
-    recorded = _load_checkpoint(session, cluster_id, schema)
+    recorded = load_checkpoint(session, cluster_id, schema, table)
     return recorded.sync_point if recorded else None
 
 
-def only_cluster(session: Session, schema: str = CHECKPOINT_SCHEMA) -> int:
+def only_cluster(session: Session, schema: str = CHECKPOINT_SCHEMA, table: str = CHECKPOINT_TABLE) -> int:
     """The cluster id of the only checkpoint row, for a Drainer without a configured cluster id; 0 = no row.
 
     Raises:
         ApplyError: the table holds rows of several clusters.
     """
-    there = session.query("SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = 'checkpoint'", [schema])
-    ids = sorted(int(row[0]) for row in session.query(f"SELECT clusterID FROM {_checkpoint(schema)}")) if there else []
+    there = session.query("SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s", [schema, table])
+    ids = sorted(int(row[0]) for row in session.query(f"SELECT clusterID FROM {_checkpoint(schema, table)}")) if there else []
     if len(ids) > 1:
         raise ApplyError(
-            f"{schema}.checkpoint holds rows of several clusters {ids}: set spark.cluster-id to the one that this Drainer replicates"
+            f"{schema}.{table} holds rows of several clusters {ids}: set spark.cluster-id to the one that this Drainer replicates"
         )
     return ids[0] if ids else 0
 
@@ -186,10 +202,17 @@ def save_checkpoint(
     consistent: bool,
     schema: str = CHECKPOINT_SCHEMA,
     sync_point: SyncPoint | None = None,
+    table: str = CHECKPOINT_TABLE,
 ) -> None:
     """Write the Drainer-compatible row: everything up to ``commit_ts`` is in the target once this transaction commits."""
-    value = Checkpoint(commit_ts, consistent, schema_version, sync_point).to_json()
-    session.execute(f"REPLACE INTO {_checkpoint(schema)} VALUES (%s, %s)", [cluster_id, value])
+    write_checkpoint(session, cluster_id, Checkpoint(commit_ts, consistent, schema_version, sync_point), schema, table)
+
+
+def write_checkpoint(
+    session: Session, cluster_id: int, checkpoint: Checkpoint, schema: str = CHECKPOINT_SCHEMA, table: str = CHECKPOINT_TABLE
+) -> None:
+    """Replace the cluster's row."""
+    session.execute(f"REPLACE INTO {_checkpoint(schema, table)} VALUES (%s, %s)", [cluster_id, checkpoint.to_json()])
 
 
 def begin_span(
@@ -279,13 +302,13 @@ def deletes_done(
     return int(session.query(sql, [cluster_id, after_ts, upto_ts, parts, str(Mark.DELETE), _listed(skipped)])[0][0]) == parts
 
 
-def lock_checkpoint(session: Session, cluster_id: int, schema: str = CHECKPOINT_SCHEMA) -> int:
+def lock_checkpoint(session: Session, cluster_id: int, schema: str = CHECKPOINT_SCHEMA, table: str = CHECKPOINT_TABLE) -> int:
     """Read the newest committed commitTS and lock its row until this transaction ends; 0 = no row.
 
     Comes first in each transaction that changes it: so a predecessor's commit still in progress on the server is waited for, and its value
     read.
     """
-    rows = session.query(f"SELECT checkPoint FROM {_checkpoint(schema)} WHERE clusterID = %s FOR UPDATE", [cluster_id])
+    rows = session.query(f"SELECT checkPoint FROM {_checkpoint(schema, table)} WHERE clusterID = %s FOR UPDATE", [cluster_id])
     return Checkpoint.from_json(rows[0][0]).commit_ts if rows else 0
 
 
@@ -309,14 +332,46 @@ def finish_span(session: Session, cluster_id: int, after_ts: int, upto_ts: int, 
 def forget_other_spans(session: Session, cluster_id: int, commit_ts: int, schema: str = CHECKPOINT_SCHEMA) -> None:
     """Delete markers of spans that do not begin at the checkpoint: they describe data from before the checkpoint was set back."""
     session.execute(
-        f"DELETE FROM {_progress(schema)} WHERE cluster_id = %s AND to_ts > %s AND from_ts <> %s", [cluster_id, commit_ts, commit_ts]
+        f"DELETE FROM {_progress(schema)} WHERE cluster_id = %s AND to_ts > %s AND from_ts <> %s AND phase <> %s",
+        [cluster_id, commit_ts, commit_ts, str(Mark.SAFE)],
     )
 
 
-def _create_statements(schema: str) -> tuple[str, ...]:
+def begin_safe(session: Session, cluster_id: int, after_ts: int, until_ts: int, schema: str = CHECKPOINT_SCHEMA) -> None:
+    """Record that steps that begin below ``until_ts`` are applied in safe mode; ends with the first span that ends there or later."""
+    _mark(session, Marker(cluster_id, after_ts, until_ts, 0, 0, Mark.SAFE), schema)
+
+
+def safe_span(session: Session, cluster_id: int, schema: str = CHECKPOINT_SCHEMA) -> tuple[int, int]:
+    """(begin, end) of what is applied in safe mode; (0, 0): nothing."""
+    sql = f"SELECT COALESCE(MIN(from_ts), 0), COALESCE(MAX(to_ts), 0) FROM {_progress(schema)} WHERE cluster_id = %s AND phase = %s"
+    ((begin, end),) = session.query(sql, [cluster_id, str(Mark.SAFE)])
+    return int(begin), int(end)
+
+
+def recorded_beyond(session: Session, cluster_id: int, commit_ts: int, schema: str = CHECKPOINT_SCHEMA, *, around: bool) -> int:
+    """The end of what was applied, or begun, beyond a checkpoint that another program or a person has moved; 0: nothing.
+
+    ``around``: only spans in the middle of which the checkpoint is now.
+    """
+    sql = f"SELECT COALESCE(MAX(to_ts), 0) FROM {_progress(schema)} WHERE cluster_id = %s AND to_ts > %s AND from_ts {_not_at(around)} AND phase <> %s"
+    return int(session.query(sql, [cluster_id, commit_ts, commit_ts, str(Mark.SAFE)])[0][0])
+
+
+def _not_at(around: bool) -> str:
+    return "< %s" if around else "<> %s"
+
+
+def is_ours(session: Session, cluster_id: int, commit_ts: int, schema: str = CHECKPOINT_SCHEMA) -> bool:
+    """Whether a span of ours ends, or is open, at the checkpoint ``commit_ts``, so that no other program has moved it there."""
+    sql = f"SELECT 1 FROM {_progress(schema)} WHERE cluster_id = %s AND (to_ts = %s AND phase = %s OR from_ts = %s AND phase = %s) LIMIT 1"
+    return bool(session.query(sql, [cluster_id, commit_ts, str(Mark.ATOMIC), commit_ts, str(Mark.SPAN)]))
+
+
+def _create_statements(schema: str, table: str) -> tuple[str, ...]:
     return (
         f"CREATE DATABASE IF NOT EXISTS {quote_name(schema)}",
-        f"CREATE TABLE IF NOT EXISTS {_checkpoint(schema)} (clusterID bigint unsigned primary key, checkPoint MEDIUMTEXT) ENGINE=InnoDB",
+        f"CREATE TABLE IF NOT EXISTS {_checkpoint(schema, table)} (clusterID bigint unsigned primary key, checkPoint MEDIUMTEXT) ENGINE=InnoDB",
         f"CREATE TABLE IF NOT EXISTS {_progress(schema)} ("
         "cluster_id bigint unsigned NOT NULL, "
         "from_ts bigint unsigned NOT NULL, to_ts bigint unsigned NOT NULL, part int NOT NULL, parts int NOT NULL, "
@@ -333,8 +388,8 @@ def _listed(skipped: Iterable[int]) -> str:
     return ",".join(str(ts) for ts in sorted(skipped))
 
 
-def _checkpoint(schema: str) -> str:
-    return f"{quote_name(schema)}.`checkpoint`"
+def _checkpoint(schema: str, table: str) -> str:
+    return f"{quote_name(schema)}.{quote_name(table)}"
 
 
 def _progress(schema: str) -> str:
@@ -346,15 +401,20 @@ def _mark(session: Session, marker: Marker, schema: str, note: str | None = None
     session.execute(sql, [*marker.values, note])
 
 
-def _load_checkpoint(session: Session, cluster_id: int, schema: str) -> Checkpoint | None:
-    rows = session.query(f"SELECT checkPoint FROM {_checkpoint(schema)} WHERE clusterID = %s", [cluster_id])
+def load_checkpoint(session: Session, cluster_id: int, schema: str = CHECKPOINT_SCHEMA, table: str = CHECKPOINT_TABLE) -> Checkpoint | None:
+    """The cluster's row; None: there is none.
+
+    Raises:
+        ApplyError: it is not a valid checkpoint.
+    """
+    rows = session.query(f"SELECT checkPoint FROM {_checkpoint(schema, table)} WHERE clusterID = %s", [cluster_id])
     if not rows:
         return None
     try:
         return Checkpoint.from_json(rows[0][0])
     except (ValueError, TypeError, AttributeError) as error:
         raise ApplyError(
-            f"{schema}.checkpoint of cluster {cluster_id} is not a valid checkpoint: {rows[0][0]!r} ({error}); repair or delete the row"
+            f"{schema}.{table} of cluster {cluster_id} is not a valid checkpoint: {rows[0][0]!r} ({error}); repair or delete the row"
         ) from error
 
 

@@ -36,6 +36,10 @@ class Effect(enum.StrEnum):
     """The row was deleted earlier in this span and is inserted as it was; another row that is in its way stays, and this one is left out."""
     CHANGES = "changes"
     """The row exists with the same unique keys; whatever its other columns hold, it is set to the new image."""
+    CLEARS = "clears"
+    """Safe mode: a row like this may exist, and is deleted."""
+    SETTLES = "settles"
+    """Safe mode: whatever has a key of the row, the row is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,8 @@ class Statement:
     """Offsets in ``sql`` where each row's text ends, without the comma: int64. A single value for several rows = it cannot be split."""
     zero_enums: tuple[tuple[str, bytes], ...] = ()
     """ENUM columns with 0 in some rows, and the numbers of those rows: int64. Servers warn about each."""
+    superseded: bool = False
+    """Whether the target may have a later structure of the table already, so that values of these rows may not fit (``sinks.mysql.safe_plan``)."""
 
     @property
     def newest_ts(self) -> int:

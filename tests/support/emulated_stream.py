@@ -90,7 +90,7 @@ class EmulatedStream:
 
     def _living(self) -> tuple[Sink, BatchApplier]:
         if self._life is None:
-            sink = sink_of(self._config, 7, lambda seconds: None)
+            sink = sink_of(self._config, 7, lambda seconds: None, self.upstream.oracle.next)
             applier = BatchApplier(self._spark, self._config, sink, ToldHistory(self.upstream), self.reports.append)  # type: ignore[arg-type]
             self._life = sink, applier
             progress = applier.open(lambda target, commit_ts: self.after_ts if commit_ts is None else commit_ts)

@@ -35,6 +35,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_clock import DdlClock, clock_of, in
 from pyspark_tidb_binlog.sinks.mysql.ddl.derive import derive, null_fills
 from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import DROPS, EarlierTry, ExecutionCheck, shows
 from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
+from pyspark_tidb_binlog.sinks.mysql.ddl.handed_over import HandedOver
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty, partition_method, take_snapshot
 from pyspark_tidb_binlog.sinks.mysql.ddl.spread import holds_other_rows, on_single_partitions
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten, rewrite, subject_of
@@ -109,9 +110,9 @@ def ensure_ddl_table(session: Target, config: ApplyConfig) -> None:
 
 
 def load_applied(session: Target, config: ApplyConfig, cluster_id: int, version: int) -> AppliedJobs:
-    """The jobs executed on the target: all up to ``version`` (the checkpoint's schema-version), and the early ones recorded beyond it."""
+    """The jobs executed on the target: all up to ``version`` (the checkpoint's schema-version), and those recorded beyond it."""
     rows = session.query(
-        f"SELECT job_id FROM {_table(config)} WHERE cluster_id = %s AND early = 1 AND state NOT IN (%s, %s) AND version > %s",
+        f"SELECT job_id FROM {_table(config)} WHERE cluster_id = %s AND state NOT IN (%s, %s) AND version > %s",
         [cluster_id, INTENT, REFUSED, version],
     )
     return AppliedJobs(version, frozenset(int(job_id) for (job_id,) in rows))
@@ -158,6 +159,8 @@ def apply_ddl(
     lease: Lease,
     on_done: Callable[[Target], None],
     refused: RefusedJobs = frozenset(),
+    *,
+    safe_from: int | None = None,
 ) -> DdlOutcome:
     """Complete ``step`` on the target, however much of it a crashed predecessor has done.
 
@@ -169,6 +172,8 @@ def apply_ddl(
         lease: checked before everything that is written or executed; its cluster is the one of the DDL.
         on_done: writes the checkpoint; runs in the transaction that records the DDL as done, before its commit.
         refused: jobs that were not executed on the target: their tables are frozen.
+        safe_from: where the span begins in which another Drainer may have executed this DDL, and later ones (``sinks.mysql.ddl.handed_over``);
+            None: it cannot have.
 
     Raises:
         DdlRefused: the target refused every form and the policy is ``stop``.
@@ -176,7 +181,7 @@ def apply_ddl(
         RetryableApplyError: the connection was lost; call again with a new session.
         ApplyError: after a crash it cannot be determined whether the statement ran.
     """
-    return _Run(session, step, history, config, lease, on_done, refused).run()
+    return _Run(session, step, history, config, lease, on_done, refused, safe_from).run()
 
 
 class _Run:
@@ -189,6 +194,7 @@ class _Run:
         lease: Lease,
         on_done: Callable[[Target], None],
         refused: RefusedJobs,
+        safe_from: int | None,
     ) -> None:
         self._session = session
         self._step = step
@@ -197,6 +203,8 @@ class _Run:
         self._on_done = on_done
         self._subject = subject_of(step, history, refused, Routes.of(config))
         self._dialect = dialect_of(session, config)
+        self._handed_over = None if safe_from is None else HandedOver(session, self._subject, self._dialect, history)
+        self._safe_from = safe_from or 0
         self._clock = DdlClock(self._subject)
         """For executing statements; comparisons with the target use ``_subject``."""
         self._unfinished: SchemaSnapshot | None = None
@@ -257,6 +265,8 @@ class _Run:
         if earlier is not None and not scattered and judge.has_run(earlier, now):
             losses = self._declare(text.then or next((d.then for d in derive(self._clock.subject, self._dialect)), ""))
             return self._finish(DdlOutcome(DONE, "found", self._step.query, (*text.losses, *losses)))
+        if earlier is None and self._handed_over and (found := self._by_another(text)):
+            return found
         if earlier is None or earlier.refused:
             self._write_intent(text.sql, now)
         else:
@@ -265,6 +275,25 @@ class _Run:
         outcome = self._pass_by("partition", text.sql, scattered) if scattered else self._execute(text, now)
         self._point("after-ddl")
         return self._finish(outcome)
+
+    def _by_another(self, text: Rewritten) -> DdlOutcome | None:
+        """What becomes of the DDL if another Drainer has executed it, or nobody can tell; None: it is to be executed."""
+        assert self._handed_over is not None
+        if self._handed_over.made_again(self._made_since):
+            for table in self._subject.before:
+                self._session.execute(f"DROP TABLE IF EXISTS {quote_name(table.schema)}.{quote_name(table.name)}")
+        if why := self._handed_over.undecided():
+            self._write_intent(text.sql, self._snapshot())
+            return self._finish(self._pass_by("safe mode", text.sql, why))
+        if not self._handed_over.executed():
+            return None
+        _log.warning("safe mode: the DDL at commit_ts %d was executed by another Drainer already: %s", self._step.commit_ts, text.sql)
+        return self._finish(DdlOutcome(DONE, "found", text.sql, text.losses))
+
+    def _made_since(self, job_id: int) -> bool:
+        """Whether this program executed the job in the span that another Drainer may have applied a part of."""
+        sql = f"SELECT 1 FROM {_table(self._config)} WHERE cluster_id = %s AND job_id = %s AND state = %s AND note IN ('text', 'derived') AND commit_ts > %s"
+        return bool(self._session.query(sql, [self._lease.cluster_id, job_id, DONE, self._safe_from]))
 
     def _point(self, name: str) -> None:
         """A failpoint, and one for this type of DDL: ``after-ddl`` and ``after-ddl-exchange-partition``."""
@@ -371,6 +400,8 @@ class _Run:
     def _already_so(self, error: ApplyError) -> bool:
         """Whether the target already is as the DDL makes it: an existing database, a dropped table, an equal and empty table."""
         job, subject = self._subject.job, self._subject
+        if self._handed_over is not None and self._handed_over.already_so(error):
+            return True
         if job.type in DROPS:
             return error.errno in _GONE
         if job.type == JobType.CREATE_SCHEMA:
@@ -404,7 +435,9 @@ class _Run:
                 self._note_try("derived", statement.sql, error)
                 said = str(error)
                 if many and error.errno == _EXISTS_TABLE:
-                    why = self._in_the_way(self._subject.after[number])
+                    table = self._subject.after[number]
+                    safe = self._handed_over is not None and self._handed_over.stands(table)
+                    why = "" if safe else self._in_the_way(table)
                     if not why:
                         continue  # created before a crash between two of the statements
                     said = f"{error}; {why}"

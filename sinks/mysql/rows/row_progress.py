@@ -83,5 +83,15 @@ def load(session: Session, cluster_id: int, commit_ts: int, schema: str) -> Open
     return OpenLanes(int(after_ts), int(upto_ts), str(plan), bool(safe), tuple(int(row[4]) for row in rows))
 
 
+def recorded_beyond(session: Session, cluster_id: int, commit_ts: int, schema: str, *, around: bool) -> int:
+    """The end of a span that was begun, but not at the checkpoint ``commit_ts``, and reaches beyond it; 0: there is none.
+
+    ``around``: only one in the middle of which the checkpoint is now.
+    """
+    where = "from_ts < %s" if around else "from_ts <> %s"
+    sql = f"SELECT COALESCE(MAX(to_ts), 0) FROM {_table(schema)} WHERE cluster_id = %s AND to_ts > %s AND {where}"
+    return int(session.query(sql, [cluster_id, commit_ts, commit_ts])[0][0])
+
+
 def _table(schema: str) -> str:
     return f"{quote_name(schema)}.`spark_rows`"

@@ -11,7 +11,7 @@ a record of the lanes (``row_progress``), and end with ``consistent`` true and w
 * If they do not (other filters, another history, a span that the source cuts in another way), the open span is applied again in safe mode
   from the checkpoint, in order: afterwards every row that has a unique key without NULL is as upstream. Exact for those rows only: an INSERT of
   a keyless row that had been applied is applied twice, a DELETE that had been applied may delete another row that is equal. Such tables
-  are named in the log. The same holds where another Drainer, which has no record of lanes, finishes the span, and for ``safe_until_ts``.
+  are named in the log. The same holds where another Drainer, which has no record of lanes, finishes the span, and in safe mode (``SafeMode``).
 * With ``on-finding = stop`` the lanes that were not in doubt may be ahead; the restart continues as after a crash.
 
 The rows of a step applied in parts are fetched by the driver in pieces of about ``atomic-rows``, each recorded by itself; an upstream
@@ -21,6 +21,7 @@ transaction is one piece, however big it is.
 import hashlib
 import logging
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -41,6 +42,7 @@ from pyspark_tidb_binlog.sinks.engine.causality import Conflict, OpKeys, Schedul
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
 from pyspark_tidb_binlog.sinks.engine.row_ops import RowBatch, operations_of
 from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
+from pyspark_tidb_binlog.sinks.mysql import progress
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import TransientError
 from pyspark_tidb_binlog.sinks.mysql.rows import row_progress
@@ -86,9 +88,16 @@ class RowSettings:
 class RowSink(MySQLSink):
     """One target of one stream, to which every row operation is sent."""
 
-    def __init__(self, config: DrainerConfig, cluster_id: int, settings: RowSettings, pause: Callable[[float], None] | None = None) -> None:
-        """``pause`` as for ``MySQLSink``."""
-        super().__init__(config, cluster_id, *(() if pause is None else (pause,)))
+    def __init__(
+        self,
+        config: DrainerConfig,
+        cluster_id: int,
+        settings: RowSettings,
+        pause: Callable[[float], None] | None = None,
+        now: Callable[[], int] | None = None,
+    ) -> None:
+        """``pause`` and ``now`` as for ``MySQLSink``."""
+        super().__init__(config, cluster_id, pause or time.sleep, now)
         self._rows = settings
         self._open_lanes: OpenLanes | None = None
         self._begun_in_parts = (0, 0)
@@ -187,6 +196,8 @@ class RowSink(MySQLSink):
 
     def _apply_operations(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
         with clock.timed(Stage.PLAN):
+            prepared = self._in_safe_mode(step)
+            step = prepared.step if prepared else step
             batch = self._operations(rows, step)
             keys = keys_of(batch)
             how = self._how(batch, keys, step)
@@ -194,7 +205,8 @@ class RowSink(MySQLSink):
         with clock.timed(Stage.APPLY, "write"):
             findings = self._run(batch, writer, how, step)
         failpoints.point("after-downstream-commit")
-        self._commit_ts, self._consistent = step.upto_ts, self._open_lanes is None
+        self._reached(step.upto_ts)
+        self._consistent = self._open_lanes is None
         return Written(len(batch), findings)
 
     def _operations(self, rows: pa.Table, step: RowsStep) -> RowBatch:
@@ -211,7 +223,7 @@ class RowSink(MySQLSink):
     def _how(self, batch: RowBatch, keys: OpKeys, step: RowsStep) -> "_LanePlan":
         settings, left = self._rows, self._open_lanes if self._is_open(step) else None
         lanes = settings.worker_count if settings.dispatch else 1
-        safe = settings.safe_mode or step.after_ts < settings.safe_until_ts
+        safe = settings.safe_mode or step.after_ts < settings.safe_until_ts or self._safe.applies(step.after_ts)
         if left is None:
             return _LanePlan.of(batch, keys, lanes, settings.conflict, settings.txn_batch, safe=safe)
         plan = _LanePlan.again(batch, keys, left)
@@ -248,6 +260,7 @@ class RowSink(MySQLSink):
 
     def _write_atomic_rows(self, places: Sequence[int], writer: RowWriter, step: RowsStep) -> tuple[Finding, ...]:
         def saved(session: Session) -> None:
+            progress.mark_atomic(session, self._cluster_id, step.after_ts, step.upto_ts, self._settings.checkpoint_schema)
             self._save(session, step.upto_ts, step.applied, consistent=True)
             failpoints.point("before-downstream-commit")
 
@@ -270,6 +283,7 @@ class RowSink(MySQLSink):
         def finish(session: Session) -> None:
             if self._next_is(session, step):
                 row_progress.finish(session, self._cluster_id, schema)
+                progress.mark_atomic(session, self._cluster_id, step.after_ts, step.upto_ts, schema)
                 if record.upto_ts > step.upto_ts:
                     # The rest of the open span comes with a later step, and must be in safe mode even after a crash before it.
                     row_progress.begin(session, self._cluster_id, (step.upto_ts, record.upto_ts), "", 1, schema, safe=True)
@@ -285,6 +299,16 @@ class RowSink(MySQLSink):
         rest = record.upto_ts > step.upto_ts
         self._open_lanes = OpenLanes(step.upto_ts, record.upto_ts, "", True, (0,)) if rest else None
         return findings
+
+    def _open_upto(self, session: Session) -> int:
+        """As for ``MySQLSink``: the span that is open row by row."""
+        left = self._load_open(session)
+        return left.upto_ts if left and left.after_ts == self._commit_ts else 0
+
+    def _recorded_beyond(self, session: Session, *, around: bool) -> int:
+        """As for ``MySQLSink``: also row by row."""
+        in_rows = row_progress.recorded_beyond(session, self._cluster_id, self._commit_ts, self._settings.checkpoint_schema, around=around)
+        return max(super()._recorded_beyond(session, around=around), in_rows)
 
     def _load_open(self, session: Session) -> OpenLanes | None:
         schema = self._settings.checkpoint_schema

@@ -1,0 +1,95 @@
+"""What a DDL means in the span that another Drainer may have applied a part of: it may have been executed, and later ones too. [db]
+
+A real Drainer records no intent; after a crash it executes the DDLs behind its checkpoint again and ignores certain errors by number, whatever the
+statement was (drainer.md 5.6). Here these numbers are accepted only in this span.
+
+    EXCHANGE PARTITION        cannot be told: executed again it would put the rows back
+    RENAME                    executed if the old names are gone and the new ones are there; to be executed if it is the reverse; else it cannot be
+                              told, unless the old tables were made in this span, which has just made them again: they are dropped
+    ADD INDEX, FOREIGN KEY    executed if the table has it: without a name of its own, a second one would be made
+    CREATE TABLE              an existing table is accepted if it is equal, or if a later DDL of the history explains the difference
+    all others                executed; an error of the kind "already so" is accepted
+
+Promises: reads only.
+"""
+
+from collections.abc import Callable
+
+from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.schemas.history import JobType, SchemaHistory, TableAt
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
+from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import shows
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
+from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import unlike
+from pyspark_tidb_binlog.sinks.mysql.target import Target
+
+_EXISTS_TABLE = 1050
+_ALREADY_SO = frozenset({1007, 1008, 1049, 1050, 1051, 1054, 1060, 1061, 1091, 1146, 1176, 1493, 1507, 1517, 4091, 4092})
+"""It exists, or does not exist any more: database, table, column, key, partition, sequence, view."""
+_RENAMES = frozenset({JobType.RENAME_TABLE, JobType.RENAME_TABLES})
+_TWICE = frozenset({JobType.ADD_INDEX, JobType.ADD_FOREIGN_KEY, JobType.MULTI_SCHEMA_CHANGE})
+"""These may succeed a second time, and make something twice."""
+_CREATES = frozenset({JobType.CREATE_TABLE, JobType.CREATE_TABLES})
+
+
+class HandedOver:
+    """One DDL of that span."""
+
+    def __init__(self, session: Target, subject: Subject, dialect: Dialect, history: SchemaHistory) -> None:
+        self._session = session
+        self._subject = subject
+        self._dialect = dialect
+        self._history = history
+
+    def made_again(self, made_since: Callable[[int], bool]) -> bool:
+        """Whether a RENAME was executed, and its old names are tables that this program has made since, for a CREATE TABLE before it in the
+        span: all their rows are in the renamed ones. ``made_since``: whether it has executed the job of this id there.
+        """
+        subject = self._subject
+        if subject.job.type not in _RENAMES or self._renamed() is not None:
+            return False
+        made = [self._history.jobs_of_table(t.table_id, 0, self._history.newest_version)[:1] for t in subject.before]
+        old, new = {(t.schema, t.name) for t in subject.before}, {(t.schema, t.name) for t in subject.after}
+        fresh = all(jobs and jobs[0].type in _CREATES and made_since(jobs[0].id) for jobs in made)
+        return fresh and not old & new and all(column_names(self._session, *name) for name in new)
+
+    def undecided(self) -> str:
+        """Why a person must say whether the DDL was executed; empty if that can be told."""
+        kind = self._subject.job.type
+        way_out = "check it on the target, execute it by hand if it was not, and then skip it"
+        if kind == JobType.EXCHANGE_PARTITION:
+            return f"another Drainer may have executed it before it crashed, and a second time would put the rows back: {way_out}"
+        if kind in _RENAMES and self._renamed() is None:
+            return f"another Drainer may have executed it before it crashed, and the names on the target do not show it: {way_out}"
+        return ""
+
+    def executed(self) -> bool:
+        """Whether the target shows that it was executed."""
+        kind = self._subject.job.type
+        if kind in _RENAMES:
+            return bool(self._renamed())
+        return kind in _TWICE and shows(self._session, self._subject, self._dialect)
+
+    def already_so(self, error: ApplyError) -> bool:
+        """Whether the target refuses the DDL because it, or a later one, was executed."""
+        kind, new = self._subject.job.type, self._subject.new
+        if kind in _CREATES and error.errno == _EXISTS_TABLE:
+            return new is not None and self.stands(new)
+        return kind not in _RENAMES and error.errno in _ALREADY_SO
+
+    def stands(self, table: TableAt) -> bool:
+        """Whether the existing table is the one that the DDL makes, or what later DDLs have made of it."""
+        if self._history.jobs_of_table(table.table_id, self._subject.job.version, self._history.newest_version):
+            return True
+        return not unlike(self._session, self._subject, self._dialect, table)
+
+    def _renamed(self) -> bool | None:
+        """Whether the tables have their new names; None: some have, or old and new names are the same ones."""
+        old = {(t.schema, t.name) for t in self._subject.before}
+        new = {(t.schema, t.name) for t in self._subject.after}
+        gone, made = old - new, new - old
+        if not gone and not made:
+            return None if len(old) > 1 else False
+        there = {name for name in gone | made if column_names(self._session, *name)}
+        return {frozenset(gone): False, frozenset(made): True}.get(frozenset(there))

@@ -1,0 +1,108 @@
+"""Which steps are applied in safe mode, and which of their tables are left alone. [db]
+
+Safe mode is on for every step with ``syncer.safe-mode``, and up to a bound where a part of what comes next may be in the target already: another
+Drainer has crashed, or the checkpoint was moved. How far that part reaches is recorded nowhere, so the bound is a timestamp taken at the
+start, before which everything happened that the other one did. The bound is stored with the progress: a later life goes on in safe mode.
+
+A real Drainer executes a DDL when all rows before it are applied, and before any later one. So where the target shows that a DDL of the open span
+was executed, because a table, or a column, that the rows need is gone, those rows are in it already, and the table is left alone up to that
+DDL.
+
+Promises: says in the log when and why safe mode begins, when it ends, and once for each table without a key that its rows cannot be told apart.
+"""
+
+import logging
+from dataclasses import dataclass, replace
+
+from pyspark_tidb_binlog.schemas.events import as_time
+from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
+from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
+from pyspark_tidb_binlog.sinks.mysql.safe_plan import cannot_tell_apart
+from pyspark_tidb_binlog.sinks.mysql.session import Session
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SafeStep:
+    """A step that is to be applied in safe mode."""
+
+    step: RowsStep
+    """Without the tables that have a later structure already."""
+    superseded: frozenset[int]
+    """As ``SafeSpanPlan`` takes it."""
+
+
+class SafeMode:
+    """The safe mode of one sink."""
+
+    def __init__(self, *, always: bool) -> None:
+        """``always``: the setting."""
+        self._always = always
+        self._from_ts = 0
+        self._until_ts = 0
+        self._named: set[str] = set()
+
+    def begin(self, commit_ts: int, until_ts: int, why: str) -> None:
+        """Steps that begin below ``until_ts`` are applied in safe mode; the first life that did so began at ``commit_ts``."""
+        self._from_ts, self._until_ts = commit_ts, until_ts
+        _log.warning(
+            "safe mode from %d until %d (%s): %s. Rows are replaced, a delete that finds nothing is no finding, and a DDL that was executed already is accepted",
+            commit_ts,
+            until_ts,
+            as_time(until_ts),
+            why,
+        )
+
+    def applies(self, after_ts: int) -> bool:
+        """Whether a step that begins at ``after_ts`` is applied in safe mode."""
+        return self._always or self.open_at(after_ts)
+
+    def open_at(self, commit_ts: int) -> bool:
+        """Whether the target may hold a part of what comes after ``commit_ts``."""
+        return commit_ts < self._until_ts
+
+    def begun_before(self, commit_ts: int) -> int | None:
+        """Where the span begins in which another Drainer may have executed a DDL of ``commit_ts``; None: it cannot have."""
+        return self._from_ts if self.open_at(commit_ts - 1) else None
+
+    def reached(self, commit_ts: int) -> None:
+        """Everything up to ``commit_ts`` is in the target."""
+        if self._until_ts and not self.open_at(commit_ts):
+            _log.warning("safe mode ends at %d: the span that was open until %d is passed", commit_ts, self._until_ts)
+            self._until_ts = 0
+
+    def prepared(self, session: Session, step: RowsStep, history: SchemaHistory) -> SafeStep:
+        """``step`` as it is applied in safe mode; reads the target's tables where a later DDL is known."""
+        tables = {i: at for i, at in step.tables.items() if i not in step.gone and not at.info.is_view}
+        for at in tables.values():
+            self._name(at)
+        if not self.open_at(step.after_ts):
+            return SafeStep(step, frozenset())
+        later = frozenset(i for i, at in tables.items() if history.jobs_of_table(i, at.version, history.newest_version))
+        past = frozenset(i for i in later if _is_past(session, tables[i]))
+        if past:
+            names = ", ".join(sorted(f"{tables[i].schema}.{tables[i].name}" for i in past))
+            _log.warning(
+                "safe mode: rows up to %d are left out of %s, which lacks a table or column of theirs: a later DDL was executed already, after "
+                "these rows",
+                step.upto_ts,
+                names,
+            )
+        return SafeStep(replace(step, gone=step.gone | past), later - past)
+
+    def _name(self, at: TableAt) -> None:
+        name = f"{at.schema}.{at.name}"
+        if name not in self._named and cannot_tell_apart(at.info):
+            self._named.add(name)
+            _log.warning(
+                "safe mode: %s has no unique key without NULL, so equal rows of it cannot be told apart: compare it with the upstream afterwards",
+                name,
+            )
+
+
+def _is_past(session: Session, at: TableAt) -> bool:
+    """Whether the target lacks the table, or a column that its rows need."""
+    there = {name.lower() for name in column_names(session, at.schema, at.name)}
+    return not {c.name.lower() for c in at.info.target_columns()} <= there

@@ -1,0 +1,157 @@
+"""Plans the statements of a span in safe mode: whatever part of the span is in the target already, afterwards all of it is. Pure.
+
+A row's first and last image are not enough: of 1 -> 2 -> 3 the target may hold 2. So every image that a row had in the span is sought, by each of
+its unique keys, and what is found is deleted; then the last images are written, with REPLACE. No row that the span does not touch is
+deleted: it would have to share a unique key with one that it does, at the same time. All deletes run before all writes, as in
+``sinks.mysql.plan``.
+
+Exact for every row that has a unique key without NULL, and for rows without one as long as no two of them are equal: for each row at most one row of
+the target is deleted per image. Equal rows cannot be told apart: one that the span does not touch may be deleted for one that is not yet
+there. ``cannot_tell_apart`` says which tables have such rows.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_tidb_binlog.schemas.events import Op
+from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.schemas.row_layout import LACKING
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
+from pyspark_tidb_binlog.sinks.engine.fold import Indexes, Mask, fold
+from pyspark_tidb_binlog.sinks.engine.hidden import AFTER, BEFORE
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.matching import ByColumns, OldRows, key_numbers
+from pyspark_tidb_binlog.sinks.mysql.plan import SLICE, NewRows, PlanLimits, RowSource, SpanPlan, TableBuilder, TableWork
+from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Statement
+
+
+def cannot_tell_apart(info: TableInfo) -> bool:
+    """Whether rows of the table may be equal in every column that the target has: no unique key has only NOT NULL columns."""
+    return not any(all(column.not_null for column in key) for key in info.unique_keys())
+
+
+class SafeSpanPlan(SpanPlan):
+    """``SpanPlan`` in safe mode.
+
+    Args:
+        events: row events of the span, ALL of them, in any order.
+        superseded: ids of tables whose next DDL may have been executed on the target: a value that does not fit any more is not a finding, because
+            what comes after that DDL is in the span, too.
+
+    The others, and what it raises, as in ``SpanPlan``.
+    """
+
+    def __init__(
+        self,
+        events: pa.Table,
+        tables: Mapping[int, TableAt],
+        limits: PlanLimits,
+        keys: pa.BinaryArray | None = None,
+        *,
+        flavour: Flavour = Flavour.MARIADB,
+        superseded: Collection[int] = (),
+    ) -> None:
+        self._tables = tables
+        self._limits = limits
+        self._flavour = flavour
+        self._superseded = superseded
+        super().__init__(events, tables, limits, keys, flavour=flavour)
+
+    def _works(self, events: pa.Table, source: RowSource, built: Callable[[int], TableBuilder], kept: frozenset[int]) -> list[TableWork]:
+        if not events.num_rows:
+            return []
+        rows = pc.dictionary_encode(events["key"].combine_chunks()).indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        found = []
+        for changes in fold(events):
+            builder = self._builder(changes.table_id, rows)
+            here = source.table_ids == changes.table_id
+            had = np.flatnonzero(here & (source.ops != Op.INSERT) & _shown(events, BEFORE))
+            has = np.flatnonzero(here & (source.ops != Op.DELETE) & _shown(events, AFTER))
+            gone = _joined(source.old_rows(builder.table, had), _as_old(source.new_images(builder.table, has).rows, has))
+            last = NewRows(source, builder.table, np.concatenate([changes.after, changes.added]))
+            found.append(TableWork(builder, gone, (), last))
+        return found
+
+    def _builder(self, table_id: int, rows: Indexes) -> "_SafeTable":
+        return _SafeTable(self._tables[table_id], self._limits, self._flavour, rows, superseded=table_id in self._superseded)
+
+
+class _SafeTable(TableBuilder):
+    """The statements of one table; ``rows``: a number for the row of each event."""
+
+    def __init__(self, table: TableAt, limits: PlanLimits, flavour: Flavour, rows: Indexes, *, superseded: bool) -> None:
+        super().__init__(table, limits, flavour)
+        self._rows = rows
+        self._superseded = superseded
+
+    def deletes(self, old: OldRows, source: RowSource) -> list[Statement]:
+        """Statements that delete whatever has any unique key of these images, or, if they have none, is like them."""
+        found = super().deletes(old, source)
+        if not len(old):
+            return found
+        first = key_numbers(self.table, old)
+        for number, key in enumerate(self.info.unique_keys()):
+            rows = old.only(self._complete(old, key) & (first != number))
+            for start in range(0, len(rows), SLICE):
+                found += self._by_key(key, rows.slice(start, min(SLICE, len(rows) - start)), source)
+        return found
+
+    def _complete(self, old: OldRows, key: Sequence[ColumnInfo]) -> Mask:
+        """The images that have all columns of ``key``, and no NULL in them."""
+        places = {c.id: i for i, c in enumerate(self.columns)}
+        found: Mask = np.ones(len(old), dtype=bool)
+        for column in key:
+            place = places[column.id]
+            found &= old.images.column(place).is_valid().to_numpy(zero_copy_only=False)
+            if not old.whole:
+                found &= ~old.lacks(place)
+        return found
+
+    def _by_key(self, key: Sequence[ColumnInfo], old: OldRows, source: RowSource) -> list[Statement]:
+        return super()._by_key(key, self._once(old, [old.images.column(c.name) for c in key], source, by_row=False), source)
+
+    def _by_columns(self, match: ByColumns, old: OldRows, source: RowSource) -> list[Statement]:
+        """At most one row of the target for each image of a row, however often the row had it."""
+        return super()._by_columns(match, self._once(old, [self._conditions(match, old, source)], source, by_row=True), source)
+
+    def _once(self, old: OldRows, values: Sequence[pa.Array], source: RowSource, *, by_row: bool) -> OldRows:
+        """The first of each kind, the newest transaction first, so that errors name it."""
+        codes = self._rows[old.events] if by_row else np.zeros(len(old), dtype=np.int64)
+        for array in values:
+            here = pc.dictionary_encode(array).indices.to_numpy(zero_copy_only=False).astype(np.int64)
+            codes = np.unique(codes * (int(here.max(initial=0)) + 1) + here, return_inverse=True)[1].astype(np.int64)
+        newest = np.argsort(-source.commit_ts[old.events], kind="stable")
+        return old.only(np.sort(newest[np.unique(codes[newest], return_index=True)[1]]))
+
+    def _shape(self, head: bytes, effect: Effect, columns: Sequence[ColumnInfo], key: Sequence[ColumnInfo] = ()) -> Statement:
+        shape = super()._shape(head, effect, columns, key)
+        if effect is Effect.REMOVES:
+            return replace(shape, effect=Effect.CLEARS, superseded=self._superseded)
+        return replace(shape, sql=b"REPLACE" + head.removeprefix(b"INSERT"), effect=Effect.SETTLES, superseded=self._superseded)
+
+
+def _shown(events: pa.Table, hidden: str) -> Mask:
+    """The events whose image conditions do not hide."""
+    if hidden not in events.column_names:
+        return np.ones(events.num_rows, dtype=bool)
+    found: Mask = ~events[hidden].to_numpy()
+    return found
+
+
+def _as_old(images: pa.RecordBatch, events: Indexes) -> OldRows:
+    """New images, which lack nothing, to be sought."""
+    lacking = pa.array([b""], pa.binary()).take(pa.array(np.zeros(len(events), dtype=np.int64)))
+    return OldRows(pa.RecordBatch.from_arrays([*images.columns, lacking], schema=images.schema.append(LACKING)), events)
+
+
+def _joined(one: OldRows, other: OldRows) -> OldRows:
+    if not len(other):
+        return one
+    if not len(one):
+        return other
+    images = pa.Table.from_batches([one.images, other.images.cast(one.images.schema)]).combine_chunks().to_batches()
+    return OldRows(images[0], np.concatenate([one.events, other.events]))

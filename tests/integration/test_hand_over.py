@@ -1,0 +1,321 @@
+"""A target that a real Drainer left: after a clean stop, and after a crash in the middle of rows and DDLs. Real SQL on a real MariaDB, and Spark.
+
+The other Drainer is played by statements: those that it had executed before it crashed, in its order.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
+from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.errors import DdlRefused
+from tests.support.ddl_target import dying
+from tests.support.emulated_stream import EmulatedStream
+
+pytestmark = [pytest.mark.spark, pytest.mark.mysql]
+
+MARKS = "handed_marks"
+MODES: dict[str, dict[str, Any]] = {
+    "driver": {},
+    "parts": {"atomic_rows": 1, "parts": 2},
+    "rows": {"net_change": False, "worker_count": 2, "txn_batch": 2},
+}
+KEYED = Table("k", (Column("id", "bigint"), Column("v", "int")), ("id",))
+UNIQUE = Table("u", (Column("id", "bigint"), Column("a", "int")), ("id",), unique=(("a",),))
+LOG = Table("l", (Column("a", "int"), Column("b", "int")))
+MADE = Table("m", (Column("id", "bigint"),), ("id",))
+Query = Callable[[str], list[tuple[Any, ...]]]
+
+
+@pytest.fixture
+def query(mariadb: PrivateMariaDB) -> Iterator[Query]:
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+
+        def ask(sql: str) -> list[tuple[Any, ...]]:
+            cursor.execute(sql)
+            found = list(cursor.fetchall())
+            connection.commit()
+            return found
+
+        for name in ("d", MARKS):
+            ask(f"DROP DATABASE IF EXISTS {name}")
+        yield ask
+        for name in ("d", MARKS):
+            ask(f"DROP DATABASE IF EXISTS {name}")
+
+
+@dataclass
+class Handed:
+    """An upstream, and a target that another Drainer wrote to."""
+
+    stream: EmulatedStream
+    query: Query
+    handles: dict[str, Any]
+
+    def tables(self) -> dict[str, list[tuple[Any, ...]]]:
+        """What the target must hold."""
+        upstream = self.stream.upstream
+        return {n: sorted((tuple(r.values()) for r in upstream.rows(n).values()), key=repr) for n in upstream.tables()}
+
+    def found(self) -> dict[str, list[tuple[Any, ...]]]:
+        """What it holds."""
+        names = [
+            n for (n,) in self.query("SELECT CONCAT('d.', table_name) FROM information_schema.tables WHERE table_schema = 'd' ORDER BY 1")
+        ]
+        return {name: sorted(self.query(f"SELECT * FROM {name}"), key=repr) for name in names}
+
+    def checkpoint(self) -> dict[str, Any]:
+        """The target's row."""
+        ((value,),) = self.query(f"SELECT checkPoint FROM {MARKS}.checkpoint")
+        return dict(json.loads(value))
+
+    def left_at(self, commit_ts: int, schema_version: int, *, consistent: bool) -> None:
+        """The other Drainer's row; nothing of ours."""
+        self.query(f"CREATE DATABASE IF NOT EXISTS {MARKS}")
+        self.query(f"CREATE TABLE IF NOT EXISTS {MARKS}.checkpoint (clusterID bigint unsigned primary key, checkPoint MEDIUMTEXT)")
+        value = {"consistent": consistent, "commitTS": commit_ts, "ts-map": {}, "schema-version": schema_version}
+        self.query(f"REPLACE INTO {MARKS}.checkpoint VALUES (7, '{json.dumps(value, separators=(',', ':'))}')")
+
+
+@pytest.fixture
+def handed(spark: SparkSession, mariadb: PrivateMariaDB, query: Query) -> Iterator[Callable[..., Handed]]:
+    made: list[EmulatedStream] = []
+
+    def make(**more: Any) -> Handed:
+        apply = ApplyConfig(**{"checkpoint_schema": MARKS, "on_finding": "stop", "history_lag": 0.0} | more)
+        made.append(EmulatedStream(spark, DrainerConfig(target=mariadb.target(), apply=apply)))
+        return Handed(made[-1], query, {})
+
+    yield make
+    for one in made:
+        one.restart()
+
+
+def begun(handed: Handed) -> int:
+    """Tables with rows, upstream and in the target; the commit_ts up to which both are the same."""
+    ddl, query = handed.stream.upstream.ddl, handed.query
+    ddl.create_database("d")
+    for table in (KEYED, UNIQUE, LOG):
+        ddl.create_table("d", table)
+    query("CREATE DATABASE d")
+    query("CREATE TABLE d.k (id bigint PRIMARY KEY, v int)")
+    query("CREATE TABLE d.u (id bigint PRIMARY KEY, a int, UNIQUE KEY u1 (a))")
+    query("CREATE TABLE d.l (a int, b int)")
+
+    def work(txn: Any) -> None:
+        for number in (1, 2, 3):
+            handed.handles[f"k{number}"] = txn.insert("d.k", {"id": number, "v": 0})
+            handed.handles[f"u{number}"] = txn.insert("d.u", {"id": number, "a": number})
+        handed.handles["l1"] = txn.insert("d.l", {"a": 1, "b": 1})
+
+    handed.stream.change(work)
+    query("INSERT INTO d.k VALUES (1, 0), (2, 0), (3, 0)")
+    query("INSERT INTO d.u VALUES (1, 1), (2, 2), (3, 3)")
+    query("INSERT INTO d.l VALUES (1, 1)")
+    return handed.stream.upstream.oracle.next()
+
+
+Step = tuple[Callable[[Handed], object], tuple[str, ...]]
+
+
+def rows(table: str, *changes: tuple[str, str, dict[str, Any]]) -> Callable[[Handed], object]:
+    """One transaction: (insert | update | delete, the row's name, values)."""
+
+    def run(handed: Handed) -> object:
+        def work(txn: Any) -> None:
+            for verb, name, values in changes:
+                if verb == "insert":
+                    handed.handles[name] = txn.insert(table, values)
+                elif verb == "update":
+                    handed.handles[name] = txn.update(table, handed.handles[name], values)
+                else:
+                    txn.delete(table, handed.handles[name])
+
+        return handed.stream.change(work)
+
+    return run
+
+
+def ddl(name: str, *arguments: Any) -> Callable[[Handed], object]:
+    return lambda handed: getattr(handed.stream.upstream.ddl, name)(*arguments)
+
+
+STEPS: list[Step] = [
+    (rows("d.k", ("update", "k1", {"id": 11})), ("DELETE FROM d.k WHERE id = 1", "REPLACE INTO d.k VALUES (11, 0)")),
+    (rows("d.u", ("delete", "u1", {}), ("update", "u2", {"a": 1})), ("DELETE FROM d.u WHERE id = 1", "UPDATE d.u SET a = 1 WHERE id = 2")),
+    (rows("d.l", ("insert", "l2", {"a": 2, "b": 2})), ("INSERT INTO d.l VALUES (2, 2)",)),
+    (ddl("add_column", "d.k", Column("c", "int")), ("ALTER TABLE d.k ADD COLUMN c int",)),
+    (rows("d.k", ("update", "k1", {"id": 12, "c": 5})), ("DELETE FROM d.k WHERE id = 11", "REPLACE INTO d.k VALUES (12, 0, 5)")),
+    (ddl("create_table", "d", MADE), ("CREATE TABLE d.m (id bigint PRIMARY KEY)",)),
+    (rows("d.m", ("insert", "m1", {"id": 1})), ("INSERT INTO d.m VALUES (1)",)),
+    (ddl("drop_column", "d.k", "v"), ("ALTER TABLE d.k DROP COLUMN v",)),
+    (rows("d.k", ("insert", "k5", {"id": 5, "c": 5})), ("INSERT INTO d.k VALUES (5, 5)",)),
+    (ddl("rename", "d.m", "d.n"), ("RENAME TABLE d.m TO d.n",)),
+    (rows("d.n", ("insert", "n2", {"id": 2}), ("delete", "m1", {})), ("INSERT INTO d.n VALUES (2)", "DELETE FROM d.n WHERE id = 1")),
+    (ddl("truncate", "d.l"), ("TRUNCATE TABLE d.l",)),
+    (rows("d.l", ("insert", "l3", {"a": 3, "b": 3})), ("INSERT INTO d.l VALUES (3, 3)",)),
+    (ddl("drop_table", "d.u"), ("DROP TABLE d.u",)),
+]
+STATEMENTS = [sql for _, many in STEPS for sql in many]
+
+
+@pytest.mark.parametrize(
+    ("mode", "executed"),
+    [
+        *((mode, n) for mode in ("driver",) for n in (0, 1, 3, 5, 6, 8, 10, 12, 14, 16, len(STATEMENTS))),
+        *((mode, n) for mode in ("parts", "rows") for n in (1, 7, 11)),
+        *(pytest.param(mode, n, marks=pytest.mark.slow) for mode in MODES for n in range(len(STATEMENTS) + 1)),
+    ],
+)
+def test_wherever_the_other_one_crashed_the_target_becomes_as_upstream(
+    mode: str, executed: int, handed: Callable[..., Handed], caplog: pytest.LogCaptureFixture
+) -> None:
+    here = handed(**MODES[mode])
+    at = begun(here)
+    version = here.stream.upstream.schema_version
+    for change, _ in STEPS:
+        change(here)
+    for sql in STATEMENTS[:executed]:
+        here.query(sql)
+    here.left_at(at, version, consistent=False)
+    with caplog.at_level(logging.INFO):
+        _ = here.stream.sink
+        report = here.stream.apply()
+    assert here.found() == here.tables()
+    assert not [f for f in report.findings if f.kind != "ddl"]
+    assert f"safe mode from {at} until" in caplog.text and "safe mode ends at" in caplog.text
+    assert "safe mode: d.l has no unique key without NULL" in caplog.text
+    assert here.checkpoint()["consistent"] is True
+    caplog.clear()
+    here.stream.restart()
+    here.stream.change(lambda txn: txn.insert("d.k", {"id": 99, "c": 1}))
+    here.stream.apply()
+    assert here.found() == here.tables() and "safe mode" not in caplog.text
+
+
+def crashed(handed: Handed, executed: int = 3) -> int:
+    """Another Drainer crashed after so many statements of ``STEPS``; where its checkpoint is."""
+    at = begun(handed)
+    version = handed.stream.upstream.schema_version
+    for change, _ in STEPS:
+        change(handed)
+    for sql in STATEMENTS[:executed]:
+        handed.query(sql)
+    handed.left_at(at, version, consistent=False)
+    return at
+
+
+def test_a_life_that_is_killed_in_safe_mode_is_followed_by_one_in_safe_mode_up_to_the_same_bound(
+    handed: Callable[..., Handed], caplog: pytest.LogCaptureFixture
+) -> None:
+    here = handed()
+    crashed(here)
+    for point in ("before-downstream-commit", "after-downstream-commit", "after-ddl", "between-phases", "before-ddl-done"):
+        with dying(point):
+            here.stream.apply()
+        here.stream.restart()
+        assert here.checkpoint()["consistent"] is False
+        if point == "before-downstream-commit":
+            caplog.clear()  # nothing is committed yet, so the next life takes a bound of its own
+    with caplog.at_level(logging.INFO):
+        _ = here.stream.sink
+        here.stream.apply()
+    untils = {line.split(" until ")[1].split(" ")[0] for line in caplog.messages if line.startswith("safe mode from")}
+    assert len(untils) == 1 and "an earlier life of this Drainer began it" in caplog.text
+    assert here.found() == here.tables() and here.checkpoint()["consistent"] is True
+
+
+def test_a_cleanly_stopped_one_is_followed_exactly_and_without_safe_mode(
+    handed: Callable[..., Handed], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Equal rows without a key: a transaction applied twice, or not at all, would show."""
+    here = handed()
+    at = begun(here)
+    here.left_at(at, here.stream.upstream.schema_version, consistent=True)
+    here.stream.change(lambda txn: [txn.insert("d.l", {"a": 1, "b": 1}) for _ in range(2)])
+    with caplog.at_level(logging.INFO):
+        here.stream.apply()
+    assert here.found() == here.tables() and "safe mode" not in caplog.text
+
+
+def test_the_history_at_commit_ts_counts_where_its_schema_version_is_ahead(
+    handed: Callable[..., Handed], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A real one counts the version that rows were written under; the DDL of that version comes after its commitTS."""
+    here = handed()
+    at = begun(here)
+    here.stream.upstream.ddl.add_column("d.k", Column("c", "int"))
+    here.left_at(at, here.stream.upstream.schema_version, consistent=True)
+    here.stream.change(lambda txn: txn.update("d.k", here.handles["k1"], {"c": 7}))
+    with caplog.at_level(logging.INFO):
+        here.stream.apply()
+    assert here.found() == here.tables()
+    assert "which counts" in caplog.text
+
+
+def test_a_ddl_that_cannot_be_told_is_left_to_a_person(handed: Callable[..., Handed]) -> None:
+    """RENAME a TO b, CREATE a: both names are there, so nobody can tell whether the RENAME was executed."""
+    here = handed()
+    at = begun(here)
+    version = here.stream.upstream.schema_version
+    here.stream.upstream.ddl.rename("d.k", "d.old")
+    here.stream.upstream.ddl.create_table("d", KEYED)
+    here.query("RENAME TABLE d.k TO d.old")
+    here.query("CREATE TABLE d.k (id bigint PRIMARY KEY, v int)")
+    here.left_at(at, version, consistent=False)
+    with pytest.raises(DdlRefused, match="the names on the target do not show it"):
+        here.stream.apply()
+
+
+def test_our_own_crash_needs_no_safe_mode(handed: Callable[..., Handed], caplog: pytest.LogCaptureFixture) -> None:
+    here = handed(**MODES["parts"])
+    at = begun(here)
+    here.left_at(at, here.stream.upstream.schema_version, consistent=True)
+    here.stream.change(lambda txn: [txn.insert("d.l", {"a": 1, "b": 1}) for _ in range(20)])
+    with dying("before-downstream-commit"):
+        here.stream.apply()
+    here.stream.restart()
+    assert here.checkpoint()["consistent"] is False
+    with caplog.at_level(logging.INFO):
+        here.stream.apply()
+    assert here.found() == here.tables() and "safe mode" not in caplog.text
+
+
+@pytest.mark.parametrize("mode", ["driver", "parts", "rows"])
+def test_the_setting_is_safe_mode_for_ever(mode: str, handed: Callable[..., Handed]) -> None:
+    """Rows that are there, and rows that are not, are no findings."""
+    here = handed(safe_mode=True, **MODES[mode])
+    at = begun(here)
+    here.left_at(at, here.stream.upstream.schema_version, consistent=True)
+    here.stream.change(lambda txn: txn.delete("d.k", here.handles["k1"]))
+    here.stream.change(lambda txn: txn.insert("d.k", {"id": 7, "v": 7}))
+    here.query("DELETE FROM d.k WHERE id = 1")
+    here.query("INSERT INTO d.k VALUES (7, 1)")
+    report = here.stream.apply()
+    assert here.found() == here.tables() and not report.findings
+    here.stream.restart()
+    here.stream.change(lambda txn: txn.insert("d.k", {"id": 8, "v": 8}))
+    here.query("INSERT INTO d.k VALUES (8, 1)")
+    assert not here.stream.apply().findings and here.found() == here.tables()
+
+
+def test_a_span_begun_in_safe_mode_is_finished_in_it(handed: Callable[..., Handed], mariadb: PrivateMariaDB) -> None:
+    """Its deletes remove rows that only safe mode writes again."""
+    here = handed(safe_mode=True, **MODES["parts"])
+    at = begun(here)
+    here.left_at(at, here.stream.upstream.schema_version, consistent=True)
+    here.stream.change(lambda txn: [txn.update("d.k", here.handles[f"k{n}"], {"v": n}) for n in (1, 2, 3)])
+    here.query("DELETE FROM d.k WHERE id = 1")
+    with dying("before-deletes"):
+        here.stream.apply()
+    apply = ApplyConfig(**{"checkpoint_schema": MARKS, "on_finding": "stop", "history_lag": 0.0} | MODES["parts"])
+    here.stream.restart(DrainerConfig(target=mariadb.target(), apply=apply))
+    assert not here.stream.apply().findings
+    assert here.found() == here.tables()
