@@ -66,7 +66,7 @@ class MySQLSink(Sink):
         self._config = config
         self._settings = config.apply
         self._cluster_id = cluster_id
-        self._filters = Selection.of(config.apply).text
+        self._filters = Selection.of(config.apply).text + (f" channel {config.apply.channel_id}" if config.apply.loopback_control else "")
         self._limits = PlanLimits()
         self._flavour = Flavour.MARIADB
         self._lease: Lease | None = None
@@ -97,6 +97,8 @@ class MySQLSink(Sink):
         self._sync_point = run_retried(self._sessions.use, self._load_sync_point, self._retry_policy)
         self._commit_ts = begin(self._lease.target, found.commit_ts if found.known else None)
         self._transact(self._forget_beyond)
+        if self._settings.loopback_control:
+            self._transact(self._remove_stale_marks)
         version = found.schema_version or jobs.version_at(self._commit_ts)
         applied, refused = run_retried(self._sessions.use, partial(self._done_and_refused, version), self._retry_policy)
         if not found.known:
@@ -175,6 +177,10 @@ class MySQLSink(Sink):
                 jobs,
                 self._commit_ts,
             )
+
+    def _remove_stale_marks(self, session: Session) -> None:
+        if session.mark is not None:
+            session.mark.remove_stale(session)
 
     def _save_first(self, applied: AppliedJobs, session: Session) -> None:
         self._locked_checkpoint(session, 0, self._commit_ts)
