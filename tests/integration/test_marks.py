@@ -69,7 +69,7 @@ def a_life(stream: EmulatedStream, query: Callable[[str], Any], number: int) -> 
 @pytest.mark.parametrize("mode", MODES)
 def test_every_transaction_of_a_life_is_marked(mode: str, spark: SparkSession, server: PrivateMariaDB, query: Callable[[str], Any]) -> None:
     binlog, by_hand = RowBinlog(server), 0
-    with EmulatedStream(spark, settings(server, **MODES[mode])) as stream:  # type: ignore[arg-type]
+    with EmulatedStream(spark, settings(server, **MODES[mode])) as stream:
         stream.upstream.ddl.create_database("shop")
         stream.upstream.ddl.create_table("shop", ITEM)
         for number in range(2):
