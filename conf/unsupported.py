@@ -104,9 +104,7 @@ ONLY_FOR: dict[str, str] = {
     for name in names.removeprefix("syncer.to.").split()
 }
 """The ``db-type`` without which a setting has no meaning."""
-_SYNCER_OF_SQL = (
-    "worker-count txn-batch sql-mode safe-mode enable-dispatch enable-detect loopback-control channel-id relay.log-dir relay.max-file-size"
-)
+_SYNCER_OF_SQL = "worker-count txn-batch sql-mode safe-mode enable-dispatch enable-detect relay.log-dir relay.max-file-size"
 _TO_OF_SQL = "host port user password encrypted_password read-timeout params sync-mode checkpoint.schema checkpoint.table"
 _SPARK_OF_SQL = "net-change conflict txn-batch-time password-file socket ddl-policy on-finding retries retry-seconds lease-timeout"
 _NOT_OF_FILES = frozenset({"spark.retries", "spark.retry-seconds"})

@@ -10,7 +10,9 @@ from pyspark.sql import SparkSession
 from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_transaction
+from tests.support.ddl_target import dying
 from tests.support.emulated_stream import EmulatedStream
 from tests.support.eventually import eventually
 from tests.support.row_binlog import ROW_BINLOG, RowBinlog
@@ -64,6 +66,45 @@ def a_life(stream: EmulatedStream, query: Callable[[str], Any], number: int) -> 
     query(f"UPDATE shop.item SET v = NULL WHERE id = {begin + 5}")
     stream.change(lambda txn: [txn.delete("shop.item", begin + i) for i in range(2)])
     assert stream.apply().findings
+
+
+MARK = Table("_Drainer_Repl_Mark", (Column("id", "bigint"), Column("channel_id", "bigint"), Column("val", "bigint")), ("id", "channel_id"))
+
+
+def marked(channel: int, *ids: int) -> Callable[[Any], object]:
+    """A transaction with the mark of ``channel``, and these rows."""
+
+    def change(txn: Any) -> None:
+        txn.insert("Retl._Drainer_Repl_Mark", {"id": ids[0], "channel_id": channel, "val": 1})
+        for n in ids:
+            txn.insert("shop.item", {"id": n, "v": n})
+
+    return change
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_life_that_finishes_anothers_span_leaves_the_same_out(
+    mode: str, spark: SparkSession, server: PrivateMariaDB, query: Callable[[str], Any]
+) -> None:
+    config = settings(server, **MODES[mode])
+    with EmulatedStream(spark, config) as stream:
+        for name, table in (("shop", ITEM), ("Retl", MARK)):
+            stream.upstream.ddl.create_database(name)
+            stream.upstream.ddl.create_table(name, table)
+        stream.apply()
+        for number in range(4):
+            stream.change(marked(CHANNEL, *range(100 * number, 100 * number + 5)))
+            stream.change(marked(CHANNEL + 1, *range(100 * number + 50, 100 * number + 55)))
+        with dying("after-rows-commit" if mode == "rows" else "before-deletes"):
+            stream.apply()
+        if mode == "parts":
+            stream.restart(settings(server, **MODES[mode], channel_id=CHANNEL + 1))
+            with pytest.raises(ApplyError, match="was begun with other filters"):
+                stream.apply()
+        stream.restart(config)
+        stream.apply()
+    left = [100 * number + n for number in range(4) for n in range(50, 55)]
+    assert [n for (n,) in query("SELECT id FROM shop.item ORDER BY id")] == left
 
 
 @pytest.mark.parametrize("mode", MODES)
