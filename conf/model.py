@@ -265,8 +265,12 @@ class ApplyConfig:
     load_schema_snapshot: bool = setting(
         False, "begin with the schemas at the checkpoint instead of the DDL history's beginning", flag="load-schema-snapshot"
     )
-    loopback_control: bool = setting(False, "mark what is written and leave out what carries channel-id's mark", flag="loopback-control")
-    channel_id: int = setting(0, "with loopback-control: the mark", flag="channel-id")
+    loopback_control: bool = setting(
+        False,
+        "replication in both directions: mark every transaction at the target, leave out what carries channel-id's mark",
+        flag="loopback-control",
+    )
+    channel_id: int = setting(0, "with loopback-control: the mark; the same for both Drainers of a ring", flag="channel-id")
     upstream_new_collations: str = ours("auto", "whether the upstream has new collations (since v6.0): auto, true or false")
 
     def __post_init__(self) -> None:
@@ -283,6 +287,7 @@ class ApplyConfig:
         _require(self.conflict in ("groups", "strict"), f"spark.conflict: {self.conflict!r} is not groups or strict")
         _require(self.txn_batch >= 1, "syncer.txn-batch must be at least 1")
         _require(1 <= self.worker_count <= 1024, "syncer.worker-count must be 1 to 1024")
+        _require(-(1 << 63) <= self.channel_id < 1 << 63, f"syncer.channel-id: {self.channel_id} is not a number of 64 bits")
         _require(self.txn_batch_time >= 0, "spark.txn-batch-time must not be negative")
         known = ("mysql", "tidb", "file", "kafka")
         _require(self.db_type in known, f"syncer.db-type: {self.db_type!r} is not {', '.join(known[:-1])} or {known[-1]}")

@@ -28,7 +28,6 @@ _OF_SECURITY = ("ssl-ca", "ssl-cert", "ssl-key", "cert-allowed-cn")
 NOT_BUILT: dict[str, str] = {
     "spark.upstream-new-collations": "asking for, or being told, the upstream's kind of collations",
     "syncer.load-schema-snapshot": "beginning with a snapshot of the schemas",
-    "syncer.loopback-control": "replication in both directions",
     "syncer.relay.log-dir": "the relay log",
     "syncer.safe-mode": "safe mode for net changes",
     "syncer.sync-ddl": "leaving DDLs out",
@@ -102,9 +101,7 @@ ONLY_FOR: dict[str, str] = {
     for name in names.removeprefix("syncer.to.").split()
 }
 """The ``db-type`` without which a setting has no meaning."""
-_SYNCER_OF_SQL = (
-    "worker-count txn-batch sql-mode safe-mode enable-dispatch enable-detect loopback-control channel-id relay.log-dir relay.max-file-size"
-)
+_SYNCER_OF_SQL = "worker-count txn-batch sql-mode safe-mode enable-dispatch enable-detect relay.log-dir relay.max-file-size"
 _TO_OF_SQL = "host port user password encrypted_password read-timeout params sync-mode checkpoint.schema checkpoint.table"
 _SPARK_OF_SQL = "net-change conflict txn-batch-time password-file socket ddl-policy on-finding retries retry-seconds lease-timeout"
 _NOT_OF_FILES = frozenset({"spark.retries", "spark.retry-seconds"})

@@ -36,7 +36,7 @@ from pyspark_tidb_binlog.jobs.cli import replication_error_in
 from pyspark_tidb_binlog.jobs.local_paths import local_path
 from pyspark_tidb_binlog.jobs.mid_history import committed_before
 from pyspark_tidb_binlog.jobs.report import Progress, as_json
-from pyspark_tidb_binlog.jobs.resume import DeltaPlace, ResumeState, check_no_gap, check_spark, first_ts
+from pyspark_tidb_binlog.jobs.resume import DeltaPlace, NothingApplied, ResumeState, check_no_gap, check_spark, first_ts
 from pyspark_tidb_binlog.jobs.spark_checkpoint import SparkCheckpoint
 from pyspark_tidb_binlog.jobs.stream_progress import StreamProgress
 from pyspark_tidb_binlog.jobs.targets import sink_of, words_for
@@ -87,6 +87,7 @@ class Replication:
         """What ``close`` closes last."""
         self._feed = HistoryFeed(self._history_at(config), _history_cache(config.checkpoint_dir, cluster_id), self._tls)
         self._sink = sink_of(self._config, cluster_id, self._pause, self._discovery.now)
+        self._sink.defer(self._note_nothing_applied)
         self._applier = BatchApplier(spark, self._config, self._sink, self._feed, self._take_report)
         _warm_up(spark, self._config)
         self._counts = StreamProgress(self._sink, self._applier.clock, config.apply.log_row_data)
@@ -404,13 +405,19 @@ class Replication:
         )
         check_spark(known, self._checkpoint.kept_for, target, commit_ts)
         if commit_ts is not None:
-            check_no_gap(known, self._checkpoint.committed_ts, commit_ts)
-            if commit_ts > 0 and (self._checkpoint.kept_for is None or self._checkpoint.committed_ts < commit_ts):
+            spark_ts, noted = self._checkpoint.committed_ts, self._checkpoint.nothing_applied
+            if noted is not None and noted.covers(target, commit_ts, spark_ts):
+                return spark_ts
+            check_no_gap(known, spark_ts, commit_ts)
+            if commit_ts > 0 and (self._checkpoint.kept_for is None or spark_ts < commit_ts):
                 # Another Drainer may have brought the target there, whose row does not say exactly which DDLs it has executed.
                 self._look_for_ddls_before(commit_ts)
             return commit_ts
         starting = first_ts(known, DeltaPlace(*places(self._spark, config.delta_dir, target)))
         return starting if starting >= 0 else self._discovery.now()
+
+    def _note_nothing_applied(self, recorded_ts: int, upto_ts: int) -> None:
+        self._checkpoint.note_nothing_applied(NothingApplied(self._sink.target, recorded_ts, upto_ts))
 
     @staticmethod
     def _unwrapped(failure: StreamingQueryException) -> Exception:

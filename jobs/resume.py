@@ -7,6 +7,7 @@ identities is accepted once, if the target has its row, and belongs to this targ
 | target's row | Spark's checkpoint | Delta's rows | the stream |
 |---|---|---|---|
 | there | none, this target's, or without identity | any | resumes from the row |
+| there | ahead of the row, but noted that nothing was to be applied | any | resumes from Spark's position |
 | there | another target's, or ahead of the row | any | refused |
 | missing | any | any | refused |
 | missing | none | this target's | resumes from Delta's newest row |
@@ -17,7 +18,8 @@ identities is accepted once, if the target has its row, and belongs to this targ
 import json
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Self
 
 from pyspark_tidb_binlog.binlog_source.source.offset import from_json
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError
@@ -115,6 +117,33 @@ def committed_ts(commits: Sequence[str], offset_of: Callable[[str], str | None])
         return from_json(json.loads(last[0])).resolved_ts if last else 0
     except (ValueError, ConfigError):
         return 0  # "-": nothing was read yet; an offset of another version is refused by the source itself
+
+
+@dataclass(frozen=True, slots=True)
+class NothingApplied:
+    """That a target whose record is ``recorded_ts`` has everything up to ``upto_ts``: nothing was to be applied in between."""
+
+    target: str
+    """Its identity."""
+    recorded_ts: int
+    upto_ts: int
+
+    def to_json(self) -> str:
+        """As it is kept beside Spark's checkpoint."""
+        return json.dumps({"version": 1, **asdict(self)})
+
+    @classmethod
+    def from_json(cls, text: str | None) -> Self | None:
+        """None also for what is not whole, or of another version."""
+        try:
+            found = json.loads(text or "")
+            return cls(found["target"], found["recorded_ts"], found["upto_ts"]) if found["version"] == 1 else None
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    def covers(self, target: str, commit_ts: int, spark_ts: int) -> bool:
+        """Whether ``target``, whose row says ``commit_ts``, has all up to ``spark_ts``."""
+        return self.target == target and self.recorded_ts == commit_ts < spark_ts <= self.upto_ts
 
 
 def check_no_gap(places: ResumeState, spark_ts: int, commit_ts: int) -> None:

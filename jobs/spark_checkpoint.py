@@ -15,12 +15,14 @@ from pyspark_tidb_binlog.binlog_source.source.buckets import bucket_ids
 from pyspark_tidb_binlog.binlog_source.stream import resolve_delivery
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.conf.unset import KEPT, KEPT_NODE_ID
+from pyspark_tidb_binlog.jobs.local_paths import local_path
 from pyspark_tidb_binlog.jobs.places import CheckpointFiles
-from pyspark_tidb_binlog.jobs.resume import committed_ts
+from pyspark_tidb_binlog.jobs.resume import NothingApplied, committed_ts
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import Delivery
 
 _KEPT_VERSION = 3
+_NOTHING_APPLIED = "tidb-binlog-nothing-applied.json"
 _BUCKETS_EACH = 2
 """Pairing buckets of a state partition: while what one releases is decoded the next is paired; each costs a batch 10 ms."""
 _NUMBERED = 2
@@ -73,6 +75,30 @@ class SparkCheckpoint:
         """The resolved_ts up to which Spark has committed batches; 0 = none."""
         return committed_ts(self._place.names("commits"), lambda number: self._place.read(f"offsets/{number}"))
 
+    def note_nothing_applied(self, noted: NothingApplied) -> None:
+        """Keep it, instead of an earlier one.
+
+        Raises:
+            ConfigError: the directory cannot be written to.
+        """
+        local = local_path(self._place.uri)
+        if local is None:
+            self._write(_NOTHING_APPLIED, noted.to_json())
+            return
+        # Comes in every batch of an idle stream: the JVM takes several times as long.
+        beside = local / f".{_NOTHING_APPLIED}.tmp"
+        try:
+            local.mkdir(parents=True, exist_ok=True)
+            beside.write_text(noted.to_json())
+            beside.replace(local / _NOTHING_APPLIED)
+        except OSError as error:
+            raise ConfigError(f"cannot write to spark.checkpoint-dir {self._place.uri}: {error}") from error
+
+    @property
+    def nothing_applied(self) -> NothingApplied | None:
+        """What was kept last."""
+        return NothingApplied.from_json(self._place.read(_NOTHING_APPLIED))
+
     def clear_half_written(self) -> None:
         """Delete what a death left of the record of the very first batch: Spark starts no query over it.
 
@@ -101,7 +127,10 @@ class SparkCheckpoint:
         buckets = {"pairing_buckets": len(self.bucket_ids), "bucket_ids": self.bucket_ids}
         version = _NUMBERED if self.bucket_ids == tuple(range(len(self.bucket_ids))) else _KEPT_VERSION
         made_with = {"version": version, "delivery": str(self.delivery), **buckets, "target": target}
+        self._write(KEPT, json.dumps(made_with | {KEPT_NODE_ID: self._node_id}))
+
+    def _write(self, name: str, text: str) -> None:
         try:
-            self._place.write(KEPT, json.dumps(made_with | {KEPT_NODE_ID: self._node_id}))
+            self._place.write(name, text)
         except Py4JJavaError as error:
             raise ConfigError(f"cannot write to spark.checkpoint-dir {self._place.uri}: {error.java_exception.getMessage()}") from error

@@ -45,6 +45,7 @@ from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs, fitted
 from pyspark_tidb_binlog.sinks.engine.history_feed import HistoryFeed
 from pyspark_tidb_binlog.sinks.engine.history_wait import complete_history
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, persisted
+from pyspark_tidb_binlog.sinks.engine.loopback import MarkTables, looped
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep, TableActivity, plan_steps, replay_steps
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from pyspark_tidb_binlog.sinks.sink import Sink, TargetProgress, UnfinishedSpan
@@ -69,6 +70,8 @@ class BatchApplier:
         self._selection = Selection.of(config.apply)
         self._required: set[tuple[int, int, str]] = set()
         """Conditions that can be evaluated: table id, schema version, expression."""
+        self._channel = config.apply.channel_id if config.apply.loopback_control else None
+        """Transactions with its mark came back in a ring; None: none is one."""
         self._never_kept: tuple[SchemaHistory, NeverKept] | None = None
         self._checkpoint_dir = config.checkpoint_dir
         self._sink = sink
@@ -130,8 +133,10 @@ class BatchApplier:
         counts = BatchCounts()
         history = self._feed.snapshot()
         with self._keyed(transactions, history, span.parts, span.numbering) as events:
-            found = self._summary(events, events.except_rows()[BlockKind.SUMMARIES], Controls(span.after_ts, span.upto_ts, ()))
-            with self._all_keyed(events, transactions, found, history) as complete:
+            controls = Controls(span.after_ts, span.upto_ts, ())
+            found = self._summary(events, events.except_rows()[BlockKind.SUMMARIES], controls)
+            with self._all_keyed(events, transactions, found, history) as every:
+                complete, found = self._without_loops(every, found, controls)
                 ddls, rows = replay_steps((span.after_ts, span.upto_ts), found.tables, self._feed.snapshot(), self._applied)
                 for ddl in ddls:
                     self._apply_ddl(ddl, counts)
@@ -192,7 +197,7 @@ class BatchApplier:
         return True
 
     def _apply_rows(self, rows: pa.Table, controls: Controls, counts: BatchCounts) -> None:
-        rows = self._not_ignored(rows.filter(pc.greater(rows.column("commit_ts"), controls.after_ts)))
+        rows = self._not_looped(self._not_ignored(rows.filter(pc.greater(rows.column("commit_ts"), controls.after_ts))))
         found = merge(summarise(rows, [d.commit_ts for d in controls.ddls]))
         counts.begin(found.transactions, found.events, found.bytes, controls.findings)
         for step in self._steps(controls, found.tables):
@@ -212,7 +217,8 @@ class BatchApplier:
             if controls is None:
                 return
             found = self._summary(events, others[BlockKind.SUMMARIES], controls)
-            with self._all_keyed(events, transactions, found, history) as complete:
+            with self._all_keyed(events, transactions, found, history) as every:
+                complete, found = self._without_loops(every, found, controls)
                 self._apply_steps(complete, controls, found, counts)
 
     @contextmanager
@@ -225,9 +231,10 @@ class BatchApplier:
 
     @contextmanager
     def _all_keyed(self, events: KeyedEvents, transactions: DataFrame, found: RowSummary, history: SchemaHistory) -> Iterator[KeyedEvents]:
-        """``events``, or the same keyed again where ``history`` lacked one of their tables, so that its rows got no keys."""
+        """``events``, or the same keyed again where ``history`` lacked one of their tables, so that its rows got no keys, or a mark table."""
         self._complete((), found.tables)
-        if all(history.table_at(t.table_id, t.schema_version) is not None for t in found.tables):
+        marks_known = self._channel is None or MarkTables.of(history) == MarkTables.of(self._feed.snapshot())
+        if marks_known and all(history.table_at(t.table_id, t.schema_version) is not None for t in found.tables):
             yield events
         else:
             with self._keyed(transactions, self._feed.snapshot(), events.parts, events.numbering) as again:
@@ -346,8 +353,29 @@ class BatchApplier:
         """The tables whose rows need not even be keyed."""
         history = self._feed.snapshot()
         if self._never_kept is None or self._never_kept[0] is not history:
-            self._never_kept = history, NeverKept.of(history, self._selection)
+            marks = MarkTables() if self._channel is None else MarkTables.of(history)
+            self._never_kept = history, NeverKept.of(history, self._selection, marks)
         return self._never_kept[1]
+
+    # What came back in a ring.
+
+    def _not_looped(self, rows: pa.Table) -> pa.Table:
+        """``rows`` without marks, and without the transactions that carry one of our channel."""
+        if self._channel is None:
+            return rows
+        self._complete((), merge(summarise(rows, ())).tables)
+        history = self._feed.snapshot()
+        marks, rows = self._unread().marks.apart(rows)
+        return without(rows, "commit_ts", looped(marks, history, self._channel))
+
+    def _without_loops(self, events: KeyedEvents, found: RowSummary, controls: Controls) -> tuple[KeyedEvents, RowSummary]:
+        """The same for rows that the executors hold, and their summary; the whole history must be there."""
+        gone = frozenset[int]() if self._channel is None else looped(events.marks(), self._feed.snapshot(), self._channel)
+        if not gone:
+            return events, found
+        left = events.without(gone)
+        summaries = left.summaries((controls.after_ts, controls.upto_ts), [d.commit_ts for d in controls.ddls])
+        return left, merge(summaries)
 
     def _not_ignored(self, rows: pa.Table) -> pa.Table:
         return without(rows, "commit_ts", self._settings.ignore_txn_commit_ts)

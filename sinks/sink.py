@@ -4,7 +4,8 @@ Promises of every implementation:
 
 * ``commit_ts`` is recorded in the target, in the same commit as the data. Every transaction with a lower or equal commit_ts is in the target and
   none above it, except while a span is ``unfinished``: it is applied again with the same number of parts.
-* Each of ``apply``, ``apply_parts`` and ``apply_ddl`` returns when its step is durable and ``commit_ts`` has moved to the step's end.
+* Each of ``apply``, ``apply_parts`` and ``apply_ddl`` returns when its step is durable and ``commit_ts`` has moved to the step's end. After
+  ``defer``, the record in the target may follow later where a step applied nothing.
   Killed at any point, a later life that calls it again with the same step leaves the target as if it had run once.
 * Every write requires the lease; a process that has lost it raises ``LeaseLost``.
 * Transient errors of the target are retried; ``waiting_for`` is set meanwhile.
@@ -84,14 +85,23 @@ class Sink(Protocol):
 
         Args:
             begin: receives the target's identity and the commit_ts that it records (None = nothing is recorded) and returns the commit_ts
-                after which the stream begins; it may raise where a person must decide. Where nothing was recorded, its answer becomes the
-                record.
+                after which the stream begins; it may raise where a person must decide. Where nothing was recorded, or an earlier one
+                (``defer``), its answer becomes the record.
             history: returns the DDL history; called once the lease is held.
 
         Raises:
             LeaseHeld: another running Drainer writes for this cluster.
         """
         ...
+
+    def defer(self, note: Callable[[int, int], None]) -> None:
+        """Before ``open``, to permit that the end of a step in which nothing was applied is recorded in the target some seconds later.
+
+        ``note`` is called first, and must make durable what it receives: the commit_ts that the target's record says, and the one up to which
+        that target has everything nevertheless. A start that finds this record lets ``begin`` answer with the latter. Without this
+        call, or where a sink has no use for it, nothing is put off.
+        """
+        return
 
     def apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
         """``rows`` (``ROW_EVENT``, all of ``step``) and the record of the step's end, in one commit."""

@@ -34,6 +34,8 @@ class BlockKind(enum.IntEnum):
     SUMMARIES = 3
     CUT = 4
     """Not events: the Spark partition has more than were asked for."""
+    MARKS = 5
+    """Row changes of the mark table (``sinks.engine.loopback``)."""
 
 
 FRAMES: Mapping[BlockKind, pa.Schema] = {
@@ -41,6 +43,7 @@ FRAMES: Mapping[BlockKind, pa.Schema] = {
     BlockKind.DDLS: DDL_EVENT,
     BlockKind.CONTROLS: CONTROL,
     BlockKind.SUMMARIES: ROW_SUMMARY,
+    BlockKind.MARKS: ROW_EVENT,
 }
 """The schema of each kind; row changes may have further columns."""
 

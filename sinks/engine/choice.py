@@ -10,9 +10,12 @@ import pyarrow as pa
 
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.sinks.engine.frozen import UnwritableTable
+from pyspark_tidb_binlog.sinks.engine.loopback import MarkTables
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep, RowsStep
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from pyspark_tidb_binlog.sinks.routing.routes import column_names
+
+_NO_MARKS = MarkTables()
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +25,13 @@ class NeverKept:
     table_ids: frozenset[int] = frozenset()
     upto_version: int = 0
     """Rows of a newer schema version are kept: the history may lack the job that renames their table."""
+    marks: MarkTables = _NO_MARKS
+    """Tables that are not replicated, but read."""
 
     @classmethod
-    def of(cls, history: SchemaHistory, selection: Selection) -> "NeverKept":
-        """Those of ``history``."""
-        return cls(selection.never_kept(history), history.newest_version)
+    def of(cls, history: SchemaHistory, selection: Selection, marks: MarkTables = _NO_MARKS) -> "NeverKept":
+        """Those of ``history``, but for ``marks``."""
+        return cls(selection.never_kept(history) - marks.table_ids, history.newest_version, marks)
 
     def dropped(self, rows: pa.Table) -> pa.Table:
         """``rows`` (``ROW_EVENT``) without theirs."""

@@ -6,9 +6,9 @@ part, because the table may have no key in the target, and two connections delet
 integer are distributed by blocks of neighbours (``fold.Numbering``).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -60,6 +60,25 @@ class KeyedEvents:
         """The row changes in ``span`` (``ROW_EVENT``) on the driver; runs one Spark job."""
         return rows_between(collected(self.overlapping(span))[BlockKind.ROWS], *span)
 
+    def marks(self) -> pa.Table:
+        """The row changes of the mark table (``ROW_EVENT``), on the driver; runs one Spark job."""
+        return collected(self.frame.filter(F.col("kind") == int(BlockKind.MARKS)))[BlockKind.MARKS]
+
+    def without(self, commit_ts: Collection[int]) -> "KeyedEvents":
+        """The same without the row changes of these transactions; the summaries stay as they are."""
+        gone = self.frame.sparkSession.sparkContext.broadcast(np.fromiter(commit_ts, np.int64, len(commit_ts)))
+
+        def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for block in (batch.slice(place, 1) for batch in batches for place in range(batch.num_rows)):
+                if block.column("kind")[0].as_py() != int(BlockKind.ROWS):
+                    yield block
+                    continue
+                rows = unpack([block], KEYED)
+                left = rows.filter(pa.array(~np.isin(rows.column("commit_ts").to_numpy(), gone.value)))
+                yield from pack(BlockKind.ROWS, block.column("part")[0].as_py(), left)
+
+        return replace(self, frame=self.frame.mapInArrow(run, ddl_of(BLOCK)))
+
     def overlapping(self, span: Span) -> DataFrame:
         """The blocks of row changes that reach into ``span``."""
         after_ts, upto_ts = span
@@ -74,13 +93,14 @@ def keyed(
     numbering: Numbering = Numbering.BLOCKS,
     never_kept: NeverKept = ALL_KEPT,
 ) -> KeyedEvents:
-    """``transactions`` (``TRANSACTIONS``) as events, row changes with keys and summaries, without those ``never_kept``."""
+    """``transactions`` (``TRANSACTIONS``) as events, row changes with keys and summaries, without those ``never_kept``, and with the marks apart."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for piece in slices(batches):
             events = explode(piece)
             yield from _pack_except_rows(events)
-            changes = never_kept.dropped(pa.Table.from_batches([events.rows]))
+            marks, changes = never_kept.marks.apart(never_kept.dropped(pa.Table.from_batches([events.rows])))
+            yield from pack(BlockKind.MARKS, 0, marks)
             yield from pack(BlockKind.SUMMARIES, 0, summarise(changes, ()))
             for part, rows in by_part(with_keys(changes, history.value, parts, numbering)):
                 yield from pack(BlockKind.ROWS, part, rows)

@@ -130,15 +130,19 @@ def look(session: Target, cluster_id: int, schema: str, lock: str = "") -> Lease
 
 
 def renew(session: Target, lease: Lease) -> None:
-    """Record that the guard's lock of this lease was acquired again after the server had released it."""
+    """Record that the guard's lock of this lease was acquired again after the server had released it; a transaction of its own."""
+    session.begin()
     session.execute(
         f"UPDATE {_table(lease.schema)} SET renewed_at = NOW(3) WHERE cluster_id = %s AND life = %s", [lease.cluster_id, lease.life]
     )
+    session.commit()
 
 
 def give_back(session: Target, lease: Lease) -> None:
-    """Release the lease: any process that still writes under this life then gets ``LeaseLost``."""
+    """Release the lease: any process that still writes under this life then gets ``LeaseLost``; a transaction of its own."""
+    session.begin()
     session.execute(f"UPDATE {_table(lease.schema)} SET life = '' WHERE cluster_id = %s AND life = %s", [lease.cluster_id, lease.life])
+    session.commit()
 
 
 def lock_name(kind: str, schema: str, cluster_id: int) -> str:

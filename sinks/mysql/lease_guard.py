@@ -202,9 +202,17 @@ class LeaseGuard:
         try:
             if self._session is not None:
                 lease.give_back(self._session, taken)
+                self._remove_marks(self._session)
         except ApplyError as error:
             _log.warning("the lease could not be released, its lock ends with the connection: %s", error)
         self._drop()
+
+    @staticmethod
+    def _remove_marks(session: Session) -> None:
+        if session.mark is not None:
+            session.begin()
+            session.mark.remove_all(session)
+            session.commit()
 
     def _drop(self) -> None:
         if self._session is not None:

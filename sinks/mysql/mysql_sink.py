@@ -7,6 +7,7 @@ phase (``sinks.mysql.parallel``), with ``consistent`` false in the meantime. A D
 """
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ import pyarrow as pa
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import DrainerConfig
-from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost
+from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost, ReplicationError
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.schemas.findings import Finding
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
@@ -43,6 +44,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.executor import (
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.kept_columns import ensure_kept_table, forget_kept
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
+from pyspark_tidb_binlog.sinks.mysql.late_record import LateRecord, Note
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, LeaseHolder
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import LAYOUT, LeaseGuard, alone
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
@@ -62,6 +64,9 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_CLOSE_SECONDS = 3.0
+"""How long ``close`` waits for the last checkpoint."""
+
 
 class MySQLSink(Sink):
     """One target of one stream."""
@@ -75,7 +80,7 @@ class MySQLSink(Sink):
         self._config = config
         self._settings = config.apply
         self._cluster_id = cluster_id
-        self._filters = Selection.of(config.apply).text
+        self._filters = Selection.of(config.apply).text + (f" channel {config.apply.channel_id}" if config.apply.loopback_control else "")
         self._limits = PlanLimits()
         self._flavour = Flavour.MARIADB
         self._lease: Lease | None = None
@@ -85,6 +90,7 @@ class MySQLSink(Sink):
         self._now = now or _clock_now
         self._history: Callable[[], SchemaHistory] = SchemaHistory
         self._safe = SafeMode(always=config.apply.safe_mode)
+        self._late = LateRecord()
         self._consistent = True
         """False while a span is only partly in the target."""
         self._together = True
@@ -114,14 +120,27 @@ class MySQLSink(Sink):
         version = self._version(found, ours=doubt.ours)
         self._transact(partial(self._forget_beyond, until_ts if doubt.why else 0))
         self._go_on_safely(doubt.why)
+        if self._settings.loopback_control:
+            self._transact(self._remove_stale_marks)
         applied, refused = run_retried(self._sessions.use, partial(self._done_and_refused, version), self._retry_policy)
         if not found.known:
             self._transact(partial(self._save_first, applied))
+        self._late.saved(found.commit_ts if found.known else self._commit_ts, applied)
+        self._catch_up()
         self._consistent = found.unfinished is None
         return Opened(replace(found, commit_ts=self._commit_ts, schema_version=version), applied, refused)
 
+    def defer(self, note: Note) -> None:
+        """Save the record of steps in which nothing was applied at most every few seconds (``Sink.defer``)."""
+        self._late.note = note
+
     def close(self) -> None:
-        """Release the lease (``Sink.close``)."""
+        """Save what is put off, and release the lease (``Sink.close``)."""
+        if self._late.recorded_ts < self._commit_ts and self.lost is None:
+            # If the target does not answer, the note is enough.
+            saving = threading.Thread(target=self._catch_up_at_last, name="the last checkpoint", daemon=True)
+            saving.start()
+            saving.join(_CLOSE_SECONDS)
         self._sessions.close()
         self._ddl_sessions.close()
         if self._guard is not None:
@@ -242,6 +261,10 @@ class MySQLSink(Sink):
                 self._commit_ts,
             )
 
+    def _remove_stale_marks(self, session: Session) -> None:
+        if session.mark is not None:
+            session.mark.remove_stale(session)
+
     def _save_first(self, applied: AppliedJobs, session: Session) -> None:
         self._locked_checkpoint(session, 0, self._commit_ts)
         self._save(session, self._commit_ts, applied, consistent=True)
@@ -255,10 +278,12 @@ class MySQLSink(Sink):
     def _apply_at_once(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
         with clock.timed(Stage.PLAN):
             plan = self._plan(rows, step) if rows.num_rows else Plan()
+        if not (plan.deletes or plan.moves or plan.writes) and self._put_off(step):
+            return Written()
         with clock.timed(Stage.APPLY, "write"):
             findings = self._write_atomic(plan, step)
         failpoints.point("after-downstream-commit")
-        self._reached(step.upto_ts)
+        self._stands_at(step.upto_ts, step.applied)
         self._note_sync_point(step.applied)
         return Written(plan.counts.deleted + plan.counts.written, findings)
 
@@ -335,8 +360,9 @@ class MySQLSink(Sink):
                 self._save(session, step.upto_ts, step.applied, consistent=True)
             failpoints.point("before-downstream-commit")
 
+        self._catch_up()
         if not self._transact(begin):
-            self._reached(step.upto_ts)
+            self._stands_at(step.upto_ts, step.applied)
             self._consistent = True
             return Written()
         self._consistent = False
@@ -359,7 +385,7 @@ class MySQLSink(Sink):
         done = self._apply_phases(events, how, to, clock)
         self._transact(finish)
         failpoints.point("after-downstream-commit")
-        self._reached(step.upto_ts)
+        self._stands_at(step.upto_ts, step.applied)
         self._consistent = True
         self._note_sync_point(step.applied)
         return done
@@ -396,10 +422,11 @@ class MySQLSink(Sink):
             save, begun = partial(self._save_ddl, session, step), self._safe.begun_before(step.commit_ts)
             return apply_ddl(session, step, history, self._settings, self._held, save, refused, safe_from=begun)
 
+        self._catch_up()
         schema = Routes.of(self._settings).database(schema_of(step, history))
         self._tables.forget()
         outcome = run_retried(self._ddl_sessions.use, work, self._retry_policy, partial(begin_ddl, schema))
-        self._reached(step.commit_ts)
+        self._stands_at(step.commit_ts, step.applied)
         return DdlResult(outcome.losses, outcome.freezes)
 
     def _save_ddl(self, session: Session, step: DdlStep, _: object) -> None:
@@ -416,8 +443,12 @@ class MySQLSink(Sink):
         return stored_ts == step.after_ts or step.after_ts == step.upto_ts
 
     def _locked_checkpoint(self, session: Session, after_ts: int, upto_ts: int) -> int:
-        """Lock the checkpoint row and return its commitTS: ``after_ts``, or ``upto_ts`` when the answer to that commit was lost."""
+        """Lock the checkpoint row and return its commitTS: ``after_ts``, or ``upto_ts`` when the answer to that commit was lost. A row that says
+        what is behind ``after_ts`` by steps that were put off says ``after_ts``.
+        """
         stored_ts = progress.lock_checkpoint(session, self._cluster_id, self._settings.checkpoint_schema)
+        if stored_ts == self._late.recorded_ts and after_ts == self._commit_ts:
+            return after_ts
         if stored_ts not in (after_ts, upto_ts):
             raise ApplyError(
                 f"cannot apply ({after_ts}, {upto_ts}]: the target's checkpoint of cluster {self._cluster_id} was moved to {stored_ts} meanwhile. Was it "
@@ -429,6 +460,45 @@ class MySQLSink(Sink):
         schema, consistent = self._settings.checkpoint_schema, consistent and not self._safe.open_at(commit_ts)
         progress.save_checkpoint(session, self._cluster_id, commit_ts, applied.version, consistent, schema, self._sync_point)
 
+    def _stands_at(self, commit_ts: int, applied: AppliedJobs) -> None:
+        """The target's record says so."""
+        self._reached(commit_ts)
+        self._late.saved(commit_ts, applied)
+
+    def _put_off(self, step: RowsStep) -> bool:
+        """Move on without a transaction, because nothing is applied in ``step``; False: its end is to be saved now."""
+        if self.lost is not None:
+            raise self.lost
+        if not self._consistent or step.after_ts != self._commit_ts or not self._late.put_off(step):
+            return False
+        self._reached(step.upto_ts)
+        failpoints.point("after-record-put-off")
+        self._note_sync_point(step.applied)
+        return True
+
+    def _catch_up(self) -> None:
+        """Save what was put off."""
+        late, commit_ts = self._late, self._commit_ts
+
+        def save(session: Session) -> None:
+            if progress.lock_checkpoint(session, self._cluster_id, self._settings.checkpoint_schema) == late.recorded_ts:
+                self._save(session, commit_ts, late.applied, consistent=True)
+
+        if late.recorded_ts < commit_ts:
+            self._transact(save)
+            late.saved(commit_ts, late.applied)
+
+    def _catch_up_at_last(self) -> None:
+        try:
+            self._catch_up()
+        except ReplicationError as error:
+            _log.warning(
+                "the checkpoint stays at %d, although nothing was to be applied up to %d: %s",
+                self._late.recorded_ts,
+                self._commit_ts,
+                error,
+            )
+
     def _note_sync_point(self, applied: AppliedJobs) -> None:
         """Once in a while, between two steps: what the target holds now is the source at ``commit_ts``, and nobody else writes to it."""
         if self._sync_points is None or not self._consistent or self._safe.open_at(self._commit_ts):
@@ -437,6 +507,7 @@ class MySQLSink(Sink):
         if secondary_ts:
             self._sync_point = SyncPoint(self._commit_ts, secondary_ts)
             self._transact(partial(self._save_sync_point, applied))
+            self._stands_at(self._commit_ts, applied)
 
     def _save_sync_point(self, applied: AppliedJobs, session: Session) -> None:
         self._locked_checkpoint(session, self._commit_ts, self._commit_ts)

@@ -51,7 +51,7 @@ from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import DeleteCorrection, PlanLimits, SpanPlan
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
 from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpanPlan
-from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, run_transaction
+from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, run_retried, run_transaction
 from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Origin, Phase, Statement
 
 DONE = pa.schema(
@@ -182,7 +182,8 @@ def _others_deleted(to: PartTarget, skipped: frozenset[int], patience: float) ->
         return progress.deletes_done(session, *span, skipped)
 
     retries = Retries(_POLL, patience)
-    while not run_transaction(_sessions(to), done, _retry_policy(to)):
+    # Not in a transaction that is begun for it: with a mark, each look would write.
+    while not run_retried(_sessions(to), done, _retry_policy(to)):
         if retries.over:
             return False
         retries.pause()

@@ -29,6 +29,7 @@ from pyspark_tidb_binlog.schemas.redaction import statement_head, without_values
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, flavour_of
 from pyspark_tidb_binlog.sinks.mysql.effects import StatementResult, Warned
+from pyspark_tidb_binlog.sinks.mysql.marks import TransactionMark
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import BACKOFF, FEW, RetryPolicy, TransientError, passing, what_is_wrong
 
 _log = logging.getLogger(__name__)
@@ -90,6 +91,8 @@ class Session:
         self._opened_with_autocommit = False
         self._pid = os.getpid()
         self._opened_at = time.monotonic()
+        self.mark: TransactionMark | None = None
+        """Marks every transaction; None: without ``loopback-control``."""
         self.kept = False
         """It was used before: the server may have closed it meanwhile."""
         self.database = ""
@@ -145,8 +148,11 @@ class Session:
         self.database = database
 
     def begin(self) -> None:
-        """Open a transaction."""
-        self.execute("BEGIN")
+        """Open a transaction, and mark it where the target is in a ring: nothing is written outside of one."""
+        if self.mark is None:
+            self.execute("BEGIN")
+        else:
+            self.mark.begin(self)
 
     def commit(self) -> None:
         """Commit the transaction. After a ``RetryableApplyError`` the outcome is unknown: check the marker."""
@@ -231,6 +237,8 @@ class Session:
 
     def close(self) -> None:
         """Close the connection without committing; safe to call twice."""
+        if self.mark is not None:
+            self.mark.release(clean=not self._failed and not self._has(SERVER_STATUS.SERVER_STATUS_IN_TRANS))
         if self._connection.open:
             self._connection.close()
 
@@ -274,6 +282,7 @@ def connect(target: TargetConfig, apply: ApplyConfig) -> Session:
     except (pymysql.err.MySQLError, OSError) as error:
         raise _as_apply_error(error, where, f"cannot connect to the target {where} as {target.user!r}", show=True) from error
     session = Session(connection, where, log_row_data=apply.log_row_data)
+    session.mark = TransactionMark(apply.channel_id) if apply.loopback_control else None
     try:
         _prepare(session, target, apply)
     except (ApplyError, ConfigError):

@@ -72,8 +72,10 @@ class Selection:
 
     @property
     def text(self) -> str:
-        """What it decides by, as ASCII: equal texts decide alike."""
-        return json.dumps(asdict(self), separators=(",", ":"), default=sorted)
+        """What it decides by, as ASCII: equal texts decide alike at one target, whose own databases are always the same."""
+        found = asdict(self)
+        del found["tables"]["own"]
+        return json.dumps(found, separators=(",", ":"), default=sorted)
 
     def keeps(self, table: TableAt | TableSnapshot) -> bool:
         """Whether rows of this table are replicated."""

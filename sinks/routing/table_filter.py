@@ -2,7 +2,7 @@
 
 Promises: pure; the rules of a real Drainer (drainer.md 4a). Case never matters. A table passes if no do-list is set, or its database matches
 ``replicate-do-db``, or both names match an entry of ``replicate-do-table``; and if its database matches no entry of ``ignore-schemas`` and
-both names none of ``ignore-table``. A database itself is asked for with an empty table name.
+both names none of ``ignore-table``. A database itself is asked for with an empty table name. Databases of ``own_schemas`` never pass.
 
 Every entry is a regular expression: after a leading ``~`` it may match anywhere, otherwise it stands between ``^`` and ``$``.
 """
@@ -16,6 +16,7 @@ from typing import Self
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TableName
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.sinks.routing.go_regex import compiled
+from pyspark_tidb_binlog.sinks.routing.own_schemas import own_schemas
 
 TablePatterns = tuple[tuple[str, str], ...]
 """(database, table)."""
@@ -23,12 +24,14 @@ TablePatterns = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class TableFilter:
-    """The filter of one Drainer; picklable for the executors. The default replicates everything."""
+    """The filter of one Drainer; picklable for the executors. The default replicates everything but what is a Drainer's own."""
 
     replicate_schemas: tuple[str, ...] = ()
     ignore_schemas: tuple[str, ...] = ()
     replicate_tables: TablePatterns = ()
     ignore_tables: TablePatterns = ()
+    own: frozenset[str] = own_schemas()
+    """Databases that are a Drainer's own, in lower case."""
 
     def __post_init__(self) -> None:
         """Reject an entry that is not a valid regular expression at start, where the error can name it."""
@@ -48,7 +51,8 @@ class TableFilter:
     @classmethod
     def of(cls, config: ApplyConfig) -> Self:
         """The filter from the settings."""
-        return cls(config.replicate_do_db, config.ignore_schemas, _pairs(config.replicate_do_table), _pairs(config.ignore_table))
+        tables = _pairs(config.replicate_do_table), _pairs(config.ignore_table)
+        return cls(config.replicate_do_db, config.ignore_schemas, *tables, own_schemas(config.checkpoint_schema))
 
     def keeps(self, schema: str, table: str = "") -> bool:
         """Whether changes of this table are replicated; ``table`` empty: those of the database itself."""
@@ -60,6 +64,8 @@ EVERYTHING = TableFilter()
 
 @lru_cache(maxsize=8192)
 def _keeps(self: TableFilter, schema: str, table: str) -> bool:
+    if schema in self.own:
+        return False
     if (self.replicate_schemas or self.replicate_tables) and not (
         _match(self.replicate_schemas, schema) or _match_both(self.replicate_tables, schema, table)
     ):

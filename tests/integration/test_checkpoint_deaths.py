@@ -1,7 +1,9 @@
 """Spark's checkpoint directory as a death or a person leaves it before a batch is recorded, over a real stream into a real MariaDB."""
 
 import shutil
+import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import load
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.replication import Replication
-from pyspark_tidb_binlog.schemas.errors import ConfigError
+from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError
 from tests.support.arena import Arena, Cut
 from tests.support.golden_case import GOLDEN
 from tests.support.spark_queries import replicated
@@ -52,3 +54,20 @@ def test_a_record_of_batches_that_somebody_deleted(spark: SparkSession, arena: A
     shutil.rmtree(arena.spark_dir)
     run(spark, arena)
     arena.assert_equal()
+
+
+def test_a_death_after_batches_that_applied_nothing(spark: SparkSession, arena: Arena) -> None:
+    """Spark has recorded more than the target's row says; what is noted beside Spark's checkpoint tells why."""
+    with arena.drainer("after-spark-commit:4", ['--syncer.replicate-do-db=["no_such"]']) as drainer:
+        assert drainer.wait() == -signal.SIGKILL, drainer.output()
+    note = arena.spark_dir / "tidb-binlog-nothing-applied.json"
+    kept = note.read_text()
+    for spoiled in ("", kept.replace('"recorded_ts": ', '"recorded_ts": 1'), kept.replace('"upto_ts": ', '"upto_ts": 0.')):
+        note.write_text(spoiled)
+        with pytest.raises(ApplyError, match="would be lost"):
+            run(spark, arena)
+    note.write_text(kept)
+    settings = arena.settings()
+    with Replication(spark, replace(settings, apply=replace(settings.apply, replicate_do_db=("no_such",)))) as replication:
+        replicated(replication, arena.case.end_ts)
+    assert f'"consistent":true,"commitTS":{arena.case.end_ts},' in arena.checkpoint()

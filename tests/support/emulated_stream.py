@@ -88,9 +88,17 @@ class EmulatedStream:
         """The sink of this life, opened."""
         return self._living()[0]
 
+    def unopened(self) -> Sink:
+        """A sink of this stream, which the test opens itself."""
+        return sink_of(self._config, self.upstream.cluster_id, lambda seconds: None, self.upstream.oracle.next)
+
+    def history(self) -> SchemaHistory:
+        """The DDL history."""
+        return ToldHistory(self.upstream).snapshot()
+
     def _living(self) -> tuple[Sink, BatchApplier]:
         if self._life is None:
-            sink = sink_of(self._config, 7, lambda seconds: None, self.upstream.oracle.next)
+            sink = self.unopened()
             applier = BatchApplier(self._spark, self._config, sink, ToldHistory(self.upstream), self.reports.append)  # type: ignore[arg-type]
             self._life = sink, applier
             progress = applier.open(lambda target, commit_ts: self.after_ts if commit_ts is None else commit_ts)

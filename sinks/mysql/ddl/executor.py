@@ -356,7 +356,7 @@ class _Run:
         losses = []
         for column, sql in null_fills(self._clock.subject, self._dialect):
             try:
-                with in_zone(self._session, self._clock.zone):
+                with in_zone(self._session, self._clock.zone), _transaction(self._session):
                     rows = self._session.execute(sql)
             except RetryableApplyError:
                 raise
@@ -567,6 +567,18 @@ def _with_autocommit(session: Target) -> Iterator[None]:
     finally:
         if switched:
             _unless_lost(lambda: session.execute("SET SESSION autocommit = 0"))
+
+
+@contextmanager
+def _transaction(session: Target) -> Iterator[None]:
+    """Run the block, which writes rows, in a transaction of its own, so that it is marked where the target is in a ring."""
+    session.begin()
+    try:
+        yield
+    except BaseException:
+        _unless_lost(session.rollback)
+        raise
+    session.commit()
 
 
 def _unless_lost(do: Callable[[], object]) -> None:

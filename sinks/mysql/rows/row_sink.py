@@ -200,12 +200,14 @@ class RowSink(MySQLSink):
             step = prepared.step if prepared else step
             batch = self._operations(rows, step)
             keys = keys_of(batch)
+            if not len(batch) and not self._is_open(step) and self._put_off(step):
+                return Written()
             how = self._how(batch, keys, step)
             writer = self._writer(batch, keys, safe=how.safe)
         with clock.timed(Stage.APPLY, "write"):
             findings = self._run(batch, writer, how, step)
         failpoints.point("after-downstream-commit")
-        self._reached(step.upto_ts)
+        self._stands_at(step.upto_ts, step.applied)
         self._consistent = self._open_lanes is None
         return Written(len(batch), findings)
 
@@ -255,7 +257,8 @@ class RowSink(MySQLSink):
         for begin, end in zip(begins, begins[1:], strict=False):
             upto_ts = step.upto_ts if end == len(batch) else int(batch.commit_ts[begin])
             findings += self._write_atomic_rows(range(begin, end), writer, replace(step, after_ts=after_ts, upto_ts=upto_ts))
-            self._commit_ts = after_ts = upto_ts
+            self._stands_at(upto_ts, step.applied)
+            after_ts = upto_ts
         return findings
 
     def _write_atomic_rows(self, places: Sequence[int], writer: RowWriter, step: RowsStep) -> tuple[Finding, ...]:

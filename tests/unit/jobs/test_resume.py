@@ -6,7 +6,16 @@ import pytest
 
 from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, PumpMark
 from pyspark_tidb_binlog.binlog_source.wire.position import Position
-from pyspark_tidb_binlog.jobs.resume import DeltaPlace, ResumeState, TargetWords, check_no_gap, check_spark, committed_ts, first_ts
+from pyspark_tidb_binlog.jobs.resume import (
+    DeltaPlace,
+    NothingApplied,
+    ResumeState,
+    TargetWords,
+    check_no_gap,
+    check_spark,
+    committed_ts,
+    first_ts,
+)
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError
 from pyspark_tidb_binlog.schemas.events import Delivery
 
@@ -78,3 +87,20 @@ def test_a_target_that_lacks_what_spark_holds_for_done_is_refused_at_once() -> N
     check_no_gap(PLACES, 0, 50)
     with pytest.raises(ApplyError, match="would be lost.* delete Spark's checkpoint directory var/spark"):
         check_no_gap(PLACES, 51, 50)
+
+
+def test_what_is_noted_holds_for_one_record_of_one_target() -> None:
+    noted = NothingApplied("t", 50, 60)
+    assert NothingApplied.from_json(noted.to_json()) == noted
+    assert noted.covers("t", 50, 60)
+    assert noted.covers("t", 50, 51)
+    assert not noted.covers("t", 50, 61), "more than was noted"
+    assert not noted.covers("t", 49, 60), "restored, or set back"
+    assert not noted.covers("t", 51, 60), "saved since"
+    assert not noted.covers("u", 50, 60), "another target"
+    assert not noted.covers("t", 50, 50), "nothing to explain"
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "[]", "{}", '{"version": 2, "target": "t", "recorded_ts": 1, "upto_ts": 2}', "7"])
+def test_a_note_that_is_not_whole_is_none(text: str | None) -> None:
+    assert NothingApplied.from_json(text) is None

@@ -1,0 +1,40 @@
+"""What the target's record lacks of the stream: steps in which nothing was applied, whose end is saved at most every ``SECONDS``. Pure.
+
+Promises: a step is put off only when the record says all but its commit_ts, and when somebody notes first, durably, that the target has
+everything up to the step's end although its record does not say so (``Sink.defer``). Whatever is saved next brings the record up to date.
+"""
+
+import time
+from collections.abc import Callable
+
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep
+
+SECONDS = 3.0
+"""Minimum time between two transactions that hold a checkpoint only (issue of rings: each is a change for the other side to read)."""
+Note = Callable[[int, int], None]
+"""Receives the commit_ts of the record, and the one up to which the target has everything."""
+
+
+class LateRecord:
+    """What the target's checkpoint row says, as far as this life knows."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Nothing is put off before ``note`` is set and the first ``saved``."""
+        self._clock = clock
+        self.note: Note | None = None
+        self.recorded_ts = 0
+        """commitTS of the row."""
+        self.applied = AppliedJobs(0)
+        """The jobs that it was saved with."""
+        self._saved_at = -SECONDS
+
+    def saved(self, commit_ts: int, applied: AppliedJobs) -> None:
+        """The row says this now."""
+        self.recorded_ts, self.applied, self._saved_at = commit_ts, applied, self._clock()
+
+    def put_off(self, step: RowsStep) -> bool:
+        """Note the end of ``step``, in which nothing is applied; False: it is to be saved now."""
+        if self.note is None or step.applied != self.applied or self._clock() - self._saved_at >= SECONDS:
+            return False
+        self.note(self.recorded_ts, step.upto_ts)
+        return True

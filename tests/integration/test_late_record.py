@@ -1,0 +1,138 @@
+"""The target's record follows later where nothing was applied: never more than seconds late, never ahead, and never in the way."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
+from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.sinks.mysql import late_record
+from pyspark_tidb_binlog.sinks.mysql.late_record import LateRecord
+from tests.support.emulated_stream import EmulatedStream
+
+pytestmark = [pytest.mark.spark, pytest.mark.mysql]
+
+MARKS = "late_marks"
+ITEM = Table("item", (Column("id", "bigint"), Column("v", "int")), ("id",))
+MODES: dict[str, dict[str, Any]] = {
+    "driver": {},
+    "parts": {"atomic_rows": 1, "parts": 2},
+    "rows": {"net_change": False, "worker_count": 2, "txn_batch": 2},
+}
+Query = Callable[[str], Any]
+
+
+@pytest.fixture
+def query(mariadb: PrivateMariaDB) -> Iterator[Query]:
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+
+        def ask(sql: str) -> Any:
+            cursor.execute(sql)
+            return cursor.fetchall()
+
+        yield ask
+        for name in ("shop", MARKS):
+            ask(f"DROP DATABASE IF EXISTS {name}")
+
+
+class Stream(EmulatedStream):
+    """Notes what is put off."""
+
+    def __init__(self, spark: SparkSession, config: DrainerConfig, query: Query) -> None:
+        super().__init__(spark, config)
+        self.notes: list[tuple[int, int]] = []
+        self._query = query
+        self.upstream.ddl.create_database("shop")
+        self.upstream.ddl.create_table("shop", ITEM)
+
+    def begin(self) -> None:
+        """The tables are there, and what comes next may be put off."""
+        self.apply()
+        self.sink.defer(lambda recorded, upto: self.notes.append((recorded, upto)))
+
+    @property
+    def row(self) -> int:
+        """The target's record."""
+        ((text,),) = self._query(f"SELECT checkPoint FROM {MARKS}.checkpoint")
+        assert json.loads(text)["consistent"]
+        return int(json.loads(text)["commitTS"])
+
+
+@pytest.fixture
+def stream(spark: SparkSession, mariadb: PrivateMariaDB, query: Query, request: pytest.FixtureRequest) -> Iterator[Stream]:
+    apply = ApplyConfig(**{"checkpoint_schema": MARKS, "history_lag": 0.0} | MODES[getattr(request, "param", "driver")])
+    with Stream(spark, DrainerConfig(target=mariadb.target(), apply=apply), query) as made:
+        yield made
+
+
+@pytest.mark.parametrize("stream", MODES, indirect=True)
+def test_what_applies_nothing_is_noted_and_what_comes_next_is_applied_once(
+    stream: Stream, query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(late_record, "SECONDS", 1e9)
+    stream.begin()
+    for number in range(2):
+        behind = stream.row
+        stands = [stream.apply().upto_ts for _ in range(2)]
+        assert (stream.row, stream.sink.commit_ts) == (behind, stands[-1])
+        assert stream.notes[-2:] == [(behind, ts) for ts in stands]
+        for n in range(3):
+            stream.change(lambda txn, at=10 * number, n=n: txn.insert("shop.item", {"id": at + n, "v": n}))
+        upto_ts = stream.apply().upto_ts
+        assert stream.row == upto_ts
+    stream.apply()
+    stream.upstream.ddl.add_column("shop.item", Column("w", "int"))
+    assert stream.apply().ddls == 1
+    noted = len(stream.notes)
+    upto_ts = stream.apply().upto_ts
+    stream.restart()
+    assert stream.row == upto_ts, "what is put off is saved at the end"
+    assert len(stream.notes) == noted + 1
+    assert query("SELECT id, v, w FROM shop.item ORDER BY id") == tuple((n, n % 10, None) for n in (0, 1, 2, 10, 11, 12))
+
+
+def test_it_is_put_off_for_some_seconds_only(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(late_record, "SECONDS", 1e9)
+    stream.begin()
+    behind = stream.row
+    stream.apply()
+    assert stream.row == behind
+    monkeypatch.setattr(late_record, "SECONDS", 0.0)
+    upto_ts = stream.apply().upto_ts
+    assert stream.row == upto_ts
+
+
+def test_a_record_that_somebody_moved_meanwhile_is_still_noticed(stream: Stream, query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(late_record, "SECONDS", 1e9)
+    stream.begin()
+    behind = stream.row
+    stream.apply()
+    query(f"UPDATE {MARKS}.checkpoint SET checkPoint = REPLACE(checkPoint, '{behind}', '{behind - 1}')")
+    stream.change(lambda txn: txn.insert("shop.item", {"id": 1, "v": 1}))
+    with pytest.raises(ApplyError, match="was moved to"):
+        stream.apply()
+    assert query("SELECT * FROM shop.item") == ()
+
+
+def test_a_later_beginning_becomes_the_record(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a death: the row is behind, and what was noted says that nothing is missing."""
+    stream.apply()
+    stream.restart()
+    behind = stream.row
+    sink = stream.unopened()
+    later = stream.upstream.oracle.next()
+    sink.open(lambda target, commit_ts: later, stream.history)
+    assert behind < sink.commit_ts == stream.row == later
+    sink.close()
+
+
+def test_nothing_is_put_off_without_a_note() -> None:
+    late = LateRecord()
+    late.saved(5, late.applied)
+    assert late.note is None
+    assert not late.put_off(None)  # type: ignore[arg-type]
