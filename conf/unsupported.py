@@ -31,7 +31,6 @@ NOT_BUILT: dict[str, str] = {
     "syncer.enable-dispatch": "applying net changes transaction by transaction",
     "syncer.load-schema-snapshot": "beginning with a snapshot of the schemas",
     "syncer.loopback-control": "replication in both directions",
-    "syncer.relay.log-dir": "the relay log",
     "syncer.safe-mode": "safe mode for net changes",
     "syncer.sync-ddl": "leaving DDLs out",
     "syncer.to.checkpoint.encrypted_password": _ACCOUNT,

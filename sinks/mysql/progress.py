@@ -157,6 +157,11 @@ def load(session: Session, cluster_id: int, schema: str = CHECKPOINT_SCHEMA) -> 
     )
 
 
+def checkpoint_of(session: Session, cluster_id: int, schema: str = CHECKPOINT_SCHEMA) -> Checkpoint | None:
+    """The cluster's checkpoint row; None: there is none. The table must exist."""
+    return _load_checkpoint(session, cluster_id, schema)
+
+
 def load_sync_point(session: Session, cluster_id: int, schema: str = CHECKPOINT_SCHEMA) -> SyncPoint | None:
     """The newest one that is recorded; None: there is none, or no checkpoint."""
     recorded = _load_checkpoint(session, cluster_id, schema)

@@ -16,7 +16,7 @@ from pyspark_tidb_binlog.sinks.engine.batch import merge, rows_between, summaris
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock
 from pyspark_tidb_binlog.sinks.engine.choice import chosen, decided
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep, plan_steps
-from pyspark_tidb_binlog.sinks.file.file_sink import FileTarget, end_of, file_sink
+from pyspark_tidb_binlog.sinks.file.file_sink import FileTarget, file_sink
 from pyspark_tidb_binlog.sinks.kafka.kafka_sink import kafka_sink
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
