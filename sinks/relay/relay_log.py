@@ -12,7 +12,8 @@ in them is in the target.
 
 import datetime
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -151,7 +152,7 @@ class RelayLog:
             Corruption: what is there is no relay log, or damaged.
             ApplyError: the directory cannot be written.
         """
-        with _told(self._directory):
+        with told(self._directory):
             writer = BinlogWriter(self._directory, self._max_file_bytes, self._now)
             try:
                 self._settle(writer, found)
@@ -173,7 +174,7 @@ class RelayLog:
         above = known.upto_ts if known is not None and follows else after_ts
         begin, first = (known.begin, known.after_ts) if known is not None and follows else (writer.position, after_ts)
         self._failed = True
-        with _told(self._directory):
+        with told(self._directory):
             writer.append(m.payload for m in messages if m.commit_ts > above)
             writer.sync()
             cover = Cover(self._stream, first, upto_ts, begin, writer.position)
@@ -186,7 +187,7 @@ class RelayLog:
         if known is not None and known.after_ts <= commit_ts <= known.upto_ts:
             return
         writer, self._failed = self._held, True
-        with _told(self._directory):
+        with told(self._directory):
             writer.append(m.payload for m in messages)
             writer.sync()
         self._failed = False
@@ -197,7 +198,7 @@ class RelayLog:
             return
         self._cover = None
         writer = self._held
-        with _told(self._directory):
+        with told(self._directory):
             writer.collect(collectable(writer.files(), writer.position))
 
     def close(self) -> None:
@@ -222,13 +223,18 @@ class RelayLog:
         self._cover = made.cover
 
 
-def read_cover(directory: Path) -> Cover | None:
-    """What ``relay.spark`` says, if the files that it names are there; None also for a text that no release has written."""
+def noted_cover(directory: Path) -> Cover | None:
+    """What ``relay.spark`` says; None also for a text that no release has written."""
     try:
         found = json.loads((directory / COVER).read_text())
-        cover = Cover.of_json(found) if found["layout"] == _LAYOUT else None
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return Cover.of_json(found) if found["layout"] == _LAYOUT else None
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
         return None
+
+
+def read_cover(directory: Path) -> Cover | None:
+    """The same, if the files that it names are there."""
+    cover = noted_cover(directory)
     return cover if cover is not None and _is_there(directory, cover) else None
 
 
@@ -238,22 +244,17 @@ def _is_there(directory: Path, cover: Cover) -> bool:
     return all(index in sizes for index in wanted) and sizes[cover.end.index] >= cover.end.offset
 
 
-class _told:
+@contextmanager
+def told(directory: Path) -> Iterator[None]:
     """Errors of the file system, and of damaged files, with the directory and what to do."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-
-    def __enter__(self) -> None:
-        """Nothing to do."""
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError):
-            raise ApplyError(
-                f"cannot write the relay log in {self._directory}: {error}. Nothing was applied that is not in it. Free space there or correct "
-                "syncer.relay.log-dir, and start again"
-            ) from error
-        if isinstance(error, Corruption):
-            raise Corruption(
-                f"the relay log in {self._directory}: {error}. With the upstream running it is not needed: move its files away and start again"
-            ) from error
+    try:
+        yield
+    except OSError as error:
+        raise ApplyError(
+            f"cannot write the relay log in {directory}: {error}. Nothing was applied that is not in it. Free space there or correct "
+            "syncer.relay.log-dir, and start again"
+        ) from error
+    except Corruption as error:
+        raise Corruption(
+            f"the relay log in {directory}: {error}. With the upstream running it is not needed: move its files away and start again"
+        ) from error

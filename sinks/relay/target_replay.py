@@ -17,13 +17,13 @@ One connection applies everything in order, so that nothing needs to be known of
 import itertools
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import DrainerConfig
-from pyspark_tidb_binlog.schemas.binlogfile import BinlogRecord, walk
-from pyspark_tidb_binlog.schemas.ddl_tokens import text_of, tokenize
+from pyspark_tidb_binlog.schemas.binlogfile import BinlogRecord, BinlogWriter, walk
+from pyspark_tidb_binlog.schemas.ddl_tokens import TokenKind, text_of, tokenize
 from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused
 from pyspark_tidb_binlog.schemas.findings import Finding, in_words
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
@@ -40,7 +40,7 @@ from pyspark_tidb_binlog.sinks.mysql.rows.row_lanes import LaneRecord, RowWriter
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import OpStatements
 from pyspark_tidb_binlog.sinks.mysql.session import Session, run_retried
-from pyspark_tidb_binlog.sinks.relay.relay_log import RelayStream, read_cover
+from pyspark_tidb_binlog.sinks.relay.relay_log import RelayStream, noted_cover, read_cover, told
 from pyspark_tidb_binlog.sinks.relay.relayed_rows import ReadBack, binlog_of, operations_in, signature, table_of
 from pyspark_tidb_binlog.sinks.relay.target_shapes import TargetShapes
 from pyspark_tidb_binlog.sinks.sink import TargetProgress
@@ -109,7 +109,15 @@ class RelayReplay(RowSink):
             Corruption: a record is damaged; nothing was applied.
             ApplyError: the log does not hold the span, or the target refuses something.
         """
-        done = Replayed(self._consistent_point(found))
+        with told(self._directory):
+            # Nobody may write there meanwhile.
+            lock = BinlogWriter(self._directory)
+            try:
+                return self._replay(Replayed(self._consistent_point(found)))
+            finally:
+                lock.close()
+
+    def _replay(self, done: Replayed) -> Replayed:
         for ddl, records in itertools.groupby(self._records(), key=lambda r: _is_ddl(r.payload)):
             if ddl:
                 for record in records:
@@ -127,6 +135,8 @@ class RelayReplay(RowSink):
         self._ddl_ts = tuple(ts for ts, ddl in stamps if ddl)
         last_ts = max((ts for ts, _ in stamps), default=0)
         cover, own, left = read_cover(self._directory), found.unfinished, self._open_lanes
+        noted = noted_cover(self._directory)
+        self._require(noted.upto_ts if noted else 0, noted is None or noted.after_ts <= found.commit_ts)
         covered_ts = cover.upto_ts if cover is not None and self._stream.takes(cover.stream) else 0
         if left is not None and left.plan == PLAN:
             self._require(left.upto_ts, max(last_ts, covered_ts) >= left.upto_ts)
@@ -137,8 +147,9 @@ class RelayReplay(RowSink):
     def _require(self, upto_ts: int, covered: bool) -> None:
         if not covered:
             raise ApplyError(
-                f"a part of the span ({self._commit_ts}, {upto_ts}] is in the target, and the relay log in {self._directory} does not hold it: it was "
-                "switched on later, is of other filters or another ignore-txn-commit-ts, or files were removed. Start again when the upstream is back"
+                f"a part of what follows {self._commit_ts} is in the target, and the relay log in {self._directory} does not hold all of it, up to "
+                f"{upto_ts}: it was switched on later, is of other filters or another ignore-txn-commit-ts, files were removed, or the target was "
+                "restored. Start again when the upstream is back"
             )
 
     def _records(self) -> Iterator[BinlogRecord]:
@@ -249,7 +260,9 @@ class RelayReplay(RowSink):
     def _text(self, query: str) -> str:
         if self._flavour is Flavour.TIDB:
             return query
-        return text_of(without_features(tokenize(query, backslash_escapes=False), Losses("relay log"))).strip().rstrip("; ")
+        tokens = without_features(tokenize(query, backslash_escapes=False), Losses("relay log"))
+        escaped = [replace(t, text=t.text.replace("\\", "\\\\")) if t.kind is TokenKind.STRING else t for t in tokens]
+        return text_of(escaped).strip().rstrip("; ")
 
     # The record.
 

@@ -96,6 +96,7 @@ def test_everything_from_the_checkpoint_on(crashed: Crashed, request: pytest.Fix
     assert differing <= again.keyless, found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("crashed", [("types", "drainer-shanghai.slave")], indirect=True)
 def test_timestamps_of_a_process_elsewhere(crashed: Crashed) -> None:
     crashed.recover(ZoneInfo("Asia/Shanghai"))

@@ -84,7 +84,7 @@ def killed_within(site: Site, seed: str, point: str) -> None:
     assert '"consistent":false' in site.checkpoint()
 
 
-@pytest.mark.parametrize("number", [3, 16])
+@pytest.mark.parametrize("number", [3, pytest.param(16, marks=pytest.mark.slow), pytest.param(40, marks=pytest.mark.slow)])
 def test_killed_in_lanes_then_without_the_upstream(site: Site, number: int) -> None:
     """The target becomes what the upstream held at the checkpoint that recovery saves, and goes on from there with the upstream."""
     seed = str(number)
@@ -100,8 +100,8 @@ def test_killed_in_lanes_then_without_the_upstream(site: Site, number: int) -> N
     assert keyed(site.rows()) == keyed(made(seed, BATCHES)[0].expected())
 
 
-@pytest.mark.parametrize("upstream_returns", [False, True])
-def test_recovery_is_killed_and_repeated(site: Site, upstream_returns: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("upstream_returns", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_recovery_is_killed_and_repeated(site: Site, upstream_returns: bool) -> None:
     """Each operation is applied once, also over three lives of the recovery; or the stream finishes what it has left."""
     seed = "again"
     killed_within(site, seed, "after-rows-commit:5")
@@ -165,7 +165,7 @@ def test_a_log_without_the_span_is_refused(site: Site) -> None:
     killed_within(site, "lost", "after-rows-commit:5")
     before = site.rows()
     (site.log_dir / "relay.spark").unlink()
-    with pytest.raises(ApplyError, match="does not hold it"):
+    with pytest.raises(ApplyError, match="does not hold all of it"):
         recover(site.task("lost"))
     assert site.rows() == before
 

@@ -22,6 +22,7 @@ from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
 from pyspark_tidb_binlog.sinks.translate import local_record
 from pyspark_tidb_binlog.sinks.translate.local_record import Savepoint
+from pyspark_tidb_binlog.sinks.translate.log_end import end_of
 from pyspark_tidb_binlog.sinks.translate.message_sink import MessageSettings, MessageSink
 from tests.support.fakes.memory_topic import MemoryTopic
 from tests.support.golden_messages import SYSTEM, case_steps, from_drainer
