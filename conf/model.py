@@ -309,6 +309,9 @@ class RelayConfig:
     log_dir: str = setting("", "directory of the relay log; empty = none is written", flag="relay-log-dir")
     max_file_size: int = setting(10_485_760, "size of a file of the relay log, in bytes", flag="relay-max-file-size")
 
+    def __post_init__(self) -> None:
+        _require(self.max_file_size >= 1, "syncer.relay.max-file-size must be at least 1")
+
 
 @dataclass(frozen=True, slots=True)
 class CheckpointConfig:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.jobs.cli import add_settings, drainer_config, parser
+from pyspark_tidb_binlog.jobs.recovery import recover_without_upstream
 from pyspark_tidb_binlog.jobs.replication import Replication
 from pyspark_tidb_binlog.jobs.report import Reporter
 from pyspark_tidb_binlog.jobs.signals import stop_on_signals
@@ -21,6 +22,7 @@ def main(argv: Sequence[str]) -> int:
     options = parser("drainer", "Replicate TiDB's binlogs to a MySQL-protocol server.")
     add_settings(options, DrainerConfig)
     config = drainer_config(options.parsed(argv))
+    recover_without_upstream(config, stop)
     spark = build_session("tidb-binlog drainer")
     replication = Replication(spark, config, stop)
     # The stream ends first, so that the summary counts its last batch.

@@ -12,8 +12,13 @@ from pyspark_tidb_binlog.sinks.file.file_sink import FileTarget, file_sink
 from pyspark_tidb_binlog.sinks.kafka.broker_topic import BrokerSettings, BrokerTopic
 from pyspark_tidb_binlog.sinks.kafka.kafka_sink import kafka_sink
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
+from pyspark_tidb_binlog.sinks.relay.relay_log import RelayLog, RelayStream
+from pyspark_tidb_binlog.sinks.relay.relayed_sink import RelayedSink, RelaySettings
+from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from pyspark_tidb_binlog.sinks.sink import Sink
 from pyspark_tidb_binlog.sinks.translate.message_sink import MessageSettings
+from pyspark_tidb_binlog.sinks.translate.process_zone import process_zone
+from pyspark_tidb_binlog.sinks.translate.secondary_binlogs import SecondaryBinlogs
 
 
 def sink_of(config: DrainerConfig, cluster_id: int, pause: Callable[[float], None], now: Callable[[], int] | None = None) -> Sink:
@@ -25,12 +30,31 @@ def sink_of(config: DrainerConfig, cluster_id: int, pause: Callable[[float], Non
     """
     if config.apply.db_type in ("mysql", "tidb"):
         # Also for net changes: it finishes what a life with net-change = false has left.
-        return RowSink(config, cluster_id, row_settings(config.apply), pause, now)
+        sink = RowSink(config, cluster_id, row_settings(config.apply), pause, now)
+        return _relayed(sink, config, cluster_id) if config.relay.log_dir else sink
     if config.apply.db_type == "file":
         return file_sink(FileTarget(_directory(config), config.files.retention_time), _message_settings(config, cluster_id))
     if config.apply.db_type == "kafka":
         return kafka_sink(BrokerTopic(broker_settings(config, cluster_id), pause), _message_settings(config, cluster_id))
     raise ConfigError(f"syncer.db-type = {config.apply.db_type!r}: there is no such target")
+
+
+def _relayed(sink: Sink, config: DrainerConfig, cluster_id: int) -> Sink:
+    """``sink`` behind a relay log."""
+    apply = config.apply
+    if any(route.where for route in apply.routes):
+        raise ConfigError(
+            "syncer.relay.log-dir: a relay log holds whole transactions, from which the rows that a where of spark.route hides cannot be left out; "
+            "remove one of the two"
+        )
+    log = RelayLog(Path(config.relay.log_dir), config.relay.max_file_size, relay_stream(config, cluster_id))
+    settings = RelaySettings(not apply.net_change, not apply.routes, frozenset(apply.ignore_txn_commit_ts))
+    return RelayedSink(sink, log, SecondaryBinlogs(process_zone()), settings)
+
+
+def relay_stream(config: DrainerConfig, cluster_id: int) -> RelayStream:
+    """What decides which transactions a relay log holds."""
+    return RelayStream(cluster_id, Selection.of(config.apply).text, frozenset(config.apply.ignore_txn_commit_ts))
 
 
 def require_server(config: DrainerConfig) -> DrainerConfig:

@@ -12,18 +12,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark_tidb_binlog.schemas.binlogfile import (
-    MAX_FILE_BYTES,
-    BinlogName,
-    BinlogWriter,
-    FilePosition,
-    TornRecord,
-    files_in,
-    read_records,
-)
+from pyspark_tidb_binlog.schemas.binlogfile import MAX_FILE_BYTES, BinlogWriter, FilePosition
 from pyspark_tidb_binlog.schemas.errors import ApplyError
-from pyspark_tidb_binlog.sinks.translate.binlog_format import commit_ts_of
 from pyspark_tidb_binlog.sinks.translate.local_record import Stand, TargetPlace
+from pyspark_tidb_binlog.sinks.translate.log_end import end_of
 from pyspark_tidb_binlog.sinks.translate.message_sink import MessageSettings, MessageSink, Outlet
 from pyspark_tidb_binlog.sinks.translate.pb_binlogs import PbBinlogs
 from pyspark_tidb_binlog.sinks.translate.process_zone import process_zone
@@ -127,26 +119,3 @@ class BinlogDirectory(Outlet):
 
 def _place_of(stand: Stand | None) -> FilePosition | None:
     return FilePosition(stand.place["file"], stand.place["offset"]) if stand and stand.place else None
-
-
-def end_of(directory: Path, commit_ts: int) -> FilePosition:
-    """The place after the last record with a commit_ts of at most ``commit_ts``: in the last file that begins with one."""
-    files = files_in(directory)
-    for file in reversed(files):
-        end = _end_in(directory, file, commit_ts)
-        if end.offset:
-            follows = end.offset == (directory / file.name).stat().st_size and next((f for f in files if f.index == file.index + 1), None)
-            return FilePosition(follows.index, 0) if follows else end
-    return FilePosition(files[0].index, 0) if files else FilePosition(0, 0)
-
-
-def _end_in(directory: Path, file: BinlogName, commit_ts: int) -> FilePosition:
-    end = FilePosition(file.index, 0)
-    try:
-        for record in read_records(directory / file.name):
-            if commit_ts_of(record.payload) > commit_ts:
-                return end
-            end = record.end
-    except TornRecord:
-        pass
-    return end

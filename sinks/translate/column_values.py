@@ -65,6 +65,9 @@ _BINARY_NAMES = {
     ColumnType.VARCHAR: "varbinary",
 }
 
+TYPES = {name: (tp, False) for tp, name in _NAMES.items()} | {name: (tp, True) for tp, name in _BINARY_NAMES.items()}
+"""By the name of a type: its code, and whether its charset is binary."""
+
 
 def mysql_type(column: ColumnInfo) -> str:
     """The name of a column's type."""

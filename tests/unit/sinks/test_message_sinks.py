@@ -16,12 +16,13 @@ from pyspark_tidb_binlog.sinks.engine.batch import merge, rows_between, summaris
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock
 from pyspark_tidb_binlog.sinks.engine.choice import chosen, decided
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep, plan_steps
-from pyspark_tidb_binlog.sinks.file.file_sink import FileTarget, end_of, file_sink
+from pyspark_tidb_binlog.sinks.file.file_sink import FileTarget, file_sink
 from pyspark_tidb_binlog.sinks.kafka.kafka_sink import kafka_sink
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
 from pyspark_tidb_binlog.sinks.translate import local_record
 from pyspark_tidb_binlog.sinks.translate.local_record import Savepoint
+from pyspark_tidb_binlog.sinks.translate.log_end import end_of
 from pyspark_tidb_binlog.sinks.translate.message_sink import MessageSettings, MessageSink
 from tests.support.fakes.memory_topic import MemoryTopic
 from tests.support.golden_messages import SYSTEM, case_steps, from_drainer

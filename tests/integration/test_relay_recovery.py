@@ -1,0 +1,201 @@
+"""The relay log and recovery from it on a real MariaDB: kills in the middle of a span applied row by row, then without the upstream."""
+
+import random
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyspark_tidb_binlog.conf import failpoints
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.binlogfile import files_in, walk
+from pyspark_tidb_binlog.schemas.errors import ApplyError, Corruption, LeaseHeld
+from pyspark_tidb_binlog.sinks.translate.binlog_format import commit_ts_of
+from tests.support.relay_process import RelayTask, recover, relayed_process, stream_until
+from tests.support.row_sink_process import SCHEMA, made, worlds
+from tests.support.row_worlds import RowHistory
+
+pytestmark = pytest.mark.mysql
+
+SETTINGS: dict[str, Any] = {"worker_count": 4, "txn_batch": 3}
+BATCHES = [2, 50, 30]
+KEYED = ("c1", "c2", "k")
+
+
+class Site:
+    """A target and a relay log of one test."""
+
+    def __init__(self, server: PrivateMariaDB, log_dir: Path) -> None:
+        self.server = server
+        self.log_dir = log_dir
+        for world in worlds():
+            self.query(world.create.replace("CREATE TABLE ", "CREATE TABLE d.", 1))
+
+    def query(self, sql: str) -> list[Any]:
+        with self.server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute(sql)
+            return list(cursor.fetchall())
+
+    def task(self, seed: str, **settings: Any) -> RelayTask:
+        return RelayTask(self.server.target(), seed, BATCHES, SETTINGS | settings, str(self.log_dir))
+
+    def rows(self) -> dict[str, list[str]]:
+        return {w.at.name: sorted(repr(tuple(r)) for r in self.query(f"SELECT * FROM d.{w.at.name}")) for w in worlds()}
+
+    def checkpoint(self) -> str:
+        ((value,),) = self.query(f"SELECT checkPoint FROM {SCHEMA}.checkpoint")
+        return str(value)
+
+    def commit_ts(self) -> int:
+        ((value,),) = self.query(f"SELECT JSON_VALUE(checkPoint, '$.commitTS') FROM {SCHEMA}.checkpoint")
+        return int(value)
+
+
+@pytest.fixture
+def site(mariadb: PrivateMariaDB, tmp_path: Path) -> Iterator[Site]:
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE DATABASE d CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci")
+    found = Site(mariadb, tmp_path / "relay")
+    yield found
+    found.query("DROP DATABASE IF EXISTS d")
+    found.query(f"DROP DATABASE IF EXISTS {SCHEMA}")
+
+
+def snapshot(seed: str, commit_ts: int) -> dict[str, list[str]]:
+    """The upstream's rows once the batch that ends at ``commit_ts`` was committed."""
+    history = RowHistory(worlds(), random.Random(seed))
+    for transactions in BATCHES:
+        history.batch(transactions)
+        if history.ts == commit_ts:
+            return history.expected()
+    raise AssertionError(f"no batch ends at {commit_ts}")
+
+
+def keyed(rows: dict[str, list[str]]) -> dict[str, list[str]]:
+    return {name: rows[name] for name in KEYED}
+
+
+def killed_within(site: Site, seed: str, point: str) -> None:
+    ended = relayed_process(site.task(seed), {failpoints.DIE: point})
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert '"consistent":false' in site.checkpoint()
+
+
+@pytest.mark.parametrize("number", [3, pytest.param(16, marks=pytest.mark.slow), pytest.param(40, marks=pytest.mark.slow)])
+def test_killed_in_lanes_then_without_the_upstream(site: Site, number: int) -> None:
+    """The target becomes what the upstream held at the checkpoint that recovery saves, and goes on from there with the upstream."""
+    seed = str(number)
+    killed_within(site, seed, f"after-rows-commit:{number}")
+    done = recover(site.task(seed))
+    assert done is not None
+    assert f'"consistent":true,"commitTS":{done.commit_ts},' in site.checkpoint()
+    assert keyed(site.rows()) == keyed(snapshot(seed, done.commit_ts))
+    assert done.keyless <= {"d.x", "d.h"}
+    assert site.query(f"SELECT COUNT(*) FROM {SCHEMA}.spark_rows") == [(0,)]
+    assert recover(site.task(seed)) is None
+    stream_until(site.task(seed))
+    assert keyed(site.rows()) == keyed(made(seed, BATCHES)[0].expected())
+
+
+@pytest.mark.parametrize("upstream_returns", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_recovery_is_killed_and_repeated(site: Site, upstream_returns: bool) -> None:
+    """Each operation is applied once, also over three lives of the recovery; or the stream finishes what it has left."""
+    seed = "again"
+    killed_within(site, seed, "after-rows-commit:5")
+    for number in (1, 2):
+        ended = relayed_process(site.task(seed, recovers=7), {failpoints.DIE: f"after-rows-commit:{number}"})
+        assert ended.returncode == -signal.SIGKILL, ended.stderr
+        assert '"consistent":false' in site.checkpoint()
+        assert site.query(f"SELECT plan, safe, done > 0 FROM {SCHEMA}.spark_rows") == [("relay", 1, 1)]
+    if not upstream_returns:
+        done = recover(site.task(seed))
+        assert done is not None and keyed(site.rows()) == keyed(snapshot(seed, done.commit_ts))
+    stream_until(site.task(seed))
+    assert keyed(site.rows()) == keyed(made(seed, BATCHES)[0].expected())
+    assert '"consistent":true' in site.checkpoint()
+
+
+def test_what_was_written_but_not_begun_is_written_once(site: Site) -> None:
+    seed = "ahead"
+    ended = relayed_process(site.task(seed), {failpoints.DIE: "after-relay-write:2"})
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert '"consistent":true' in site.checkpoint()
+    assert recover(site.task(seed)) is None
+    stream_until(site.task(seed))
+    stamps = [commit_ts_of(r.payload) for r in walk(site.log_dir)]
+    assert stamps == sorted(set(stamps)) == sorted(set(made(seed, BATCHES)[1].column("commit_ts").to_pylist()))
+    assert keyed(site.rows()) == keyed(made(seed, BATCHES)[0].expected())
+
+
+def test_files_are_deleted_once_they_are_applied(site: Site) -> None:
+    seed = "files"
+    stream_until(site.task(seed, max_file_bytes=2000))
+    (last,) = files_in(site.log_dir)
+    assert last.index > 2
+
+
+def test_an_open_span_keeps_its_files(site: Site) -> None:
+    seed = "open"
+    ended = relayed_process(site.task(seed, max_file_bytes=2000), {failpoints.DIE: "after-rows-commit:9"})
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert len(files_in(site.log_dir)) > 2
+    done = recover(site.task(seed))
+    assert done is not None and keyed(site.rows()) == keyed(snapshot(seed, done.commit_ts))
+
+
+def test_a_torn_tail_is_cut_and_damage_is_named(site: Site) -> None:
+    killed_within(site, "torn", "after-rows-commit:5")
+    (only,) = files_in(site.log_dir)
+    path = site.log_dir / only.name
+    whole = path.read_bytes()
+    path.write_bytes(whole[:40] + bytes([whole[40] ^ 1]) + whole[41:])
+    before = site.rows()
+    with pytest.raises(Corruption, match=rf"{only.name}: the checksum of the record at offset 0"):
+        recover(site.task("torn"))
+    assert site.rows() == before
+    path.write_bytes(whole + whole[:30])
+    done = recover(site.task("torn"))
+    assert done is not None and keyed(site.rows()) == keyed(snapshot("torn", done.commit_ts))
+
+
+def test_a_log_without_the_span_is_refused(site: Site) -> None:
+    killed_within(site, "lost", "after-rows-commit:5")
+    before = site.rows()
+    (site.log_dir / "relay.spark").unlink()
+    with pytest.raises(ApplyError, match="does not hold all of it"):
+        recover(site.task("lost"))
+    assert site.rows() == before
+
+
+def test_nothing_is_applied_when_the_log_cannot_be_written(site: Site) -> None:
+    site.log_dir.parent.mkdir(exist_ok=True)
+    site.log_dir.write_text("a file where the directory should be")
+    ended = relayed_process(site.task("full"), {})
+    assert ended.returncode != 0 and "cannot write the relay log" in ended.stderr
+    assert not any(site.rows().values())
+
+
+def test_a_full_disk_is_an_error_before_anything_is_applied(site: Site) -> None:
+    """A limit on the size of files is what a full disk is to ``write``: EFBIG instead of ENOSPC."""
+    ended = relayed_process(site.task("full", file_limit=4000), {})
+    assert ended.returncode != 0 and "cannot write the relay log" in ended.stderr
+    applied = site.rows()
+    assert keyed(applied) == keyed(snapshot("full", site.commit_ts()))
+    assert '"consistent":true' in site.checkpoint()
+    stream_until(site.task("full"))
+    assert keyed(site.rows()) == keyed(made("full", BATCHES)[0].expected())
+
+
+def test_two_drainers_on_one_directory_are_refused(site: Site, tmp_path: Path) -> None:
+    from pyspark_tidb_binlog.schemas.binlogfile import BinlogWriter
+
+    other = BinlogWriter(site.log_dir)
+    try:
+        with pytest.raises(LeaseHeld, match="another Drainer writes to"):
+            stream_until(site.task("two"))
+    finally:
+        other.close()
+    shutil.rmtree(site.log_dir)

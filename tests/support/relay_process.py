@@ -1,0 +1,110 @@
+"""A process that applies a random history row by row behind a relay log, to be killed; or that recovers from the log without the upstream."""
+
+import multiprocessing
+import os
+import resource
+import signal
+import tempfile
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, RelayConfig, TargetConfig
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.sinks.engine.batch import rows_between
+from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock
+from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
+from pyspark_tidb_binlog.sinks.relay import target_replay
+from pyspark_tidb_binlog.sinks.relay.relay_log import RelayLog, RelayStream
+from pyspark_tidb_binlog.sinks.relay.relayed_rows import ReadBack
+from pyspark_tidb_binlog.sinks.relay.relayed_sink import RelayedSink, RelaySettings
+from pyspark_tidb_binlog.sinks.relay.target_replay import RelayReplay, Replayed
+from pyspark_tidb_binlog.sinks.translate.process_zone import process_zone
+from pyspark_tidb_binlog.sinks.translate.secondary_binlogs import SecondaryBinlogs
+from tests.support.row_sink_process import BEGIN, SCHEMA, Ended, made
+
+CLUSTER = 1
+STREAM = RelayStream(CLUSTER, "")
+
+
+@dataclass(frozen=True)
+class RelayTask:
+    """What such a process does."""
+
+    target: TargetConfig
+    seed: str
+    """Of the history."""
+    batches: list[int]
+    """What the history is made of: transactions each."""
+    settings: dict[str, Any]
+    """Of the sink; besides ``max_file_bytes``; ``file_limit``: bytes that a file may have; ``recovers``: operations of a transaction of the recovery,
+    which the process then runs instead.
+    """
+    log_dir: str
+
+    def sink_settings(self) -> RowSettings:
+        return RowSettings(**{k: v for k, v in self.settings.items() if k not in ("max_file_bytes", "file_limit", "recovers")})
+
+    def config(self) -> DrainerConfig:
+        apply = ApplyConfig(checkpoint_schema=SCHEMA, lease_timeout=5.0, retries=3, on_finding="stop", log_row_data=True)
+        return DrainerConfig(target=self.target, apply=apply, relay=RelayConfig(self.log_dir))
+
+
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload([__name__])
+
+
+def relayed_process(task: RelayTask, env: Mapping[str, str]) -> Ended:
+    """Run one to its end; ``env``: in addition to the environment."""
+    with tempfile.NamedTemporaryFile() as said:
+        process = _FORKS.Process(target=_main, args=(task, dict(env), said.name))
+        process.start()
+        process.join()
+        assert process.exitcode is not None
+        return Ended(process.exitcode, Path(said.name).read_text())
+
+
+def recover(task: RelayTask) -> Replayed | None:
+    """Make the target consistent from the log; None: it is."""
+    sink = RelayReplay(task.config(), 0, STREAM, ReadBack(process_zone()), lambda seconds: None)
+    try:
+        found = sink.start()
+        return None if found.consistent else sink.replay(found)
+    finally:
+        sink.close()
+
+
+def stream_until(task: RelayTask) -> None:
+    """Apply the rest of the history, as the stream does that has the upstream."""
+    history, events, ends = made(task.seed, task.batches)
+    log = RelayLog(Path(task.log_dir), task.settings.get("max_file_bytes", 10 << 20), STREAM)
+    behind = RowSink(task.config(), CLUSTER, task.sink_settings())
+    sink = RelayedSink(behind, log, SecondaryBinlogs(process_zone()), RelaySettings(every_step=True))
+    try:
+        found = sink.open(lambda target, commit_ts: BEGIN if commit_ts is None else commit_ts, SchemaHistory).progress
+        left = [found.unfinished.upto_ts] if found.unfinished is not None else []
+        for upto_ts in [*left, *(end for end in ends if not left or end > left[0])]:
+            if upto_ts > sink.commit_ts:
+                rows = rows_between(events, sink.commit_ts, upto_ts)
+                sink.apply(rows, history.step(sink.commit_ts, rows, upto_ts), StageClock())
+    finally:
+        sink.close()
+
+
+def _main(task: RelayTask, env: dict[str, str], said: str) -> None:
+    os.environ.update(env)
+    os.dup2(os.open(said, os.O_WRONLY | os.O_APPEND), 2)
+    if limit := task.settings.get("file_limit"):
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    try:
+        if count := task.settings.get("recovers"):
+            target_replay._OPERATIONS = count
+            recover(task)
+        else:
+            stream_until(task)
+    except BaseException:
+        traceback.print_exc()
+        raise SystemExit(1) from None
