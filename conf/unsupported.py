@@ -27,7 +27,6 @@ _OF_SECURITY = ("ssl-ca", "ssl-cert", "ssl-key", "cert-allowed-cn")
 
 NOT_BUILT: dict[str, str] = {
     "compressor": "compression between Pump and Drainer",
-    "spark.upstream-new-collations": "asking for, or being told, the upstream's kind of collations",
     "syncer.enable-dispatch": "applying net changes transaction by transaction",
     "syncer.load-schema-snapshot": "beginning with a snapshot of the schemas",
     "syncer.loopback-control": "replication in both directions",
@@ -137,7 +136,12 @@ ONLY_WITH: dict[str, str] = {
     "syncer.to.checkpoint.encrypted_password": "syncer.to.checkpoint.type",
     **{f"syncer.to.checkpoint.security.{name}": "syncer.to.checkpoint.type" for name in _OF_SECURITY},
     "metrics-interval": "metrics-addr",
-    **{f"{table}.{name}": f"{table}.ssl-ca" for table in ("security", "syncer.to.security") for name in _OF_SECURITY[1:]},
+    **{f"spark.upstream.{name}": "spark.upstream.host" for name in ("port", "user", "password", "encrypted_password", "security.ssl-ca")},
+    **{
+        f"{table}.{name}": f"{table}.ssl-ca"
+        for table in ("security", "syncer.to.security", "spark.upstream.security")
+        for name in _OF_SECURITY[1:]
+    },
 }
 """The setting without which another one has no meaning, in the real Drainer either."""
 

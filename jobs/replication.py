@@ -51,6 +51,7 @@ from pyspark_tidb_binlog.sinks.engine import keyed
 from pyspark_tidb_binlog.sinks.engine.batch_report import BatchReport
 from pyspark_tidb_binlog.sinks.engine.history_cache import HistoryCache
 from pyspark_tidb_binlog.sinks.engine.history_feed import HistoryFeed
+from pyspark_tidb_binlog.sinks.mysql.upstream_collations import with_collations
 
 _log = logging.getLogger(__name__)
 
@@ -86,6 +87,7 @@ class Replication:
         self._closing = contextlib.ExitStack()
         """What ``close`` closes last."""
         self._feed = HistoryFeed(self._history_at(config), _history_cache(config.checkpoint_dir, cluster_id), self._tls)
+        self._config = with_collations(self._config)
         self._sink = sink_of(self._config, cluster_id, self._pause)
         self._applier = BatchApplier(spark, self._config, self._sink, self._feed, self._take_report)
         _warm_up(spark, self._config)

@@ -38,7 +38,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty, partition_method, take_snapshot
 from pyspark_tidb_binlog.sinks.mysql.ddl.spread import holds_other_rows, on_single_partitions
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten, rewrite, subject_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import lacks, unlike
+from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import keeping_padding, lacks, unlike
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, check, lock_name
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, alone
@@ -196,7 +196,7 @@ class _Run:
         self._lease = lease
         self._on_done = on_done
         self._subject = subject_of(step, history, refused, Routes.of(config))
-        self._dialect = dialect_of(session, config)
+        self._dialect = keeping_padding(session, dialect_of(session, config), self._subject.before)
         self._clock = DdlClock(self._subject)
         """For executing statements; comparisons with the target use ``_subject``."""
         self._unfinished: SchemaSnapshot | None = None
@@ -544,9 +544,12 @@ def _unless_lost(do: Callable[[], object]) -> None:
 
 
 def dialect_of(session: Target, config: ApplyConfig) -> Dialect:
-    """The target's dialect; depends on the version of MySQL, because 8.0.17 added its non-padding collation."""
-    nopad = True
-    if session.flavour is Flavour.MYSQL:
+    """The target's dialect; depends on the version of MySQL, because 8.0.17 added its non-padding collation.
+
+    ``upstream-new-collations = auto`` counts as false: who knows more has replaced it (``sinks.mysql.upstream_collations``).
+    """
+    nopad = config.upstream_new_collations != "true"
+    if nopad and session.flavour is Flavour.MYSQL:
         numbers = [int(n) for n in re.findall(r"\d+", session.version)[:3]]
         nopad = numbers >= [8, 0, 17]
     return Dialect(session.flavour, Charset(config.upstream_charset, config.upstream_collation), nopad)
