@@ -55,7 +55,7 @@ _EXISTS_DATABASE, _EXISTS_TABLE = 1007, 1050
 _GONE = frozenset({1008, 1051, 4091, 4092, 1049})
 """No such database, table, sequence or view: a DROP has nothing left to do."""
 
-_UNDERIVABLE = frozenset({JobType.RECOVER_TABLE, JobType.RECOVER_SCHEMA, JobType.FLASHBACK_CLUSTER})
+UNDERIVABLE = frozenset({JobType.RECOVER_TABLE, JobType.RECOVER_SCHEMA, JobType.FLASHBACK_CLUSTER})
 """These restore rows that the target no longer has and that no binlog contains."""
 
 _MOST_TRIES = 20
@@ -272,7 +272,7 @@ class _Run:
         failpoints.point(f"{name}-{self._subject.job.type_name.replace(' ', '-')}")
 
     def _text(self) -> Rewritten:
-        if self._subject.job.type in _UNDERIVABLE:
+        if self._subject.job.type in UNDERIVABLE:
             return Rewritten("")
         restored = not self._step.early and self._step.query != self._subject.job.query
         return rewrite(self._clock.subject, self._dialect, restored=restored)
@@ -291,7 +291,7 @@ class _Run:
 
     def _execute(self, text: Rewritten, now: SchemaSnapshot) -> DdlOutcome:
         job = self._subject.job
-        if job.type in _UNDERIVABLE:
+        if job.type in UNDERIVABLE:
             words = f"{job.type_name} cannot be replicated: it restores rows that the target no longer has and that no binlog contains"
             return self._pass_by("policy", self._step.query, words)
         if self._clock.why_not:
