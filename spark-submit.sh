@@ -23,7 +23,7 @@ usage: ./spark-submit.sh [spark options] JOB [options]
 jobs:
   ctl         binlogctl's commands, and what a Drainer is doing (ctl status, ctl ddl, ctl findings; see ctl --help)
   demo        private MariaDB, two Pumps, a workload and the drainer: see it work (--seconds 60)
-  drainer     the replication stream (--config conf/drainer.toml)
+  drainer     the replication stream (--config conf/drainer.toml; with --check only what would hinder it)
   pump        a Pump server (--config conf/pump.toml)
   rehearse    a recorded case through Pumps and drainer (rehearse CASE [--to mysql://user:pw@host:port])
   replay      Reparo: what a file sink wrote, printed (replay -data-dir DIR [-start-datetime T] [-stop-datetime T])
@@ -130,9 +130,14 @@ if [[ $job == setup ]]; then
   exec "$python" "$root/jobs/setup.py" ${job_args[@]+"${job_args[@]}"}
 fi
 
+# What would hinder a stream is found without Spark.
+if [[ $job == drainer && " ${job_args[*]-} " =~ \ --?check\  ]]; then
+  job=preflight
+fi
+
 needs=()
 case $job in
-  ctl | pump | replay) ;;
+  ctl | preflight | pump | replay) ;;
   demo | rehearse)
     needs=(--java)
     # With --to, no private MariaDB is needed.
@@ -158,7 +163,7 @@ export PYTHONSAFEPATH=1 PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH}
 # A fault point must kill the whole application (conf/failpoints.py), which is this process after exec.
 [[ -z ${TIDB_BINLOG_DIE:-} ]] || export TIDB_BINLOG_DIE_PID=${TIDB_BINLOG_DIE_PID:-$$}
 
-if [[ $job == ctl || $job == pump || $job == replay ]]; then
+if [[ $job == ctl || $job == preflight || $job == pump || $job == replay ]]; then
   exec "$venv/bin/python" -m pyspark_tidb_binlog.jobs.launch "$job" ${job_args[@]+"${job_args[@]}"}
 fi
 

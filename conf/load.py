@@ -52,7 +52,8 @@ def load_drainer(
     file: Path | None = None, environ: Mapping[str, str] | None = None, flags: Mapping[str, object] | None = None, say: Say = _say
 ) -> DrainerConfig:
     """The Drainer's settings. ``flags``: by path, as text or already of the right type. ``environ`` None: the process's own."""
-    return _with_password(_load(DrainerConfig, file, environ, flags, say), os.environ if environ is None else environ, say)
+    environ = os.environ if environ is None else environ
+    return _with_upstream_password(_with_password(_load(DrainerConfig, file, environ, flags, say), environ, say), environ, say)
 
 
 def load_pump(
@@ -88,7 +89,8 @@ def _with_password(config: DrainerConfig, environ: Mapping[str, str], say: Say) 
         raise ValueError("syncer.to.encrypted_password and spark.password-file are both set: remove one of them")
     if target.encrypted_password:
         # as in the real Drainer it wins over syncer.to.password
-        return dataclasses.replace(config, target=dataclasses.replace(target, password=_decrypted(target.encrypted_password, environ, say)))
+        password = _decrypted("syncer.to", target.encrypted_password, environ, say)
+        return dataclasses.replace(config, target=dataclasses.replace(target, password=password))
     if not target.password_file:
         return config
     if target.password:
@@ -105,16 +107,24 @@ def _with_password(config: DrainerConfig, environ: Mapping[str, str], say: Say) 
     return dataclasses.replace(config, target=dataclasses.replace(target, password=password))
 
 
-def _decrypted(text: str, environ: Mapping[str, str], say: Say) -> str:
+def _with_upstream_password(config: DrainerConfig, environ: Mapping[str, str], say: Say) -> DrainerConfig:
+    upstream = config.upstream
+    if not upstream.encrypted_password:
+        return config
+    password = _decrypted("spark.upstream", upstream.encrypted_password, environ, say)
+    return dataclasses.replace(config, upstream=dataclasses.replace(upstream, password=password))
+
+
+def _decrypted(table: str, text: str, environ: Mapping[str, str], say: Say) -> str:
     # only who uses it needs the library
     from pyspark_tidb_binlog.conf.encrypted import SECRET_KEY, decrypted, uses_known_key
 
     try:
         password = decrypted(text, environ)
     except ValueError as error:
-        raise ValueError(f"syncer.to.encrypted_password: {error}") from None
+        raise ValueError(f"{table}.encrypted_password: {error}") from None
     if uses_known_key(environ):
-        say(f"syncer.to.encrypted_password: anybody can decrypt it, because {SECRET_KEY} is not set")
+        say(f"{table}.encrypted_password: anybody can decrypt it, because {SECRET_KEY} is not set")
     return password
 
 

@@ -139,6 +139,21 @@ class TargetConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class UpstreamConfig:
+    """An account of the upstream TiDB that may read ``mysql.tidb``. TOML table ``[spark.upstream]``."""
+
+    host: str = setting("", "a TiDB server of the upstream, which is asked by SQL; empty = none is")
+    port: int = setting(4000, "its port for SQL")
+    user: str = setting("root", "an account there, with SELECT on mysql.tidb")
+    password: str = setting("", "its password", secret=True)
+    encrypted_password: str = setting("", "the password, encrypted; wins over password", "spark.upstream.encrypted_password", secret=True)
+    security: SecurityConfig = nested("spark.upstream.security", SecurityConfig)
+
+    def __post_init__(self) -> None:
+        _require(0 < self.port < 1 << 16, f"spark.upstream.port: {self.port} is not a port, 1 to 65535")
+
+
+@dataclass(frozen=True, slots=True)
 class TableName:
     """A table, or a pattern for tables: ``[[syncer.ignore-table]]``."""
 
@@ -271,7 +286,11 @@ class ApplyConfig:
         flag="loopback-control",
     )
     channel_id: int = setting(0, "with loopback-control: the mark; the same for both Drainers of a ring", flag="channel-id")
-    upstream_new_collations: str = ours("auto", "whether the upstream has new collations (since v6.0): auto, true or false")
+    upstream_new_collations: str = ours(
+        "auto",
+        "true: the upstream was first set up by v6.0 or later, its collations keep their names at the target; false: utf8mb4_bin becomes a NO "
+        "PAD collation; auto: ask spark.upstream, without which false",
+    )
 
     def __post_init__(self) -> None:
         _require(self.atomic_rows >= 1, "spark.atomic-rows must be at least 1")
@@ -356,6 +375,7 @@ class DrainerConfig:
     source: SourceConfig = field(default_factory=SourceConfig, metadata={"table": ""})
     pair: PairConfig = field(default_factory=PairConfig, metadata={"table": ""})
     target: TargetConfig = nested("syncer.to", TargetConfig)
+    upstream: UpstreamConfig = nested("spark.upstream", UpstreamConfig)
     apply: ApplyConfig = nested("syncer", ApplyConfig)
     ddl_history: str = ours(
         "", "status ports that serve /ddl/history, or a recorded .json[.gz] file; empty = spark.tidb-status, or those that PD knows"

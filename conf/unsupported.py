@@ -26,7 +26,6 @@ _SEPARATE = "a checkpoint on another server than the target"
 _OF_SECURITY = ("ssl-ca", "ssl-cert", "ssl-key", "cert-allowed-cn")
 
 NOT_BUILT: dict[str, str] = {
-    "spark.upstream-new-collations": "asking for, or being told, the upstream's kind of collations",
     "syncer.load-schema-snapshot": "beginning with a snapshot of the schemas",
     "syncer.safe-mode": "safe mode for net changes",
     "syncer.sync-ddl": "leaving DDLs out",
@@ -130,7 +129,12 @@ ONLY_WITH: dict[str, str] = {
     "syncer.to.checkpoint.encrypted_password": "syncer.to.checkpoint.type",
     **{f"syncer.to.checkpoint.security.{name}": "syncer.to.checkpoint.type" for name in _OF_SECURITY},
     "metrics-interval": "metrics-addr",
-    **{f"{table}.{name}": f"{table}.ssl-ca" for table in ("security", "syncer.to.security") for name in _OF_SECURITY[1:]},
+    **{f"spark.upstream.{name}": "spark.upstream.host" for name in ("port", "user", "password", "encrypted_password", "security.ssl-ca")},
+    **{
+        f"{table}.{name}": f"{table}.ssl-ca"
+        for table in ("security", "syncer.to.security", "spark.upstream.security")
+        for name in _OF_SECURITY[1:]
+    },
 }
 """The setting without which another one has no meaning, in the real Drainer either."""
 

@@ -194,13 +194,13 @@ class _PrintVersion(argparse.Action):
         parser.exit()
 
 
-def drainer_config(arguments: argparse.Namespace) -> DrainerConfig:
-    """The Drainer's settings from the parsed command line, the environment and the file it names."""
+def drainer_config(arguments: argparse.Namespace, tell: Say | None = None) -> DrainerConfig:
+    """The Drainer's settings from the parsed command line, the environment and the file it names. ``tell``: gets what the log would."""
     flags = _flags(arguments)
     for setting in settings_of(DrainerConfig):
         if setting.secret and flags.get(setting.path):
             _warn_of_password(f"--{setting.path}")
-    return _loaded(lambda say: load_drainer(arguments.config, flags=flags, say=say))
+    return _loaded(lambda say: load_drainer(arguments.config, flags=flags, say=say), tell)
 
 
 def pump_config(arguments: argparse.Namespace) -> PumpConfig:
@@ -208,7 +208,7 @@ def pump_config(arguments: argparse.Namespace) -> PumpConfig:
     return _loaded(lambda say: load_pump(arguments.config, flags=_flags(arguments), say=say))
 
 
-def _loaded(load: Callable[[Say], C]) -> C:
+def _loaded(load: Callable[[Say], C], tell: Say | None = None) -> C:
     """What ``load`` makes; the lines about it go to the log that it asks for."""
     notes: list[str] = []
     try:
@@ -216,7 +216,10 @@ def _loaded(load: Callable[[Say], C]) -> C:
     except ValueError as error:
         raise ConfigError(str(error)) from error
     for note in notes:
-        logging.warning("%s", note)
+        if tell is None:
+            logging.warning("%s", note)
+        else:
+            tell(note)
     return config
 
 

@@ -7,8 +7,9 @@ The data path: ``binlog_source/stream.py`` (pump -> source -> pair) -> ``sinks/a
 import sys
 from collections.abc import Sequence
 
-from pyspark_tidb_binlog.conf.model import DrainerConfig
-from pyspark_tidb_binlog.jobs.cli import add_settings, drainer_config, parser
+from pyspark_tidb_binlog.jobs import preflight
+from pyspark_tidb_binlog.jobs.cli import drainer_config
+from pyspark_tidb_binlog.jobs.preflight import drainer_options
 from pyspark_tidb_binlog.jobs.recovery import recover_without_upstream
 from pyspark_tidb_binlog.jobs.replication import Replication
 from pyspark_tidb_binlog.jobs.report import Reporter
@@ -19,9 +20,10 @@ from pyspark_tidb_binlog.jobs.spark_session import build_session
 def main(argv: Sequence[str]) -> int:
     """Replicate until Ctrl-C, SIGTERM or ``spark.ending-commit-ts``."""
     stop = stop_on_signals()
-    options = parser("drainer", "Replicate TiDB's binlogs to a MySQL-protocol server.")
-    add_settings(options, DrainerConfig)
-    config = drainer_config(options.parsed(argv))
+    given = drainer_options().parsed(argv)
+    if given.check:
+        return preflight.main(argv)
+    config = drainer_config(given)
     recover_without_upstream(config, stop)
     spark = build_session("tidb-binlog drainer")
     replication = Replication(spark, config, stop)

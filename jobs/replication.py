@@ -23,8 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of, names_registry
 from pyspark_tidb_binlog.binlog_source.cluster.metrics_push import push_regularly
-from pyspark_tidb_binlog.binlog_source.cluster.registries import PD_SCHEME, open_registry, tidb_status_ports
-from pyspark_tidb_binlog.binlog_source.cluster.tidb_servers import TidbServers
+from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry
 from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode, StreamControls
 from pyspark_tidb_binlog.binlog_source.drainer.pages import StreamSight
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions
@@ -33,6 +32,7 @@ from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.conf.units import days_or_duration
 from pyspark_tidb_binlog.jobs.batch_gate import BatchGate
 from pyspark_tidb_binlog.jobs.cli import replication_error_in
+from pyspark_tidb_binlog.jobs.history_place import history_at
 from pyspark_tidb_binlog.jobs.local_paths import local_path
 from pyspark_tidb_binlog.jobs.mid_history import committed_before
 from pyspark_tidb_binlog.jobs.report import Progress, as_json
@@ -51,6 +51,7 @@ from pyspark_tidb_binlog.sinks.engine import keyed
 from pyspark_tidb_binlog.sinks.engine.batch_report import BatchReport
 from pyspark_tidb_binlog.sinks.engine.history_cache import HistoryCache
 from pyspark_tidb_binlog.sinks.engine.history_feed import HistoryFeed
+from pyspark_tidb_binlog.sinks.mysql.upstream_collations import with_collations
 
 _log = logging.getLogger(__name__)
 
@@ -85,7 +86,8 @@ class Replication:
         self._config = dataclasses.replace(config, source=source)
         self._closing = contextlib.ExitStack()
         """What ``close`` closes last."""
-        self._feed = HistoryFeed(self._history_at(config), _history_cache(config.checkpoint_dir, cluster_id), self._tls)
+        self._feed = HistoryFeed(history_at(config, self._tls, self._closing), _history_cache(config.checkpoint_dir, cluster_id), self._tls)
+        self._config = with_collations(self._config)
         self._sink = sink_of(self._config, cluster_id, self._pause, self._discovery.now)
         self._sink.defer(self._note_nothing_applied)
         self._applier = BatchApplier(spark, self._config, self._sink, self._feed, self._take_report)
@@ -275,16 +277,6 @@ class Replication:
             self.close()
         except ReplicationError:
             _log.exception("the failed stream could not be closed cleanly")
-
-    def _history_at(self, config: DrainerConfig) -> str | Callable[[], Sequence[str]]:
-        """Where the DDL history is read: as the settings say, else the status ports of the TiDB servers that PD knows."""
-        if config.ddl_history:
-            return config.ddl_history
-        if not config.source.pumps.startswith(PD_SCHEME):
-            raise ConfigError("spark.tidb-status is not set: name TiDB's status port (http://host:10080) or a recorded history file")
-        registry = open_registry(config.source.pumps, self._tls)
-        self._closing.callback(registry.close)
-        return TidbServers(partial(tidb_status_ports, registry), scheme="https" if self._tls else "http").urls
 
     def _join_cluster(self, gate: BatchGate) -> None:
         """Serve the node's pages and, if there is a registry, register: Pumps notify this Drainer and do not close before it has read their

@@ -15,8 +15,8 @@ from pyspark_tidb_binlog.schemas import errors
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("jobs", "binlog_source", "sinks", "schemas", "conf")
 NAMESPACE = "pyspark_tidb_binlog"
-NOT_JOBS = {"launch", "warmup"}
-"""Modules of ``jobs`` with a ``main`` that ``spark-submit.sh`` does not offer."""
+NOT_JOBS = {"launch", "preflight", "warmup"}
+"""Modules of ``jobs`` with a ``main`` that ``spark-submit.sh`` does not offer under their names."""
 BROAD_EXCEPTS = {
     "jobs/cli.py",
     "jobs/worker_forks.py",

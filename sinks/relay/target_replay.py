@@ -82,7 +82,7 @@ class RelayReplay(RowSink):
         self._read_back = how
         self._directory = Path(config.relay.log_dir)
         self._shapes = TargetShapes()
-        self._version = 0
+        self._schema_version = 0
         self._ddl_ts: tuple[int, ...] = ()
         """commit_ts of the DDLs to be replayed."""
 
@@ -99,7 +99,7 @@ class RelayReplay(RowSink):
             return commit_ts
 
         found = self.open(begin, SchemaHistory).progress
-        self._version = found.schema_version
+        self._schema_version = found.schema_version
         return found
 
     def replay(self, found: TargetProgress) -> Replayed:
@@ -191,7 +191,7 @@ class RelayReplay(RowSink):
             self._locked_checkpoint(session, self._commit_ts, self._commit_ts)
             progress.finish_span(session, cluster_id, self._commit_ts, upto_ts, schema)
             row_progress.begin(session, cluster_id, (self._commit_ts, upto_ts), PLAN, 1, schema, safe=True)
-            self._save(session, self._commit_ts, AppliedJobs(self._version), consistent=False)
+            self._save(session, self._commit_ts, AppliedJobs(self._schema_version), consistent=False)
             failpoints.point("before-downstream-commit")
 
         self._transact(begin)
@@ -234,7 +234,7 @@ class RelayReplay(RowSink):
 
     def _replay_ddl(self, binlog: slave.Binlog, done: Replayed) -> None:
         query = binlog.ddl_data.ddl_query.decode("utf-8", "replace")
-        self._version = 0
+        self._schema_version = 0
         self._move(binlog.commit_ts - 1, done, consistent=False)
 
         def run(session: Session) -> None:
@@ -277,7 +277,7 @@ class RelayReplay(RowSink):
             self._locked_checkpoint(session, self._commit_ts, commit_ts)
             progress.finish_span(session, cluster_id, self._commit_ts, done.commit_ts, schema)
             row_progress.finish(session, cluster_id, schema)
-            self._save(session, commit_ts, AppliedJobs(self._version), consistent=consistent)
+            self._save(session, commit_ts, AppliedJobs(self._schema_version), consistent=consistent)
             failpoints.point("before-downstream-commit")
 
         if commit_ts > self._commit_ts or consistent:

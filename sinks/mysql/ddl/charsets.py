@@ -29,19 +29,26 @@ _MARIADB = {
     "utf8mb4_0900_as_ci": "utf8mb4_uca1400_nopad_as_ci",
     "utf8mb4_0900_as_cs": "utf8mb4_uca1400_nopad_as_cs",
     "utf8mb4_0900_bin": "utf8mb4_nopad_bin",
-    "utf8mb4_bin": "utf8mb4_nopad_bin",
-    "utf8_bin": "utf8mb3_nopad_bin",
-    "ascii_bin": "ascii_nopad_bin",
-    "gbk_bin": "gbk_nopad_bin",
 }
-_MYSQL_NOPAD = {"utf8mb4_bin": "utf8mb4_0900_bin"}
+"""Collations that MariaDB has under other names only."""
+_NOPAD = {
+    Flavour.MARIADB: {
+        "utf8mb4_bin": "utf8mb4_nopad_bin",
+        "utf8_bin": "utf8mb3_nopad_bin",
+        "ascii_bin": "ascii_nopad_bin",
+        "gbk_bin": "gbk_nopad_bin",
+    },
+    Flavour.MYSQL: {"utf8mb4_bin": "utf8mb4_0900_bin"},
+}
+"""What stands for a collation that may pad upstream."""
 
 
 def target_charset(charset: str, collate: str, flavour: Flavour, default: Charset = UPSTREAM_DEFAULT, *, nopad: bool = True) -> Charset:
     """The target's charset and collation for those of the upstream; ``default`` if the upstream names none.
 
     Whether TiDB's ``*_bin`` pads depends on how the cluster was first set up, which binlogs do not show. A NO PAD collation (``nopad``) is
-    safe: it distinguishes 'a' and 'a ', and an upstream that pads never has both as keys.
+    safe: it distinguishes 'a' and 'a ', and an upstream that pads never has both as keys. Without ``nopad`` the collation keeps its name,
+    and pads at the target: right only for an upstream that pads.
     """
     charset, collate = charset.lower(), collate.lower()
     if not charset:
@@ -51,5 +58,5 @@ def target_charset(charset: str, collate: str, flavour: Flavour, default: Charse
         return wanted
     if charset in _AS_UTF8MB4:
         wanted = UPSTREAM_DEFAULT
-    mapped = _MARIADB if flavour is Flavour.MARIADB else (_MYSQL_NOPAD if nopad else {})
+    mapped = (_MARIADB if flavour is Flavour.MARIADB else {}) | (_NOPAD[flavour] if nopad else {})
     return Charset(_SPELLED.get(wanted.charset, wanted.charset), mapped.get(wanted.collate, wanted.collate))

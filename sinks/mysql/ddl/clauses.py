@@ -27,11 +27,15 @@ class Dialect:
     flavour: Flavour
     default: Charset = field(default_factory=lambda: UPSTREAM_DEFAULT)
     nopad: bool = True
-    """The server has binary NO PAD collations."""
+    """A collation that may pad upstream becomes one that does not."""
 
     def charset(self, charset: str, collate: str) -> Charset:
         """The target's charset for one of the upstream."""
         return target_charset(charset, collate, self.flavour, self.default, nopad=self.nopad)
+
+    def other_charset(self, charset: str, collate: str) -> Charset:
+        """The same as it was, or will be, under another ``spark.upstream-new-collations``."""
+        return target_charset(charset, collate, self.flavour, self.default, nopad=not self.nopad)
 
 
 class Losses:

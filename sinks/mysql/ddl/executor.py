@@ -39,7 +39,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.handed_over import HandedOver
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty, partition_method, take_snapshot
 from pyspark_tidb_binlog.sinks.mysql.ddl.spread import holds_other_rows, on_single_partitions
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten, rewrite, subject_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import lacks, unlike
+from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import keeping_padding, lacks, unlike
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, check, lock_name
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, alone
@@ -56,7 +56,7 @@ _EXISTS_DATABASE, _EXISTS_TABLE = 1007, 1050
 _GONE = frozenset({1008, 1051, 4091, 4092, 1049})
 """No such database, table, sequence or view: a DROP has nothing left to do."""
 
-_UNDERIVABLE = frozenset({JobType.RECOVER_TABLE, JobType.RECOVER_SCHEMA, JobType.FLASHBACK_CLUSTER})
+UNDERIVABLE = frozenset({JobType.RECOVER_TABLE, JobType.RECOVER_SCHEMA, JobType.FLASHBACK_CLUSTER})
 """These restore rows that the target no longer has and that no binlog contains."""
 
 _MOST_TRIES = 20
@@ -202,7 +202,7 @@ class _Run:
         self._lease = lease
         self._on_done = on_done
         self._subject = subject_of(step, history, refused, Routes.of(config))
-        self._dialect = dialect_of(session, config)
+        self._dialect = keeping_padding(session, dialect_of(session, config), self._subject.before)
         self._handed_over = None if safe_from is None else HandedOver(session, self._subject, self._dialect, history)
         self._safe_from = safe_from or 0
         self._clock = DdlClock(self._subject)
@@ -301,7 +301,7 @@ class _Run:
         failpoints.point(f"{name}-{self._subject.job.type_name.replace(' ', '-')}")
 
     def _text(self) -> Rewritten:
-        if self._subject.job.type in _UNDERIVABLE:
+        if self._subject.job.type in UNDERIVABLE:
             return Rewritten("")
         restored = not self._step.early and self._step.query != self._subject.job.query
         return rewrite(self._clock.subject, self._dialect, restored=restored)
@@ -320,7 +320,7 @@ class _Run:
 
     def _execute(self, text: Rewritten, now: SchemaSnapshot) -> DdlOutcome:
         job = self._subject.job
-        if job.type in _UNDERIVABLE:
+        if job.type in UNDERIVABLE:
             words = f"{job.type_name} cannot be replicated: it restores rows that the target no longer has and that no binlog contains"
             return self._pass_by("policy", self._step.query, words)
         if self._clock.why_not:
@@ -589,9 +589,12 @@ def _unless_lost(do: Callable[[], object]) -> None:
 
 
 def dialect_of(session: Target, config: ApplyConfig) -> Dialect:
-    """The target's dialect; depends on the version of MySQL, because 8.0.17 added its non-padding collation."""
-    nopad = True
-    if session.flavour is Flavour.MYSQL:
+    """The target's dialect; depends on the version of MySQL, because 8.0.17 added its non-padding collation.
+
+    ``upstream-new-collations = auto`` counts as false: who knows more has replaced it (``sinks.mysql.upstream_collations``).
+    """
+    nopad = config.upstream_new_collations != "true"
+    if nopad and session.flavour is Flavour.MYSQL:
         numbers = [int(n) for n in re.findall(r"\d+", session.version)[:3]]
         nopad = numbers >= [8, 0, 17]
     return Dialect(session.flavour, Charset(config.upstream_charset, config.upstream_collation), nopad)

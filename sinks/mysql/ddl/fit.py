@@ -38,7 +38,7 @@ class Shown:
     collate: str = ""
 
 
-def misfit(there: Shown | None, column: ColumnInfo, was: ColumnInfo | None, wanted: Charset) -> str:
+def misfit(there: Shown | None, column: ColumnInfo, was: ColumnInfo | None, wanted: Charset, *others: Charset) -> str:
     """Why the target's column cannot hold the values of ``column``; empty if it can.
 
     Args:
@@ -46,6 +46,7 @@ def misfit(there: Shown | None, column: ColumnInfo, was: ColumnInfo | None, want
         column: the column after the job.
         was: the column before the job; None if the job adds it.
         wanted: the column's charset translated for the target.
+        others: what is as good.
     """
     if there is None:
         return "missing"
@@ -57,7 +58,7 @@ def misfit(there: Shown | None, column: ColumnInfo, was: ColumnInfo | None, want
         return ""
     charset, collate = _spelled(there.charset), _spelled(there.collate)
     recoded = was is not None and (was.tp, was.charset, was.collate) != (column.tp, column.charset, column.collate)
-    if charset not in (wanted.charset, _HOLDS_ALL) or (recoded and collate != _spelled(wanted.collate)):
+    if charset not in (wanted.charset, _HOLDS_ALL) or (recoded and collate not in {_spelled(one.collate) for one in (wanted, *others)}):
         return f"{charset} {collate} instead of {wanted.charset} {wanted.collate}"
     return ""
 

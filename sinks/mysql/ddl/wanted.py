@@ -6,15 +6,17 @@ compared, since each server formats them differently: ``unseen`` returns the col
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, WHOLE_COLUMN, ColumnFlag, ColumnInfo, IndexColumn, IndexInfo, TableInfo
 from pyspark_tidb_binlog.sinks.engine.column_pairs import pair_columns, visible
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
+from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, is_text_or_words
 from pyspark_tidb_binlog.sinks.mysql.ddl.fit import Shown, differs, misfit
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 
 
@@ -123,8 +125,34 @@ def _column_lacks(
     shown = _shown(session, after)
     for column in changed:
         name = column.name.lower()
-        words = misfit(shown.get(name), column, pairs.get(name), dialect.charset(column.charset, column.collate))
+        words = misfit(shown.get(name), column, pairs.get(name), *_accepted(dialect, column, pairs.get(name)))
         yield MissingChange(f"{label}: column {column.name} is {words}", "type") if words else None
+
+
+def _accepted(dialect: Dialect, column: ColumnInfo, was: ColumnInfo | None) -> tuple[Charset, ...]:
+    """The charsets that the target's column may have, the one that is written first.
+
+    A table that was made under another ``spark.upstream-new-collations`` is the same table; a job that changes one of the two into the other
+    is not done before it has.
+    """
+    wanted, other = dialect.charset(column.charset, column.collate), dialect.other_charset(column.charset, column.collate)
+    return (wanted,) if was is not None and dialect.charset(was.charset, was.collate) == other else (wanted, other)
+
+
+def keeping_padding(session: Target, dialect: Dialect, tables: Iterable[TableAt]) -> Dialect:
+    """``dialect``, with NO PAD collations if one of ``tables`` has them: a table that was made so is not converted by its next DDL."""
+    if dialect.nopad or dialect.flavour is Flavour.TIDB:
+        return dialect
+    for table in tables:
+        shown: dict[str, Shown] = {}
+        for column in visible(table.info):
+            other = dialect.other_charset(column.charset, column.collate)
+            if is_text_or_words(column) and other != dialect.charset(column.charset, column.collate):
+                shown = shown or _shown(session, table)
+                found = shown.get(column.name.lower())
+                if found is not None and found.collate == other.collate:
+                    return replace(dialect, nopad=True)
+    return dialect
 
 
 def _shown(session: Target, table: TableAt) -> dict[str, Shown]:

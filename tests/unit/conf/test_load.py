@@ -22,6 +22,7 @@ from pyspark_tidb_binlog.conf.model import (
     TableMigrateRule,
     TableName,
     TargetConfig,
+    UpstreamConfig,
     settings_of,
 )
 from pyspark_tidb_binlog.conf.moved import MOVED
@@ -540,6 +541,18 @@ def test_an_encrypted_password(tmp_path: Path, caplog: pytest.LogCaptureFixture)
         assert text not in str(refused.value)
     with pytest.raises(ValueError, match="encrypted_password and spark.password-file are both set"):
         load_drainer(environ=key, flags=flags | {"spark.password-file": str(tmp_path)})
+
+
+def test_the_upstreams_account() -> None:
+    key = {"BINLOG_SECRET_KEY": "00c0ffee" * 8}
+    flags: dict[str, object] = {"spark.upstream.host": "db", "spark.upstream.encrypted_password": encrypted("s3cret", key)}
+    config = load_drainer(environ=key, flags=flags | {"spark.upstream.security.ssl-ca": "ca.pem"})
+    assert (config.upstream.host, config.upstream.port, config.upstream.password) == ("db", 4000, "s3cret")
+    assert config.upstream.security.ssl_ca == "ca.pem" and "s3cret" not in repr(config)
+    with pytest.raises(ValueError, match=r"spark\.upstream\.encrypted_password: it is not"):
+        load_drainer(environ=key, flags=flags | {"spark.upstream.encrypted_password": "hard-to-guess!"})
+    with pytest.raises(ValueError, match=r"spark\.upstream\.port: 0 is not a port"):
+        UpstreamConfig(port=0)
 
 
 def test_the_format_of_the_log() -> None:

@@ -155,7 +155,7 @@ def test_flags_are_read_as_go_reads_them(argv: list[str]) -> None:
         (["-addr"], "flag -addr needs a value"),
         (["---addr=h:1"], "unknown flag ---addr; did you mean --addr?"),
         (["-safe-mode", "--", "-addr", "h:1"], "'-addr' is not a flag (a switch takes its value as in -safe-mode=false)"),
-        (["-host", "db"], "unknown flag -host; did you mean --syncer.to.host or --syncer.to.checkpoint.host?"),
+        (["-host", "db"], "unknown flag -host; did you mean --syncer.to.host or --spark.upstream.host or --syncer.to.checkpoint.host?"),
     ],
 )
 def test_a_wrong_flag_is_refused_with_what_was_meant(argv: list[str], words: str) -> None:

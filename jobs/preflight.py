@@ -1,0 +1,290 @@
+"""``./spark-submit.sh drainer --check``: whether a stream with these settings would run, without starting one. No JVM is started.
+
+Reports a line for each thing: what, where, what to do. It reads the settings; Pumps, registry and DDL history; and of a MySQL-protocol
+target the account's rights, the server's variables, databases and tables, and the DDLs that wait between the checkpoint and now.
+
+Promises: nothing is applied, registered or created: no lease, no table, no database; the target's session is in a READ ONLY transaction where
+the server has such. Exit code 0: nothing hinders; 1: something does; 2: a setting is wrong.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of
+from pyspark_tidb_binlog.conf.model import DrainerConfig
+from pyspark_tidb_binlog.jobs.cli import EXIT_FAILED, JobParser, add_settings, drainer_config, parser
+from pyspark_tidb_binlog.jobs.history_place import history_at
+from pyspark_tidb_binlog.schemas.ddl_jobs import DbInfo
+from pyspark_tidb_binlog.schemas.errors import ApplyError, ReplicationError
+from pyspark_tidb_binlog.schemas.events import SchemaVersion
+from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
+from pyspark_tidb_binlog.schemas.remarks import Remark, hinders, note
+from pyspark_tidb_binlog.schemas.tls import TlsSettings
+from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs, on_target
+from pyspark_tidb_binlog.sinks.engine.history_feed import HistoryFeed
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs
+from pyspark_tidb_binlog.sinks.mysql import lease, progress
+from pyspark_tidb_binlog.sinks.mysql.ddl.executor import load_applied, load_refused
+from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls, foreseen
+from pyspark_tidb_binlog.sinks.mysql.inventory import Inventory, inventory_of
+from pyspark_tidb_binlog.sinks.mysql.rights import WantedRights, may_write_read_only, missing_rights, read_grants
+from pyspark_tidb_binlog.sinks.mysql.server_variables import NAMES, judged
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from pyspark_tidb_binlog.sinks.mysql.upstream_collations import with_collations
+from pyspark_tidb_binlog.sinks.routing.replicated import Selection
+from pyspark_tidb_binlog.sinks.sink import TargetProgress
+
+_ABSENT = frozenset({1049, 1146, 1142, 1044})
+"""No such database or table, or no right to read it, which has its own remark."""
+_MORE_CONNECTIONS = 4
+"""For the lease, the driver and a DDL, beside those of parts or workers."""
+_FIRST = "test"
+"""The database that TiDB has from the start, without a DDL."""
+_SHOWN = 20
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print what there is to say."""
+    settings: list[str] = []
+    config = drainer_config(drainer_options().parsed(argv), settings.append)
+    hindering = seen = 0
+    for remark in (*(note("settings", text) for text in settings), *preflight(config)):
+        print(remark.words, flush=True)
+        seen += 1
+        hindering += remark.hinders
+    print(f"{hindering} of {seen} remarks hinder the stream" if hindering else f"nothing hinders the stream ({seen} remarks)")
+    return EXIT_FAILED if hindering else 0
+
+
+def drainer_options() -> JobParser:
+    """The command line of the Drainer."""
+    options = parser("drainer", "Replicate TiDB's binlogs.")
+    check = "only say what would hinder the stream, without starting or changing anything; exit code 1 if something does"
+    options.add_argument("-check", "--check", action="store_true", help=check)
+    add_settings(options, DrainerConfig)
+    return options
+
+
+def preflight(config: DrainerConfig) -> Iterator[Remark]:
+    """Everything that there is to say about a stream with these settings, found one after the other."""
+    with contextlib.ExitStack() as closing:
+        upstream = _Upstream(config, closing)
+        yield from upstream.remarks()
+        if config.apply.db_type not in ("mysql", "tidb"):
+            yield note("syncer.db-type", f"{config.apply.db_type}: only the settings and the upstream are looked at")
+            return
+        try:
+            session = closing.enter_context(connect(config.target, config.apply))
+        except ApplyError as error:
+            yield hinders("syncer.to", str(error), "correct host, port, user or password, or start the server")
+            return
+        with contextlib.suppress(ApplyError):  # TiDB has no such transactions
+            session.execute("START TRANSACTION READ ONLY")
+        yield from _Check(config, session, upstream).remarks()
+
+
+class _Upstream:
+    """The cluster and its DDL history."""
+
+    def __init__(self, config: DrainerConfig, closing: contextlib.ExitStack) -> None:
+        self._config = config
+        self._closing = closing
+        self.cluster_id = config.source.cluster_id
+        self.history: SchemaHistory | None = None
+
+    def remarks(self) -> Iterator[Remark]:
+        config = self._config
+        tls = TlsSettings.of(config.source.security)
+        if tls is not None:
+            tls.check(listens=True)
+        yield from self._tried(
+            "Pumps", lambda: self._ask_cluster(), "start PD, the registry or the Pumps, or correct pd-urls or spark.pumps"
+        )
+        yield from self._tried("DDL history", lambda: self._read_history(tls), "start a TiDB server, or correct spark.tidb-status")
+
+    def _tried(self, where: str, act: Callable[[], None], todo: str) -> Iterator[Remark]:
+        try:
+            act()
+        except ReplicationError as error:
+            yield hinders(where, str(error), todo)
+
+    def _ask_cluster(self) -> None:
+        discovery = discovery_of(self._config.source)
+        self._closing.callback(discovery.close)
+        self.cluster_id = self.cluster_id or discovery.cluster_id()
+        discovery.pumps()
+
+    def _read_history(self, tls: TlsSettings | None) -> None:
+        self.history = HistoryFeed(history_at(self._config, tls, self._closing), None, tls).snapshot()
+
+
+@dataclass(frozen=True, slots=True)
+class _Stand:
+    """How far the target is."""
+
+    progress: TargetProgress
+    applied: AppliedJobs
+    refused: RefusedJobs
+    tables: tuple[TableAt, ...]
+    """Those that are replicated, as the target should have them."""
+
+
+class _Check:
+    """The target, and what waits for it."""
+
+    def __init__(self, config: DrainerConfig, session: Session, upstream: _Upstream) -> None:
+        self._config = config
+        self._session = session
+        self._upstream = upstream
+        self._selection = Selection.of(config.apply)
+        to = config.target
+        self._where = to.socket or f"{to.host}:{to.port}"
+
+    def remarks(self) -> Iterator[Remark]:
+        history = self._upstream.history
+        there = inventory_of(self._session)
+        stand = self._stand(history) if history is not None else None
+        grants = read_grants(str(line[0]) for line in self._session.query("SHOW GRANTS"))
+        yield from missing_rights(grants, self._wanted(stand), self._account(), self._where)
+        yield from judged(
+            self._variables(), self._where, self._connections(), may_write=may_write_read_only(grants), has_zones=self._has_zones()
+        )
+        if stand is None or history is None:
+            return
+        yield from self._begins(stand)
+        yield from self._tables(stand, there)
+        yield from self._databases(stand, there, history)
+        waiting = WaitingDdls(stand.progress.commit_ts, history, stand.applied, stand.refused)
+        config = with_collations(self._config).apply
+        yield from foreseen(self._session, waiting, config, there.engines, there.databases)
+
+    def _stand(self, history: SchemaHistory) -> _Stand:
+        apply, session = self._config.apply, self._session
+        known = TargetProgress(0, True, 0, None, False)
+        cluster_id = self._upstream.cluster_id
+        refused: RefusedJobs = frozenset()
+        with _unless_absent():
+            cluster_id = cluster_id or progress.only_cluster(session, apply.checkpoint_schema)
+            known = progress.load(session, cluster_id, apply.checkpoint_schema)
+        version = known.schema_version
+        if not known.known:
+            begin = self._config.source.starting_commit_ts
+            known = replace(known, commit_ts=max((job.finished_ts for job in history.ordered), default=0) if begin < 0 else begin)
+            version = history.newest_version if begin < 0 else history.version_at(begin)
+        applied = AppliedJobs(version or history.version_at(known.commit_ts))
+        with _unless_absent():
+            applied = load_applied(session, apply, cluster_id, applied.version)
+            refused = load_refused(session, apply, cluster_id)
+        live = (applied.table(table_id, history) for table_id in sorted(history.tracks))
+        kept = (table for table in live if table is not None and self._selection.keeps(table))
+        tables = tuple(t for table in kept if (t := on_target(history, refused, table, table.version)) is not None)
+        return _Stand(known, applied, refused, tables)
+
+    def _begins(self, stand: _Stand) -> Iterator[Remark]:
+        found = stand.progress
+        if not found.known:
+            yield note(self._where, f"has no checkpoint of cluster {self._upstream.cluster_id}: the stream begins at initial-commit-ts")
+        elif not found.consistent and found.unfinished is None:
+            what = (
+                f"the checkpoint at {found.commit_ts} has consistent = false and none of our records: a real Drainer did not stop cleanly"
+            )
+            yield note(self._where, what, "what it was applying may be there in part; stop it cleanly first if you can")
+        held = lease.look(self._session, self._upstream.cluster_id, self._config.apply.checkpoint_schema) if found.known else None
+        if held is not None and held.life:
+            yield note(self._where, f"the lease is held by {held.words}", "stop that Drainer before this one is started")
+
+    def _tables(self, stand: _Stand, there: Inventory) -> Iterator[Remark]:
+        lacking, keyless = [], []
+        for table in map(self._selection.routes.moved, stand.tables):
+            place, name = (table.schema.lower(), table.name.lower()), f"{table.schema}.{table.name}"
+            if table.info.is_view or table.info.is_sequence:
+                continue
+            if place not in there.engines:
+                lacking.append(name)
+                continue
+            gone = [c.name for c in table.info.public_columns() if not c.hidden and c.name.lower() not in there.columns.get(place, ())]
+            if gone:
+                yield hinders(name, f"the target's table lacks the columns {', '.join(gone)}", "add them there, or leave the table out")
+            if there.engines[place].lower() not in ("innodb", ""):
+                what = f"is {there.engines[place]} at the target: a crash would leave half of a transaction"
+                yield hinders(name, what, f"ALTER TABLE {name} ENGINE = InnoDB")
+            if place in there.triggers:
+                what = f"has the trigger {there.triggers[place]} at the target, which changes rows once more"
+                yield note(name, what, "drop it there, unless that is meant")
+            if not table.info.unique_keys():
+                keyless.append(name)
+            elif place not in there.keyed:
+                yield note(
+                    name, "has no unique key at the target, but one upstream: each change reads the whole table", "add the key there"
+                )
+        if lacking:
+            what = (
+                f"the target lacks {len(lacking)} tables that the upstream has at this point: {_some(lacking)}. Their rows stop the stream"
+            )
+            yield hinders(self._where, what, "load them from the snapshot that belongs to the checkpoint, or leave them out")
+        if keyless:
+            what = f"{len(keyless)} tables have no unique key: {_some(keyless)}. Rows are found by all their columns, which reads the whole table"
+            yield note(
+                self._where, what, "equal rows cannot be told apart after a crash of a real Drainer; add keys upstream where you can"
+            )
+
+    def _databases(self, stand: _Stand, there: Inventory, history: SchemaHistory) -> Iterator[Remark]:
+        wanted = {table.schema for table in stand.tables}
+        version = stand.applied.version
+        made = {job.schema_name.lower() for job in history.ordered if job.version > version and job.db_info is not None}
+        wanted |= {info.name for entries in history.schemas.values() if (info := _at(entries, version)) is not None}
+        if not any(name.lower() == _FIRST for name in wanted) and _FIRST not in made:
+            wanted.add(_FIRST)
+        for name in sorted(wanted):
+            target = self._selection.routes.database(name)
+            if self._selection.tables.keeps(name) and target.lower() not in there.databases:
+                why = "which TiDB has from the start, without a DDL" if name.lower() == _FIRST else "which the upstream has at this point"
+                what = f"the target lacks the database {target}, {why}: the first table or row in it stops the stream"
+                yield hinders(self._where, what, f"CREATE DATABASE `{target}`, or name it in syncer.ignore-schemas")
+
+    def _wanted(self, stand: _Stand | None) -> WantedRights:
+        tables = stand.tables if stand is not None else ()
+        moved = tuple(map(self._selection.routes.moved, tables))
+        names = sorted({table.schema for table in moved} | ({_FIRST} if self._selection.tables.keeps(_FIRST) and not moved else set()))
+        return WantedRights(
+            names,
+            self._config.apply.checkpoint_schema,
+            views=any(table.info.is_view for table in moved),
+            foreign_keys=any(table.info.foreign_keys for table in moved),
+            asks_timestamp=self._config.apply.db_type == "tidb",
+        )
+
+    def _account(self) -> str:
+        user, _, host = str(self._session.query("SELECT CURRENT_USER()")[0][0]).rpartition("@")
+        return f"'{user}'@'{host}'"
+
+    def _variables(self) -> dict[str, str]:
+        listed = ", ".join(f"'{name}'" for name in NAMES)
+        return {str(name).lower(): str(value) for name, value in self._session.query(f"SHOW VARIABLES WHERE Variable_name IN ({listed})")}
+
+    def _connections(self) -> int:
+        apply = self._config.apply
+        return _MORE_CONNECTIONS + (apply.parts if apply.net_change else apply.worker_count)
+
+    def _has_zones(self) -> bool:
+        return self._session.query("SELECT CONVERT_TZ('2020-07-01 00:00:00', 'UTC', 'Europe/Berlin')")[0][0] is not None
+
+
+def _at(entries: Sequence[tuple[SchemaVersion, DbInfo | None]], version: int) -> DbInfo | None:
+    """The newest entry up to ``version``; None: there is none, or the database is gone."""
+    return next((info for at, info in reversed(entries) if at <= version), None)
+
+
+@contextlib.contextmanager
+def _unless_absent() -> Iterator[None]:
+    """What is not there yet, or may not be read, is left at its default."""
+    try:
+        yield
+    except ApplyError as error:
+        if error.errno not in _ABSENT:
+            raise
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

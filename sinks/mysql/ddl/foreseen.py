@@ -1,0 +1,235 @@
+"""Says before a stream starts which of the DDLs that wait for it the target will refuse. [db]
+
+Promises: reads only. A statement is given to PREPARE, which parses it and executes nothing, as text and as derived from the table infos, as
+``sinks.mysql.ddl.executor`` would send them; tables that it needs, or that are in its way, are looked up as they will be then: as the target
+has them now, with the DDLs before it. What only execution shows is not foreseen: a key that is too long, rows that do not fit, a server that
+is full. The text is the user's own, since TiDB's is only in the binlog.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.schemas.ddl_jobs import SCHEMA_JOBS
+from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
+from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
+from pyspark_tidb_binlog.schemas.remarks import Remark, hinders, note
+from pyspark_tidb_binlog.sinks.engine.choice import decided
+from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_clock import clock_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.derive import derive
+from pyspark_tidb_binlog.sinks.mysql.ddl.executor import UNDERIVABLE, dialect_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import is_empty, partition_method
+from pyspark_tidb_binlog.sinks.mysql.ddl.spread import holds_other_rows, on_single_partitions
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten, Subject, rewrite, subject_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import keeping_padding, unlike
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.target import Target
+from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate, Selection
+from pyspark_tidb_binlog.sinks.routing.routes import Routes
+
+_NAME = "tidb_binlog_check"
+_READ_ONLY_TRANSACTION = 1792
+"""MariaDB's answer to a DDL that it has parsed without an error, in the caller's transaction."""
+_SAYS_NOTHING = frozenset({1044, 1046, 1049, 1142, 1143, 1146, 1227, 1295, 1356, 1461, 4031, _READ_ONLY_TRANSACTION})
+"""Rights are judged elsewhere, names change until then, and some statements cannot be prepared."""
+_MAKES = frozenset({JobType.CREATE_TABLE, JobType.CREATE_TABLES, JobType.CREATE_VIEW, JobType.CREATE_SEQUENCE, JobType.RECOVER_TABLE})
+_NEEDS_NOTHING = _MAKES | {JobType.DROP_TABLE, JobType.DROP_VIEW, JobType.DROP_SEQUENCE} | SCHEMA_JOBS
+
+Place = tuple[str, str]
+"""Database and table, in lower case."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingDdls:
+    """From where to where, and what is known."""
+
+    after_ts: int
+    history: SchemaHistory
+    applied: AppliedJobs
+    refused: RefusedJobs = frozenset()
+
+    def steps(self) -> tuple[DdlStep, ...]:
+        """The DDLs between the checkpoint and now; the binlogs' commit_ts are not known, so they have the jobs' FinishedTS."""
+        jobs = [job for job in self.history.ordered if job not in self.applied]
+        events = []
+        at = self.after_ts
+        for job in jobs:
+            at = max(at + 1, job.finished_ts)
+            events.append(DdlEvent(at, job.id, job.query, 5))
+        return tuple(
+            step for step in plan_steps((self.after_ts, at + 1), events, (), self.history, self.applied) if isinstance(step, DdlStep)
+        )
+
+
+def foreseen(
+    session: Target, waiting: WaitingDdls, config: ApplyConfig, tables: Iterable[Place], databases: Iterable[str]
+) -> Iterator[Remark]:
+    """What is to be said about the waiting DDLs, in their order.
+
+    Args:
+        session: of the target; its current database changes.
+        waiting: the DDLs.
+        config: filters, routes and the upstream's default charset.
+        tables: what the target has now.
+        databases: likewise, in lower case.
+    """
+    selection, seen = Selection.of(config), _Seen(set(tables), set(databases), set())
+    for step in waiting.steps():
+        step = decided(step, waiting.history, selection)
+        if step.decision.fate in (DdlFate.FILTERED, DdlFate.LEFT_OUT) or step.skip_ts in config.ignore_txn_commit_ts:
+            continue
+        subject = subject_of(step, waiting.history, waiting.refused, Routes.of(config))
+        yield from _Look(
+            session, step, subject, keeping_padding(session, dialect_of(session, config), _there(subject, seen)), seen
+        ).remarks()
+        seen.after(subject)
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What the target will have when the next DDL is executed."""
+
+    tables: set[Place]
+    databases: set[str]
+    made: set[Place]
+    """Of ``tables``, those that a waiting DDL makes."""
+
+    def after(self, subject: Subject) -> None:
+        gone = {(t.schema.lower(), t.name.lower()) for t in subject.before}
+        come = {(t.schema.lower(), t.name.lower()) for t in subject.after}
+        self.tables = (self.tables - gone) | come
+        self.made = (self.made - gone) | (come - (gone - self.made))
+        name = subject.schema.lower()
+        if subject.job.type == JobType.CREATE_SCHEMA:
+            self.databases.add(name)
+        elif subject.job.type == JobType.DROP_SCHEMA:
+            self.databases.discard(name)
+
+
+def _there(subject: Subject, seen: _Seen) -> list[TableAt]:
+    return [t for t in subject.before if (t.schema.lower(), t.name.lower()) not in seen.made]
+
+
+class _Look:
+    """One DDL."""
+
+    def __init__(self, session: Target, step: DdlStep, subject: Subject, dialect: Dialect, seen: _Seen) -> None:
+        self._session = session
+        self._step = step
+        self._subject = subject
+        self._dialect = dialect
+        self._seen = seen
+
+    def remarks(self) -> Iterator[Remark]:
+        subject = self._subject
+        if subject.given.form is DdlForm.NOTHING:
+            return
+        why = self._why_not_sent() or self._why_not_here()
+        if why:
+            yield self._refused(why)
+            return
+        text = rewrite(subject, self._dialect, restored=False)
+        clock = clock_of(self._session, subject, text.sql)
+        if clock.why_not:
+            yield self._refused(clock.why_not)
+            return
+        if subject.given.form is DdlForm.INFOS or subject.job.type == JobType.CREATE_TABLES:
+            yield from self._derived("")
+        elif text.sql and not text.may_fail:
+            said = self._said(text.sql)
+            yield from self._derived(said) if said else self._losses(text)
+        elif not text.sql:
+            yield from self._losses(text)
+
+    def _why_not_sent(self) -> str:
+        step, subject = self._step, self._subject
+        if step.decision.fate is DdlFate.REFUSED:
+            return step.decision.why
+        if subject.given.form is DdlForm.REFUSED:
+            return subject.given.why
+        if step.job.type in UNDERIVABLE:
+            return f"{step.job.type_name} restores rows that the target no longer has and that no binlog contains"
+        old = subject.old
+        if old is not None and self._dialect.flavour is not Flavour.TIDB and on_single_partitions(subject):
+            return holds_other_rows(subject, partition_method(self._session, old.schema, old.name))
+        return ""
+
+    def _why_not_here(self) -> str:
+        """What the target lacks for it, or has in its way."""
+        subject, seen = self._subject, self._seen
+        if subject.schema and subject.job.type not in SCHEMA_JOBS and subject.schema.lower() not in seen.databases:
+            return f"the target has no database {subject.schema}"
+        if subject.job.type not in _NEEDS_NOTHING:
+            lacking = [t for t in subject.before if (t.schema.lower(), t.name.lower()) not in seen.tables]
+            return f"the target has no table {lacking[0].schema}.{lacking[0].name}" if lacking else ""
+        if subject.job.type not in (JobType.CREATE_TABLE, JobType.CREATE_TABLES):
+            return ""
+        for table in subject.after:
+            place = table.schema.lower(), table.name.lower()
+            if place not in seen.tables or place in seen.made:
+                continue
+            differing = unlike(self._session, subject, self._dialect, table)
+            if differing:
+                return f"the target has another table of this name: {'; '.join(lack.words for lack in differing)}"
+            if not is_empty(self._session, table.schema, table.name):
+                return "the target has this table already, with rows"
+        return ""
+
+    def _derived(self, said: str) -> Iterator[Remark]:
+        statements = derive(self._subject, self._dialect)
+        for statement in statements:
+            also = self._said(statement.sql)
+            if also:
+                yield self._refused(f"{said}; derived from the table infos: {also}" if said else also)
+                return
+        if not statements:
+            yield self._refused(said or "it cannot be derived from the table infos")
+            return
+        if said:
+            yield note(self._where, f"the target refuses its text ({said}) and gets {'; '.join(s.sql for s in statements)}")
+        for statement in statements:
+            yield from self._losses(statement)
+
+    def _losses(self, text: Rewritten) -> Iterator[Remark]:
+        for loss in text.losses:
+            yield note(self._where, f"the target cannot hold: {loss}")
+
+    def _said(self, sql: str) -> str:
+        """What the server says against the statement; empty if nothing. TiDB is given its own text."""
+        if self._dialect.flavour is Flavour.TIDB:
+            return ""
+        try:
+            self._session.use(self._subject.schema or "information_schema")
+        except RetryableApplyError:
+            raise
+        except ApplyError:
+            self._session.use("information_schema")  # a waiting DDL makes the database
+        try:
+            self._session.execute(f"PREPARE {_NAME} FROM %s", [sql])
+        except ApplyError as error:
+            if isinstance(error, RetryableApplyError) and error.errno != _READ_ONLY_TRANSACTION:
+                raise
+            return "" if error.errno in _SAYS_NOTHING else f"error {error.errno}, {error.words}"
+        self._session.execute(f"DEALLOCATE PREPARE {_NAME}")
+        return ""
+
+    @property
+    def _where(self) -> str:
+        job = self._step.job
+        return f"DDL of job {job.id} on {self._subject.label} ({_short(job)})"
+
+    def _refused(self, why: str) -> Remark:
+        todo = (
+            f"repair the target, or skip it: its commit_ts for syncer.ignore-txn-commit-ts is in the error with which the stream stops, just below "
+            f"{self._step.job.finished_ts}; or set spark.ddl-policy to skip or quarantine"
+        )
+        return hinders(self._where, f"will be refused: {why}", todo)
+
+
+def _short(job: Job) -> str:
+    text = " ".join(job.query.split())
+    return text if len(text) <= 100 else text[:99] + "…"

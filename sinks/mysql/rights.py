@@ -1,0 +1,134 @@
+"""The rights of the target's account: what SHOW GRANTS says, and what breaks without each that a stream needs. Pure.
+
+Promises: a right that is granted in any of the forms that MariaDB, MySQL and TiDB print is found; one that only a role has counts, because
+servers list the rights of active roles. Rights on single tables or columns do not count: a stream writes every table of a database.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from pyspark_tidb_binlog.schemas.remarks import Remark, hinders, note
+
+_NAME = r"`(?:[^`]|``)*`|[^\s.`]+"
+_GRANT = re.compile(rf"GRANT (?P<rights>.+?) ON (?:TABLE )?(?P<database>{_NAME})\.(?P<table>{_NAME}) TO ", re.IGNORECASE | re.DOTALL)
+_ALL = "ALL PRIVILEGES"
+
+ROWS = ("SELECT", "INSERT", "UPDATE", "DELETE")
+DDLS = ("CREATE", "DROP", "ALTER", "INDEX")
+_BREAKS = {
+    "SELECT": "rows are read back where a statement's effect is in doubt, and a table is looked at before a DDL on it",
+    "INSERT": "no row can be written",
+    "UPDATE": "no row can be changed",
+    "DELETE": "no row can be deleted",
+    "CREATE": "a CREATE TABLE or CREATE DATABASE stops the stream",
+    "DROP": "a DROP TABLE, a TRUNCATE or a RENAME stops the stream",
+    "ALTER": "an ALTER TABLE or a RENAME stops the stream",
+    "INDEX": "a CREATE INDEX or DROP INDEX stops the stream",
+    "REFERENCES": "a FOREIGN KEY stops the stream",
+    "CREATE VIEW": "a CREATE VIEW stops the stream",
+    "SHOW VIEW": "a DDL on a view stops the stream, which looks at it before and after",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """Rights on a database, or on all."""
+
+    rights: frozenset[str]
+    database: str
+    """A pattern of LIKE; ``*`` = all databases."""
+
+    def covers(self, right: str, database: str) -> bool:
+        """Whether it gives ``right`` on every table of ``database``; an empty one: on all databases."""
+        if right not in self.rights and _ALL not in self.rights and "ALL" not in self.rights:
+            return False
+        return self.database == "*" or (bool(database) and _like(self.database, database))
+
+
+@dataclass(frozen=True, slots=True)
+class WantedRights:
+    """What a stream does at the target."""
+
+    databases: Sequence[str]
+    """Those that rows and DDLs are written to."""
+    record: str
+    """``syncer.to.checkpoint.schema``."""
+    views: bool = False
+    """There are views upstream."""
+    foreign_keys: bool = False
+    asks_timestamp: bool = False
+    """``db-type = tidb``."""
+
+
+def read_grants(lines: Iterable[str]) -> tuple[Granted, ...]:
+    """The grants in the answer of SHOW GRANTS, except those on single tables."""
+    found = []
+    for line in lines:
+        match = _GRANT.match(line.strip())
+        if match is not None and match["table"] == "*":
+            rights = frozenset(re.sub(r"\s+", " ", right).strip().upper() for right in match["rights"].split(","))
+            found.append(Granted(rights, _unquoted(match["database"])))
+    return tuple(found)
+
+
+def missing_rights(granted: Sequence[Granted], wanted: WantedRights, account: str, where: str) -> Iterator[Remark]:
+    """What breaks because the account lacks a right.
+
+    Args:
+        granted: what the account may do.
+        wanted: what the stream does.
+        account: as GRANT names it, ``'drainer'@'%'``.
+        where: the server, for the remarks.
+    """
+
+    def has(right: str, database: str = "") -> bool:
+        return any(one.covers(right, database) for one in granted)
+
+    here = f"account {account} at {where}"
+    own = tuple(right for right in (*ROWS, "CREATE", "ALTER") if not has(right, wanted.record))
+    if own:
+        what = f"lacks {', '.join(own)} on {wanted.record}.*, where the checkpoint, the lease and the records of DDLs are kept: no start"
+        yield hinders(here, what, _grant(own, wanted.record, account))
+    needed = (*ROWS, *DDLS, *(("REFERENCES",) * wanted.foreign_keys), *(("CREATE VIEW", "SHOW VIEW") if wanted.views else ()))
+    for right in needed:
+        lacking = [database for database in wanted.databases if not has(right, database)]
+        if lacking:
+            shown = ", ".join(f"{name}.*" for name in lacking[:5]) + (f" and {len(lacking) - 5} more" if len(lacking) > 5 else "")
+            todo = _grant((right,), lacking[0] if len(lacking) == 1 else "", account)
+            yield hinders(here, f"lacks {right} on {shown}: {_BREAKS[right]}", todo)
+    if not has("CREATE") and all(has("CREATE", database) for database in wanted.databases):
+        what = "lacks CREATE on *.*: a CREATE DATABASE of a name that no GRANT covers stops the stream"
+        yield note(here, what, "grant it before such a database is created upstream")
+    if not has("PROCESS"):
+        what = (
+            "lacks PROCESS, which only a start after a crash needs: whether a RENAME, an EXCHANGE PARTITION or a change that shows nowhere else "
+            "was executed is seen in the server's ids of tables"
+        )
+        yield note(here, what, f"GRANT PROCESS ON *.* TO {account}")
+    if wanted.asks_timestamp and not (has("REPLICATION CLIENT") or has("SUPER")):
+        what = "lacks REPLICATION CLIENT: the checkpoint's ts-map gets no timestamps of the target, which sync-diff-inspector compares at"
+        yield note(here, what, f"GRANT REPLICATION CLIENT ON *.* TO {account}")
+
+
+def may_write_read_only(granted: Sequence[Granted]) -> bool:
+    """Whether ``read_only`` does not stop the account."""
+    rights = ("SUPER", "READ_ONLY ADMIN", "CONNECTION_ADMIN")
+    return any(one.covers(right, "") for one in granted for right in rights)
+
+
+def _grant(rights: Iterable[str], database: str, account: str) -> str:
+    place = f"`{database.replace('`', '``')}`.*" if database else "DATABASE.*"
+    return f"GRANT {', '.join(rights)} ON {place} TO {account}" + ("" if database else ", for each")
+
+
+def _unquoted(name: str) -> str:
+    return name[1:-1].replace("``", "`") if name.startswith("`") else name
+
+
+def _like(pattern: str, name: str) -> bool:
+    """Whether a database matches the pattern of a grant: ``%``, ``_``, and a backslash before either for itself."""
+    parts = re.findall(r"\\[%_\\]|.", pattern, re.DOTALL)
+    signs = {"%": ".*", "_": "."}
+    text = "".join(re.escape(part[1:]) if len(part) == 2 else signs.get(part, re.escape(part)) for part in parts)
+    return re.fullmatch(text, name, re.IGNORECASE | re.DOTALL) is not None

@@ -1,0 +1,220 @@
+"""Every type of DDL that the recorded cases lack, on a real MariaDB: what becomes of it, and of its table (ddl.md 3 and 7)."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.errors import DdlRefused
+from pyspark_tidb_binlog.schemas.history import JobType
+from pyspark_tidb_binlog.sinks.mysql.ddl.executor import DdlOutcome
+from pyspark_tidb_binlog.sinks.mysql.session import Session
+from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, partitions, steps_of, table
+from tests.support.ddl_target import CONFIG, apply, ddl_session
+
+pytestmark = pytest.mark.mysql
+
+PARENT = table(10, "p")
+TEXT_COLUMN = column(2, "k", VARCHAR)
+PLAIN = [column(1, "id", {**INT, "Flag": 4099}), column(2, "n")]
+CHILD = table(11, "t", PLAIN)
+TEXTS = {2: "CREATE TABLE `p` (`id` INT PRIMARY KEY);", 3: "CREATE TABLE `t` (`id` INT AUTO_INCREMENT PRIMARY KEY,`n` INT);"}
+FOREIGN = {
+    "fk_info": [{"id": 1, "fk_name": {"O": "fk"}, "ref_table": {"O": "p"}, "cols": [{"O": "n"}], "ref_cols": [{"O": "id"}], "state": 5}]
+}
+
+
+@pytest.fixture
+def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
+    with ddl_session(mariadb.target()) as session:
+        yield session
+
+
+def run(session: Session, kind: int, query: str, after: dict[str, Any] | None = CHILD, **config: Any) -> DdlOutcome:
+    """The outcome of a DDL of this type on ``d.t``, after ``p`` and ``t`` were made."""
+    h = history(database(1), job(2, 3, PARENT), job(3, 3, CHILD), job(4, kind, after, table_id=11, table_name="t", query=query.lower()))
+    *first, last = steps_of(h, TEXTS | {4: query})
+    for step in first:
+        apply(session, step, h)
+    assert last.job.id == 4, "it has a step"
+    return apply(session, last, h, dataclasses.replace(CONFIG, **config))
+
+
+def shown(session: Session) -> str:
+    return str(session.query("SHOW CREATE TABLE d.t")[0][1])
+
+
+def test_a_foreign_key_comes_and_goes(session: Session) -> None:
+    added = table(11, "t", PLAIN, **FOREIGN)
+    assert run(session, 9, "ALTER TABLE `t` ADD CONSTRAINT `fk` FOREIGN KEY (`n`) REFERENCES `p`(`id`);", added).how == "text"
+    assert "CONSTRAINT `fk` FOREIGN KEY (`n`) REFERENCES `p` (`id`)" in shown(session)
+    h = history(database(1), job(2, 3, PARENT), job(3, 3, CHILD), job(4, 9, added), job(5, 10, CHILD))
+    assert apply(session, steps_of(h, {5: "ALTER TABLE `t` DROP FOREIGN KEY `fk`;"})[-1], h).how == "text"
+    assert "FOREIGN KEY" not in shown(session)
+
+
+@pytest.mark.parametrize(
+    ("kind", "query"),
+    [
+        (JobType.REBASE_AUTO_ID, "ALTER TABLE `t` AUTO_INCREMENT = 5000;"),
+        (JobType.TABLE_COMMENT, "ALTER TABLE `t` COMMENT = 'said';"),
+    ],
+)
+def test_an_option_of_the_table(session: Session, kind: JobType, query: str) -> None:
+    outcome = run(session, kind, query)
+    assert outcome.how == "text"
+    session.execute("INSERT INTO d.t (n) VALUES (1)")
+    rebased = kind is JobType.REBASE_AUTO_ID
+    assert session.query("SELECT id FROM d.t") == [(5000 if rebased else 1,)]
+    assert ("COMMENT='said'" in shown(session)) is not rebased
+
+
+@pytest.mark.parametrize(
+    ("kind", "query"),
+    [
+        (JobType.SHARD_ROW_ID, "ALTER TABLE `t` /*T! SHARD_ROW_ID_BITS = 4 */;"),
+        (JobType.AUTO_ID_CACHE, "ALTER TABLE `t` /*T![auto_id_cache] AUTO_ID_CACHE = 10 */;"),
+        (JobType.REBASE_AUTO_RANDOM, "ALTER TABLE `t` /*T![auto_rand_base] AUTO_RANDOM_BASE = 10 */;"),
+        (JobType.SET_TTL, "ALTER TABLE `t` /*T![ttl] TTL = `c` + INTERVAL 1 DAY TTL_ENABLE = 'OFF' */;"),
+        (JobType.REMOVE_TTL, "ALTER TABLE `t` /*T![ttl] REMOVE TTL */;"),
+        (JobType.SET_TIFLASH_REPLICA, "ALTER TABLE `t` SET TIFLASH REPLICA 1;"),
+        (JobType.STATS_OPTIONS, "ALTER TABLE `t` STATS_OPTIONS='x';"),
+    ],
+    ids=lambda value: value.name.lower() if isinstance(value, JobType) else "",
+)
+def test_what_only_tidb_has_changes_nothing_at_the_target(session: Session, kind: JobType, query: str) -> None:
+    assert run(session, kind, query).state == "done"
+    assert "ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin" in shown(session)
+
+
+@pytest.mark.parametrize("kind", [27, 28, 31, 49, 50, 51, 52, 53, 54, 55, 56, 57, 59, 68, 69, 70])
+def test_what_no_target_holds_gets_no_step(kind: int) -> None:
+    h = history(database(1), job(2, 3, CHILD), job(3, kind, CHILD, table_name="t", query="whatever"))
+    assert [step.job.id for step in steps_of(h, {})] == [1, 2]
+
+
+def test_a_primary_key_comes_and_goes(session: Session) -> None:
+    bare = table(11, "t", PLAIN, pk_is_handle=False)
+    keyed = table(11, "t", PLAIN, pk_is_handle=False, index_info=[index(1, "PRIMARY", ("id", 0), unique=True, primary=True)])
+    h = history(database(1), job(2, 3, bare), job(3, 32, keyed), job(4, 33, bare))
+    texts = {
+        2: "CREATE TABLE `t` (`id` INT NOT NULL,`n` INT);",
+        3: "ALTER TABLE `t` ADD PRIMARY KEY(`id`) /*T![clustered_index] NONCLUSTERED */;",
+        4: "ALTER TABLE `t` DROP PRIMARY KEY;",
+    }
+    hows = []
+    for step in steps_of(h, texts):
+        hows.append((apply(session, step, h).how, step.job.id > 1 and "PRIMARY KEY (`id`)" in shown(session)))
+    assert hows == [("text", False), ("text", False), ("text", True), ("text", False)]
+
+
+def test_a_repaired_table_is_left_as_it_is_or_refused_aloud(session: Session) -> None:
+    query = "ADMIN REPAIR TABLE `t` CREATE TABLE `t` (`id` INT PRIMARY KEY,`n` INT);"
+    with pytest.raises(DdlRefused, match=r"job 4 on d\.t at commit_ts 40 refused.*syncer.ignore-txn-commit-ts = \[40\]"):
+        run(session, JobType.REPAIR_TABLE, query)
+    assert "`n` int" in shown(session)
+
+
+def test_a_sequence_is_made_changed_and_dropped(session: Session) -> None:
+    made = table(12, "s", sequence={"sequence_start": 1})
+    h = history(database(1), job(2, 34, made), job(3, 35, made), job(4, 36, None, table_id=12, table_name="s"))
+    texts = {
+        2: "CREATE SEQUENCE `s` START WITH 5 INCREMENT BY 5 CACHE 10;",
+        3: "ALTER SEQUENCE `s` INCREMENT BY 7;",
+        4: "DROP SEQUENCE `s`;",
+    }
+    create, change, drop = steps_of(h, texts)[1:]
+    apply(session, steps_of(h, texts)[0], h)
+    assert apply(session, create, h).how == "text"
+    assert session.query("SELECT increment FROM d.s") == [(5,)]
+    assert apply(session, change, h).how == "text"
+    assert session.query("SELECT increment FROM d.s") == [(7,)]
+    assert apply(session, drop, h).how == "text"
+    assert session.query("SHOW TABLES FROM d") == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "query", "words"),
+    [
+        (JobType.RECOVER_TABLE, "FLASHBACK TABLE `t`;", "recover table cannot be replicated"),
+        (JobType.FLASHBACK_CLUSTER, "FLASHBACK CLUSTER TO TIMESTAMP '2023-01-01';", "flashback cluster cannot be replicated"),
+        (JobType.RECOVER_SCHEMA, "FLASHBACK DATABASE `d`;", "recover schema cannot be replicated"),
+    ],
+    ids=lambda value: value.name.lower() if isinstance(value, JobType) else "",
+)
+def test_what_brings_rows_back_is_refused_with_the_way_on(session: Session, kind: JobType, query: str, words: str) -> None:
+    with pytest.raises(DdlRefused, match=rf"{words}.*syncer.ignore-txn-commit-ts = \[40\], or set spark.ddl-policy"):
+        run(session, kind, query, None if kind is not JobType.RECOVER_TABLE else CHILD)
+
+
+def test_a_type_of_a_later_tidb_is_executed_as_its_text(session: Session) -> None:
+    outcome = run(session, 199, "ALTER TABLE `t` COMMENT = 'of a later type';")
+    assert outcome.how == "text" and "of a later type" in shown(session)
+
+
+def test_a_type_of_a_later_tidb_that_the_target_refuses_says_how_to_go_on(session: Session) -> None:
+    with pytest.raises(
+        DdlRefused, match=r"error 1064.*syncer.ignore-txn-commit-ts = \[40\], or set spark.ddl-policy to skip or quarantine"
+    ):
+        run(session, 199, "ALTER TABLE `t` DO SOMETHING NEW;")
+    assert run_again(session, "skip").state == "skipped"
+
+
+def run_again(session: Session, policy: str) -> DdlOutcome:
+    h = history(database(1), job(2, 3, PARENT), job(3, 3, CHILD), job(4, 199, CHILD, table_name="t"))
+    return apply(
+        session, steps_of(h, TEXTS | {4: "ALTER TABLE `t` DO SOMETHING NEW;"})[-1], h, dataclasses.replace(CONFIG, ddl_policy=policy)
+    )
+
+
+def test_a_check_which_the_upstream_has_made_is_left_out_and_named(session: Session) -> None:
+    h = history(database(1), job(2, 3, CHILD), job(3, 43, CHILD), job(4, 45, CHILD), job(5, 44, CHILD))
+    texts = {
+        2: TEXTS[3],
+        3: "ALTER TABLE `t` ADD CONSTRAINT `c` CHECK(`n`>0) ENFORCED;",
+        4: "ALTER TABLE `t` ALTER CONSTRAINT `c` NOT ENFORCED;",
+        5: "ALTER TABLE `t` DROP CONSTRAINT `c`;",
+    }
+    outcomes = [apply(session, step, h) for step in steps_of(h, texts)]
+    assert [outcome.state for outcome in outcomes] == ["done"] * 5 and "CHECK" not in shown(session)
+    assert outcomes[2].losses == ("d.t: CHECK constraint left out, the upstream has checked it",)
+
+
+def test_old_jobs_of_several_columns_and_indexes(session: Session) -> None:
+    more = [*PLAIN, column(3, "x"), column(4, "y")]
+    indexed = table(11, "t", more, index_info=[index(1, "a", ("x", 2)), index(2, "b", ("y", 3))])
+    h = history(
+        database(1),
+        job(2, 3, CHILD),
+        job(3, 37, table(11, "t", more)),
+        job(4, 7, indexed),
+        job(5, 48, table(11, "t", more)),
+        job(6, 38, CHILD),
+    )
+    texts = {
+        2: TEXTS[3],
+        3: "ALTER TABLE `t` ADD COLUMN (`x` INT, `y` INT);",
+        4: "ALTER TABLE `t` ADD INDEX `a`(`x`), ADD INDEX `b`(`y`);",
+        5: "ALTER TABLE `t` DROP INDEX `a`, DROP INDEX `b`;",
+        6: "ALTER TABLE `t` DROP COLUMN `x`, DROP COLUMN `y`;",
+    }
+    for step in steps_of(h, texts):
+        assert apply(session, step, h).how == "text"
+        if step.job.id == 4:
+            assert "KEY `a` (`x`)" in shown(session) and "KEY `b` (`y`)" in shown(session)
+    assert "KEY `a`" not in shown(session) and "`y`" not in shown(session)
+
+
+def test_partitions_of_a_list_are_kept_by_a_charset_change(session: Session) -> None:
+    wide = table(11, "t", [column(1, "id", {**INT, "Flag": 4099}), TEXT_COLUMN], partition=partitions((21, "p0"), (22, "p1")))
+    h = history(database(1), job(2, 3, wide), job(3, 22, wide), job(4, 41, wide))
+    texts = {
+        2: "CREATE TABLE `t` (`id` INT PRIMARY KEY,`k` VARCHAR(20),KEY `i`(`k`)) PARTITION BY RANGE (`id`) (PARTITION `p0` VALUES LESS THAN (9),PARTITION `p1` VALUES LESS THAN (99));",
+        3: "ALTER TABLE `t` CONVERT TO CHARACTER SET UTF8MB4 COLLATE UTF8MB4_BIN;",
+        4: "ALTER TABLE `t` ALTER INDEX `i` INVISIBLE;",
+    }
+    for step in steps_of(h, texts):
+        assert apply(session, step, h).how == "text"
+    assert "PARTITION `p1`" in shown(session) and "IGNORED" in shown(session)

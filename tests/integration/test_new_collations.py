@@ -1,0 +1,187 @@
+"""``spark.upstream-new-collations``: the upstream's own names where it pads, and a target that has both kinds of tables."""
+
+import dataclasses
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, TargetConfig, UpstreamConfig
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.sinks.mysql.session import Session
+from pyspark_tidb_binlog.sinks.mysql.upstream_collations import new_collations, with_collations
+from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, steps_of, table
+from tests.support.ddl_target import apply, ddl_session, dying
+
+pytestmark = pytest.mark.mysql
+
+MARKS = "nc_marks"
+OLD = ApplyConfig(drainer="nc", checkpoint_schema=MARKS, upstream_new_collations="false")
+NEW = dataclasses.replace(OLD, upstream_new_collations="true")
+GENERAL = VARCHAR | {"Collate": "utf8mb4_general_ci"}
+GBK = VARCHAR | {"Charset": "gbk", "Collate": "gbk_bin"}
+
+
+@pytest.fixture
+def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
+    with ddl_session(mariadb.target(), OLD) as session:
+        yield session
+
+
+def made(name: str = "t", *more: dict[str, object]) -> dict[str, object]:
+    columns = [column(1, "id", {**INT, "Flag": 4099}), column(2, "k", VARCHAR), *more]
+    return table(10, name, columns, index_info=[index(1, "k", ("k", 1), unique=True)])
+
+
+CREATE = "CREATE TABLE `t` (`id` INT PRIMARY KEY,`k` VARCHAR(20),UNIQUE `k`(`k`));"
+WIDER = VARCHAR | {"Flen": 40}
+
+
+def shown(session: Session, name: str = "t") -> str:
+    return str(session.query(f"SHOW CREATE TABLE d.{name}")[0][1])
+
+
+def collations(session: Session) -> dict[str, str]:
+    rows = session.query(
+        "SELECT column_name, collation_name FROM information_schema.columns WHERE table_schema = 'd' AND collation_name IS NOT NULL"
+    )
+    return {str(name): str(collation) for name, collation in rows}
+
+
+def test_show_create_table_has_the_names_that_everybody_knows(session: Session) -> None:
+    h = history(database(1), job(2, 3, made("t", column(3, "g", GBK))))
+    text = CREATE.replace("`k` VARCHAR(20)", "`k` VARCHAR(20),`g` VARCHAR(20) CHARACTER SET GBK COLLATE gbk_bin", 1)
+    for step in steps_of(h, {2: text}):
+        assert apply(session, step, h, NEW).how == "text"
+    assert shown(session).endswith("DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin") and "nopad" not in shown(session)
+    assert collations(session) == {"k": "utf8mb4_bin", "g": "gbk_bin"}
+    session.execute("INSERT INTO d.t VALUES (1, 'a', '')")
+    with pytest.raises(ApplyError, match="1062"):  # one key, as in an upstream that pads
+        session.execute("INSERT INTO d.t VALUES (2, 'a ', '')")
+
+
+def test_a_false_one_keeps_apart_what_an_old_upstream_keeps_apart(session: Session) -> None:
+    h = history(database(1), job(2, 3, made()))
+    for step in steps_of(h, {2: CREATE}):
+        apply(session, step, h, OLD)
+    assert "COLLATE=utf8mb4_nopad_bin" in shown(session)
+    session.execute("INSERT INTO d.t VALUES (1, 'a'), (2, 'a ')")
+    assert session.query("SELECT COUNT(*) FROM d.t") == [(2,)]
+
+
+def test_a_table_from_before_the_setting_stays_as_it_is(session: Session) -> None:
+    wide = made("t", column(3, "n", VARCHAR))
+    wide["cols"][1] |= {"type": WIDER}  # type: ignore[index]
+    other = table(11, "u", [column(1, "id", {**INT, "Flag": 4099}), column(2, "c", VARCHAR)])
+    h = history(
+        database(1),
+        job(2, 3, made()),
+        job(3, 5, made("t", column(3, "n", VARCHAR))),
+        job(4, 12, wide),
+        job(5, 3, other),
+    )
+    texts = {
+        2: CREATE,
+        3: "ALTER TABLE `t` ADD COLUMN `n` VARCHAR(20);",
+        4: "ALTER TABLE `t` MODIFY COLUMN `k` VARCHAR(40);",
+        5: "CREATE TABLE `u` (`id` INT PRIMARY KEY,`c` VARCHAR(20));",
+    }
+    steps = steps_of(h, texts)
+    for step in steps[:2]:
+        apply(session, step, h, OLD)
+    session.execute("INSERT INTO d.t VALUES (1, 'a'), (2, 'a ')")
+    session.commit()
+    assert [apply(session, step, h, NEW).how for step in steps[2:]] == ["text"] * 3
+    assert collations(session) == {"k": "utf8mb4_nopad_bin", "n": "utf8mb4_nopad_bin", "c": "utf8mb4_bin"}
+    assert "`k` varchar(40)" in shown(session) and session.query("SELECT k FROM d.t ORDER BY id") == [("a",), ("a ",)]
+
+
+@pytest.mark.parametrize(("before", "after"), [(OLD, NEW), (NEW, OLD)], ids=["false then true", "true then false"])
+def test_a_ddl_that_was_executed_before_the_setting_changed_is_not_executed_again(
+    session: Session, before: ApplyConfig, after: ApplyConfig
+) -> None:
+    recoded = table(11, "t", [column(1, "id", {**INT, "Flag": 4099}), column(2, "c", VARCHAR)])
+    general = table(11, "t", [column(1, "id", {**INT, "Flag": 4099}), column(2, "c", GENERAL)])
+    h = history(database(1), job(2, 3, general), job(3, 12, recoded))
+    texts = {
+        2: "CREATE TABLE `t` (`id` INT PRIMARY KEY,`c` VARCHAR(20) COLLATE utf8mb4_general_ci);",
+        3: "ALTER TABLE `t` MODIFY COLUMN `c` VARCHAR(20) CHARACTER SET UTF8MB4 COLLATE utf8mb4_bin;",
+    }
+    first, second, third = steps_of(h, texts)
+    apply(session, first, h, before)
+    apply(session, second, h, before)
+    with dying("after-ddl"):
+        apply(session, third, h, before)
+    session.rollback()
+    left = collations(session)
+    assert left["c"] in ("utf8mb4_bin", "utf8mb4_nopad_bin")
+    assert apply(session, third, h, after).how == "found"
+    assert collations(session) == left
+
+
+def test_an_empty_table_that_is_there_under_the_other_name_is_taken(session: Session) -> None:
+    h = history(database(1), job(2, 3, made()))
+    session.execute("CREATE DATABASE d")
+    session.execute("CREATE TABLE d.t (id INT PRIMARY KEY, k VARCHAR(20), UNIQUE k (k)) CHARSET utf8mb4 COLLATE utf8mb4_nopad_bin")
+    assert [apply(session, step, h, NEW).how for step in steps_of(h, {2: CREATE})] == ["nothing", "nothing"]
+    assert collations(session) == {"k": "utf8mb4_nopad_bin"}
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[TargetConfig]:
+    """A server with TiDB's table, and accounts: one that may read it, and one that may not."""
+    with PrivateMariaDB() as server, server.connect() as connection, connection.cursor() as cursor:
+        for sql in (
+            "CREATE TABLE mysql.tidb (VARIABLE_NAME VARCHAR(64) PRIMARY KEY, VARIABLE_VALUE VARCHAR(1024), COMMENT VARCHAR(1024))",
+            "CREATE USER reader@'127.0.0.1' IDENTIFIED BY 'pässword'",
+            "GRANT SELECT ON mysql.tidb TO reader@'127.0.0.1'",
+            "CREATE USER nobody@'127.0.0.1' IDENTIFIED BY 'pässword'",
+        ):
+            cursor.execute(sql)
+        connection.commit()
+        yield server.target()
+
+
+def asked(upstream: TargetConfig, user: str = "reader", password: str = "pässword") -> UpstreamConfig:
+    return UpstreamConfig("127.0.0.1", upstream.port, user, password)
+
+
+@pytest.mark.parametrize(("value", "wanted"), [("True", True), ("False", False), (None, None)])
+def test_auto_asks_the_upstream_and_says_what_it_chose(
+    upstream: TargetConfig, value: str | None, wanted: bool | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    from pyspark_tidb_binlog.sinks.mysql.session import connect
+
+    with connect(upstream, OLD) as session:
+        session.execute("DELETE FROM mysql.tidb")
+        session.execute("INSERT INTO mysql.tidb VALUES ('tidb_server_version', '149', '')")
+        if value is not None:
+            session.execute("INSERT INTO mysql.tidb VALUES ('new_collation_enabled', %s, 'If the new collations are enabled.')", [value])
+        session.commit()
+    assert new_collations(asked(upstream)) is wanted
+    caplog.set_level(logging.INFO)
+    found = with_collations(DrainerConfig(upstream=asked(upstream)))
+    assert found.apply.upstream_new_collations == ("true" if wanted else "false")
+    said = f"has new_collation_enabled = {wanted}" if value else "has no new_collation_enabled"
+    name = "utf8mb4_bin keeps its name" if wanted else "utf8mb4_bin becomes a NO PAD collation"
+    assert f"because mysql.tidb at 127.0.0.1:{upstream.port} {said}" in caplog.text and name in caplog.text
+
+
+@pytest.mark.parametrize(("user", "password", "error"), [("reader", "wrong", "1045"), ("nobody", "pässword", "1142")])
+def test_who_gets_no_answer_takes_what_is_right_for_every_upstream(
+    upstream: TargetConfig, user: str, password: str, error: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    found = with_collations(DrainerConfig(upstream=asked(upstream, user, password)))
+    assert found.apply.upstream_new_collations == "false"
+    assert f"error {error}" in caplog.text and "did not answer" in caplog.text and password not in caplog.text
+
+
+@pytest.mark.parametrize(("setting", "why"), [("auto", "names no TiDB to ask"), ("true", "upstream-new-collations = true")])
+def test_nobody_is_asked(setting: str, why: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    upstream = UpstreamConfig("127.0.0.1", 1) if setting == "true" else UpstreamConfig()
+    found = with_collations(DrainerConfig(upstream=upstream, apply=ApplyConfig(upstream_new_collations=setting)))
+    assert found.apply.upstream_new_collations == ("true" if setting == "true" else "false")
+    assert why in caplog.text

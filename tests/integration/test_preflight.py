@@ -1,0 +1,260 @@
+"""``drainer --check`` on a real MariaDB: what it names, and that it changes nothing."""
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyspark_tidb_binlog.jobs import preflight
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.errors import ConfigError
+from pyspark_tidb_binlog.sinks.mysql.ddl.executor import ensure_ddl_table
+from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint, ensure_tables
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from tests.support.ddl_jobs import INT, VARCHAR, column, database, job, table
+from tests.support.ddl_target import CONFIG, ddl_session
+
+pytestmark = pytest.mark.mysql
+
+MARKS = "check_marks"
+ROOT = Path(__file__).parents[2]
+KEYED = table(10, "t", [column(1, "id", {**INT, "Flag": 4099}), column(2, "k", VARCHAR)])
+NO_KEY = table(11, "plain", [column(1, "a")], pk_is_handle=False)
+JOBS = [
+    database(1),
+    job(2, 3, KEYED, query="create table t (id int primary key, k varchar(20))"),
+    job(3, 3, NO_KEY, query="create table plain (a int)"),
+]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PrivateMariaDB]:
+    with PrivateMariaDB(options={"max-allowed-packet": "64M"}) as server:
+        yield server
+
+
+@pytest.fixture
+def session(server: PrivateMariaDB) -> Iterator[Session]:
+    """The target as the upstream is after ``JOBS``, and ``test``."""
+    with ddl_session(server.target(), CONFIG, ("d", "test", MARKS)) as session:
+        session.execute("CREATE DATABASE d")
+        session.execute("CREATE DATABASE test")
+        session.execute("CREATE TABLE d.t (id INT PRIMARY KEY, k VARCHAR(20))")
+        session.execute("CREATE TABLE d.plain (a INT)")
+        session.execute(f"DROP DATABASE {CONFIG.checkpoint_schema}")
+        yield session
+
+
+class Checked:
+    """A check's output and exit code."""
+
+    def __init__(self, code: int, text: str) -> None:
+        self.code = code
+        self.lines = text.splitlines()
+
+    def line(self, words: str) -> str:
+        found = [line for line in self.lines if words in line]
+        assert len(found) == 1, (words, self.lines)
+        return found[0]
+
+    @property
+    def hindering(self) -> list[str]:
+        return [line for line in self.lines if line.startswith("hinders")]
+
+
+class Checks:
+    """Runs checks of one target over one DDL history."""
+
+    def __init__(self, server: PrivateMariaDB, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self._server = server
+        self._history = place / "history.json"
+        self._capsys = capsys
+
+    def flags(self, jobs: list[dict[str, Any]], more: dict[str, str]) -> list[str]:
+        self._history.write_text(json.dumps(jobs))
+        given = {
+            "spark.pumps": "127.0.0.1:1",
+            "spark.cluster-id": "1",
+            "spark.socket": str(self._server.socket),
+            "spark.ddl-history": str(self._history),
+            "syncer.to.checkpoint.schema": MARKS,
+            "initial-commit-ts": "30",
+        }
+        return [f"--{name}={value}" for name, value in (given | more).items()]
+
+    def __call__(self, jobs: list[dict[str, Any]] = JOBS, /, **more: str) -> Checked:
+        code = preflight.main(self.flags(jobs, {name.replace("__", ".").replace("_", "-"): value for name, value in more.items()}))
+        return Checked(code, self._capsys.readouterr().out)
+
+
+@pytest.fixture
+def check(server: PrivateMariaDB, session: Session, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Checks:
+    return Checks(server, tmp_path, capsys)
+
+
+def test_a_target_that_is_ready(check: Checks) -> None:
+    found = check()
+    assert (found.code, found.hindering) == (0, []), found.lines
+    assert re.fullmatch(r"nothing hinders the stream \(\d+ remarks\)", found.lines[-1])
+    assert "1 tables have no unique key: d.plain" in found.line("no unique key")
+
+
+def test_settings_that_mean_nothing_and_settings_that_are_wrong(check: Checks) -> None:
+    found = check(cache_binlog_count="16")
+    assert found.line("cache-binlog-count").startswith("note     settings: without effect here") and found.code == 0
+    with pytest.raises(ConfigError, match="did you mean"):
+        preflight.main(["--spark.partz=3"])
+
+
+def test_what_the_target_lacks(check: Checks, session: Session) -> None:
+    session.execute("DROP DATABASE test")
+    session.execute("DROP TABLE d.plain")
+    session.execute("ALTER TABLE d.t DROP COLUMN k, ENGINE = MyISAM")
+    found = check()
+    assert found.code == 1
+    assert "the target lacks the database test, which TiDB has from the start" in found.line("CREATE DATABASE `test`")
+    assert "the target lacks 1 tables that the upstream has at this point: d.plain" in found.line("d.plain")
+    assert "d.t: the target's table lacks the columns k" in found.line("lacks the columns")
+    assert "ALTER TABLE d.t ENGINE = InnoDB" in found.line("MyISAM")
+    assert len(found.hindering) == 4
+    ignored = check(syncer__ignore_schemas="test,d,mysql")
+    assert (ignored.code, ignored.hindering) == (0, [])
+
+
+def test_an_account_with_too_few_rights(check: Checks, session: Session, server: PrivateMariaDB) -> None:
+    for sql in (
+        "CREATE OR REPLACE USER few@localhost IDENTIFIED BY 'pw'",
+        "GRANT SELECT, INSERT, CREATE, DROP, ALTER, INDEX ON `d`.* TO few@localhost",
+        "GRANT SELECT, INSERT, UPDATE, DELETE, CREATE ON `check\\_%`.* TO few@localhost",
+        "GRANT SELECT ON test.* TO few@localhost",
+    ):
+        session.execute(sql)
+    found = check(syncer__to__user="few", syncer__to__password="pw")
+    assert found.code == 1
+    assert "lacks UPDATE on d.*: no row can be changed; GRANT UPDATE ON `d`.* TO 'few'@'localhost'" in found.line("lacks UPDATE")
+    assert "lacks DELETE on d.*" in found.line("lacks DELETE")
+    assert f"lacks ALTER on {MARKS}.*" in found.line("lacks ALTER")
+    assert found.line("lacks PROCESS").startswith("note") and "crash" in found.line("lacks PROCESS")
+    assert len(found.hindering) == 3
+    session.execute("GRANT UPDATE, DELETE ON `d`.* TO few@localhost")
+    session.execute(f"GRANT ALTER ON {MARKS}.* TO few@localhost")
+    assert check(syncer__to__user="few", syncer__to__password="pw").hindering == []
+    wrong = check(syncer__to__user="few", syncer__to__password="other")
+    assert wrong.code == 1 and "Access denied" in wrong.hindering[0] and "other" not in wrong.hindering[0]
+
+
+def test_a_read_only_server(check: Checks, session: Session) -> None:
+    session.execute("CREATE OR REPLACE USER writer@localhost IDENTIFIED BY 'pw'")
+    session.execute("GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX, PROCESS ON *.* TO writer@localhost")
+    session.execute("SET GLOBAL read_only = ON, GLOBAL innodb_default_row_format = compact, GLOBAL max_allowed_packet = 1048576")
+    try:
+        found = check(syncer__to__user="writer", syncer__to__password="pw")
+    finally:
+        session.execute("SET GLOBAL read_only = OFF, GLOBAL innodb_default_row_format = dynamic, GLOBAL max_allowed_packet = 67108864")
+    assert found.code == 1
+    assert "read_only is ON: nothing can be written; SET GLOBAL read_only = OFF" in found.line("read_only is ON")
+    assert "over 767 bytes" in found.line("innodb_default_row_format")
+    assert "max_allowed_packet is 1048576" in found.line("max_allowed_packet")
+    assert check(syncer__to__user="writer", syncer__to__password="pw").hindering == []
+
+
+WAITING = [
+    *JOBS,
+    job(4, 5, table(10, "t", [*KEYED["cols"], column(3, "n")]), query="alter table t add column n int", table_name="t"),
+    job(5, 4, table_id=10, table_name="t", query="drop table t"),
+    job(6, 25, table(10, "t"), query="recover table t", table_name="t"),
+    job(7, 3, table(12, "w"), query="create table w (id int primary key, unique u ((id + 1)))"),
+    job(8, 21, table(13, "v", view={"view_select": "x"}), query="create view v as select !!! from"),
+    job(9, 3, table(14, "taken"), query="create table taken (id int primary key)"),
+]
+
+
+def test_ddls_that_will_be_refused(check: Checks, session: Session) -> None:
+    session.execute("CREATE TABLE d.taken (other INT)")
+    found = check(WAITING)
+    assert found.code == 1
+    assert "DDL of job 6 on d.t" in found.line("restores rows") and "syncer.ignore-txn-commit-ts" in found.line("restores rows")
+    assert "DDL of job 8 on d.v" in found.line("error 1064") and found.line("error 1064").startswith("hinders")
+    assert "DDL of job 9 on d.taken" in found.line("the target has another table of this name")
+    assert len(found.hindering) == 3, found.hindering
+    skipped = check(WAITING, syncer__ignore_txn_commit_ts="60,80,90")
+    assert skipped.hindering == []
+
+
+def test_ddls_on_what_the_target_does_not_have(check: Checks, session: Session) -> None:
+    session.execute("DROP TABLE d.t")
+    found = check(WAITING[:4])
+    assert "DDL of job 4 on d.t" in found.line("the target has no table d.t") and found.code == 1
+    begun = check(WAITING[:4], initial_commit_ts="0")
+    assert not [line for line in begun.hindering if "has no table" in line], "a DDL before it makes the table"
+
+
+def test_it_goes_by_the_checkpoint(check: Checks, session: Session) -> None:
+    ensure_tables(session, MARKS)
+    session.execute(f"INSERT INTO {MARKS}.checkpoint VALUES (1, %s)", [Checkpoint(85, False, 8).to_json()])
+    session.commit()
+    found = check([*WAITING[:5], *WAITING[6:]])
+    assert [line for line in found.lines if "DDL of job" in line] == []
+    assert "consistent = false" in found.line("a real Drainer did not stop cleanly")
+
+
+def test_without_a_history(check: Checks) -> None:
+    found = check(spark__ddl_history="no/such/file")
+    assert found.code == 1 and "no/such/file" in found.hindering[0]
+
+
+def contents(session: Session) -> list[tuple[Any, ...]]:
+    names = ("schemata", "tables", "columns", "statistics", "user_privileges", "schema_privileges")
+    ignored = {"TABLE_ROWS", "CHECK_TIME", "UPDATE_TIME", "AVG_ROW_LENGTH", "DATA_FREE", "CARDINALITY"}
+    found = []
+    for name in names:
+        rows = session.query(
+            "SELECT column_name FROM information_schema.columns WHERE table_schema = 'information_schema' AND table_name = %s", [name]
+        )
+        columns = ", ".join(str(one) for (one,) in rows if str(one).upper() not in ignored)
+        where = "" if "privileges" in name else "WHERE " + ("schema_name" if name == "schemata" else "table_schema") + " NOT LIKE '%schema'"
+        found += [(name, *row) for row in session.query(f"SELECT {columns} FROM information_schema.{name} {where}")]
+    return sorted(found, key=repr)
+
+
+def test_nothing_is_changed(check: Checks, session: Session, server: PrivateMariaDB, tmp_path: Path) -> None:
+    log = server.data_dir / "general.log"
+    session.execute("SET GLOBAL general_log_file = %s, GLOBAL log_output = 'FILE'", [str(log)])
+    before = contents(session)
+    session.commit()
+    session.execute("SET GLOBAL general_log = ON")
+    try:
+        assert check(WAITING).code == 1
+    finally:
+        session.execute("SET GLOBAL general_log = OFF")
+    assert contents(session) == before
+    assert session.query("SHOW DATABASES LIKE %s", [MARKS]) == []
+    statements = re.findall(r"\t *\d+ (Query|Prepare|Execute|Init DB)\t(.*)", log.read_text())
+    assert len(statements) > 20 and "PREPARE tidb_binlog_check" in log.read_text()
+    harmless = re.compile(
+        r"(SELECT|SHOW|SET (SESSION|AUTOCOMMIT|NAMES|GLOBAL general_log)|USE|PREPARE|DEALLOCATE PREPARE|START TRANSACTION READ ONLY|ROLLBACK)\b",
+        re.I,
+    )
+    strange = [text for kind, text in statements if kind == "Execute" or (kind == "Query" and not harmless.match(text))]
+    assert strange == []
+    assert not [text for _, text in statements if re.search(r"GET_LOCK|FOR UPDATE|SHARE MODE", text)]
+
+
+def test_by_the_command_without_a_jvm(check: Checks, server: PrivateMariaDB, tmp_path: Path) -> None:
+    command = [str(ROOT / "spark-submit.sh"), "drainer", *check.flags(JOBS, {}), "--check"]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={"PATH": "/usr/bin:/bin", "TIDB_BINLOG_LOG": str(tmp_path / "log")},
+    )
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    assert "nothing hinders the stream" in done.stdout and "java" not in done.stderr
+    with connect(server.target(), CONFIG) as session:
+        ensure_ddl_table(session, CONFIG)  # what ``ddl_session`` expects to find
