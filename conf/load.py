@@ -81,6 +81,9 @@ def variable_of(path: str) -> str:
 
 def _with_password(config: DrainerConfig, environ: Mapping[str, str], say: Say) -> DrainerConfig:
     """``config`` with the password from ``encrypted_password`` or ``password_file``, if one is set."""
+    if config.checkpoint.encrypted_password:
+        own = _decrypted(config.checkpoint.encrypted_password, environ, say, "syncer.to.checkpoint.encrypted_password")
+        config = dataclasses.replace(config, checkpoint=dataclasses.replace(config.checkpoint, password=own))
     target = config.target
     if target.encrypted_password and target.password_file:
         raise ValueError("syncer.to.encrypted_password and spark.password-file are both set: remove one of them")
@@ -103,16 +106,16 @@ def _with_password(config: DrainerConfig, environ: Mapping[str, str], say: Say) 
     return dataclasses.replace(config, target=dataclasses.replace(target, password=password))
 
 
-def _decrypted(text: str, environ: Mapping[str, str], say: Say) -> str:
+def _decrypted(text: str, environ: Mapping[str, str], say: Say, path: str = "syncer.to.encrypted_password") -> str:
     # only who uses it needs the library
     from pyspark_tidb_binlog.conf.encrypted import SECRET_KEY, decrypted, uses_known_key
 
     try:
         password = decrypted(text, environ)
     except ValueError as error:
-        raise ValueError(f"syncer.to.encrypted_password: {error}") from None
+        raise ValueError(f"{path}: {error}") from None
     if uses_known_key(environ):
-        say(f"syncer.to.encrypted_password: anybody can decrypt it, because {SECRET_KEY} is not set")
+        say(f"{path}: anybody can decrypt it, because {SECRET_KEY} is not set")
     return password
 
 
@@ -125,7 +128,7 @@ def _load(model: type[C], file: Path | None, environ: Mapping[str, str] | None, 
     if model is DrainerConfig:
         _adjust_switches(given, above, in_file)
     values: Values = {path: one.value for path, one in given.items()}
-    for note in (*_FILLS[model](values, environ), *notes_on(given, settings, values)):
+    for note in (*_FILLS[model](values, environ), *notes_on(given, settings)):
         say(note)
     return _build(model, {settings[path].fields: value for path, value in values.items() if settings[path].fields})
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import DrainerConfig
-from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost
+from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost, ReplicationError
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.schemas.findings import Finding
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
@@ -41,13 +41,14 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.executor import (
     load_refused,
 )
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.elsewhere import OURS, Choice, RealCheckpoint, Trailing, choose, is_elsewhere, real_checkpoint
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, LeaseHolder
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import LAYOUT, LeaseGuard, alone
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanLimits, plan_rows, planned
-from pyspark_tidb_binlog.sinks.mysql.progress import SyncPoint
-from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, TransientError
+from pyspark_tidb_binlog.sinks.mysql.progress import CHECKPOINT_TABLE, Checkpoint, SyncPoint
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW, RetryPolicy, TransientError
 from pyspark_tidb_binlog.sinks.mysql.safe_mode import SafeMode, SafeStep
 from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpanPlan
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried, run_transaction
@@ -83,6 +84,15 @@ class MySQLSink(Sink):
         self._now = now or _clock_now
         self._history: Callable[[], SchemaHistory] = SchemaHistory
         self._safe = SafeMode(always=config.apply.safe_mode)
+        self._real: RealCheckpoint | None = None
+        """The real Drainer's checkpoint; None: the record in the target is it, or nothing is open."""
+        self._trailing: Trailing | None = None
+        self._table = OURS if is_elsewhere(config) else config.checkpoint.table or CHECKPOINT_TABLE
+        """The table of the record in the target."""
+        self._version_saved = 0
+        self._opened = False
+        self._stopped = False
+        """Whether the last checkpoint is being, or is, saved."""
         self._consistent = True
         """False while a span is only partly in the target."""
         self._together = True
@@ -103,22 +113,30 @@ class MySQLSink(Sink):
         self._guard = LeaseGuard(self._connect, self._cluster_id, schema, holder, self._settings.lease_timeout, self._retry_policy)
         self._lease = self._guard.take()
         self._history = history
-        found = run_retried(self._sessions.use, partial(self._stand, history()), self._retry_policy)
+        found, choice = self._counts(run_retried(self._sessions.use, partial(self._stand, history()), self._retry_policy))
         self._sync_point = run_retried(self._sessions.use, self._load_sync_point, self._retry_policy)
         self._commit_ts = begin(self._lease.target, found.commit_ts if found.known else None)
         doubt = run_retried(self._sessions.use, partial(self._doubt, found), self._retry_policy)
-        until_ts = max(self._now(), doubt.upto_ts) if doubt.crashed else doubt.upto_ts
+        until_ts = max(self._now() if doubt.crashed else 0, doubt.upto_ts, choice.upto_ts)
         version = self._version(found, ours=doubt.ours)
-        self._transact(partial(self._forget_beyond, until_ts if doubt.why else 0))
-        self._go_on_safely(doubt.why)
+        moved = AppliedJobs(version) if found.known and not choice.ours else None
+        self._transact(partial(self._forget_beyond, until_ts, moved))
+        self._go_on_safely(doubt.why or choice.words)
         applied, refused = run_retried(self._sessions.use, partial(self._done_and_refused, version), self._retry_policy)
         if not found.known:
             self._transact(partial(self._save_first, applied))
+        self._version_saved = version
+        self._follow()
         self._consistent = found.unfinished is None
+        self._opened = True
         return Opened(replace(found, commit_ts=self._commit_ts, schema_version=version), applied, refused)
 
     def close(self) -> None:
         """Release the lease (``Sink.close``)."""
+        try:
+            self._save_last()
+        except ReplicationError as error:
+            _log.warning("the checkpoint %s is not that of a clean stop: %s", self._real.where if self._real else "", error)
         self._sessions.close()
         self._ddl_sessions.close()
         if self._guard is not None:
@@ -154,7 +172,7 @@ class MySQLSink(Sink):
         self._flavour = session.flavour
         # Leaves room for the packet header, and for a server that measures the statement in its own charset.
         self._limits = replace(self._limits, max_bytes=min(self._limits.max_bytes, session.max_allowed_packet * 3 // 4))
-        self._cluster_id = self._cluster_id or progress.only_cluster(session, self._settings.checkpoint_schema)
+        self._cluster_id = self._cluster_id or progress.only_cluster(session, self._settings.checkpoint_schema, self._table)
 
     def _done_and_refused(self, version: int, session: Session) -> tuple[AppliedJobs, RefusedJobs]:
         cluster_id = self._cluster_id
@@ -164,16 +182,16 @@ class MySQLSink(Sink):
         schema = self._settings.checkpoint_schema
         with alone(session, lease.lock_name(LAYOUT, schema, 0), self._retry_policy.pause):
             old_layout.set_aside(session, schema)
-            progress.ensure_tables(session, schema)
+            progress.ensure_tables(session, schema, self._table)
             ensure_ddl_table(session, self._settings)
             session.commit()
             old_layout.adopt(session, self._held, self._settings.drainer, history)
         # An older release, which does not check the lease, may still have a commit in progress on the server: wait for it before reading.
-        progress.lock_checkpoint(session, self._cluster_id, schema)
-        return progress.load(session, self._cluster_id, schema)
+        progress.lock_checkpoint(session, self._cluster_id, schema, self._table)
+        return progress.load(session, self._cluster_id, schema, self._table)
 
     def _load_sync_point(self, session: Session) -> SyncPoint | None:
-        return progress.load_sync_point(session, self._cluster_id, self._settings.checkpoint_schema)
+        return progress.load_sync_point(session, self._cluster_id, self._settings.checkpoint_schema, self._table)
 
     def _doubt(self, found: TargetProgress, session: Session) -> "_Doubt":
         """What of the spans beyond the checkpoint may be in the target, which is not known exactly."""
@@ -221,15 +239,63 @@ class MySQLSink(Sink):
         if end > self._commit_ts:
             self._safe.begin(begin, end, why or "an earlier life of this Drainer began it")
 
-    def _forget_beyond(self, safe_until: int, session: Session) -> None:
+    def _counts(self, recorded: TargetProgress) -> tuple[TargetProgress, Choice]:
+        """What counts at the start: what the target records, or the real checkpoint that is elsewhere."""
+        if not is_elsewhere(self._config):
+            return recorded, Choice(None, True)
+        self._real = real_checkpoint(self._config, self._cluster_id)
+        self._real.open()
+        real = self._real.read()
+        self._trailing = Trailing(self._real)
+        self._trailing.begin(real)
+        schema, cluster_id, table = self._settings.checkpoint_schema, self._cluster_id, self._table
+        ours = run_retried(
+            self._sessions.use, lambda session: progress.load_checkpoint(session, cluster_id, schema, table), self._retry_policy
+        )
+        choice = choose(ours, real, self._real.where)
+        if choice.words:
+            _log.warning("%s", choice.words)
+        if choice.ours or choice.checkpoint is None:
+            return recorded, choice
+        found = choice.checkpoint
+        return TargetProgress(found.commit_ts, found.consistent, found.schema_version, None), choice
+
+    def _follow(self) -> None:
+        """The real checkpoint is written after ours."""
+        if self._trailing is not None:
+            self._trailing.follow(Checkpoint(self._commit_ts, False, self._version_saved, self._sync_point))
+
+    def _save_last(self) -> None:
+        """After a clean stop the real checkpoint says that the target is consistent, where it is."""
+        trailing, real = self._trailing, self._real
+        if real is None:
+            return
+        try:
+            if trailing is None or not self._opened or self._stopped or self.lost is not None or not trailing.retry(now=True):
+                return
+            self._stopped = True
+            run_transaction(self._sessions.use, self._save_end, FEW)
+            consistent = self._consistent and not self._safe.open_at(self._commit_ts)
+            trailing.end(Checkpoint(self._commit_ts, consistent, self._version_saved, self._sync_point))
+        finally:
+            real.close()
+
+    def _save_end(self, session: Session) -> None:
+        lease.check(session, self._held)
+        self._locked_checkpoint(session, self._commit_ts, self._commit_ts)
+        self._save(session, self._commit_ts, AppliedJobs(self._version_saved), consistent=self._consistent)
+
+    def _forget_beyond(self, safe_until: int, moved: AppliedJobs | None, session: Session) -> None:
         """Delete DDL and part records later than the checkpoint: they are written together with it, so they describe data that is gone, or that is
-        written again in safe mode, up to ``safe_until``.
+        written again in safe mode, up to ``safe_until``. ``moved``: the record in the target is set to the real checkpoint, which counts.
         """
         schema = self._settings.checkpoint_schema
         if safe_until:
             progress.begin_safe(session, self._cluster_id, self._commit_ts, safe_until, schema)
         progress.forget_other_spans(session, self._cluster_id, self._commit_ts, schema)
         jobs = forget_later(session, self._settings, self._cluster_id, self._commit_ts)
+        if moved is not None:
+            self._save(session, self._commit_ts, moved, consistent=not safe_until)
         if jobs:
             _log.warning(
                 "%s.spark_ddl recorded DDL jobs %s as done after the checkpoint %d: the target's data was restored or its checkpoint was set back. Their "
@@ -273,6 +339,7 @@ class MySQLSink(Sink):
     def _reached(self, commit_ts: int) -> None:
         self._commit_ts = commit_ts
         self._safe.reached(commit_ts)
+        self._follow()
 
     def _write_atomic(self, plan: Plan, step: RowsStep) -> tuple[Finding, ...]:
         """The lease is checked in ``_write_rows``, because ``checked`` may roll back and open another transaction."""
@@ -400,7 +467,7 @@ class MySQLSink(Sink):
 
     def _locked_checkpoint(self, session: Session, after_ts: int, upto_ts: int) -> int:
         """Lock the checkpoint row and return its commitTS: ``after_ts``, or ``upto_ts`` when the answer to that commit was lost."""
-        stored_ts = progress.lock_checkpoint(session, self._cluster_id, self._settings.checkpoint_schema)
+        stored_ts = progress.lock_checkpoint(session, self._cluster_id, self._settings.checkpoint_schema, self._table)
         if stored_ts not in (after_ts, upto_ts):
             raise ApplyError(
                 f"cannot apply ({after_ts}, {upto_ts}]: the target's checkpoint of cluster {self._cluster_id} was moved to {stored_ts} meanwhile. Was it "
@@ -409,8 +476,11 @@ class MySQLSink(Sink):
         return stored_ts
 
     def _save(self, session: Session, commit_ts: int, applied: AppliedJobs, *, consistent: bool) -> None:
-        schema, consistent = self._settings.checkpoint_schema, consistent and not self._safe.open_at(commit_ts)
-        progress.save_checkpoint(session, self._cluster_id, commit_ts, applied.version, consistent, schema, self._sync_point)
+        named = self._trailing.named(commit_ts, now=self._stopped) if self._trailing is not None else ()
+        whole = consistent and not self._safe.open_at(commit_ts)
+        schema, cluster_id = self._settings.checkpoint_schema, self._cluster_id
+        progress.save_checkpoint(session, cluster_id, commit_ts, applied.version, whole, schema, self._sync_point, self._table, named)
+        self._version_saved = applied.version
 
     def _note_sync_point(self, applied: AppliedJobs) -> None:
         """Once in a while, between two steps: what the target holds now is the source at ``commit_ts``, and nobody else writes to it."""

@@ -247,7 +247,8 @@ class RowSink(MySQLSink):
         for begin, end in zip(begins, begins[1:], strict=False):
             upto_ts = step.upto_ts if end == len(batch) else int(batch.commit_ts[begin])
             findings += self._write_atomic_rows(range(begin, end), writer, replace(step, after_ts=after_ts, upto_ts=upto_ts))
-            self._commit_ts = after_ts = upto_ts
+            after_ts = upto_ts
+            self._reached(upto_ts)
         return findings
 
     def _write_atomic_rows(self, places: Sequence[int], writer: RowWriter, step: RowsStep) -> tuple[Finding, ...]:
