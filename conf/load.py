@@ -84,12 +84,15 @@ def variable_of(path: str) -> str:
 
 def _with_password(config: DrainerConfig, environ: Mapping[str, str], say: Say) -> DrainerConfig:
     """``config`` with the password from ``encrypted_password`` or ``password_file``, if one is set."""
+    if config.checkpoint.encrypted_password:
+        own = _decrypted(config.checkpoint.encrypted_password, environ, say, "syncer.to.checkpoint.encrypted_password")
+        config = dataclasses.replace(config, checkpoint=dataclasses.replace(config.checkpoint, password=own))
     target = config.target
     if target.encrypted_password and target.password_file:
         raise ValueError("syncer.to.encrypted_password and spark.password-file are both set: remove one of them")
     if target.encrypted_password:
         # as in the real Drainer it wins over syncer.to.password
-        password = _decrypted("syncer.to", target.encrypted_password, environ, say)
+        password = _decrypted(target.encrypted_password, environ, say)
         return dataclasses.replace(config, target=dataclasses.replace(target, password=password))
     if not target.password_file:
         return config
@@ -111,20 +114,20 @@ def _with_upstream_password(config: DrainerConfig, environ: Mapping[str, str], s
     upstream = config.upstream
     if not upstream.encrypted_password:
         return config
-    password = _decrypted("spark.upstream", upstream.encrypted_password, environ, say)
+    password = _decrypted(upstream.encrypted_password, environ, say, "spark.upstream.encrypted_password")
     return dataclasses.replace(config, upstream=dataclasses.replace(upstream, password=password))
 
 
-def _decrypted(table: str, text: str, environ: Mapping[str, str], say: Say) -> str:
+def _decrypted(text: str, environ: Mapping[str, str], say: Say, path: str = "syncer.to.encrypted_password") -> str:
     # only who uses it needs the library
     from pyspark_tidb_binlog.conf.encrypted import SECRET_KEY, decrypted, uses_known_key
 
     try:
         password = decrypted(text, environ)
     except ValueError as error:
-        raise ValueError(f"{table}.encrypted_password: {error}") from None
+        raise ValueError(f"{path}: {error}") from None
     if uses_known_key(environ):
-        say(f"{table}.encrypted_password: anybody can decrypt it, because {SECRET_KEY} is not set")
+        say(f"{path}: anybody can decrypt it, because {SECRET_KEY} is not set")
     return password
 
 
@@ -137,7 +140,7 @@ def _load(model: type[C], file: Path | None, environ: Mapping[str, str] | None, 
     if model is DrainerConfig:
         _adjust_switches(given, above, in_file)
     values: Values = {path: one.value for path, one in given.items()}
-    for note in (*_FILLS[model](values, environ), *_kept_transactions(above, in_file, given), *notes_on(given, settings, values)):
+    for note in (*_FILLS[model](values, environ), *_kept_transactions(above, in_file, given), *notes_on(given, settings)):
         say(note)
     return _build(model, {settings[path].fields: value for path, value in values.items() if settings[path].fields})
 

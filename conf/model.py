@@ -336,14 +336,21 @@ class RelayConfig:
 class CheckpointConfig:
     """Where the checkpoint is kept; its database is ``ApplyConfig.checkpoint_schema``. TOML table ``[syncer.to.checkpoint]``."""
 
-    type: str = setting("", "mysql, tidb or file; empty = as db-type asks")
+    type: str = setting("", "mysql, tidb or file (<data-dir>/savepoint); empty = as db-type asks, at the target")
     table: str = setting("", "name of its table; empty = checkpoint")
-    host: str = setting("", "another server than the target, for the checkpoint; only with type")
+    host: str = setting("", "another server than the target, for the checkpoint; empty = the target's, as all that follows; only with type")
     port: int = setting(0, "that server's port")
     user: str = setting("", "the account there")
     password: str = setting("", "its password", secret=True)
-    encrypted_password: str = setting("", "the password, encrypted", "syncer.to.checkpoint.encrypted_password", secret=True)
+    encrypted_password: str = setting(
+        "", "the password, encrypted; wins over password", "syncer.to.checkpoint.encrypted_password", secret=True
+    )
     security: SecurityConfig = nested("syncer.to.checkpoint.security", SecurityConfig)
+
+    def __post_init__(self) -> None:
+        known = ("", "mysql", "tidb", "file", "kafka", "pb")
+        _require(self.type in known, f"syncer.to.checkpoint.type: {self.type!r} is not mysql, tidb or file")
+        _require(0 <= self.port < 1 << 16, f"syncer.to.checkpoint.port: {self.port} is not a port, 1 to 65535")
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,6 +425,10 @@ class DrainerConfig:
         _require_addr("addr", self.addr)
         _require_addr("advertise-addr", self.advertise_addr or self.addr)
         _require("/" not in self.apply.drainer, f"node-id {self.apply.drainer!r} must not contain '/'")
+        _require(
+            self.apply.db_type in ("mysql", "tidb") or self.checkpoint.type not in ("mysql", "tidb"),
+            f"syncer.to.checkpoint.type = {self.checkpoint.type!r}: with db-type {self.apply.db_type!r} the checkpoint is a file, savepoint in data-dir",
+        )
 
 
 @dataclass(frozen=True, slots=True)

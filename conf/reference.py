@@ -13,7 +13,6 @@ from pyspark_tidb_binlog.conf.load import REAL_PREFIXES
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, settings_of
 from pyspark_tidb_binlog.conf.setting import OURS, Setting, is_named, item_type, settings_in
 from pyspark_tidb_binlog.conf.unsupported import (
-    ALSO_ACCEPTED,
     BY_ROW_ONLY,
     NOT_BUILT,
     NOT_BUILT_VALUES,
@@ -113,10 +112,9 @@ def _limits(setting: Setting) -> str:
     if path.startswith("storage.kv."):
         return "without effect here"
     if path in NOT_BUILT:
-        also = "".join(f" and {toml_of(value)}" for value in ALSO_ACCEPTED.get(path, ()))
         default = "false" if setting.default is False else toml_of(setting.default)
         where = f" with {ONLY_WITH[path]}" if path in ONLY_WITH else ""
-        return f"not built yet: only {default}{also} is accepted{where}{built_with(path)}"
+        return f"not built yet: only {default} is accepted{where}{built_with(path)}"
     refused = [str(value) for where, value in (*NOT_BUILT_VALUES, *OUT) if where == path]
     return f"not built: {', '.join(refused)}" if refused else ""
 

@@ -21,23 +21,12 @@ class GivenValue:
     """Where: ``drainer.toml: syncer.safe-mode``."""
 
 
-_ACCOUNT = "an account of its own for the checkpoint"
-_SEPARATE = "a checkpoint on another server than the target"
 _OF_SECURITY = ("ssl-ca", "ssl-cert", "ssl-key", "cert-allowed-cn")
 
 NOT_BUILT: dict[str, str] = {
     "syncer.load-schema-snapshot": "beginning with a snapshot of the schemas",
-    "syncer.safe-mode": "safe mode for net changes",
     "syncer.sync-ddl": "leaving DDLs out",
-    "syncer.to.checkpoint.encrypted_password": _ACCOUNT,
-    "syncer.to.checkpoint.host": _SEPARATE,
-    "syncer.to.checkpoint.password": _ACCOUNT,
-    "syncer.to.checkpoint.port": _SEPARATE,
-    "syncer.to.checkpoint.user": _ACCOUNT,
-    "syncer.to.checkpoint.table": "another name for the checkpoint's table",
-    "syncer.to.checkpoint.type": "a checkpoint of this type",
     "syncer.to.sync-mode": "a target with more or fewer columns",
-    **{f"syncer.to.checkpoint.security.{name}": _SEPARATE for name in _OF_SECURITY},
 }
 """What a value other than the default asks for, by the setting's path."""
 
@@ -47,18 +36,9 @@ NOT_BUILT_VALUES: dict[tuple[str, object], str] = {}
 _CHOSEN_RULES = "syncer.table-migrate-rule"
 
 BUILT_WITH: dict[str, tuple[str, tuple[object, ...]]] = {
-    "syncer.safe-mode": ("spark.net-change", (False,)),
     "syncer.sync-ddl": ("syncer.db-type", ("file", "kafka")),
 }
 """Settings of ``NOT_BUILT`` that are built where another setting has one of these values."""
-
-ALSO_ACCEPTED: dict[str, tuple[object, ...]] = {
-    "syncer.to.checkpoint.type": ("mysql", "tidb"),
-    "syncer.to.checkpoint.table": ("checkpoint",),
-}
-"""Values of ``NOT_BUILT`` that mean what the default means."""
-IN_FILE = ("file", "kafka", "pb")
-"""Values of ``syncer.to.checkpoint.type`` that mean what the default means where files or a topic are the target."""
 
 _ORACLE = "Oracle is no target of this program: replicate to MySQL, MariaDB or TiDB, or keep the real Drainer for it"
 _ZOOKEEPER = "ZooKeeper is not asked: name the brokers in syncer.to.kafka-addrs"
@@ -139,13 +119,12 @@ ONLY_WITH: dict[str, str] = {
 """The setting without which another one has no meaning, in the real Drainer either."""
 
 
-def notes_on(given: Mapping[str, GivenValue], settings: Mapping[str, Setting], values: Mapping[str, object]) -> list[str]:
+def notes_on(given: Mapping[str, GivenValue], settings: Mapping[str, Setting]) -> list[str]:
     """What the log is to say about the settings that were given, a line each.
 
     Args:
         given: by path; a value equal to the default counts as not given.
         settings: every setting, by path.
-        values: all values by path, with the defaults of ``conf.unset``.
 
     Raises:
         ValueError: a value asks for what this release does not have.
@@ -156,7 +135,7 @@ def notes_on(given: Mapping[str, GivenValue], settings: Mapping[str, Setting], v
             continue
         why = _no_meaning(path, given, settings)
         if why is None:
-            _refuse(path, given, settings, values)
+            _refuse(path, given, settings)
         else:
             notes.setdefault(why, []).append(path)
     return [f"without effect here: {', '.join(paths)} ({why})" for why, paths in notes.items()] + _surprises(given)
@@ -206,7 +185,7 @@ def _value(path: str, given: Mapping[str, GivenValue], settings: Mapping[str, Se
     return settings[path].default if path in settings else None
 
 
-def _refuse(path: str, layer: Mapping[str, GivenValue], settings: Mapping[str, Setting], values: Mapping[str, object]) -> None:
+def _refuse(path: str, layer: Mapping[str, GivenValue], settings: Mapping[str, Setting]) -> None:
     given, setting = layer[path], settings[path]
     value = given.value
     plain = value if isinstance(value, (str, int)) else None
@@ -220,7 +199,7 @@ def _refuse(path: str, layer: Mapping[str, GivenValue], settings: Mapping[str, S
             "remove spark.net-change, which is then false, or enable-dispatch"
         )
     what = NOT_BUILT_VALUES.get((path, plain)) or NOT_BUILT.get(path)
-    if what is None or _is_accepted(path, value, layer, settings) or _is_the_targets(path, value, values):
+    if what is None or _is_accepted(path, layer, settings):
         return
     shown = "the value" if setting.secret else toml_of(value)
     raise ValueError(
@@ -237,19 +216,9 @@ def built_with(path: str) -> str:
     return f" unless {other} = {' or '.join(toml_of(value) for value in wanted)}"
 
 
-def _is_accepted(path: str, value: object, given: Mapping[str, GivenValue], settings: Mapping[str, Setting]) -> bool:
+def _is_accepted(path: str, given: Mapping[str, GivenValue], settings: Mapping[str, Setting]) -> bool:
     """Whether a value of a setting of ``NOT_BUILT`` is accepted all the same."""
-    if path in BUILT_WITH:
-        other, wanted = BUILT_WITH[path]
-        return _value(other, given, settings) in wanted
-    if path == "syncer.to.checkpoint.type" and _value("syncer.db-type", given, settings) not in ("mysql", "tidb"):
-        return value in IN_FILE
-    return value in ALSO_ACCEPTED.get(path, ())
-
-
-def _is_the_targets(path: str, value: object, values: Mapping[str, object]) -> bool:
-    """Whether a setting of the checkpoint's server repeats that of the target, so that it asks for nothing else."""
-    table, _, name = path.rpartition(".")
-    known = ("host", "port", "user", "password", "encrypted_password", *_OF_SECURITY)
-    theirs = f"{table.replace('.checkpoint', '')}.{name}"
-    return table.startswith("syncer.to.checkpoint") and name in known and value == values.get(theirs)
+    if path not in BUILT_WITH:
+        return False
+    other, wanted = BUILT_WITH[path]
+    return _value(other, given, settings) in wanted

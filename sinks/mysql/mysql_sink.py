@@ -42,6 +42,15 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.executor import (
     load_refused,
 )
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.elsewhere import (
+    Choice,
+    RealCheckpoint,
+    Trailing,
+    choose,
+    is_elsewhere,
+    real_checkpoint,
+    table_in_target,
+)
 from pyspark_tidb_binlog.sinks.mysql.kept_columns import ensure_kept_table, forget_kept
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.late_record import LateRecord, Note
@@ -49,8 +58,8 @@ from pyspark_tidb_binlog.sinks.mysql.lease import Lease, LeaseHolder
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import LAYOUT, LeaseGuard, alone
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanLimits, plan_rows, planned
-from pyspark_tidb_binlog.sinks.mysql.progress import SyncPoint
-from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, TransientError
+from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint, SyncPoint
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW, RetryPolicy, TransientError
 from pyspark_tidb_binlog.sinks.mysql.safe_mode import SafeMode, SafeStep
 from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpanPlan
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried, run_transaction
@@ -66,6 +75,10 @@ T = TypeVar("T")
 
 _CLOSE_SECONDS = 3.0
 """How long ``close`` waits for the last checkpoint."""
+
+
+Superseded = frozenset[int] | None
+"""In safe mode, as ``SafeSpanPlan`` takes it; None: not in safe mode."""
 
 
 class MySQLSink(Sink):
@@ -91,6 +104,15 @@ class MySQLSink(Sink):
         self._history: Callable[[], SchemaHistory] = SchemaHistory
         self._safe = SafeMode(always=config.apply.safe_mode)
         self._late = LateRecord()
+        self._real: RealCheckpoint | None = None
+        """The real Drainer's checkpoint; None: the record in the target is it, or nothing is open."""
+        self._trailing: Trailing | None = None
+        self._table = table_in_target(config)
+        """The table of the record in the target."""
+        self._version_saved = 0
+        self._opened = False
+        self._stopped = False
+        """Whether the last checkpoint is being, or is, saved."""
         self._consistent = True
         """False while a span is only partly in the target."""
         self._together = True
@@ -112,22 +134,26 @@ class MySQLSink(Sink):
         self._guard = LeaseGuard(self._connect, self._cluster_id, schema, holder, self._settings.lease_timeout, self._retry_policy)
         self._lease = self._guard.take()
         self._history = history
-        found = run_retried(self._sessions.use, partial(self._stand, history()), self._retry_policy)
+        found, choice = self._counts(run_retried(self._sessions.use, partial(self._stand, history()), self._retry_policy))
         self._sync_point = run_retried(self._sessions.use, self._load_sync_point, self._retry_policy)
         self._commit_ts = begin(self._lease.target, found.commit_ts if found.known else None)
         doubt = run_retried(self._sessions.use, partial(self._doubt, found), self._retry_policy)
-        until_ts = max(self._now(), doubt.upto_ts) if doubt.crashed else doubt.upto_ts
+        until_ts = max(self._now() if doubt.crashed else 0, doubt.upto_ts, choice.upto_ts)
         version = self._version(found, ours=doubt.ours)
-        self._transact(partial(self._forget_beyond, until_ts if doubt.why else 0))
-        self._go_on_safely(doubt.why)
+        moved = AppliedJobs(version) if found.known and not choice.ours else None
+        self._transact(partial(self._forget_beyond, until_ts, moved))
+        self._go_on_safely(doubt.why or choice.words)
         if self._settings.loopback_control:
             self._transact(self._remove_stale_marks)
         applied, refused = run_retried(self._sessions.use, partial(self._done_and_refused, version), self._retry_policy)
         if not found.known:
             self._transact(partial(self._save_first, applied))
-        self._late.saved(found.commit_ts if found.known else self._commit_ts, applied)
+        self._version_saved = version
+        self._late.saved(self._commit_ts if moved or not found.known else found.commit_ts, applied)
         self._catch_up()
+        self._follow()
         self._consistent = found.unfinished is None
+        self._opened = True
         return Opened(replace(found, commit_ts=self._commit_ts, schema_version=version), applied, refused)
 
     def defer(self, note: Note) -> None:
@@ -135,12 +161,8 @@ class MySQLSink(Sink):
         self._late.note = note
 
     def close(self) -> None:
-        """Save what is put off, and release the lease (``Sink.close``)."""
-        if self._late.recorded_ts < self._commit_ts and self.lost is None:
-            # If the target does not answer, the note is enough.
-            saving = threading.Thread(target=self._catch_up_at_last, name="the last checkpoint", daemon=True)
-            saving.start()
-            saving.join(_CLOSE_SECONDS)
+        """Save what is put off, then the real checkpoint elsewhere, and release the lease (``Sink.close``)."""
+        self._end_checkpoints()
         self._sessions.close()
         self._ddl_sessions.close()
         if self._guard is not None:
@@ -176,7 +198,7 @@ class MySQLSink(Sink):
         self._flavour = session.flavour
         # Leaves room for the packet header, and for a server that measures the statement in its own charset.
         self._limits = replace(self._limits, max_bytes=min(self._limits.max_bytes, session.max_allowed_packet * 3 // 4))
-        self._cluster_id = self._cluster_id or progress.only_cluster(session, self._settings.checkpoint_schema)
+        self._cluster_id = self._cluster_id or progress.only_cluster(session, self._settings.checkpoint_schema, self._table)
 
     def _done_and_refused(self, version: int, session: Session) -> tuple[AppliedJobs, RefusedJobs]:
         cluster_id = self._cluster_id
@@ -186,30 +208,30 @@ class MySQLSink(Sink):
         schema = self._settings.checkpoint_schema
         with alone(session, lease.lock_name(LAYOUT, schema, 0), self._retry_policy.pause):
             old_layout.set_aside(session, schema)
-            progress.ensure_tables(session, schema)
+            progress.ensure_tables(session, schema, self._table)
             ensure_ddl_table(session, self._settings)
             session.commit()
             old_layout.adopt(session, self._held, self._settings.drainer, history)
         # An older release, which does not check the lease, may still have a commit in progress on the server: wait for it before reading.
-        progress.lock_checkpoint(session, self._cluster_id, schema)
-        return progress.load(session, self._cluster_id, schema)
+        progress.lock_checkpoint(session, self._cluster_id, schema, self._table)
+        return progress.load(session, self._cluster_id, schema, self._table)
 
     def _load_sync_point(self, session: Session) -> SyncPoint | None:
-        return progress.load_sync_point(session, self._cluster_id, self._settings.checkpoint_schema)
+        return progress.load_sync_point(session, self._cluster_id, self._settings.checkpoint_schema, self._table)
 
-    def _doubt(self, found: TargetProgress, session: Session) -> "_Doubt":
+    def _doubt(self, found: TargetProgress, session: Session) -> "Doubt":
         """What of the spans beyond the checkpoint may be in the target, which is not known exactly."""
         schema, cluster_id = self._settings.checkpoint_schema, self._cluster_id
         open_upto = self._open_upto(session)
         ours = bool(found.unfinished or open_upto) or progress.is_ours(session, cluster_id, self._commit_ts, schema)
         if found.known and not found.consistent and not ours:
             why = "another Drainer wrote the checkpoint and was not stopped cleanly, so that a part of what follows is applied"
-            return _Doubt(True, ours, max(self._commit_ts, self._recorded_beyond(session, around=False)), why)
+            return Doubt(True, ours, max(self._commit_ts, self._recorded_beyond(session, around=False)), why)
         # A checkpoint that was moved back, and says that the target is consistent there, is that of a target that was restored.
         beyond = self._recorded_beyond(session, around=True)
         if not beyond or open_upto:
-            return _Doubt(False, ours, 0, "")
-        return _Doubt(
+            return Doubt(False, ours, 0, "")
+        return Doubt(
             False,
             ours,
             beyond,
@@ -243,15 +265,63 @@ class MySQLSink(Sink):
         if end > self._commit_ts:
             self._safe.begin(begin, end, why or "an earlier life of this Drainer began it")
 
-    def _forget_beyond(self, safe_until: int, session: Session) -> None:
+    def _counts(self, recorded: TargetProgress) -> tuple[TargetProgress, Choice]:
+        """What counts at the start: what the target records, or the real checkpoint that is elsewhere."""
+        if not is_elsewhere(self._config):
+            return recorded, Choice(None, True)
+        self._real = real_checkpoint(self._config, self._cluster_id)
+        self._real.open()
+        real = self._real.read()
+        self._trailing = Trailing(self._real)
+        self._trailing.begin(real)
+        schema, cluster_id, table = self._settings.checkpoint_schema, self._cluster_id, self._table
+        ours = run_retried(
+            self._sessions.use, lambda session: progress.load_checkpoint(session, cluster_id, schema, table), self._retry_policy
+        )
+        choice = choose(ours, real, self._real.where)
+        if choice.words:
+            _log.warning("%s", choice.words)
+        if choice.ours or choice.checkpoint is None:
+            return recorded, choice
+        found = choice.checkpoint
+        return TargetProgress(found.commit_ts, found.consistent, found.schema_version, None), choice
+
+    def _follow(self) -> None:
+        """The real checkpoint is written after ours."""
+        if self._trailing is not None:
+            self._trailing.follow(Checkpoint(self._commit_ts, False, self._version_saved, self._sync_point))
+
+    def _save_last(self) -> None:
+        """After a clean stop the real checkpoint says that the target is consistent, where it is."""
+        trailing, real = self._trailing, self._real
+        if real is None:
+            return
+        try:
+            if trailing is None or not self._opened or self._stopped or self.lost is not None or not trailing.retry(now=True):
+                return
+            self._stopped = True
+            run_transaction(self._sessions.use, self._save_end, FEW)
+            consistent = self._consistent and not self._safe.open_at(self._commit_ts)
+            trailing.end(Checkpoint(self._commit_ts, consistent, self._version_saved, self._sync_point))
+        finally:
+            real.close()
+
+    def _save_end(self, session: Session) -> None:
+        lease.check(session, self._held)
+        self._locked_checkpoint(session, self._commit_ts, self._commit_ts)
+        self._save(session, self._commit_ts, AppliedJobs(self._version_saved), consistent=self._consistent)
+
+    def _forget_beyond(self, safe_until: int, moved: AppliedJobs | None, session: Session) -> None:
         """Delete DDL and part records later than the checkpoint: they are written together with it, so they describe data that is gone, or that is
-        written again in safe mode, up to ``safe_until``.
+        written again in safe mode, up to ``safe_until``. ``moved``: the record in the target is set to the real checkpoint, which counts.
         """
         schema = self._settings.checkpoint_schema
         if safe_until:
             progress.begin_safe(session, self._cluster_id, self._commit_ts, safe_until, schema)
         progress.forget_other_spans(session, self._cluster_id, self._commit_ts, schema)
         jobs = forget_later(session, self._settings, self._cluster_id, self._commit_ts)
+        if moved is not None:
+            self._save(session, self._commit_ts, moved, consistent=not safe_until)
         if jobs:
             _log.warning(
                 "%s.spark_ddl recorded DDL jobs %s as done after the checkpoint %d: the target's data was restored or its checkpoint was set back. Their "
@@ -273,11 +343,17 @@ class MySQLSink(Sink):
 
     def apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
         """Plan and write in one transaction of the driver (``Sink.apply``)."""
-        return self._tables.as_they_are(step, rows, lambda there: self._apply_at_once(rows, there, clock))
+        return self._as_they_are(step, rows, lambda there, later: self._apply_at_once(rows, there, later, clock))
 
-    def _apply_at_once(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
+    def _as_they_are(self, step: RowsStep, rows: pa.Table | None, work: Callable[[RowsStep, Superseded], Written]) -> Written:
+        """``work`` with ``step`` for the target's tables as they are; where safe mode is on, tables that are later already are left out before."""
+        safe = self._in_safe_mode(step)
+        here, later = (safe.step, safe.superseded) if safe else (step, None)
+        return self._tables.as_they_are(here, rows, lambda there: work(there, later))
+
+    def _apply_at_once(self, rows: pa.Table, step: RowsStep, later: Superseded, clock: StageClock) -> Written:
         with clock.timed(Stage.PLAN):
-            plan = self._plan(rows, step) if rows.num_rows else Plan()
+            plan = self._plan(rows, step, later) if rows.num_rows else Plan()
         if not (plan.deletes or plan.moves or plan.writes) and self._put_off(step):
             return Written()
         with clock.timed(Stage.APPLY, "write"):
@@ -287,12 +363,10 @@ class MySQLSink(Sink):
         self._note_sync_point(step.applied)
         return Written(plan.counts.deleted + plan.counts.written, findings)
 
-    def _plan(self, rows: pa.Table, step: RowsStep) -> Plan:
-        safe = self._in_safe_mode(step)
-        step = safe.step if safe else step
+    def _plan(self, rows: pa.Table, step: RowsStep, later: Superseded) -> Plan:
         events = marked(wanted(rows, step.gone, step.left_out), step.hidden)
-        if safe:
-            return planned(SafeSpanPlan(events, step.tables, self._limits, flavour=self._flavour, superseded=safe.superseded))
+        if later is not None:
+            return planned(SafeSpanPlan(events, step.tables, self._limits, flavour=self._flavour, superseded=later))
         return plan_rows(events, step.tables, self._limits, flavour=self._flavour)
 
     def _in_safe_mode(self, step: RowsStep) -> SafeStep | None:
@@ -304,6 +378,7 @@ class MySQLSink(Sink):
     def _reached(self, commit_ts: int) -> None:
         self._commit_ts = commit_ts
         self._safe.reached(commit_ts)
+        self._follow()
 
     def _write_atomic(self, plan: Plan, step: RowsStep) -> tuple[Finding, ...]:
         """The lease is checked in ``_write_rows``, because ``checked`` may roll back and open another transaction."""
@@ -331,12 +406,12 @@ class MySQLSink(Sink):
 
     def apply_parts(self, events: KeyedEvents, step: RowsStep, skipped_ts: frozenset[int], clock: StageClock) -> Written:
         """One transaction for each part and phase, by the executors (``Sink.apply_parts``)."""
-        return self._tables.as_they_are(step, None, lambda there: self._apply_in_parts(events, there, skipped_ts, clock))
+        return self._as_they_are(step, None, lambda there, later: self._apply_in_parts(events, there, later, skipped_ts, clock))
 
-    def _apply_in_parts(self, events: KeyedEvents, step: RowsStep, skipped_ts: frozenset[int], clock: StageClock) -> Written:
+    def _apply_in_parts(
+        self, events: KeyedEvents, step: RowsStep, later: Superseded, skipped_ts: frozenset[int], clock: StageClock
+    ) -> Written:
         schema, cluster_id, parts = self._settings.checkpoint_schema, self._cluster_id, events.parts
-        safe = self._in_safe_mode(step)
-        step, superseded = (safe.step, safe.superseded) if safe else (step, frozenset())
 
         keeping = any(table.others for table in step.tables.values())
         if keeping:
@@ -346,7 +421,7 @@ class MySQLSink(Sink):
             if not self._next_is(session, step):
                 return False
             progress.begin_span(session, cluster_id, step.after_ts, step.upto_ts, parts, schema, events.numbering, self._filters)
-            if safe is not None and not self._safe.open_at(step.after_ts):
+            if later is not None and not self._safe.open_at(step.after_ts):
                 # What it deletes is written by safe mode alone: a later life must go on so, whatever its setting is.
                 progress.begin_safe(session, cluster_id, step.after_ts, step.upto_ts, schema)
             self._save(session, step.after_ts, step.applied, consistent=False)
@@ -378,8 +453,8 @@ class MySQLSink(Sink):
             step.gone,
             step.left_out,
             step.hidden,
-            safe is not None,
-            superseded,
+            later is not None,
+            later or frozenset(),
         )
         to = parallel.PartTarget(self._ship(events), self._settings, self._held, step.after_ts, step.upto_ts, parts)
         done = self._apply_phases(events, how, to, clock)
@@ -446,7 +521,7 @@ class MySQLSink(Sink):
         """Lock the checkpoint row and return its commitTS: ``after_ts``, or ``upto_ts`` when the answer to that commit was lost. A row that says
         what is behind ``after_ts`` by steps that were put off says ``after_ts``.
         """
-        stored_ts = progress.lock_checkpoint(session, self._cluster_id, self._settings.checkpoint_schema)
+        stored_ts = progress.lock_checkpoint(session, self._cluster_id, self._settings.checkpoint_schema, self._table)
         if stored_ts == self._late.recorded_ts and after_ts == self._commit_ts:
             return after_ts
         if stored_ts not in (after_ts, upto_ts):
@@ -457,13 +532,16 @@ class MySQLSink(Sink):
         return stored_ts
 
     def _save(self, session: Session, commit_ts: int, applied: AppliedJobs, *, consistent: bool) -> None:
-        schema, consistent = self._settings.checkpoint_schema, consistent and not self._safe.open_at(commit_ts)
-        progress.save_checkpoint(session, self._cluster_id, commit_ts, applied.version, consistent, schema, self._sync_point)
+        named = self._trailing.named(commit_ts, now=self._stopped) if self._trailing is not None else ()
+        whole = consistent and not self._safe.open_at(commit_ts)
+        schema, cluster_id = self._settings.checkpoint_schema, self._cluster_id
+        progress.save_checkpoint(session, cluster_id, commit_ts, applied.version, whole, schema, self._sync_point, self._table, named)
+        self._version_saved = applied.version
 
     def _stands_at(self, commit_ts: int, applied: AppliedJobs) -> None:
         """The target's record says so."""
-        self._reached(commit_ts)
         self._late.saved(commit_ts, applied)
+        self._reached(commit_ts)
 
     def _put_off(self, step: RowsStep) -> bool:
         """Move on without a transaction, because nothing is applied in ``step``; False: its end is to be saved now."""
@@ -481,12 +559,25 @@ class MySQLSink(Sink):
         late, commit_ts = self._late, self._commit_ts
 
         def save(session: Session) -> None:
-            if progress.lock_checkpoint(session, self._cluster_id, self._settings.checkpoint_schema) == late.recorded_ts:
+            if progress.lock_checkpoint(session, self._cluster_id, self._settings.checkpoint_schema, self._table) == late.recorded_ts:
                 self._save(session, commit_ts, late.applied, consistent=True)
 
         if late.recorded_ts < commit_ts:
             self._transact(save)
             late.saved(commit_ts, late.applied)
+
+    def _end_checkpoints(self) -> None:
+        """If the target does not answer, what was noted is enough, and the real checkpoint stays behind ours."""
+        if self._late.recorded_ts < self._commit_ts and self.lost is None:
+            saving = threading.Thread(target=self._catch_up_at_last, name="the last checkpoint", daemon=True)
+            saving.start()
+            saving.join(_CLOSE_SECONDS)
+            if saving.is_alive():
+                self._opened = False
+        try:
+            self._save_last()
+        except ReplicationError as error:
+            _log.warning("the checkpoint %s is not that of a clean stop: %s", self._real.where if self._real else "", error)
 
     def _catch_up_at_last(self) -> None:
         try:
@@ -546,7 +637,7 @@ class MySQLSink(Sink):
 
 
 @dataclass(frozen=True, slots=True)
-class _Doubt:
+class Doubt:
     """What may be in the target beyond its checkpoint."""
 
     crashed: bool

@@ -140,6 +140,12 @@ def ensure_tables(session: Session, schema: str = CHECKPOINT_SCHEMA, table: str 
         _add_column(session, f"ALTER TABLE {_progress(schema)} ADD COLUMN {_SKIPPED} AFTER phase")
 
 
+def ensure_checkpoint(session: Session, schema: str, table: str) -> None:
+    """Create the database and the Drainer's table if missing, nothing of ours. DDL: must not be called inside a transaction."""
+    for statement in _create_statements(schema, table)[:2]:
+        session.execute(statement)
+
+
 def _add_column(session: Session, statement: str) -> None:
     try:
         session.execute(statement)
@@ -203,9 +209,10 @@ def save_checkpoint(
     schema: str = CHECKPOINT_SCHEMA,
     sync_point: SyncPoint | None = None,
     table: str = CHECKPOINT_TABLE,
+    elsewhere: tuple[int, ...] = (),
 ) -> None:
     """Write the Drainer-compatible row: everything up to ``commit_ts`` is in the target once this transaction commits."""
-    write_checkpoint(session, cluster_id, Checkpoint(commit_ts, consistent, schema_version, sync_point), schema, table)
+    write_checkpoint(session, cluster_id, Checkpoint(commit_ts, consistent, schema_version, sync_point, elsewhere), schema, table)
 
 
 def write_checkpoint(

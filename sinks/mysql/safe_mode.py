@@ -41,12 +41,13 @@ class SafeMode:
         """``always``: the setting."""
         self._always = always
         self._from_ts = 0
-        self._until_ts = 0
+        self.until_ts = 0
+        """Steps that begin below it may be in the target in part."""
         self._named: set[str] = set()
 
     def begin(self, commit_ts: int, until_ts: int, why: str) -> None:
         """Steps that begin below ``until_ts`` are applied in safe mode; the first life that did so began at ``commit_ts``."""
-        self._from_ts, self._until_ts = commit_ts, until_ts
+        self._from_ts, self.until_ts = commit_ts, until_ts
         _log.warning(
             "safe mode from %d until %d (%s): %s. Rows are replaced, a delete that finds nothing is no finding, and a DDL that was executed already is accepted",
             commit_ts,
@@ -61,7 +62,7 @@ class SafeMode:
 
     def open_at(self, commit_ts: int) -> bool:
         """Whether the target may hold a part of what comes after ``commit_ts``."""
-        return commit_ts < self._until_ts
+        return commit_ts < self.until_ts
 
     def begun_before(self, commit_ts: int) -> int | None:
         """Where the span begins in which another Drainer may have executed a DDL of ``commit_ts``; None: it cannot have."""
@@ -69,9 +70,9 @@ class SafeMode:
 
     def reached(self, commit_ts: int) -> None:
         """Everything up to ``commit_ts`` is in the target."""
-        if self._until_ts and not self.open_at(commit_ts):
-            _log.warning("safe mode ends at %d: the span that was open until %d is passed", commit_ts, self._until_ts)
-            self._until_ts = 0
+        if self.until_ts and not self.open_at(commit_ts):
+            _log.warning("safe mode ends at %d: the span that was open until %d is passed", commit_ts, self.until_ts)
+            self.until_ts = 0
 
     def prepared(self, session: Session, step: RowsStep, history: SchemaHistory) -> SafeStep:
         """``step`` as it is applied in safe mode; reads the target's tables where a later DDL is known."""

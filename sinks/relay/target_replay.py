@@ -35,6 +35,7 @@ from pyspark_tidb_binlog.sinks.mysql import progress
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Losses
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import without_features
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.mysql_sink import Doubt
 from pyspark_tidb_binlog.sinks.mysql.rows import row_progress
 from pyspark_tidb_binlog.sinks.mysql.rows.row_lanes import LaneRecord, RowWriter
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
@@ -102,6 +103,11 @@ class RelayReplay(RowSink):
         self._schema_version = found.schema_version
         return found
 
+    def _doubt(self, found: TargetProgress, session: Session) -> Doubt:
+        """None about a Drainer that has crashed: its relay log holds all that it had begun, and all of that is replayed."""
+        doubt = super()._doubt(found, session)
+        return replace(doubt, crashed=False, upto_ts=0, why="") if doubt.crashed else doubt
+
     def replay(self, found: TargetProgress) -> Replayed:
         """Apply the log and record the consistent point; ``found``: what ``start`` returned, not consistent.
 
@@ -142,7 +148,10 @@ class RelayReplay(RowSink):
             self._require(left.upto_ts, max(last_ts, covered_ts) >= left.upto_ts)
         elif own is not None:
             self._require(own.upto_ts, cover is not None and covered_ts > 0 and cover.holds(found.commit_ts, own.upto_ts))
-        return max(found.commit_ts, last_ts, covered_ts if own is not None else 0)
+        point = max(found.commit_ts, last_ts, covered_ts if own is not None else 0)
+        # An earlier life has begun to bring on what another Drainer had left, whose log this is not.
+        self._require(self._safe.until_ts, not self._safe.open_at(point))
+        return point
 
     def _require(self, upto_ts: int, covered: bool) -> None:
         if not covered:
@@ -205,12 +214,12 @@ class RelayReplay(RowSink):
             for table in binlog.dml_data.tables:
                 name, columns = (table.schema_name, table.table_name), signature(table)
                 if name not in made or made[name][0] != columns:
-                    made[name] = columns, self._table(table, binlog.commit_ts, done)
+                    made[name] = columns, self._table_at(table, binlog.commit_ts, done)
                 ops = list(operations_in(table, made[name][1], binlog.commit_ts, self._read_back))
                 for begin in range(0, len(ops), _OPERATIONS):
                     yield _Piece(made[name][1], ops[begin : begin + _OPERATIONS], len(record.payload) // max(len(ops), 1))
 
-    def _table(self, table: slave.Table, commit_ts: int, done: Replayed) -> TableAt:
+    def _table_at(self, table: slave.Table, commit_ts: int, done: Replayed) -> TableAt:
         def read(session: Session) -> TableAt:
             return table_of(table, self._shapes.of(session, table.schema_name, table.table_name, commit_ts))
 

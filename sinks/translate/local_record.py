@@ -99,7 +99,7 @@ class LocalRecord:
             ApplyError: the record is another cluster's, or cannot be read.
         """
         self._directory.mkdir(0o700, parents=True, exist_ok=True)
-        self._lock = self._locked()
+        self._lock = locked(self._directory)
         savepoint, found = self._savepoint(), self._found()
         if found:
             self.target = str(found["target"])
@@ -183,14 +183,20 @@ class LocalRecord:
             raise ApplyError(f"{path} has layout {found.get('layout')}, this release writes {_LAYOUT}: use the release that wrote it")
         return found
 
-    def _locked(self) -> int:
-        lock = os.open(self._directory / SAVEPOINT_LOCK, os.O_WRONLY | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
-            raise LeaseHeld(f"another Drainer records its progress in {self._directory}: it holds {SAVEPOINT_LOCK}") from None
-        return lock
+
+def locked(directory: Path) -> int:
+    """A descriptor that holds the directory's lock until it is closed.
+
+    Raises:
+        LeaseHeld: another process has it.
+    """
+    lock = os.open(directory / SAVEPOINT_LOCK, os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise LeaseHeld(f"another Drainer records its progress in {directory}: it holds {SAVEPOINT_LOCK}") from None
+    return lock
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -188,16 +188,14 @@ class RowSink(MySQLSink):
         if self._rows.net_change and not self._is_open(step):
             return super().apply(rows, step, clock)
 
-        def work(there: RowsStep) -> Written:
+        def work(there: RowsStep, _: object) -> Written:
             self._look_again()
             return self._apply_operations(rows, there, clock)
 
-        return self._tables.as_they_are(step, rows, work)
+        return self._as_they_are(step, rows, work)
 
     def _apply_operations(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
         with clock.timed(Stage.PLAN):
-            prepared = self._in_safe_mode(step)
-            step = prepared.step if prepared else step
             batch = self._operations(rows, step)
             keys = keys_of(batch)
             if not len(batch) and not self._is_open(step) and self._put_off(step):
@@ -257,8 +255,8 @@ class RowSink(MySQLSink):
         for begin, end in zip(begins, begins[1:], strict=False):
             upto_ts = step.upto_ts if end == len(batch) else int(batch.commit_ts[begin])
             findings += self._write_atomic_rows(range(begin, end), writer, replace(step, after_ts=after_ts, upto_ts=upto_ts))
-            self._stands_at(upto_ts, step.applied)
             after_ts = upto_ts
+            self._stands_at(upto_ts, step.applied)
         return findings
 
     def _write_atomic_rows(self, places: Sequence[int], writer: RowWriter, step: RowsStep) -> tuple[Finding, ...]:

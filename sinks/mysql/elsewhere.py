@@ -1,0 +1,296 @@
+"""The real Drainer's checkpoint where it is not in the target: on another server, under another account, or in a file. [db]
+
+The data's own transaction cannot hold it. So the target keeps a record of ours of the same form, ``spark_checkpoint``, in every transaction, and
+exactly once rests on that alone; the real checkpoint is written after it, every ``SAVE_SECONDS`` and at the end, as a real Drainer does. Our
+record names the commit_ts that the real one may have, before that is written. At the start:
+
+    real              ours          what counts
+    none              known         ours: the real one is written again, which the log says
+    known             none          the real one
+    one of the named  known         ours: the real one trails it, or was written last
+    above ours        known         the real one: another Drainer, or a person, went on
+    below ours        known         the real one: somebody set it back; the target is brought on from there in safe mode, up to our record
+
+Promises: a real checkpoint that another program has changed while this one runs is not overwritten: the stream ends with an error. A real
+checkpoint that cannot be written is retried, and does not hold the data up; one that cannot be read at the start is an error.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from pyspark_tidb_binlog.conf import failpoints
+from pyspark_tidb_binlog.conf.model import ApplyConfig, CheckpointConfig, DrainerConfig, TargetConfig
+from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.sinks.mysql import progress
+from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from pyspark_tidb_binlog.sinks.translate.local_record import SAVE_SECONDS, SAVEPOINT, Savepoint, locked, write_atomically
+
+_log = logging.getLogger(__name__)
+
+OURS = "spark_checkpoint"
+"""The table in the target with our own record."""
+_MOST_SECONDS = 60.0
+"""Longest pause after an attempt to write that failed."""
+IN_FILE = frozenset({"file", "kafka", "pb"})
+
+
+class RealCheckpoint(Protocol):
+    """Where the real Drainer looks for its checkpoint."""
+
+    where: str
+
+    def open(self) -> None:
+        """Make what is missing; raises ``LeaseHeld`` if another Drainer uses it."""
+        ...
+
+    def read(self) -> Checkpoint | None:
+        """None: there is none. Raises ``ApplyError`` if it cannot be read."""
+        ...
+
+    def write(self, checkpoint: Checkpoint, expected: Collection[int]) -> None:
+        """Replace it; durable when this returns. Raises ``MovedMeanwhile`` if its commit_ts is none of ``expected``, or ``ApplyError``."""
+        ...
+
+    def close(self) -> None:
+        """Nothing is written any more; safe to call twice."""
+        ...
+
+
+class MovedMeanwhile(ApplyError):
+    """Another program, or a person, has changed the checkpoint while this program runs."""
+
+    def __init__(self, where: str, found: int, expected: Collection[int]) -> None:
+        super().__init__(
+            f"the checkpoint {where} was changed to {found} while the stream was running, it should be {sorted(expected)}: does another Drainer use it? Each "
+            "needs a checkpoint of its own (syncer.to.checkpoint.schema, table; for a file data-dir). Restart the Drainer; it decides anew which counts"
+        )
+
+
+class InFile:
+    """``<data-dir>/savepoint``, TOML."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._path = directory / SAVEPOINT
+        self._lock = -1
+        self.where = str(self._path)
+
+    def open(self) -> None:
+        """Lock the directory."""
+        try:
+            self._directory.mkdir(0o700, parents=True, exist_ok=True)
+            self._lock = locked(self._directory)
+        except OSError as error:
+            raise ApplyError(f"the checkpoint {self.where} cannot be kept there: {error}") from error
+
+    def read(self) -> Checkpoint | None:
+        """As ``RealCheckpoint``; an empty file is none, as for a real Drainer, which begins at initial-commit-ts then."""
+        try:
+            found = Savepoint.from_toml(self._path.read_text("utf-8"))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise ApplyError(
+                f"the checkpoint {self.where} cannot be read: {error}. Give this account the right to read and replace it"
+            ) from error
+        except ValueError as error:
+            raise ApplyError(
+                f"{self.where} is not a Drainer's savepoint: {error}. Restore it; or remove it, if the target is not to be brought to another place: "
+                f"then what {OURS} in the target says counts"
+            ) from error
+        return Checkpoint(found.commit_ts, found.consistent, found.schema_version) if found.commit_ts else None
+
+    def write(self, checkpoint: Checkpoint, expected: Collection[int]) -> None:
+        """By a rename, after the content is on the disk."""
+        found = self.read()
+        if found is not None and found.commit_ts not in expected:
+            raise MovedMeanwhile(self.where, found.commit_ts, expected)
+        try:
+            write_atomically(self._path, Savepoint(checkpoint.commit_ts, checkpoint.schema_version, checkpoint.consistent).to_toml())
+        except OSError as error:
+            raise ApplyError(f"the checkpoint {self.where} cannot be written: {error}") from error
+
+    def close(self) -> None:
+        """Release the directory."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+class OnServer:
+    """A row of a table on a MySQL-protocol server."""
+
+    def __init__(self, server: TargetConfig, apply: ApplyConfig, table: str, cluster_id: int) -> None:
+        self._server = server
+        self._apply = apply
+        self._schema = apply.checkpoint_schema
+        self._table = table
+        self._cluster_id = cluster_id
+        self.where = f"{self._schema}.{table} of cluster {cluster_id} on {server.host}:{server.port}"
+
+    def open(self) -> None:
+        """Create the database and the table."""
+        with connect(self._server, self._apply) as session:
+            progress.ensure_checkpoint(session, self._schema, self._table)
+
+    def read(self) -> Checkpoint | None:
+        """As ``RealCheckpoint``."""
+        with connect(self._server, self._apply) as session:
+            return self._of(session)
+
+    def write(self, checkpoint: Checkpoint, expected: Collection[int]) -> None:
+        """In a transaction that locks the row."""
+        with connect(self._server, self._apply) as session:
+            session.begin()
+            progress.lock_checkpoint(session, self._cluster_id, self._schema, self._table)
+            found = self._of(session)
+            if found is not None and found.commit_ts not in expected:
+                raise MovedMeanwhile(self.where, found.commit_ts, expected)
+            progress.write_checkpoint(session, self._cluster_id, checkpoint, self._schema, self._table)
+            session.commit()
+
+    def _of(self, session: Session) -> Checkpoint | None:
+        found = progress.load_checkpoint(session, self._cluster_id, self._schema, self._table)
+        return found if found is not None and found.commit_ts else None
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def is_elsewhere(config: DrainerConfig) -> bool:
+    """Whether the settings put the checkpoint where the data's own transaction cannot write it."""
+    asked = config.checkpoint
+    return asked.type in IN_FILE or bool(asked.type) and _server(asked, config.target) != config.target
+
+
+def table_in_target(config: DrainerConfig) -> str:
+    """The table of the record in the target."""
+    return OURS if is_elsewhere(config) else config.checkpoint.table or progress.CHECKPOINT_TABLE
+
+
+def real_checkpoint(config: DrainerConfig, cluster_id: int) -> RealCheckpoint:
+    """The checkpoint that ``is_elsewhere``; nothing is opened."""
+    asked = config.checkpoint
+    if asked.type in IN_FILE:
+        return InFile(Path(config.data_dir))
+    return OnServer(_server(asked, config.target), config.apply, asked.table or progress.CHECKPOINT_TABLE, cluster_id)
+
+
+def _server(asked: CheckpointConfig, target: TargetConfig) -> TargetConfig:
+    """The checkpoint's server and account; what is not set is the target's."""
+    found = replace(
+        target,
+        host=asked.host or target.host,
+        port=asked.port or target.port,
+        user=asked.user or target.user,
+        password=asked.password or target.password,
+        security=asked.security if asked.security.ssl_ca else target.security,
+    )
+    # A socket wins over host and port, and is the target's.
+    return (
+        replace(found, socket="")
+        if (asked.host, asked.port) != ("", 0) and (found.host, found.port) != (target.host, target.port)
+        else found
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What counts at the start."""
+
+    checkpoint: Checkpoint | None
+    """None: nothing is recorded."""
+    ours: bool
+    """Whether it is our record."""
+    upto_ts: int = 0
+    """The target holds everything up to here, and it is applied again in safe mode; 0: it does not, or is not."""
+    words: str = ""
+    """For the log."""
+
+
+def choose(ours: Checkpoint | None, real: Checkpoint | None, where: str) -> Choice:
+    """Which of the two records counts. Pure."""
+    if ours is None:
+        return Choice(real, False, words=f"the target has no record of its own: the checkpoint {where} counts" if real else "")
+    if real is None:
+        return Choice(
+            ours, True, words=f"there is no checkpoint {where}: the target's own record counts, {ours.commit_ts}, and it is written again"
+        )
+    if real.commit_ts in (ours.commit_ts, *ours.elsewhere):
+        return Choice(ours, True)
+    how = "went on" if real.commit_ts > ours.commit_ts else "set it back"
+    words = f"the checkpoint {where} is at {real.commit_ts}, where this Drainer did not write it (the target's own record is {ours.commit_ts}): another one, or a person, {how}. It counts"
+    return Choice(real, False, ours.commit_ts if real.commit_ts < ours.commit_ts else 0, words)
+
+
+class Trailing:
+    """Writes the real checkpoint after ours. Not thread-safe."""
+
+    def __init__(self, real: RealCheckpoint) -> None:
+        self._real = real
+        self._there: tuple[int, ...] = ()
+        """What the real checkpoint is at; empty: nothing is there."""
+        self._announced = 0
+        """The commit_ts that our next record names as about to be written."""
+        self._pending: Checkpoint | None = None
+        """What our record names, and may or may not be written."""
+        self._next_at = 0.0
+        self._pause = SAVE_SECONDS
+
+    def begin(self, real: Checkpoint | None) -> None:
+        """``real``: as it was found."""
+        self._there = (real.commit_ts,) if real else ()
+
+    def named(self, commit_ts: int, *, now: bool = False) -> tuple[int, ...]:
+        """What our record of ``commit_ts`` names; ``now``: whether or not the next write is due."""
+        if self._pending is not None:
+            return (*self._there, self._pending.commit_ts)
+        if commit_ts not in self._there and (now or time.monotonic() >= self._next_at):
+            self._announced = commit_ts
+        return (*self._there, commit_ts) if self._announced == commit_ts else self._there
+
+    def follow(self, checkpoint: Checkpoint) -> None:
+        """Our record of ``checkpoint`` is committed: write the real one if that was announced, or is still to be done.
+
+        Raises:
+            MovedMeanwhile: somebody else has written it.
+        """
+        if self._pending is None and self._announced == checkpoint.commit_ts:
+            self._announced, self._pending, self._next_at = 0, checkpoint, 0.0
+        self.retry()
+
+    def end(self, checkpoint: Checkpoint) -> None:
+        """The last one, of a clean stop: our record is committed and names it."""
+        self._announced, self._pending, self._next_at = 0, checkpoint, 0.0
+        self.retry()
+
+    def retry(self, *, now: bool = False) -> bool:
+        """Write what is to be written, if that is due; whether nothing is left.
+
+        Raises:
+            MovedMeanwhile: somebody else has written it.
+        """
+        pending = self._pending
+        if pending is None or not (now or time.monotonic() >= self._next_at):
+            return pending is None
+        failpoints.point("before-checkpoint-elsewhere")
+        try:
+            self._real.write(pending, (*self._there, pending.commit_ts))
+        except MovedMeanwhile:
+            raise
+        except ApplyError as error:
+            self._next_at = time.monotonic() + self._pause
+            _log.warning("the checkpoint %s cannot be written, and stays behind the target's own record; the next attempt is in %.0f s: %s",
+                         self._real.where, self._pause, error)  # fmt: skip
+            self._pause = min(2 * self._pause, _MOST_SECONDS)
+            return False
+        self._there, self._pending, self._pause = (pending.commit_ts,), None, SAVE_SECONDS
+        self._next_at = time.monotonic() + SAVE_SECONDS
+        failpoints.point("after-checkpoint-elsewhere")
+        return True

@@ -1,0 +1,289 @@
+"""A real Drainer's checkpoint that is not in the target: in a file, or on a server under another account. Exactly once all the same.
+
+Equal rows without a key show whether anything was applied twice, or not at all.
+"""
+
+import dataclasses
+import json
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
+from pyspark_tidb_binlog.conf.model import ApplyConfig, CheckpointConfig, DrainerConfig
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.jobs.lab.ports import free_port
+from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseHeld
+from pyspark_tidb_binlog.sinks.mysql import elsewhere
+from tests.support.ddl_target import dying
+from tests.support.emulated_stream import EmulatedStream
+
+pytestmark = [pytest.mark.spark, pytest.mark.mysql]
+
+MARKS = "apart_marks"
+KEYED = Table("k", (Column("id", "bigint"), Column("v", "int")), ("id",))
+LOG = Table("l", (Column("a", "int"),))
+Query = Callable[[str], list[tuple[Any, ...]]]
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real checkpoint is written after every commit."""
+    monkeypatch.setattr(elsewhere, "SAVE_SECONDS", 0.0)
+
+
+@pytest.fixture
+def query(mariadb: PrivateMariaDB) -> Iterator[Query]:
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+
+        def ask(sql: str) -> list[tuple[Any, ...]]:
+            cursor.execute(sql)
+            found = list(cursor.fetchall())
+            connection.commit()
+            return found
+
+        def clear() -> None:
+            for name in ("d", MARKS):
+                ask(f"DROP DATABASE IF EXISTS {name}")
+            ask("DROP USER IF EXISTS keeper@'%'")
+
+        clear()
+        yield ask
+        clear()
+
+
+class Place:
+    """A stream with a separate checkpoint, and what that says."""
+
+    def __init__(self, stream: EmulatedStream, config: DrainerConfig, query: Query) -> None:
+        self.stream = stream
+        self.config = config
+        self.query = query
+        self.in_file = config.checkpoint.type == "file"
+        ddl = stream.upstream.ddl
+        ddl.create_database("d")
+        for table in (KEYED, LOG):
+            ddl.create_table("d", table)
+        stream.apply()
+
+    def add(self, number: int) -> None:
+        """One transaction of the upstream."""
+
+        def work(txn: Any) -> None:
+            txn.insert("d.k", {"id": number, "v": 0})
+            for _ in range(2):
+                txn.insert("d.l", {"a": 1})
+
+        self.stream.change(work)
+
+    def real(self) -> dict[str, Any]:
+        """The real checkpoint."""
+        if self.in_file:
+            lines = (Path(self.config.data_dir) / "savepoint").read_text().splitlines()
+            return {k: json.loads(v) for k, v in (line.split(" = ") for line in lines)}
+        ((value,),) = self.query(f"SELECT checkPoint FROM {MARKS}.checkpoint WHERE clusterID = 7")
+        return dict(json.loads(value))
+
+    def ours(self) -> dict[str, Any]:
+        """The record in the target."""
+        ((value,),) = self.query(f"SELECT checkPoint FROM {MARKS}.spark_checkpoint WHERE clusterID = 7")
+        return dict(json.loads(value))
+
+    def set_real(self, commit_ts: int, *, consistent: bool) -> None:
+        """By hand, or by a real Drainer."""
+        flag, version = str(consistent).lower(), self.stream.upstream.schema_version
+        if self.in_file:
+            path = Path(self.config.data_dir) / "savepoint"
+            path.write_text(f"consistent = {flag}\ncommitTS = {commit_ts}\nschema-version = {version}\n")
+        else:
+            value = f'{{"consistent":{flag},"commitTS":{commit_ts},"ts-map":{{}},"schema-version":{version}}}'
+            self.query(f"REPLACE INTO {MARKS}.checkpoint VALUES (7, '{value}')")
+
+    def assert_equal(self) -> None:
+        """The target is as upstream, and both records are at the same place."""
+        for name in ("d.k", "d.l"):
+            wanted = sorted(tuple(row.values()) for row in self.stream.upstream.rows(name).values())
+            assert sorted(self.query(f"SELECT * FROM {name}")) == wanted
+
+
+@pytest.fixture
+def place(spark: SparkSession, mariadb: PrivateMariaDB, query: Query, tmp_path: Path) -> Iterator[Callable[..., Place]]:
+    made: list[EmulatedStream] = []
+
+    def make(kind: str) -> Place:
+        target = mariadb.target()
+        if kind == "account":
+            query("CREATE USER keeper@'%' IDENTIFIED BY 'hush'")
+            query(f"GRANT ALL ON {MARKS}.* TO keeper@'%'")
+        asked = CheckpointConfig(type="file") if kind == "file" else CheckpointConfig(type="mysql", user="keeper", password="hush")
+        apply = ApplyConfig(checkpoint_schema=MARKS, on_finding="stop", history_lag=0.0, retries=2)
+        config = DrainerConfig(target=target, apply=apply, checkpoint=asked, data_dir=str(tmp_path / "data"))
+        made.append(EmulatedStream(spark, config))
+        return Place(made[-1], config, query)
+
+    yield make
+    for one in made:
+        one.restart()
+
+
+KINDS = pytest.mark.parametrize("kind", ["file", pytest.param("account", marks=pytest.mark.slow)])
+
+
+@KINDS
+def test_it_follows_ours_and_is_consistent_after_a_clean_stop(kind: str, place: Callable[..., Place]) -> None:
+    here = place(kind)
+    here.add(1)
+    here.stream.apply()
+    here.assert_equal()
+    assert here.real()["commitTS"] == here.ours()["commitTS"] and here.real()["consistent"] is False
+    here.stream.restart()
+    assert here.real()["consistent"] is True and here.real()["commitTS"] == here.ours()["commitTS"]
+    assert here.real()["schema-version"] == here.stream.upstream.schema_version
+    assert set(here.real()) <= {"consistent", "commitTS", "ts-map", "schema-version"}
+    here.add(2)
+    here.stream.apply()
+    here.assert_equal()
+
+
+@KINDS
+@pytest.mark.parametrize(
+    "point", ["before-downstream-commit", "after-downstream-commit", "before-checkpoint-elsewhere", "after-checkpoint-elsewhere"]
+)
+def test_a_kill_between_the_two_writes_changes_nothing(
+    kind: str, point: str, place: Callable[..., Place], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    here = place(kind)
+    for number in (1, 2):
+        here.add(number)
+        with dying(point):
+            here.stream.apply()
+        killed(here, monkeypatch)
+    with caplog.at_level(logging.INFO):
+        here.add(3)
+        here.stream.apply()
+    here.assert_equal()
+    assert "safe mode" not in caplog.text and "counts" not in caplog.text
+    assert here.real()["commitTS"] == here.ours()["commitTS"]
+
+
+def killed(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The life ends without its last words."""
+    with monkeypatch.context() as patch:
+        patch.setattr("pyspark_tidb_binlog.sinks.mysql.mysql_sink.MySQLSink._save_last", lambda sink: sink._real.close())
+        here.stream.restart()
+
+
+@KINDS
+def test_a_real_drainer_that_went_on_counts(kind: str, place: Callable[..., Place], caplog: pytest.LogCaptureFixture) -> None:
+    here = place(kind)
+    here.stream.restart()
+    here.add(1)
+    here.query("INSERT INTO d.k VALUES (1, 0)")
+    here.query("INSERT INTO d.l VALUES (1), (1)")
+    here.set_real(here.stream.upstream.oracle.next(), consistent=True)
+    here.add(2)
+    with caplog.at_level(logging.INFO):
+        here.stream.apply()
+    here.assert_equal()
+    assert "went on. It counts" in caplog.text and "safe mode" not in caplog.text
+
+
+@KINDS
+def test_one_that_was_set_back_is_meant_and_applied_again_in_safe_mode(
+    kind: str, place: Callable[..., Place], caplog: pytest.LogCaptureFixture
+) -> None:
+    here = place(kind)
+    back = here.ours()["commitTS"]
+    here.add(1)
+    here.stream.apply()
+    here.add(2)
+    here.stream.apply()
+    here.stream.restart()
+    here.query("DELETE FROM d.k WHERE id = 1")
+    here.set_real(back + 1, consistent=True)
+    with caplog.at_level(logging.INFO):
+        here.stream.apply()
+    assert sorted(here.query("SELECT id FROM d.k")) == [(1,), (2,)]
+    assert "set it back. It counts" in caplog.text and "safe mode from" in caplog.text and "d.l has no unique key" in caplog.text
+
+
+@KINDS
+def test_one_that_is_gone_is_written_again(kind: str, place: Callable[..., Place], caplog: pytest.LogCaptureFixture) -> None:
+    here = place(kind)
+    here.add(1)
+    here.stream.apply()
+    here.stream.restart()
+    if here.in_file:
+        (Path(here.config.data_dir) / "savepoint").write_text("")
+    else:
+        here.query(f"DELETE FROM {MARKS}.checkpoint")
+    here.add(2)
+    with caplog.at_level(logging.INFO):
+        here.stream.apply()
+    here.assert_equal()
+    assert "the target's own record counts" in caplog.text and here.real()["commitTS"] == here.ours()["commitTS"]
+
+
+def test_a_damaged_file_is_an_error_that_says_what_to_do(place: Callable[..., Place]) -> None:
+    here = place("file")
+    here.stream.restart()
+    (Path(here.config.data_dir) / "savepoint").write_text("commitTS = 12")
+    (Path(here.config.data_dir) / "savepoint").write_text("commitTS = ")
+    with pytest.raises(ApplyError, match="is not a Drainer's savepoint.*Restore it; or remove it"):
+        _ = here.stream.sink
+    (Path(here.config.data_dir) / "savepoint").unlink()
+    here.stream.restart()
+    here.stream.apply()
+    here.assert_equal()
+
+
+def test_a_server_that_is_away_is_an_error_at_the_start_and_a_warning_later(
+    place: Callable[..., Place], caplog: pytest.LogCaptureFixture
+) -> None:
+    here = place("account")
+    here.add(1)
+    here.query("ALTER USER keeper@'%' IDENTIFIED BY 'another'")
+    with caplog.at_level(logging.INFO):
+        here.stream.apply()
+    here.assert_equal()
+    assert "cannot be written, and stays behind" in caplog.text
+    here.stream.restart()
+    away = dataclasses.replace(here.config.checkpoint, host="127.0.0.1", port=free_port())
+    here.stream.restart(dataclasses.replace(here.config, checkpoint=away))
+    with pytest.raises(ApplyError, match="cannot connect"):
+        _ = here.stream.sink
+    here.query("ALTER USER keeper@'%' IDENTIFIED BY 'hush'")
+    here.stream.restart(here.config)
+    here.add(2)
+    here.stream.apply()
+    here.assert_equal()
+    assert here.real()["commitTS"] == here.ours()["commitTS"]
+
+
+def test_two_drainers_with_one_file(place: Callable[..., Place], spark: SparkSession, query: Query) -> None:
+    """They write to different targets, so that no lease tells them apart."""
+    here = place("file")
+    _ = here.stream.sink
+    apply = dataclasses.replace(here.config.apply, checkpoint_schema=f"{MARKS}2")
+    with EmulatedStream(spark, dataclasses.replace(here.config, apply=apply)) as other, pytest.raises(LeaseHeld, match="savepoint.lock"):
+        _ = other.sink
+    query(f"DROP DATABASE {MARKS}2")
+
+
+def test_another_name_of_the_table_is_in_the_datas_transaction(spark: SparkSession, mariadb: PrivateMariaDB, query: Query) -> None:
+    apply = ApplyConfig(checkpoint_schema=MARKS, on_finding="stop", history_lag=0.0)
+    config = DrainerConfig(target=mariadb.target(), apply=apply, checkpoint=CheckpointConfig(type="tidb", table="mine"))
+    with EmulatedStream(spark, config) as stream:
+        stream.upstream.ddl.create_database("d")
+        stream.upstream.ddl.create_table("d", KEYED)
+        stream.change(lambda txn: txn.insert("d.k", {"id": 1, "v": 1}))
+        stream.apply()
+        stream.restart()
+        stream.apply()
+        ((value,),) = query(f"SELECT checkPoint FROM {MARKS}.mine WHERE clusterID = 7")
+        assert json.loads(value)["commitTS"] == stream.sink.commit_ts and json.loads(value)["consistent"] is True
+    assert query(f"SELECT table_name FROM information_schema.tables WHERE table_schema = '{MARKS}' AND table_name LIKE '%checkpoint'") == []

@@ -1,0 +1,178 @@
+"""Which of two checkpoints counts, a savepoint in a directory, and the order of the two writes; no server."""
+
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+
+from pyspark_tidb_binlog.conf.model import ApplyConfig, CheckpointConfig, DrainerConfig, SecurityConfig, TargetConfig
+from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseHeld
+from pyspark_tidb_binlog.sinks.mysql import elsewhere
+from pyspark_tidb_binlog.sinks.mysql.elsewhere import InFile, MovedMeanwhile, OnServer, Trailing, choose, is_elsewhere, real_checkpoint
+from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint
+
+TARGET = TargetConfig(host="db", port=33, user="u", password="p")
+
+
+def at(commit_ts: int, *named: int, consistent: bool = False) -> Checkpoint:
+    return Checkpoint(commit_ts, consistent, 5, None, named)
+
+
+@pytest.mark.parametrize(
+    ("asked", "separate"),
+    [
+        (CheckpointConfig(), False),
+        (CheckpointConfig(host="other"), False),  # without type it means nothing, as in the original
+        (CheckpointConfig(type="mysql", table="t"), False),
+        (CheckpointConfig(type="tidb", host="db", port=33, user="u", password="p"), False),
+        (CheckpointConfig(type="mysql", host="other"), True),
+        (CheckpointConfig(type="mysql", port=34), True),
+        (CheckpointConfig(type="mysql", user="v"), True),
+        (CheckpointConfig(type="mysql", security=SecurityConfig(ssl_ca="/ca.pem")), True),
+        (CheckpointConfig(type="file"), True),
+    ],
+)
+def test_where_the_checkpoint_is(asked: CheckpointConfig, separate: bool, tmp_path: Path) -> None:
+    config = DrainerConfig(target=TARGET, checkpoint=asked, data_dir=str(tmp_path))
+    assert is_elsewhere(config) is separate
+    if separate:
+        made = real_checkpoint(config, 7)
+        assert isinstance(made, InFile if asked.type == "file" else OnServer)
+
+
+def test_what_counts_at_the_start() -> None:
+    assert choose(None, None, "x").checkpoint is None
+    assert choose(None, at(5), "x").checkpoint == at(5)
+    trailing = choose(at(9, 5, 7), at(5), "x")
+    assert trailing.ours and not trailing.words and choose(at(9, 5, 7), at(7), "x").ours and choose(at(9, 5), at(9), "x").ours
+    gone = choose(at(9, 5), None, "x")
+    assert gone.ours and gone.checkpoint == at(9, 5) and "written again" in gone.words
+    ahead = choose(at(9, 5), at(12), "x")
+    assert not ahead.ours and ahead.checkpoint == at(12) and not ahead.upto_ts and "went on" in ahead.words
+    back = choose(at(9, 5), at(6), "x")
+    assert not back.ours and back.checkpoint == at(6) and back.upto_ts == 9 and "set it back" in back.words
+
+
+def test_a_savepoint_is_a_real_drainers_both_ways(tmp_path: Path) -> None:
+    real = InFile(tmp_path / "data")
+    real.open()
+    assert real.read() is None
+    real.write(at(7), ())
+    path = tmp_path / "data" / "savepoint"
+    assert path.read_text() == "consistent = false\ncommitTS = 7\nschema-version = 5\n"
+    path.write_text('commitTS = 470604628714323969\nconsistent = true\nschema-version = 48\nts-map = "x"\n')
+    assert real.read() == Checkpoint(470604628714323969, True, 48)
+    path.write_text("")
+    assert real.read() is None
+    for broken in ("commitTS = ", "\x00\x01", 'commitTS = "7"\n'):
+        path.write_text(broken)
+        with pytest.raises(ApplyError, match="is not a Drainer's savepoint"):
+            real.read()
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(ApplyError, match="is not a Drainer's savepoint"):
+        real.read()
+
+
+def test_two_drainers_do_not_share_a_directory(tmp_path: Path) -> None:
+    one, other = InFile(tmp_path), InFile(tmp_path)
+    one.open()
+    with pytest.raises(LeaseHeld):
+        other.open()
+    one.close()
+    one.close()
+    other.open()
+
+
+def test_a_savepoint_that_was_edited_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
+    real = InFile(tmp_path)
+    real.open()
+    real.write(at(7), ())
+    (tmp_path / "savepoint").write_text("commitTS = 3\n")
+    with pytest.raises(MovedMeanwhile, match="was changed to 3"):
+        real.write(at(8), (7, 8))
+    assert (tmp_path / "savepoint").read_text() == "commitTS = 3\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another account")
+def test_a_savepoint_of_another_account_is_an_error_that_names_it(tmp_path: Path) -> None:
+    class Denied(InFile):
+        """Root may read everything, so the refusal is played."""
+
+    path = tmp_path / "savepoint"
+    path.mkdir()  # a directory cannot be read as a file, whoever asks
+    with pytest.raises(ApplyError, match=f"{path} cannot be read"):
+        Denied(tmp_path).read()
+
+
+class Remembered:
+    """Stands for the server of the checkpoint."""
+
+    where = "far away"
+
+    def __init__(self) -> None:
+        self.there: Checkpoint | None = None
+        self.away = False
+        self.writes: list[int] = []
+
+    def open(self) -> None: ...
+
+    def read(self) -> Checkpoint | None:
+        return self.there
+
+    def write(self, checkpoint: Checkpoint, expected: Collection[int]) -> None:
+        assert self.there is None or self.there.commit_ts in expected
+        if self.away:
+            raise ApplyError("it is away")
+        self.there = checkpoint
+        self.writes.append(checkpoint.commit_ts)
+
+    def close(self) -> None: ...
+
+
+def test_our_record_names_what_is_written_before_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(elsewhere.time, "monotonic", lambda: now[0])
+    real = Remembered()
+    trailing = Trailing(real)
+    trailing.begin(None)
+    assert trailing.named(10) == (10,)
+    assert real.writes == []
+    trailing.follow(at(10))
+    assert real.writes == [10] and trailing.named(11) == (10,)
+    trailing.follow(at(11))
+    assert real.writes == [10], "not before three seconds are over"
+    now[0] += 3
+    assert trailing.named(12) == (10, 12)
+    assert trailing.named(13) == (10, 13), "a transaction that was rolled back announced nothing"
+    trailing.follow(at(13))
+    assert real.writes == [10, 13]
+
+
+def test_a_server_that_is_away_does_not_hold_the_data_up(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    now = [100.0]
+    monkeypatch.setattr(elsewhere.time, "monotonic", lambda: now[0])
+    real = Remembered()
+    trailing = Trailing(real)
+    trailing.begin(at(5))
+    real.there, real.away = at(5), True
+    for ts in range(10, 60, 10):
+        assert trailing.named(ts) == (5, 10), "whether 10 was written is not known"
+        trailing.follow(at(ts))
+        now[0] += 1
+    assert 1 <= caplog.text.count("cannot be written") <= 3
+    real.away = False
+    now[0] += 60
+    trailing.follow(at(60))
+    assert real.writes == [10]
+    now[0] += 3
+    assert trailing.named(70) == (10, 70)
+    trailing.follow(at(70))
+    assert real.writes == [10, 70]
+
+
+def test_the_settings_of_a_separate_checkpoint_are_checked() -> None:
+    with pytest.raises(ValueError, match="syncer.to.checkpoint.type: 'redis' is not"):
+        CheckpointConfig(type="redis")
+    with pytest.raises(ValueError, match="the checkpoint is a file"):
+        DrainerConfig(apply=ApplyConfig(db_type="kafka"), checkpoint=CheckpointConfig(type="mysql"))
