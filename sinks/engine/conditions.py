@@ -103,7 +103,7 @@ def hidden_rows(spark: SparkSession, rows: pa.Table, conditions: Conditions) -> 
         if here.num_rows:
             images = _typed_images(condition.table, here)
             found.append(_collected(spark.createDataFrame(images), condition))
-    return HiddenRows(pa.concat_tables(found).combine_chunks())
+    return HiddenRows.of(pa.concat_tables(found).combine_chunks())
 
 
 def hidden_events(events: KeyedEvents, span: Span, conditions: Conditions) -> HiddenRows:
@@ -121,7 +121,7 @@ def hidden_events(events: KeyedEvents, span: Span, conditions: Conditions) -> Hi
 
         frame = events.overlapping(span).mapInArrow(run, _spark_schema(events.frame.sparkSession, schema))
         found.append(_collected(frame, condition))
-    return HiddenRows(pa.concat_tables(found).combine_chunks())
+    return HiddenRows.of(pa.concat_tables(found).combine_chunks())
 
 
 def _hidden_of(images: DataFrame, condition: Condition) -> DataFrame:

@@ -5,11 +5,12 @@ does not exist.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
 BEFORE, AFTER = "hidden_before", "hidden_after"
 """Columns beside those of ``ROW_EVENT``, both or none."""
 
@@ -25,18 +26,27 @@ HIDDEN = pa.schema(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HiddenRows:
-    """The hidden images of a step. Picklable."""
+    """The hidden images of a step; 8 bytes each. Picklable: every part has all of them, so a lookup must not cost as much as they are many."""
 
-    images: pa.Table
-    """Schema ``HIDDEN``."""
+    times: Numbers
+    """The commit_ts with hidden images, ascending."""
+    before: Numbers
+    """Events whose row before them is hidden: place among ``times`` and ``seq`` in one number, ascending."""
+    after: Numbers
+    """Events whose row after them is hidden, likewise."""
+
+    @classmethod
+    def of(cls, images: pa.Table) -> Self:
+        """Those of ``images`` (``HIDDEN``, in any order)."""
+        times = np.unique(images.column("commit_ts").to_numpy())
+        codes, half = _codes(images, times), images.column("half").to_numpy()
+        return cls(times, np.sort(codes[half == 0]), np.sort(codes[half == 1]))
 
     def marked(self, rows: pa.Table) -> pa.Table:
         """``rows`` (with the columns of ``ROW_EVENT``) with ``BEFORE`` and ``AFTER``."""
-        times = np.unique(self.images.column("commit_ts").to_numpy())
-        ours, theirs = _codes(rows, times), _codes(self.images, times)
-        half = self.images.column("half").to_numpy()
-        for name, number in ((BEFORE, 0), (AFTER, 1)):
-            rows = rows.append_column(name, pa.array(np.isin(ours, theirs[half == number])))
+        codes = _codes(rows, self.times)
+        for name, hidden in ((BEFORE, self.before), (AFTER, self.after)):
+            rows = rows.append_column(name, pa.array(_among(codes, hidden)))
         return rows
 
 
@@ -45,7 +55,13 @@ def marked(rows: pa.Table, hidden: HiddenRows | None) -> pa.Table:
     return rows if hidden is None else hidden.marked(rows)
 
 
-def _codes(rows: pa.Table, times: Any) -> Any:
+def _among(codes: Numbers, hidden: Numbers) -> Any:
+    if not len(hidden):
+        return np.zeros(len(codes), dtype=np.bool_)
+    return hidden[np.minimum(np.searchsorted(hidden, codes), len(hidden) - 1)] == codes
+
+
+def _codes(rows: pa.Table, times: Numbers) -> Numbers:
     """A number for each event, -1 where its commit_ts is none of ``times``."""
     commit_ts, seq = rows.column("commit_ts").to_numpy(), rows.column("seq").to_numpy().astype(np.int64)
     if not len(times):

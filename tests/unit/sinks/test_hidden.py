@@ -22,7 +22,7 @@ def rows(*events: tuple[int, int, Op]) -> pa.Table:
 
 
 def hidden(*images: Image) -> HiddenRows:
-    return HiddenRows(pa.Table.from_pylist([dict(zip(HIDDEN.names, image, strict=True)) for image in images], schema=HIDDEN))
+    return HiddenRows.of(pa.Table.from_pylist([dict(zip(HIDDEN.names, image, strict=True)) for image in images], schema=HIDDEN))
 
 
 def test_events_are_marked_by_commit_ts_and_place() -> None:

@@ -308,7 +308,7 @@ def test_a_row_that_a_condition_hid_is_not_inserted_again(was_hidden: bool) -> N
     events = Events(at).update((1, 1), (1, 5)).delete(1, 5).table()
     keys = row_identities(events, {TABLE_ID: at})
     images = [{"commit_ts": 1001, "seq": 0, "half": 0}] if was_hidden else []
-    shown = HiddenRows(pa.Table.from_pylist(images, schema=HIDDEN)).marked(events)
+    shown = HiddenRows.of(pa.Table.from_pylist(images, schema=HIDDEN)).marked(events)
     correction = DeleteCorrection(shown, {TABLE_ID: at}, LIMITS, keys, {1001}, {1001, 1002})
     restored = [] if was_hidden else [b"INSERT INTO `d`.`t` (`id`,`b`) VALUES (1,1)"]
     assert [s.sql for s in correction.restores()] == restored

@@ -51,7 +51,26 @@ def test_tables_are_filtered_as_by_the_real_drainer(table_filter: TableFilter, s
     assert table_filter.keeps(schema, name) is kept
 
 
-@pytest.mark.parametrize("pattern", ["(", "~[[:alpha:]]+", r"~a\z", r"~a\Z", r"~\pL"])
+@pytest.mark.parametrize(
+    ("pattern", "name", "kept"),
+    [
+        (r"\w+", "täble", False),
+        (r"~^[\w-]+$", "表", False),
+        (r"\W", "ä", True),
+        (r"~\d", "t٣", False),
+        (r"~\d", "t3", True),
+        (r"Ä\d", "ä1", True),
+        (r"~\bb", "äb", True),
+        (r"[]\d]", "]", True),
+        (r"\[\w\]", "[A]", True),
+        (r"a\\d", "a\\d", True),
+    ],
+)
+def test_the_classes_of_an_expression_are_go_s(pattern: str, name: str, kept: bool) -> None:
+    assert TableFilter(replicate_tables=(("d", pattern),)).keeps("d", name) is kept
+
+
+@pytest.mark.parametrize("pattern", [r"[\W]", "(", "~[[:alpha:]]+", r"~a\z", r"~a\Z", r"~\pL"])
 @pytest.mark.parametrize("setting", ["replicate_do_db", "replicate_do_table", "ignore_table", "ignore_schemas"])
 def test_an_expression_that_would_mean_something_else_is_refused(setting: str, pattern: str) -> None:
     value = (TableName("d", pattern),) if setting.endswith("table") else (pattern,)
