@@ -33,7 +33,6 @@ NOT_BUILT: dict[str, str] = {
     "syncer.loopback-control": "replication in both directions",
     "syncer.relay.log-dir": "the relay log",
     "syncer.safe-mode": "safe mode for net changes",
-    "syncer.sync-ddl": "leaving DDLs out",
     "syncer.to.checkpoint.encrypted_password": _ACCOUNT,
     "syncer.to.checkpoint.host": _SEPARATE,
     "syncer.to.checkpoint.password": _ACCOUNT,
@@ -41,7 +40,6 @@ NOT_BUILT: dict[str, str] = {
     "syncer.to.checkpoint.user": _ACCOUNT,
     "syncer.to.checkpoint.table": "another name for the checkpoint's table",
     "syncer.to.checkpoint.type": "a checkpoint of this type",
-    "syncer.to.sync-mode": "a target with more or fewer columns",
     **{f"syncer.to.checkpoint.security.{name}": _SEPARATE for name in _OF_SECURITY},
 }
 """What a value other than the default asks for, by the setting's path."""
@@ -54,7 +52,6 @@ _CHOSEN_RULES = "syncer.table-migrate-rule"
 BUILT_WITH: dict[str, tuple[str, tuple[object, ...]]] = {
     "syncer.enable-dispatch": ("spark.net-change", (False,)),
     "syncer.safe-mode": ("spark.net-change", (False,)),
-    "syncer.sync-ddl": ("syncer.db-type", ("file", "kafka")),
 }
 """Settings of ``NOT_BUILT`` that are built where another setting has one of these values."""
 
