@@ -258,8 +258,14 @@ class ApplyConfig:
         0.0, "about how long such a transaction may take: after a longer one the next has fewer operations; 0 = any time", kind=DURATION
     )
     worker_count: int = setting(16, "connections that apply row operations at the same time, at most 1024", flag="c")
-    sync_ddl: bool = setting(True, "false: DDLs are not applied", flag="sync-ddl")
-    sync_mode: int = setting(1, "1 = the target has all columns, 2 = it may have more or fewer", "syncer.to.sync-mode")
+    sync_ddl: bool = setting(
+        True, "false: DDLs are not applied, and rows are written in the columns that the target's own tables have", flag="sync-ddl"
+    )
+    sync_mode: int = setting(
+        1,
+        "1 = the target has all columns, 2 = columns that it lacks are left out of writes; columns of its own keep what they hold",
+        "syncer.to.sync-mode",
+    )
     safe_mode: bool = setting(
         False, "write so that rows may be there already: REPLACE, and deletes that may find nothing", flag="safe-mode"
     )

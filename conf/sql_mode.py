@@ -1,4 +1,4 @@
-"""Which values of ``sql_mode`` the apply sessions cannot use. Pure.
+"""Which values of ``sql_mode`` the apply sessions cannot use, and which are for DDLs alone. Pure.
 
 Promises: in a mode that ``refusals`` accepts, a literal of ``sinks.mysql.literals`` is read as the value that it represents.
 """
@@ -24,6 +24,16 @@ ALWAYS = "NO_AUTO_VALUE_ON_ZERO"
 ROUNDS_TIMES = "TIME_ROUND_FRACTIONAL"
 """Set in MariaDB sessions: a MODIFY that reduces the fraction digits of times rounds as in TiDB and MySQL. Row literals already have their
 columns' digits."""
+
+
+FOR_DDLS = frozenset({"STRICT_TRANS_TABLES", "STRICT_ALL_TABLES", "NO_ZERO_DATE", "NO_ZERO_IN_DATE", "TRADITIONAL"})
+"""Modes by which a server refuses values that the upstream holds, as 0 in an ENUM or a date of zeros, or stores others instead. Rows are written without
+them; a value that the server changes is a finding."""
+
+
+def for_rows(effective: str) -> str:
+    """``effective``, the modes of a session as the server names them, without those that are for DDLs alone."""
+    return ",".join(mode for mode in effective.split(",") if mode.strip().upper() not in FOR_DDLS)
 
 
 def refusals(sql_mode: str) -> tuple[str, ...]:

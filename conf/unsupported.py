@@ -25,8 +25,6 @@ _OF_SECURITY = ("ssl-ca", "ssl-cert", "ssl-key", "cert-allowed-cn")
 
 NOT_BUILT: dict[str, str] = {
     "syncer.load-schema-snapshot": "beginning with a snapshot of the schemas",
-    "syncer.sync-ddl": "leaving DDLs out",
-    "syncer.to.sync-mode": "a target with more or fewer columns",
 }
 """What a value other than the default asks for, by the setting's path."""
 
@@ -35,9 +33,7 @@ NOT_BUILT_VALUES: dict[tuple[str, object], str] = {}
 
 _CHOSEN_RULES = "syncer.table-migrate-rule"
 
-BUILT_WITH: dict[str, tuple[str, tuple[object, ...]]] = {
-    "syncer.sync-ddl": ("syncer.db-type", ("file", "kafka")),
-}
+BUILT_WITH: dict[str, tuple[str, tuple[object, ...]]] = {}
 """Settings of ``NOT_BUILT`` that are built where another setting has one of these values."""
 
 _ORACLE = "Oracle is no target of this program: replicate to MySQL, MariaDB or TiDB, or keep the real Drainer for it"

@@ -27,6 +27,7 @@ from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs
 from pyspark_tidb_binlog.sinks.mysql import lease, progress
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import load_applied, load_refused
 from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls, foreseen
+from pyspark_tidb_binlog.sinks.mysql.elsewhere import table_in_target
 from pyspark_tidb_binlog.sinks.mysql.inventory import Inventory, inventory_of
 from pyspark_tidb_binlog.sinks.mysql.rights import WantedRights, may_write_read_only, missing_rights, read_grants
 from pyspark_tidb_binlog.sinks.mysql.server_variables import NAMES, judged
@@ -165,8 +166,9 @@ class _Check:
         cluster_id = self._upstream.cluster_id
         refused: RefusedJobs = frozenset()
         with _unless_absent():
-            cluster_id = cluster_id or progress.only_cluster(session, apply.checkpoint_schema)
-            known = progress.load(session, cluster_id, apply.checkpoint_schema)
+            table = table_in_target(self._config)
+            cluster_id = cluster_id or progress.only_cluster(session, apply.checkpoint_schema, table)
+            known = progress.load(session, cluster_id, apply.checkpoint_schema, table)
         version = known.schema_version
         if not known.known:
             begin = self._config.source.starting_commit_ts

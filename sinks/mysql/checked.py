@@ -18,7 +18,7 @@ from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind, in_words
 from pyspark_tidb_binlog.schemas.redaction import HIDDEN
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.effects import NO_PARTITION, StatementResult, finding, judge, key_text, matched
-from pyspark_tidb_binlog.sinks.mysql.moves import Move
+from pyspark_tidb_binlog.sinks.mysql.moves import RowMove
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.statements import Ahead, Effect, Statement
 
@@ -74,7 +74,7 @@ class Effects:
             self._number += 1
         return rows
 
-    def move(self, tables: Iterable[Sequence[Move]]) -> int:
+    def move(self, tables: Iterable[Sequence[RowMove]]) -> int:
         """Give rows their new keys, in one transaction with their deletes before it; returns the number of rows."""
         rows = 0
         for moves in tables:
@@ -83,7 +83,7 @@ class Effects:
                 self.put(moves, self.take(moves))
         return rows
 
-    def _moved_in_place(self, moves: Sequence[Move]) -> bool:
+    def _moved_in_place(self, moves: Sequence[RowMove]) -> bool:
         """Whether each could be moved by an UPDATE; if not, none is."""
         if self._session.flavour is Flavour.TIDB or (len(moves) > 1 and not all(move.by_key for move in moves)):
             return False  # TiDB may find a duplicate only at the commit
@@ -106,7 +106,7 @@ class Effects:
         self.findings += findings
         return True
 
-    def take(self, moves: Iterable[Move]) -> dict[bytes, str | None]:
+    def take(self, moves: Iterable[RowMove]) -> dict[bytes, str | None]:
         """Take rows away from their keys; returns by row what its other columns hold, None where there was no such row."""
         kept: dict[bytes, str | None] = {}
         for move in moves:
@@ -118,7 +118,7 @@ class Effects:
                 self.findings += self._row(move.taken(literals), closely=True)
         return kept
 
-    def _looked(self, move: Move) -> str | None:
+    def _looked(self, move: RowMove) -> str | None:
         try:
             rows = self._session.query(move.look)
         except RetryableApplyError:
@@ -136,7 +136,7 @@ class Effects:
             )
         return _as_text(rows[0][0]) if rows else None
 
-    def put(self, moves: Iterable[Move], kept: Mapping[bytes, str | None]) -> int:
+    def put(self, moves: Iterable[RowMove], kept: Mapping[bytes, str | None]) -> int:
         """Write rows that were taken away under their new keys; returns their number."""
         rows = 0
         for move in moves:

@@ -49,7 +49,7 @@ _TIMES = frozenset({"date", "datetime", "timestamp", "time"})
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class RowMove:
     """One row that gets other unique keys."""
 
     row: bytes

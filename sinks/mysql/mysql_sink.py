@@ -190,7 +190,7 @@ class MySQLSink(Sink):
 
     def silent_losses(self, history: SchemaHistory, after_version: int, upto_version: int) -> Sequence[str]:
         """What the target cannot hold of jobs without a statement (``Sink.silent_losses``)."""
-        return text.silent_losses(history, after_version, upto_version)
+        return text.silent_losses(history, after_version, upto_version) if self._settings.sync_ddl else ()
 
     # Opening.
 
@@ -609,7 +609,7 @@ class MySQLSink(Sink):
 
     def _connect_for_ddls(self) -> Session:
         """With autocommit on, as DDLs are executed: it need not be switched for each."""
-        session = self._connect()
+        session = connect(self._config.target, self._settings, for_ddls=True)
         try:
             session.execute("SET SESSION autocommit = 1")
         except BaseException:

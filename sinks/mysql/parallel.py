@@ -46,7 +46,7 @@ from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
 from pyspark_tidb_binlog.sinks.mysql.kept_columns import load_kept, save_kept
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import kept_sessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
-from pyspark_tidb_binlog.sinks.mysql.moves import Move
+from pyspark_tidb_binlog.sinks.mysql.moves import RowMove
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import DeleteCorrection, PlanLimits, SpanPlan
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
@@ -219,7 +219,7 @@ class _PartPlans:
     def writes(self) -> Iterator[Statement]:
         return self._statements(SpanPlan.writes)
 
-    def moves(self) -> Iterator[Move]:
+    def moves(self) -> Iterator[RowMove]:
         """The rows of tables with columns of their own whose unique keys change."""
         if not any(table.others for table in self._how.tables.values()):
             return

@@ -3,7 +3,7 @@
 Promises: pure; the same events in any order give the same statements. All deletes run before all writes. Rules (``sinks.mysql.matching``):
 deleted rows, and rows whose value in any unique key changes, are deleted, each by the first unique key of which its old image has every
 column and no NULL. A row that keeps its unique keys, at least one of which identifies it, is changed in place. All others that exist after
-the span are inserted. In a table with columns that only the target has (``TableAt.others``) a row whose unique keys change is a ``Move``
+the span are inserted. In a table with columns that only the target has (``TableAt.others``) a row whose unique keys change is a ``RowMove``
 instead, and one that is deleted and inserted again within the span is a new row, as it is when the operations are applied one by one. A row
 without such a key is deleted by the columns that its image carries, with a LIMIT; rows equal in these columns
 are interchangeable. Deleted, inserted and changed rows are in separate statements, so that the server's counts show whether each had the
@@ -46,7 +46,7 @@ from pyspark_tidb_binlog.sinks.mysql.dialect import (
 )
 from pyspark_tidb_binlog.sinks.mysql.literals import Cells, form_of, join_cells, literals
 from pyspark_tidb_binlog.sinks.mysql.matching import NO_KEY, ByColumns, ByKey, OldRows, key_numbers, matches
-from pyspark_tidb_binlog.sinks.mysql.moves import Move, one_row, row_hash
+from pyspark_tidb_binlog.sinks.mysql.moves import RowMove, one_row, row_hash
 from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Origin, Phase, Statement, split
 
 
@@ -76,7 +76,7 @@ class Plan:
     """The statements of a span: ``deletes`` first, then ``moves``, then ``writes``."""
 
     deletes: tuple[Statement, ...] = ()
-    moves: tuple[tuple[Move, ...], ...] = ()
+    moves: tuple[tuple[RowMove, ...], ...] = ()
     """Of each table with columns of its own the rows whose unique keys change."""
     writes: tuple[Statement, ...] = ()
     counts: PlanCounts = field(default_factory=PlanCounts)
@@ -480,7 +480,7 @@ class TableBuilder:
             found += split(shape, tail, rows, piece.commit_ts, limits, self._zero_enums(piece.rows))
         return found
 
-    def moves(self, old: OldRows, new: Images, source: RowSource, keys: pa.ChunkedArray) -> Iterator[Move]:
+    def moves(self, old: OldRows, new: Images, source: RowSource, keys: pa.ChunkedArray) -> Iterator[RowMove]:
         """The rows ``old``, which become ``new`` under other unique keys; ``keys``: the rows' identities, by event."""
         if not len(old):
             return
@@ -498,7 +498,7 @@ class TableBuilder:
                 take = self._shape(delete_head(self.table.schema, self.table.name), Effect.REMOVES, (), key)
                 row = row_hash(self.table.table_id, keys[event].as_py())
                 ts = int(new.commit_ts[place])
-                yield Move(
+                yield RowMove(
                     row,
                     one_row(update, condition, ts),
                     one_row(take, condition, ts),

@@ -22,7 +22,7 @@ from pymysql.connections import Connection
 from pymysql.constants import COMMAND, CR, ER, SERVER_STATUS
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
-from pyspark_tidb_binlog.conf.sql_mode import ALWAYS, ROUNDS_TIMES, refusals
+from pyspark_tidb_binlog.conf.sql_mode import ALWAYS, ROUNDS_TIMES, for_rows, refusals
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, RetryableApplyError
 from pyspark_tidb_binlog.schemas.redaction import statement_head, without_values
@@ -263,8 +263,13 @@ class Session:
             raise refused from (error if show else None)
 
 
-def connect(target: TargetConfig, apply: ApplyConfig) -> Session:
+def connect(target: TargetConfig, apply: ApplyConfig, *, for_ddls: bool = False) -> Session:
     """Open a session on the target: UTC, our sql_mode, no foreign key checks, utf8mb4, autocommit off.
+
+    Args:
+        target: where.
+        apply: the settings of the sessions.
+        for_ddls: keep the modes that are for DDLs alone (``conf.sql_mode.for_rows``).
 
     Raises:
         ConfigError: ``params`` sets a variable that our SQL depends on, or the resulting sql_mode is incompatible with our SQL.
@@ -284,7 +289,7 @@ def connect(target: TargetConfig, apply: ApplyConfig) -> Session:
     session = Session(connection, where, log_row_data=apply.log_row_data)
     session.mark = TransactionMark(apply.channel_id) if apply.loopback_control else None
     try:
-        _prepare(session, target, apply)
+        _prepare(session, target, apply, for_ddls=for_ddls)
     except (ApplyError, ConfigError):
         session.close()
         raise
@@ -414,13 +419,15 @@ def _open(target: TargetConfig) -> "pymysql.connections.Connection[Any]":
     return connection
 
 
-def _prepare(session: Session, target: TargetConfig, apply: ApplyConfig) -> None:
+def _prepare(session: Session, target: TargetConfig, apply: ApplyConfig, *, for_ddls: bool) -> None:
     """The driver has already sent SET NAMES utf8mb4 and switched autocommit off."""
     # A suspended process holds its locks as long as its connections are open, so the server must close idle connections.
     values = [",".join(filter(None, (apply.sql_mode, ALWAYS))), math.ceil(apply.lease_timeout)]
     session.execute("SET SESSION time_zone = '+00:00', foreign_key_checks = 0, unique_checks = 1, sql_mode = %s, wait_timeout = %s", values)
     version, packet, sql_mode = session.query("SELECT VERSION(), @@max_allowed_packet, @@SESSION.sql_mode")[0]
     _check_sql_mode(str(sql_mode), apply)
+    if not for_ddls:
+        _without_strictness(session, str(sql_mode))
     session.version = str(version)
     session.flavour = flavour_of(session.version)
     session.max_allowed_packet = int(packet)  # old TiDB versions return it as text
@@ -470,6 +477,22 @@ def _round_times(session: Session) -> None:
     except ApplyError as error:
         if error.errno != ER.WRONG_VALUE_FOR_VAR:  # before MariaDB 10.4
             raise
+
+
+_told: set[str] = set()
+"""Values of sql_mode for which the log has said what is left out for rows."""
+
+
+def _without_strictness(session: Session, effective: str) -> None:
+    """The upstream holds the values that rows have: a mode that refuses or changes some of them is for DDLs."""
+    kept = for_rows(effective)
+    if kept == effective:
+        return
+    session.execute("SET SESSION sql_mode = %s", [kept])
+    if effective not in _told:
+        _told.add(effective)
+        left = sorted(set(effective.split(",")) - set(kept.split(",")))
+        _log.warning("syncer.sql-mode: %s of the target's sessions holds for DDLs only, rows are written without it", ", ".join(left))
 
 
 def _check_sql_mode(effective: str, apply: ApplyConfig) -> None:

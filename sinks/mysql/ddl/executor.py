@@ -8,6 +8,7 @@ target cannot hold is in ``DdlOutcome.losses`` and in the row, and ``tries`` kee
 
     no row --intent--> INTENT --executed, or its effect found--> DONE
                           |--refused, policy skip / quarantine--> SKIPPED / QUARANTINED
+          |  with sync-ddl = false--> NOT_SYNCED, nothing is executed: rows go on by the target's own tables
                           `--refused, policy stop--> REFUSED and DdlRefused
     REFUSED --next start, effect found (made by an operator)--> DONE
        `--next start, effect not found--> INTENT, with a new snapshot of the target
@@ -50,7 +51,7 @@ from pyspark_tidb_binlog.sinks.routing.routes import Routes
 
 _log = logging.getLogger(__name__)
 
-INTENT, REFUSED, DONE, SKIPPED, QUARANTINED = "intent", "refused", "done", "skipped", "quarantined"
+INTENT, REFUSED, DONE, SKIPPED, QUARANTINED, NOT_SYNCED = "intent", "refused", "done", "skipped", "quarantined", "not synced"
 
 _EXISTS_DATABASE, _EXISTS_TABLE = 1007, 1050
 _GONE = frozenset({1008, 1051, 4091, 4092, 1049})
@@ -70,10 +71,10 @@ class DdlOutcome:
     """The outcome of one DDL."""
 
     state: str
-    """``done``, ``skipped`` or ``quarantined``."""
+    """``done``, ``skipped``, ``quarantined`` or ``not synced``."""
     how: str
     """``text``, ``derived``, ``found`` (its effect was there: executed before a crash, or by an operator), ``nothing`` (no statement
-    needed), ``filtered``, ``ignored`` or ``policy``."""
+    needed), ``filtered``, ``ignored``, ``policy`` or ``sync-ddl``."""
     sql: str
     losses: tuple[str, ...] = ()
 
@@ -216,6 +217,9 @@ class _Run:
         fate = self._step.decision.fate
         if fate is DdlFate.FILTERED:
             return self._finish(DdlOutcome(DONE, "filtered", ""))
+        if not self._config.sync_ddl:
+            _log.info("DDL at commit_ts %d is not synced (syncer.sync-ddl = false): %s", self._step.commit_ts, self._step.query)
+            return self._finish(DdlOutcome(NOT_SYNCED, "sync-ddl", ""))
         if fate is DdlFate.LEFT_OUT or self._step.skip_ts in self._config.ignore_txn_commit_ts:
             return self._finish(self._ignored())
         if self._subject.given.form is DdlForm.NOTHING:

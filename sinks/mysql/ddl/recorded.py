@@ -24,9 +24,9 @@ class RecordedDdl:
     job_id: int
     commit_ts: int
     state: str
-    """``refused`` (the stream stands before it), ``intent`` (it is running, or a crash interrupted it), ``skipped``, ``quarantined``, ``done``."""
+    """``refused`` (the stream stands before it), ``intent`` (it is running, or a crash interrupted it), ``skipped``, ``quarantined``, ``not synced``, ``done``."""
     how: str
-    """``text``, ``derived``, ``found``, ``nothing``, ``filtered``, ``ignored``, ``policy``; empty while it is not done."""
+    """``text``, ``derived``, ``found``, ``nothing``, ``filtered``, ``ignored``, ``policy``, ``sync-ddl``; empty while it is not done."""
     query: str
     """TiDB's text."""
     executed: str

@@ -479,8 +479,6 @@ def other_than_default(path: str, model: type) -> object:
     default = next(setting.default for setting in settings_of(model) if setting.path == path)
     if isinstance(default, bool):
         return not default
-    if path == "syncer.to.sync-mode":
-        return 2
     named = {"spark.conflict": "strict", "spark.upstream-new-collations": "true", "syncer.to.checkpoint.type": "file"}
     if path in named:
         return named[path]
@@ -675,6 +673,13 @@ def test_the_deprecated_switches_come_first(tmp_path: Path, in_file: str, flags:
     file = toml(tmp_path, f"[syncer]\n{in_file}\n")
     given = {f"syncer.{name}": value for name, value in flags.items()}
     assert load_drainer(file, {}, given).apply.enable_dispatch is not kept
+
+
+def test_partial_columns_and_ddls_of_ones_own_are_accepted(caplog: pytest.LogCaptureFixture) -> None:
+    config = load_drainer(environ={}, flags={"syncer.to.sync-mode": "2", "syncer.sync-ddl": "false"})
+    assert (config.apply.sync_mode, config.apply.sync_ddl, caplog.records) == (2, False, [])
+    with pytest.raises(ValueError, match="sync-mode: 3 is not 1 or 2"):
+        load_drainer(environ={}, flags={"syncer.to.sync-mode": "3"})
 
 
 def test_sync_mode_0_is_1() -> None:

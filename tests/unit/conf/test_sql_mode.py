@@ -3,7 +3,7 @@
 import pytest
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
-from pyspark_tidb_binlog.conf.sql_mode import refusals
+from pyspark_tidb_binlog.conf.sql_mode import for_rows, refusals
 
 
 @pytest.mark.parametrize(
@@ -20,3 +20,8 @@ def test_a_mode_that_changes_what_literals_mean_is_refused_before_anything_runs(
 def test_other_modes_are_taken(mode: str) -> None:
     assert refusals(mode) == ()
     assert ApplyConfig(sql_mode=mode).sql_mode == mode
+
+
+def test_rows_are_written_without_the_modes_by_which_values_are_refused() -> None:
+    assert for_rows("STRICT_TRANS_TABLES,NO_AUTO_VALUE_ON_ZERO,NO_ZERO_DATE") == "NO_AUTO_VALUE_ON_ZERO"
+    assert for_rows(ApplyConfig().sql_mode) == ApplyConfig().sql_mode

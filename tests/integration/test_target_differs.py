@@ -1,0 +1,297 @@
+"""Tables at the target that are not the upstream's, on a real MariaDB: fewer columns, no table, DDLs that are not synced, strict servers."""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.codec.rowwriter import encode_insert, encode_update
+from pyspark_tidb_binlog.schemas.errors import ApplyError, FindingError
+from pyspark_tidb_binlog.schemas.events import Op
+from pyspark_tidb_binlog.schemas.findings import FindingKind
+from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
+from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock, Written
+from pyspark_tidb_binlog.sinks.engine.choice import decided
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, plan_steps
+from pyspark_tidb_binlog.sinks.mysql.ddl.recorded import remarkable
+from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
+from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from pyspark_tidb_binlog.sinks.routing.replicated import Selection
+from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, table
+from tests.support.ddl_target import Died, deadly
+
+pytestmark = pytest.mark.mysql
+
+SCHEMA = "differs_marks"
+ENUM = {**VARCHAR, "Tp": 247, "Elems": ["x", "y", "z"]}
+ID, V, E = column(1, "id", {**INT, "Flag": 4099}), column(2, "v", INT), column(3, "e", ENUM)
+UNIQUE = [index(1, "v", ("v", 1), unique=True)]
+HISTORY = history(
+    database(1, "d"),
+    job(
+        2,
+        3,
+        table(10, "t", [ID, V, E], index_info=UNIQUE),
+        query="CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` INT UNIQUE, `e` ENUM('x','y','z'))",
+    ),
+    job(3, 5, table(10, "t", [ID, V, E, column(4, "w", INT)], index_info=UNIQUE), query="ALTER TABLE `t` ADD COLUMN `w` INT"),
+    job(4, 3, table(11, "u", [ID, V]), query="CREATE TABLE `u` (`id` INT PRIMARY KEY, `v` INT)"),
+)
+BEGIN = 100
+
+
+Change = tuple[dict[int, Any] | None, dict[int, Any]]
+
+
+class Target:
+    """One target, and the lives of the Drainer that writes to it."""
+
+    def __init__(self, server: PrivateMariaDB, session: Session) -> None:
+        self.server, self.session = server, session
+        self.sink: MySQLSink | None = None
+        self.seq = 0
+
+    def life(self, *, by_row: bool = False, version: int = 3, **settings: Any) -> MySQLSink:
+        self.close()
+        config = DrainerConfig(target=self.server.target(), apply=ApplyConfig(checkpoint_schema=SCHEMA, retries=3, **settings))
+        self.sink = RowSink(config, 1, RowSettings(worker_count=2)) if by_row else MySQLSink(config, 1)
+        self.opened = self.sink.open(lambda target, ts: BEGIN if ts is None else ts, lambda: HISTORY)
+        self.version = version
+        return self.sink
+
+    def close(self) -> None:
+        if self.sink is not None:
+            self.sink.close()
+        self.sink = None
+
+    def write(self, *changes: Change, table_id: int = 10) -> Written:
+        """(old, new) rows by column id as one step of ten."""
+        assert self.sink is not None
+        after_ts = self.sink.commit_ts
+        at = HISTORY.table_at(table_id, self.version)
+        assert at is not None
+        rows = []
+        for seq, (old, new) in enumerate(changes):
+            op, row = (Op.UPDATE, encode_update(at.info, old, new)) if old else (Op.INSERT, encode_insert(at.info, new))
+            rows.append(
+                {"commit_ts": after_ts + 5, "seq": seq, "op": int(op), "table_id": table_id, "schema_version": self.version, "row": row}
+            )
+        step = RowsStep(after_ts, after_ts + 10, len(rows), {table_id: at}, applied=AppliedJobs(self.version))
+        return self.sink.apply(pa.Table.from_pylist(rows, schema=ROW_EVENT), step, StageClock())
+
+    def ddl(self, job_id: int) -> None:
+        assert self.sink is not None
+        one = HISTORY.jobs[job_id]
+        event = DdlEvent(self.sink.commit_ts + 10, job_id, one.query, 5)
+        steps = plan_steps((self.sink.commit_ts, event.commit_ts), [event], (), HISTORY, AppliedJobs(job_id - 1))
+        (step,) = (s for s in steps if isinstance(s, DdlStep))
+        self.sink.apply_ddl(decided(step, HISTORY, Selection.of(ApplyConfig())), HISTORY, frozenset())
+        self.version = job_id
+
+    def rows(self, columns: str, table: str = "t") -> list[tuple[Any, ...]]:
+        found = self.session.query(f"SELECT {columns} FROM d.{table} ORDER BY 1")
+        self.session.commit()
+        return found
+
+
+@pytest.fixture
+def target(mariadb: PrivateMariaDB) -> Iterator[Target]:
+    with connect(mariadb.target(), ApplyConfig(lease_timeout=3600.0)) as session:
+        session.execute("CREATE DATABASE d CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
+        made = Target(mariadb, session)
+        yield made
+        made.close()
+        session.rollback()
+        for name in ("d", SCHEMA):
+            session.execute(f"DROP DATABASE IF EXISTS {name}")
+
+
+NEW = (None, {1: 1, 2: 10, 3: 2, 4: 7})
+by_row = pytest.mark.parametrize("by_row", [False, True])
+
+
+# Fewer columns.
+
+
+@by_row
+def test_columns_that_the_target_lacks_are_left_out_with_sync_mode_2(
+    target: Target, by_row: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    target.session.execute("CREATE TABLE d.t (id INT PRIMARY KEY, own VARCHAR(9) DEFAULT 'ours', w INT)")
+    target.life(by_row=by_row, sync_mode=2, on_finding="stop")
+    assert target.write(NEW, (None, {1: 2, 2: 20, 3: 1, 4: 8})).findings == ()
+    target.session.execute("UPDATE d.t SET own = 'mine'")
+    target.session.commit()
+    target.write(({1: 1, 2: 10, 3: 2, 4: 7}, {1: 1, 2: 11, 3: 3, 4: 9}))
+    assert target.rows("id, own, w") == [(1, "mine", 9), (2, "mine", 8)]
+    assert caplog.text.count("the target has no column v, e, which rows are written without from now on (syncer.to.sync-mode = 2)") == 1
+
+
+@by_row
+def test_without_it_the_error_says_which_column_of_which_table_and_what_to_do(target: Target, by_row: bool) -> None:
+    target.session.execute("CREATE TABLE d.t (id INT PRIMARY KEY, e ENUM('x','y','z'), w INT)")
+    sink = target.life(by_row=by_row)
+    with pytest.raises(
+        ApplyError, match=r"`d`.`t`, commit_ts 105 .*it has no column v .*sync-mode = 2.*ignore-txn-commit-ts = \[105\]"
+    ) as raised:
+        target.write(NEW)
+    assert raised.value.errno == 1054 and sink.commit_ts == BEGIN and target.rows("id") == []
+    target.session.execute("ALTER TABLE d.t ADD COLUMN v INT UNIQUE")
+    assert target.write(NEW).findings == ()
+    assert target.rows("id, v, w") == [(1, 10, 7)]
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ("nr INT, v INT", "it has no column id, which is of the primary key by which rows are found"),
+        ("id INT PRIMARY KEY, v INT, e ENUM('y','x'), w INT", "the words of e are others than upstream"),
+        ("id INT PRIMARY KEY, v INT, e VARCHAR(9), w INT", "the words of e are others than upstream"),
+    ],
+)
+def test_what_cannot_be_written_right_is_refused_in_sync_mode_2_too(target: Target, columns: str, words: str) -> None:
+    target.session.execute(f"CREATE TABLE d.t ({columns})")
+    target.life(sync_mode=2)
+    with pytest.raises(ApplyError, match=words):
+        target.write(NEW)
+
+
+@by_row
+def test_a_column_that_is_dropped_or_added_by_hand_meanwhile(target: Target, by_row: bool) -> None:
+    """The table is known from the first step; the refused statement makes the sink read it again."""
+    target.session.execute("CREATE TABLE d.t (id INT PRIMARY KEY, v INT UNIQUE, e ENUM('x','y','z'), w INT)")
+    target.life(by_row=by_row, sync_mode=2, on_finding="stop")
+    target.write(NEW)
+    target.session.execute("ALTER TABLE d.t DROP COLUMN w")
+    assert target.write((None, {1: 2, 2: 20, 3: 1, 4: 8})).findings == ()
+    assert target.rows("id, v") == [(1, 10), (2, 20)]
+    target.session.execute("ALTER TABLE d.t ADD COLUMN must INT NOT NULL")
+    assert target.write((None, {1: 3, 2: 30, 3: 1, 4: 8})).findings == ()
+    assert target.rows("id, v, must") == [(1, 10, 0), (2, 20, 0), (3, 30, 0)]
+
+
+# No table.
+
+
+@by_row
+def test_a_table_that_the_target_lacks_is_a_finding_and_the_stream_goes_on(target: Target, by_row: bool) -> None:
+    sink = target.life(by_row=by_row, on_finding="record")
+    done = target.write(NEW, (None, {1: 2, 2: 20, 3: 1, 4: 8}))
+    (found,) = done.findings
+    assert (found.kind, found.table, found.wanted, found.found, done.rows) == (FindingKind.ROWS, "`d`.`t`", 2, 0, 0)
+    assert "no such table" in found.words and sink.commit_ts == BEGIN + 10
+    target.session.execute("CREATE TABLE d.t (id INT PRIMARY KEY, v INT, e ENUM('x','y','z'), w INT)")
+    assert target.write((None, {1: 3, 2: 30, 3: 1, 4: 8})).findings == ()
+    target.session.execute("DROP DATABASE d")
+    assert [f.wanted for f in target.write((None, {1: 4, 2: 40, 3: 1, 4: 8})).findings] == [1]
+    assert sink.commit_ts == BEGIN + 30
+
+
+@by_row
+def test_it_stops_where_findings_stop(target: Target, by_row: bool) -> None:
+    sink = target.life(by_row=by_row, on_finding="stop")
+    with pytest.raises(FindingError, match=r"`d`.`t`.*2 rows expected, 0 found.*no such table.*spark.on-finding = record"):
+        target.write(NEW, (None, {1: 2, 2: 20, 3: 1, 4: 8}))
+    assert sink.commit_ts == BEGIN
+
+
+def test_a_trigger_that_names_a_missing_table_is_not_a_missing_table(target: Target) -> None:
+    target.session.execute("CREATE TABLE d.t (id INT PRIMARY KEY, v INT, e ENUM('x','y','z'), w INT)")
+    target.session.execute("CREATE TRIGGER d.bad BEFORE INSERT ON d.t FOR EACH ROW INSERT INTO d.nothing VALUES (1)")
+    sink = target.life(on_finding="record")
+    with pytest.raises(ApplyError, match="nothing"):
+        target.write(NEW)
+    assert sink.commit_ts == BEGIN
+
+
+# DDLs that are not synced.
+
+
+@by_row
+def test_rows_go_on_by_the_targets_own_tables_where_ddls_are_not_synced(target: Target, by_row: bool) -> None:
+    target.session.execute("CREATE TABLE d.t (id INT PRIMARY KEY, v INT UNIQUE, e ENUM('x','y','z'))")
+    sink = target.life(by_row=by_row, version=2, sync_ddl=False)
+    target.write((None, {1: 1, 2: 10, 3: 1}))
+    target.ddl(3)
+    assert sink.commit_ts == BEGIN + 20
+    assert target.write((None, {1: 2, 2: 20, 3: 1, 4: 8})).findings == ()
+    assert target.rows("*") == [(1, 10, "x"), (2, 20, "x")]
+    # Someone else executes it there.
+    target.session.execute("ALTER TABLE d.t ADD COLUMN w INT")
+    target.ddl(4)
+    assert target.write((None, {1: 3, 2: 30, 3: 1, 4: 9})).findings == ()
+    assert target.rows("*")[-1] == (3, 30, "x", 9)
+    assert [f.found for f in target.write((None, {1: 1, 2: 1}), table_id=11).findings] == [0]
+    recorded = remarkable(target.session, SCHEMA)
+    target.session.commit()
+    assert [(r.job_id, r.state, r.how, r.executed) for r in recorded] == [
+        (3, "not synced", "sync-ddl", ""),
+        (4, "not synced", "sync-ddl", ""),
+    ]
+    # A later life does not execute them, with either setting.
+    target.life(by_row=by_row, version=4)
+    assert (target.opened.applied.version, target.opened.refused) == (4, frozenset())
+    assert target.write((None, {1: 4, 2: 40, 3: 1, 4: 9})).findings == ()
+
+
+# Values that a strict server refuses.
+
+
+@by_row
+@pytest.mark.parametrize("mode", ["TRADITIONAL", "STRICT_ALL_TABLES,NO_ZERO_DATE"])
+def test_an_enum_0_gets_through_a_strict_sql_mode_which_ddls_obey(
+    target: Target, by_row: bool, mode: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyspark_tidb_binlog.sinks.mysql import session as sessions
+
+    monkeypatch.setattr(sessions, "_told", set())
+    target.session.execute("CREATE TABLE d.t (id INT PRIMARY KEY, v INT UNIQUE, e ENUM('x','y','z'), w INT)")
+    with caplog.at_level(logging.WARNING):
+        sink = target.life(by_row=by_row, sql_mode=mode, on_finding="stop")
+        assert target.write((None, {1: 1, 2: 1000, 3: 0, 4: 7})).findings == ()
+    assert target.rows("id, e + 0") == [(1, 0)]
+    assert caplog.text.count("holds for DDLs only, rows are written without it") == 1 and "STRICT_ALL_TABLES" in caplog.text
+    with contextlib.closing(sink._connect_for_ddls()) as ddls, pytest.raises(ApplyError, match="Out of range"):
+        ddls.execute("ALTER TABLE d.t MODIFY v TINYINT")
+
+
+# Death and retries between the statements of a move.
+
+
+@pytest.mark.parametrize("point", ["between-phases", "before-downstream-commit", "after-downstream-commit"])
+def test_killed_while_rows_move(target: Target, point: str) -> None:
+    target.session.execute("CREATE TABLE d.t (id INT PRIMARY KEY, v INT UNIQUE, e ENUM('x','y','z'), w INT, own VARCHAR(9) DEFAULT 'none')")
+    target.session.execute("INSERT INTO d.t VALUES (1, 10, 'x', 0, 'one'), (2, 20, 'x', 0, 'two')")
+    target.session.commit()
+    target.life(on_finding="stop")
+    swap: list[Change] = [({1: 1, 2: 10, 3: 1, 4: 0}, {1: 1, 2: None, 3: 1, 4: 0}), ({1: 2, 2: 20, 3: 1, 4: 0}, {1: 2, 2: 10, 3: 1, 4: 0})]
+    swap.append(({1: 1, 2: None, 3: 1, 4: 0}, {1: 1, 2: 20, 3: 1, 4: 0}))
+    with deadly(point), pytest.raises(Died):
+        target.write(*swap)
+    sink = target.life(on_finding="stop")
+    if sink.commit_ts == BEGIN:
+        assert target.write(*swap).findings == ()
+    assert target.rows("id, v, own") == [(1, 20, "one"), (2, 10, "two")]
+
+
+@by_row
+def test_a_connection_that_is_killed_amid_the_moves(target: Target, by_row: bool) -> None:
+    """The transaction is done again on another connection."""
+    target.session.execute("CREATE TABLE d.t (id INT PRIMARY KEY, v INT UNIQUE, e ENUM('x','y','z'), w INT, own VARCHAR(9) DEFAULT 'none')")
+    target.session.execute("CREATE TABLE d.once (n INT AUTO_INCREMENT PRIMARY KEY) ENGINE = Aria")
+    target.session.execute("INSERT INTO d.t VALUES (1, 10, 'x', 0, 'one'), (2, 20, 'x', 0, 'two')")
+    target.session.commit()
+    target.session.execute(
+        "CREATE TRIGGER d.dies AFTER UPDATE ON d.t FOR EACH ROW BEGIN IF NEW.id = 2 THEN INSERT INTO d.once VALUES (); "
+        "IF (SELECT COUNT(*) FROM d.once) = 1 THEN KILL CONNECTION_ID(); END IF; END IF; END"
+    )
+    sink = target.life(by_row=by_row, on_finding="stop")
+    done = target.write(({1: 1, 2: 10, 3: 1, 4: 0}, {1: 1, 2: 11, 3: 1, 4: 0}), ({1: 2, 2: 20, 3: 1, 4: 0}, {1: 2, 2: 21, 3: 1, 4: 0}))
+    assert done.findings == () and target.rows("n", "once")[-1][0] >= 2
+    assert target.rows("id, v, own") == [(1, 11, "one"), (2, 21, "two")] and sink.commit_ts == BEGIN + 10
