@@ -83,6 +83,10 @@ class FindingError(ApplyError):
     """The target does not match the binlogs, and ``on-finding`` is ``stop``: nothing of that transaction is committed."""
 
 
+class CheckpointMoved(ApplyError):
+    """The checkpoint that is kept apart from the target was changed by another program, or a person, while the stream was running."""
+
+
 class DdlRefused(ApplyError):
     """The target refused a DDL both as text and as derived from the table infos."""
 

@@ -25,7 +25,7 @@ from typing import Protocol
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import ApplyConfig, CheckpointConfig, DrainerConfig, TargetConfig
-from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.schemas.errors import ApplyError, CheckpointMoved
 from pyspark_tidb_binlog.sinks.mysql import progress
 from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
@@ -54,22 +54,12 @@ class RealCheckpoint(Protocol):
         ...
 
     def write(self, checkpoint: Checkpoint, expected: Collection[int]) -> None:
-        """Replace it; durable when this returns. Raises ``MovedMeanwhile`` if its commit_ts is none of ``expected``, or ``ApplyError``."""
+        """Replace it; durable when this returns. Raises ``CheckpointMoved`` if its commit_ts is none of ``expected``, or ``ApplyError``."""
         ...
 
     def close(self) -> None:
         """Nothing is written any more; safe to call twice."""
         ...
-
-
-class MovedMeanwhile(ApplyError):
-    """Another program, or a person, has changed the checkpoint while this program runs."""
-
-    def __init__(self, where: str, found: int, expected: Collection[int]) -> None:
-        super().__init__(
-            f"the checkpoint {where} was changed to {found} while the stream was running, it should be {sorted(expected)}: does another Drainer use it? Each "
-            "needs a checkpoint of its own (syncer.to.checkpoint.schema, table; for a file data-dir). Restart the Drainer; it decides anew which counts"
-        )
 
 
 class InFile:
@@ -110,7 +100,7 @@ class InFile:
         """By a rename, after the content is on the disk."""
         found = self.read()
         if found is not None and found.commit_ts not in expected:
-            raise MovedMeanwhile(self.where, found.commit_ts, expected)
+            raise _moved(self.where, found.commit_ts, expected)
         try:
             write_atomically(self._path, Savepoint(checkpoint.commit_ts, checkpoint.schema_version, checkpoint.consistent).to_toml())
         except OSError as error:
@@ -151,7 +141,7 @@ class OnServer:
             progress.lock_checkpoint(session, self._cluster_id, self._schema, self._table)
             found = self._of(session)
             if found is not None and found.commit_ts not in expected:
-                raise MovedMeanwhile(self.where, found.commit_ts, expected)
+                raise _moved(self.where, found.commit_ts, expected)
             progress.write_checkpoint(session, self._cluster_id, checkpoint, self._schema, self._table)
             session.commit()
 
@@ -161,6 +151,13 @@ class OnServer:
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+def _moved(where: str, found: int, expected: Collection[int]) -> CheckpointMoved:
+    return CheckpointMoved(
+        f"the checkpoint {where} was changed to {found} while the stream was running, it should be {sorted(expected)}: does another Drainer use it? Each "
+        "needs a checkpoint of its own (syncer.to.checkpoint.schema, table; for a file data-dir). Restart the Drainer; it decides anew which counts"
+    )
 
 
 def is_elsewhere(config: DrainerConfig) -> bool:
@@ -259,7 +256,7 @@ class Trailing:
         """Our record of ``checkpoint`` is committed: write the real one if that was announced, or is still to be done.
 
         Raises:
-            MovedMeanwhile: somebody else has written it.
+            CheckpointMoved: somebody else has written it.
         """
         if self._pending is None and self._announced == checkpoint.commit_ts:
             self._announced, self._pending, self._next_at = 0, checkpoint, 0.0
@@ -274,7 +271,7 @@ class Trailing:
         """Write what is to be written, if that is due; whether nothing is left.
 
         Raises:
-            MovedMeanwhile: somebody else has written it.
+            CheckpointMoved: somebody else has written it.
         """
         pending = self._pending
         if pending is None or not (now or time.monotonic() >= self._next_at):
@@ -282,7 +279,7 @@ class Trailing:
         failpoints.point("before-checkpoint-elsewhere")
         try:
             self._real.write(pending, (*self._there, pending.commit_ts))
-        except MovedMeanwhile:
+        except CheckpointMoved:
             raise
         except ApplyError as error:
             self._next_at = time.monotonic() + self._pause
