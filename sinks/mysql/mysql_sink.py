@@ -59,7 +59,7 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_CLOSE_SECONDS = 3.0
+_CLOSE_SECONDS = 5.0
 """How long ``close`` waits for the last checkpoint."""
 
 
