@@ -73,7 +73,7 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_CLOSE_SECONDS = 3.0
+_CLOSE_SECONDS = 5.0
 """How long ``close`` waits for the last checkpoint."""
 
 

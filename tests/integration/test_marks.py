@@ -2,15 +2,18 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
-from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
+from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, FileConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.binlogfile import walk
 from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_transaction
 from tests.support.ddl_target import dying
 from tests.support.emulated_stream import EmulatedStream
@@ -105,6 +108,21 @@ def test_a_life_that_finishes_anothers_span_leaves_the_same_out(
         stream.apply()
     left = [100 * number + n for number in range(4) for n in range(50, 55)]
     assert [n for (n,) in query("SELECT id FROM shop.item ORDER BY id")] == left
+
+
+def test_files_have_nothing_that_came_back_and_nothing_of_a_drainer(spark: SparkSession, tmp_path: Path) -> None:
+    apply = ApplyConfig(db_type="file", history_lag=0.0, loopback_control=True, channel_id=CHANNEL)
+    config = DrainerConfig(apply=apply, files=FileConfig(dir=str(tmp_path / "binlogs")), data_dir=str(tmp_path / "data"))
+    with EmulatedStream(spark, config) as stream:
+        for name, table in (("shop", ITEM), ("Retl", MARK)):
+            stream.upstream.ddl.create_database(name)
+            stream.upstream.ddl.create_table(name, table)
+        stream.change(marked(CHANNEL, 1))
+        stream.change(marked(CHANNEL + 1, 2))
+        stream.apply()
+    found = [pb.Binlog.FromString(record.payload) for record in walk(tmp_path / "binlogs")]
+    assert [[(e.schema_name, e.table_name) for e in f.dml_data.events] for f in found if f.tp == pb.DML] == [[("shop", "item")]]
+    assert not any(b"etl" in f.ddl_query for f in found)
 
 
 @pytest.mark.parametrize("mode", MODES)
