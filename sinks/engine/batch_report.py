@@ -84,7 +84,7 @@ class BatchReport:
     rows_written: int
     ddls: int
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """Wall-clock seconds by stage: ``read`` (source to row events), ``plan`` (``plan+delete`` if applied in parts), ``write``, ``ddl``."""
+    """Wall-clock seconds by stage: ``read`` (source to row events), ``plan`` (``plan+delete`` if applied in parts), ``relay``, ``write``, ``ddl``."""
     findings: tuple[Finding, ...] = ()
     """Where the target or the Pumps deviate from the binlogs."""
 

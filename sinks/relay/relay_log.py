@@ -96,32 +96,43 @@ class Standing:
 class Extent:
     """What files there are."""
 
+    sizes: Mapping[int, int]
+    """By index, in bytes."""
     last_ts: int
     """commit_ts of the last record; 0 = there is none."""
-    begin: FilePosition
     end: FilePosition
 
+    def has(self, cover: Cover) -> bool:
+        """Whether the files of a cover are there."""
+        wanted = range(cover.begin.index, cover.end.index + 1)
+        return all(index in self.sizes for index in wanted) and self.sizes[cover.end.index] >= cover.end.offset
 
-def standing(found: TargetProgress, cover: Cover | None, extent: Extent, stream: RelayStream) -> Standing:
+
+def standing(found: TargetProgress, noted: Cover | None, extent: Extent, stream: RelayStream) -> Standing:
     """What is to be done with a log by what the target says. Pure.
 
     * Consistent: the target needs nothing of the log. What lies behind the checkpoint was written by a life that died before it applied any of it.
     * A span of ours is open, and the log holds it: nothing is changed, because the upstream may be gone before the span is finished.
     * A span of ours is open, and the log does not hold it (it was switched on since, or is of other filters): it is written again.
-    * Not consistent, and no span of ours: a real Drainer has died. Its log goes on without a gap from its checkpoint.
+    * Not consistent, and no span of ours: a real Drainer has died. Its log goes on without a gap from its checkpoint, unless ours at its beginning is
+      from later: then the target was restored, and the log is of no use.
 
     Args:
         found: the target's progress.
-        cover: what ``relay.spark`` says, if the files agree.
+        noted: what ``relay.spark`` says.
         extent: the files.
         stream: what is written now.
     """
     if found.consistent:
         return Standing(True, None)
     if found.unfinished is not None:
-        whole = cover is not None and cover.holds(found.commit_ts, found.unfinished.upto_ts) and stream.takes(cover.stream)
-        return Standing(not whole, cover if whole else None)
-    return Standing(False, Cover(stream, found.commit_ts, max(extent.last_ts, found.commit_ts), extent.begin, extent.end))
+        held = noted is not None and noted.holds(found.commit_ts, found.unfinished.upto_ts)
+        whole = noted is not None and held and stream.takes(noted.stream) and extent.has(noted)
+        return Standing(not whole, noted if whole else None)
+    if noted is not None and found.commit_ts < noted.after_ts:
+        return Standing(True, None)
+    begin = FilePosition(min(extent.sizes, default=0), 0)
+    return Standing(False, Cover(stream, found.commit_ts, max(extent.last_ts, found.commit_ts), begin, extent.end))
 
 
 class RelayLog:
@@ -214,8 +225,7 @@ class RelayLog:
 
     def _settle(self, writer: BinlogWriter, found: TargetProgress) -> None:
         last_ts = 0 if found.consistent else last_ts_of(self._directory)
-        extent = Extent(last_ts, FilePosition(writer.files()[0].index, 0), writer.position)
-        made = standing(found, read_cover(self._directory), extent, self._stream)
+        made = standing(found, noted_cover(self._directory), extent_of(self._directory, last_ts, writer.position), self._stream)
         if made.cut:
             end = end_of(self._directory, found.commit_ts)
             if end != writer.position:
@@ -235,13 +245,12 @@ def noted_cover(directory: Path) -> Cover | None:
 def read_cover(directory: Path) -> Cover | None:
     """The same, if the files that it names are there."""
     cover = noted_cover(directory)
-    return cover if cover is not None and _is_there(directory, cover) else None
+    return cover if cover is not None and extent_of(directory, 0, cover.end).has(cover) else None
 
 
-def _is_there(directory: Path, cover: Cover) -> bool:
-    sizes = {f.index: (directory / f.name).stat().st_size for f in files_in(directory)}
-    wanted = range(cover.begin.index, cover.end.index + 1)
-    return all(index in sizes for index in wanted) and sizes[cover.end.index] >= cover.end.offset
+def extent_of(directory: Path, last_ts: int, end: FilePosition) -> Extent:
+    """The files of a directory."""
+    return Extent({f.index: (directory / f.name).stat().st_size for f in files_in(directory)}, last_ts, end)
 
 
 @contextmanager

@@ -215,9 +215,9 @@ class RelayReplay(RowSink):
                 name, columns = (table.schema_name, table.table_name), signature(table)
                 if name not in made or made[name][0] != columns:
                     made[name] = columns, self._table_at(table, binlog.commit_ts, done)
-                ops = list(operations_in(table, made[name][1], binlog.commit_ts, self._read_back))
-                for begin in range(0, len(ops), _OPERATIONS):
-                    yield _Piece(made[name][1], ops[begin : begin + _OPERATIONS], len(record.payload) // max(len(ops), 1))
+                ops = operations_in(table, made[name][1], binlog.commit_ts, self._read_back)
+                while piece := list(itertools.islice(ops, _OPERATIONS)):
+                    yield _Piece(made[name][1], piece, len(record.payload) // len(table.mutations))
 
     def _table_at(self, table: slave.Table, commit_ts: int, done: Replayed) -> TableAt:
         def read(session: Session) -> TableAt:

@@ -24,8 +24,11 @@ from pyspark_tidb_binlog.sinks.file.file_sink import FileTarget, file_sink
 from pyspark_tidb_binlog.sinks.kafka.kafka_sink import kafka_sink
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
+from pyspark_tidb_binlog.sinks.relay.relay_log import RelayLog, RelayStream
+from pyspark_tidb_binlog.sinks.relay.relayed_sink import RelayedSink, RelaySettings
 from pyspark_tidb_binlog.sinks.sink import Sink
 from pyspark_tidb_binlog.sinks.translate.message_sink import MessageSettings
+from pyspark_tidb_binlog.sinks.translate.secondary_binlogs import SecondaryBinlogs
 from tests.support.ddl_jobs import INT, column, database, history, job, table
 from tests.support.fakes.memory_sink import Memory, MemorySink
 from tests.support.fakes.memory_topic import MemoryTopic
@@ -92,6 +95,18 @@ class InRows(InMariaDB):
         return RowSink(DrainerConfig(target=self.server.target(), apply=apply), 1, RowSettings(worker_count=4, txn_batch=2))
 
 
+class Relayed(InRows):
+    """Row by row, behind a relay log of which every step begins a file."""
+
+    def __init__(self, server: PrivateMariaDB, directory: Path) -> None:
+        super().__init__(server)
+        self.directory = directory
+
+    def sink(self, drainer: str = "drainer") -> Sink:
+        log = RelayLog(self.directory / drainer, 100, RelayStream(1, ""))
+        return RelayedSink(super().sink(drainer), log, SecondaryBinlogs(), RelaySettings(every_step=True))
+
+
 class InFiles:
     """Files so small that every step begins one."""
 
@@ -118,14 +133,14 @@ class InTopic:
         return rows_of_secondary(self.topic.messages)
 
 
-@pytest.fixture(params=["mariadb", "rows", "memory", "file", "kafka"])
+@pytest.fixture(params=["mariadb", "rows", "relayed", "memory", "file", "kafka"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    if request.param not in ("mariadb", "rows"):
+    if request.param in ("memory", "file", "kafka"):
         worlds: dict[str, Callable[[], World]] = {"memory": InMemory, "file": lambda: InFiles(tmp_path), "kafka": lambda: InTopic(tmp_path)}
         yield worlds[request.param]()
         return
     server: PrivateMariaDB = request.getfixturevalue("mariadb")
-    yield InMariaDB(server) if request.param == "mariadb" else InRows(server)
+    yield Relayed(server, tmp_path) if request.param == "relayed" else InMariaDB(server) if request.param == "mariadb" else InRows(server)
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(f"DROP DATABASE IF EXISTS {SCHEMA}")
         cursor.execute("DROP DATABASE IF EXISTS sunk")

@@ -17,7 +17,7 @@ from pyspark_tidb_binlog.sinks.translate.translation import Message
 from tests.support.golden_messages import from_drainer, ours
 
 STREAM = RelayStream(7, "all", frozenset({13}))
-EXTENT = Extent(50, FilePosition(2, 0), FilePosition(3, 100))
+EXTENT = Extent({2: 70, 3: 100}, 50, FilePosition(3, 100))
 CLEAN = TargetProgress(30, True, 5, None)
 OPEN = TargetProgress(30, False, 5, UnfinishedSpan(30, 40, 2, frozenset()))
 FOREIGN = TargetProgress(30, False, 5, None)
@@ -55,6 +55,8 @@ def test_an_open_span_that_the_log_holds_is_kept() -> None:
     [
         None,
         replace(COVERED, after_ts=31),
+        replace(COVERED, begin=FilePosition(1, 10)),
+        replace(COVERED, end=FilePosition(3, 101)),
         replace(COVERED, upto_ts=39),
         replace(COVERED, stream=replace(STREAM, cluster_id=8)),
         replace(COVERED, stream=replace(STREAM, filters="some")),
@@ -71,9 +73,15 @@ def test_what_is_ignored_since_may_be_in_the_log() -> None:
 
 
 def test_a_real_drainers_log_goes_on_from_its_checkpoint() -> None:
-    wanted = Cover(STREAM, 30, 50, EXTENT.begin, EXTENT.end)
+    wanted = Cover(STREAM, 30, 50, FilePosition(2, 0), EXTENT.end)
     assert standing(FOREIGN, None, EXTENT, STREAM) == Standing(False, wanted)
     assert standing(FOREIGN, None, replace(EXTENT, last_ts=20), STREAM).cover == replace(wanted, upto_ts=30)
+
+
+def test_a_restored_target_has_no_use_for_a_later_log() -> None:
+    """Without its markers, that the target was half applied looks like a real Drainer's crash."""
+    assert standing(FOREIGN, replace(COVERED, after_ts=31), EXTENT, STREAM) == Standing(True, None)
+    assert standing(FOREIGN, COVERED, EXTENT, STREAM).cover == Cover(STREAM, 30, 50, FilePosition(2, 0), EXTENT.end)
 
 
 # Files.
