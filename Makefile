@@ -68,6 +68,11 @@ property: setup-dev ## property tests against simple models, with new examples e
 contract: setup-etcd ## one suite over both registries, PD's with a real etcd
 	$(PYTEST) tests/contract
 
+.PHONY: interop
+interop: setup ## against a real PD, TiDB and Pump: PD_URLS=http://host:2379 TIDB_STATUS=http://host:10080 [TIDB_SQL=user:password@host:4000]
+	@if [ -n "$$PD_URLS" ] && [ -n "$$TIDB_STATUS" ]; then $(PYTEST) -v tests/interop; \
+	else echo "interop: skipped, nothing was tested: set PD_URLS and TIDB_STATUS to those of a real cluster"; fi
+
 .PHONY: integration
 integration: setup ## tests with MariaDB, gRPC and Spark
 	$(PYTEST) -m "not slow" tests/integration

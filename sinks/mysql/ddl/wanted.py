@@ -9,7 +9,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from pyspark_tidb_binlog.schemas.history import TableAt
-from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, WHOLE_COLUMN, ColumnFlag, ColumnInfo, IndexColumn, IndexInfo, TableInfo
+from pyspark_tidb_binlog.schemas.tableinfo import (
+    PUBLIC,
+    WHOLE_COLUMN,
+    ColumnFlag,
+    ColumnInfo,
+    ColumnType,
+    IndexColumn,
+    IndexInfo,
+    TableInfo,
+)
 from pyspark_tidb_binlog.sinks.engine.column_pairs import pair_columns, visible
 from pyspark_tidb_binlog.sinks.mysql.ddl.charsets import Charset
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect, is_text_or_words
@@ -132,11 +141,14 @@ def _column_lacks(
 def _accepted(dialect: Dialect, column: ColumnInfo, was: ColumnInfo | None) -> tuple[Charset, ...]:
     """The charsets that the target's column may have, the one that is written first.
 
-    A table that was made under another ``spark.upstream-new-collations`` is the same table; a job that changes one of the two into the other
-    is not done before it has.
+    A table that was made under another ``spark.upstream-new-collations`` is the same table, and a job that was executed under it is done. Only
+    what a job brings shows that: where the column had one of the two before, or is MariaDB's JSON, which is ``utf8mb4_bin`` there, the name must
+    be the one that is written.
     """
     wanted, other = dialect.charset(column.charset, column.collate), dialect.other_charset(column.charset, column.collate)
-    return (wanted,) if was is not None and dialect.charset(was.charset, was.collate) == other else (wanted, other)
+    if was is not None and (was.tp == ColumnType.JSON or dialect.charset(was.charset, was.collate) in (wanted, other)):
+        return (wanted,)
+    return wanted, other
 
 
 def keeping_padding(session: Target, dialect: Dialect, tables: Iterable[TableAt]) -> Dialect:
