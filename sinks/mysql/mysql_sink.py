@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -60,7 +60,7 @@ from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanLimits, plan_rows, planned
 from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint, SyncPoint
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW, RetryPolicy, TransientError
-from pyspark_tidb_binlog.sinks.mysql.safe_mode import SafeMode, SafeStep
+from pyspark_tidb_binlog.sinks.mysql.safe_mode import Doubt, SafeMode, SafeStep
 from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpanPlan
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried, run_transaction
 from pyspark_tidb_binlog.sinks.mysql.sync_points import SyncPoints
@@ -219,7 +219,7 @@ class MySQLSink(Sink):
     def _load_sync_point(self, session: Session) -> SyncPoint | None:
         return progress.load_sync_point(session, self._cluster_id, self._settings.checkpoint_schema, self._table)
 
-    def _doubt(self, found: TargetProgress, session: Session) -> "Doubt":
+    def _doubt(self, found: TargetProgress, session: Session) -> Doubt:
         """What of the spans beyond the checkpoint may be in the target, which is not known exactly."""
         schema, cluster_id = self._settings.checkpoint_schema, self._cluster_id
         open_upto = self._open_upto(session)
@@ -406,7 +406,15 @@ class MySQLSink(Sink):
 
     def apply_parts(self, events: KeyedEvents, step: RowsStep, skipped_ts: frozenset[int], clock: StageClock) -> Written:
         """One transaction for each part and phase, by the executors (``Sink.apply_parts``)."""
+        if not self._consistent:
+            # Said before anything about the target's tables, which may be those of the other filters.
+            self._transact(partial(self._require_same_filters, step))
         return self._as_they_are(step, None, lambda there, later: self._apply_in_parts(events, there, later, skipped_ts, clock))
+
+    def _require_same_filters(self, step: RowsStep, session: Session) -> None:
+        progress.require_same_filters(
+            session, self._cluster_id, step.after_ts, step.upto_ts, self._settings.checkpoint_schema, self._filters
+        )
 
     def _apply_in_parts(
         self, events: KeyedEvents, step: RowsStep, later: Superseded, skipped_ts: frozenset[int], clock: StageClock
@@ -634,19 +642,6 @@ class MySQLSink(Sink):
     def _wait_for(self, error: TransientError | None) -> None:
         self._waiting_for = error
         self._tables.forget()
-
-
-@dataclass(frozen=True, slots=True)
-class Doubt:
-    """What may be in the target beyond its checkpoint."""
-
-    crashed: bool
-    """Another Drainer has written to it, nobody knows how far."""
-    ours: bool
-    """Whether this program wrote the checkpoint."""
-    upto_ts: int
-    why: str
-    """In words; empty = nothing is in doubt."""
 
 
 def _clock_now() -> int:

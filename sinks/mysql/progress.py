@@ -240,15 +240,25 @@ def begin_span(
     Raises:
         ApplyError: it was begun by other filters, so that its parts would not fit each other.
     """
+    if filters is not None:
+        require_same_filters(session, cluster_id, after_ts, upto_ts, schema, filters)
     for number in {Numbering.ROWS, numbering}:
-        marker = Marker(cluster_id, after_ts, upto_ts, number, parts, Mark.SPAN)
-        begun = session.query(f"SELECT skipped FROM {_progress(schema)} WHERE {_ONE_MARKER}", marker.values)
-        if begun and filters is not None and begun[0][0] not in (None, filters):
+        _mark(session, Marker(cluster_id, after_ts, upto_ts, number, parts, Mark.SPAN), schema, filters)
+
+
+def require_same_filters(session: Session, cluster_id: int, after_ts: int, upto_ts: int, schema: str, filters: str) -> None:
+    """Check that (after_ts, upto_ts], if it was begun, was begun by these filters.
+
+    Raises:
+        ApplyError: it was not, so that its parts would not fit each other.
+    """
+    sql = f"SELECT skipped FROM {_progress(schema)} WHERE cluster_id = %s AND from_ts = %s AND to_ts = %s AND phase = %s"
+    for (begun,) in session.query(sql, [cluster_id, after_ts, upto_ts, str(Mark.SPAN)]):
+        if begun not in (None, filters):
             raise ApplyError(
                 f"the span ({after_ts}, {upto_ts}] was begun with other filters or routes, and a part of it is in the target. Start the Drainer with them "
-                f"once more, until it has passed {upto_ts}, and change them then. They were: {begun[0][0]}; now: {filters}"
+                f"once more, until it has passed {upto_ts}, and change them then. They were: {begun}; now: {filters}"
             )
-        _mark(session, marker, schema, filters)
 
 
 def claim_part(session: Session, marker: Marker, schema: str = CHECKPOINT_SCHEMA, skipped: Iterable[int] = ()) -> bool:
