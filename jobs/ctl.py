@@ -6,7 +6,7 @@
     ctl generate_meta                        a savepoint file with a new timestamp (-data-dir, -time-zone)
     ctl encrypt -text PASSWORD               the password as encrypted_password takes it (key: BINLOG_SECRET_KEY); - reads it from stdin
     ctl status                               each Drainer: how far it is, and what holds it back
-    ctl ddl --config drainer.toml            the DDLs that were refused, skipped, quarantined, ignored, derived or lost something
+    ctl ddl --config drainer.toml            the DDLs that were refused, skipped, quarantined, not synced, ignored, derived or lost something
     ctl findings --config drainer.toml       the newest findings
 
 ``-ssl-ca``, ``-ssl-cert`` and ``-ssl-key`` are for a cluster with TLS. ``-cmd pumps`` is the same as ``pumps``. Unlike binlogctl, it looks at the node's answer: a refused change is an error.

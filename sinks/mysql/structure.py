@@ -127,13 +127,15 @@ def is_absent(session: Queries, schema: str, name: str) -> bool:
     return False
 
 
+_NAMES = "CONVERT(table_schema USING utf8mb4), CONVERT(table_name USING utf8mb4)"
+"""Converted, because servers give the names of the two tables of information_schema collations that a UNION may not mix."""
 _COLUMNS = (
-    "SELECT {n} AS n, table_schema AS s, table_name AS t, 0 AS unique_key, ordinal_position AS place, '' AS key_name, column_name AS name, "
+    f"SELECT {{n}} AS n, {_NAMES}, 0 AS unique_key, ordinal_position AS place, '' AS key_name, CONVERT(column_name USING utf8mb4) AS name, "
     "column_type AS type, is_nullable AS nullable, column_default AS preset, extra AS extra FROM information_schema.columns "
     "WHERE table_schema = %s AND table_name = %s"
 )
 _KEYS = (
-    "SELECT {n}, table_schema, table_name, 1, seq_in_index, index_name, column_name, '', '', NULL, '' FROM information_schema.statistics "
+    f"SELECT {{n}}, {_NAMES}, 1, seq_in_index, index_name, CONVERT(column_name USING utf8mb4), '', '', NULL, '' FROM information_schema.statistics "
     "WHERE table_schema = %s AND table_name = %s AND non_unique = 0"
 )
 

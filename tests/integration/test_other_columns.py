@@ -58,6 +58,9 @@ class Place:
     settings: dict[str, Any] = field(default_factory=dict)
     after_ts: int = 10
     sink: MySQLSink | None = None
+    skipped: frozenset[int] = frozenset()
+    finishes: bool = True
+    """Whether a span in parts ends, or is left as after a death."""
 
     def apply(self, events: pa.Table, at: TableAt = PAIR) -> Written:
         """The rows as one step."""
@@ -88,7 +91,7 @@ class Place:
         keys = row_identities(events, step.tables)
         keyless = np.full(events.num_rows, not at.info.unique_keys())
         numbers = part_numbers(events.column("table_id").to_numpy(), keys, keyless, 2)
-        how = PartPlan((step.after_ts, step.upto_ts), {at.table_id: there}, Flavour.MARIADB, PlanLimits(), frozenset(), frozenset())
+        how = PartPlan((step.after_ts, step.upto_ts), {at.table_id: there}, Flavour.MARIADB, PlanLimits(), self.skipped, frozenset())
         to = PartTarget(ShippedTarget.of(self.server.target(), Here), ApplyConfig(checkpoint_schema=SCHEMA), lease, *how.span, 2)
         rows = 0
         findings: tuple[Finding, ...] = ()
@@ -98,7 +101,8 @@ class Place:
             for batch in apply_part(part, mine, how, to, 0.0):
                 done = parallel._together(pa.Table.from_batches([batch.filter(pa.compute.not_equal(batch.column("phase"), LEFT))]))
                 rows, findings = rows + done.rows, findings + done.findings
-        progress.finish_span(self.session, 1, step.after_ts, step.upto_ts, SCHEMA)
+        if self.finishes:
+            progress.finish_span(self.session, 1, step.after_ts, step.upto_ts, SCHEMA)
         self.session.commit()
         return Written(rows, findings)
 
@@ -241,6 +245,22 @@ def test_in_doubt_nothing_is_written_where_findings_stop(make: Make) -> None:
     with pytest.raises(FindingError, match="not in the target"):
         place.apply(Events(PAIR).update((1, "a", 0), (9, "a", 1), rowid=1).update((8, "h", 0), (7, "h", 0), rowid=8).table())
     assert place.rows()[0] == (1, "a", 0, "one", 11)
+
+
+def test_what_a_correction_cannot_bring_back_is_a_finding(make: Make) -> None:
+    """The rows have left their places when a person decides to skip the transaction that moves one of them."""
+    place = make("in parts", PAIR_SQL, START)
+    events = Events(PAIR).update((1, "a", 0), (9, "a", 1), rowid=1).update((2, "b", 0), (8, "b", 1), rowid=2).table()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parallel, "_others_deleted", lambda *_: False)
+        place.finishes = False
+        place.apply(events)
+    assert place.rows("id, u, n") == [(3, "c", 0)]
+    place.after_ts, place.skipped = 10, frozenset([1001])
+    done = place.apply(events)
+    assert place.rows() == [(1, "a", 0, "none", 0), (3, "c", 0, "three", 33), (8, "b", 1, "two", 22)]
+    assert [(f.kind, f.commit_ts) for f in done.findings] == [(FindingKind.VALUE, 1001)]
+    assert done.findings[0].words.endswith("with the defaults of the columns that only the target has: note, must")
 
 
 EVERY_KIND = {
