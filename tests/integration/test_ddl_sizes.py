@@ -1,15 +1,17 @@
 """A MODIFY that the target refuses, or that a crash left open: not taken for done until the target has what is wanted."""
 
+import dataclasses
 from typing import Any
 
 import pytest
 
+from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.errors import DdlRefused
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, job, steps_of, table
-from tests.support.ddl_target import apply, dying
+from tests.support.ddl_target import CONFIG, apply, dying
 
 pytestmark = pytest.mark.mysql
 
@@ -23,13 +25,15 @@ DECIMAL = {**INT, "Tp": 246, "Flen": 10, "Decimal": 2}
 BIGINT = {**INT, "Tp": 8, "Flen": 20}
 
 
-def modify(session: Session, there: str, text: str, was: dict[str, Any], now: dict[str, Any]) -> tuple[SchemaHistory, DdlStep]:
+def modify(
+    session: Session, there: str, text: str, was: dict[str, Any], now: dict[str, Any], config: ApplyConfig = CONFIG
+) -> tuple[SchemaHistory, DdlStep]:
     """The table as the target has it, and the step that modifies it; ``default`` in a kind is the column's."""
     infos = [table(10, "t", [ID, column(2, "v", k, default=k.get("default"))]) for k in (was, now)]
     h = history(database(1), job(2, 3, infos[0]), job(3, 12, infos[1]))
     steps = steps_of(h, {2: f"CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` {there});", 3: f"ALTER TABLE `t` MODIFY COLUMN `v` {text};"})
     for step in steps[:2]:
-        apply(session, step, h)
+        apply(session, step, h, config)
     return h, steps[2]
 
 
@@ -66,6 +70,21 @@ def test_a_refused_change_is_not_done(session: Session, there: str, text: str, w
     assert type_there(session) == before
     assert apply(session, step, h).how == "text"
     assert apply(session, step, h).how == "found"
+
+
+@pytest.mark.parametrize(
+    ("there", "text", "was", "now"), [c for c in CHANGES if "TEXT" in c[1]], ids=lambda v: v if isinstance(v, str) else ""
+)
+def test_nor_where_collations_keep_their_names(session: Session, there: str, text: str, was: dict[str, Any], now: dict[str, Any]) -> None:
+    config = dataclasses.replace(CONFIG, upstream_new_collations="true")
+    h, step = modify(session, there, text, was, now, config)
+    before = session.query("SHOW CREATE TABLE d.t")
+    with refusing(session), pytest.raises(DdlRefused):
+        apply(session, step, h, config)
+    assert session.query("SHOW CREATE TABLE d.t") == before
+    assert apply(session, step, h, config).how == "text"
+    assert session.query("SHOW CREATE TABLE d.t") != before
+    assert apply(session, step, h, config).how == "found"
 
 
 class refusing:  # noqa: N801

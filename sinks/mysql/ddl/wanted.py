@@ -135,7 +135,19 @@ def _column_lacks(
     for column in changed:
         name = column.name.lower()
         words = misfit(shown.get(name), column, pairs.get(name), *_accepted(dialect, column, pairs.get(name)))
+        words = words or _still_json(session, dialect, after, column, pairs.get(name))
         yield MissingChange(f"{label}: column {column.name} is {words}", "type") if words else None
+
+
+def _still_json(session: Target, dialect: Dialect, table: TableAt, column: ColumnInfo, was: ColumnInfo | None) -> str:
+    """MariaDB's JSON is a LONGTEXT that only its CHECK tells from another one: what is still JSON, in words; empty if nothing is."""
+    if dialect.flavour is not Flavour.MARIADB or was is None or was.tp != ColumnType.JSON or column.tp == ColumnType.JSON:
+        return ""
+    sql = (
+        "SELECT 1 FROM information_schema.check_constraints WHERE constraint_schema = %s AND table_name = %s AND constraint_name = %s "
+        "AND check_clause LIKE 'json_valid%%'"
+    )
+    return "still JSON" if session.query(sql, [table.schema, table.name, column.name]) else ""
 
 
 def _accepted(dialect: Dialect, column: ColumnInfo, was: ColumnInfo | None) -> tuple[Charset, ...]:
