@@ -28,7 +28,7 @@ from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
 from pyspark_tidb_binlog.sinks.engine.hidden import marked
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep
-from pyspark_tidb_binlog.sinks.mysql import lease, old_layout, parallel, progress
+from pyspark_tidb_binlog.sinks.mysql import late_record, lease, old_layout, parallel, progress
 from pyspark_tidb_binlog.sinks.mysql.checked import Effects, checked
 from pyspark_tidb_binlog.sinks.mysql.ddl import text
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import (
@@ -79,6 +79,9 @@ class MySQLSink(Sink):
         self._shipped: ShippedTarget | None = None
         self._commit_ts = 0
         self._late = LateRecord()
+        self._one_at_a_time = threading.RLock()
+        """Held by a step, and by whoever saves what was put off."""
+        self._saving_later: threading.Timer | None = None
         self._consistent = True
         """False while a span is only partly in the target."""
         self._together = True
@@ -120,6 +123,8 @@ class MySQLSink(Sink):
 
     def close(self) -> None:
         """Save what is put off, and release the lease (``Sink.close``)."""
+        if (later := self._saving_later) is not None:
+            later.cancel()
         if self._late.recorded_ts < self._commit_ts and self.lost is None:
             # If the target does not answer, the note is enough.
             saving = threading.Thread(target=self._catch_up_at_last, name="the last checkpoint", daemon=True)
@@ -207,6 +212,10 @@ class MySQLSink(Sink):
 
     def apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
         """Plan and write in one transaction of the driver (``Sink.apply``)."""
+        with self._one_at_a_time:
+            return self._apply_atomic(rows, step, clock)
+
+    def _apply_atomic(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
         with clock.timed(Stage.PLAN):
             plan = self._plan(rows, step) if rows.num_rows else Plan()
         if not (plan.deletes or plan.writes) and self._put_off(step):
@@ -246,6 +255,10 @@ class MySQLSink(Sink):
 
     def apply_parts(self, events: KeyedEvents, step: RowsStep, skipped_ts: frozenset[int], clock: StageClock) -> Written:
         """One transaction for each part and phase, by the executors (``Sink.apply_parts``)."""
+        with self._one_at_a_time:
+            return self._apply_parts(events, step, skipped_ts, clock)
+
+    def _apply_parts(self, events: KeyedEvents, step: RowsStep, skipped_ts: frozenset[int], clock: StageClock) -> Written:
         schema, cluster_id, parts = self._settings.checkpoint_schema, self._cluster_id, events.parts
 
         def begin(session: Session) -> bool:
@@ -311,10 +324,11 @@ class MySQLSink(Sink):
         def work(session: Session) -> DdlOutcome:
             return apply_ddl(session, step, history, self._settings, self._held, partial(self._save_ddl, session, step), refused)
 
-        self._catch_up()
         schema = Routes.of(self._settings).database(schema_of(step, history))
-        outcome = run_retried(self._ddl_sessions.use, work, self._retry_policy, partial(begin_ddl, schema))
-        self._stands_at(step.commit_ts, step.applied)
+        with self._one_at_a_time:
+            self._catch_up()
+            outcome = run_retried(self._ddl_sessions.use, work, self._retry_policy, partial(begin_ddl, schema))
+            self._stands_at(step.commit_ts, step.applied)
         return DdlResult(outcome.losses, outcome.freezes)
 
     def _save_ddl(self, session: Session, step: DdlStep, _: object) -> None:
@@ -358,21 +372,32 @@ class MySQLSink(Sink):
         if not self._consistent or step.after_ts != self._commit_ts or not self._late.put_off(step):
             return False
         self._commit_ts = step.upto_ts
+        if self._saving_later is None:
+            # The next batch may be long in coming.
+            self._saving_later = threading.Timer(late_record.SECONDS, self._catch_up_in_time)
+            self._saving_later.daemon = True
+            self._saving_later.start()
         failpoints.point("after-record-put-off")
         self._note_sync_point(step.applied)
         return True
 
     def _catch_up(self) -> None:
         """Save what was put off."""
-        late, commit_ts = self._late, self._commit_ts
+        late = self._late
 
         def save(session: Session) -> None:
             if progress.lock_checkpoint(session, self._cluster_id, self._settings.checkpoint_schema) == late.recorded_ts:
-                self._save(session, commit_ts, late.applied, consistent=True)
+                self._save(session, self._commit_ts, late.applied, consistent=True)
 
-        if late.recorded_ts < commit_ts:
-            self._transact(save)
-            late.saved(commit_ts, late.applied)
+        with self._one_at_a_time:
+            if late.recorded_ts < self._commit_ts:
+                self._transact(save)
+                late.saved(self._commit_ts, late.applied)
+
+    def _catch_up_in_time(self) -> None:
+        with self._one_at_a_time:
+            self._saving_later = None
+            self._catch_up_at_last()
 
     def _catch_up_at_last(self) -> None:
         try:

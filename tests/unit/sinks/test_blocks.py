@@ -58,10 +58,11 @@ def test_each_kind_of_events_has_its_frame() -> None:
         BlockKind.DDLS: pa.Table.from_pylist([{"commit_ts": 6, "job_id": 2, "schema_state": 3, "query": b"q"}], schema=DDL_EVENT),
         BlockKind.CONTROLS: pa.Table.from_pylist([{"control": int(ControlType.LOST), "after_ts": 1, "upto_ts": 2}], schema=CONTROL),
         BlockKind.SUMMARIES: summarise(events(5, 6), ()).select(ROW_SUMMARY.names).cast(ROW_SUMMARY),
+        BlockKind.MARKS: events(6),
     }
     assert set(made) == set(FRAMES)
     blocks = [block for kind, frame in made.items() for block in pack(kind, 0, frame)]
-    assert [block.column("first_ts").to_pylist() for block in blocks] == [[5], [None], [None], [None]]
+    assert [block.column("first_ts").to_pylist() for block in blocks] == [[5], [None], [None], [None], [None]]
     assert unpack_each(blocks) == made
     assert {kind: frame.num_rows for kind, frame in unpack_each([]).items()} == dict.fromkeys(FRAMES, 0)
 
