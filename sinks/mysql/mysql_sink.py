@@ -29,7 +29,7 @@ from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
 from pyspark_tidb_binlog.sinks.engine.hidden import marked
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep
-from pyspark_tidb_binlog.sinks.mysql import lease, old_layout, parallel, progress
+from pyspark_tidb_binlog.sinks.mysql import late_record, lease, old_layout, parallel, progress
 from pyspark_tidb_binlog.sinks.mysql.checked import Effects, checked
 from pyspark_tidb_binlog.sinks.mysql.ddl import text
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import (
@@ -56,11 +56,12 @@ from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.late_record import LateRecord, Note
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, LeaseHolder
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import LAYOUT, LeaseGuard, alone
+from pyspark_tidb_binlog.sinks.mysql.opening import Doubt, Recorded, doubt_of, version_on
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanLimits, plan_rows, planned
 from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint, SyncPoint
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW, RetryPolicy, TransientError
-from pyspark_tidb_binlog.sinks.mysql.safe_mode import Doubt, SafeMode, SafeStep
+from pyspark_tidb_binlog.sinks.mysql.safe_mode import SafeMode, SafeStep
 from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpanPlan
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried, run_transaction
 from pyspark_tidb_binlog.sinks.mysql.sync_points import SyncPoints
@@ -113,6 +114,9 @@ class MySQLSink(Sink):
         self._opened = False
         self._stopped = False
         """Whether the last checkpoint is being, or is, saved."""
+        self._one_at_a_time = threading.RLock()
+        """Held by a step, and by whoever saves what was put off."""
+        self._saving_later: threading.Timer | None = None
         self._consistent = True
         """False while a span is only partly in the target."""
         self._together = True
@@ -139,7 +143,7 @@ class MySQLSink(Sink):
         self._commit_ts = begin(self._lease.target, found.commit_ts if found.known else None)
         doubt = run_retried(self._sessions.use, partial(self._doubt, found), self._retry_policy)
         until_ts = max(self._now() if doubt.crashed else 0, doubt.upto_ts, choice.upto_ts)
-        version = self._version(found, ours=doubt.ours)
+        version = version_on(found, history(), self._commit_ts, ours=doubt.ours)
         moved = AppliedJobs(version) if found.known and not choice.ours else None
         self._transact(partial(self._forget_beyond, until_ts, moved))
         self._go_on_safely(doubt.why or choice.words)
@@ -162,6 +166,8 @@ class MySQLSink(Sink):
 
     def close(self) -> None:
         """Save what is put off, then the real checkpoint elsewhere, and release the lease (``Sink.close``)."""
+        if (later := self._saving_later) is not None:
+            later.cancel()
         self._end_checkpoints()
         self._sessions.close()
         self._ddl_sessions.close()
@@ -221,22 +227,11 @@ class MySQLSink(Sink):
 
     def _doubt(self, found: TargetProgress, session: Session) -> Doubt:
         """What of the spans beyond the checkpoint may be in the target, which is not known exactly."""
-        schema, cluster_id = self._settings.checkpoint_schema, self._cluster_id
+        recorded_ts = found.commit_ts if found.known else self._commit_ts
         open_upto = self._open_upto(session)
-        ours = bool(found.unfinished or open_upto) or progress.is_ours(session, cluster_id, self._commit_ts, schema)
-        if found.known and not found.consistent and not ours:
-            why = "another Drainer wrote the checkpoint and was not stopped cleanly, so that a part of what follows is applied"
-            return Doubt(True, ours, max(self._commit_ts, self._recorded_beyond(session, around=False)), why)
-        # A checkpoint that was moved back, and says that the target is consistent there, is that of a target that was restored.
-        beyond = self._recorded_beyond(session, around=True)
-        if not beyond or open_upto:
-            return Doubt(False, ours, 0, "")
-        return Doubt(
-            False,
-            ours,
-            beyond,
-            f"another Drainer took over within a span that {schema}.spark_progress or spark_rows records as begun, up to {beyond}",
-        )
+        marked = progress.is_ours(session, self._cluster_id, recorded_ts, self._settings.checkpoint_schema)
+        beyond, around = (self._recorded_beyond(session, around=around) for around in (False, True))
+        return doubt_of(found, Recorded(self._commit_ts, open_upto, marked, beyond, around))
 
     def _open_upto(self, session: Session) -> int:
         """The end of a span that is open in another way than in parts; 0: there is none."""
@@ -245,18 +240,6 @@ class MySQLSink(Sink):
     def _recorded_beyond(self, session: Session, *, around: bool) -> int:
         """As ``progress.recorded_beyond``."""
         return progress.recorded_beyond(session, self._cluster_id, self._commit_ts, self._settings.checkpoint_schema, around=around)
-
-    def _version(self, found: TargetProgress, *, ours: bool) -> int:
-        """The schema version on the target. A real Drainer's may be ahead of its commitTS: it counts what rows were written under."""
-        at_commit = self._history().version_at(self._commit_ts)
-        if not found.known or found.commit_ts != self._commit_ts:
-            return at_commit
-        if ours and found.schema_version:
-            return found.schema_version
-        if found.schema_version not in (0, at_commit):
-            _log.info("the checkpoint says schema-version %d; by the DDL history it is %d at commitTS %d, which counts",
-                      found.schema_version, at_commit, self._commit_ts)  # fmt: skip
-        return at_commit
 
     def _go_on_safely(self, why: str) -> None:
         """Begin safe mode, or continue that of an earlier life."""
@@ -343,7 +326,8 @@ class MySQLSink(Sink):
 
     def apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
         """Plan and write in one transaction of the driver (``Sink.apply``)."""
-        return self._as_they_are(step, rows, lambda there, later: self._apply_at_once(rows, there, later, clock))
+        with self._one_at_a_time:
+            return self._as_they_are(step, rows, lambda there, later: self._apply_at_once(rows, there, later, clock))
 
     def _as_they_are(self, step: RowsStep, rows: pa.Table | None, work: Callable[[RowsStep, Superseded], Written]) -> Written:
         """``work`` with ``step`` for the target's tables as they are; where safe mode is on, tables that are later already are left out before."""
@@ -406,10 +390,11 @@ class MySQLSink(Sink):
 
     def apply_parts(self, events: KeyedEvents, step: RowsStep, skipped_ts: frozenset[int], clock: StageClock) -> Written:
         """One transaction for each part and phase, by the executors (``Sink.apply_parts``)."""
-        if not self._consistent:
-            # Said before anything about the target's tables, which may be those of the other filters.
-            self._transact(partial(self._require_same_filters, step))
-        return self._as_they_are(step, None, lambda there, later: self._apply_in_parts(events, there, later, skipped_ts, clock))
+        with self._one_at_a_time:
+            if not self._consistent:
+                # Said before anything about the target's tables, which may be those of the other filters.
+                self._transact(partial(self._require_same_filters, step))
+            return self._as_they_are(step, None, lambda there, later: self._apply_in_parts(events, there, later, skipped_ts, clock))
 
     def _require_same_filters(self, step: RowsStep, session: Session) -> None:
         progress.require_same_filters(
@@ -505,11 +490,12 @@ class MySQLSink(Sink):
             save, begun = partial(self._save_ddl, session, step), self._safe.begun_before(step.commit_ts)
             return apply_ddl(session, step, history, self._settings, self._held, save, refused, safe_from=begun)
 
-        self._catch_up()
         schema = Routes.of(self._settings).database(schema_of(step, history))
-        self._tables.forget()
-        outcome = run_retried(self._ddl_sessions.use, work, self._retry_policy, partial(begin_ddl, schema))
-        self._stands_at(step.commit_ts, step.applied)
+        with self._one_at_a_time:
+            self._catch_up()
+            self._tables.forget()
+            outcome = run_retried(self._ddl_sessions.use, work, self._retry_policy, partial(begin_ddl, schema))
+            self._stands_at(step.commit_ts, step.applied)
         return DdlResult(outcome.losses, outcome.freezes)
 
     def _save_ddl(self, session: Session, step: DdlStep, _: object) -> None:
@@ -558,21 +544,33 @@ class MySQLSink(Sink):
         if not self._consistent or step.after_ts != self._commit_ts or not self._late.put_off(step):
             return False
         self._reached(step.upto_ts)
+        if self._saving_later is None:
+            # The next batch may be long in coming.
+            self._saving_later = threading.Timer(late_record.SECONDS, self._catch_up_in_time)
+            self._saving_later.daemon = True
+            self._saving_later.start()
         failpoints.point("after-record-put-off")
         self._note_sync_point(step.applied)
         return True
 
     def _catch_up(self) -> None:
         """Save what was put off."""
-        late, commit_ts = self._late, self._commit_ts
+        late = self._late
 
         def save(session: Session) -> None:
             if progress.lock_checkpoint(session, self._cluster_id, self._settings.checkpoint_schema, self._table) == late.recorded_ts:
-                self._save(session, commit_ts, late.applied, consistent=True)
+                self._save(session, self._commit_ts, late.applied, consistent=True)
 
-        if late.recorded_ts < commit_ts:
-            self._transact(save)
-            late.saved(commit_ts, late.applied)
+        with self._one_at_a_time:
+            if late.recorded_ts < self._commit_ts:
+                self._transact(save)
+                late.saved(self._commit_ts, late.applied)
+                self._follow()
+
+    def _catch_up_in_time(self) -> None:
+        with self._one_at_a_time:
+            self._saving_later = None
+            self._catch_up_at_last()
 
     def _end_checkpoints(self) -> None:
         """If the target does not answer, what was noted is enough, and the real checkpoint stays behind ours."""

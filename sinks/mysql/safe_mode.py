@@ -25,19 +25,6 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
-    """What may be in the target beyond its checkpoint."""
-
-    crashed: bool
-    """Another Drainer has written to it, nobody knows how far."""
-    ours: bool
-    """Whether this program wrote the checkpoint."""
-    upto_ts: int
-    why: str
-    """In words; empty = nothing is in doubt."""
-
-
-@dataclass(frozen=True, slots=True)
 class SafeStep:
     """A step that is to be applied in safe mode."""
 

@@ -35,11 +35,11 @@ from pyspark_tidb_binlog.sinks.mysql import progress
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Losses
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import without_features
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.opening import Doubt
 from pyspark_tidb_binlog.sinks.mysql.rows import row_progress
 from pyspark_tidb_binlog.sinks.mysql.rows.row_lanes import LaneRecord, RowWriter
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import OpStatements
-from pyspark_tidb_binlog.sinks.mysql.safe_mode import Doubt
 from pyspark_tidb_binlog.sinks.mysql.session import Session, run_retried
 from pyspark_tidb_binlog.sinks.relay.relay_log import RelayStream, noted_cover, read_cover, told
 from pyspark_tidb_binlog.sinks.relay.relayed_rows import ReadBack, binlog_of, operations_in, signature, table_of

@@ -14,6 +14,7 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.mysql import late_record
 from pyspark_tidb_binlog.sinks.mysql.late_record import LateRecord
 from tests.support.emulated_stream import EmulatedStream
+from tests.support.eventually import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.mysql]
 
@@ -65,7 +66,8 @@ class Stream(EmulatedStream):
 
 @pytest.fixture
 def stream(spark: SparkSession, mariadb: PrivateMariaDB, query: Query, request: pytest.FixtureRequest) -> Iterator[Stream]:
-    apply = ApplyConfig(**{"checkpoint_schema": MARKS, "history_lag": 0.0} | MODES[getattr(request, "param", "driver")])
+    more: dict[str, Any] = {"checkpoint_schema": MARKS, "history_lag": 0.0} | MODES[getattr(request, "param", "driver")]
+    apply = ApplyConfig(**more)
     with Stream(spark, DrainerConfig(target=mariadb.target(), apply=apply), query) as made:
         yield made
 
@@ -103,6 +105,19 @@ def test_it_is_put_off_for_some_seconds_only(stream: Stream, monkeypatch: pytest
     stream.apply()
     assert stream.row == behind
     monkeypatch.setattr(late_record, "SECONDS", 0.0)
+    upto_ts = stream.apply().upto_ts
+    assert stream.row == upto_ts
+
+
+def test_it_is_saved_also_when_no_batch_follows(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream.begin()
+    monkeypatch.setattr(late_record, "SECONDS", 0.5)
+    monkeypatch.setattr(stream.sink._late, "_clock", lambda: stream.sink._late._saved_at)  # type: ignore[attr-defined]
+    behind = stream.row
+    upto_ts = stream.apply().upto_ts
+    assert stream.notes == [(behind, upto_ts)]
+    eventually(lambda: stream.row == upto_ts, seconds=30, what="the record is saved")
+    stream.change(lambda txn: txn.insert("shop.item", {"id": 1, "v": 1}))
     upto_ts = stream.apply().upto_ts
     assert stream.row == upto_ts
 

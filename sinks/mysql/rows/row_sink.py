@@ -134,13 +134,14 @@ class RowSink(MySQLSink):
 
     def apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
         """All operations of ``step``; in one transaction if they are few (``Sink.apply``)."""
-        self._look_again()
-        written = Written()
-        for here in self._cut_at_open_span(step):
-            done = self._apply(rows_between(rows, here.after_ts, here.upto_ts), here, clock)
-            written = Written(written.rows + done.rows, written.findings + done.findings)
-        self._note_sync_point(step.applied)
-        return written
+        with self._one_at_a_time:
+            self._look_again()
+            written = Written()
+            for here in self._cut_at_open_span(step):
+                done = self._apply(rows_between(rows, here.after_ts, here.upto_ts), here, clock)
+                written = Written(written.rows + done.rows, written.findings + done.findings)
+            self._note_sync_point(step.applied)
+            return written
 
     def apply_parts(self, events: KeyedEvents, step: RowsStep, skipped_ts: frozenset[int], clock: StageClock) -> Written:
         """The operations of ``step`` in pieces, from the driver (``Sink.apply_parts``); a span that was begun in parts is finished so."""

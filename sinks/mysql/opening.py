@@ -1,0 +1,68 @@
+"""What the record of a target means when a Drainer starts on it: who wrote it, and what lies beyond it. Pure.
+
+Promises: a checkpoint that says ``consistent`` false, and is none of ours, is that of another Drainer that has crashed. One of ours is exact, because
+its spans are recorded part by part; it is in doubt only where somebody moved it into the middle of a span.
+"""
+
+import logging
+from dataclasses import dataclass
+
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.sinks.sink import TargetProgress
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a target holds beside its checkpoint."""
+
+    commit_ts: int
+    """After which the stream begins."""
+    open_upto: int
+    """The end of a span that is open row by row; 0: there is none."""
+    marked: bool
+    """Whether a span of ours ends, or is open, at the checkpoint."""
+    beyond: int
+    """The end of the last span that is recorded as begun, or done, beyond ``commit_ts``; 0: there is none."""
+    around: int
+    """The same of the spans in the middle of which ``commit_ts`` is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """What may be in the target beyond its checkpoint."""
+
+    crashed: bool
+    """Another Drainer has written to it, nobody knows how far."""
+    ours: bool
+    """Whether this program wrote the checkpoint."""
+    upto_ts: int
+    why: str
+    """In words; empty = nothing is in doubt."""
+
+
+def doubt_of(found: TargetProgress, recorded: Recorded) -> Doubt:
+    """What of the spans beyond the checkpoint ``found`` may be in the target, which is not known exactly."""
+    ours = bool(found.unfinished or recorded.open_upto) or recorded.marked
+    if found.known and not found.consistent and not ours:
+        why = "another Drainer wrote the checkpoint and was not stopped cleanly, so that a part of what follows is applied"
+        return Doubt(True, ours, max(recorded.commit_ts, recorded.beyond), why)
+    # A checkpoint that was moved back, and says that the target is consistent there, is that of a target that was restored.
+    if not recorded.around or recorded.open_upto:
+        return Doubt(False, ours, 0, "")
+    why = f"another Drainer took over within a span that spark_progress or spark_rows records as begun, up to {recorded.around}"
+    return Doubt(False, ours, recorded.around, why)
+
+
+def version_on(found: TargetProgress, history: SchemaHistory, commit_ts: int, *, ours: bool) -> int:
+    """The schema version on the target. A real Drainer's may be ahead of its commitTS: it counts what rows were written under."""
+    at_commit = history.version_at(commit_ts)
+    if not found.known or found.commit_ts != commit_ts:
+        return at_commit
+    if ours and found.schema_version:
+        return found.schema_version
+    if found.schema_version not in (0, at_commit):
+        _log.info("the checkpoint says schema-version %d; by the DDL history it is %d at commitTS %d, which counts",
+                  found.schema_version, at_commit, commit_ts)  # fmt: skip
+    return at_commit
