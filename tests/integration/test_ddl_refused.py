@@ -69,7 +69,7 @@ def test_every_refusal_is_kept(session: Session) -> None:
     assert state == "refused"
     assert [t["step"] for t in tries] == ["text", "derived"]
     assert all("Duplicate entry" in t["words"] and "UNIQUE" in t["sql"] and t["at"] for t in tries)
-    assert load_applied(session, CONFIG, 1, 0) == AppliedJobs(0)
+    assert load_applied(session, CONFIG, 1, 0) == AppliedJobs(0, frozenset({1, 2})), "those that are recorded as done, not the refused one"
     with pytest.raises(DdlRefused):
         apply(session, step, h)
     assert len(row(session)[1]) == 4
