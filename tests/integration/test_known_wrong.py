@@ -15,6 +15,7 @@ from tests.support.ddl_target import apply, ddl_session, losses
 pytestmark = pytest.mark.mysql
 
 _GOLDEN = "tests/integration/test_ddl_golden.py::"
+_DIFFERS = "tests/integration/test_target_differs.py::"
 _ROWS = "tests/integration/test_row_sink.py::"
 SHOWN_BY: dict[str, tuple[str, ...]] = {
     "a row is lost when a key changes only in case": (
@@ -33,9 +34,13 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
         "tests/integration/test_known_wrong.py::test_an_expression_index_and_placement_end_nothing",
         _GOLDEN + "test_what_the_target_cannot_hold_is_named",
     ),
-    "death on a table that the target lacks": (_ROWS + "test_a_table_that_the_target_lacks_is_a_finding",),
+    "death on a table that the target lacks": (
+        _ROWS + "test_a_table_that_the_target_lacks_is_a_finding",
+        _DIFFERS + "test_a_table_that_the_target_lacks_is_a_finding_and_the_stream_goes_on",
+    ),
     "death on ENUM 0 under the target's strict mode": (
         _ROWS + "test_an_enum_of_zero_is_no_finding",
+        _DIFFERS + "test_an_enum_0_gets_through_a_strict_sql_mode_which_ddls_obey",
         "tests/integration/test_findings.py::test_harmless_warnings_are_none",
     ),
     "the checkpoint stands still when everything is filtered": (
@@ -46,7 +51,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
         "tests/integration/test_plan_mariadb.py::test_no_keyless_row_is_taken_for_another",
     ),
     "memory after one huge transaction": ("tests/torture/test_huge.py::test_a_gigabyte_in_one_transaction",),
-    "two Drainers pick one mark id": (),
+    "two Drainers pick one mark id": ("tests/integration/test_marks.py::test_two_drainers_never_wait_for_each_others_marks",),
     "after a crash amid a DDL's rows it meets its own replay": (
         "tests/integration/test_kill_points.py::test_six_deaths_and_nothing_differs",
         "tests/integration/test_online_rows.py::test_every_cut",

@@ -522,6 +522,21 @@ def test_the_checkpoint_may_repeat_what_the_target_has() -> None:
     assert load_drainer(environ={}, flags=other).checkpoint.security.ssl_ca == "other.pem"
 
 
+def test_the_checkpoints_own_password_is_decrypted() -> None:
+    """The real one decrypts the target's for both (drainer.md, gotchas)."""
+    key = {"BINLOG_SECRET_KEY": "00c0ffee" * 8}
+    flags: dict[str, object] = {
+        "syncer.to.encrypted_password": encrypted("targets", key),
+        "syncer.to.checkpoint.type": "mysql",
+        "syncer.to.checkpoint.host": "elsewhere",
+        "syncer.to.checkpoint.encrypted_password": encrypted("its own", key),
+    }
+    config = load_drainer(environ=key, flags=flags)
+    assert (config.target.password, config.checkpoint.password) == ("targets", "its own")
+    with pytest.raises(ValueError, match=r"syncer\.to\.checkpoint\.encrypted_password: it is not"):
+        load_drainer(environ=key, flags=flags | {"syncer.to.checkpoint.encrypted_password": "hard-to-guess!"})
+
+
 def test_an_encrypted_password(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     key = {"BINLOG_SECRET_KEY": "00c0ffee" * 8}
     flags: dict[str, object] = {"syncer.to.encrypted_password": encrypted("s3cret", key), "syncer.to.password": "other"}
