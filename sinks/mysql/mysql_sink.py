@@ -228,6 +228,10 @@ class MySQLSink(Sink):
 
     def apply_parts(self, events: KeyedEvents, step: RowsStep, skipped_ts: frozenset[int], clock: StageClock) -> Written:
         """One transaction for each part and phase, by the executors (``Sink.apply_parts``)."""
+        schema, span = self._settings.checkpoint_schema, (step.after_ts, step.upto_ts)
+        begun = progress.Marker(self._cluster_id, *span, events.numbering, events.parts, progress.Mark.SPAN)
+        # Before the tables are looked at: by other routes they may have other names.
+        run_retried(self._sessions.use, lambda session: progress.require_filters(session, begun, schema, self._filters), self._retry_policy)
         return self._tables.as_they_are(step, None, lambda there: self._apply_in_parts(events, there, skipped_ts, clock))
 
     def _apply_in_parts(self, events: KeyedEvents, step: RowsStep, skipped_ts: frozenset[int], clock: StageClock) -> Written:

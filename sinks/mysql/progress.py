@@ -212,13 +212,22 @@ def begin_span(
     """
     for number in {Numbering.ROWS, numbering}:
         marker = Marker(cluster_id, after_ts, upto_ts, number, parts, Mark.SPAN)
-        begun = session.query(f"SELECT skipped FROM {_progress(schema)} WHERE {_ONE_MARKER}", marker.values)
-        if begun and filters is not None and begun[0][0] not in (None, filters):
-            raise ApplyError(
-                f"the span ({after_ts}, {upto_ts}] was begun with other filters or routes, and a part of it is in the target. Start the Drainer with them "
-                f"once more, until it has passed {upto_ts}, and change them then. They were: {begun[0][0]}; now: {filters}"
-            )
+        require_filters(session, marker, schema, filters)
         _mark(session, marker, schema, filters)
+
+
+def require_filters(session: Session, marker: Marker, schema: str, filters: str | None) -> None:
+    """Require that the span of ``marker``, if it was begun, was begun by these ``filters``.
+
+    Raises:
+        ApplyError: it was begun by others.
+    """
+    begun = session.query(f"SELECT skipped FROM {_progress(schema)} WHERE {_ONE_MARKER}", marker.values)
+    if begun and filters is not None and begun[0][0] not in (None, filters):
+        raise ApplyError(
+            f"the span ({marker.after_ts}, {marker.upto_ts}] was begun with other filters or routes, and a part of it is in the target. Start the Drainer "
+            f"with them once more, until it has passed {marker.upto_ts}, and change them then. They were: {begun[0][0]}; now: {filters}"
+        )
 
 
 def claim_part(session: Session, marker: Marker, schema: str = CHECKPOINT_SCHEMA, skipped: Iterable[int] = ()) -> bool:
