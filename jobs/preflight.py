@@ -191,7 +191,11 @@ class _Check:
             what = (
                 f"the checkpoint at {found.commit_ts} has consistent = false and none of our records: a real Drainer did not stop cleanly"
             )
-            yield note(self._where, what, "what it was applying may be there in part: the stream begins in safe mode; stop it cleanly first if you can")
+            yield note(
+                self._where,
+                what,
+                "what it was applying may be there in part: the stream begins in safe mode; stop it cleanly first if you can",
+            )
         held = lease.look(self._session, self._upstream.cluster_id, self._config.apply.checkpoint_schema) if found.known else None
         if held is not None and held.life:
             yield note(self._where, f"the lease is held by {held.words}", "stop that Drainer before this one is started")
