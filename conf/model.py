@@ -259,7 +259,9 @@ class ApplyConfig:
         "strict: each waits",
     )
     load_schema_snapshot: bool = setting(
-        False, "begin with the schemas at the checkpoint instead of the DDL history's beginning", flag="load-schema-snapshot"
+        False,
+        "begin with the schemas at the checkpoint, read from TiDB's status port, instead of the DDL history's beginning",
+        flag="load-schema-snapshot",
     )
     loopback_control: bool = setting(False, "mark what is written and leave out what carries channel-id's mark", flag="loopback-control")
     channel_id: int = setting(0, "with loopback-control: the mark", flag="channel-id")

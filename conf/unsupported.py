@@ -28,7 +28,6 @@ _OF_SECURITY = ("ssl-ca", "ssl-cert", "ssl-key", "cert-allowed-cn")
 NOT_BUILT: dict[str, str] = {
     "spark.upstream-new-collations": "asking for, or being told, the upstream's kind of collations",
     "syncer.enable-dispatch": "applying net changes transaction by transaction",
-    "syncer.load-schema-snapshot": "beginning with a snapshot of the schemas",
     "syncer.loopback-control": "replication in both directions",
     "syncer.relay.log-dir": "the relay log",
     "syncer.safe-mode": "safe mode for net changes",
