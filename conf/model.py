@@ -284,7 +284,9 @@ class ApplyConfig:
         "strict: each waits",
     )
     load_schema_snapshot: bool = setting(
-        False, "begin with the schemas at the checkpoint instead of the DDL history's beginning", flag="load-schema-snapshot"
+        False,
+        "begin with the schemas at the checkpoint, read from TiDB's status port, instead of the DDL history's beginning",
+        flag="load-schema-snapshot",
     )
     loopback_control: bool = setting(
         False,

@@ -14,13 +14,9 @@ from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, settings_o
 from pyspark_tidb_binlog.conf.setting import OURS, Setting, is_named, item_type, settings_in
 from pyspark_tidb_binlog.conf.unsupported import (
     BY_ROW_ONLY,
-    NOT_BUILT,
-    NOT_BUILT_VALUES,
     ONLY_FOR,
-    ONLY_WITH,
     OUT,
     WITHOUT_EFFECT,
-    built_with,
 )
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -111,11 +107,7 @@ def _limits(setting: Setting) -> str:
         return f"without effect here: {WITHOUT_EFFECT[path]}"
     if path.startswith("storage.kv."):
         return "without effect here"
-    if path in NOT_BUILT:
-        default = "false" if setting.default is False else toml_of(setting.default)
-        where = f" with {ONLY_WITH[path]}" if path in ONLY_WITH else ""
-        return f"not built yet: only {default} is accepted{where}{built_with(path)}"
-    refused = [str(value) for where, value in (*NOT_BUILT_VALUES, *OUT) if where == path]
+    refused = [str(value) for where, value in OUT if where == path]
     return f"not built: {', '.join(refused)}" if refused else ""
 
 

@@ -1,8 +1,7 @@
 """Settings of the real Drainer and Pump that are refused, and those that are accepted without an effect. Pure.
 
-Promises: no value is accepted silently that does nothing. A value that asks for what is not built is an error; what is decided never to be
-built is an error that names the alternative; what has no meaning here is accepted, and the log says so in a line. What is built leaves
-``NOT_BUILT``: nothing else needs to change.
+Promises: no value is accepted silently that does nothing. What is decided never to be built is an error that names the alternative; what has
+no meaning here is accepted, and the log says so in a line.
 """
 
 from collections.abc import Mapping
@@ -23,18 +22,7 @@ class GivenValue:
 
 _OF_SECURITY = ("ssl-ca", "ssl-cert", "ssl-key", "cert-allowed-cn")
 
-NOT_BUILT: dict[str, str] = {
-    "syncer.load-schema-snapshot": "beginning with a snapshot of the schemas",
-}
-"""What a value other than the default asks for, by the setting's path."""
-
-NOT_BUILT_VALUES: dict[tuple[str, object], str] = {}
-"""The same for single values."""
-
 _CHOSEN_RULES = "syncer.table-migrate-rule"
-
-BUILT_WITH: dict[str, tuple[str, tuple[object, ...]]] = {}
-"""Settings of ``NOT_BUILT`` that are built where another setting has one of these values."""
 
 _ORACLE = "Oracle is no target of this program: replicate to MySQL, MariaDB or TiDB, or keep the real Drainer for it"
 _ZOOKEEPER = "ZooKeeper is not asked: name the brokers in syncer.to.kafka-addrs"
@@ -182,9 +170,8 @@ def _value(path: str, given: Mapping[str, GivenValue], settings: Mapping[str, Se
 
 
 def _refuse(path: str, layer: Mapping[str, GivenValue], settings: Mapping[str, Setting]) -> None:
-    given, setting = layer[path], settings[path]
-    value = given.value
-    plain = value if isinstance(value, (str, int)) else None
+    given = layer[path]
+    plain = given.value if isinstance(given.value, (str, int)) else None
     if (path, plain) in OUT:
         raise ValueError(f"{given.origin}: {OUT[path, plain]}")
     if path == "syncer.to.zookeeper-addrs":
@@ -194,27 +181,3 @@ def _refuse(path: str, layer: Mapping[str, GivenValue], settings: Mapping[str, S
             f"{given.origin}: net changes do not keep the upstream's transactions, row operations do: "
             "remove spark.net-change, which is then false, or enable-dispatch"
         )
-    what = NOT_BUILT_VALUES.get((path, plain)) or NOT_BUILT.get(path)
-    if what is None or _is_accepted(path, layer, settings):
-        return
-    shown = "the value" if setting.secret else toml_of(value)
-    raise ValueError(
-        f"{given.origin}: {shown} asks for what is not built in this release: {what}. Only {toml_of(setting.default)} is accepted"
-        f"{built_with(path)}"
-    )
-
-
-def built_with(path: str) -> str:
-    """In words where any value of a setting of ``NOT_BUILT`` is accepted; empty = nowhere."""
-    if path not in BUILT_WITH:
-        return ""
-    other, wanted = BUILT_WITH[path]
-    return f" unless {other} = {' or '.join(toml_of(value) for value in wanted)}"
-
-
-def _is_accepted(path: str, given: Mapping[str, GivenValue], settings: Mapping[str, Setting]) -> bool:
-    """Whether a value of a setting of ``NOT_BUILT`` is accepted all the same."""
-    if path not in BUILT_WITH:
-        return False
-    other, wanted = BUILT_WITH[path]
-    return _value(other, given, settings) in wanted

@@ -22,8 +22,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of, names_registry
+from pyspark_tidb_binlog.binlog_source.cluster.gc_hold import GcHold
 from pyspark_tidb_binlog.binlog_source.cluster.metrics_push import push_regularly
+from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
 from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry
+from pyspark_tidb_binlog.binlog_source.cluster.schema_reader import SchemaReader
+from pyspark_tidb_binlog.binlog_source.cluster.status_port import StatusPorts, mvcc_safe_point, status_ports
 from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode, StreamControls
 from pyspark_tidb_binlog.binlog_source.drainer.pages import StreamSight
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions
@@ -37,6 +41,7 @@ from pyspark_tidb_binlog.jobs.local_paths import local_path
 from pyspark_tidb_binlog.jobs.mid_history import committed_before
 from pyspark_tidb_binlog.jobs.report import Progress, as_json
 from pyspark_tidb_binlog.jobs.resume import DeltaPlace, NothingApplied, ResumeState, check_no_gap, check_spark, first_ts
+from pyspark_tidb_binlog.jobs.snapshot_taker import SnapshotTaker
 from pyspark_tidb_binlog.jobs.spark_checkpoint import SparkCheckpoint
 from pyspark_tidb_binlog.jobs.stream_progress import StreamProgress
 from pyspark_tidb_binlog.jobs.targets import sink_of, words_for
@@ -86,7 +91,8 @@ class Replication:
         self._config = dataclasses.replace(config, source=source)
         self._closing = contextlib.ExitStack()
         """What ``close`` closes last."""
-        self._feed = HistoryFeed(history_at(config, self._tls, self._closing), _history_cache(config.checkpoint_dir, cluster_id), self._tls)
+        self._status_ports = history_at(config, self._tls, self._closing)
+        self._feed = HistoryFeed(self._status_ports, _history_cache(config.checkpoint_dir, cluster_id), self._tls)
         self._config = with_collations(self._config)
         self._sink = sink_of(self._config, cluster_id, self._pause, self._discovery.now)
         self._sink.defer(self._note_nothing_applied)
@@ -377,7 +383,7 @@ class Replication:
     def _know_what_a_snapshot_has(self) -> None:
         """For a first start in the middle of the history: correct the feed where FinishedTS does not tell which DDLs the target has."""
         source = self._config.source
-        if source.starting_commit_ts > 0 and self._checkpoint.kept_for is None:
+        if source.starting_commit_ts > 0 and self._checkpoint.kept_for is None and not self._config.apply.load_schema_snapshot:
             self._look_for_ddls_before(source.starting_commit_ts)
 
     def _look_for_ddls_before(self, commit_ts: int) -> None:
@@ -397,16 +403,50 @@ class Replication:
         )
         check_spark(known, self._checkpoint.kept_for, target, commit_ts)
         if commit_ts is not None:
-            spark_ts, noted = self._checkpoint.committed_ts, self._checkpoint.nothing_applied
-            if noted is not None and noted.covers(target, commit_ts, spark_ts):
-                return spark_ts
-            check_no_gap(known, spark_ts, commit_ts)
-            if commit_ts > 0 and (self._checkpoint.kept_for is None or spark_ts < commit_ts):
-                # Another Drainer may have brought the target there, whose row does not say exactly which DDLs it has executed.
-                self._look_for_ddls_before(commit_ts)
-            return commit_ts
-        starting = first_ts(known, DeltaPlace(*places(self._spark, config.delta_dir, target)))
-        return starting if starting >= 0 else self._discovery.now()
+            starting = self._recorded_start(known, target, commit_ts)
+        else:
+            starting = first_ts(known, DeltaPlace(*places(self._spark, config.delta_dir, target)))
+            starting = starting if starting >= 0 else self._discovery.now()
+        if config.apply.load_schema_snapshot and starting > 0:
+            self._load_schemas(starting, again=commit_ts is not None)
+        return starting
+
+    def _recorded_start(self, known: ResumeState, target: str, commit_ts: int) -> int:
+        """Where the stream begins on a target whose checkpoint row is ``commit_ts``."""
+        spark_ts, noted = self._checkpoint.committed_ts, self._checkpoint.nothing_applied
+        if noted is not None and noted.covers(target, commit_ts, spark_ts):
+            return spark_ts
+        check_no_gap(known, spark_ts, commit_ts)
+        moved = self._checkpoint.kept_for is None or spark_ts < commit_ts
+        if commit_ts > 0 and moved and not self._config.apply.load_schema_snapshot:
+            # Another Drainer may have brought the target there, whose row does not say exactly which DDLs it has executed.
+            self._look_for_ddls_before(commit_ts)
+        return commit_ts
+
+    def _load_schemas(self, ts: int, *, again: bool) -> None:
+        """Begin the schema history with a snapshot at ``ts``, and keep GC behind the checkpoint from now on."""
+        config, registry = self._config, None
+        if names_registry(config.source):
+            registry = open_registry(config.source.pumps, self._tls)
+            self._closing.callback(registry.close)
+        if isinstance(registry, PdRegistry):
+            hold = GcHold(PdRegistry(registry.url, self._tls), lambda: max(ts, self._sink.commit_ts))
+            self._closing.callback(hold.stop)
+        where = self._status_ports
+        if not callable(where) and self._feed.is_recorded:
+            raise ConfigError(
+                "syncer.load-schema-snapshot reads the schema from TiDB's status ports: spark.ddl-history must not name a file"
+            )
+
+        def ports() -> StatusPorts:
+            return StatusPorts(where() if callable(where) else status_ports(where), self._tls)
+
+        kept = _history_cache(config.checkpoint_dir, config.source.cluster_id, "snapshot")
+        patience = config.apply.history_timeout
+        taker = SnapshotTaker(
+            SchemaReader(ports, patience, self._pause), self._feed, kept, lambda: mvcc_safe_point(registry, ports()), patience, self._pause
+        )
+        self._feed.begin_with(taker.at(ts, again=again))
 
     def _note_nothing_applied(self, recorded_ts: int, upto_ts: int) -> None:
         self._checkpoint.note_nothing_applied(NothingApplied(self._sink.target, recorded_ts, upto_ts))
@@ -417,10 +457,10 @@ class Replication:
         return ReplicationError(text) if text else failure
 
 
-def _history_cache(checkpoint_dir: str, cluster_id: int) -> HistoryCache | None:
-    """The cache next to the checkpoint directory, if that is local."""
+def _history_cache(checkpoint_dir: str, cluster_id: int, kind: str = "history") -> HistoryCache | None:
+    """The cache next to the checkpoint directory, if that is local; ``kind``: of the history, or of the snapshot that it begins with."""
     local = local_path(checkpoint_dir)
-    return HistoryCache(local.with_name(local.name + ".history"), cluster_id) if local is not None else None
+    return HistoryCache(local.with_name(f"{local.name}.{kind}"), cluster_id) if local is not None else None
 
 
 _warm: set[str] = set()

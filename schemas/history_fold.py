@@ -53,7 +53,7 @@ class _Growing:
 
 _ADDS = frozenset({JobType.CREATE_TABLE, JobType.CREATE_VIEW, JobType.CREATE_SEQUENCE, JobType.RECOVER_TABLE, JobType.RENAME_TABLE})
 _DROPS = frozenset({JobType.DROP_TABLE, JobType.DROP_VIEW, JobType.DROP_SEQUENCE})
-_INITIAL = DbInfo(1, "mysql", "utf8mb4", "utf8mb4_bin")
+INITIAL = DbInfo(1, "mysql", "utf8mb4", "utf8mb4_bin")
 
 
 class Fold:
@@ -63,7 +63,7 @@ class Fold:
         """The initial state has only the database ``mysql``."""
         self._tracks: Layered[int, Track] = Layered({})
         self._tables: dict[int, _Growing] = {}
-        self._schemas: dict[int, list[tuple[SchemaVersion, DbInfo | None]]] = {1: [(SchemaVersion(0), _INITIAL)]}
+        self._schemas: dict[int, list[tuple[SchemaVersion, DbInfo | None]]] = {1: [(SchemaVersion(0), INITIAL)]}
         self._homes: dict[int, int] = {}
         self._residents: dict[int, set[int]] = {}
         self._views: dict[tuple[str, str], set[int]] = {}

@@ -87,7 +87,7 @@ class Sink(Protocol):
             begin: receives the target's identity and the commit_ts that it records (None = nothing is recorded) and returns the commit_ts
                 after which the stream begins; it may raise where a person must decide. Where nothing was recorded, or an earlier one
                 (``defer``), its answer becomes the record.
-            history: returns the DDL history; called once the lease is held.
+            history: returns the DDL history; called once the lease is held. ``begin`` may change with what it begins.
 
         Raises:
             LeaseHeld: another running Drainer writes for this cluster.

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import pytest
 
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, settings_of
-from pyspark_tidb_binlog.conf.unsupported import NOT_BUILT
 from pyspark_tidb_binlog.schemas.ddl_jobs import JobType
 from tests.integration import test_known_wrong
 
@@ -71,13 +70,8 @@ def test_every_setting_has_a_row_and_every_row_a_setting(section: str, model: ty
     assert {row.what for row in rows() if row.section == section} == wanted
 
 
-def test_what_is_not_built_is_open_and_what_is_open_is_not_built() -> None:
-    """A setting that ``NOT_BUILT`` refuses altogether has no test that shows it; one that leaves it needs a row with one."""
-    states = {row.what.split("`")[1]: row.tests.startswith("open: ") for row in rows() if row.section == "Settings of the Drainer"}
-    is_open = {path for path, state in states.items() if state}
-    # without the first, which has no meaning, the second is not refused
-    without_meaning = {"syncer.channel-id", "syncer.relay.max-file-size"}
-    assert is_open - without_meaning <= NOT_BUILT.keys()
+def test_every_setting_is_built() -> None:
+    assert [row.what for row in rows() if row.section.startswith("Settings") and row.tests.startswith("open: ")] == []
 
 
 def test_every_type_of_ddl_has_a_row() -> None:

@@ -8,6 +8,7 @@
     PUT  /registry/pumps/ID      body: Status            (the last writer wins)
     GET  /ddl/history            jobs, ascending; ?limit=N newest N, descending; ?start_job_id=S&limit=N ids <= S, descending
     GET  /mvcc/hex/KEY           rows.md 9.3
+    GET  /schema, /schema/DB     every database, every table of one
     POST /COMMAND?...            further commands of the service's owner (``commands``)
 
 Promises: served by ``rpc``, with its bounds; loopback by default. Node states survive a restart if there is a ``data_dir``. ``stop`` ends
@@ -35,6 +36,8 @@ Query = Mapping[str, Sequence[str]]
 """The parameters of a request."""
 History = Callable[[], Sequence[Job]]
 Mvcc = Callable[[bytes], Any]
+Schema = Callable[[str | None], Any]
+"""Takes a database's name, or None for the list of databases; returns None if there is no such database."""
 Command = Callable[[Mapping[str, str]], Any]
 """Takes the query parameters, returns a JSON value; a ``ReplicationError`` is answered with 409 Conflict."""
 
@@ -58,6 +61,11 @@ def no_history() -> Sequence[Job]:
 def nothing_known(key: bytes) -> Any:
     """The MVCC answer of a store without data at ``key``."""
     return {"key": key.hex().upper(), "region_id": 1, "value": {"info": {}}}
+
+
+def no_schema(database: str | None) -> Any:
+    """The schema of a cluster without any database."""
+    return [] if database is None else None
 
 
 def history_page(jobs: Sequence[Job], query: Query) -> list[Job]:
@@ -97,7 +105,7 @@ def _seconds(query: Query, name: str) -> float:
 
 
 class ClusterService:
-    """The routes, and the server that answers them; ``history`` and ``mvcc`` are called for every request."""
+    """The routes, and the server that answers them; ``history``, ``mvcc`` and ``schema`` are called for every request."""
 
     def __init__(
         self,
@@ -108,6 +116,7 @@ class ClusterService:
         data_dir: Path | None = None,
         history: History = no_history,
         mvcc: Mvcc = nothing_known,
+        schema: Schema = no_schema,
         gc_safe_point: Callable[[], int] = lambda: 0,
         commands: Mapping[str, Command] | None = None,
         tls: TlsSettings | None = None,
@@ -117,6 +126,7 @@ class ClusterService:
         self.nodes = Nodes(data_dir / "nodes.json" if data_dir is not None else None)
         self.history = history
         self.mvcc = mvcc
+        self.schema = schema
         self.gc_safe_point = gc_safe_point
         self.commands = commands or {}
         self._waits = threading.BoundedSemaphore(_WAITING)
@@ -182,6 +192,13 @@ class ClusterService:
                 return history_page(self.history(), query)
             case ["mvcc", "hex", text]:
                 return self.mvcc(_key(text))
+            case ["schema"]:
+                return self.schema(None)
+            case ["schema", name]:
+                tables = self.schema(name)
+                if tables is None:
+                    raise BadRequest(f"[schema:1049]Unknown database '{name}'")
+                return tables
             case _:
                 raise BadRequest(f"404 page not found: {path}", HTTPStatus.NOT_FOUND)
 

@@ -54,6 +54,19 @@ class PdRegistry:
             raise self._endpoints.unavailable(f"GetGCSafePoint: {answer.header.error.message}")
         return int(answer.safe_point)
 
+    def hold_gc(self, service_id: str, safe_point: int, seconds: int) -> int:
+        """Keep MVCC GC from passing ``safe_point`` for ``seconds``, 0 = no longer; returns the lowest safe point of all services.
+
+        If that is above ``safe_point``, PD has not taken it: GC may have passed it already.
+        """
+        request = pd_pb2.UpdateServiceGCSafePointRequest(
+            header=pd_pb2.RequestHeader(cluster_id=self.cluster_id()), service_id=service_id.encode(), TTL=seconds, safe_point=safe_point
+        )
+        answer = self._endpoints.ask("/pdpb.PD/UpdateServiceGCSafePoint", request, pd_pb2.UpdateServiceGCSafePointResponse)
+        if answer.header.error.type:
+            raise self._endpoints.unavailable(f"UpdateServiceGCSafePoint: {answer.header.error.message}")
+        return int(answer.min_safe_point)
+
     def listing(self, kind: str) -> Listing:
         """Every node of ``kind`` that ever registered, by node id."""
         return self._listing(self._etcd.below(_ROOTS[kind]))

@@ -1,5 +1,5 @@
-"""What TiDB's status port, or the embedded upstream, reports of a transaction: ``GET /mvcc/hex/{key}`` (rows.md 9.3). HTTP shell around
-``txn_outcome``.
+"""What TiDB's status port, or the embedded upstream, reports of a transaction: ``GET /mvcc/hex/{key}`` (rows.md 9.3), HTTP shell around
+``txn_outcome``; of the schema as its TiDB server knows it now: ``GET /schema`` and ``/schema/{db}``; and of one DDL job.
 
 A port is ``http://host:port``, ``https://host:port``, or ``host:port`` as PD names it: that has TLS where the cluster has it.
 """
@@ -7,7 +7,7 @@ A port is ``http://host:port``, ``https://host:port``, or ``host:port`` as PD na
 import json
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import Registry
 from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import Verdict, verdict_of
@@ -62,6 +62,21 @@ class StatusPorts:
     def look_up(self, key: bytes) -> Any:
         """The MVCC data of a key, as JSON; ``PumpUnavailable`` if no port answered."""
         return self._first(lambda address: self._mvcc(address, key), f"about key {key.hex()}")
+
+    def databases(self) -> Any:
+        """The JSON of every database's ``DBInfo``, those in memory too; ``PumpUnavailable`` if no port answered."""
+        return self._first(lambda address: self._json(address, "/schema"), "for the databases")
+
+    def tables(self, database: str) -> Any:
+        """The JSON of every ``TableInfo`` of a database; ``PumpUnavailable`` if no port answered, or none knows the database."""
+        path = f"/schema/{quote(database, safe='')}"
+        return self._first(lambda address: self._json(address, path), f"for the tables of database {database!r}")
+
+    def job(self, job_id: int) -> Any:
+        """The JSON of one finished DDL job; None if the history does not have it. ``PumpUnavailable`` if no port answered."""
+        path = f"/ddl/history?start_job_id={job_id}&limit=1"
+        found = self._first(lambda address: self._json(address, path), f"for DDL job {job_id}") or []
+        return next((job for job in found if job["id"] == job_id), None)
 
     def _first(self, question: Callable[[str], A], about: str) -> A:
         failures = []

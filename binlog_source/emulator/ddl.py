@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyspark_tidb_binlog.binlog_source.emulator import online, schema
+from pyspark_tidb_binlog.binlog_source.emulator.meta import MetaChange
 from pyspark_tidb_binlog.binlog_source.emulator.online import Change, Step
 from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Json, Table
 from pyspark_tidb_binlog.binlog_source.emulator.tablestore import LiveTable
@@ -50,6 +51,8 @@ class Ddl:
     """Schema versions to come."""
     versions: list[int] = field(default_factory=list)
     """Schema versions so far, one for each state."""
+    unwritten: list[MetaChange] = field(default_factory=list)
+    """Schema versions that commit with the next binlog."""
 
     @property
     def version(self) -> int:
@@ -66,8 +69,10 @@ class Ddl:
         stage = self.stages.pop(0)
         with self.upstream.lock:
             store = self.upstream.store
-            store.alter(stage.live, stage.apply(), version := store.new_version())
+            live, schema_id = stage.live, store.databases[stage.live.db]
+            store.alter(live, stage.apply(), version := store.new_version())
             self.versions.append(version)
+            self.unwritten.append(MetaChange(version, self.job["type"], schema_id, live.id, tables={(schema_id, live.id): live.info}))
             for place, number in enumerate(stage.changes if "multi_schema_info" in self.job else ()):
                 self.job["multi_schema_info"]["sub_jobs"][number]["schema_version"] = 0 if place else version
             if self.done:
@@ -75,12 +80,18 @@ class Ddl:
         if stage.binlog is not None:
             self.states.append(stage.binlog)
             self.job["schema_state"] = stage.binlog
+        else:
+            self._write_schema(self.upstream.oracle.next(), self.upstream.oracle.next())
         if emit:
             self.emit()
         if self.done:
             with self.upstream.lock:
                 self.upstream.history.add(self.job)
         return version
+
+    def _write_schema(self, start_ts: int, commit_ts: int) -> None:
+        self.upstream.write_schema(self.unwritten, start_ts, commit_ts)
+        self.unwritten.clear()
 
     def emit(self) -> "Ddl":
         """Write the remaining binlogs."""
@@ -105,6 +116,7 @@ class Ddl:
         else:
             binlog.tp, binlog.commit_ts = binlog_pb2.Commit, upstream.oracle.next()
             self.job["binlog"]["FinishedTS"] = binlog.commit_ts
+            self._write_schema(binlog.start_ts, binlog.commit_ts)
             upstream.mvcc.commit(binlog.prewrite_key, binlog.start_ts, binlog.commit_ts)
             upstream.pumps.commit(binlog.start_ts, binlog.SerializeToString())
         return binlog.commit_ts
@@ -148,15 +160,25 @@ class DdlRunner:
         """CREATE DATABASE."""
         with self._upstream.lock:
             schema_id = self._store.databases[name] = self._store.new_id()
-            info = {
-                "id": schema_id,
-                "db_name": schema.name_json(name),
-                "charset": schema.CHARSET,
-                "collate": schema.COLLATION,
-                "state": PUBLIC,
-            }
-            job = self._job(JobType.CREATE_SCHEMA, name, self._store.new_version(), f"create database {name}", db_info=info)
-        return self._finish(job, f"CREATE DATABASE {quote_name(name)};", emit)
+            info = schema.database_json(name, schema_id)
+            version = self._store.new_version()
+            job = self._job(JobType.CREATE_SCHEMA, name, version, f"create database {name}", db_info=info)
+            change = MetaChange(version, JobType.CREATE_SCHEMA, schema_id, databases={schema_id: info})
+        return self._finish(job, f"CREATE DATABASE {quote_name(name)};", emit, change)
+
+    def drop_database(self, name: str, *, emit: bool = True) -> Ddl:
+        """DROP DATABASE, with its tables, which only the job's arguments name."""
+        with self._upstream.lock:
+            fallen = [table.id for table in self._store.tables.values() if table.db == name]
+            version, schema_id = self._store.new_version(), self._store.databases[name]
+            job = self._job(JobType.DROP_SCHEMA, name, version, f"drop database {name}") | {"raw_args": [fallen]}
+            del self._store.databases[name]
+            for table_id in fallen:
+                del self._store.tables[table_id]
+            change = MetaChange(
+                version, JobType.DROP_SCHEMA, schema_id, databases={schema_id: None}, tables={(schema_id, i): None for i in fallen}
+            )
+        return self._finish(job, f"DROP DATABASE {quote_name(name)};", emit, change, state=0)
 
     def create_table(self, db: str, table: Table, *, emit: bool = True) -> Ddl:
         """CREATE TABLE."""
@@ -164,15 +186,19 @@ class DdlRunner:
             version = self._store.new_version()
             live = self._store.add_table(db, schema.table_json(table, self._store.new_id()), version)
             job = self._job(JobType.CREATE_TABLE, db, version, table.text(), live)
-        return self._finish(job, table.text(), emit)
+            schema_id = self._store.databases[db]
+            change = MetaChange(version, JobType.CREATE_TABLE, schema_id, live.id, tables={(schema_id, live.id): live.info})
+        return self._finish(job, table.text(), emit, change)
 
     def drop_table(self, qualified: str, *, emit: bool = True) -> Ddl:
         """DROP TABLE."""
         with self._upstream.lock:
             live = self._store.table(qualified)
             del self._store.tables[live.id]
-            job = self._job(JobType.DROP_TABLE, live.db, self._store.new_version(), f"drop table {live.name}", live)
-        return self._finish(job, f"DROP TABLE {quote_name(live.name)};", emit, state=0)
+            version, schema_id = self._store.new_version(), self._store.databases[live.db]
+            job = self._job(JobType.DROP_TABLE, live.db, version, f"drop table {live.name}", live)
+            change = MetaChange(version, JobType.DROP_TABLE, schema_id, live.id, tables={(schema_id, live.id): None})
+        return self._finish(job, f"DROP TABLE {quote_name(live.name)};", emit, change, state=0)
 
     def truncate(self, qualified: str, *, emit: bool = True) -> Ddl:
         """TRUNCATE TABLE: the table gets a new id."""
@@ -182,7 +208,10 @@ class DdlRunner:
             version = self._store.new_version()
             live = self._store.add_table(old.db, {**old.info, "id": self._store.new_id()}, version)
             job = self._job(JobType.TRUNCATE_TABLE, old.db, version, f"truncate table {old.name}", live) | {"table_id": old.id}
-        return self._finish(job, f"TRUNCATE TABLE {quote_name(old.name)};", emit)
+            schema_id = self._store.databases[old.db]
+            tables = {(schema_id, old.id): None, (schema_id, live.id): live.info}
+            change = MetaChange(version, JobType.TRUNCATE_TABLE, schema_id, live.id, old.id, tables=tables)
+        return self._finish(job, f"TRUNCATE TABLE {quote_name(old.name)};", emit, change)
 
     def rename(self, qualified: str, new: str, *, emit: bool = True) -> Ddl:
         """RENAME TABLE to ``db.table``."""
@@ -194,8 +223,11 @@ class DdlRunner:
             version = self._store.new_version()
             self._store.alter(live, {**live.info, "name": schema.name_json(new_name)}, version)
             job = self._job(JobType.RENAME_TABLE, new_db, version, f"rename table {qualified} to {new}", live) | {"table_name": old_name}
+            old_id, schema_id = self._store.databases[old_db], self._store.databases[new_db]
+            tables = {(old_id, live.id): None, (schema_id, live.id): live.info}
+            change = MetaChange(version, JobType.RENAME_TABLE, schema_id, live.id, old_schema_id=old_id, tables=tables)
         q = quote_name
-        return self._finish(job, f"RENAME TABLE {q(old_db)}.{q(old_name)} TO {q(new_db)}.{q(new_name)};", emit)
+        return self._finish(job, f"RENAME TABLE {q(old_db)}.{q(old_name)} TO {q(new_db)}.{q(new_name)};", emit, change)
 
     def add_column(self, qualified: str, column: Column, *, emit: bool = True) -> Ddl:
         """ALTER TABLE … ADD COLUMN, as the last column."""
@@ -232,10 +264,10 @@ class DdlRunner:
         with self._upstream.lock:
             live = self._store.table(qualified)
             job = self._job(type_, live.db, 0, query, live) | {"state": state}
-        return self._finish(job, query, emit, state=0)
+        return self._finish(job, query, emit, None, state=0)
 
-    def _finish(self, job: Json, text: str, emit: bool, *, state: int = PUBLIC) -> Ddl:
-        ddl = Ddl(self._upstream, job, text, [state])
+    def _finish(self, job: Json, text: str, emit: bool, change: MetaChange | None, *, state: int = PUBLIC) -> Ddl:
+        ddl = Ddl(self._upstream, job, text, [state], unwritten=[change] if change is not None else [])
         job["schema_state"] = ddl.states[-1]
         if emit:
             ddl.emit()

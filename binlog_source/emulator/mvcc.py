@@ -1,4 +1,4 @@
-"""The outcomes of transactions by primary key, as TiDB's ``/mvcc/hex`` reports them (rows.md 9.3).
+"""The outcomes of transactions by primary key, and the values of TiDB's schema, as TiDB's ``/mvcc/hex`` reports them (rows.md 9.3).
 
 Promises: safe for many threads; commits and rollbacks are final, and removed only by ``collect``, which removes what TiKV's GC does.
 """
@@ -7,7 +7,9 @@ import base64
 import threading
 from typing import Any
 
-_ROLLBACK = 3
+_DELETE, _ROLLBACK = 1, 3
+_SHORT = 255
+"""Bytes of a value that TiKV stores in the write record itself, at most."""
 
 
 class Mvcc:
@@ -16,7 +18,9 @@ class Mvcc:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._locks: dict[bytes, int] = {}
-        self._writes: dict[bytes, list[dict[str, int]]] = {}
+        self._writes: dict[bytes, list[dict[str, Any]]] = {}
+        self._values: dict[bytes, dict[int, str]] = {}
+        """Long values by key and start_ts, as base64."""
         self.safe_point = 0
         """Versions that no read at or above this ts can see were collected."""
 
@@ -33,7 +37,19 @@ class Mvcc:
         """Record a rollback."""
         self._settle(key, {"type": _ROLLBACK, "start_ts": start_ts, "commit_ts": start_ts})
 
-    def _settle(self, key: bytes, write: dict[str, int]) -> None:
+    def put(self, key: bytes, value: bytes | None, start_ts: int, commit_ts: int) -> None:
+        """Record a commit that writes a value; None = that deletes the key."""
+        write: dict[str, Any] = {"start_ts": start_ts, "commit_ts": commit_ts}
+        if value is None:
+            write["type"] = _DELETE
+        elif len(value) <= _SHORT:
+            write["short_value"] = base64.b64encode(value).decode()
+        else:
+            with self._lock:
+                self._values.setdefault(key, {})[start_ts] = base64.b64encode(value).decode()
+        self._settle(key, write)
+
+    def _settle(self, key: bytes, write: dict[str, Any]) -> None:
         with self._lock:
             if self._locks.get(key) == write["start_ts"]:
                 del self._locks[key]
@@ -46,7 +62,10 @@ class Mvcc:
             for key, writes in self._writes.items():
                 old = [write for write in writes if write["commit_ts"] <= self.safe_point]
                 kept = next((write for write in old if write.get("type") != _ROLLBACK), None)
-                self._writes[key] = [write for write in writes if write["commit_ts"] > self.safe_point or write is kept]
+                left = [write for write in writes if write["commit_ts"] > self.safe_point or write is kept]
+                self._writes[key] = left
+                starts = {write["start_ts"] for write in left}
+                self._values[key] = {start_ts: value for start_ts, value in self._values.get(key, {}).items() if start_ts in starts}
 
     def look_up(self, key: bytes) -> dict[str, Any]:
         """The answer of ``GET /mvcc/hex/KEY``; newest write first."""
@@ -56,4 +75,8 @@ class Mvcc:
                 info["lock"] = {"start_ts": self._locks[key], "primary": base64.b64encode(key).decode(), "ttl": 3000}
             if self._writes.get(key):
                 info["writes"] = list(self._writes[key])
+            if self._values.get(key):
+                info["values"] = [
+                    {"start_ts": start_ts, "value": text} for start_ts, text in sorted(self._values[key].items(), reverse=True)
+                ]
         return {"key": key.hex().upper(), "region_id": 1, "value": {"info": info}}

@@ -116,6 +116,11 @@ def name_json(name: str) -> Json:
     return {"O": name, "L": name.lower()}
 
 
+def database_json(name: str, schema_id: int) -> Json:
+    """The database info."""
+    return {"id": schema_id, "db_name": name_json(name), "charset": CHARSET, "collate": COLLATION, "state": PUBLIC}
+
+
 def table_json(table: Table, table_id: int) -> Json:
     """The table info of a new table."""
     columns = [column_json(column, number, number - 1) for number, column in enumerate(table.columns, 1)]

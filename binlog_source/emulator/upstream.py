@@ -15,12 +15,17 @@ from typing import Any
 
 from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
+from pyspark_tidb_binlog.binlog_source.emulator import schema
 from pyspark_tidb_binlog.binlog_source.emulator.commit_faults import NO_FAULTS, Faults
 from pyspark_tidb_binlog.binlog_source.emulator.ddl import DdlRunner
+from pyspark_tidb_binlog.binlog_source.emulator.schema import Json
 from pyspark_tidb_binlog.binlog_source.emulator.tablestore import Handle
 from pyspark_tidb_binlog.binlog_source.emulator.txn import Txn
 from pyspark_tidb_binlog.binlog_source.emulator.upstream_state import UpstreamState
 from pyspark_tidb_binlog.binlog_source.pump_client.protocol import BinlogClient
+
+_IN_MEMORY = (1 << 62) | 10_000
+"""The id of TiDB's INFORMATION_SCHEMA."""
 
 
 class Upstream(UpstreamState):
@@ -65,6 +70,17 @@ class Upstream(UpstreamState):
         with self.lock:
             return self.history.visible()
 
+    def schema(self, database: str | None) -> list[Json] | None:
+        """What ``/schema`` shows (every database, those in memory too), or ``/schema/{database}`` (its tables, None if there is no such)."""
+        with self.lock:
+            ids = self.store.databases
+            if database is None:
+                return [schema.database_json(name, i) for name, i in (*ids.items(), ("INFORMATION_SCHEMA", _IN_MEMORY))]
+            if database.lower() == "information_schema":
+                return []
+            infos = [table.info for table in self.store.tables.values() if table.db == database]
+            return infos if database in ids else None
+
     def serve(self, addr: str = "127.0.0.1:0", data_dir: Path | None = None) -> ClusterService:
         """Registry, oracle, history and MVCC look-ups of this cluster over HTTP, started."""
         service = ClusterService(
@@ -74,6 +90,7 @@ class Upstream(UpstreamState):
             data_dir=data_dir,
             history=self.jobs,
             mvcc=self.mvcc.look_up,
+            schema=self.schema,
             gc_safe_point=lambda: self.mvcc.safe_point,
         )
         return service.start()

@@ -5,10 +5,11 @@ Promises: ``store`` and ``history`` are read and changed under ``lock``; the res
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.emulator.commit_faults import Faults, FaultyWriter
+from pyspark_tidb_binlog.binlog_source.emulator.meta import MetaChange
 from pyspark_tidb_binlog.binlog_source.emulator.mvcc import Mvcc
 from pyspark_tidb_binlog.binlog_source.emulator.schema import Json
 from pyspark_tidb_binlog.binlog_source.emulator.tablestore import TableStore
@@ -26,6 +27,10 @@ class History:
     def add(self, job: Json) -> None:
         """Add a finished job; it becomes visible after the lag."""
         self._jobs.append((self._clock() + self.lag, job))
+
+    def cut(self, job_id: int) -> None:
+        """Lose the jobs with lower ids."""
+        self._jobs = [(since, job) for since, job in self._jobs if job["id"] >= job_id]
 
     def visible(self) -> list[Json]:
         """The jobs that are visible now."""
@@ -45,3 +50,9 @@ class UpstreamState:
         self.mvcc = Mvcc()
         self.history = History(history_lag)
         self.pumps = FaultyWriter(client, faults)
+
+    def write_schema(self, changes: Sequence[MetaChange], start_ts: int, commit_ts: int) -> None:
+        """Commit the schema's keys of a DDL's transaction."""
+        for change in changes:
+            for key, value in change.writes().items():
+                self.mvcc.put(key, value, start_ts, commit_ts)

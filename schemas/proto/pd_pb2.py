@@ -18,7 +18,7 @@ _sym_db = _symbol_database.Default()
 
 
 DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(
-    b'\n*pyspark_tidb_binlog/schemas/proto/pd.proto\x12\x04pdpb"6\n\rRequestHeader\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x11\n\tsender_id\x18\x02 \x01(\x04"&\n\x05\x45rror\x12\x0c\n\x04type\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t"@\n\x0eResponseHeader\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x1a\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x0b.pdpb.Error"Q\n\x06Member\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tmember_id\x18\x02 \x01(\x04\x12\x11\n\tpeer_urls\x18\x03 \x03(\t\x12\x13\n\x0b\x63lient_urls\x18\x04 \x03(\t"8\n\x11GetMembersRequest\x12#\n\x06header\x18\x01 \x01(\x0b\x32\x13.pdpb.RequestHeader"\x9a\x01\n\x12GetMembersResponse\x12$\n\x06header\x18\x01 \x01(\x0b\x32\x14.pdpb.ResponseHeader\x12\x1d\n\x07members\x18\x02 \x03(\x0b\x32\x0c.pdpb.Member\x12\x1c\n\x06leader\x18\x03 \x01(\x0b\x32\x0c.pdpb.Member\x12!\n\x0b\x65tcd_leader\x18\x04 \x01(\x0b\x32\x0c.pdpb.Member"U\n\nTsoRequest\x12#\n\x06header\x18\x01 \x01(\x0b\x32\x13.pdpb.RequestHeader\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\x13\n\x0b\x64\x63_location\x18\x03 \x01(\t"C\n\tTimestamp\x12\x10\n\x08physical\x18\x01 \x01(\x03\x12\x0f\n\x07logical\x18\x02 \x01(\x03\x12\x13\n\x0bsuffix_bits\x18\x03 \x01(\r"f\n\x0bTsoResponse\x12$\n\x06header\x18\x01 \x01(\x0b\x32\x14.pdpb.ResponseHeader\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12"\n\ttimestamp\x18\x03 \x01(\x0b\x32\x0f.pdpb.Timestamp"<\n\x15GetGCSafePointRequest\x12#\n\x06header\x18\x01 \x01(\x0b\x32\x13.pdpb.RequestHeader"R\n\x16GetGCSafePointResponse\x12$\n\x06header\x18\x01 \x01(\x0b\x32\x14.pdpb.ResponseHeader\x12\x12\n\nsafe_point\x18\x02 \x01(\x04\x32\xc8\x01\n\x02PD\x12\x41\n\nGetMembers\x12\x17.pdpb.GetMembersRequest\x1a\x18.pdpb.GetMembersResponse"\x00\x12M\n\x0eGetGCSafePoint\x12\x1b.pdpb.GetGCSafePointRequest\x1a\x1c.pdpb.GetGCSafePointResponse"\x00\x12\x30\n\x03Tso\x12\x10.pdpb.TsoRequest\x1a\x11.pdpb.TsoResponse"\x00(\x01\x30\x01\x62\x06proto3'
+    b'\n*pyspark_tidb_binlog/schemas/proto/pd.proto\x12\x04pdpb"6\n\rRequestHeader\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x11\n\tsender_id\x18\x02 \x01(\x04"&\n\x05\x45rror\x12\x0c\n\x04type\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t"@\n\x0eResponseHeader\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x1a\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x0b.pdpb.Error"Q\n\x06Member\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tmember_id\x18\x02 \x01(\x04\x12\x11\n\tpeer_urls\x18\x03 \x03(\t\x12\x13\n\x0b\x63lient_urls\x18\x04 \x03(\t"8\n\x11GetMembersRequest\x12#\n\x06header\x18\x01 \x01(\x0b\x32\x13.pdpb.RequestHeader"\x9a\x01\n\x12GetMembersResponse\x12$\n\x06header\x18\x01 \x01(\x0b\x32\x14.pdpb.ResponseHeader\x12\x1d\n\x07members\x18\x02 \x03(\x0b\x32\x0c.pdpb.Member\x12\x1c\n\x06leader\x18\x03 \x01(\x0b\x32\x0c.pdpb.Member\x12!\n\x0b\x65tcd_leader\x18\x04 \x01(\x0b\x32\x0c.pdpb.Member"U\n\nTsoRequest\x12#\n\x06header\x18\x01 \x01(\x0b\x32\x13.pdpb.RequestHeader\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\x13\n\x0b\x64\x63_location\x18\x03 \x01(\t"C\n\tTimestamp\x12\x10\n\x08physical\x18\x01 \x01(\x03\x12\x0f\n\x07logical\x18\x02 \x01(\x03\x12\x13\n\x0bsuffix_bits\x18\x03 \x01(\r"f\n\x0bTsoResponse\x12$\n\x06header\x18\x01 \x01(\x0b\x32\x14.pdpb.ResponseHeader\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12"\n\ttimestamp\x18\x03 \x01(\x0b\x32\x0f.pdpb.Timestamp"{\n\x1fUpdateServiceGCSafePointRequest\x12#\n\x06header\x18\x01 \x01(\x0b\x32\x13.pdpb.RequestHeader\x12\x12\n\nservice_id\x18\x02 \x01(\x0c\x12\x0b\n\x03TTL\x18\x03 \x01(\x03\x12\x12\n\nsafe_point\x18\x04 \x01(\x04"\x81\x01\n UpdateServiceGCSafePointResponse\x12$\n\x06header\x18\x01 \x01(\x0b\x32\x14.pdpb.ResponseHeader\x12\x12\n\nservice_id\x18\x02 \x01(\x0c\x12\x0b\n\x03TTL\x18\x03 \x01(\x03\x12\x16\n\x0emin_safe_point\x18\x04 \x01(\x04"<\n\x15GetGCSafePointRequest\x12#\n\x06header\x18\x01 \x01(\x0b\x32\x13.pdpb.RequestHeader"R\n\x16GetGCSafePointResponse\x12$\n\x06header\x18\x01 \x01(\x0b\x32\x14.pdpb.ResponseHeader\x12\x12\n\nsafe_point\x18\x02 \x01(\x04\x32\xb5\x02\n\x02PD\x12\x41\n\nGetMembers\x12\x17.pdpb.GetMembersRequest\x1a\x18.pdpb.GetMembersResponse"\x00\x12M\n\x0eGetGCSafePoint\x12\x1b.pdpb.GetGCSafePointRequest\x1a\x1c.pdpb.GetGCSafePointResponse"\x00\x12k\n\x18UpdateServiceGCSafePoint\x12%.pdpb.UpdateServiceGCSafePointRequest\x1a&.pdpb.UpdateServiceGCSafePointResponse"\x00\x12\x30\n\x03Tso\x12\x10.pdpb.TsoRequest\x1a\x11.pdpb.TsoResponse"\x00(\x01\x30\x01\x62\x06proto3'
 )
 
 _globals = globals()
@@ -44,10 +44,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
     _globals["_TIMESTAMP"]._serialized_end = 666
     _globals["_TSORESPONSE"]._serialized_start = 668
     _globals["_TSORESPONSE"]._serialized_end = 770
-    _globals["_GETGCSAFEPOINTREQUEST"]._serialized_start = 772
-    _globals["_GETGCSAFEPOINTREQUEST"]._serialized_end = 832
-    _globals["_GETGCSAFEPOINTRESPONSE"]._serialized_start = 834
-    _globals["_GETGCSAFEPOINTRESPONSE"]._serialized_end = 916
-    _globals["_PD"]._serialized_start = 919
-    _globals["_PD"]._serialized_end = 1119
+    _globals["_UPDATESERVICEGCSAFEPOINTREQUEST"]._serialized_start = 772
+    _globals["_UPDATESERVICEGCSAFEPOINTREQUEST"]._serialized_end = 895
+    _globals["_UPDATESERVICEGCSAFEPOINTRESPONSE"]._serialized_start = 898
+    _globals["_UPDATESERVICEGCSAFEPOINTRESPONSE"]._serialized_end = 1027
+    _globals["_GETGCSAFEPOINTREQUEST"]._serialized_start = 1029
+    _globals["_GETGCSAFEPOINTREQUEST"]._serialized_end = 1089
+    _globals["_GETGCSAFEPOINTRESPONSE"]._serialized_start = 1091
+    _globals["_GETGCSAFEPOINTRESPONSE"]._serialized_end = 1173
+    _globals["_PD"]._serialized_start = 1176
+    _globals["_PD"]._serialized_end = 1485
 # @@protoc_insertion_point(module_scope)

@@ -40,7 +40,13 @@ class Member(_message.Message):
     member_id: int
     peer_urls: _containers.RepeatedScalarFieldContainer[str]
     client_urls: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., member_id: _Optional[int] = ..., peer_urls: _Optional[_Iterable[str]] = ..., client_urls: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(
+        self,
+        name: _Optional[str] = ...,
+        member_id: _Optional[int] = ...,
+        peer_urls: _Optional[_Iterable[str]] = ...,
+        client_urls: _Optional[_Iterable[str]] = ...,
+    ) -> None: ...
 
 class GetMembersRequest(_message.Message):
     __slots__ = ("header",)
@@ -58,7 +64,13 @@ class GetMembersResponse(_message.Message):
     members: _containers.RepeatedCompositeFieldContainer[Member]
     leader: Member
     etcd_leader: Member
-    def __init__(self, header: _Optional[_Union[ResponseHeader, _Mapping]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., leader: _Optional[_Union[Member, _Mapping]] = ..., etcd_leader: _Optional[_Union[Member, _Mapping]] = ...) -> None: ...
+    def __init__(
+        self,
+        header: _Optional[_Union[ResponseHeader, _Mapping]] = ...,
+        members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...,
+        leader: _Optional[_Union[Member, _Mapping]] = ...,
+        etcd_leader: _Optional[_Union[Member, _Mapping]] = ...,
+    ) -> None: ...
 
 class TsoRequest(_message.Message):
     __slots__ = ("header", "count", "dc_location")
@@ -68,7 +80,9 @@ class TsoRequest(_message.Message):
     header: RequestHeader
     count: int
     dc_location: str
-    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ..., count: _Optional[int] = ..., dc_location: _Optional[str] = ...) -> None: ...
+    def __init__(
+        self, header: _Optional[_Union[RequestHeader, _Mapping]] = ..., count: _Optional[int] = ..., dc_location: _Optional[str] = ...
+    ) -> None: ...
 
 class Timestamp(_message.Message):
     __slots__ = ("physical", "logical", "suffix_bits")
@@ -88,7 +102,48 @@ class TsoResponse(_message.Message):
     header: ResponseHeader
     count: int
     timestamp: Timestamp
-    def __init__(self, header: _Optional[_Union[ResponseHeader, _Mapping]] = ..., count: _Optional[int] = ..., timestamp: _Optional[_Union[Timestamp, _Mapping]] = ...) -> None: ...
+    def __init__(
+        self,
+        header: _Optional[_Union[ResponseHeader, _Mapping]] = ...,
+        count: _Optional[int] = ...,
+        timestamp: _Optional[_Union[Timestamp, _Mapping]] = ...,
+    ) -> None: ...
+
+class UpdateServiceGCSafePointRequest(_message.Message):
+    __slots__ = ("header", "service_id", "TTL", "safe_point")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    SERVICE_ID_FIELD_NUMBER: _ClassVar[int]
+    TTL_FIELD_NUMBER: _ClassVar[int]
+    SAFE_POINT_FIELD_NUMBER: _ClassVar[int]
+    header: RequestHeader
+    service_id: bytes
+    TTL: int
+    safe_point: int
+    def __init__(
+        self,
+        header: _Optional[_Union[RequestHeader, _Mapping]] = ...,
+        service_id: _Optional[bytes] = ...,
+        TTL: _Optional[int] = ...,
+        safe_point: _Optional[int] = ...,
+    ) -> None: ...
+
+class UpdateServiceGCSafePointResponse(_message.Message):
+    __slots__ = ("header", "service_id", "TTL", "min_safe_point")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    SERVICE_ID_FIELD_NUMBER: _ClassVar[int]
+    TTL_FIELD_NUMBER: _ClassVar[int]
+    MIN_SAFE_POINT_FIELD_NUMBER: _ClassVar[int]
+    header: ResponseHeader
+    service_id: bytes
+    TTL: int
+    min_safe_point: int
+    def __init__(
+        self,
+        header: _Optional[_Union[ResponseHeader, _Mapping]] = ...,
+        service_id: _Optional[bytes] = ...,
+        TTL: _Optional[int] = ...,
+        min_safe_point: _Optional[int] = ...,
+    ) -> None: ...
 
 class GetGCSafePointRequest(_message.Message):
     __slots__ = ("header",)

@@ -23,6 +23,7 @@ from pyspark_tidb_binlog.schemas.backoff import Backoff, Retries
 from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable, PumpUnavailable
 from pyspark_tidb_binlog.schemas.history import Job, JobReader, SchemaHistory
 from pyspark_tidb_binlog.schemas.http_client import FAILURES, fetch
+from pyspark_tidb_binlog.schemas.schema_snapshot import SnapshotJobs
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 from pyspark_tidb_binlog.sinks.engine.history_cache import HistoryCache
 
@@ -54,6 +55,7 @@ class HistoryFeed:
         self._reader = JobReader()
         self._history: SchemaHistory | None = None
         self._stamp: tuple[int, int] = (0, 0)
+        self._snapshot: SnapshotJobs | None = None
 
     @property
     def is_recorded(self) -> bool:
@@ -72,6 +74,12 @@ class HistoryFeed:
             self._history = self._read_all()
             return self._history
         return self._fetch_down_to(self._highest - _OVERLAP, _PAGE)
+
+    def begin_with(self, snapshot: SnapshotJobs) -> None:
+        """From now on the history is ``snapshot`` and the jobs after it."""
+        jobs = self.snapshot().jobs.values()
+        self._snapshot = snapshot
+        self._history = SchemaHistory.of([*snapshot.jobs, *map(snapshot.without_effect, jobs)])
 
     def note_committed(self, commit_ts: Mapping[int, int]) -> None:
         """Count these jobs (by id) as finished at the commit_ts of their binlogs, until they are read again (``SchemaHistory.version_at``)."""
@@ -147,10 +155,13 @@ class HistoryFeed:
     def _fetch_down_to(self, job_id: int, page: int) -> SchemaHistory:
         """Read new jobs until a page reaches ``job_id``."""
         history = self.snapshot()
-        found = sorted(self._pages(job_id, page, history.jobs), key=lambda job: job.id)
+        found = sorted(map(self._effect_of, self._pages(job_id, page, history.jobs)), key=lambda job: job.id)
         self._history = history.merged(found)
         self._highest = max(self._highest, found[-1].id if found else 0)
         return self._history
+
+    def _effect_of(self, job: Job) -> Job:
+        return self._snapshot.without_effect(job) if self._snapshot is not None else job
 
     def _pages(self, job_id: int, limit: int, known: Mapping[int, Job]) -> Iterator[Job]:
         """The jobs that are not ``known``, newest first, in pages that grow from ``limit``, until a page reaches ``job_id``."""

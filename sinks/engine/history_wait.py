@@ -42,7 +42,7 @@ def complete_history(
         raise SchemaMismatch(
             f"table id {first.table_id}: {first.events} row events from commit_ts {first.first_commit_ts} on (schema version "
             f"{first.schema_version}), but the DDL history has no such table after {config.history_lag:g} s; check that spark.ddl-history is the "
-            "history of this cluster"
+            "history of this cluster; if it is and does not reach back to the table's CREATE TABLE, set syncer.load-schema-snapshot = true"
         )
 
 

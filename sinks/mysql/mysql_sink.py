@@ -559,6 +559,7 @@ class MySQLSink(Sink):
 
         def save(session: Session) -> None:
             if progress.lock_checkpoint(session, self._cluster_id, self._settings.checkpoint_schema, self._table) == late.recorded_ts:
+                progress.mark_atomic(session, self._cluster_id, late.recorded_ts, self._commit_ts, self._settings.checkpoint_schema)
                 self._save(session, self._commit_ts, late.applied, consistent=True)
 
         with self._one_at_a_time:

@@ -370,7 +370,7 @@ def _keyless_rows(rows: pa.Table) -> SchemaMismatch:
     return SchemaMismatch(
         f"table id {first['table_id']}: a row event at commit_ts {first['commit_ts']} (schema version {first['schema_version']}) has no "
         "identity, because the DDL history has no such table at that version; check that spark.ddl-history is the history of this cluster and "
-        "reaches back to the table's CREATE TABLE"
+        "reaches back to the table's CREATE TABLE, or set syncer.load-schema-snapshot = true"
     )
 
 

@@ -72,7 +72,8 @@ class Translation:
         unknown = {e[2] for e in events} - self.tables.keys()
         if unknown:
             raise SchemaMismatch(
-                f"the transaction of commit_ts {commit_ts} has rows of tables {sorted(unknown)}, which are not in the DDL history"
+                f"the transaction of commit_ts {commit_ts} has rows of tables {sorted(unknown)}, which are not in the DDL history; if "
+                "that does not reach back to their CREATE TABLE, set syncer.load-schema-snapshot = true"
             )
         runs = list(by_table(((e[2], e[3], e[4], e[5]) for e in events), self.tables))
         return Message(commit_ts, self.format.transaction(commit_ts, runs), len(events))

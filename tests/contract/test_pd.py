@@ -9,9 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from pyspark_tidb_binlog.binlog_source.cluster.gc_hold import GcHold
 from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
 from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState, NodeStatus
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
+from tests.support.eventually import eventually
 from tests.support.registry_sites import PdSite
 
 pytestmark = pytest.mark.grpc
@@ -200,3 +202,33 @@ def test_the_status_ports_of_tidb(pd_site: PdSite, registry: PdRegistry, caplog:
     with caplog.at_level(logging.WARNING):
         assert registry.tidb_status_ports() == ("10.0.0.1:10081", "10.0.0.2:10080", "[fd00::1]:10080")
     assert "uuid-4 is left out" in caplog.text
+
+
+def test_gc_is_kept_behind_the_checkpoint(pd_site: PdSite, caplog: pytest.LogCaptureFixture) -> None:
+    """Renewed with the checkpoint of the moment, over a PD that is away for a while, and ended at the stop."""
+    pd, checkpoint = pd_site.pd, iter(range(1000, 100_000))
+    pd.safe_point, pd.held, pd.holds = 900, {}, []
+    hold = GcHold(PdRegistry(pd.urls), lambda: next(checkpoint), every=0.05, pause=0.02)
+    assert hold.service_id.startswith("drainer_") and pd.held == {hold.service_id: 1000}
+    assert pd.holds[0] == (hold.service_id, 300, 1000)
+    eventually(lambda: len(pd.holds) >= 3, seconds=LONG)
+    pd.stop()
+    eventually(lambda: "GC safe point: " in caplog.text, seconds=LONG)
+    told = len(pd.holds)
+    pd.start()
+    eventually(lambda: len(pd.holds) > told, seconds=LONG)
+    assert pd.held[hold.service_id] > 1000
+    hold.stop()
+    assert pd.held == {} and pd.holds[-1][1] == 0
+    ended = len(pd.holds)
+    time.sleep(0.2)
+    assert len(pd.holds) == ended
+
+
+def test_gc_that_is_ahead_of_the_checkpoint_is_told_once(pd_site: PdSite, caplog: pytest.LogCaptureFixture) -> None:
+    pd = pd_site.pd
+    pd.safe_point, pd.held, pd.holds = 2000, {}, []
+    hold = GcHold(PdRegistry(pd.urls), lambda: 1000, every=0.02)
+    eventually(lambda: len(pd.holds) >= 4, seconds=LONG)
+    hold.stop()
+    assert pd.held == {} and caplog.text.count("PD does not keep GC back at the checkpoint 1000") == 1

@@ -1,6 +1,6 @@
 """A stand-in for PD: its members and timestamps, and a real etcd behind the same port, as in PD.
 
-Promises: ``/pdpb.PD/GetMembers`` and ``/pdpb.PD/Tso`` answer as PD's do (a leader for timestamps, the cluster id checked, the LAST of the
+Promises: ``/pdpb.PD/GetMembers``, ``Tso`` and those about GC answer as PD's do (a leader for timestamps, the cluster id checked, the LAST of the
 timestamps returned); every ``/etcdserverpb.*`` call goes to the etcd byte for byte, and its answers and errors come back as they are.
 """
 
@@ -43,6 +43,9 @@ class FakePdMember:
             "GetGCSafePoint": grpc.unary_unary_rpc_method_handler(
                 self._safe_point, pd_pb2.GetGCSafePointRequest.FromString, pd_pb2.GetGCSafePointResponse.SerializeToString
             ),
+            "UpdateServiceGCSafePoint": grpc.unary_unary_rpc_method_handler(
+                self._hold, pd_pb2.UpdateServiceGCSafePointRequest.FromString, pd_pb2.UpdateServiceGCSafePointResponse.SerializeToString
+            ),
             "Tso": grpc.stream_stream_rpc_method_handler(self._tso, pd_pb2.TsoRequest.FromString, pd_pb2.TsoResponse.SerializeToString),
         }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("pdpb.PD", own), _Forwarding(self._etcd)))
@@ -71,6 +74,20 @@ class FakePdMember:
     def _safe_point(self, request: pd_pb2.GetGCSafePointRequest, context: grpc.ServicerContext) -> pd_pb2.GetGCSafePointResponse:
         self._require_leader(request.header, context)
         return pd_pb2.GetGCSafePointResponse(header=pd_pb2.ResponseHeader(cluster_id=self._pd.cluster_id), safe_point=self._pd.safe_point)
+
+    def _hold(
+        self, request: pd_pb2.UpdateServiceGCSafePointRequest, context: grpc.ServicerContext
+    ) -> pd_pb2.UpdateServiceGCSafePointResponse:
+        """As PD: a safe point below the lowest of all services is not taken; a TTL of 0 or less removes the service."""
+        self._require_leader(request.header, context)
+        held, service = self._pd.held, request.service_id.decode()
+        if request.TTL <= 0:
+            held.pop(service, None)
+        elif request.safe_point >= min((self._pd.safe_point, *held.values())):
+            held[service] = request.safe_point
+        self._pd.holds.append((service, request.TTL, request.safe_point))
+        lowest = min((self._pd.safe_point, *held.values()))
+        return pd_pb2.UpdateServiceGCSafePointResponse(header=pd_pb2.ResponseHeader(cluster_id=self._pd.cluster_id), min_safe_point=lowest)
 
     def _tso(self, requests: Iterable[pd_pb2.TsoRequest], context: grpc.ServicerContext) -> Iterator[pd_pb2.TsoResponse]:
         self._streams.add(context)
@@ -107,6 +124,11 @@ class FakePd:
         self.cluster_id = cluster_id
         self.oracle = Oracle()
         self.safe_point = 0
+        """Also that of the service ``gc_worker``."""
+        self.held: dict[str, int] = {}
+        """Safe points of the other services."""
+        self.holds: list[tuple[str, int, int]] = []
+        """Every request for one: service, seconds, safe point."""
         self.members = [FakePdMember(self, f"pd-{number}") for number in range(size)]
         self.leader: FakePdMember | None = self.members[0]
 

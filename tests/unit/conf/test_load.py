@@ -27,7 +27,7 @@ from pyspark_tidb_binlog.conf.model import (
 )
 from pyspark_tidb_binlog.conf.moved import MOVED
 from pyspark_tidb_binlog.conf.units import days_or_duration, go_duration, pause_of
-from pyspark_tidb_binlog.conf.unsupported import NOT_BUILT, NOT_BUILT_VALUES, ONLY_FOR, ONLY_WITH, WITHOUT_EFFECT
+from pyspark_tidb_binlog.conf.unsupported import ONLY_FOR, ONLY_WITH, WITHOUT_EFFECT
 
 ROOT = Path(__file__).parents[3]
 SAMPLES = Path(__file__).parent / "samples"
@@ -304,7 +304,7 @@ def test_paths_flags_and_variables_are_unique_and_tables_name_settings(model: ty
     assert set(MOVED[model].values()) <= paths and not set(MOVED[model]) & paths
     if model is DrainerConfig:
         others = {setting.path for setting in settings_of(PumpConfig)}
-        named = {*NOT_BUILT, *(path for path, _ in NOT_BUILT_VALUES), *WITHOUT_EFFECT, *ONLY_FOR, *ONLY_WITH, *ONLY_WITH.values()}
+        named = {*WITHOUT_EFFECT, *ONLY_FOR, *ONLY_WITH, *ONLY_WITH.values()}
         assert named <= paths | others
 
 
@@ -391,8 +391,7 @@ ignore-event = ["drop table"]
 """
 
 
-def test_lists_of_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyspark_tidb_binlog.conf.unsupported.NOT_BUILT", {})
+def test_lists_of_tables(tmp_path: Path) -> None:
     config = load_drainer(toml(tmp_path, RULES), {})
     assert config.apply.ignore_table == (TableName("d", "~^t"),)
     assert config.apply.table_migrate_rule == (TableMigrateRule(("r1",), "s*", "t"),)
@@ -413,8 +412,7 @@ def test_lists_of_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         ('[[syncer.table-migrate-rule]]\nsource = "x"\n', "source is a table: write [source]"),
     ],
 )
-def test_a_wrong_list_of_tables_is_refused(tmp_path: Path, text: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyspark_tidb_binlog.conf.unsupported.NOT_BUILT", {})
+def test_a_wrong_list_of_tables_is_refused(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(ValueError) as refused:
         load_drainer(toml(tmp_path, text), {})
     assert words in str(refused.value)
@@ -473,29 +471,6 @@ def test_a_key_of_an_earlier_file_is_refused_with_its_new_place(tmp_path: Path) 
         load_drainer(environ={"TIDB_BINLOG__SYNC_LOG": "1"})
     with pytest.raises(ValueError, match="flags: the setting 'ddl-history' is now 'spark.ddl-history'"):
         load_drainer(environ={}, flags={"ddl-history": "x"})
-
-
-def other_than_default(path: str, model: type) -> object:
-    default = next(setting.default for setting in settings_of(model) if setting.path == path)
-    if isinstance(default, bool):
-        return not default
-    named = {"spark.conflict": "strict", "spark.upstream-new-collations": "true", "syncer.to.checkpoint.type": "file"}
-    if path in named:
-        return named[path]
-    if isinstance(default, (int, float)):
-        return default + 1
-    return "x" if isinstance(default, str) else ("x",)
-
-
-@pytest.mark.parametrize("path", sorted(NOT_BUILT))
-def test_what_is_not_built_is_refused_unless_it_has_its_default(path: str) -> None:
-    flags: dict[str, object] = {path: other_than_default(path, DrainerConfig)}
-    if path in ONLY_WITH:
-        flags[ONLY_WITH[path]] = "mysql"
-    with pytest.raises(ValueError, match=rf"flag --{path}: .* asks for what is not built in this release: .*\. Only .* is accepted"):
-        load_drainer(environ={}, flags=flags)
-    default = next(setting.default for setting in settings_of(DrainerConfig) if setting.path == path)
-    assert load_drainer(environ={}, flags={path: default}) == load_drainer(environ={})
 
 
 @pytest.mark.parametrize("load", [load_drainer, load_pump])
@@ -629,8 +604,7 @@ def test_settings_of_row_operations(caplog: pytest.LogCaptureFixture) -> None:
             load_drainer(environ={}, flags=wrong)
 
 
-def test_zookeeper_is_out_with_its_alternative(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyspark_tidb_binlog.conf.unsupported.NOT_BUILT_VALUES", {})
+def test_zookeeper_is_out_with_its_alternative() -> None:
     with pytest.raises(ValueError, match="ZooKeeper is not asked: name the brokers in syncer.to.kafka-addrs"):
         load_drainer(environ={}, flags={"syncer.db-type": "kafka", "syncer.to.zookeeper-addrs": "z:1"})
     assert load_drainer(environ={"KAFKA_ADDRS": "k:1"}, flags={"syncer.db-type": "kafka"}).kafka.addrs == "k:1"

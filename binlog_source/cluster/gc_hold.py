@@ -1,0 +1,72 @@
+"""Keeps TiKV's GC behind this Drainer's checkpoint, so that the schema at the checkpoint can be read again (drainer.md 12).
+
+Only with ``load-schema-snapshot``, and only where PD is the registry: the others have no GC. As in a real Drainer: the safe point of a
+service ``drainer_<unix nanoseconds>`` in PD, for 300 s, renewed every 150 s, up to 11 attempts a second apart.
+
+Promises: PD that does not answer is logged and asked again, never an error. ``stop`` removes the service; after a kill -9 it ends with its
+300 s.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
+from pyspark_tidb_binlog.binlog_source.cluster.periodic_task import PeriodicTask
+from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
+from pyspark_tidb_binlog.schemas.events import as_time
+
+HOLD_SECONDS = 300
+"""For how long PD keeps a safe point that is not renewed."""
+_ATTEMPTS = 11
+_PAUSE = 1.0
+_log = logging.getLogger(__name__)
+
+
+class GcHold:
+    """The safe point of one Drainer; ``safe_point`` returns its checkpoint's ts."""
+
+    def __init__(self, registry: PdRegistry, safe_point: Callable[[], int], every: float = HOLD_SECONDS / 2, pause: float = _PAUSE) -> None:
+        """Set it, if PD answers, and renew it in the background. ``every``, ``pause``: seconds."""
+        self._registry = registry
+        self._safe_point = safe_point
+        self._pause = pause
+        self._stopped = threading.Event()
+        self._refused_at = 0
+        self.service_id = f"drainer_{time.time_ns()}"
+        try:
+            self._renew()
+        except PumpUnavailable as error:
+            _log.warning("GC is not kept back yet; PD is asked again in %.0f s: %s", every, error)
+        self._task = PeriodicTask("GC safe point", every, self._renew)
+
+    def stop(self) -> None:
+        """Let GC pass again."""
+        self._stopped.set()
+        self._task.stop()
+        try:
+            self._registry.hold_gc(self.service_id, self._safe_point(), 0)
+        except PumpUnavailable as error:
+            _log.warning("GC is kept back for at most %d s more, because PD does not answer: %s", HOLD_SECONDS, error)
+        self._registry.close()
+
+    def _renew(self) -> None:
+        for attempt in range(1, _ATTEMPTS + 1):
+            wanted = self._safe_point()
+            try:
+                lowest = self._registry.hold_gc(self.service_id, wanted, HOLD_SECONDS)
+            except PumpUnavailable:
+                if attempt == _ATTEMPTS:
+                    raise
+                if self._stopped.wait(self._pause):
+                    return
+                continue
+            if lowest > wanted != self._refused_at:
+                self._refused_at = wanted
+                _log.warning(
+                    "PD does not keep GC back at the checkpoint %d (%s): it may have passed it up to %d (%s). Should this Drainer lose its files "
+                    "now, the schema at its checkpoint may no longer be readable",
+                    wanted, as_time(wanted), lowest, as_time(lowest),
+                )  # fmt: skip
+            return
