@@ -425,18 +425,17 @@ class Replication:
 
     def _load_schemas(self, ts: int, *, again: bool) -> None:
         """Begin the schema history with a snapshot at ``ts``, and keep GC behind the checkpoint from now on."""
-        config, registry = self._config, None
+        config, where, registry = self._config, self._status_ports, None
+        if self._feed.is_recorded:
+            raise ConfigError(
+                "syncer.load-schema-snapshot reads the schema from TiDB's status ports: spark.ddl-history must not name a file"
+            )
         if names_registry(config.source):
             registry = open_registry(config.source.pumps, self._tls)
             self._closing.callback(registry.close)
         if isinstance(registry, PdRegistry):
             hold = GcHold(PdRegistry(registry.url, self._tls), lambda: max(ts, self._sink.commit_ts))
             self._closing.callback(hold.stop)
-        where = self._status_ports
-        if not callable(where) and self._feed.is_recorded:
-            raise ConfigError(
-                "syncer.load-schema-snapshot reads the schema from TiDB's status ports: spark.ddl-history must not name a file"
-            )
 
         def ports() -> StatusPorts:
             return StatusPorts(where() if callable(where) else status_ports(where), self._tls)
