@@ -23,14 +23,14 @@ from pathlib import Path
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.schemas.binlogfile import BinlogRecord, BinlogWriter, walk
-from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused
+from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused, LeaseLost
 from pyspark_tidb_binlog.schemas.findings import Finding, in_words
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.proto import secondary_binlog_pb2 as slave
 from pyspark_tidb_binlog.sinks.engine.causality import keys_of
 from pyspark_tidb_binlog.sinks.engine.row_ops import RowOp, operations_named
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs
-from pyspark_tidb_binlog.sinks.mysql import progress
+from pyspark_tidb_binlog.sinks.mysql import lease, progress
 from pyspark_tidb_binlog.sinks.mysql.ddl.plain_text import execute_text
 from pyspark_tidb_binlog.sinks.mysql.rows import row_progress
 from pyspark_tidb_binlog.sinks.mysql.rows.lane_plan import identifies_rows
@@ -246,7 +246,9 @@ class RelayReplay(RowSink):
 
         database = binlog.ddl_data.schema_name
         try:
-            already_so = execute_text(self._ddl_sessions.use, self._retry_policy, database, query, self._flavour)
+            already_so = execute_text(self._ddl_sessions.use, self._retry_policy, database, query, self._flavour, self._check)
+        except LeaseLost:
+            raise
         except ApplyError as error:
             raise DdlRefused(
                 f"the target refuses the DDL of commit_ts {binlog.commit_ts} in the relay log: {error}. Execute it by hand in a form that the target "
@@ -259,6 +261,9 @@ class RelayReplay(RowSink):
         self._shapes.forget()
         done.ddls += 1
         self._move(binlog.commit_ts, done, consistent=False)
+
+    def _check(self, session: Session) -> None:
+        lease.check_unlocked(session, self._held)
 
     # The record.
 

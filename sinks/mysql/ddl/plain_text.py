@@ -4,6 +4,7 @@ Promises: the text goes to the target as it is, without TiDB's feature comments 
 is no error (drainer.md 5.6).
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import TokenKind, text_of, tokenize
@@ -19,14 +20,19 @@ _ALREADY_SO = frozenset({1007, 1008, 1049, 1050, 1051, 1054, 1060, 1061, 1091, 1
 """Errors of a DDL that was executed before, as the original takes them (drainer.md 5.6)."""
 
 
-def execute_text(sessions: Sessions, retry_policy: RetryPolicy, database: str, query: str, flavour: Flavour) -> ApplyError | None:
+def execute_text(
+    sessions: Sessions, retry_policy: RetryPolicy, database: str, query: str, flavour: Flavour, check: Callable[[Session], None]
+) -> ApplyError | None:
     """Execute ``query`` in ``database`` (empty: in none); the error by which the target says that it is so already, else None.
+
+    ``check`` is called before each attempt: it raises when nothing may be written any more.
 
     Raises:
         ApplyError: the target refuses it.
     """
 
     def run(session: Session) -> None:
+        check(session)
         if database and not creates_database(query):
             session.use(database)
         session.execute(_text_for(flavour, query))

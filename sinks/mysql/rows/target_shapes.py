@@ -46,6 +46,8 @@ class TargetShape:
     """Those that it does not compute."""
     keys: tuple[ShapeKey, ...]
     """The primary key first."""
+    computed: frozenset[str] = frozenset()
+    """Names of those that it computes, in lower case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,14 +140,14 @@ class TargetShapes:
         """
         name = schema, table
         if name not in self._known:
-            columns = _columns(session, schema, table)
+            columns, computed = _columns(session, schema, table)
             if not columns:
                 raise ApplyError(
                     f"{self._file} has rows of {schema}.{table} at commit_ts {commit_ts}, but the target has no such table. Create it as it was "
                     f"then, or {self._way_out.format(commit_ts=commit_ts)}, and start again",
                     _NO_SUCH_TABLE,
                 )
-            self._known[name] = TargetShape(columns, _keys(session, schema, table))
+            self._known[name] = TargetShape(columns, _keys(session, schema, table), computed)
         return self._known[name]
 
     def forget(self) -> None:
@@ -153,17 +155,21 @@ class TargetShapes:
         self._known.clear()
 
 
-def _columns(session: Target, schema: str, table: str) -> tuple[ShapeColumn, ...]:
+def _columns(session: Target, schema: str, table: str) -> tuple[tuple[ShapeColumn, ...], frozenset[str]]:
+    """Those that are written, and the names of those that the target computes."""
     rows = session.query(
         "SELECT column_name, column_type, is_nullable, collation_name, extra FROM information_schema.columns "
         "WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position",
         [schema, table],
     )
-    return tuple(
-        ShapeColumn(str(name), "unsigned" in str(kind).lower(), str(nullable) == "NO", str(collate or ""))
-        for name, kind, nullable, collate, extra in rows
-        if not any(word in str(extra).upper() for word in _COMPUTED)
-    )
+    written: list[ShapeColumn] = []
+    computed = set()
+    for name, kind, nullable, collate, extra in rows:
+        if any(word in str(extra).upper() for word in _COMPUTED):
+            computed.add(str(name).lower())
+        else:
+            written.append(ShapeColumn(str(name), "unsigned" in str(kind).lower(), str(nullable) == "NO", str(collate or "")))
+    return tuple(written), frozenset(computed)
 
 
 def _keys(session: Target, schema: str, table: str) -> tuple[ShapeKey, ...]:
