@@ -116,7 +116,7 @@ class MySQLReplay:
         holder = LeaseHolder(apply.drainer)
         self._guard = LeaseGuard(self._connect, CLUSTER, apply.checkpoint_schema, holder, apply.lease_timeout, self._retry_policy)
         self._lease: lease.Lease | None = None
-        self._shapes = TargetShapes("the directory", "leave the table out with [[replicate-ignore-table]]")
+        self._shapes = TargetShapes("the directory of binlogs", "leave the table out with [[replicate-ignore-table]]")
         self._tables: dict[tuple[str, str], _KnownTable] = {}
         self._flavour = Flavour.MARIADB
         self._done_ts = after_ts
@@ -160,7 +160,7 @@ class MySQLReplay:
             return "nothing was applied"
         return (
             f"everything of the range up to commit_ts {self._done_ts} ({as_time(self._done_ts)}) is in the target: -start-tso {self._done_ts + 1} goes on. "
-            "With the same files, filters, end, -worker-count and -txn-batch it goes on exactly where this one stopped; otherwise add -safe-mode"
+            "With the same files, filters and end it goes on exactly where this one stopped; otherwise add -safe-mode"
         )
 
     # The range.
@@ -220,7 +220,7 @@ class MySQLReplay:
         schema = self._apply.checkpoint_schema
         return ApplyError(
             f"a replay before stopped within ({left.after_ts}, {left.upto_ts}] ({as_time(left.upto_ts)}): a part of that span is in the target, and {why}. "
-            f"Go on with -start-tso {left.after_ts + 1}, with what that one had (files, filters, end, -worker-count, -txn-batch), or with -safe-mode. "
+            f"Go on with -start-tso {left.after_ts + 1}, with the files, filters and end of that one, or with -safe-mode. "
             f"If the target was emptied or restored since, forget it: DELETE FROM {schema}.spark_rows WHERE cluster_id = {CLUSTER}"
         )
 
