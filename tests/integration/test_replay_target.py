@@ -201,6 +201,16 @@ def test_what_the_target_has_against_the_files_is_told_and_counted(destination: 
     assert destination.query("SELECT id, n FROM rp.t ORDER BY id") == ((1, "n"), (5, "mine"), (10, "moved"))
 
 
+def test_an_exchange_of_partitions_does_not_wait_for_itself(destination: Destination) -> None:
+    """MariaDB does without autocommit, as soon as there is a row to be validated."""
+    plain = pb.Event(schema_name="rp", table_name="x", tp=pb.Insert, row=[column("id", 3, "int", encode_int(1))])
+    parted = "use `rp`; CREATE TABLE `p` (`id` INT PRIMARY KEY) PARTITION BY RANGE (`id`) (PARTITION `p0` VALUES LESS THAN (10));;"
+    destination.write([ddl(*CREATED[0]), ddl(11, parted), ddl(12, "use `rp`; CREATE TABLE `x` (`id` INT PRIMARY KEY);;"), rows(20, plain)])
+    destination.write([ddl(30, "use `rp`; ALTER TABLE `p` EXCHANGE PARTITION `p0` WITH TABLE `x`;;")])
+    assert destination.replay() == 0
+    assert destination.query("SELECT id FROM rp.p") == ((1,),)
+
+
 def test_what_ends_a_replay_says_where_and_what_to_do(destination: Destination, capsys: pytest.CaptureFixture[str]) -> None:
     other = pb.Event(schema_name="rp", table_name="gone", tp=pb.Insert, row=[column("n", 3, "int", encode_int(1))])
     destination.write(

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pyspark_tidb_binlog.schemas.ddl_tokens import TokenKind, text_of, tokenize
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Losses
+from pyspark_tidb_binlog.sinks.mysql.ddl.executor import with_autocommit
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import without_features
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
@@ -35,7 +36,8 @@ def execute_text(
         check(session)
         if database and not creates_database(query):
             session.use(database)
-        session.execute(_text_for(flavour, query))
+        with with_autocommit(session):
+            session.execute(_text_for(flavour, query))
 
     try:
         run_retried(sessions, run, retry_policy)
