@@ -26,7 +26,7 @@ jobs:
   drainer     the replication stream (--config conf/drainer.toml; with --check only what would hinder it)
   pump        a Pump server (--config conf/pump.toml)
   rehearse    a recorded case through Pumps and drainer (rehearse CASE [--to mysql://user:pw@host:port])
-  replay      Reparo: what a file sink wrote, printed (replay -data-dir DIR [-start-datetime T] [-stop-datetime T])
+  replay      Reparo: what a file sink wrote, printed or applied (replay -data-dir DIR [-start-datetime T] [-stop-datetime T] [-dest-type mysql])
   setup       only set up what a job or the tests need (--java --mariadb --etcd --kafka --dev)
 
 ./spark-submit.sh JOB --help shows a job's own options. Options of Spark's spark-submit are passed on; --master defaults to local[*].

@@ -16,7 +16,8 @@ from pyspark_tidb_binlog.conf.setting import DAYS, DURATION, LEVEL, NAMES, Setti
 from pyspark_tidb_binlog.conf.units import duration_of
 
 PAIRS = tuple[tuple[str, str], ...]
-_SWITCHES = {"1": True, "t": True, "true": True, "0": False, "f": False, "false": False}
+SWITCHES = {"1": True, "t": True, "true": True, "0": False, "f": False, "false": False}
+"""What a switch may be as text, in lower case, as Go's programs take it."""
 _NAMES: dict[object, str] = {
     bool: "true or false",
     int: "a whole number",
@@ -74,7 +75,7 @@ def typed(setting: Setting, value: object, origin: str, *, text: bool) -> object
 def read_text(kind: object, text: str) -> object:
     """A value of a flag or a variable."""
     if kind is bool:
-        return _SWITCHES[text.lower()] if text.lower() in _SWITCHES else _refuse()
+        return SWITCHES[text.lower()] if text.lower() in SWITCHES else _refuse()
     if kind is int:
         return read_toml(kind, int(text, 0) if text.lower().lstrip("+-").startswith(("0x", "0o", "0b")) else int(text))
     if kind is float:

@@ -34,7 +34,7 @@ EXIT_DEFECT = 70
 EXIT_INTERRUPTED = 130
 
 _FLAG = "setting "
-_SWITCH = "[=BOOL]"
+SWITCH = "[=BOOL]"
 """Shown as the value of a flag that needs none."""
 
 C = typing.TypeVar("C", DrainerConfig, PumpConfig)
@@ -121,7 +121,7 @@ class JobParser(argparse.ArgumentParser):
             action = self._option_string_actions[option]
             if action.nargs == 0 and not equals:
                 yield option
-            elif equals or action.metavar == _SWITCH:
+            elif equals or action.metavar == SWITCH:
                 yield f"{option}={value if equals else 'true'}"
             elif words:
                 yield f"{option}={words.pop(0)}"
@@ -162,7 +162,7 @@ def add_settings(to: JobParser, model: type[DrainerConfig] | type[PumpConfig]) -
         flags[f"--{setting.path}"] = None
         if names.count(setting.name) == 1 and f"--{setting.name}" not in to._option_string_actions:
             flags[f"--{setting.name}"] = None
-        metavar = _SWITCH if setting.kind is bool else "VALUE"
+        metavar = SWITCH if setting.kind is bool else "VALUE"
         shown = " ".join(one for one in (help_of(setting), f"[{default_of(setting)}]") if one != "[]").replace("%", "%%")
         group.add_argument(*flags, dest=_FLAG + setting.path, metavar=metavar, default=argparse.SUPPRESS, help=shown)
 

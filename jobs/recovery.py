@@ -24,9 +24,8 @@ from pyspark_tidb_binlog.schemas.tls import TlsSettings
 from pyspark_tidb_binlog.sinks.mysql import progress
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import is_elsewhere, real_checkpoint, table_in_target
 from pyspark_tidb_binlog.sinks.mysql.session import connect
-from pyspark_tidb_binlog.sinks.relay.relayed_rows import ReadBack
 from pyspark_tidb_binlog.sinks.relay.target_replay import RelayReplay, Replayed
-from pyspark_tidb_binlog.sinks.translate.process_zone import process_zone
+from pyspark_tidb_binlog.sinks.translate.process_zone import ReadBack, process_zone
 
 _log = logging.getLogger(__name__)
 

@@ -1,32 +1,43 @@
 """Reparo: replays what a file sink wrote, a real Drainer's or ours: ``./spark-submit.sh replay -data-dir DIR -dest-type print``.
 
 Options as Reparo's: ``-data-dir``, a range by ``-start-tso``/``-stop-tso`` or ``-start-datetime``/``-stop-datetime`` (local time, both inclusive,
-a datetime wins), ``-dest-type``; filters stand in the file of ``-config``, as Reparo's TOML. Options win over the file.
+a datetime wins), ``-dest-type`` print or mysql, ``-txn-batch``, ``-c`` (``-worker-count``), ``-safe-mode``; filters and ``[dest-db]`` stand in the file
+of ``-config``, as Reparo's TOML. Options win over the file.
 
-Promises: reads only; binlogs come in the order of commit_ts. Nothing is skipped silently: a damaged file ends the replay. No JVM is started.
+Promises: the files are only read; binlogs come in the order in which they stand there. Nothing is skipped silently: a damaged file ends the replay.
+Exit code 1 also when the target was not as the files say (findings). No JVM is started.
 """
 
 import argparse
 import datetime
 import logging
+import os
 import sys
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-from pyspark_tidb_binlog.jobs.cli import JobParser, parser, run_job
-from pyspark_tidb_binlog.jobs.logs import set_level
+from pyspark_tidb_binlog.conf.kinds import SWITCHES
+from pyspark_tidb_binlog.conf.load import PASSWORD, variable_of
+from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
+from pyspark_tidb_binlog.jobs.cli import EXIT_FAILED, SWITCH, JobParser, parser, run_job
+from pyspark_tidb_binlog.jobs.logs import move_log, set_level
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
 from pyspark_tidb_binlog.sinks.file.replayed import ReplayRange, binlogs_in, kept, printed
+from pyspark_tidb_binlog.sinks.replay.mysql_replay import FilesReplayed, MySQLReplay
 from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
+from pyspark_tidb_binlog.sinks.translate.process_zone import ReadBack, process_zone
 
 _log = logging.getLogger(__name__)
 
+_MOST_WORKERS = 1024
+_RETRIES, _RETRY_SECONDS = 10, 60.0
+"""How often, and how long, a transaction is retried at least after a transient error."""
 _DATETIME = "%Y-%m-%d %H:%M:%S"
 _TABLES = ("replicate-do-table", "replicate-ignore-table")
 _FILTERS = ("replicate-do-db", "replicate-ignore-db", *_TABLES)
@@ -51,15 +62,24 @@ _SETTINGS: Mapping[str, Any] = {
 """Every key of Reparo's file with its default."""
 
 
+_DESTINATION: Mapping[str, Any] = {"host": "127.0.0.1", "port": 3306, "user": "root", "password": "", "socket": ""}
+"""Every key of ``[dest-db]`` with its default; ``socket`` is ours."""
+
+
 class ReplayTarget(Protocol):
     """Where binlogs go."""
 
-    def take(self, binlog: pb.Binlog) -> None:
-        """Apply one binlog; they come in the order of commit_ts."""
+    def take_all(self, binlogs: Iterable[pb.Binlog]) -> None:
+        """Apply binlogs in their order; all are applied when it returns."""
+        ...
+
+    @property
+    def standing(self) -> str:
+        """Where a replay that failed stopped, and how to go on; empty: nothing is to be said."""
         ...
 
     def close(self) -> None:
-        """Everything taken is applied when it returns."""
+        """Release what it holds; safe to call twice."""
         ...
 
 
@@ -71,6 +91,9 @@ class ReplaySettings:
     wanted: ReplayRange
     rules: TableFilter
     dest_type: str
+    destination: TargetConfig | None = None
+    """Set for ``mysql``."""
+    apply: ApplyConfig = field(default_factory=ApplyConfig)
 
 
 class Printer(ReplayTarget):
@@ -79,44 +102,78 @@ class Printer(ReplayTarget):
     def __init__(self, to: BinaryIO) -> None:
         self._to = to
 
-    def take(self, binlog: pb.Binlog) -> None:
-        """Print its DDL, or its row changes."""
-        self._to.write(b"".join(line + b"\n" for line in printed(binlog)))
+    def take_all(self, binlogs: Iterable[pb.Binlog]) -> None:
+        """Print of each its DDL, or its row changes."""
+        for binlog in binlogs:
+            self._to.write(b"".join(line + b"\n" for line in printed(binlog)))
+
+    @property
+    def standing(self) -> str:
+        """What was printed says it."""
+        return ""
 
     def close(self) -> None:
         """Nothing is held back."""
         self._to.flush()
 
 
-def _printer() -> ReplayTarget:
+def _printer(_: ReplaySettings) -> ReplayTarget:
     return Printer(sys.stdout.buffer)
 
 
-TARGETS: Mapping[str, Callable[[], ReplayTarget]] = {"print": _printer}
+def _database(settings: ReplaySettings) -> MySQLReplay:
+    assert settings.destination is not None
+    return MySQLReplay(settings.destination, settings.apply, max(settings.wanted.start_ts - 1, 0), ReadBack(process_zone()))
+
+
+TARGETS: Mapping[str, Callable[[ReplaySettings], ReplayTarget]] = {"print": _printer, "mysql": _database}
 """By ``dest-type``."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Replay and end."""
     settings = settings_of_replay(_options().parsed(argv))
-    target = TARGETS[settings.dest_type]()
+    target = TARGETS[settings.dest_type](settings)
     try:
         count = replay(settings, target)
+    except BaseException:
+        if target.standing:
+            print(target.standing, file=sys.stderr)
+        raise
     finally:
         target.close()
     _log.info("%d binlogs of %s were replayed", count, settings.directory)
-    return 0
+    return _told(target.done) if isinstance(target, MySQLReplay) else 0
 
 
 def replay(settings: ReplaySettings, target: ReplayTarget) -> int:
     """Give ``target`` what the range and the filters leave; how many binlogs that were."""
     count = 0
-    for binlog in binlogs_in(settings.directory, settings.wanted):
-        found = kept(binlog, settings.rules)
-        if found is not None:
-            target.take(found)
-            count += 1
+
+    def chosen() -> Iterator[pb.Binlog]:
+        nonlocal count
+        for binlog in binlogs_in(settings.directory, settings.wanted):
+            found = kept(binlog, settings.rules)
+            if found is not None:
+                yield found
+                count += 1
+
+    target.take_all(chosen())
     return count
+
+
+def _told(done: FilesReplayed) -> int:
+    """Say what was applied, and what a person should know; the exit code."""
+    print(
+        f"replayed: {done.transactions} transactions with {done.operations} row operations, {done.ddls} DDLs ({done.so_already} were so already)"
+    )
+    if done.passed_over:
+        print(f"{done.passed_over} binlogs that the Drainer had written twice were passed over")
+    if not done.findings:
+        return 0
+    told = ", ".join(f"{table or 'no single table'}: {count}" for table, count in sorted(done.findings.items()))
+    print(f"error: the target was not as the files say; its rows are now. Findings, each is in the log: {told}", file=sys.stderr)
+    return EXIT_FAILED
 
 
 def settings_of_replay(given: argparse.Namespace) -> ReplaySettings:
@@ -134,7 +191,13 @@ def settings_of_replay(given: argparse.Namespace) -> ReplaySettings:
         raise ConfigError(f"data-dir {directory} is not a directory")
     if values["dest-type"] not in TARGETS:
         raise ConfigError(f"dest-type is {values['dest-type']!r}; this release can replay to: {', '.join(TARGETS)}")
+    destination, apply = _destination(values), _apply_settings(values)
     set_level(values["log-level"])
+    if values["log-file"]:
+        try:
+            move_log(Path(values["log-file"]))
+        except OSError as error:
+            raise ConfigError(f"cannot write log-file {values['log-file']}: {error.strerror}") from error
     start, stop = (_moment(values[f"{end}-datetime"]) or values[f"{end}-tso"] for end in ("start", "stop"))
     tables = {name: tuple((t["db-name"], t["tbl-name"]) for t in values[name]) for name in _TABLES}
     try:
@@ -147,7 +210,48 @@ def settings_of_replay(given: argparse.Namespace) -> ReplaySettings:
     except ConfigError as error:
         # It names the Drainer's settings, two of which have other names here.
         raise ConfigError(f"one of {', '.join(_FILTERS)}: {str(error).partition(': ')[2]}") from error
-    return ReplaySettings(directory, ReplayRange(start, stop), rules, values["dest-type"])
+    return ReplaySettings(directory, ReplayRange(start, stop), rules, values["dest-type"], destination, apply)
+
+
+def _destination(values: Mapping[str, Any]) -> TargetConfig | None:
+    if values["dest-type"] != "mysql":
+        return None
+    given = values["dest-db"]
+    if not given:
+        raise ConfigError("dest-type is 'mysql', but [dest-db] in the file of -config does not say where: host, port, user, password")
+    for name, value in given.items():
+        _known(f"[dest-db] {name}", name, value, _DESTINATION, "a replay's [dest-db]")
+    found = dict(_DESTINATION) | given
+    if not 0 < found["port"] < 1 << 16:
+        raise ConfigError(f"[dest-db] port: {found['port']} is not a port, 1 to 65535")
+    password = found["password"] or os.environ.get(variable_of(PASSWORD), "")
+    return TargetConfig(host=found["host"], port=found["port"], user=found["user"], password=password, socket=found["socket"])
+
+
+def _apply_settings(values: Mapping[str, Any]) -> ApplyConfig:
+    batch, workers = values["txn-batch"], values["worker-count"]
+    if batch < 1:
+        raise ConfigError("txn-batch must be at least 1")
+    if not 1 <= workers <= _MOST_WORKERS:
+        raise ConfigError(f"worker-count must be 1 to {_MOST_WORKERS}")
+    return ApplyConfig(
+        drainer="replay",
+        txn_batch=batch,
+        worker_count=workers,
+        safe_mode=values["safe-mode"],
+        retries=_RETRIES,
+        retry_seconds=_RETRY_SECONDS,
+    )
+
+
+def _known(where: str, name: str, value: object, known: Mapping[str, Any], of: str) -> None:
+    """``ConfigError`` for a key that does not exist, or a value of another type than its default."""
+    if name not in known:
+        near = get_close_matches(name, known, 1)
+        raise ConfigError(f"{where} is not a setting of {of}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    if type(value) is not type(known[name]):
+        shown = "the given value" if name == "password" else repr(value)
+        raise ConfigError(f"{where} is {shown}, where a {type(known[name]).__name__} is expected")
 
 
 def _options() -> JobParser:
@@ -159,11 +263,19 @@ def _options() -> JobParser:
         "stop-datetime": "replay up to here, inclusive",
         "start-tso": "as -start-datetime, a commit_ts",
         "stop-tso": "as -stop-datetime, a commit_ts",
-        "dest-type": f"one of: {', '.join(TARGETS)}",
+        "dest-type": f"one of: {', '.join(TARGETS)}; mysql needs [dest-db] in the file of -config",
+        "txn-batch": "row operations in one transaction at the target, at most",
+        "worker-count": "connections that apply row operations at the same time",
+        "safe-mode": "write so that rows may be there already: REPLACE, and deletes that may find nothing",
+        "log-file": "the log",
     }
     for name, words in helps.items():
         kind = type(_SETTINGS[name])
-        options.add_argument(f"-{name}", f"--{name}", dest=name, type=kind, metavar="VALUE", help=words)
+        flags = [f"-{name}", f"--{name}", *(["-c"] if name == "worker-count" else [])]
+        if kind is bool:
+            options.add_argument(*flags, dest=name, type=_switched, metavar=SWITCH, help=words)
+        else:
+            options.add_argument(*flags, dest=name, type=kind, metavar="VALUE", help=words)
     options.add_argument("-L", "--log-level", dest="log-level", metavar="LEVEL", help="debug, info, warn or error")
     return options
 
@@ -174,15 +286,17 @@ def _from_file(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from error
     for name, value in found.items():
-        if name not in _SETTINGS:
-            near = get_close_matches(name, _SETTINGS, 1)
-            raise ConfigError(f"{path}: {name!r} is not a setting of a replay" + (f"; did you mean {near[0]!r}?" if near else ""))
-        if type(value) is not type(_SETTINGS[name]):
-            raise ConfigError(f"{path}: {name} is {value!r}, where a {type(_SETTINGS[name]).__name__} is expected")
+        _known(f"{path}: {name}", name, value, _SETTINGS, "a replay")
     for name in _TABLES:
         if any(set(table) != {"db-name", "tbl-name"} for table in found.get(name, ())):
             raise ConfigError(f"{path}: each [[{name}]] has db-name and tbl-name, and nothing else")
     return found
+
+
+def _switched(text: str) -> bool:
+    if text.lower() not in SWITCHES:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+    return SWITCHES[text.lower()]
 
 
 def _moment(text: str) -> int:

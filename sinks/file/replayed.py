@@ -4,6 +4,7 @@ Promises: pure but for reading files. Files of a real Drainer and of ours are re
 writing, and ends the reading; the original fails there. Everything else that is no record raises ``Corruption``.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -12,15 +13,17 @@ from typing import TypeAlias
 
 from google.protobuf.message import DecodeError
 
-from pyspark_tidb_binlog.schemas.binlogfile import BinlogName, TornRecord, files_in, read_records
+from pyspark_tidb_binlog.schemas.binlogfile import BinlogName, BinlogRecord, TornRecord, files_in, read_records, require_whole
 from pyspark_tidb_binlog.schemas.codec.cursor import Cursor
 from pyspark_tidb_binlog.schemas.codec.datum import Flag, as_bytes, as_float, as_integer, take_datum
-from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, Token, read_name, significant
+from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, Token, read_name, significant, text_of, tokenize
 from pyspark_tidb_binlog.schemas.errors import Corruption
 from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
 from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
 from pyspark_tidb_binlog.sinks.translate.binlog_format import commit_ts_of
+
+_log = logging.getLogger(__name__)
 
 Cell: TypeAlias = int | float | bytes | None
 """A value: texts, times, decimals and JSON as bytes; ENUM, SET and BIT as numbers."""
@@ -94,17 +97,20 @@ def binlogs_in(directory: Path, wanted: ReplayRange) -> Iterator[pb.Binlog]:
     """The binlogs of the range, in their order.
 
     Raises:
-        Corruption: a file holds something else than whole binlogs, but for a torn one at the end of the last file.
+        Corruption: a file holds something else than whole binlogs, but for a torn one at the end of the last file; or a file is missing.
     """
     last = (files_in(directory) or (None,))[-1]
-    for file in selected_files(directory, wanted):
+    files = selected_files(directory, wanted)
+    require_whole(files)
+    for file in files:
         try:
             for record in read_records(directory / file.name):
-                if commit_ts_of(record.payload) in wanted:
-                    yield _parsed(record.payload, file.name)
-        except TornRecord:
+                if _ts_of(record, file.name) in wanted:
+                    yield _parsed(record, file.name)
+        except TornRecord as error:
             if file != last:
                 raise
+            _log.warning("what a Drainer was writing at the end is left out: %s", error)
 
 
 def kept(binlog: pb.Binlog, rules: TableFilter) -> pb.Binlog | None:
@@ -119,16 +125,31 @@ def kept(binlog: pb.Binlog, rules: TableFilter) -> pb.Binlog | None:
 def columns_of(event: pb.Event) -> Iterator[ColumnChange]:
     """The columns of an event, decoded."""
     for raw in event.row:
-        found = pb.column.FromString(raw)
+        try:
+            found = pb.column.FromString(raw)
+        except DecodeError as error:
+            raise Corruption(f"{event.schema_name}.{event.table_name}: an event holds something else than columns: {error}") from error
         changed = _cell(found.changed_value) if event.tp == pb.Update else None
         yield ColumnChange(found.name, found.tp[0] if found.tp else 0, found.mysql_type, _cell(found.value), changed)
 
 
-def _parsed(payload: bytes, name: str) -> pb.Binlog:
+def _parsed(record: BinlogRecord, name: str) -> pb.Binlog:
     try:
-        return pb.Binlog.FromString(payload)
+        return pb.Binlog.FromString(record.payload)
     except DecodeError as error:
-        raise Corruption(f"{name}: a record is not a binlog of a file sink: {error}. Is this a relay log?") from error
+        raise _no_binlog(record, name, error) from error
+
+
+def _ts_of(record: BinlogRecord, name: str) -> int:
+    try:
+        return commit_ts_of(record.payload)
+    except (Corruption, IndexError) as error:
+        raise _no_binlog(record, name, error) from error
+
+
+def _no_binlog(record: BinlogRecord, name: str, error: Exception) -> Corruption:
+    where = f"{name}: the record before offset {record.end.offset}"
+    return Corruption(f"{where} is not a binlog of a file sink: {error}. Is this a relay log?")
 
 
 def _first_ts(path: Path) -> int:
@@ -208,6 +229,29 @@ def ddl_name(query: str) -> QualifiedName:
         found = _named(tokens)
         schema, table = found.schema or schema, found.name or table
     return QualifiedName(schema, table)
+
+
+@dataclass(frozen=True, slots=True)
+class DdlParts:
+    """A DDL's text, taken apart."""
+
+    database: str
+    """The current database that its ``use`` chooses; empty without one."""
+    statement: str
+    """The DDL itself, without ``use`` and the semicolons at the end."""
+    drops: bool
+    """Whether it drops a database."""
+
+
+def ddl_parts(query: str) -> DdlParts:
+    """The parts of what a file sink writes for a DDL: ``use `db`; DDL;``."""
+    tokens = tokenize(query, backslash_escapes=False)
+    database, end = "", next((i for i, t in enumerate(tokens) if t.text == ";"), len(tokens))
+    head = [t for t in tokens[:end] if not t.blank]
+    if len(head) == 2 and head[0].word == "USE":
+        database, tokens = head[1].name, tokens[end + 1 :]
+    spoken = [t.word for t in tokens if not t.blank][:2]
+    return DdlParts(database, text_of(tokens).strip().rstrip("; \n"), spoken in (["DROP", "DATABASE"], ["DROP", "SCHEMA"]))
 
 
 def _statements(tokens: Sequence[Token]) -> Iterator[Sequence[Token]]:

@@ -23,29 +23,29 @@ from pathlib import Path
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.schemas.binlogfile import BinlogRecord, BinlogWriter, walk
-from pyspark_tidb_binlog.schemas.ddl_tokens import TokenKind, text_of, tokenize
-from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused
+from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused, LeaseLost
 from pyspark_tidb_binlog.schemas.findings import Finding, in_words
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.proto import secondary_binlog_pb2 as slave
 from pyspark_tidb_binlog.sinks.engine.causality import keys_of
 from pyspark_tidb_binlog.sinks.engine.row_ops import RowOp, operations_named
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs
-from pyspark_tidb_binlog.sinks.mysql import progress
-from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Losses
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import without_features
-from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql import lease, progress
+from pyspark_tidb_binlog.sinks.mysql.ddl.plain_text import execute_text
 from pyspark_tidb_binlog.sinks.mysql.opening import Doubt
 from pyspark_tidb_binlog.sinks.mysql.rows import row_progress
+from pyspark_tidb_binlog.sinks.mysql.rows.lane_plan import identifies_rows
+from pyspark_tidb_binlog.sinks.mysql.rows.op_chunks import OpPiece, chunks_of
 from pyspark_tidb_binlog.sinks.mysql.rows.row_lanes import LaneRecord, RowWriter
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import OpStatements
+from pyspark_tidb_binlog.sinks.mysql.rows.target_shapes import TargetShapes
 from pyspark_tidb_binlog.sinks.mysql.session import Session, run_retried
 from pyspark_tidb_binlog.sinks.relay.relay_log import RelayStream, noted_cover, read_cover, told
-from pyspark_tidb_binlog.sinks.relay.relayed_rows import ReadBack, binlog_of, operations_in, signature, table_of
-from pyspark_tidb_binlog.sinks.relay.target_shapes import TargetShapes
+from pyspark_tidb_binlog.sinks.relay.relayed_rows import binlog_of, operations_in, signature, table_of
 from pyspark_tidb_binlog.sinks.sink import TargetProgress
-from pyspark_tidb_binlog.sinks.translate.binlog_format import commit_ts_of, creates_database
+from pyspark_tidb_binlog.sinks.translate.binlog_format import commit_ts_of
+from pyspark_tidb_binlog.sinks.translate.process_zone import ReadBack
 
 _log = logging.getLogger(__name__)
 
@@ -55,8 +55,6 @@ _OPERATIONS = 2000
 """Of one transaction, at most."""
 _BYTES = 8 << 20
 """Of the records of one transaction, about."""
-_ALREADY_SO = frozenset({1007, 1008, 1049, 1050, 1051, 1054, 1060, 1061, 1091, 1146, 1176, 1831})
-"""Errors of a DDL that was executed before, as the original takes them (drainer.md 5.6)."""
 
 
 @dataclass(slots=True)
@@ -82,7 +80,7 @@ class RelayReplay(RowSink):
         self._stream = stream
         self._read_back = how
         self._directory = Path(config.relay.log_dir)
-        self._shapes = TargetShapes()
+        self._shapes = TargetShapes("the relay log", "leave the transaction out with syncer.ignore-txn-commit-ts = [{commit_ts}]")
         self._schema_version = 0
         self._ddl_ts: tuple[int, ...] = ()
         """commit_ts of the DDLs to be replayed."""
@@ -182,7 +180,7 @@ class RelayReplay(RowSink):
         upto_ts = next((ts - 1 for ts in self._ddl_ts if ts > self._commit_ts), done.commit_ts)
         record = LaneRecord(self._cluster_id, upto_ts, self._settings.checkpoint_schema)
         position, at = self._begin(upto_ts), 0
-        for chunk in _chunks(self._pieces_of(records, done)):
+        for chunk in chunks_of(self._pieces_of(records, done), _OPERATIONS, _BYTES):
             skipped = min(max(position - at, 0), len(chunk.ops))
             at += len(chunk.ops)
             if skipped < len(chunk.ops):
@@ -206,7 +204,7 @@ class RelayReplay(RowSink):
         self._transact(begin)
         return 0
 
-    def _pieces_of(self, records: Iterator[BinlogRecord], done: Replayed) -> Iterator["_Piece"]:
+    def _pieces_of(self, records: Iterator[BinlogRecord], done: Replayed) -> Iterator[OpPiece]:
         made: dict[tuple[str, str], tuple[object, TableAt]] = {}
         for record in records:
             binlog = self._parsed(record)
@@ -217,14 +215,14 @@ class RelayReplay(RowSink):
                     made[name] = columns, self._table_at(table, binlog.commit_ts, done)
                 ops = operations_in(table, made[name][1], binlog.commit_ts, self._read_back)
                 while piece := list(itertools.islice(ops, _OPERATIONS)):
-                    yield _Piece(made[name][1], piece, len(record.payload) // len(table.mutations))
+                    yield OpPiece(made[name][1], piece, len(record.payload) // len(table.mutations))
 
     def _table_at(self, table: slave.Table, commit_ts: int, done: Replayed) -> TableAt:
         def read(session: Session) -> TableAt:
             return table_of(table, self._shapes.of(session, table.schema_name, table.table_name, commit_ts))
 
         made = run_retried(self._sessions.use, read, self._retry_policy)
-        if not any(all(column.not_null for column in key) for key in made.info.unique_keys()):
+        if not identifies_rows(made.info):
             done.keyless.add(f"{made.schema}.{made.name}")
         return made
 
@@ -246,32 +244,26 @@ class RelayReplay(RowSink):
         self._schema_version = 0
         self._move(binlog.commit_ts - 1, done, consistent=False)
 
-        def run(session: Session) -> None:
-            if not creates_database(query):
-                session.use(binlog.ddl_data.schema_name)
-            session.execute(self._text(query))
-
+        database = binlog.ddl_data.schema_name
         try:
-            run_retried(self._ddl_sessions.use, run, self._retry_policy)
+            already_so = execute_text(self._ddl_sessions.use, self._retry_policy, database, query, self._flavour, self._check)
+        except LeaseLost:
+            raise
         except ApplyError as error:
-            if error.errno not in _ALREADY_SO:
-                raise DdlRefused(
-                    f"the target refuses the DDL of commit_ts {binlog.commit_ts} in the relay log: {error}. Execute it by hand in a form that the target "
-                    f"takes, leave it out with syncer.ignore-txn-commit-ts = [{binlog.commit_ts}], and start again",
-                    error.errno,
-                    error.words,
-                ) from error
-            _log.warning("DDL of commit_ts %d: the target says that it is so already: %s", binlog.commit_ts, error)
+            raise DdlRefused(
+                f"the target refuses the DDL of commit_ts {binlog.commit_ts} in the relay log: {error}. Execute it by hand in a form that the target "
+                f"takes, leave it out with syncer.ignore-txn-commit-ts = [{binlog.commit_ts}], and start again",
+                error.errno,
+                error.words,
+            ) from error
+        if already_so is not None:
+            _log.warning("DDL of commit_ts %d: the target says that it is so already: %s", binlog.commit_ts, already_so)
         self._shapes.forget()
         done.ddls += 1
         self._move(binlog.commit_ts, done, consistent=False)
 
-    def _text(self, query: str) -> str:
-        if self._flavour is Flavour.TIDB:
-            return query
-        tokens = without_features(tokenize(query, backslash_escapes=False), Losses("relay log"))
-        escaped = [replace(t, text=t.text.replace("\\", "\\\\")) if t.kind is TokenKind.STRING else t for t in tokens]
-        return text_of(escaped).strip().rstrip("; ")
+    def _check(self, session: Session) -> None:
+        lease.check_unlocked(session, self._held)
 
     # The record.
 
@@ -292,40 +284,6 @@ class RelayReplay(RowSink):
         if commit_ts > self._commit_ts or consistent:
             self._transact(move)
             self._commit_ts, self._consistent, self._open_lanes = commit_ts, consistent, None
-
-
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """Row operations that follow each other on one table."""
-
-    table: TableAt
-    ops: Sequence[RowOp]
-    bytes_each: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Chunk:
-    """The row operations of one transaction of the target."""
-
-    ops: list[RowOp]
-    tables: dict[tuple[str, str], TableAt]
-
-
-def _chunks(pieces: Iterator[_Piece]) -> Iterator[_Chunk]:
-    """The operations in their order, in transactions of a limited size, within which a table does not change."""
-    ops: list[RowOp] = []
-    tables: dict[tuple[str, str], TableAt] = {}
-    size = 0
-    for piece in pieces:
-        name = piece.table.schema, piece.table.name
-        if ops and (tables.get(name, piece.table) is not piece.table or len(ops) + len(piece.ops) > _OPERATIONS or size >= _BYTES):
-            yield _Chunk(ops, tables)
-            ops, tables, size = [], {}, 0
-        ops += piece.ops
-        tables[name] = piece.table
-        size += len(piece.ops) * piece.bytes_each
-    if ops:
-        yield _Chunk(ops, tables)
 
 
 def _is_ddl(payload: bytes) -> bool:

@@ -5,6 +5,7 @@ Promises: a zone is picklable, so that executors on other machines use the drive
 
 import datetime
 import os
+from dataclasses import dataclass, field
 from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -36,3 +37,26 @@ def in_zone(text: str, zone: datetime.tzinfo) -> str:
         return moment.astimezone(zone).strftime("%Y-%m-%d %H:%M:%S") + text[_FORMAT_LENGTH:]
     except (ValueError, OverflowError):
         return text
+
+
+@dataclass(slots=True)
+class ReadBack:
+    """How TIMESTAMP values of a file are read back, and which were doubtful."""
+
+    zone: datetime.tzinfo
+    """That of the process that wrote it."""
+    doubtful_times: dict[str, int] = field(default_factory=dict)
+    """Number of values in the hour that comes twice when summer time ends, by table: the file does not say which one is meant."""
+
+    def in_utc(self, text: str, table: str) -> str:
+        """``text`` in the file's zone as the same moment in UTC, of two the earlier; what is no moment (a zero date) stays as it is."""
+        if self.zone is datetime.UTC:
+            return text
+        try:
+            local = datetime.datetime.strptime(text[:_FORMAT_LENGTH], "%Y-%m-%d %H:%M:%S").replace(tzinfo=self.zone)
+            first, second = (local.replace(fold=fold).astimezone(datetime.UTC) for fold in (0, 1))
+        except (ValueError, OverflowError):
+            return text
+        if first < second:
+            self.doubtful_times[table] = self.doubtful_times.get(table, 0) + 1
+        return first.strftime("%Y-%m-%d %H:%M:%S") + text[_FORMAT_LENGTH:]

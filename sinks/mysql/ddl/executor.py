@@ -245,7 +245,7 @@ class _Run:
         The lease cannot be taken while the block runs. If this process is suspended in it, the server closes the connection, which releases
         the lock, before another process can continue, so the statement cannot be executed late.
         """
-        with alone(self._session, lock_name(DDL, self._lease.schema, self._lease.cluster_id)), _with_autocommit(self._session):
+        with alone(self._session, lock_name(DDL, self._lease.schema, self._lease.cluster_id)), with_autocommit(self._session):
             check(self._session, self._lease)
             yield
 
@@ -558,7 +558,7 @@ class _Run:
 
 
 @contextmanager
-def _with_autocommit(session: Target) -> Iterator[None]:
+def with_autocommit(session: Target) -> Iterator[None]:
     """Run the block with autocommit on; an error leaves no transaction open."""
     switched = not session.autocommit
     if switched:

@@ -75,9 +75,15 @@ def finish(session: Session, cluster_id: int, schema: str) -> None:
 
 def load(session: Session, cluster_id: int, commit_ts: int, schema: str) -> OpenLanes | None:
     """The span that is open behind the checkpoint ``commit_ts``; None also for one of data from before the checkpoint was moved."""
+    found = load_any(session, cluster_id, schema)
+    return found if found is not None and found.after_ts <= commit_ts < found.upto_ts else None
+
+
+def load_any(session: Session, cluster_id: int, schema: str) -> OpenLanes | None:
+    """The span that is recorded, wherever it is; None: there is none."""
     sql = f"SELECT from_ts, to_ts, plan, safe, done FROM {_table(schema)} WHERE cluster_id = %s ORDER BY lane"
     rows = session.query(sql, [cluster_id])
-    if not rows or not rows[0][0] <= commit_ts < rows[0][1]:
+    if not rows:
         return None
     after_ts, upto_ts, plan, safe, _ = rows[0]
     return OpenLanes(int(after_ts), int(upto_ts), str(plan), bool(safe), tuple(int(row[4]) for row in rows))

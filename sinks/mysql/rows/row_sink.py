@@ -18,7 +18,6 @@ The rows of a step applied in parts are fetched by the driver in pieces of about
 transaction is one piece, however big it is.
 """
 
-import hashlib
 import logging
 import math
 import time
@@ -34,11 +33,10 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError
 from pyspark_tidb_binlog.schemas.findings import Finding
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT, ddl_of
-from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.engine.batch import rows_between, wanted, without
 from pyspark_tidb_binlog.sinks.engine.batch_report import Stage, StageClock, Written
 from pyspark_tidb_binlog.sinks.engine.blocks import unpack
-from pyspark_tidb_binlog.sinks.engine.causality import Conflict, OpKeys, Schedule, keys_of, schedule
+from pyspark_tidb_binlog.sinks.engine.causality import Conflict, OpKeys, keys_of
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
 from pyspark_tidb_binlog.sinks.engine.row_ops import RowBatch, operations_of
 from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
@@ -46,6 +44,7 @@ from pyspark_tidb_binlog.sinks.mysql import progress
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import TransientError
 from pyspark_tidb_binlog.sinks.mysql.rows import row_progress
+from pyspark_tidb_binlog.sinks.mysql.rows.lane_plan import LanePlan, identifies_rows
 from pyspark_tidb_binlog.sinks.mysql.rows.row_lanes import LaneRecord, Lanes, RowWriter, TransactionSize
 from pyspark_tidb_binlog.sinks.mysql.rows.row_progress import OpenLanes
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import OpStatements
@@ -221,13 +220,13 @@ class RowSink(MySQLSink):
     def _writer(self, batch: RowBatch, keys: OpKeys, *, safe: bool) -> RowWriter:
         return RowWriter(OpStatements(batch, self._limits, self._flavour, safe=safe), keys.lists(), self._settings, self._held)
 
-    def _how(self, batch: RowBatch, keys: OpKeys, step: RowsStep) -> "_LanePlan":
+    def _how(self, batch: RowBatch, keys: OpKeys, step: RowsStep) -> LanePlan:
         settings, left = self._rows, self._open_lanes if self._is_open(step) else None
         lanes = settings.worker_count if settings.dispatch else 1
         safe = settings.safe_mode or step.after_ts < settings.safe_until_ts or self._safe.applies(step.after_ts)
         if left is None:
-            return _LanePlan.of(batch, keys, lanes, settings.conflict, settings.txn_batch, safe=safe)
-        plan = _LanePlan.again(batch, keys, left)
+            return LanePlan.of(batch, keys, lanes, settings.conflict, settings.txn_batch, safe=safe)
+        plan = LanePlan.again(batch, keys, left)
         if plan is not None and (step.after_ts, step.upto_ts) == (left.after_ts, left.upto_ts):
             return replace(plan, safe=safe or left.safe)
         _log.warning(
@@ -236,9 +235,9 @@ class RowSink(MySQLSink):
             left.upto_ts,
             _inexact(batch),
         )
-        return _LanePlan.of(batch, keys, lanes, settings.conflict, settings.txn_batch, safe=True)
+        return LanePlan.of(batch, keys, lanes, settings.conflict, settings.txn_batch, safe=True)
 
-    def _run(self, batch: RowBatch, writer: RowWriter, how: "_LanePlan", step: RowsStep) -> tuple[Finding, ...]:
+    def _run(self, batch: RowBatch, writer: RowWriter, how: LanePlan, step: RowsStep) -> tuple[Finding, ...]:
         if how.done is None and not self._is_open(step):
             if not len(batch) or (self._rows.dispatch and len(batch) <= self._rows.txn_batch):
                 return self._write_atomic_rows(range(len(batch)), writer, step)
@@ -270,7 +269,7 @@ class RowSink(MySQLSink):
 
     # Lanes.
 
-    def _write_lanes(self, writer: RowWriter, how: "_LanePlan", step: RowsStep) -> tuple[Finding, ...]:
+    def _write_lanes(self, writer: RowWriter, how: LanePlan, step: RowsStep) -> tuple[Finding, ...]:
         schema, left = self._settings.checkpoint_schema, self._open_lanes if self._is_open(step) else None
         record = LaneRecord(self._cluster_id, max(step.upto_ts, left.upto_ts if left else 0), schema)
         lanes = len(how.done) if how.done is not None else how.lanes
@@ -322,66 +321,12 @@ class RowSink(MySQLSink):
         row_progress.finish(session, self._cluster_id, self._settings.checkpoint_schema)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _LanePlan:
-    """Which lane applies which operations, and when."""
-
-    schedule: Schedule
-    lanes: int
-    text: str
-    """How it was made, and a fingerprint of the operations and of their lanes and rounds."""
-    safe: bool
-    done: tuple[int, ...] | None = None
-    """How many operations each lane has done already; None: the plan is a new one."""
-
-    @classmethod
-    def of(cls, batch: RowBatch, keys: OpKeys, lanes: int, conflict: Conflict, run: int, *, safe: bool) -> "_LanePlan":
-        made = schedule(keys, lanes, conflict, run)
-        return cls(made, lanes, f"{conflict}-{run}-{_fingerprint(batch, made)}", safe)
-
-    @classmethod
-    def again(cls, batch: RowBatch, keys: OpKeys, left: OpenLanes) -> "_LanePlan | None":
-        """The plan of a span that was begun; None if these are not its operations."""
-        conflict, _, rest = left.plan.partition("-")
-        run = rest.partition("-")[0]
-        if conflict not in set(Conflict) or not run.isdigit():
-            return None
-        plan = cls.of(batch, keys, len(left.done), Conflict(conflict), int(run), safe=left.safe)
-        return replace(plan, done=left.done) if plan.text == left.plan else None
-
-    def rounds(self) -> list[dict[int, list[int]]]:
-        """The operations of each lane in each round, in order."""
-        found: list[dict[int, list[int]]] = []
-        numbers, lanes = self.schedule.rounds, self.schedule.lanes
-        ends = [*self.schedule.flushed_before, len(numbers)]
-        begin = 0
-        for end in ends:
-            here = lanes[begin:end]
-            found.append({int(lane): (np.flatnonzero(here == lane) + begin).tolist() for lane in np.unique(here)})
-            begin = end
-        return found
-
-
-def _fingerprint(batch: RowBatch, made: Schedule) -> str:
-    digest = hashlib.blake2b(digest_size=12)
-    for numbers in (batch.commit_ts, made.lanes, made.rounds):
-        digest.update(np.ascontiguousarray(numbers, dtype="<i8").tobytes())
-    for piece in batch.pieces:
-        digest.update(f"{piece.table.schema}.{piece.table.name} {int(piece.op)}".encode())
-        digest.update(np.ascontiguousarray(piece.places, dtype="<i8").tobytes())
-    return digest.hexdigest()
-
-
 def _inexact(batch: RowBatch) -> str:
     """In words which tables may have rows that safe mode cannot tell apart."""
-    tables = {f"{p.table.schema}.{p.table.name}" for p in batch.pieces if not _identifies(p.table.info)}
+    tables = {f"{p.table.schema}.{p.table.name}" for p in batch.pieces if not identifies_rows(p.table.info)}
     if not tables:
         return "All its tables have a unique key without NULL, so the rows are exact afterwards"
     return f"Rows without a unique key cannot be told apart, compare these tables with the upstream afterwards: {', '.join(sorted(tables))}"
-
-
-def _identifies(info: TableInfo) -> bool:
-    return any(all(column.not_null for column in key) for key in info.unique_keys())
 
 
 def _pieces(events: KeyedEvents, step: RowsStep, most: int) -> Iterator[tuple[int, int]]:

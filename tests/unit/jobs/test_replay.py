@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from pyspark_tidb_binlog.conf.model import TargetConfig
 from pyspark_tidb_binlog.jobs import replay
 from pyspark_tidb_binlog.schemas.binlogfile import BinlogWriter, record_of
 from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName
 from pyspark_tidb_binlog.schemas.errors import ConfigError, Corruption
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
-from pyspark_tidb_binlog.sinks.file.replayed import ReplayRange, binlogs_in, cell_text, ddl_name, kept, selected_files
+from pyspark_tidb_binlog.sinks.file.replayed import DdlParts, ReplayRange, binlogs_in, cell_text, ddl_name, ddl_parts, kept, selected_files
 from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
 from tests.support.golden_case import GOLDEN
 from tests.support.golden_messages import from_drainer
@@ -175,7 +176,14 @@ def test_settings_of_the_file_and_of_options(tmp_path: Path) -> None:
     [
         ('data-dirr = "x"', "did you mean 'data-dir'"),
         ("data-dir = 5", "data-dir is 5"),
-        ('data-dir = "."\ndest-type = "mysql"', "dest-type is 'mysql'"),
+        ('data-dir = "."\ndest-type = "mysql"', r"dest-type is 'mysql', but \[dest-db\]"),
+        ('data-dir = "."\ndest-type = "memory"', "dest-type is 'memory'; this release can replay to: print, mysql"),
+        ('data-dir = "."\ndest-type = "mysql"\n[dest-db]\nhots = "h"', r"\[dest-db\] hots .* did you mean 'host'"),
+        ('data-dir = "."\ndest-type = "mysql"\n[dest-db]\npassword = 12345', r"\[dest-db\] password is the given value, where a str"),
+        ('data-dir = "."\ndest-type = "mysql"\n[dest-db]\nport = 70000', "70000 is not a port"),
+        ('data-dir = "."\ntxn-batch = 0', "txn-batch must be at least 1"),
+        ('data-dir = "."\nworker-count = 5000', "worker-count must be 1 to 1024"),
+        ('data-dir = "."\nsafe-mode = 1', "safe-mode is 1, where a bool"),
         ('data-dir = "absent"', "not a directory"),
         ("", "data-dir is not set"),
         ('data-dir = "."\nstart-datetime = "yesterday"', "YYYY-MM-DD"),
@@ -192,3 +200,39 @@ def test_wrong_settings_are_named(text: str, why: str, tmp_path: Path) -> None:
     config.write_text(text)
     with pytest.raises(ConfigError, match=why):
         replay.main(["-config", str(config)])
+
+
+def test_settings_of_a_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDB_BINLOG__SYNCER__TO__PASSWORD", "from the environment")
+    config = tmp_path / "reparo.toml"
+    config.write_text(f'data-dir = "{tmp_path}"\ndest-type = "mysql"\nworker-count = 4\n[dest-db]\nhost = "h"\nport = 4000\nuser = "u"\n')
+
+    def settings(*argv: str) -> replay.ReplaySettings:
+        return replay.settings_of_replay(replay._options().parsed(["-config", str(config), *argv]))
+
+    found = settings()
+    assert found.destination == TargetConfig(host="h", port=4000, user="u", password="from the environment")
+    assert (found.apply.worker_count, found.apply.txn_batch, found.apply.safe_mode) == (4, 20, False)
+    given = settings("-c", "7", "-txn-batch=3", "-safe-mode").apply
+    assert (given.worker_count, given.txn_batch, given.safe_mode) == (7, 3, True)
+    assert settings("-safe-mode=false", "-dest-type", "print").destination is None
+
+
+def test_a_file_that_is_missing_ends_the_replay(tmp_path: Path) -> None:
+    written(tmp_path, at(*range(10, 40)), max_bytes=150)
+    sorted(tmp_path.glob("binlog-*"))[3].unlink()
+    with pytest.raises(Corruption, match="files are missing"):
+        list(binlogs_in(tmp_path, ReplayRange()))
+
+
+@pytest.mark.parametrize(
+    ("query", "parts"),
+    [
+        ("use `a``b`; CREATE TABLE `t` (`a` INT);;", DdlParts("a`b", "CREATE TABLE `t` (`a` INT)", False)),
+        ("CREATE DATABASE `use`;;", DdlParts("", "CREATE DATABASE `use`", False)),
+        ("use d; drop database d;", DdlParts("d", "drop database d", True)),
+        ("use d; alter table t comment 'a;b\\';;", DdlParts("d", "alter table t comment 'a;b\\'", False)),
+    ],
+)
+def test_the_parts_of_a_ddl(query: str, parts: DdlParts) -> None:
+    assert ddl_parts(query) == parts

@@ -15,7 +15,9 @@ from pyspark_tidb_binlog.sinks.engine.batch import rows_between
 from pyspark_tidb_binlog.sinks.engine.choice import chosen
 from pyspark_tidb_binlog.sinks.engine.row_ops import RowOp, operations_named, operations_of
 from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
-from pyspark_tidb_binlog.sinks.relay.relayed_rows import ReadBack, ShapeColumn, ShapeKey, TargetShape, binlog_of, operations_in, table_of
+from pyspark_tidb_binlog.sinks.mysql.rows.target_shapes import ShapeColumn, ShapeKey, TargetShape
+from pyspark_tidb_binlog.sinks.relay.relayed_rows import binlog_of, operations_in, table_of
+from pyspark_tidb_binlog.sinks.translate.process_zone import ReadBack
 from pyspark_tidb_binlog.sinks.translate.secondary_binlogs import SecondaryBinlogs
 from pyspark_tidb_binlog.sinks.translate.translation import Translation
 from tests.support.golden_messages import SYSTEM, case_steps

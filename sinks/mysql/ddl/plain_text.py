@@ -1,0 +1,56 @@
+"""Executes a DDL of which nothing but its text is known: from a relay log or a file sink's files, without a job of the DDL history. [db]
+
+Promises: the text goes to the target as it is, without TiDB's feature comments where the target is not TiDB. What the target says is so already
+is no error (drainer.md 5.6).
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from pyspark_tidb_binlog.schemas.ddl_tokens import TokenKind, text_of, tokenize
+from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Losses
+from pyspark_tidb_binlog.sinks.mysql.ddl.executor import with_autocommit
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import without_features
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
+from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, run_retried
+from pyspark_tidb_binlog.sinks.translate.binlog_format import creates_database
+
+_ALREADY_SO = frozenset({1007, 1008, 1049, 1050, 1051, 1054, 1060, 1061, 1091, 1146, 1176, 1831})
+"""Errors of a DDL that was executed before, as the original takes them (drainer.md 5.6)."""
+
+
+def execute_text(
+    sessions: Sessions, retry_policy: RetryPolicy, database: str, query: str, flavour: Flavour, check: Callable[[Session], None]
+) -> ApplyError | None:
+    """Execute ``query`` in ``database`` (empty: in none); the error by which the target says that it is so already, else None.
+
+    ``check`` is called before each attempt: it raises when nothing may be written any more.
+
+    Raises:
+        ApplyError: the target refuses it.
+    """
+
+    def run(session: Session) -> None:
+        check(session)
+        if database and not creates_database(query):
+            session.use(database)
+        with with_autocommit(session):
+            session.execute(_text_for(flavour, query))
+
+    try:
+        run_retried(sessions, run, retry_policy)
+    except ApplyError as error:
+        if error.errno not in _ALREADY_SO:
+            raise
+        return error
+    return None
+
+
+def _text_for(flavour: Flavour, query: str) -> str:
+    if flavour is Flavour.TIDB:
+        return query
+    tokens = without_features(tokenize(query, backslash_escapes=False), Losses("plain text"))
+    escaped = [replace(t, text=t.text.replace("\\", "\\\\")) if t.kind is TokenKind.STRING else t for t in tokens]
+    return text_of(escaped).strip().rstrip("; ")

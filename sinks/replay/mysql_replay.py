@@ -1,0 +1,380 @@
+"""Applies a file sink's binlogs to a MySQL-protocol target, as Reparo does (drainer.md 14). [db]
+
+    binlogs, in the order of commit_ts -> chunks of row operations between DDLs -> lanes (``worker-count``) -> transactions of ``txn-batch`` operations
+
+Promises:
+
+* DDLs stand where they stood: everything before one is committed, nothing after it is begun. Row operations that share a key keep their order.
+  Tables are as the target has them.
+* One replay writes at a time: it holds the lease of ``CLUSTER`` in ``tidb_binlog.spark_lease``, and every transaction checks it.
+* There is no checkpoint: a range is applied whenever it is asked for. But where it stopped is known: ``spark_rows`` says, in the transactions of the
+  rows, what of the open chunk is done. If the same operations come first again, they go on from there, exactly, rows without a unique key included;
+  anything else is refused without safe mode.
+* In safe mode (REPLACE; deletes that may find nothing) any part may have been applied before: afterwards every row that has a unique key without NULL
+  is as the files say. Rows without such a key cannot be told apart, and their tables are named.
+* What the target has or lacks against the files is a finding, and the row is then as the files say.
+"""
+
+import itertools
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from pyspark_tidb_binlog.conf import failpoints
+from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
+from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused, LeaseHeld, LeaseLost
+from pyspark_tidb_binlog.schemas.events import as_time
+from pyspark_tidb_binlog.schemas.findings import Finding, in_words
+from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
+from pyspark_tidb_binlog.sinks.engine.causality import Conflict, OpKeys, keys_of
+from pyspark_tidb_binlog.sinks.engine.row_ops import RowBatch, RowOp, operations_named
+from pyspark_tidb_binlog.sinks.file.event_rows import FileColumn, columns_in, operation_of
+from pyspark_tidb_binlog.sinks.file.replayed import ColumnChange, columns_of, ddl_parts
+from pyspark_tidb_binlog.sinks.mysql import lease
+from pyspark_tidb_binlog.sinks.mysql.ddl.plain_text import execute_text
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
+from pyspark_tidb_binlog.sinks.mysql.lease import LeaseHolder
+from pyspark_tidb_binlog.sinks.mysql.lease_guard import LeaseGuard
+from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
+from pyspark_tidb_binlog.sinks.mysql.rows import row_progress
+from pyspark_tidb_binlog.sinks.mysql.rows.lane_plan import LanePlan, identifies_rows
+from pyspark_tidb_binlog.sinks.mysql.rows.op_chunks import OpChunk, OpPiece, chunks_of
+from pyspark_tidb_binlog.sinks.mysql.rows.row_lanes import LaneRecord, Lanes, RowWriter, TransactionSize
+from pyspark_tidb_binlog.sinks.mysql.rows.row_progress import OpenLanes
+from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import OpStatements
+from pyspark_tidb_binlog.sinks.mysql.rows.target_shapes import TargetShape, TargetShapes, WrittenColumn, table_there
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried, run_transaction
+from pyspark_tidb_binlog.sinks.translate.process_zone import ReadBack
+
+_log = logging.getLogger(__name__)
+
+CLUSTER = 0
+"""The cluster id of a replay's lease and record: no cluster has it."""
+_DDL = "ddl"
+"""The fingerprint, in ``spark_rows``, of a DDL that is being executed."""
+_OPERATIONS = 4000
+"""Of a chunk, at most. From half of it on, a chunk ends with its transaction."""
+_BYTES = 16 << 20
+"""Of the rows of a chunk, about."""
+_PIECE = 1000
+"""Operations on one table that are handed on together."""
+_NO_DATABASE = 1049
+
+
+@dataclass(slots=True)
+class FilesReplayed:
+    """What a replay did."""
+
+    transactions: int = 0
+    operations: int = 0
+    ddls: int = 0
+    so_already: int = 0
+    """DDLs of which the target said that it is so already."""
+    passed_over: int = 0
+    """Binlogs that a Drainer, started again, had written twice."""
+    keyless: set[str] = field(default_factory=set)
+    """Tables with rows that cannot be told apart."""
+    findings: Counter[str] = field(default_factory=Counter)
+    """Number of findings by table."""
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownTable:
+    """A table at the target, and what it is to events with certain columns."""
+
+    shape: TargetShape
+    by_columns: dict[tuple[FileColumn, ...], TableAt] = field(default_factory=dict)
+
+    @property
+    def columns_there(self) -> frozenset[str]:
+        """Those that are written, in lower case."""
+        return frozenset(c.name.lower() for c in self.shape.columns)
+
+
+class MySQLReplay:
+    """One target, to which the binlogs of one range are applied."""
+
+    def __init__(
+        self, target: TargetConfig, apply: ApplyConfig, after_ts: int, how: ReadBack, pause: Callable[[float], None] = time.sleep
+    ) -> None:
+        """Does not access the target. ``after_ts``: the range begins behind it."""
+        self.done = FilesReplayed()
+        self._apply = apply
+        self._how = how
+        self._connect = lambda: connect(target, apply)
+        self._retry_policy = RetryPolicy(apply.retries, apply.retry_seconds, pause)
+        self._sessions = KeptSessions(self._connect, apply.lease_timeout)
+        self._ddl_sessions = KeptSessions(lambda: connect(target, apply, for_ddls=True), apply.lease_timeout)
+        size = TransactionSize(apply.txn_batch, math.inf)
+        self._lanes = Lanes(self._connect, apply.lease_timeout, self._retry_policy, size)
+        holder = LeaseHolder(apply.drainer)
+        self._guard = LeaseGuard(self._connect, CLUSTER, apply.checkpoint_schema, holder, apply.lease_timeout, self._retry_policy)
+        self._lease: lease.Lease | None = None
+        self._shapes = TargetShapes("the directory of binlogs", "leave the table out with [[replicate-ignore-table]]")
+        self._tables: dict[tuple[str, str], _KnownTable] = {}
+        self._flavour = Flavour.MARIADB
+        self._done_ts = after_ts
+        """Everything up to it is in the target."""
+        self._last_ts = after_ts
+        """commit_ts of the last operation, or DDL, that is in the target."""
+        self._left: OpenLanes | None = None
+        """What a replay before has left open, until the first operations or DDL of this one."""
+        self._open_upto = 0
+        """Up to here an earlier replay may have applied something."""
+
+    def take_all(self, binlogs: Iterable[pb.Binlog]) -> None:
+        """Apply ``binlogs``.
+
+        Raises:
+            LeaseHeld: another replay writes to this target.
+            Corruption: a binlog is damaged; nothing from it on was applied.
+            ApplyError: the target refuses something, or a replay before has left a span open and this is not in safe mode.
+        """
+        self._start()
+        for ddl, group in itertools.groupby(self._each_once(binlogs), key=lambda b: b.tp == pb.DDL):
+            if not ddl:
+                for chunk in chunks_of(self._pieces_of(group), _OPERATIONS, _BYTES, _OPERATIONS // 2):
+                    self._apply_rows(chunk)
+            else:
+                for binlog in group:
+                    self._apply_ddl(binlog)
+        self._finish()
+
+    def close(self) -> None:
+        """Release the lease; safe to call twice."""
+        self._lanes.close()
+        self._sessions.close()
+        self._ddl_sessions.close()
+        self._guard.close()
+
+    @property
+    def standing(self) -> str:
+        """Where the replay is, and how to go on from there."""
+        if self._lease is None:
+            return "nothing was applied"
+        return (
+            f"everything of the range up to commit_ts {self._done_ts} ({as_time(self._done_ts)}) is in the target: -start-tso {self._done_ts + 1} goes on. "
+            "With the same files, filters and end it goes on exactly where this one stopped; otherwise add -safe-mode"
+        )
+
+    # The range.
+
+    def _start(self) -> None:
+        try:
+            taken = self._guard.take()
+        except LeaseHeld as error:
+            raise LeaseHeld(f"another replay writes to this target, and only one may at a time: {error}") from error
+        self._lease = taken
+        schema = self._apply.checkpoint_schema
+
+        def look(session: Session) -> OpenLanes | None:
+            self._flavour = session.flavour
+            row_progress.ensure_table(session, schema)
+            return row_progress.load_any(session, CLUSTER, schema)
+
+        self._left = run_retried(self._sessions.use, look, self._retry_policy)
+        if self._left is not None and self._left.plan == _DDL and self._done_ts >= self._left.upto_ts:
+            _log.warning("the DDL of commit_ts %d, at which a replay before stopped, is left to who chose this range", self._left.upto_ts)
+            self._left = None
+        if self._left is not None:
+            self._open_upto = self._left.upto_ts
+            if self._left.after_ts < self._done_ts:
+                raise self._open_span(self._left, f"this range begins only behind {self._done_ts}")
+
+    def _each_once(self, binlogs: Iterable[pb.Binlog]) -> Iterator[pb.Binlog]:
+        """Without what a Drainer that was started again has written a second time."""
+        last_ts = 0
+        for binlog in binlogs:
+            # An early DDL shares its commit_ts with the transaction before it.
+            again = binlog.commit_ts < last_ts if binlog.tp == pb.DDL else binlog.commit_ts <= last_ts
+            if again:
+                self.done.passed_over += 1
+            else:
+                last_ts = binlog.commit_ts
+                yield binlog
+
+    def _finish(self) -> None:
+        if self._left is not None:
+            if not self._apply.safe_mode:
+                raise self._open_span(self._left, "this range holds nothing of it")
+            return
+        self._done_ts = self._last_ts
+        schema, upto_ts = self._apply.checkpoint_schema, self._open_upto
+
+        def finish(session: Session) -> None:
+            row_progress.finish(session, CLUSTER, schema)
+            if upto_ts > self._done_ts:
+                row_progress.begin(session, CLUSTER, (self._done_ts, upto_ts), "", 1, schema, safe=True)
+
+        self._transact(finish)
+        if upto_ts > self._done_ts:
+            _log.warning("the range ends at %d, within what an earlier replay had begun, up to %d", self._done_ts, upto_ts)
+
+    def _open_span(self, left: OpenLanes, why: str) -> ApplyError:
+        schema = self._apply.checkpoint_schema
+        return ApplyError(
+            f"a replay before stopped within ({left.after_ts}, {left.upto_ts}] ({as_time(left.upto_ts)}): a part of that span is in the target, and {why}. "
+            f"Go on with -start-tso {left.after_ts + 1}, with the files, filters and end of that one, or with -safe-mode. "
+            f"If the target was emptied or restored since, forget it: DELETE FROM {schema}.spark_rows WHERE cluster_id = {CLUSTER}"
+        )
+
+    # Rows.
+
+    def _pieces_of(self, binlogs: Iterator[pb.Binlog]) -> Iterator[OpPiece]:
+        for binlog in binlogs:
+            self.done.transactions += 1
+            begins, ops, size = True, list[RowOp](), 0
+            at: TableAt | None = None
+            for event in binlog.dml_data.events:
+                changes = tuple(columns_of(event))
+                here = self._table_of(event, changes, binlog.commit_ts)
+                if at is not None and (here is not at or len(ops) >= _PIECE):
+                    yield OpPiece(at, ops, size // len(ops), begins)
+                    begins, ops, size = False, [], 0
+                at = here
+                ops.append(operation_of(event, changes, at, binlog.commit_ts, self._how))
+                size += event.ByteSize()
+            if at is not None:
+                yield OpPiece(at, ops, size // len(ops), begins)
+
+    def _table_of(self, event: pb.Event, changes: Sequence[ColumnChange], commit_ts: int) -> TableAt:
+        """The same object as long as events have the same columns of those that the target has."""
+        name, columns = (event.schema_name, event.table_name), columns_in(changes)
+        known = self._tables.get(name)
+        if known is None:
+            known = self._tables[name] = _KnownTable(self._shape_of(name, commit_ts))
+        if columns not in known.by_columns:
+            there = known.columns_there
+            at_target = tuple(c for c in columns if c.name.lower() in there)
+            if at_target not in known.by_columns:
+                written = [WrittenColumn(c.name, c.tp, c.binary) for c in at_target]
+                known.by_columns[at_target] = self._new_table(name, written, known.shape)
+            known.by_columns[columns] = known.by_columns[at_target]
+            self._tell_of_missing(name, [c.name for c in columns if c.name.lower() not in there | known.shape.computed], commit_ts)
+        return known.by_columns[columns]
+
+    def _new_table(self, name: tuple[str, str], columns: Sequence[WrittenColumn], shape: TargetShape) -> TableAt:
+        made = table_there(*name, columns, shape)
+        if not made.info.columns:
+            raise ApplyError(
+                f"{'.'.join(name)}: the target's table has none of the columns that the binlogs have: create it as it was then"
+            )
+        if not identifies_rows(made.info):
+            self.done.keyless.add(".".join(name))
+        return made
+
+    def _shape_of(self, name: tuple[str, str], commit_ts: int) -> TargetShape:
+        return run_retried(self._sessions.use, lambda session: self._shapes.of(session, *name, commit_ts), self._retry_policy)
+
+    def _tell_of_missing(self, name: tuple[str, str], columns: Sequence[str], commit_ts: int) -> None:
+        if columns:
+            _log.warning(
+                "%s.%s, commit_ts %d: the target lacks %s, which the binlogs have: left out (as while a DDL adds or drops them)",
+                *name,
+                commit_ts,
+                ", ".join(columns),
+            )
+
+    def _apply_rows(self, chunk: OpChunk) -> None:
+        self._passed(chunk.ops[0].commit_ts)
+        last_ts = chunk.ops[-1].commit_ts
+        batch = operations_named(chunk.ops, chunk.tables)
+        keys = keys_of(batch)
+        plan = self._plan(batch, keys, max(last_ts, self._open_upto))
+        statements = OpStatements(batch, PlanLimits(), self._flavour, safe=plan.safe)
+        writer = RowWriter(statements, keys.lists(), self._apply, self._held)
+        record = LaneRecord(CLUSTER, max(last_ts, self._open_upto), self._apply.checkpoint_schema)
+        self._note(self._lanes.run(writer, plan.rounds(), plan.done or (0,) * plan.lanes, record))
+        self._last_ts = last_ts
+        self.done.operations += len(batch)
+
+    def _plan(self, batch: RowBatch, keys: OpKeys, upto_ts: int) -> LanePlan:
+        """How the chunk is applied; it is recorded as begun."""
+        left = self._taken_left()
+        if left is not None and (left.after_ts, left.upto_ts) == (self._done_ts, upto_ts):
+            plan = LanePlan.again(batch, keys, left)
+            if plan is not None:
+                _log.warning("goes on exactly where a replay before stopped, within (%d, %d]", left.after_ts, left.upto_ts)
+                return plan
+        self._require_safe(left)
+        safe = self._apply.safe_mode or self._done_ts < self._open_upto
+        plan = LanePlan.of(batch, keys, self._apply.worker_count, Conflict.GROUPS, self._apply.txn_batch, safe=safe)
+        self._begin(upto_ts, plan.text, plan.lanes, safe=safe)
+        return plan
+
+    def _note(self, findings: Sequence[Finding]) -> None:
+        for finding in findings:
+            _log.warning("finding: %s", in_words(finding, self._apply.log_row_data))
+            self.done.findings[finding.table] += 1
+
+    # DDLs.
+
+    def _apply_ddl(self, binlog: pb.Binlog) -> None:
+        self._passed(binlog.commit_ts)
+        left = self._taken_left()
+        if left is None or (left.after_ts, left.upto_ts, left.plan) != (self._done_ts, binlog.commit_ts, _DDL):
+            # A DDL that was being executed when a replay ended is executed again: then it is so already.
+            self._require_safe(left)
+        self._begin(max(binlog.commit_ts, self._open_upto), _DDL, 1, safe=False)
+        parts = ddl_parts(binlog.ddl_query.decode("utf-8", "surrogateescape"))
+        try:
+            already = execute_text(self._ddl_sessions.use, self._retry_policy, parts.database, parts.statement, self._flavour, self._check)
+            if already is not None and already.errno == _NO_DATABASE and not parts.drops:
+                raise already
+        except LeaseLost:
+            raise
+        except ApplyError as error:
+            raise DdlRefused(
+                f"the target refuses the DDL of commit_ts {binlog.commit_ts} ({as_time(binlog.commit_ts)}): {error}. Execute it by hand in a form that the "
+                f"target takes, and go on with -start-tso {binlog.commit_ts + 1}",
+                error.errno,
+                error.words,
+            ) from error
+        if already is not None:
+            self.done.so_already += 1
+            _log.warning("DDL of commit_ts %d: the target says that it is so already: %s", binlog.commit_ts, already)
+        failpoints.point("after-ddl")
+        self._shapes.forget()
+        self._tables.clear()
+        self.done.ddls += 1
+        self._last_ts = binlog.commit_ts
+
+    # The record.
+
+    def _passed(self, commit_ts: int) -> None:
+        """What comes next is of ``commit_ts``: all transactions before it are complete."""
+        if commit_ts > self._last_ts:
+            self._done_ts = self._last_ts
+
+    def _taken_left(self) -> OpenLanes | None:
+        left, self._left = self._left, None
+        return left
+
+    def _require_safe(self, left: OpenLanes | None) -> None:
+        if left is not None and not self._apply.safe_mode:
+            raise self._open_span(left, "what comes first now is not what it had begun with")
+
+    def _begin(self, upto_ts: int, plan: str, lanes: int, *, safe: bool) -> None:
+        span, schema = (self._done_ts, upto_ts), self._apply.checkpoint_schema
+        self._transact(lambda session: row_progress.begin(session, CLUSTER, span, plan, lanes, schema, safe=safe))
+
+    def _transact(self, work: Callable[[Session], None]) -> None:
+        def checked(session: Session) -> None:
+            lease.check(session, self._held)
+            work(session)
+
+        run_transaction(self._sessions.use, checked, self._retry_policy)
+
+    def _check(self, session: Session) -> None:
+        lease.check_unlocked(session, self._held)
+
+    @property
+    def _held(self) -> lease.Lease:
+        assert self._lease is not None
+        return self._lease

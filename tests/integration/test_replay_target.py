@@ -1,0 +1,264 @@
+"""Reparo with a database as its destination: files of a file sink, applied to a real MariaDB, are the upstream's tables."""
+
+import datetime
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.jobs import replay
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.binlogfile import BinlogWriter
+from pyspark_tidb_binlog.schemas.codec.datum import encode_bytes, encode_int, encode_uint
+from pyspark_tidb_binlog.schemas.errors import ApplyError, Corruption, DdlRefused, LeaseHeld
+from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
+from pyspark_tidb_binlog.sinks.replay.mysql_replay import MySQLReplay
+from pyspark_tidb_binlog.sinks.translate.process_zone import ReadBack
+from tests.support.drainer_process import ROOT
+from tests.support.golden_case import GOLDEN, compared
+from tests.support.golden_messages import from_drainer
+
+pytestmark = pytest.mark.mysql
+
+
+class Destination:
+    """A database to which files are replayed."""
+
+    def __init__(self, server: PrivateMariaDB, directory: Path) -> None:
+        self.server = server
+        self.directory = directory
+
+    def write(self, payloads: list[bytes]) -> None:
+        writer = BinlogWriter(self.directory / "binlogs", 4000)
+        writer.append(payloads)
+        writer.close()
+
+    def replay(self, *options: str) -> int:
+        return replay.main(["-config", str(self.settings()), *options])
+
+    def settings(self) -> Path:
+        to = self.server.target()
+        config = self.directory / "reparo.toml"
+        config.write_text(
+            f'data-dir = "{self.directory / "binlogs"}"\ndest-type = "mysql"\n[dest-db]\nhost = "{to.host}"\nport = {to.port}\nuser = "{to.user}"\n'
+            f'password = "{to.password}"\nsocket = "{to.socket}"\n'
+        )
+        return config
+
+    def process(self, *options: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+        """In a process of its own, with the file of the last settings."""
+        config = self.settings()
+        command = [sys.executable, "-m", "pyspark_tidb_binlog.jobs.replay", "-config", str(config), *options]
+        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=os.environ | env)
+
+    def query(self, sql: str) -> tuple[tuple[object, ...], ...]:
+        with self.server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute(sql)
+            return tuple(cursor.fetchall())
+
+
+@pytest.fixture
+def destination(mariadb: PrivateMariaDB, tmp_path: Path) -> Iterator[Destination]:
+    found = Destination(mariadb, tmp_path)
+    before = {name for (name,) in found.query("SHOW DATABASES")}
+    yield found
+    for (name,) in found.query("SHOW DATABASES"):
+        if name not in before:
+            found.query(f"DROP DATABASE `{name}`")
+
+
+@pytest.fixture
+def strict(destination: Destination) -> Iterator[None]:
+    """The server's own defaults are not those of a Drainer."""
+    ((mode, zone),) = destination.query("SELECT @@GLOBAL.sql_mode, @@GLOBAL.time_zone")
+    destination.query(
+        "SET GLOBAL sql_mode = 'STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,NO_BACKSLASH_ESCAPES,ANSI_QUOTES', time_zone = '+09:00'"
+    )
+    yield
+    destination.query(f"SET GLOBAL sql_mode = '{mode}', time_zone = '{zone}'")
+
+
+@pytest.mark.usefixtures("strict")
+@pytest.mark.parametrize(
+    ("case", "name", "zone"),
+    [
+        ("types", "drainer.pb", "UTC"),
+        ("types", "drainer-shanghai.pb", "Asia/Shanghai"),
+        ("keys", "drainer.pb", "UTC"),
+        ("txn", "drainer.pb", "UTC"),
+    ],
+)
+def test_a_replay_into_an_empty_database_makes_the_upstreams_tables(
+    case: str, name: str, zone: str, destination: Destination, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the files of a real Drainer, which ours are to the byte."""
+    monkeypatch.setenv("TZ", zone)
+    destination.write(from_drainer(case, name))
+    assert destination.replay() == 0
+    assert compared(GOLDEN / case, destination.server.target()) == ""
+
+
+CREATED = [
+    (10, "CREATE DATABASE `rp`;;"),
+    (11, "use `rp`; CREATE TABLE `t` (`id` BIGINT UNSIGNED PRIMARY KEY, `e` ENUM('a','b'), `n` VARCHAR(20));;"),
+    (12, "use `rp`; CREATE TABLE `bag` (`n` INT);;"),
+]
+
+
+def ddl(commit_ts: int, query: str) -> bytes:
+    return pb.Binlog(tp=pb.DDL, commit_ts=commit_ts, ddl_query=query.encode()).SerializeToString()
+
+
+def column(name: str, tp: int, kind: str, value: bytes, changed: bytes = b"") -> bytes:
+    return pb.column(name=name, tp=bytes((tp,)), mysql_type=kind, value=value, changed_value=changed).SerializeToString()
+
+
+def of_t(op: int, number: int, to: int = 0) -> pb.Event:
+    """A row of ``t``: inserted, deleted, or moved to another key."""
+    new = (encode_uint(to), encode_uint(2), encode_bytes(b"moved")) if op == pb.Update else (b"", b"", b"")
+    row = [
+        column("id", 8, "bigint", encode_uint(number), new[0]),
+        column("e", 247, "enum", encode_uint(1), new[1]),
+        column("n", 15, "varchar", encode_bytes(b"n"), new[2]),
+    ]
+    return pb.Event(schema_name="rp", table_name="t", tp=op, row=row)
+
+
+def of_bag(op: int, number: int) -> pb.Event:
+    return pb.Event(schema_name="rp", table_name="bag", tp=op, row=[column("n", 3, "int", encode_int(number))])
+
+
+def rows(commit_ts: int, *events: pb.Event) -> bytes:
+    return pb.Binlog(tp=pb.DML, commit_ts=commit_ts, dml_data=pb.DMLData(events=events)).SerializeToString()
+
+
+def story() -> list[bytes]:
+    """Keys that move, equal rows of a table without a key, and a DDL in the middle."""
+    out = [ddl(ts, query) for ts, query in CREATED]
+    out += [rows(20 + n, of_t(pb.Insert, n), of_bag(pb.Insert, 7), of_bag(pb.Insert, n)) for n in range(40)]
+    out += [rows(60 + n, of_t(pb.Update, n, n + 100)) for n in range(0, 40, 2)]
+    out += [ddl(100, "use `rp`; ALTER TABLE `t` ADD COLUMN `more` INT DEFAULT 3;;")]
+    return out + [rows(110 + n, of_t(pb.Delete, 2 * n + 1), of_bag(pb.Delete, 7)) for n in range(15)]
+
+
+def state(destination: Destination) -> tuple[object, ...]:
+    return destination.query("SELECT id, e + 0, n, more FROM rp.t ORDER BY id"), destination.query("SELECT n FROM rp.bag ORDER BY n")
+
+
+def expected() -> tuple[object, ...]:
+    moved = [(n + 100, 2, "moved", 3) for n in range(0, 40, 2)]
+    left = [(n, 1, "n", 3) for n in range(31, 40, 2)]
+    return tuple(left + moved), tuple((n,) for n in sorted([*range(40), *[7] * 25]))
+
+
+def test_operations_reach_the_target_exactly(destination: Destination) -> None:
+    destination.write(story())
+    assert destination.replay("-c", "3", "-txn-batch", "4") == 0
+    assert state(destination) == expected()
+    assert destination.query("SELECT COUNT(*) FROM tidb_binlog.spark_rows") == ((0,),)
+
+
+@pytest.mark.parametrize(("point", "safe"), [("before-rows-commit", False), ("after-rows-commit", True), ("after-ddl", False)])
+def test_killed_in_the_middle_it_goes_on(point: str, safe: bool, destination: Destination) -> None:
+    """Without safe mode exactly where it was, tables without a key included; with it, wherever it is begun again."""
+    destination.write(story())
+    passes = {"before-rows-commit": 9, "after-rows-commit": 7, "after-ddl": 4}[point]
+    killed = destination.process("-c", "2", "-txn-batch", "5", env={"TIDB_BINLOG_DIE": f"{point}:{passes}"})
+    assert killed.returncode == -9, killed.stderr
+    ((begin,),) = destination.query("SELECT DISTINCT from_ts FROM tidb_binlog.spark_rows WHERE cluster_id = 0")
+    go_on = str(int(str(begin)) + 1)
+    if safe:
+        with pytest.raises(ApplyError, match=rf"a replay before stopped within \({begin}, .* -start-tso {go_on}.* -safe-mode"):
+            destination.replay("-start-tso", go_on, "-stop-tso", "65")
+        with pytest.raises(ApplyError, match="this range begins only behind 65"):
+            destination.replay("-start-tso", "66", "-safe-mode")
+        assert destination.replay("-start-tso", go_on, "-stop-tso", "65", "-safe-mode") == 0
+        with pytest.raises(ApplyError, match=r"a replay before stopped within \(64, "):
+            destination.replay("-start-tso", "66")
+        assert destination.replay("-start-tso", "65", "-safe-mode") == 0
+        assert state(destination)[0] == expected()[0]
+        assert destination.query("SELECT COUNT(*) FROM tidb_binlog.spark_rows") == ((0,),)
+    else:
+        assert destination.replay("-c", "3", "-start-tso", go_on) == 0
+        assert state(destination) == expected()
+
+
+def test_what_the_target_has_against_the_files_is_told_and_counted(destination: Destination, capsys: pytest.CaptureFixture[str]) -> None:
+    """Never more rows are touched than the file has: of three equal rows one DELETE takes one."""
+    destination.write(
+        [*(ddl(ts, query) for ts, query in CREATED), rows(20, of_bag(pb.Insert, 1), of_bag(pb.Insert, 1), of_bag(pb.Insert, 1))]
+    )
+    assert destination.replay() == 0
+    destination.query("INSERT INTO rp.t VALUES (1, 'a', 'mine'), (5, 'a', 'mine')")
+    destination.write([rows(30, of_bag(pb.Delete, 1), of_bag(pb.Delete, 2), of_t(pb.Insert, 1), of_t(pb.Update, 9, 10))])
+    assert destination.replay("-start-tso", "30") == 1
+    assert "`rp`.`bag`: 1, `rp`.`t`: 2" in capsys.readouterr().err
+    assert destination.query("SELECT COUNT(*) FROM rp.bag") == ((2,),)
+    assert destination.query("SELECT id, n FROM rp.t ORDER BY id") == ((1, "n"), (5, "mine"), (10, "moved"))
+
+
+def test_an_exchange_of_partitions_does_not_wait_for_itself(destination: Destination) -> None:
+    """MariaDB does without autocommit, as soon as there is a row to be validated."""
+    plain = pb.Event(schema_name="rp", table_name="x", tp=pb.Insert, row=[column("id", 3, "int", encode_int(1))])
+    parted = "use `rp`; CREATE TABLE `p` (`id` INT PRIMARY KEY) PARTITION BY RANGE (`id`) (PARTITION `p0` VALUES LESS THAN (10));;"
+    destination.write([ddl(*CREATED[0]), ddl(11, parted), ddl(12, "use `rp`; CREATE TABLE `x` (`id` INT PRIMARY KEY);;"), rows(20, plain)])
+    destination.write([ddl(30, "use `rp`; ALTER TABLE `p` EXCHANGE PARTITION `p0` WITH TABLE `x`;;")])
+    assert destination.replay() == 0
+    assert destination.query("SELECT id FROM rp.p") == ((1,),)
+
+
+def test_what_ends_a_replay_says_where_and_what_to_do(destination: Destination, capsys: pytest.CaptureFixture[str]) -> None:
+    other = pb.Event(schema_name="rp", table_name="gone", tp=pb.Insert, row=[column("n", 3, "int", encode_int(1))])
+    destination.write(
+        [*(ddl(ts, query) for ts, query in CREATED), rows(20, of_t(pb.Insert, 1)), ddl(21, "use `rp`; CREATE TABLE `u` (`a` INT);;")]
+    )
+    destination.write([rows(30, other), rows(31, of_t(pb.Insert, 2))])
+    with pytest.raises(
+        ApplyError, match=r"rows of rp\.gone at commit_ts 30, but the target has no such table\. Create it .*replicate-ignore-table"
+    ):
+        destination.replay()
+    assert "up to commit_ts 12 " in capsys.readouterr().err or destination.query("SELECT COUNT(*) FROM rp.t") == ((1,),)
+    destination.query("CREATE TABLE rp.gone (n INT)")
+    destination.write([ddl(40, "use `rp`; ALTER TABLE `t` ADD COLUMN `x` NO_SUCH_TYPE;;"), rows(41, of_t(pb.Insert, 3))])
+    with pytest.raises(DdlRefused, match=r"refuses the DDL of commit_ts 40 .*-start-tso 41"):
+        destination.replay("-start-tso", "22", "-safe-mode")
+    assert destination.query("SELECT id FROM rp.t ORDER BY id") == ((1,), (2,))
+    assert destination.replay("-start-tso", "41") == 0
+    assert destination.query("SELECT id FROM rp.t ORDER BY id") == ((1,), (2,), (3,))
+
+
+def test_nothing_behind_damage_is_applied(destination: Destination) -> None:
+    destination.write(
+        [*(ddl(ts, query) for ts, query in CREATED), rows(20, of_t(pb.Insert, 1)), ddl(21, "use `rp`; CREATE TABLE `u` (`a` INT);;")]
+    )
+    destination.write([rows(30, of_t(pb.Insert, 2)), rows(31, of_t(pb.Insert, 3))])
+    (file,) = (destination.directory / "binlogs").glob("binlog-*")
+    size = file.stat().st_size
+    with file.open("r+b") as damaged:
+        damaged.seek(size - 10)
+        damaged.write(b"\xff\xff")
+    with pytest.raises(Corruption, match=rf"{file.name}: the checksum of the record at offset \d+"):
+        destination.replay()
+    assert destination.query("SELECT id FROM rp.t ORDER BY id") == ((1,),)
+
+
+def test_a_second_replay_is_refused_while_one_writes(destination: Destination) -> None:
+    destination.write([ddl(*CREATED[0])])
+    apply = ApplyConfig(lease_timeout=1.0, retries=0, retry_seconds=0.0)
+    first, second = (MySQLReplay(destination.server.target(), apply, 0, ReadBack(datetime.UTC)) for _ in range(2))
+
+    def meanwhile() -> Iterator[pb.Binlog]:
+        with pytest.raises(LeaseHeld, match="another replay writes to this target"):
+            second.take_all([])
+        yield pb.Binlog.FromString(ddl(*CREATED[0]))
+
+    try:
+        first.take_all(meanwhile())
+    finally:
+        first.close()
+        second.close()
+    assert destination.query("SHOW DATABASES LIKE 'rp'") == (("rp",),)
