@@ -8,7 +8,7 @@ to be missing are then counted reliably. With ``on-finding = stop`` a finding ra
 
 import itertools
 import logging
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
@@ -34,6 +34,8 @@ _MOVES = "tidb_binlog_moves"
 _ROUNDS = 8
 """Runs in which rejected statements are identified one after the other; beyond them every statement is run row by row."""
 _ALL = range(1 << 62)
+_COUNTED_ROWS, _COUNTED_BYTES = 200, 256 * 1024
+"""Rows in one query, and the size of their keys: of too many conditions the server reads the whole table."""
 CLOSER_ROWS = 10_000
 """Maximum rows of a transaction that are run one by one to identify those with a finding; beyond it only the statement is identified."""
 
@@ -87,6 +89,8 @@ class Effects:
         """Whether each could be moved by an UPDATE; if not, none is."""
         if self._session.flavour is Flavour.TIDB or (len(moves) > 1 and not all(move.by_key for move in moves)):
             return False  # TiDB may find a duplicate only at the commit
+        if len(moves) > 1 and not self._all_there(moves):
+            return False
         findings: list[Finding] = []
         self._session.execute(f"SAVEPOINT {_MOVES}")
         for move in moves:
@@ -105,6 +109,22 @@ class Effects:
         self._session.execute(f"RELEASE SAVEPOINT {_MOVES}")
         self.findings += findings
         return True
+
+    def _all_there(self, moves: Sequence[RowMove]) -> bool:
+        """Whether the target has every row. If one is missing, another one that has taken its key by then would be taken for it."""
+        found = 0
+        for some in _counted_together(moves):
+            sought = b" OR ".join(b"(" + move.condition + b")" for move in some)
+            try:
+                rows = self._session.query(f"SELECT COUNT(*) FROM {moves[0].table} WHERE ".encode() + sought + b" FOR UPDATE")
+            except RetryableApplyError:
+                raise
+            except ApplyError as error:
+                if error.errno != _NOT_COMPARABLE:
+                    raise self._refusal(some[0].update, error) from (error if self._settings.log_row_data else None)
+                return False
+            found += int(rows[0][0])
+        return found == len(moves)
 
     def take(self, moves: Iterable[RowMove]) -> dict[bytes, str | None]:
         """Take rows away from their keys; returns by row what its other columns hold, None where there was no such row."""
@@ -247,6 +267,18 @@ class Effects:
         key = key_text(statement) if self._settings.log_row_data else HIDDEN
         ts = statement.newest_ts
         return f"{statement.origin.table}, key {key}, commit_ts {ts} ({as_time(ts)})"
+
+
+def _counted_together(moves: Iterable[RowMove]) -> Iterator[list[RowMove]]:
+    some: list[RowMove] = []
+    size = 0
+    for move in moves:
+        size += len(move.condition)
+        if some and (len(some) == _COUNTED_ROWS or size > _COUNTED_BYTES):
+            yield some
+            some, size = [], len(move.condition)
+        some.append(move)
+    yield some
 
 
 def _as_text(value: object) -> str:

@@ -3,8 +3,8 @@
     in place    UPDATE t SET every column of the upstream WHERE old key
     in two      SELECT the other columns WHERE old key FOR UPDATE, DELETE WHERE old key  ..  INSERT with what was read
 
-In place is the usual way. A row that another one is in the way of (a swap, a cycle, a chain in the wrong order, keys that only the collation
-takes for equal) makes the server refuse the UPDATE; then all rows of the table leave their places before any of them takes its new one.
+In place is the usual way, where the target has all of them. A row that another one is in the way of (a swap, a cycle, a chain in the wrong order, keys
+that only the collation takes for equal) makes the server refuse the UPDATE; then all rows of the table leave their places before any of them takes its new one.
 A part of a big span always moves in two: its deletes are committed before the first write of any part, and what was read with them
 (``sinks.mysql.kept_columns``). Rows without a key, which are found by their columns, move in two as well if there are several: a row that has moved
 may look like one that is still to be found.
@@ -73,6 +73,11 @@ class RowMove:
     def table(self) -> str:
         """`` `db`.`table` ``."""
         return self.update.origin.table
+
+    @property
+    def condition(self) -> bytes:
+        """What finds it under its old key."""
+        return self.take.sql[self.take.begin : int(np.frombuffer(self.take.ends, dtype="<i8")[0])]
 
     @property
     def look(self) -> bytes:

@@ -240,6 +240,22 @@ def test_a_row_that_is_not_there_is_inserted_and_a_finding(place: Place) -> None
     assert place.rows()[-1] == (7, "h", 0, "none", 0)
 
 
+@pytest.mark.parametrize("tail", [1, 2])
+@pytest.mark.parametrize("head_is_there", [False, True])
+@pytest.mark.parametrize("way", ["at once", "in parts"])
+def test_a_chain_one_of_whose_rows_is_not_there(way: str, head_is_there: bool, tail: int, make: Make) -> None:
+    """The head of the chain takes the key of its tail, which takes a free one: what is sought there must not be what has just come."""
+    head = 3 - tail
+    place = make(way, PAIR_SQL, START, f"DELETE FROM d.t WHERE id = {tail if head_is_there else head}")
+    u = {1: "a", 2: "b"}
+    events = Events(PAIR).update((head, u[head], 0), (50, u[head], 0), rowid=head).update((tail, u[tail], 0), (9, u[tail], 0), rowid=tail)
+    events.update((50, u[head], 0), (tail, u[head], 0), rowid=head)
+    done = place.apply(events.table())
+    assert [(f.kind, f.wanted, f.found) for f in done.findings] == [(FindingKind.ROWS, 1, 0)]
+    noted = {1: ("one", 11), 2: ("two", 22), (tail if head_is_there else head): ("none", 0)}
+    assert place.rows() == [(tail, u[head], 0, *noted[head]), (3, "c", 0, "three", 33), (9, u[tail], 0, *noted[tail])]
+
+
 def test_in_doubt_nothing_is_written_where_findings_stop(make: Make) -> None:
     place = make("at once", PAIR_SQL, START, on_finding="stop")
     with pytest.raises(FindingError, match="not in the target"):
