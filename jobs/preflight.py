@@ -21,10 +21,12 @@ from pyspark_tidb_binlog.schemas.events import SchemaVersion
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.remarks import Remark, hinders, note
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
+from pyspark_tidb_binlog.sinks.engine.choice import decided
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs, on_target
 from pyspark_tidb_binlog.sinks.engine.history_feed import HistoryFeed
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs
 from pyspark_tidb_binlog.sinks.mysql import lease, progress
+from pyspark_tidb_binlog.sinks.mysql.ddl.begun import begun
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import load_applied, load_refused
 from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls, foreseen
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import table_in_target
@@ -33,7 +35,7 @@ from pyspark_tidb_binlog.sinks.mysql.rights import WantedRights, may_write_read_
 from pyspark_tidb_binlog.sinks.mysql.server_variables import NAMES, judged
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.mysql.upstream_collations import with_collations
-from pyspark_tidb_binlog.sinks.routing.replicated import Selection
+from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate, Selection
 from pyspark_tidb_binlog.sinks.sink import TargetProgress
 
 _ABSENT = frozenset({1049, 1146, 1142, 1044})
@@ -129,6 +131,8 @@ class _Stand:
     refused: RefusedJobs
     tables: tuple[TableAt, ...]
     """Those that are replicated, as the target should have them."""
+    begun: tuple[Remark, ...] = ()
+    """About DDLs that an earlier life has begun; ``applied`` has them."""
 
 
 class _Check:
@@ -154,10 +158,14 @@ class _Check:
         if stand is None or history is None:
             return
         yield from self._begins(stand)
+        yield from stand.begun
         yield from self._tables(stand, there)
         yield from self._databases(stand, there, history)
         waiting = WaitingDdls(stand.progress.commit_ts, history, stand.applied, stand.refused)
         config = with_collations(self._config).apply
+        if not config.sync_ddl:
+            yield from self._not_synced(waiting)
+            return
         yield from foreseen(self._session, waiting, config, there.engines, there.databases)
 
     def _stand(self, history: SchemaHistory) -> _Stand:
@@ -178,10 +186,16 @@ class _Check:
         with _unless_absent():
             applied = load_applied(session, apply, cluster_id, applied.version)
             refused = load_refused(session, apply, cluster_id)
+        remarks: list[Remark] = []
+        with _unless_absent():
+            waiting = WaitingDdls(known.commit_ts, history, applied, refused)
+            for job, remark in begun(session, waiting, apply, cluster_id) if apply.sync_ddl else ():
+                applied = applied.with_early(job)
+                remarks.append(remark)
         live = (applied.table(table_id, history) for table_id in sorted(history.tracks))
         kept = (table for table in live if table is not None and self._selection.keeps(table))
         tables = tuple(t for table in kept if (t := on_target(history, refused, table, table.version)) is not None)
-        return _Stand(known, applied, refused, tables)
+        return _Stand(known, applied, refused, tables, tuple(remarks))
 
     def _begins(self, stand: _Stand) -> Iterator[Remark]:
         found = stand.progress
@@ -200,6 +214,20 @@ class _Check:
         if held is not None and held.life:
             yield note(self._where, f"the lease is held by {held.words}", "stop that Drainer before this one is started")
 
+    def _not_synced(self, waiting: WaitingDdls) -> Iterator[Remark]:
+        fates = [decided(step, waiting.history, self._selection).decision.fate for step in waiting.steps()]
+        if count := sum(fate is not DdlFate.FILTERED for fate in fates):
+            what = f"syncer.sync-ddl = false: {count} DDLs wait and are not executed"
+            yield note(self._where, what, "change the target's tables yourself where rows need it")
+
+    def _lacking_columns(self, table: TableAt, gone: Sequence[str]) -> Remark:
+        apply = self._config.apply
+        what, name = f"the target's table lacks the columns {', '.join(gone)}", f"{table.schema}.{table.name}"
+        written = {c.name for c in table.info.target_columns()} - set(gone)
+        if (apply.sync_mode == 2 or not apply.sync_ddl) and written and written.issuperset(c.name for c in table.info.handle_columns()):
+            return note(name, what, "rows are written without them")
+        return hinders(name, what, "add them there, or leave the table out")
+
     def _tables(self, stand: _Stand, there: Inventory) -> Iterator[Remark]:
         lacking, keyless = [], []
         for table in map(self._selection.routes.moved, stand.tables):
@@ -211,7 +239,7 @@ class _Check:
                 continue
             gone = [c.name for c in table.info.public_columns() if not c.hidden and c.name.lower() not in there.columns.get(place, ())]
             if gone:
-                yield hinders(name, f"the target's table lacks the columns {', '.join(gone)}", "add them there, or leave the table out")
+                yield self._lacking_columns(table, gone)
             if there.engines[place].lower() not in ("innodb", ""):
                 what = f"is {there.engines[place]} at the target: a crash would leave half of a transaction"
                 yield hinders(name, what, f"ALTER TABLE {name} ENGINE = InnoDB")

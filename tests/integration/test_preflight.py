@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from pyspark_tidb_binlog.jobs import preflight
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import ensure_ddl_table
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import take_snapshot
 from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint, ensure_tables
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, job, table
@@ -191,6 +193,47 @@ def test_ddls_on_what_the_target_does_not_have(check: Checks, session: Session) 
     assert "DDL of job 4 on d.t" in found.line("the target has no table d.t") and found.code == 1
     begun = check(WAITING[:4], initial_commit_ts="0")
     assert not [line for line in begun.hindering if "has no table" in line], "a DDL before it makes the table"
+
+
+def test_ddls_that_are_not_synced(check: Checks, session: Session) -> None:
+    """``sync-ddl = false``: none is executed, and the target's tables may lack columns, as with ``sync-mode = 2``."""
+    session.execute("CREATE TABLE d.taken (other INT)")
+    session.execute("ALTER TABLE d.t DROP COLUMN k")
+    found = check(WAITING, syncer__sync_ddl="false")
+    assert (found.code, found.hindering) == (0, [])
+    assert "6 DDLs wait and are not executed" in found.line("sync-ddl = false")
+    assert "lacks the columns k" in found.line("lacks the columns") and found.line("lacks the columns").startswith("note")
+    partial = check(JOBS, syncer__to__sync_mode="2")
+    assert (partial.code, partial.hindering) == (0, []) and "lacks the columns k" in partial.line("lacks the columns")
+    session.execute("ALTER TABLE d.t RENAME COLUMN id TO other")
+    without_key = check(JOBS, syncer__to__sync_mode="2")
+    assert "lacks the columns id" in without_key.hindering[0] and without_key.code == 1
+
+
+@pytest.mark.parametrize("state", ["intent", "refused"])
+def test_a_ddl_that_was_begun_before_a_death(check: Checks, session: Session, state: str) -> None:
+    """It was executed, by the server or, after its refusal, by a person: what it needed is no longer there, and nothing hinders."""
+    moved = job(4, 14, table(10, "moved", KEYED["cols"]), query="rename table t to moved", table_name="moved")
+    added = table(10, "moved", [*KEYED["cols"], column(3, "n")])
+    waiting = [*JOBS, moved, job(5, 5, added, query="alter table moved add column n int", table_name="moved")]
+    ensure_tables(session, MARKS)
+    config = replace(CONFIG, checkpoint_schema=MARKS)
+    ensure_ddl_table(session, config)
+    session.execute(f"INSERT INTO {MARKS}.checkpoint VALUES (1, %s)", [Checkpoint(30, True, 3).to_json()])
+    picture = take_snapshot(session, [], [("d", "t"), ("d", "moved")]).to_json()
+    session.execute(
+        f"INSERT INTO {MARKS}.spark_ddl (cluster_id, job_id, commit_ts, version, early, state, query, executed, picture) VALUES (1,4,40,4,0,%s,'','',%s)",
+        [state, picture],
+    )
+    session.commit()
+    assert check(waiting).hindering == []
+    session.execute("RENAME TABLE d.t TO d.moved")
+    found = check(waiting)
+    assert (found.code, found.hindering) == (0, [])
+    assert "job 4" in found.line("its effect is there")
+    session.execute("DROP TABLE d.moved")
+    lost = check(waiting).line("has an unknown outcome")
+    assert lost.startswith("hinders") and "job 4" in lost and f"delete its row from `{MARKS}`.spark_ddl" in lost
 
 
 def test_it_goes_by_the_checkpoint(check: Checks, session: Session) -> None:

@@ -1,0 +1,72 @@
+"""DDLs that an earlier life of the Drainer has begun, and what a start will find: for ``drainer --check``. [db]
+
+Promises: reads only. What has become of each is judged as ``sinks.mysql.ddl.executor`` does, from its row in ``spark_ddl`` and the target.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+
+from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
+from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
+from pyspark_tidb_binlog.schemas.history import Job
+from pyspark_tidb_binlog.schemas.remarks import Remark, hinders, note
+from pyspark_tidb_binlog.sinks.engine.choice import decided
+from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import EarlierTry, ExecutionCheck
+from pyspark_tidb_binlog.sinks.mysql.ddl.executor import INTENT, REFUSED, dialect_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls
+from pyspark_tidb_binlog.sinks.mysql.ddl.frozen_names import DdlForm
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, partition_method, take_snapshot
+from pyspark_tidb_binlog.sinks.mysql.ddl.spread import holds_other_rows, on_single_partitions
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import Subject, subject_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.wanted import keeping_padding
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.target import Target
+from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate, Selection
+from pyspark_tidb_binlog.sinks.routing.routes import Routes
+
+
+def begun(session: Target, waiting: WaitingDdls, config: ApplyConfig, cluster_id: int) -> Iterator[tuple[Job, Remark]]:
+    """Those that a start will not execute: their effect is in the target, or nobody can tell.
+
+    Raises:
+        ApplyError: ``spark_ddl`` cannot be read.
+    """
+    marks = f"{quote_name(config.checkpoint_schema)}.spark_ddl"
+    rows = session.query(
+        f"SELECT job_id, commit_ts, early, state, picture, tries FROM {marks} WHERE cluster_id = %s AND state IN (%s, %s) AND picture IS NOT NULL",
+        [cluster_id, INTENT, REFUSED],
+    )
+    records = {int(row[0]): row[1:] for row in rows}
+    for step in waiting.steps() if records else ():
+        if step.job.id not in records:
+            continue
+        commit_ts, early, state, picture, tries = records[step.job.id]
+        step = decided(replace(step, commit_ts=int(commit_ts), early=bool(early)), waiting.history, Selection.of(config))
+        if step.decision.fate not in (DdlFate.APPLIED, DdlFate.DERIVED) or step.skip_ts in config.ignore_txn_commit_ts:
+            continue
+        subject = subject_of(step, waiting.history, waiting.refused, Routes.of(config))
+        dialect = keeping_padding(session, dialect_of(session, config), subject.before)
+        if subject.given.form is DdlForm.NOTHING or (dialect.flavour is not Flavour.TIDB and _scattered(session, subject)):
+            continue
+        earlier = EarlierTry(state == REFUSED, bool(json.loads(tries or "[]")), SchemaSnapshot.from_json(picture))
+        names = {(t.schema, t.name) for t in (*subject.before, *subject.after)}
+        now = take_snapshot(session, [] if names else [subject.schema], names)
+        where = f"DDL of job {step.job.id} on {subject.label}"
+        try:
+            if ExecutionCheck(session, step, subject, dialect, marks).has_run(earlier, now):
+                yield step.job, note(where, "was begun before, and its effect is there: it is not executed again")
+        except RetryableApplyError:
+            raise
+        except ApplyError as error:
+            yield step.job, hinders(where, str(error), "decide that before the stream is started")
+
+
+def _scattered(session: Target, subject: Subject) -> bool:
+    old = subject.old
+    return (
+        old is not None
+        and on_single_partitions(subject)
+        and bool(holds_other_rows(subject, partition_method(session, old.schema, old.name)))
+    )
