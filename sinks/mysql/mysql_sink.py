@@ -142,10 +142,10 @@ class MySQLSink(Sink):
         self._sync_point = run_retried(self._sessions.use, self._load_sync_point, self._retry_policy)
         self._commit_ts = begin(self._lease.target, found.commit_ts if found.known else None)
         doubt = run_retried(self._sessions.use, partial(self._doubt, found), self._retry_policy)
-        until_ts = max(self._now() if doubt.crashed else 0, doubt.upto_ts, choice.upto_ts)
+        until_ts = max(self._now() if doubt.crashed else 0, doubt.upto_ts, choice.upto_ts, doubt.beyond if choice.upto_ts else 0)
         version = version_on(found, history(), self._commit_ts, ours=doubt.ours)
         moved = AppliedJobs(version) if found.known and not choice.ours else None
-        self._transact(partial(self._forget_beyond, until_ts, moved))
+        self._transact(partial(self._forget_beyond, until_ts, moved, found.consistent))
         self._go_on_safely(doubt.why or choice.words)
         if self._settings.loopback_control:
             self._transact(self._remove_stale_marks)
@@ -229,7 +229,7 @@ class MySQLSink(Sink):
         """What of the spans beyond the checkpoint may be in the target, which is not known exactly."""
         recorded_ts = found.commit_ts if found.known else self._commit_ts
         open_upto = self._open_upto(session)
-        marked = progress.is_ours(session, self._cluster_id, recorded_ts, self._settings.checkpoint_schema)
+        marked = progress.is_ours(session, self._cluster_id, recorded_ts, self._settings.checkpoint_schema, consistent=found.consistent)
         beyond, around = (self._recorded_beyond(session, around=around) for around in (False, True))
         return doubt_of(found, Recorded(self._commit_ts, open_upto, marked, beyond, around))
 
@@ -294,9 +294,10 @@ class MySQLSink(Sink):
         self._locked_checkpoint(session, self._commit_ts, self._commit_ts)
         self._save(session, self._commit_ts, AppliedJobs(self._version_saved), consistent=self._consistent)
 
-    def _forget_beyond(self, safe_until: int, moved: AppliedJobs | None, session: Session) -> None:
+    def _forget_beyond(self, safe_until: int, moved: AppliedJobs | None, consistent: bool, session: Session) -> None:
         """Delete DDL and part records later than the checkpoint: they are written together with it, so they describe data that is gone, or that is
-        written again in safe mode, up to ``safe_until``. ``moved``: the record in the target is set to the real checkpoint, which counts.
+        written again in safe mode, up to ``safe_until``. ``moved``: the record in the target is set to the real checkpoint, which counts
+        and says ``consistent``.
         """
         schema = self._settings.checkpoint_schema
         if safe_until:
@@ -304,7 +305,7 @@ class MySQLSink(Sink):
         progress.forget_other_spans(session, self._cluster_id, self._commit_ts, schema)
         jobs = forget_later(session, self._settings, self._cluster_id, self._commit_ts)
         if moved is not None:
-            self._save(session, self._commit_ts, moved, consistent=not safe_until)
+            self._save(session, self._commit_ts, moved, consistent=consistent and not safe_until)
         if jobs:
             _log.warning(
                 "%s.spark_ddl recorded DDL jobs %s as done after the checkpoint %d: the target's data was restored or its checkpoint was set back. Their "

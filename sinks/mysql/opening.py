@@ -40,6 +40,8 @@ class Doubt:
     upto_ts: int
     why: str
     """In words; empty = nothing is in doubt."""
+    beyond: int = 0
+    """As in ``Recorded``: counts where somebody has set the real checkpoint back, which is not in the target."""
 
 
 def doubt_of(found: TargetProgress, recorded: Recorded) -> Doubt:
@@ -47,21 +49,24 @@ def doubt_of(found: TargetProgress, recorded: Recorded) -> Doubt:
     ours = bool(found.unfinished or recorded.open_upto) or recorded.marked
     if found.known and not found.consistent and not ours:
         why = "another Drainer wrote the checkpoint and was not stopped cleanly, so that a part of what follows is applied"
-        return Doubt(True, ours, max(recorded.commit_ts, recorded.beyond), why)
+        return Doubt(True, ours, max(recorded.commit_ts, recorded.beyond), why, recorded.beyond)
     # A checkpoint that was moved back, and says that the target is consistent there, is that of a target that was restored.
     if not recorded.around or recorded.open_upto:
-        return Doubt(False, ours, 0, "")
+        return Doubt(False, ours, 0, "", recorded.beyond)
     why = f"another Drainer took over within a span that spark_progress or spark_rows records as begun, up to {recorded.around}"
-    return Doubt(False, ours, recorded.around, why)
+    return Doubt(False, ours, recorded.around, why, recorded.beyond)
 
 
 def version_on(found: TargetProgress, history: SchemaHistory, commit_ts: int, *, ours: bool) -> int:
     """The schema version on the target. A real Drainer's may be ahead of its commitTS: it counts what rows were written under."""
     at_commit = history.version_at(commit_ts)
-    if not found.known or found.commit_ts != commit_ts:
+    if not found.known:
         return at_commit
+    # Also where the stream begins later, because the record was put off: there is no DDL in between.
     if ours and found.schema_version:
         return found.schema_version
+    if found.commit_ts != commit_ts:
+        return at_commit
     if found.schema_version not in (0, at_commit):
         _log.info("the checkpoint says schema-version %d; by the DDL history it is %d at commitTS %d, which counts",
                   found.schema_version, at_commit, commit_ts)  # fmt: skip

@@ -379,10 +379,17 @@ def _not_at(around: bool) -> str:
     return "< %s" if around else "<> %s"
 
 
-def is_ours(session: Session, cluster_id: int, commit_ts: int, schema: str = CHECKPOINT_SCHEMA) -> bool:
-    """Whether a span of ours ends, or is open, at the checkpoint ``commit_ts``, so that no other program has moved it there."""
+def is_ours(session: Session, cluster_id: int, commit_ts: int, schema: str = CHECKPOINT_SCHEMA, *, consistent: bool) -> bool:
+    """Whether a span of ours ends, or is open, at the checkpoint ``commit_ts``, so that no other program has written it.
+
+    ``consistent``: what it says of itself. Where none of our spans is open, only safe mode makes ours say that the target is not: a real Drainer
+    that went on from our checkpoint, and failed before it came further, says so at the same commit_ts.
+    """
     sql = f"SELECT 1 FROM {_progress(schema)} WHERE cluster_id = %s AND (to_ts = %s AND phase = %s OR from_ts = %s AND phase = %s) LIMIT 1"
-    return bool(session.query(sql, [cluster_id, commit_ts, str(Mark.ATOMIC), commit_ts, str(Mark.SPAN)]))
+    if not session.query(sql, [cluster_id, commit_ts, str(Mark.ATOMIC), commit_ts, str(Mark.SPAN)]):
+        return False
+    spans = f"SELECT 1 FROM {_progress(schema)} WHERE cluster_id = %s AND to_ts > %s AND phase IN (%s, %s) LIMIT 1"
+    return consistent or bool(session.query(spans, [cluster_id, commit_ts, str(Mark.SPAN), str(Mark.SAFE)]))
 
 
 def _create_statements(schema: str, table: str) -> tuple[str, ...]:

@@ -98,13 +98,14 @@ class RelayReplay(RowSink):
             return commit_ts
 
         found = self.open(begin, SchemaHistory).progress
-        self._schema_version = found.schema_version
+        self._schema_version, self._consistent = found.schema_version, found.consistent
         return found
 
     def _doubt(self, found: TargetProgress, session: Session) -> Doubt:
         """None about a Drainer that has crashed: its relay log holds all that it had begun, and all of that is replayed."""
         doubt = super()._doubt(found, session)
-        return replace(doubt, crashed=False, upto_ts=0, why="") if doubt.crashed else doubt
+        # Its schema-version stays as it is: without the upstream there is no history to look it up in.
+        return replace(doubt, crashed=False, ours=True, upto_ts=0, why="") if doubt.crashed else doubt
 
     def replay(self, found: TargetProgress) -> Replayed:
         """Apply the log and record the consistent point; ``found``: what ``start`` returned, not consistent.

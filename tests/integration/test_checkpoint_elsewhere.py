@@ -6,6 +6,7 @@ Equal rows without a key show whether anything was applied twice, or not at all.
 import dataclasses
 import json
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
-from pyspark_tidb_binlog.conf.model import ApplyConfig, CheckpointConfig, DrainerConfig
+from pyspark_tidb_binlog.conf.model import ApplyConfig, CheckpointConfig, DrainerConfig, RelayConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.ports import free_port
-from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseHeld
+from pyspark_tidb_binlog.jobs.recovery import replayed
+from pyspark_tidb_binlog.schemas.errors import ApplyError, Corruption, LeaseHeld
 from pyspark_tidb_binlog.sinks.mysql import elsewhere
 from tests.support.ddl_target import dying
 from tests.support.emulated_stream import EmulatedStream
@@ -287,3 +289,51 @@ def test_another_name_of_the_table_is_in_the_datas_transaction(spark: SparkSessi
         ((value,),) = query(f"SELECT checkPoint FROM {MARKS}.mine WHERE clusterID = 7")
         assert json.loads(value)["commitTS"] == stream.sink.commit_ts and json.loads(value)["consistent"] is True
     assert query(f"SELECT table_name FROM information_schema.tables WHERE table_schema = '{MARKS}' AND table_name LIKE '%checkpoint'") == []
+
+
+def test_a_recovery_that_is_refused_leaves_the_crashed_ones_checkpoint_not_consistent(place: Callable[..., Place], tmp_path: Path) -> None:
+    """Otherwise no later start would know that a part of what follows is applied."""
+    here = place("file")
+    here.add(1)
+    here.stream.apply()
+    here.stream.restart()
+    back, version = here.real()["commitTS"], here.real()["schema-version"]
+    here.query(f"DROP DATABASE {MARKS}")
+    here.set_real(back, consistent=False)
+    here.add(2)
+    here.query("INSERT INTO d.k VALUES (2, 0)")
+    log_dir = tmp_path / "relay"
+    log_dir.mkdir()
+    (log_dir / "binlog-0000000000000000-20261123000000").write_bytes(b"no record of a relay log at all")
+    config = dataclasses.replace(here.config, relay=RelayConfig(str(log_dir)))
+    for _ in range(2):
+        with pytest.raises(Corruption):
+            replayed(config, 7, threading.Event())
+        assert (here.real()["consistent"], here.real()["commitTS"]) == (False, back)
+        assert (here.ours()["consistent"], here.ours()["commitTS"], here.ours()["schema-version"]) == (False, back, version)
+    here.stream.apply()
+    assert sorted(here.query("SELECT id FROM d.k")) == [(1,), (2,)]
+
+
+def test_one_that_was_set_back_under_an_open_span_is_applied_again_up_to_the_end_of_that(
+    place: Callable[..., Place], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by the copy of a clean stop: what the target says of its span is not what that copy says."""
+    here = place("file")
+    here.add(1)
+    here.stream.apply()
+    back = here.ours()["commitTS"]
+    here.add(2)
+    here.stream.apply()
+    here.stream.restart(dataclasses.replace(here.config, apply=dataclasses.replace(here.config.apply, atomic_rows=1, parts=2)))
+    for number in range(3, 12):
+        here.add(number)
+    with dying("before-downstream-commit"):
+        here.stream.apply()
+    killed(here, monkeypatch)
+    assert here.query(f"SELECT 1 FROM {MARKS}.spark_progress WHERE phase = 'span' LIMIT 1")
+    begun = here.ours()["commitTS"]
+    here.set_real(back, consistent=True)
+    here.stream.apply(begun)
+    here.stream.apply()
+    assert sorted(here.query("SELECT id FROM d.k")) == [(n,) for n in range(1, 12)]

@@ -262,6 +262,22 @@ def test_the_history_at_commit_ts_counts_where_its_schema_version_is_ahead(
     assert "which counts" in caplog.text
 
 
+def test_one_that_took_over_from_ours_and_failed_before_it_came_further(handed: Callable[..., Handed]) -> None:
+    """It says on exit that the target is not consistent at our own commitTS, behind which its connections have applied a part."""
+    here = handed()
+    at = begun(here)
+    here.left_at(at, here.stream.upstream.schema_version, consistent=True)
+    here.stream.change(lambda txn: txn.insert("d.k", {"id": 4, "v": 4}))
+    here.stream.apply()
+    here.stream.restart()
+    here.stream.change(lambda txn: [txn.insert("d.k", {"id": 5, "v": 5}), txn.insert("d.k", {"id": 6, "v": 6})])
+    here.query("INSERT INTO d.k VALUES (6, 6)")
+    left = here.checkpoint()
+    here.left_at(left["commitTS"], left["schema-version"], consistent=False)
+    here.stream.apply()
+    assert here.found() == here.tables()
+
+
 def test_a_ddl_that_cannot_be_told_is_left_to_a_person(handed: Callable[..., Handed]) -> None:
     """RENAME a TO b, CREATE a: both names are there, so nobody can tell whether the RENAME was executed."""
     here = handed()

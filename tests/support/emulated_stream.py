@@ -71,9 +71,9 @@ class EmulatedStream:
         work(txn)
         return int(txn.commit())
 
-    def apply(self) -> BatchReport:
-        """Everything since the last batch, as one."""
-        upto_ts = self.upstream.oracle.next()
+    def apply(self, upto_ts: int = 0) -> BatchReport:
+        """Everything since the last batch, as one; ``upto_ts`` 0: to now."""
+        upto_ts = upto_ts or self.upstream.oracle.next()
         sink, applier = self._living()
         applier(self._frame(sink.commit_ts, upto_ts), len(self.reports))
         return self.reports[-1]
