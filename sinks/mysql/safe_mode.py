@@ -37,9 +37,10 @@ class SafeStep:
 class SafeMode:
     """The safe mode of one sink."""
 
-    def __init__(self, *, always: bool) -> None:
-        """``always``: the setting."""
+    def __init__(self, *, always: bool, partial: bool = False) -> None:
+        """``always``: the setting. ``partial``: the target may lack columns, which then says nothing about DDLs."""
         self._always = always
+        self._partial = partial
         self._from_ts = 0
         self.until_ts = 0
         """Steps that begin below it may be in the target in part."""
@@ -82,7 +83,7 @@ class SafeMode:
         if not self.open_at(step.after_ts):
             return SafeStep(step, frozenset())
         later = frozenset(i for i, at in tables.items() if history.jobs_of_table(i, at.version, history.newest_version))
-        past = frozenset(i for i in later if _is_past(session, tables[i]))
+        past = frozenset(i for i in later if _is_past(session, tables[i], partial=self._partial))
         if past:
             names = ", ".join(sorted(f"{tables[i].schema}.{tables[i].name}" for i in past))
             _log.warning(
@@ -103,7 +104,7 @@ class SafeMode:
             )
 
 
-def _is_past(session: Session, at: TableAt) -> bool:
-    """Whether the target lacks the table, or a column that its rows need."""
+def _is_past(session: Session, at: TableAt, *, partial: bool) -> bool:
+    """Whether the target lacks the table, or a column that its rows need; ``partial``: rows need none."""
     there = {name.lower() for name in column_names(session, at.schema, at.name)}
-    return not {c.name.lower() for c in at.info.target_columns()} <= there
+    return not there if partial else not {c.name.lower() for c in at.info.target_columns()} <= there

@@ -295,3 +295,13 @@ def test_a_connection_that_is_killed_amid_the_moves(target: Target, by_row: bool
     done = target.write(({1: 1, 2: 10, 3: 1, 4: 0}, {1: 1, 2: 11, 3: 1, 4: 0}), ({1: 2, 2: 20, 3: 1, 4: 0}, {1: 2, 2: 21, 3: 1, 4: 0}))
     assert done.findings == () and target.rows("n", "once")[-1][0] >= 2
     assert target.rows("id, v, own") == [(1, 11, "one"), (2, 21, "two")] and sink.commit_ts == BEGIN + 10
+
+
+@pytest.mark.parametrize("settings", [{"sync_mode": 2}, {"sync_ddl": False}])
+def test_in_safe_mode_a_column_that_the_target_lacks_does_not_say_that_its_rows_are_there(target: Target, settings: dict[str, Any]) -> None:
+    """Although a later DDL of the table is known, which another Drainer might have executed."""
+    target.session.execute("CREATE TABLE d.t (id INT PRIMARY KEY, e ENUM('x','y','z'))")
+    sink = target.life(version=2, **settings)
+    sink._safe.begin(BEGIN, BEGIN + 1000, "a crash")
+    target.write((None, {1: 1, 2: 10, 3: 2}))
+    assert target.rows("id") == [(1,)]
