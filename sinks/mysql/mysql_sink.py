@@ -56,7 +56,7 @@ from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.late_record import LateRecord, Note
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, LeaseHolder
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import LAYOUT, LeaseGuard, alone
-from pyspark_tidb_binlog.sinks.mysql.opening import Doubt, Recorded, doubt_of, version_on
+from pyspark_tidb_binlog.sinks.mysql.opening import Doubt, Recorded, doubt_of, start_of, version_on
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanLimits, plan_rows, planned
 from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint, SyncPoint
@@ -140,7 +140,7 @@ class MySQLSink(Sink):
         self._history = history
         found, choice = self._counts(run_retried(self._sessions.use, partial(self._stand, history()), self._retry_policy))
         self._sync_point = run_retried(self._sessions.use, self._load_sync_point, self._retry_policy)
-        self._commit_ts = begin(self._lease.target, found.commit_ts if found.known else None)
+        self._commit_ts = start_of(found, begin(self._lease.target, found.commit_ts if found.known else None))
         doubt = run_retried(self._sessions.use, partial(self._doubt, found), self._retry_policy)
         until_ts = max(self._now() if doubt.crashed else 0, doubt.upto_ts, choice.upto_ts, doubt.beyond if choice.upto_ts else 0)
         version = version_on(found, history(), self._commit_ts, ours=doubt.ours)

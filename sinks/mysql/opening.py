@@ -57,6 +57,13 @@ def doubt_of(found: TargetProgress, recorded: Recorded) -> Doubt:
     return Doubt(False, ours, recorded.around, why, recorded.beyond)
 
 
+def start_of(found: TargetProgress, answer: int) -> int:
+    """Where the stream begins. What this Drainer noted as nothing to be applied (``Sink.defer``), ``answer``, does not end a span that another one,
+    with other filters perhaps, has begun at the target's checkpoint meanwhile: that is finished first.
+    """
+    return answer if found.unfinished is None else found.commit_ts
+
+
 def version_on(found: TargetProgress, history: SchemaHistory, commit_ts: int, *, ours: bool) -> int:
     """The schema version on the target. A real Drainer's may be ahead of its commitTS: it counts what rows were written under."""
     at_commit = history.version_at(commit_ts)

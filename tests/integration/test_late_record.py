@@ -13,6 +13,7 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.mysql import late_record
 from pyspark_tidb_binlog.sinks.mysql.late_record import LateRecord
+from tests.support.ddl_target import dying
 from tests.support.emulated_stream import EmulatedStream
 from tests.support.eventually import eventually
 
@@ -144,6 +145,26 @@ def test_a_later_beginning_becomes_the_record(stream: Stream, monkeypatch: pytes
     sink.open(lambda target, commit_ts: later, stream.history)
     assert behind < sink.commit_ts == stream.row == later
     sink.close()
+
+
+@pytest.mark.parametrize("stream", ["parts"], indirect=True)
+def test_a_span_that_another_drainer_has_begun_at_the_record_is_finished_first(stream: Stream, query: Query) -> None:
+    """What this one noted before is no reason to forget the marks of what is half applied."""
+    stream.apply()
+    behind = stream.row
+    for n in range(6):
+        stream.change(lambda txn, n=n: txn.insert("shop.item", {"id": n, "v": n}))
+    with dying("before-downstream-commit"):
+        stream.apply()
+    stream.restart()
+    sink = stream.unopened()
+    later = stream.upstream.oracle.next()
+    opened = sink.open(lambda target, commit_ts: later, stream.history)
+    sink.close()
+    assert opened.progress.unfinished is not None
+    assert sink.commit_ts == opened.progress.unfinished.after_ts == behind
+    stream.apply()
+    assert query("SELECT id FROM shop.item ORDER BY id") == tuple((n,) for n in range(6))
 
 
 def test_nothing_is_put_off_without_a_note() -> None:
