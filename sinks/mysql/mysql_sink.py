@@ -276,18 +276,13 @@ class MySQLSink(Sink):
 
     def _save_last(self) -> None:
         """After a clean stop the real checkpoint says that the target is consistent, where it is."""
-        trailing, real = self._trailing, self._real
-        if real is None:
+        trailing = self._trailing
+        if trailing is None or not self._opened or self._stopped or self.lost is not None or not trailing.retry(now=True):
             return
-        try:
-            if trailing is None or not self._opened or self._stopped or self.lost is not None or not trailing.retry(now=True):
-                return
-            self._stopped = True
-            run_transaction(self._sessions.use, self._save_end, FEW)
-            consistent = self._consistent and not self._safe.open_at(self._commit_ts)
-            trailing.end(Checkpoint(self._commit_ts, consistent, self._version_saved, self._sync_point))
-        finally:
-            real.close()
+        self._stopped = True
+        run_transaction(self._sessions.use, self._save_end, FEW)
+        consistent = self._consistent and not self._safe.open_at(self._commit_ts)
+        trailing.end(Checkpoint(self._commit_ts, consistent, self._version_saved, self._sync_point))
 
     def _save_end(self, session: Session) -> None:
         lease.check(session, self._held)
@@ -580,12 +575,16 @@ class MySQLSink(Sink):
             saving = threading.Thread(target=self._catch_up_at_last, name="the last checkpoint", daemon=True)
             saving.start()
             saving.join(_CLOSE_SECONDS)
-            if saving.is_alive():
-                self._opened = False
-        try:
-            self._save_last()
-        except ReplicationError as error:
-            _log.warning("the checkpoint %s is not that of a clean stop: %s", self._real.where if self._real else "", error)
+        # A step that is not over yet, or the timer, may be writing either of them.
+        if self._one_at_a_time.acquire(timeout=_CLOSE_SECONDS):
+            try:
+                self._save_last()
+            except ReplicationError as error:
+                _log.warning("the checkpoint %s is not that of a clean stop: %s", self._real.where if self._real else "", error)
+            finally:
+                self._one_at_a_time.release()
+        if self._real is not None:
+            self._real.close()
 
     def _catch_up_at_last(self) -> None:
         try:
@@ -604,6 +603,7 @@ class MySQLSink(Sink):
             return
         secondary_ts = self._sync_points.due(self._sessions.use, self._retry_policy)
         if secondary_ts:
+            self._catch_up()
             self._sync_point = SyncPoint(self._commit_ts, secondary_ts)
             self._transact(partial(self._save_sync_point, applied))
             self._stands_at(self._commit_ts, applied)

@@ -21,6 +21,7 @@ from pyspark_tidb_binlog.jobs.lab.ports import free_port
 from pyspark_tidb_binlog.jobs.recovery import replayed
 from pyspark_tidb_binlog.schemas.errors import ApplyError, Corruption, LeaseHeld
 from pyspark_tidb_binlog.sinks.mysql import elsewhere
+from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from tests.support.ddl_target import dying
 from tests.support.emulated_stream import EmulatedStream
 
@@ -149,6 +150,31 @@ def test_it_follows_ours_and_is_consistent_after_a_clean_stop(kind: str, place: 
     here.add(2)
     here.stream.apply()
     here.assert_equal()
+
+
+def test_nothing_is_called_clean_while_a_step_is_not_over(place: Callable[..., Place], monkeypatch: pytest.MonkeyPatch) -> None:
+    here = place("file")
+    here.add(1)
+    here.stream.apply()
+    sink = here.stream.sink
+    assert isinstance(sink, MySQLSink)
+    monkeypatch.setattr("pyspark_tidb_binlog.sinks.mysql.mysql_sink._CLOSE_SECONDS", 0.1)
+    held, over = threading.Event(), threading.Event()
+
+    def step() -> None:
+        with sink._one_at_a_time:
+            held.set()
+            over.wait(30)
+
+    running = threading.Thread(target=step)
+    running.start()
+    held.wait()
+    try:
+        here.stream.restart()
+    finally:
+        over.set()
+        running.join()
+    assert here.real()["consistent"] is False
 
 
 @KINDS

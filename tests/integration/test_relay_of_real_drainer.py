@@ -72,6 +72,8 @@ class Crashed:
 @pytest.fixture
 def crashed(mariadb: PrivateMariaDB, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Crashed]:
     case, name = request.param
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("DROP DATABASE IF EXISTS tidb_binlog")
     found = Crashed(mariadb, case, name, tmp_path / "relay")
     yield found
     found.drop()

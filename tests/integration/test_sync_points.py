@@ -74,6 +74,22 @@ def test_the_targets_timestamp_is_in_the_checkpoint(net_change: bool, logged: Pr
     sink.close()
 
 
+def test_a_step_that_was_put_off_is_marked_as_ours_when_the_timestamp_is_saved(
+    logged: PrivateMariaDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sync_points, "_SECONDS", 0.0)
+    sink = opened(logged, db_type="tidb")
+    begin = sink.commit_ts
+    move(sink, begin + 10)
+    sink.defer(lambda recorded, upto: None)
+    move(sink, begin + 20)
+    assert checkpoint(logged)["commitTS"] == begin + 20
+    with logged.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"SELECT to_ts FROM {SCHEMA}.spark_progress WHERE phase = 'atomic'")
+        assert cursor.fetchall() == ((begin + 20,),)
+    sink.close()
+
+
 def test_a_target_without_timestamps_is_said_once(
     mariadb: PrivateMariaDB, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -615,7 +615,7 @@ def test_what_means_nothing_is_taken_and_said(tmp_path: Path, caplog: pytest.Log
     text += '[syncer.to]\nmerge = true\ntopic-name = "t"\nkafka-version = "1"\ndir = "d"\n[syncer.relay]\nmax-file-size = 1\n'
     text += '[syncer.to.checkpoint]\nhost = "other"\n'
     load_drainer(toml(tmp_path, text), {}, {"cache-binlog-count": "9", "log-rotate": "hour"})
-    said = caplog.text
+    said = "\n".join(caplog.messages)
     for words in (
         "without effect here: syncer.to.merge (spark.net-change says whether the changes of a row are combined)",
         "without effect here: syncer.txn-batch (only with spark.net-change = false; a transaction of net changes is bounded by",

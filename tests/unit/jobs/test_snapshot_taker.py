@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from pyspark_tidb_binlog.binlog_source.cluster.schema_reader import SchemaReader
 from pyspark_tidb_binlog.binlog_source.emulator.meta import MetaChange
 from pyspark_tidb_binlog.binlog_source.emulator.mvcc import Mvcc
+from pyspark_tidb_binlog.jobs import snapshot_taker
 from pyspark_tidb_binlog.jobs.mid_history import SYNC_SECONDS
 from pyspark_tidb_binlog.jobs.snapshot_taker import SnapshotTaker
 from pyspark_tidb_binlog.schemas import meta_keys
@@ -187,7 +189,8 @@ def test_jobs_that_the_snapshot_has_are_found_and_change_nothing(ports: FakePort
     assert snapshot.continued_by([old]) is False and snapshot.continued_by(JobReader().read(ports.jobs)) is True
 
 
-def test_what_can_no_longer_be_told_is_an_error(ports: FakePorts, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_can_no_longer_be_told_is_an_error(ports: FakePorts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot_taker, "time", SimpleNamespace(time=lambda: BEGUN / 1000 + 300))
     info = table(101, "t101", comment="new")
     ports.change(500, JobType.TABLE_COMMENT, A, table_id=101, tables={(A, 101): info})
     assert names(taken(ports, TS)) == ALL, "GC up to the ts has left what is read at it"
