@@ -28,9 +28,14 @@ class LateRecord:
         """The jobs that it was saved with."""
         self._saved_at = -SECONDS
 
+    def found(self, commit_ts: int, applied: AppliedJobs) -> None:
+        """The row says this at the start: the first step is saved at once, so that the row tells soon where the stream stands."""
+        self.recorded_ts, self.applied = commit_ts, applied
+
     def saved(self, commit_ts: int, applied: AppliedJobs) -> None:
-        """The row says this now."""
-        self.recorded_ts, self.applied, self._saved_at = commit_ts, applied, self._clock()
+        """The row says this now, by a transaction of this life."""
+        self.found(commit_ts, applied)
+        self._saved_at = self._clock()
 
     def put_off(self, step: RowsStep) -> bool:
         """Note the end of ``step``, in which nothing is applied; False: it is to be saved now."""

@@ -153,7 +153,7 @@ class MySQLSink(Sink):
         if not found.known:
             self._transact(partial(self._save_first, applied))
         self._version_saved = version
-        self._late.saved(self._commit_ts if moved or not found.known else found.commit_ts, applied)
+        self._late.found(self._commit_ts if moved or not found.known else found.commit_ts, applied)
         self._catch_up()
         self._follow()
         self._consistent = found.unfinished is None

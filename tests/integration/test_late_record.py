@@ -110,6 +110,18 @@ def test_it_is_put_off_for_some_seconds_only(stream: Stream, monkeypatch: pytest
     assert stream.row == upto_ts
 
 
+def test_the_first_step_after_a_start_is_saved_at_once(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever restarts a Drainer sees by the record that it is back at the tip."""
+    monkeypatch.setattr(late_record, "SECONDS", 1e9)
+    stream.begin()
+    stream.restart()
+    stream.sink.defer(lambda recorded, upto: stream.notes.append((recorded, upto)))
+    upto_ts = stream.apply().upto_ts
+    assert stream.row == upto_ts
+    stream.apply()
+    assert (stream.row, len(stream.notes)) == (upto_ts, 1)
+
+
 def test_it_is_saved_also_when_no_batch_follows(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
     stream.begin()
     monkeypatch.setattr(late_record, "SECONDS", 0.5)
