@@ -77,7 +77,6 @@ T = TypeVar("T")
 _CLOSE_SECONDS = 5.0
 """How long ``close`` waits for the last checkpoint."""
 
-
 Superseded = frozenset[int] | None
 """In safe mode, as ``SafeSpanPlan`` takes it; None: not in safe mode."""
 
@@ -140,7 +139,8 @@ class MySQLSink(Sink):
         self._history = history
         found, choice = self._counts(run_retried(self._sessions.use, partial(self._stand, history()), self._retry_policy))
         self._sync_point = run_retried(self._sessions.use, self._load_sync_point, self._retry_policy)
-        self._commit_ts = start_of(found, begin(self._lease.target, found.commit_ts if found.known else None))
+        open_upto = run_retried(self._sessions.use, partial(self._open_upto, found.commit_ts), self._retry_policy) if found.known else 0
+        self._commit_ts = start_of(found, open_upto, begin(self._lease.target, found.commit_ts if found.known else None))
         doubt = run_retried(self._sessions.use, partial(self._doubt, found), self._retry_policy)
         until_ts = max(self._now() if doubt.crashed else 0, doubt.upto_ts, choice.upto_ts, doubt.beyond if choice.upto_ts else 0)
         version = version_on(found, history(), self._commit_ts, ours=doubt.ours)
@@ -228,13 +228,13 @@ class MySQLSink(Sink):
     def _doubt(self, found: TargetProgress, session: Session) -> Doubt:
         """What of the spans beyond the checkpoint may be in the target, which is not known exactly."""
         recorded_ts = found.commit_ts if found.known else self._commit_ts
-        open_upto = self._open_upto(session)
+        open_upto = self._open_upto(self._commit_ts, session)
         marked = progress.is_ours(session, self._cluster_id, recorded_ts, self._settings.checkpoint_schema, consistent=found.consistent)
         beyond, around = (self._recorded_beyond(session, around=around) for around in (False, True))
         return doubt_of(found, Recorded(self._commit_ts, open_upto, marked, beyond, around))
 
-    def _open_upto(self, session: Session) -> int:
-        """The end of a span that is open in another way than in parts; 0: there is none."""
+    def _open_upto(self, commit_ts: int, session: Session) -> int:
+        """The end of a span that is open at ``commit_ts`` in another way than in parts; 0: there is none."""
         return 0
 
     def _recorded_beyond(self, session: Session, *, around: bool) -> int:

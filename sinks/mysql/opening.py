@@ -57,11 +57,11 @@ def doubt_of(found: TargetProgress, recorded: Recorded) -> Doubt:
     return Doubt(False, ours, recorded.around, why, recorded.beyond)
 
 
-def start_of(found: TargetProgress, answer: int) -> int:
+def start_of(found: TargetProgress, open_upto: int, answer: int) -> int:
     """Where the stream begins. What this Drainer noted as nothing to be applied (``Sink.defer``), ``answer``, does not end a span that another one,
-    with other filters perhaps, has begun at the target's checkpoint meanwhile: that is finished first.
+    with other filters perhaps, has begun at the target's checkpoint meanwhile, in parts or, up to ``open_upto``, row by row: that is finished first.
     """
-    return answer if found.unfinished is None else found.commit_ts
+    return answer if found.unfinished is None and not open_upto else found.commit_ts
 
 
 def version_on(found: TargetProgress, history: SchemaHistory, commit_ts: int, *, ours: bool) -> int:

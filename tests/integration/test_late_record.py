@@ -159,7 +159,7 @@ def test_a_later_beginning_becomes_the_record(stream: Stream, monkeypatch: pytes
     sink.close()
 
 
-@pytest.mark.parametrize("stream", ["parts"], indirect=True)
+@pytest.mark.parametrize("stream", ["parts", "rows"], indirect=True)
 def test_a_span_that_another_drainer_has_begun_at_the_record_is_finished_first(stream: Stream, query: Query) -> None:
     """What this one noted before is no reason to forget the marks of what is half applied."""
     stream.apply()

@@ -23,6 +23,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -108,7 +109,7 @@ class RowSink(MySQLSink):
     def open(self, begin: Callable[[str, int | None], int], history: Callable[[], SchemaHistory]) -> Opened:
         """As ``Sink.open``; a span that was begun row by row is unfinished, too."""
         opened = super().open(begin, history)
-        self._open_lanes = run_retried(self._sessions.use, self._load_open, self._retry_policy)
+        self._open_lanes = run_retried(self._sessions.use, partial(self._load_open, self._commit_ts), self._retry_policy)
         if opened.progress.unfinished is not None:
             # Begun by net changes: it is finished by them.
             self._begun_in_parts = (opened.progress.unfinished.after_ts, opened.progress.unfinished.upto_ts)
@@ -159,7 +160,7 @@ class RowSink(MySQLSink):
     def _look_again(self) -> None:
         """After an error of the lanes the step is applied again from where each of them is."""
         if self._interrupted:
-            self._open_lanes = run_retried(self._sessions.use, self._load_open, self._retry_policy)
+            self._open_lanes = run_retried(self._sessions.use, partial(self._load_open, self._commit_ts), self._retry_policy)
             self._interrupted = False
 
     def _spans(self, events: KeyedEvents, step: RowsStep) -> Iterator[tuple[int, int]]:
@@ -301,20 +302,20 @@ class RowSink(MySQLSink):
         self._open_lanes = OpenLanes(step.upto_ts, record.upto_ts, "", True, (0,)) if rest else None
         return findings
 
-    def _open_upto(self, session: Session) -> int:
+    def _open_upto(self, commit_ts: int, session: Session) -> int:
         """As for ``MySQLSink``: the span that is open row by row."""
-        left = self._load_open(session)
-        return left.upto_ts if left and left.after_ts == self._commit_ts else 0
+        left = self._load_open(commit_ts, session)
+        return left.upto_ts if left and left.after_ts == commit_ts else 0
 
     def _recorded_beyond(self, session: Session, *, around: bool) -> int:
         """As for ``MySQLSink``: also row by row."""
         in_rows = row_progress.recorded_beyond(session, self._cluster_id, self._commit_ts, self._settings.checkpoint_schema, around=around)
         return max(super()._recorded_beyond(session, around=around), in_rows)
 
-    def _load_open(self, session: Session) -> OpenLanes | None:
+    def _load_open(self, commit_ts: int, session: Session) -> OpenLanes | None:
         schema = self._settings.checkpoint_schema
         row_progress.ensure_table(session, schema)
-        return row_progress.load(session, self._cluster_id, self._commit_ts, schema)
+        return row_progress.load(session, self._cluster_id, commit_ts, schema)
 
     def _forget_lanes(self, session: Session) -> None:
         """A record that is not of an open span is of data from before the checkpoint was moved."""
