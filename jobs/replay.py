@@ -2,7 +2,7 @@
 
 Options as Reparo's: ``-data-dir``, a range by ``-start-tso``/``-stop-tso`` or ``-start-datetime``/``-stop-datetime`` (local time, both inclusive,
 a datetime wins), ``-dest-type`` print or mysql, ``-txn-batch``, ``-c`` (``-worker-count``), ``-safe-mode``; filters and ``[dest-db]`` stand in the file
-of ``-config``, as Reparo's TOML. Options win over the file.
+of ``-config``, as Reparo's TOML. Options win over variables (``Reparo_DATA_DIR``, ``Reparo_C``), and these over the file.
 
 Promises: the files are only read; binlogs come in the order in which they stand there. Nothing is skipped silently: a damaged file ends the replay.
 Exit code 1 also when the target was not as the files say (findings). No JVM is started.
@@ -60,8 +60,22 @@ _SETTINGS: Mapping[str, Any] = {
     "safe-mode": False,
 }
 """Every key of Reparo's file with its default."""
-
-
+_DEST_TYPES = ("print", "mysql")
+_HELPS: Mapping[str, str] = {
+    "data-dir": "the directory with the binlog files",
+    "start-datetime": "replay from here on, 'YYYY-MM-DD hh:mm:ss' in local time",
+    "stop-datetime": "replay up to here, inclusive",
+    "start-tso": "as -start-datetime, a commit_ts",
+    "stop-tso": "as -stop-datetime, a commit_ts",
+    "dest-type": f"one of: {', '.join(_DEST_TYPES)}; mysql needs [dest-db] in the file of -config",
+    "txn-batch": "row operations in one transaction at the target, at most",
+    "worker-count": "connections that apply row operations at the same time",
+    "safe-mode": "write so that rows may be there already: REPLACE, and deletes that may find nothing",
+    "log-file": "the log",
+}
+"""Options by the name of their setting."""
+_VARIABLE = "Reparo_"
+"""With it begin the variables that stand for options which are not given (drainer.md 14)."""
 _DESTINATION: Mapping[str, Any] = {"host": "127.0.0.1", "port": 3306, "user": "root", "password": "", "socket": ""}
 """Every key of ``[dest-db]`` with its default; ``socket`` is ours."""
 
@@ -126,13 +140,13 @@ def _database(settings: ReplaySettings) -> MySQLReplay:
     return MySQLReplay(settings.destination, settings.apply, max(settings.wanted.start_ts - 1, 0), ReadBack(process_zone()))
 
 
-TARGETS: Mapping[str, Callable[[ReplaySettings], ReplayTarget]] = {"print": _printer, "mysql": _database}
+TARGETS: Mapping[str, Callable[[ReplaySettings], ReplayTarget]] = dict(zip(_DEST_TYPES, (_printer, _database), strict=True))
 """By ``dest-type``."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Replay and end."""
-    settings = settings_of_replay(_options().parsed(argv))
+    settings = settings_of_replay(given_to_replay(argv, os.environ))
     target = TARGETS[settings.dest_type](settings)
     try:
         count = replay(settings, target)
@@ -174,6 +188,12 @@ def _told(done: FilesReplayed) -> int:
     told = ", ".join(f"{table or 'no single table'}: {count}" for table, count in sorted(done.findings.items()))
     print(f"error: the target was not as the files say; its rows are now. Findings, each is in the log: {told}", file=sys.stderr)
     return EXIT_FAILED
+
+
+def given_to_replay(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace:
+    """The options, and the variables that stand for those which are not given."""
+    set_by = ((name, environ.get(_VARIABLE + name.upper().replace("-", "_"), "")) for name in ("config", "c", "L", "log-level", *_HELPS))
+    return _options().parsed([*(f"-{name}={value}" for name, value in set_by if value), *argv])
 
 
 def settings_of_replay(given: argparse.Namespace) -> ReplaySettings:
@@ -257,19 +277,7 @@ def _known(where: str, name: str, value: object, known: Mapping[str, Any], of: s
 def _options() -> JobParser:
     options = parser("replay", "Reparo: replays the files that a Drainer's file sink wrote.")
     options.add_argument("-config", "--config", type=Path, metavar="FILE", help="settings in TOML, as Reparo's")
-    helps = {
-        "data-dir": "the directory with the binlog files",
-        "start-datetime": "replay from here on, 'YYYY-MM-DD hh:mm:ss' in local time",
-        "stop-datetime": "replay up to here, inclusive",
-        "start-tso": "as -start-datetime, a commit_ts",
-        "stop-tso": "as -stop-datetime, a commit_ts",
-        "dest-type": f"one of: {', '.join(TARGETS)}; mysql needs [dest-db] in the file of -config",
-        "txn-batch": "row operations in one transaction at the target, at most",
-        "worker-count": "connections that apply row operations at the same time",
-        "safe-mode": "write so that rows may be there already: REPLACE, and deletes that may find nothing",
-        "log-file": "the log",
-    }
-    for name, words in helps.items():
+    for name, words in _HELPS.items():
         kind = type(_SETTINGS[name])
         flags = [f"-{name}", f"--{name}", *(["-c"] if name == "worker-count" else [])]
         if kind is bool:

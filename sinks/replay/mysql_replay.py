@@ -65,6 +65,10 @@ _BYTES = 16 << 20
 _PIECE = 1000
 """Operations on one table that are handed on together."""
 _NO_DATABASE = 1049
+_WAY_OUT = (
+    "leave its table out with [[replicate-ignore-table]], or replay up to the transaction and then go on behind it: -stop-tso {before}, "
+    "then -start-tso {behind}"
+)
 
 
 @dataclass(slots=True)
@@ -288,7 +292,7 @@ class MySQLReplay:
         keys = keys_of(batch)
         plan = self._plan(batch, keys, max(last_ts, self._open_upto))
         statements = OpStatements(batch, PlanLimits(), self._flavour, safe=plan.safe)
-        writer = RowWriter(statements, keys.lists(), self._apply, self._held)
+        writer = RowWriter(statements, keys.lists(), self._apply, self._held, _WAY_OUT)
         record = LaneRecord(CLUSTER, max(last_ts, self._open_upto), self._apply.checkpoint_schema)
         self._note(self._lanes.run(writer, plan.rounds(), plan.done or (0,) * plan.lanes, record))
         self._last_ts = last_ts

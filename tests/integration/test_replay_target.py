@@ -229,6 +229,10 @@ def test_what_ends_a_replay_says_where_and_what_to_do(destination: Destination, 
     assert destination.query("SELECT id FROM rp.t ORDER BY id") == ((1,), (2,))
     assert destination.replay("-start-tso", "41") == 0
     assert destination.query("SELECT id FROM rp.t ORDER BY id") == ((1,), (2,), (3,))
+    destination.query("CREATE TRIGGER rp.no BEFORE INSERT ON rp.t FOR EACH ROW SIGNAL SQLSTATE '45000'")
+    destination.write([rows(50, of_t(pb.Insert, 4))])
+    with pytest.raises(ApplyError, match=r"commit_ts 50 .*-stop-tso 49, then -start-tso 51$"):
+        destination.replay("-start-tso", "50")
 
 
 def test_nothing_behind_damage_is_applied(destination: Destination) -> None:

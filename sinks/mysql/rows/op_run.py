@@ -18,6 +18,7 @@ from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import JoinedOps, OpStatements
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Statement
 
+SKIPPING = "skip the transaction with syncer.ignore-txn-commit-ts = [{ts}]"
 _DUPLICATE = 1062
 _NOT_COMPARABLE = 1267
 _PACKET_TOO_LARGE = 1153
@@ -41,14 +42,17 @@ def as_expected(session: Session, statements: Iterable[JoinedOps]) -> bool:
     return True
 
 
-def closely(session: Session, settings: ApplyConfig, operations: OpStatements, places: Iterable[int]) -> tuple[Finding, ...]:
-    """Run the operations one by one; the findings.
+def closely(
+    session: Session, settings: ApplyConfig, operations: OpStatements, places: Iterable[int], way_out: str = SKIPPING
+) -> tuple[Finding, ...]:
+    """Run the operations one by one; the findings. ``way_out``: how to go on without a row that the target refuses, with ``{ts}`` for its
+    commit_ts, ``{before}`` and ``{behind}`` for the ones beside it.
 
     Raises:
         FindingError: there are findings, and ``on-finding`` is ``stop``; the transaction must not be committed.
         ApplyError: the target refuses a row, or a row is too big for the server.
     """
-    run = _Closely(session, settings, operations)
+    run = _Closely(session, settings, operations, way_out)
     for place in places:
         run.operation(place)
     if run.findings and settings.on_finding == "stop":
@@ -70,10 +74,11 @@ def _fulfilled(statement: JoinedOps, answer: StatementResult) -> bool:
 
 
 class _Closely:
-    def __init__(self, session: Session, settings: ApplyConfig, operations: OpStatements) -> None:
+    def __init__(self, session: Session, settings: ApplyConfig, operations: OpStatements, way_out: str) -> None:
         self._session = session
         self._settings = settings
         self._operations = operations
+        self._way_out = way_out
         self.findings: list[Finding] = []
 
     def operation(self, place: int) -> None:
@@ -134,7 +139,7 @@ class _Closely:
         ts = statement.newest_ts
         return ApplyError(
             f"{self._place(statement)}, schema version {statement.origin.schema_version}: {error}. Repair the target (its message says "
-            f"what it rejects) and start again, or skip the transaction with syncer.ignore-txn-commit-ts = [{ts}]",
+            f"what it rejects) and start again, or {self._way_out.format(ts=ts, before=ts - 1, behind=ts + 1)}",
             error.errno,
             error.words,
         )

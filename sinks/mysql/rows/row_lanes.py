@@ -23,7 +23,7 @@ from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, TransientError
 from pyspark_tidb_binlog.sinks.mysql.rows import row_progress
-from pyspark_tidb_binlog.sinks.mysql.rows.op_run import as_expected, closely
+from pyspark_tidb_binlog.sinks.mysql.rows.op_run import SKIPPING, as_expected, closely
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import OpStatements
 from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, run_transaction
 
@@ -40,6 +40,8 @@ class RowWriter:
     """The keys of each operation."""
     settings: ApplyConfig
     lease: Lease
+    way_out: str = SKIPPING
+    """As for ``closely``."""
 
     def write(
         self, places: Sequence[int], sessions: Sessions, retry_policy: RetryPolicy, guard: Guard, after: Callable[[Session], None]
@@ -60,7 +62,7 @@ class RowWriter:
                 session.begin()
                 if not begun(session):
                     return found
-                found = closely(session, self.settings, self.operations, places)
+                found = closely(session, self.settings, self.operations, places, self.way_out)
             after(session)
             failpoints.point("before-rows-commit")
             return found

@@ -151,7 +151,7 @@ def test_filters_leave_out_events_and_ddls() -> None:
 
 def run(argv: list[str]) -> list[int]:
     """The commit_ts of what a replay takes."""
-    settings = replay.settings_of_replay(replay._options().parse_args(argv))
+    settings = replay.settings_of_replay(replay.given_to_replay(argv, os.environ))
     out = BytesIO()
     assert replay.replay(settings, replay.Printer(out)) == out.getvalue().count(b"\n")
     return [b.commit_ts for b in binlogs_in(settings.directory, settings.wanted)]
@@ -169,6 +169,18 @@ def test_settings_of_the_file_and_of_options(tmp_path: Path) -> None:
     assert run(["-config", str(config), "-start-tso", str(first)]) == [first]
     assert run(["-config", str(config), "-start-datetime", "2024-03-04 05:06:07", "-stop-tso", "0"]) == [first, first + 1]
     assert run(["--data-dir", str(tmp_path / "b"), "-stop-datetime", "2024-03-04 05:06:06"]) == []
+
+
+def test_variables_stand_for_options_that_are_not_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path / "b", at(5, 6, 7))
+    config = tmp_path / "reparo.toml"
+    config.write_text('data-dir = "nowhere"\nstart-tso = 5\n')
+    for name, value in (("CONFIG", str(config)), ("DATA_DIR", str(tmp_path / "b")), ("START_TSO", "6"), ("C", "0")):
+        monkeypatch.setenv(f"Reparo_{name}", value)
+    with pytest.raises(ConfigError, match="worker-count must be"):
+        run([])
+    assert run(["-c", "1"]) == [6, 7]
+    assert run(["-worker-count", "1", "-start-tso", "7"]) == [7]
 
 
 @pytest.mark.parametrize(
