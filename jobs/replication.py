@@ -37,6 +37,7 @@ from pyspark_tidb_binlog.conf.units import days_or_duration
 from pyspark_tidb_binlog.jobs.batch_gate import BatchGate
 from pyspark_tidb_binlog.jobs.cli import replication_error_in
 from pyspark_tidb_binlog.jobs.history_place import history_at
+from pyspark_tidb_binlog.jobs.jvm_heap import HeapAfterBigBatches
 from pyspark_tidb_binlog.jobs.local_paths import local_path
 from pyspark_tidb_binlog.jobs.mid_history import committed_before
 from pyspark_tidb_binlog.jobs.report import Progress, as_json
@@ -97,6 +98,7 @@ class Replication:
         self._sink = sink_of(self._config, cluster_id, self._pause, self._discovery.now)
         self._sink.defer(self._note_nothing_applied)
         self._applier = BatchApplier(spark, self._config, self._sink, self._feed, self._take_report)
+        self._heap = HeapAfterBigBatches.of(spark, config.apply.atomic_bytes)
         _warm_up(spark, self._config)
         self._counts = StreamProgress(self._sink, self._applier.clock, config.apply.log_row_data)
         self._query: StreamingQuery | None = None
@@ -359,6 +361,7 @@ class Replication:
             self._waiting.append(report)
         else:
             self._record(report)
+        self._heap.note(report)
 
     def _record(self, report: BatchReport) -> None:
         assert self._delta is not None

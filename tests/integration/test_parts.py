@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.codec.rowwriter import encode_delete, encode_insert, encode_update
@@ -23,6 +24,7 @@ from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep, Tab
 from pyspark_tidb_binlog.sinks.mysql import parallel, progress
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from tests.support.ddl_jobs import INT, column, database, history, index, job, table
+from tests.support.emulated_stream import EmulatedStream
 from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
@@ -316,3 +318,22 @@ def test_what_cannot_be_decoded_is_not_half_sent(server: PrivateMariaDB, sink: M
     with pytest.raises(Exception, match="commit_ts 30|damaged|Corruption"):
         apply(spark, sink, [broken], 2)
     assert found(server) == [(i, i) for i in IDS] and sink.commit_ts == AT
+
+
+def test_few_rows_that_are_big_are_applied_in_parts_too(spark: "SparkSession", mariadb: PrivateMariaDB) -> None:
+    doc = Table("doc", (Column("id", "bigint"), Column("text", "longtext")), ("id",))
+    apply = ApplyConfig(checkpoint_schema=SCHEMA, history_lag=0.0, parts=2, atomic_bytes=10_000)
+    drop(mariadb)
+    with EmulatedStream(spark, DrainerConfig(target=mariadb.target(), apply=apply)) as stream:
+        stream.upstream.ddl.create_database(DATABASE)
+        stream.upstream.ddl.create_table(DATABASE, doc)
+        stream.apply()
+        in_parts = {}
+        for size in (4, 4000):
+            stream.change(lambda txn, size=size: [txn.insert(f"{DATABASE}.doc", {"id": size + n, "text": "x" * size}) for n in range(4)])
+            in_parts[size] = any(stage.startswith("plan+") for stage in stream.apply().seconds)
+        assert in_parts == {4: False, 4000: True}
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"SELECT LENGTH(text), COUNT(*) FROM {DATABASE}.doc GROUP BY 1 ORDER BY 1")
+        assert cursor.fetchall() == ((4, 4), (4000, 4))
+    drop(mariadb)

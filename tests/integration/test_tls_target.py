@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
-from pyspark_tidb_binlog.conf.model import ApplyConfig, SecurityConfig, TargetConfig
+from pyspark_tidb_binlog.conf.model import ApplyConfig, CheckpointConfig, DrainerConfig, SecurityConfig, TargetConfig, UpstreamConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.sinks.mysql.elsewhere import RealCheckpoint, real_checkpoint
+from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint
 from pyspark_tidb_binlog.sinks.mysql.session import connect
+from pyspark_tidb_binlog.sinks.mysql.upstream_collations import new_collations
 from tests.support.certificates import Authority
 
 pytestmark = pytest.mark.mysql
@@ -71,11 +74,59 @@ def test_a_target_without_tls_is_refused(mariadb: PrivateMariaDB, ca: Authority)
         connect(plain, ApplyConfig())
 
 
-def test_a_user_that_must_show_a_certificate(target: TargetConfig, ca: Authority) -> None:
+@pytest.fixture(scope="module")
+def shows(target: TargetConfig) -> TargetConfig:
+    """An account that must show a certificate."""
     with connect(target, ApplyConfig()) as session:
         session.execute("CREATE USER shows@'%' IDENTIFIED BY 'secret' REQUIRE X509")
-    shows = secured(replace(target, user="shows", password="secret"), ca.ca)
-    with pytest.raises(ApplyError, match="Access denied"):
-        connect(shows, ApplyConfig())
+        session.execute("GRANT SELECT, INSERT, UPDATE, DELETE, CREATE ON *.* TO shows@'%'")
+    return replace(target, user="shows", password="secret")
+
+
+@pytest.fixture(scope="module")
+def shown(ca: Authority) -> SecurityConfig:
+    """What that account shows."""
     ours = ca.certify("drainer")
-    assert cipher(secured(shows, ca.ca, ssl_cert=str(ours.cert), ssl_key=str(ours.key)))
+    return SecurityConfig(ca.ca, str(ours.cert), str(ours.key), ("target",))
+
+
+def test_a_user_that_must_show_a_certificate(shows: TargetConfig, shown: SecurityConfig, ca: Authority) -> None:
+    with pytest.raises(ApplyError, match="Access denied"):
+        connect(secured(shows, ca.ca), ApplyConfig())
+    assert cipher(replace(shows, security=shown))
+
+
+def test_the_checkpoints_account_has_certificates_of_its_own(target: TargetConfig, shows: TargetConfig, shown: SecurityConfig) -> None:
+    def checkpoint(security: SecurityConfig) -> RealCheckpoint:
+        asked = CheckpointConfig("mysql", host=shows.host, port=shows.port, user=shows.user, password=shows.password, security=security)
+        return real_checkpoint(DrainerConfig(target=target, checkpoint=asked), 1)
+
+    made = checkpoint(shown)
+    made.open()
+    made.write(Checkpoint(5, True, 0), ())
+    assert made.read() == Checkpoint(5, True, 0)
+    for why, wrong in refused_security(shown).items():
+        with pytest.raises(ApplyError, match=why):
+            checkpoint(wrong).open()
+
+
+def test_the_upstreams_account_has_certificates_of_its_own(shows: TargetConfig, shown: SecurityConfig) -> None:
+    def upstream(security: SecurityConfig) -> UpstreamConfig:
+        return UpstreamConfig(host=shows.host, port=shows.port, user=shows.user, password=shows.password, security=security)
+
+    with connect(replace(shows, security=shown), ApplyConfig()) as session:
+        session.execute("CREATE TABLE IF NOT EXISTS mysql.tidb (variable_name VARCHAR(64) PRIMARY KEY, variable_value VARCHAR(64))")
+        session.execute("REPLACE INTO mysql.tidb VALUES ('new_collation_enabled', 'True')")
+        session.execute("COMMIT")
+    assert new_collations(upstream(shown)) is True
+    for why, wrong in refused_security(shown).items():
+        with pytest.raises(ApplyError, match=why):
+            new_collations(upstream(wrong))
+
+
+def refused_security(right: SecurityConfig) -> dict[str, SecurityConfig]:
+    """What does not open the account, by the words of the refusal."""
+    return {
+        "Common Names are 'target'": replace(right, cert_allowed_cn=("other",)),
+        "Access denied": replace(right, ssl_cert="", ssl_key=""),
+    }

@@ -30,6 +30,11 @@ def pss_mib(pid: int) -> float:
     return found.get("Pss_Anon", 0.0) + found.get("Pss_Shmem", 0.0)
 
 
+def held_mib(pid: int) -> list[float]:
+    """What each of a tree of processes takes now, the largest first."""
+    return sorted((pss_mib(each) for each in tree(pid)), reverse=True)
+
+
 @contextmanager
 def peak_mib(pid: int) -> Iterator[list[float]]:
     """The largest sum over a tree of processes, sampled; the list's only element."""
