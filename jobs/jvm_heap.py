@@ -5,11 +5,15 @@ after big batch, costs one collection, and a stream without big batches none. Wi
 small batches never fill it.
 """
 
+import logging
 from collections.abc import Callable
+from typing import Any
 
 from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.sinks.engine.batch_report import BatchReport
+
+_log = logging.getLogger(__name__)
 
 
 class HeapAfterBigBatches:
@@ -24,9 +28,17 @@ class HeapAfterBigBatches:
     @classmethod
     def of(cls, spark: SparkSession, big_bytes: int) -> "HeapAfterBigBatches":
         """For the driver's JVM, which is the executors' as well with a local master."""
-        jvm = spark.sparkContext._jvm
-        assert jvm is not None
-        return cls(lambda: jvm.java.lang.System.gc(), big_bytes)
+        jvm: Any = spark.sparkContext._jvm
+        runtime = jvm.java.lang.Runtime.getRuntime()
+
+        def collect() -> None:
+            before = runtime.totalMemory()
+            jvm.java.lang.System.gc()
+            after = runtime.totalMemory()
+            used = after - runtime.freeMemory()
+            _log.info("the JVM's heap behind a big batch: %d MiB, %d of them used; before %d MiB", after >> 20, used >> 20, before >> 20)
+
+        return cls(collect, big_bytes)
 
     def note(self, report: BatchReport) -> None:
         """A batch is applied."""

@@ -128,7 +128,7 @@ def replicated(pumps: str, done: Callable[[], bool], delivery: str, target: Priv
         with peak_mib(drainer.pid) as peak:
             drainer.until(done, pause=0.1)
             seconds = time.monotonic() - begun
-        eventually(lambda: sum(held_mib(drainer.pid)) < HELD_MIB, seconds=120, seen=lambda: held_mib(drainer.pid), pause=1)
+        eventually(lambda: sum(held_mib(drainer.pid)) < HELD_MIB, seconds=30, seen=lambda: held_mib(drainer.pid), pause=1)
         held = sum(held_mib(drainer.pid))
         drainer.signal(signal.SIGTERM)
         assert drainer.wait(120) == 0, drainer.output()
