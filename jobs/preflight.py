@@ -224,7 +224,7 @@ class _Check:
         apply = self._config.apply
         what, name = f"the target's table lacks the columns {', '.join(gone)}", f"{table.schema}.{table.name}"
         written = {c.name for c in table.info.target_columns()} - set(gone)
-        if (apply.sync_mode == 2 or not apply.sync_ddl) and written and written.issuperset(c.name for c in table.info.handle_columns()):
+        if apply.partial_columns and written and written.issuperset(c.name for c in table.info.handle_columns()):
             return note(name, what, "rows are written without them")
         return hinders(name, what, "add them there, or leave the table out")
 

@@ -103,7 +103,7 @@ class MySQLSink(Sink):
         self._commit_ts = 0
         self._now = now or _clock_now
         self._history: Callable[[], SchemaHistory] = SchemaHistory
-        self._safe = SafeMode(always=config.apply.safe_mode, partial=config.apply.sync_mode == 2 or not config.apply.sync_ddl)
+        self._safe = SafeMode(always=config.apply.safe_mode, partial=config.apply.partial_columns)
         self._late = LateRecord()
         self._real: RealCheckpoint | None = None
         """The real Drainer's checkpoint; None: the record in the target is it, or nothing is open."""
