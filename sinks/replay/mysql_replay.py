@@ -38,8 +38,7 @@ from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.mysql.ddl.plain_text import execute_text
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
-from pyspark_tidb_binlog.sinks.mysql.lease import LeaseHolder
-from pyspark_tidb_binlog.sinks.mysql.lease_guard import LeaseGuard
+from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
 from pyspark_tidb_binlog.sinks.mysql.rows import row_progress
@@ -49,7 +48,7 @@ from pyspark_tidb_binlog.sinks.mysql.rows.row_lanes import LaneRecord, Lanes, Ro
 from pyspark_tidb_binlog.sinks.mysql.rows.row_progress import OpenLanes
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import OpStatements
 from pyspark_tidb_binlog.sinks.mysql.rows.target_shapes import TargetShape, TargetShapes, WrittenColumn, table_there
-from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried, run_transaction
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.translate.process_zone import ReadBack
 
 _log = logging.getLogger(__name__)
@@ -107,15 +106,11 @@ class MySQLReplay:
         self.done = FilesReplayed()
         self._apply = apply
         self._how = how
-        self._connect = lambda: connect(target, apply)
         self._retry_policy = RetryPolicy(apply.retries, apply.retry_seconds, pause)
-        self._sessions = KeptSessions(self._connect, apply.lease_timeout)
+        self._leased = LeasedTarget(lambda: connect(target, apply), apply, self._retry_policy)
         self._ddl_sessions = KeptSessions(lambda: connect(target, apply, for_ddls=True), apply.lease_timeout)
         size = TransactionSize(apply.txn_batch, math.inf)
-        self._lanes = Lanes(self._connect, apply.lease_timeout, self._retry_policy, size)
-        holder = LeaseHolder(apply.drainer)
-        self._guard = LeaseGuard(self._connect, CLUSTER, apply.checkpoint_schema, holder, apply.lease_timeout, self._retry_policy)
-        self._lease: lease.Lease | None = None
+        self._lanes = Lanes(lambda: connect(target, apply), apply.lease_timeout, self._retry_policy, size)
         self._shapes = TargetShapes("the directory of binlogs", "leave the table out with [[replicate-ignore-table]]")
         self._tables: dict[tuple[str, str], _KnownTable] = {}
         self._flavour = Flavour.MARIADB
@@ -149,14 +144,13 @@ class MySQLReplay:
     def close(self) -> None:
         """Release the lease; safe to call twice."""
         self._lanes.close()
-        self._sessions.close()
         self._ddl_sessions.close()
-        self._guard.close()
+        self._leased.close()
 
     @property
     def standing(self) -> str:
         """Where the replay is, and how to go on from there."""
-        if self._lease is None:
+        if not self._leased.taken:
             return "nothing was applied"
         return (
             f"everything of the range up to commit_ts {self._done_ts} ({as_time(self._done_ts)}) is in the target: -start-tso {self._done_ts + 1} goes on. "
@@ -167,10 +161,9 @@ class MySQLReplay:
 
     def _start(self) -> None:
         try:
-            taken = self._guard.take()
+            self._leased.take(CLUSTER)
         except LeaseHeld as error:
             raise LeaseHeld(f"another replay writes to this target, and only one may at a time: {error}") from error
-        self._lease = taken
         schema = self._apply.checkpoint_schema
 
         def look(session: Session) -> OpenLanes | None:
@@ -178,7 +171,7 @@ class MySQLReplay:
             row_progress.ensure_table(session, schema)
             return row_progress.load_any(session, CLUSTER, schema)
 
-        self._left = run_retried(self._sessions.use, look, self._retry_policy)
+        self._left = self._leased.ask(look)
         if self._left is not None and self._left.plan == _DDL and self._done_ts >= self._left.upto_ts:
             _log.warning("the DDL of commit_ts %d, at which a replay before stopped, is left to who chose this range", self._left.upto_ts)
             self._left = None
@@ -212,7 +205,7 @@ class MySQLReplay:
             if upto_ts > self._done_ts:
                 row_progress.begin(session, CLUSTER, (self._done_ts, upto_ts), "", 1, schema, safe=True)
 
-        self._transact(finish)
+        self._leased.transact(finish)
         if upto_ts > self._done_ts:
             _log.warning("the range ends at %d, within what an earlier replay had begun, up to %d", self._done_ts, upto_ts)
 
@@ -270,7 +263,7 @@ class MySQLReplay:
         return made
 
     def _shape_of(self, name: tuple[str, str], commit_ts: int) -> TargetShape:
-        return run_retried(self._sessions.use, lambda session: self._shapes.of(session, *name, commit_ts), self._retry_policy)
+        return self._leased.ask(lambda session: self._shapes.of(session, *name, commit_ts))
 
     def _tell_of_missing(self, name: tuple[str, str], columns: Sequence[str], commit_ts: int) -> None:
         if columns:
@@ -288,7 +281,7 @@ class MySQLReplay:
         keys = keys_of(batch)
         plan = self._plan(batch, keys, max(last_ts, self._open_upto))
         statements = OpStatements(batch, PlanLimits(), self._flavour, safe=plan.safe)
-        writer = RowWriter(statements, keys.lists(), self._apply, self._held)
+        writer = RowWriter(statements, keys.lists(), self._apply, self._leased.lease)
         record = LaneRecord(CLUSTER, max(last_ts, self._open_upto), self._apply.checkpoint_schema)
         self._note(self._lanes.run(writer, plan.rounds(), plan.done or (0,) * plan.lanes, record))
         self._last_ts = last_ts
@@ -362,19 +355,7 @@ class MySQLReplay:
 
     def _begin(self, upto_ts: int, plan: str, lanes: int, *, safe: bool) -> None:
         span, schema = (self._done_ts, upto_ts), self._apply.checkpoint_schema
-        self._transact(lambda session: row_progress.begin(session, CLUSTER, span, plan, lanes, schema, safe=safe))
-
-    def _transact(self, work: Callable[[Session], None]) -> None:
-        def checked(session: Session) -> None:
-            lease.check(session, self._held)
-            work(session)
-
-        run_transaction(self._sessions.use, checked, self._retry_policy)
+        self._leased.transact(lambda session: row_progress.begin(session, CLUSTER, span, plan, lanes, schema, safe=safe))
 
     def _check(self, session: Session) -> None:
-        lease.check_unlocked(session, self._held)
-
-    @property
-    def _held(self) -> lease.Lease:
-        assert self._lease is not None
-        return self._lease
+        lease.check_unlocked(session, self._leased.lease)
