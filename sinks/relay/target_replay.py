@@ -34,12 +34,12 @@ from pyspark_tidb_binlog.sinks.mysql import lease, progress
 from pyspark_tidb_binlog.sinks.mysql.ddl.plain_text import execute_text
 from pyspark_tidb_binlog.sinks.mysql.opening import Doubt
 from pyspark_tidb_binlog.sinks.mysql.rows import row_progress
+from pyspark_tidb_binlog.sinks.mysql.rows.file_tables import FileTables
 from pyspark_tidb_binlog.sinks.mysql.rows.lane_plan import identifies_rows
 from pyspark_tidb_binlog.sinks.mysql.rows.op_chunks import OpPiece, chunks_of
 from pyspark_tidb_binlog.sinks.mysql.rows.row_lanes import LaneRecord, RowWriter
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import OpStatements
-from pyspark_tidb_binlog.sinks.mysql.rows.target_shapes import TargetShapes
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.relay.relay_log import RelayStream, noted_cover, read_cover, told
 from pyspark_tidb_binlog.sinks.relay.relayed_rows import binlog_of, operations_in, signature, table_of
@@ -80,7 +80,7 @@ class RelayReplay(RowSink):
         self._stream = stream
         self._read_back = how
         self._directory = Path(config.relay.log_dir)
-        self._shapes = TargetShapes("the relay log", "leave the transaction out with syncer.ignore-txn-commit-ts = [{commit_ts}]")
+        self._file_tables = FileTables("the relay log", "leave the transaction out with syncer.ignore-txn-commit-ts = [{commit_ts}]")
         self._schema_version = 0
         self._ddl_ts: tuple[int, ...] = ()
         """commit_ts of the DDLs to be replayed."""
@@ -220,7 +220,7 @@ class RelayReplay(RowSink):
 
     def _table_at(self, table: slave.Table, commit_ts: int, done: Replayed) -> TableAt:
         def read(session: Session) -> TableAt:
-            return table_of(table, self._shapes.of(session, table.schema_name, table.table_name, commit_ts))
+            return table_of(table, self._file_tables.of(session, table.schema_name, table.table_name, commit_ts))
 
         made = self._leased.ask(read)
         if not identifies_rows(made.info):
@@ -259,7 +259,7 @@ class RelayReplay(RowSink):
             ) from error
         if already_so is not None:
             _log.warning("DDL of commit_ts %d: the target says that it is so already: %s", binlog.commit_ts, already_so)
-        self._shapes.forget()
+        self._file_tables.forget()
         done.ddls += 1
         self._move(binlog.commit_ts, done, consistent=False)
 

@@ -42,13 +42,14 @@ from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
 from pyspark_tidb_binlog.sinks.mysql.rows import row_progress
+from pyspark_tidb_binlog.sinks.mysql.rows.file_tables import FileTables, WrittenColumn, table_there
 from pyspark_tidb_binlog.sinks.mysql.rows.lane_plan import LanePlan, identifies_rows
 from pyspark_tidb_binlog.sinks.mysql.rows.op_chunks import OpChunk, OpPiece, chunks_of
 from pyspark_tidb_binlog.sinks.mysql.rows.row_lanes import LaneRecord, Lanes, RowWriter, TransactionSize
 from pyspark_tidb_binlog.sinks.mysql.rows.row_progress import OpenLanes
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import OpStatements
-from pyspark_tidb_binlog.sinks.mysql.rows.target_shapes import TargetShape, TargetShapes, WrittenColumn, table_there
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable
 from pyspark_tidb_binlog.sinks.translate.process_zone import ReadBack
 
 _log = logging.getLogger(__name__)
@@ -87,13 +88,13 @@ class FilesReplayed:
 class _KnownTable:
     """A table at the target, and what it is to events with certain columns."""
 
-    shape: TargetShape
+    there: TargetTable
     by_columns: dict[tuple[FileColumn, ...], TableAt] = field(default_factory=dict)
 
     @property
-    def columns_there(self) -> frozenset[str]:
-        """Those that are written, in lower case."""
-        return frozenset(c.name.lower() for c in self.shape.columns)
+    def written(self) -> frozenset[str]:
+        """The columns that are written, in lower case."""
+        return frozenset(c.name.lower() for c in self.there.columns if not c.generated)
 
 
 class MySQLReplay:
@@ -111,7 +112,7 @@ class MySQLReplay:
         self._ddl_sessions = KeptSessions(lambda: connect(target, apply, for_ddls=True), apply.lease_timeout)
         size = TransactionSize(apply.txn_batch, math.inf)
         self._lanes = Lanes(lambda: connect(target, apply), apply.lease_timeout, self._retry_policy, size)
-        self._shapes = TargetShapes("the directory of binlogs", "leave the table out with [[replicate-ignore-table]]")
+        self._file_tables = FileTables("the directory of binlogs", "leave the table out with [[replicate-ignore-table]]")
         self._tables: dict[tuple[str, str], _KnownTable] = {}
         self._flavour = Flavour.MARIADB
         self._done_ts = after_ts
@@ -241,19 +242,19 @@ class MySQLReplay:
         name, columns = (event.schema_name, event.table_name), columns_in(changes)
         known = self._tables.get(name)
         if known is None:
-            known = self._tables[name] = _KnownTable(self._shape_of(name, commit_ts))
+            known = self._tables[name] = _KnownTable(self._there(name, commit_ts))
         if columns not in known.by_columns:
-            there = known.columns_there
+            there = known.written
             at_target = tuple(c for c in columns if c.name.lower() in there)
             if at_target not in known.by_columns:
                 written = [WrittenColumn(c.name, c.tp, c.binary) for c in at_target]
-                known.by_columns[at_target] = self._new_table(name, written, known.shape)
+                known.by_columns[at_target] = self._new_table(name, written, known.there)
             known.by_columns[columns] = known.by_columns[at_target]
-            self._tell_of_missing(name, [c.name for c in columns if c.name.lower() not in there | known.shape.computed], commit_ts)
+            self._tell_of_missing(name, [c.name for c in columns if known.there.column(c.name) is None], commit_ts)
         return known.by_columns[columns]
 
-    def _new_table(self, name: tuple[str, str], columns: Sequence[WrittenColumn], shape: TargetShape) -> TableAt:
-        made = table_there(*name, columns, shape)
+    def _new_table(self, name: tuple[str, str], columns: Sequence[WrittenColumn], there: TargetTable) -> TableAt:
+        made = table_there(*name, columns, there)
         if not made.info.columns:
             raise ApplyError(
                 f"{'.'.join(name)}: the target's table has none of the columns that the binlogs have: create it as it was then"
@@ -262,8 +263,8 @@ class MySQLReplay:
             self.done.keyless.add(".".join(name))
         return made
 
-    def _shape_of(self, name: tuple[str, str], commit_ts: int) -> TargetShape:
-        return self._leased.ask(lambda session: self._shapes.of(session, *name, commit_ts))
+    def _there(self, name: tuple[str, str], commit_ts: int) -> TargetTable:
+        return self._leased.ask(lambda session: self._file_tables.of(session, *name, commit_ts))
 
     def _tell_of_missing(self, name: tuple[str, str], columns: Sequence[str], commit_ts: int) -> None:
         if columns:
@@ -333,7 +334,7 @@ class MySQLReplay:
             self.done.so_already += 1
             _log.warning("DDL of commit_ts %d: the target says that it is so already: %s", binlog.commit_ts, already)
         failpoints.point("after-ddl")
-        self._shapes.forget()
+        self._file_tables.forget()
         self._tables.clear()
         self.done.ddls += 1
         self._last_ts = binlog.commit_ts
