@@ -328,6 +328,11 @@ class ApplyConfig:
         for name, tables in (("replicate-do-table", self.replicate_do_table), ("ignore-table", self.ignore_table)):
             _require(all(one.db_name and one.tbl_name for one in tables), f"syncer.{name} has an empty db-name or tbl-name")
 
+    @property
+    def partial_columns(self) -> bool:
+        """Whether columns that the target lacks are left out of writes. Where DDLs are not synced, the target's tables are the only measure."""
+        return self.sync_mode == 2 or not self.sync_ddl
+
 
 @dataclass(frozen=True, slots=True)
 class RelayConfig:

@@ -34,6 +34,7 @@ from pyspark_tidb_binlog.sinks.mysql.inventory import Inventory, inventory_of
 from pyspark_tidb_binlog.sinks.mysql.rights import WantedRights, may_write_read_only, missing_rights, read_grants
 from pyspark_tidb_binlog.sinks.mysql.server_variables import NAMES, judged
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
 from pyspark_tidb_binlog.sinks.mysql.upstream_collations import with_collations
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate, Selection
 from pyspark_tidb_binlog.sinks.sink import TargetProgress
@@ -224,20 +225,21 @@ class _Check:
         apply = self._config.apply
         what, name = f"the target's table lacks the columns {', '.join(gone)}", f"{table.schema}.{table.name}"
         written = {c.name for c in table.info.target_columns()} - set(gone)
-        if (apply.sync_mode == 2 or not apply.sync_ddl) and written and written.issuperset(c.name for c in table.info.handle_columns()):
+        if apply.partial_columns and written and written.issuperset(c.name for c in table.info.handle_columns()):
             return note(name, what, "rows are written without them")
         return hinders(name, what, "add them there, or leave the table out")
 
     def _tables(self, stand: _Stand, there: Inventory) -> Iterator[Remark]:
         lacking, keyless = [], []
-        for table in map(self._selection.routes.moved, stand.tables):
+        wanted = [t for t in map(self._selection.routes.moved, stand.tables) if not (t.info.is_view or t.info.is_sequence)]
+        found = read_tables(self._session, ((t.schema, t.name) for t in wanted))
+        for table in wanted:
             place, name = (table.schema.lower(), table.name.lower()), f"{table.schema}.{table.name}"
-            if table.info.is_view or table.info.is_sequence:
-                continue
-            if place not in there.engines:
+            at = found.get((table.schema, table.name))
+            if at is None or place not in there.engines:
                 lacking.append(name)
                 continue
-            gone = [c.name for c in table.info.public_columns() if not c.hidden and c.name.lower() not in there.columns.get(place, ())]
+            gone = [c.name for c in table.info.public_columns() if not c.hidden and at.column(c.name) is None]
             if gone:
                 yield self._lacking_columns(table, gone)
             if there.engines[place].lower() not in ("innodb", ""):
@@ -248,7 +250,7 @@ class _Check:
                 yield note(name, what, "drop it there, unless that is meant")
             if not table.info.unique_keys():
                 keyless.append(name)
-            elif place not in there.keyed:
+            elif not at.unique_keys:
                 yield note(
                     name, "has no unique key at the target, but one upstream: each change reads the whole table", "add the key there"
                 )

@@ -28,7 +28,7 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig, CheckpointConfig, Draine
 from pyspark_tidb_binlog.schemas.errors import ApplyError, CheckpointMoved
 from pyspark_tidb_binlog.sinks.mysql import progress
 from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint
-from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from pyspark_tidb_binlog.sinks.mysql.session import connect
 from pyspark_tidb_binlog.sinks.translate.local_record import SAVE_SECONDS, SAVEPOINT, Savepoint, locked, write_atomically
 
 _log = logging.getLogger(__name__)
@@ -132,25 +132,24 @@ class OnServer:
     def read(self) -> Checkpoint | None:
         """As ``RealCheckpoint``."""
         with connect(self._server, self._apply) as session:
-            return self._of(session)
+            return _begun(progress.load_checkpoint(session, self._cluster_id, self._schema, self._table))
 
     def write(self, checkpoint: Checkpoint, expected: Collection[int]) -> None:
         """In a transaction that locks the row."""
         with connect(self._server, self._apply) as session:
             session.begin()
-            progress.lock_checkpoint(session, self._cluster_id, self._schema, self._table)
-            found = self._of(session)
+            found = _begun(progress.locked_checkpoint(session, self._cluster_id, self._schema, self._table))
             if found is not None and found.commit_ts not in expected:
                 raise _moved(self.where, found.commit_ts, expected)
             progress.write_checkpoint(session, self._cluster_id, checkpoint, self._schema, self._table)
             session.commit()
 
-    def _of(self, session: Session) -> Checkpoint | None:
-        found = progress.load_checkpoint(session, self._cluster_id, self._schema, self._table)
-        return found if found is not None and found.commit_ts else None
-
     def close(self) -> None:
         """Nothing is open."""
+
+
+def _begun(found: Checkpoint | None) -> Checkpoint | None:
+    return found if found is not None and found.commit_ts else None
 
 
 def _moved(where: str, found: int, expected: Collection[int]) -> CheckpointMoved:

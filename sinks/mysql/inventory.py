@@ -1,4 +1,4 @@
-"""What databases and tables the target has: a look at it as a whole, for ``drainer --check``. [db]
+"""What databases and tables the target has: a look at it as a whole, for ``drainer --check``; their columns and keys are in ``structure``. [db]
 
 Promises: reads ``information_schema`` once, whatever the number of tables; nothing else is read or changed.
 """
@@ -21,9 +21,6 @@ class Inventory:
     databases: frozenset[str]
     engines: Mapping[Place, str]
     """The engine of each table; empty for a view."""
-    columns: Mapping[Place, frozenset[str]]
-    keyed: frozenset[Place]
-    """Tables with a unique key."""
     triggers: Mapping[Place, str]
     """The name of one trigger of each table that has any."""
 
@@ -33,17 +30,10 @@ def inventory_of(session: Target) -> Inventory:
     databases = frozenset(_text(name).lower() for (name,) in session.query("SELECT schema_name FROM information_schema.schemata"))
     where = f"WHERE LOWER(table_schema) NOT IN {_SYSTEM}"
     tables = session.query(f"SELECT table_schema, table_name, engine FROM information_schema.tables {where}")
-    names = session.query(f"SELECT table_schema, table_name, column_name FROM information_schema.columns {where}")
-    keys = session.query(f"SELECT DISTINCT table_schema, table_name FROM information_schema.statistics {where} AND non_unique = 0")
     triggers = session.query("SELECT event_object_schema, event_object_table, trigger_name FROM information_schema.triggers")
-    columns: dict[Place, set[str]] = {}
-    for schema, table, column in names:
-        columns.setdefault(_place(schema, table), set()).add(_text(column).lower())
     return Inventory(
         databases,
         {_place(schema, table): _text(engine or "") for schema, table, engine in tables},
-        {place: frozenset(found) for place, found in columns.items()},
-        frozenset(_place(schema, table) for schema, table in keys),
         {_place(schema, table): _text(name) for schema, table, name in triggers},
     )
 

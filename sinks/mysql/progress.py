@@ -168,21 +168,18 @@ def load(session: Session, cluster_id: int, schema: str = CHECKPOINT_SCHEMA, tab
     Raises:
         ApplyError: the row is not a valid checkpoint, or more than one span is unfinished.
     """
-    recorded = load_checkpoint(session, cluster_id, schema, table)
+    return progress_at(session, cluster_id, load_checkpoint(session, cluster_id, schema, table), schema)
+
+
+def progress_at(session: Session, cluster_id: int, recorded: Checkpoint | None, schema: str = CHECKPOINT_SCHEMA) -> TargetProgress:
+    """The target's progress whose checkpoint row is ``recorded``; None: there is none.
+
+    Raises:
+        ApplyError: more than one span is unfinished.
+    """
     checkpoint = recorded or Checkpoint(0, True, 0)
-    return TargetProgress(
-        checkpoint.commit_ts,
-        checkpoint.consistent,
-        checkpoint.schema_version,
-        _load_unfinished(session, cluster_id, checkpoint.commit_ts, schema),
-        recorded is not None,
-    )
-
-
-def load_sync_point(session: Session, cluster_id: int, schema: str = CHECKPOINT_SCHEMA, table: str = CHECKPOINT_TABLE) -> SyncPoint | None:
-    """The newest one that is recorded; None: there is none, or no checkpoint."""
-    recorded = load_checkpoint(session, cluster_id, schema, table)
-    return recorded.sync_point if recorded else None
+    unfinished = _load_unfinished(session, cluster_id, checkpoint.commit_ts, schema)
+    return TargetProgress(checkpoint.commit_ts, checkpoint.consistent, checkpoint.schema_version, unfinished, recorded is not None)
 
 
 def only_cluster(session: Session, schema: str = CHECKPOINT_SCHEMA, table: str = CHECKPOINT_TABLE) -> int:
@@ -320,13 +317,23 @@ def deletes_done(
 
 
 def lock_checkpoint(session: Session, cluster_id: int, schema: str = CHECKPOINT_SCHEMA, table: str = CHECKPOINT_TABLE) -> int:
-    """Read the newest committed commitTS and lock its row until this transaction ends; 0 = no row.
+    """The commitTS of ``locked_checkpoint``; 0 = no row."""
+    found = locked_checkpoint(session, cluster_id, schema, table)
+    return found.commit_ts if found else 0
+
+
+def locked_checkpoint(
+    session: Session, cluster_id: int, schema: str = CHECKPOINT_SCHEMA, table: str = CHECKPOINT_TABLE
+) -> Checkpoint | None:
+    """Read the newest committed row and lock it until this transaction ends; None: there is none.
 
     Comes first in each transaction that changes it: so a predecessor's commit still in progress on the server is waited for, and its value
     read.
+
+    Raises:
+        ApplyError: it is not a valid checkpoint.
     """
-    rows = session.query(f"SELECT checkPoint FROM {_checkpoint(schema, table)} WHERE clusterID = %s FOR UPDATE", [cluster_id])
-    return Checkpoint.from_json(rows[0][0]).commit_ts if rows else 0
+    return _read_checkpoint(session, cluster_id, schema, table, "FOR UPDATE")
 
 
 def _is_open(session: Session, marker: Marker, schema: str) -> bool:
@@ -431,7 +438,11 @@ def load_checkpoint(session: Session, cluster_id: int, schema: str = CHECKPOINT_
     Raises:
         ApplyError: it is not a valid checkpoint.
     """
-    rows = session.query(f"SELECT checkPoint FROM {_checkpoint(schema, table)} WHERE clusterID = %s", [cluster_id])
+    return _read_checkpoint(session, cluster_id, schema, table)
+
+
+def _read_checkpoint(session: Session, cluster_id: int, schema: str, table: str, lock: str = "") -> Checkpoint | None:
+    rows = session.query(f"SELECT checkPoint FROM {_checkpoint(schema, table)} WHERE clusterID = %s {lock}", [cluster_id])
     if not rows:
         return None
     try:

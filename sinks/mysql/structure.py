@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
+from pyspark_tidb_binlog.schemas.tableinfo import WHOLE_COLUMN
 
 TableName = tuple[str, str]
 """Database and table."""
@@ -54,6 +55,13 @@ class TargetColumn:
     generated: bool
     """Computed by the server: statements do not name it."""
     auto_increment: bool
+    collation: str = ""
+    """Empty: it is no text."""
+
+    @property
+    def unsigned(self) -> bool:
+        """Whether it is a number without a sign."""
+        return "unsigned" in self.type.lower()
 
     @property
     def kind(self) -> str:
@@ -76,8 +84,8 @@ class TargetKey:
     """One unique key of a table at the target."""
 
     name: str
-    columns: tuple[str, ...]
-    """In order; an empty name stands for an expression."""
+    columns: tuple[tuple[str, int], ...]
+    """In order: name, empty for an expression, and length of the prefix (``WHOLE_COLUMN``: there is none)."""
 
     @property
     def primary(self) -> bool:
@@ -94,7 +102,7 @@ class TargetTable:
     columns: tuple[TargetColumn, ...]
     """In the table's order."""
     unique_keys: tuple[TargetKey, ...]
-    """The primary key first, then by name."""
+    """The primary key first, then by name, without regard to case."""
 
     def column(self, name: str) -> TargetColumn | None:
         """The column of this name, without regard to case."""
@@ -131,11 +139,13 @@ _NAMES = "CONVERT(table_schema USING utf8mb4), CONVERT(table_name USING utf8mb4)
 """Converted, because servers give the names of the two tables of information_schema collations that a UNION may not mix."""
 _COLUMNS = (
     f"SELECT {{n}} AS n, {_NAMES}, 0 AS unique_key, ordinal_position AS place, '' AS key_name, CONVERT(column_name USING utf8mb4) AS name, "
-    "column_type AS type, is_nullable AS nullable, column_default AS preset, extra AS extra FROM information_schema.columns "
+    "column_type AS type, is_nullable AS nullable, column_default AS preset, extra AS extra, collation_name AS collation, NULL AS prefix "
+    "FROM information_schema.columns "
     "WHERE table_schema = %s AND table_name = %s"
 )
 _KEYS = (
-    f"SELECT {{n}}, {_NAMES}, 1, seq_in_index, index_name, CONVERT(column_name USING utf8mb4), '', '', NULL, '' FROM information_schema.statistics "
+    f"SELECT {{n}}, {_NAMES}, 1, seq_in_index, index_name, CONVERT(column_name USING utf8mb4), '', '', NULL, '', NULL, sub_part "
+    "FROM information_schema.statistics "
     "WHERE table_schema = %s AND table_name = %s AND non_unique = 0"
 )
 
@@ -156,16 +166,16 @@ def _read(session: Queries, names: Sequence[TableName]) -> dict[TableName, Targe
 def _table(name: TableName, rows: Sequence[tuple[Any, ...]]) -> TargetTable:
     ordered = sorted(rows, key=lambda row: int(row[4]))
     columns = tuple(_column(row) for row in ordered if not int(row[3]))
-    keys: dict[str, list[str]] = {}
+    keys: dict[str, list[tuple[str, int]]] = {}
     for row in ordered:
         if int(row[3]):
-            keys.setdefault(str(row[5]), []).append(_text(row[6]) or "")
-    unique = sorted((TargetKey(key, tuple(parts)) for key, parts in keys.items()), key=lambda key: (not key.primary, key.name))
+            keys.setdefault(str(row[5]), []).append((_text(row[6]) or "", int(row[12] or WHOLE_COLUMN)))
+    unique = sorted((TargetKey(key, tuple(parts)) for key, parts in keys.items()), key=lambda key: (not key.primary, key.name.upper()))
     return TargetTable(*name, columns, tuple(unique))
 
 
 def _column(row: tuple[Any, ...]) -> TargetColumn:
-    type_, nullable, default, extra = (_text(value) for value in row[7:11])
+    type_, nullable, default, extra, collation = (_text(value) for value in row[7:12])
     said = (extra or "").upper()
     return TargetColumn(
         str(row[6]),
@@ -175,6 +185,7 @@ def _column(row: tuple[Any, ...]) -> TargetColumn:
         None if default is None or (default == "NULL" and (nullable or "").upper() == "YES") else default,
         bool(re.search(r"\b(VIRTUAL|STORED|PERSISTENT)\b", said)),
         "AUTO_INCREMENT" in said,
+        collation or "",
     )
 
 

@@ -53,11 +53,6 @@ class TablesThere:
         self._said: set[tuple[str, tuple[str, ...]]] = set()
         """What was logged: tables and the columns that are left out."""
 
-    @property
-    def partial(self) -> bool:
-        """Whether columns that the target lacks are left out. Where DDLs are not synced, the target's tables are the only measure."""
-        return self._settings.sync_mode == 2 or not self._settings.sync_ddl
-
     def forget(self) -> None:
         """Read the tables again when they are needed."""
         self._structures.forget()
@@ -117,7 +112,7 @@ class TablesThere:
         there = known.get(_name(table))
         if there is None:
             return table  # made between two queries, or hidden from the account: the server will say
-        found = as_found(table, there, partial=self.partial)
+        found = as_found(table, there, partial=self._settings.partial_columns)
         if isinstance(found, Misfit):
             way_out = f", or skip the transaction with syncer.ignore-txn-commit-ts = [{one.first_ts}]"
             raise ApplyError(

@@ -1,7 +1,7 @@
 """What a relay log holds, read back: row operations by name, on tables as the target has them, and DDLs (wire.md 2.4). Pure.
 
     record -> slave.Binlog -> slave.Table, a run of rows of one table -> RowOp
-    names and types of a record + structure at the target (``TargetShape``) -> TableAt
+    names and types of a record + the target's table (``TargetTable``) -> TableAt
 
 Promises: a column that the target lacks, or computes itself, is left out: the log has those of any state, and generated ones. A row is sought by
 the target's unique keys. Values are those that were written into the log. A TIMESTAMP is in ``zone``, that of the process that wrote it: of the
@@ -19,7 +19,8 @@ from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.proto import secondary_binlog_pb2 as slave
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
 from pyspark_tidb_binlog.sinks.engine.row_ops import RowOp
-from pyspark_tidb_binlog.sinks.mysql.rows.target_shapes import TargetShape, WrittenColumn, table_there
+from pyspark_tidb_binlog.sinks.mysql.rows.file_tables import WrittenColumn, table_there
+from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable
 from pyspark_tidb_binlog.sinks.translate.column_values import TYPES
 from pyspark_tidb_binlog.sinks.translate.process_zone import ReadBack
 
@@ -50,10 +51,10 @@ def signature(table: slave.Table) -> tuple[tuple[str, str, int, int], ...]:
 # Tables.
 
 
-def table_of(table: slave.Table, shape: TargetShape) -> TableAt:
+def table_of(table: slave.Table, there: TargetTable) -> TableAt:
     """The table with the columns that both the log and the target have, in the target's order, and the target's keys of these."""
     columns = [WrittenColumn(c.name, *TYPES.get(c.mysql_type, _UNKNOWN), c.flen, c.decimal) for c in table.column_info]
-    return table_there(table.schema_name, table.table_name, columns, shape)
+    return table_there(table.schema_name, table.table_name, columns, there)
 
 
 # Rows.

@@ -34,13 +34,13 @@ from pyspark_tidb_binlog.sinks.mysql import lease, progress
 from pyspark_tidb_binlog.sinks.mysql.ddl.plain_text import execute_text
 from pyspark_tidb_binlog.sinks.mysql.opening import Doubt
 from pyspark_tidb_binlog.sinks.mysql.rows import row_progress
+from pyspark_tidb_binlog.sinks.mysql.rows.file_tables import FileTables
 from pyspark_tidb_binlog.sinks.mysql.rows.lane_plan import identifies_rows
 from pyspark_tidb_binlog.sinks.mysql.rows.op_chunks import OpPiece, chunks_of
 from pyspark_tidb_binlog.sinks.mysql.rows.row_lanes import LaneRecord, RowWriter
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import OpStatements
-from pyspark_tidb_binlog.sinks.mysql.rows.target_shapes import TargetShapes
-from pyspark_tidb_binlog.sinks.mysql.session import Session, run_retried
+from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.relay.relay_log import RelayStream, noted_cover, read_cover, told
 from pyspark_tidb_binlog.sinks.relay.relayed_rows import binlog_of, operations_in, signature, table_of
 from pyspark_tidb_binlog.sinks.sink import TargetProgress
@@ -80,7 +80,7 @@ class RelayReplay(RowSink):
         self._stream = stream
         self._read_back = how
         self._directory = Path(config.relay.log_dir)
-        self._shapes = TargetShapes("the relay log", "leave the transaction out with syncer.ignore-txn-commit-ts = [{commit_ts}]")
+        self._file_tables = FileTables("the relay log", "leave the transaction out with syncer.ignore-txn-commit-ts = [{commit_ts}]")
         self._schema_version = 0
         self._ddl_ts: tuple[int, ...] = ()
         """commit_ts of the DDLs to be replayed."""
@@ -98,7 +98,7 @@ class RelayReplay(RowSink):
             return commit_ts
 
         found = self.open(begin, SchemaHistory).progress
-        self._schema_version, self._consistent = found.schema_version, found.consistent
+        self._schema_version, self._record.consistent = found.schema_version, found.consistent
         return found
 
     def _doubt(self, found: TargetProgress, session: Session) -> Doubt:
@@ -155,19 +155,19 @@ class RelayReplay(RowSink):
     def _require(self, upto_ts: int, covered: bool) -> None:
         if not covered:
             raise ApplyError(
-                f"a part of what follows {self._commit_ts} is in the target, and the relay log in {self._directory} does not hold all of it, up to "
+                f"a part of what follows {self.commit_ts} is in the target, and the relay log in {self._directory} does not hold all of it, up to "
                 f"{upto_ts}: it was switched on later, is of other filters or another ignore-txn-commit-ts, files were removed, or the target was "
                 "restored. Start again when the upstream is back"
             )
 
     def _records(self) -> Iterator[BinlogRecord]:
         """The records that the target may lack, in their order."""
-        ignored, last_ts = self._settings.ignore_txn_commit_ts, self._commit_ts
+        ignored, last_ts = self._settings.ignore_txn_commit_ts, self.commit_ts
         for record in walk(self._directory):
             commit_ts = commit_ts_of(record.payload)
             # A real Drainer that was started again has written again what was there; an early DDL shares its commit_ts with a transaction.
             again = commit_ts < last_ts if _is_ddl(record.payload) else commit_ts <= last_ts
-            if commit_ts > self._commit_ts and not again:
+            if commit_ts > self.commit_ts and not again:
                 last_ts = commit_ts
                 if commit_ts not in ignored:
                     yield record
@@ -178,7 +178,7 @@ class RelayReplay(RowSink):
     # Rows.
 
     def _replay_rows(self, records: Iterator[BinlogRecord], done: Replayed) -> None:
-        upto_ts = next((ts - 1 for ts in self._ddl_ts if ts > self._commit_ts), done.commit_ts)
+        upto_ts = next((ts - 1 for ts in self._ddl_ts if ts > self.commit_ts), done.commit_ts)
         record = LaneRecord(self._cluster_id, upto_ts, self._settings.checkpoint_schema)
         position, at = self._begin(upto_ts), 0
         for chunk in chunks_of(self._pieces_of(records, done), _OPERATIONS, _BYTES):
@@ -191,18 +191,18 @@ class RelayReplay(RowSink):
     def _begin(self, upto_ts: int) -> int:
         """Replace the marks of the open span by the replay's; how many operations a replay before has done."""
         left = self._open_lanes
-        if left is not None and left.plan == PLAN and (left.after_ts, left.upto_ts) == (self._commit_ts, upto_ts):
+        if left is not None and left.plan == PLAN and (left.after_ts, left.upto_ts) == (self.commit_ts, upto_ts):
             return left.done[0]
         schema, cluster_id = self._settings.checkpoint_schema, self._cluster_id
 
         def begin(session: Session) -> None:
-            self._locked_checkpoint(session, self._commit_ts, self._commit_ts)
-            progress.finish_span(session, cluster_id, self._commit_ts, upto_ts, schema)
-            row_progress.begin(session, cluster_id, (self._commit_ts, upto_ts), PLAN, 1, schema, safe=True)
-            self._save(session, self._commit_ts, AppliedJobs(self._schema_version), consistent=False)
+            self._record.locked_ts(session, self.commit_ts, self.commit_ts)
+            progress.finish_span(session, cluster_id, self.commit_ts, upto_ts, schema)
+            row_progress.begin(session, cluster_id, (self.commit_ts, upto_ts), PLAN, 1, schema, safe=True)
+            self._record.save(session, self.commit_ts, AppliedJobs(self._schema_version), consistent=False)
             failpoints.point("before-downstream-commit")
 
-        self._transact(begin)
+        self._leased.transact(begin)
         return 0
 
     def _pieces_of(self, records: Iterator[BinlogRecord], done: Replayed) -> Iterator[OpPiece]:
@@ -220,9 +220,9 @@ class RelayReplay(RowSink):
 
     def _table_at(self, table: slave.Table, commit_ts: int, done: Replayed) -> TableAt:
         def read(session: Session) -> TableAt:
-            return table_of(table, self._shapes.of(session, table.schema_name, table.table_name, commit_ts))
+            return table_of(table, self._file_tables.of(session, table.schema_name, table.table_name, commit_ts))
 
-        made = run_retried(self._sessions.use, read, self._retry_policy)
+        made = self._leased.ask(read)
         if not identifies_rows(made.info):
             done.keyless.add(f"{made.schema}.{made.name}")
         return made
@@ -232,8 +232,8 @@ class RelayReplay(RowSink):
     ) -> None:
         batch = operations_named(ops, tables)
         statements = OpStatements(batch, self._limits, self._flavour, safe=True)
-        writer = RowWriter(statements, keys_of(batch).lists(), self._settings, self._held)
-        found = writer.write(range(len(batch)), self._sessions.use, self._retry_policy, guard, lambda session: None)
+        writer = RowWriter(statements, keys_of(batch).lists(), self._settings, self._leased.lease)
+        found = writer.write(range(len(batch)), self._leased.sessions.use, self._retry_policy, guard, lambda session: None)
         for finding in found:
             _log.warning("finding: %s", in_words(finding, self._settings.log_row_data))
         done.findings += found
@@ -259,12 +259,12 @@ class RelayReplay(RowSink):
             ) from error
         if already_so is not None:
             _log.warning("DDL of commit_ts %d: the target says that it is so already: %s", binlog.commit_ts, already_so)
-        self._shapes.forget()
+        self._file_tables.forget()
         done.ddls += 1
         self._move(binlog.commit_ts, done, consistent=False)
 
     def _check(self, session: Session) -> None:
-        lease.check_unlocked(session, self._held)
+        lease.check_unlocked(session, self._leased.lease)
 
     # The record.
 
@@ -276,15 +276,15 @@ class RelayReplay(RowSink):
         schema, cluster_id = self._settings.checkpoint_schema, self._cluster_id
 
         def move(session: Session) -> None:
-            self._locked_checkpoint(session, self._commit_ts, commit_ts)
-            progress.finish_span(session, cluster_id, self._commit_ts, done.commit_ts, schema)
+            self._record.locked_ts(session, self.commit_ts, commit_ts)
+            progress.finish_span(session, cluster_id, self.commit_ts, done.commit_ts, schema)
             row_progress.finish(session, cluster_id, schema)
-            self._save(session, commit_ts, AppliedJobs(self._schema_version), consistent=consistent)
+            self._record.save(session, commit_ts, AppliedJobs(self._schema_version), consistent=consistent)
             failpoints.point("before-downstream-commit")
 
-        if commit_ts > self._commit_ts or consistent:
-            self._transact(move)
-            self._commit_ts, self._consistent, self._open_lanes = commit_ts, consistent, None
+        if commit_ts > self.commit_ts or consistent:
+            self._leased.transact(move)
+            self._record.commit_ts, self._record.consistent, self._open_lanes = commit_ts, consistent, None
 
 
 def _is_ddl(payload: bytes) -> bool:

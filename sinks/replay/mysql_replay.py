@@ -38,18 +38,18 @@ from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.mysql.ddl.plain_text import execute_text
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
-from pyspark_tidb_binlog.sinks.mysql.lease import LeaseHolder
-from pyspark_tidb_binlog.sinks.mysql.lease_guard import LeaseGuard
+from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
 from pyspark_tidb_binlog.sinks.mysql.rows import row_progress
+from pyspark_tidb_binlog.sinks.mysql.rows.file_tables import FileTables, WrittenColumn, table_there
 from pyspark_tidb_binlog.sinks.mysql.rows.lane_plan import LanePlan, identifies_rows
 from pyspark_tidb_binlog.sinks.mysql.rows.op_chunks import OpChunk, OpPiece, chunks_of
 from pyspark_tidb_binlog.sinks.mysql.rows.row_lanes import LaneRecord, Lanes, RowWriter, TransactionSize
 from pyspark_tidb_binlog.sinks.mysql.rows.row_progress import OpenLanes
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import OpStatements
-from pyspark_tidb_binlog.sinks.mysql.rows.target_shapes import TargetShape, TargetShapes, WrittenColumn, table_there
-from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried, run_transaction
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable
 from pyspark_tidb_binlog.sinks.translate.process_zone import ReadBack
 
 _log = logging.getLogger(__name__)
@@ -92,13 +92,13 @@ class FilesReplayed:
 class _KnownTable:
     """A table at the target, and what it is to events with certain columns."""
 
-    shape: TargetShape
+    there: TargetTable
     by_columns: dict[tuple[FileColumn, ...], TableAt] = field(default_factory=dict)
 
     @property
-    def columns_there(self) -> frozenset[str]:
-        """Those that are written, in lower case."""
-        return frozenset(c.name.lower() for c in self.shape.columns)
+    def written(self) -> frozenset[str]:
+        """The columns that are written, in lower case."""
+        return frozenset(c.name.lower() for c in self.there.columns if not c.generated)
 
 
 class MySQLReplay:
@@ -111,16 +111,12 @@ class MySQLReplay:
         self.done = FilesReplayed()
         self._apply = apply
         self._how = how
-        self._connect = lambda: connect(target, apply)
         self._retry_policy = RetryPolicy(apply.retries, apply.retry_seconds, pause)
-        self._sessions = KeptSessions(self._connect, apply.lease_timeout)
+        self._leased = LeasedTarget(lambda: connect(target, apply), apply, self._retry_policy)
         self._ddl_sessions = KeptSessions(lambda: connect(target, apply, for_ddls=True), apply.lease_timeout)
         size = TransactionSize(apply.txn_batch, math.inf)
-        self._lanes = Lanes(self._connect, apply.lease_timeout, self._retry_policy, size)
-        holder = LeaseHolder(apply.drainer)
-        self._guard = LeaseGuard(self._connect, CLUSTER, apply.checkpoint_schema, holder, apply.lease_timeout, self._retry_policy)
-        self._lease: lease.Lease | None = None
-        self._shapes = TargetShapes("the directory of binlogs", "leave the table out with [[replicate-ignore-table]]")
+        self._lanes = Lanes(lambda: connect(target, apply), apply.lease_timeout, self._retry_policy, size)
+        self._file_tables = FileTables("the directory of binlogs", "leave the table out with [[replicate-ignore-table]]")
         self._tables: dict[tuple[str, str], _KnownTable] = {}
         self._flavour = Flavour.MARIADB
         self._done_ts = after_ts
@@ -153,14 +149,13 @@ class MySQLReplay:
     def close(self) -> None:
         """Release the lease; safe to call twice."""
         self._lanes.close()
-        self._sessions.close()
         self._ddl_sessions.close()
-        self._guard.close()
+        self._leased.close()
 
     @property
     def standing(self) -> str:
         """Where the replay is, and how to go on from there."""
-        if self._lease is None:
+        if not self._leased.taken:
             return "nothing was applied"
         return (
             f"everything of the range up to commit_ts {self._done_ts} ({as_time(self._done_ts)}) is in the target: -start-tso {self._done_ts + 1} goes on. "
@@ -171,10 +166,9 @@ class MySQLReplay:
 
     def _start(self) -> None:
         try:
-            taken = self._guard.take()
+            self._leased.take(CLUSTER)
         except LeaseHeld as error:
             raise LeaseHeld(f"another replay writes to this target, and only one may at a time: {error}") from error
-        self._lease = taken
         schema = self._apply.checkpoint_schema
 
         def look(session: Session) -> OpenLanes | None:
@@ -182,7 +176,7 @@ class MySQLReplay:
             row_progress.ensure_table(session, schema)
             return row_progress.load_any(session, CLUSTER, schema)
 
-        self._left = run_retried(self._sessions.use, look, self._retry_policy)
+        self._left = self._leased.ask(look)
         if self._left is not None and self._left.plan == _DDL and self._done_ts >= self._left.upto_ts:
             _log.warning("the DDL of commit_ts %d, at which a replay before stopped, is left to who chose this range", self._left.upto_ts)
             self._left = None
@@ -216,7 +210,7 @@ class MySQLReplay:
             if upto_ts > self._done_ts:
                 row_progress.begin(session, CLUSTER, (self._done_ts, upto_ts), "", 1, schema, safe=True)
 
-        self._transact(finish)
+        self._leased.transact(finish)
         if upto_ts > self._done_ts:
             _log.warning("the range ends at %d, within what an earlier replay had begun, up to %d", self._done_ts, upto_ts)
 
@@ -252,19 +246,19 @@ class MySQLReplay:
         name, columns = (event.schema_name, event.table_name), columns_in(changes)
         known = self._tables.get(name)
         if known is None:
-            known = self._tables[name] = _KnownTable(self._shape_of(name, commit_ts))
+            known = self._tables[name] = _KnownTable(self._there(name, commit_ts))
         if columns not in known.by_columns:
-            there = known.columns_there
+            there = known.written
             at_target = tuple(c for c in columns if c.name.lower() in there)
             if at_target not in known.by_columns:
                 written = [WrittenColumn(c.name, c.tp, c.binary) for c in at_target]
-                known.by_columns[at_target] = self._new_table(name, written, known.shape)
+                known.by_columns[at_target] = self._new_table(name, written, known.there)
             known.by_columns[columns] = known.by_columns[at_target]
-            self._tell_of_missing(name, [c.name for c in columns if c.name.lower() not in there | known.shape.computed], commit_ts)
+            self._tell_of_missing(name, [c.name for c in columns if known.there.column(c.name) is None], commit_ts)
         return known.by_columns[columns]
 
-    def _new_table(self, name: tuple[str, str], columns: Sequence[WrittenColumn], shape: TargetShape) -> TableAt:
-        made = table_there(*name, columns, shape)
+    def _new_table(self, name: tuple[str, str], columns: Sequence[WrittenColumn], there: TargetTable) -> TableAt:
+        made = table_there(*name, columns, there)
         if not made.info.columns:
             raise ApplyError(
                 f"{'.'.join(name)}: the target's table has none of the columns that the binlogs have: create it as it was then"
@@ -273,8 +267,8 @@ class MySQLReplay:
             self.done.keyless.add(".".join(name))
         return made
 
-    def _shape_of(self, name: tuple[str, str], commit_ts: int) -> TargetShape:
-        return run_retried(self._sessions.use, lambda session: self._shapes.of(session, *name, commit_ts), self._retry_policy)
+    def _there(self, name: tuple[str, str], commit_ts: int) -> TargetTable:
+        return self._leased.ask(lambda session: self._file_tables.of(session, *name, commit_ts))
 
     def _tell_of_missing(self, name: tuple[str, str], columns: Sequence[str], commit_ts: int) -> None:
         if columns:
@@ -292,7 +286,7 @@ class MySQLReplay:
         keys = keys_of(batch)
         plan = self._plan(batch, keys, max(last_ts, self._open_upto))
         statements = OpStatements(batch, PlanLimits(), self._flavour, safe=plan.safe)
-        writer = RowWriter(statements, keys.lists(), self._apply, self._held, _WAY_OUT)
+        writer = RowWriter(statements, keys.lists(), self._apply, self._leased.lease, _WAY_OUT)
         record = LaneRecord(CLUSTER, max(last_ts, self._open_upto), self._apply.checkpoint_schema)
         self._note(self._lanes.run(writer, plan.rounds(), plan.done or (0,) * plan.lanes, record))
         self._last_ts = last_ts
@@ -344,7 +338,7 @@ class MySQLReplay:
             self.done.so_already += 1
             _log.warning("DDL of commit_ts %d: the target says that it is so already: %s", binlog.commit_ts, already)
         failpoints.point("after-ddl")
-        self._shapes.forget()
+        self._file_tables.forget()
         self._tables.clear()
         self.done.ddls += 1
         self._last_ts = binlog.commit_ts
@@ -366,19 +360,7 @@ class MySQLReplay:
 
     def _begin(self, upto_ts: int, plan: str, lanes: int, *, safe: bool) -> None:
         span, schema = (self._done_ts, upto_ts), self._apply.checkpoint_schema
-        self._transact(lambda session: row_progress.begin(session, CLUSTER, span, plan, lanes, schema, safe=safe))
-
-    def _transact(self, work: Callable[[Session], None]) -> None:
-        def checked(session: Session) -> None:
-            lease.check(session, self._held)
-            work(session)
-
-        run_transaction(self._sessions.use, checked, self._retry_policy)
+        self._leased.transact(lambda session: row_progress.begin(session, CLUSTER, span, plan, lanes, schema, safe=safe))
 
     def _check(self, session: Session) -> None:
-        lease.check_unlocked(session, self._held)
-
-    @property
-    def _held(self) -> lease.Lease:
-        assert self._lease is not None
-        return self._lease
+        lease.check_unlocked(session, self._leased.lease)

@@ -158,11 +158,11 @@ def test_nothing_is_called_clean_while_a_step_is_not_over(place: Callable[..., P
     here.stream.apply()
     sink = here.stream.sink
     assert isinstance(sink, MySQLSink)
-    monkeypatch.setattr("pyspark_tidb_binlog.sinks.mysql.mysql_sink._CLOSE_SECONDS", 0.1)
+    monkeypatch.setattr("pyspark_tidb_binlog.sinks.mysql.target_record._CLOSE_SECONDS", 0.1)
     held, over = threading.Event(), threading.Event()
 
     def step() -> None:
-        with sink._one_at_a_time:
+        with sink._record.one_at_a_time:
             held.set()
             over.wait(30)
 
@@ -201,7 +201,7 @@ def test_a_kill_between_the_two_writes_changes_nothing(
 def killed(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The life ends without its last words."""
     with monkeypatch.context() as patch:
-        patch.setattr("pyspark_tidb_binlog.sinks.mysql.mysql_sink.MySQLSink._save_last", lambda sink: sink._real.close())
+        patch.setattr("pyspark_tidb_binlog.sinks.mysql.target_record.TargetRecord._save_last", lambda record: record._real.close())
         here.stream.restart()
 
 

@@ -125,7 +125,8 @@ def test_the_first_step_after_a_start_is_saved_at_once(stream: Stream, monkeypat
 def test_it_is_saved_also_when_no_batch_follows(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
     stream.begin()
     monkeypatch.setattr(late_record, "SECONDS", 0.5)
-    monkeypatch.setattr(stream.sink._late, "_clock", lambda: stream.sink._late._saved_at)  # type: ignore[attr-defined]
+    late = stream.sink._record._late  # type: ignore[attr-defined]
+    monkeypatch.setattr(late, "_clock", lambda: late._saved_at)
     behind = stream.row
     upto_ts = stream.apply().upto_ts
     assert stream.notes == [(behind, upto_ts)]

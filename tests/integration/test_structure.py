@@ -36,7 +36,12 @@ def test_columns_and_unique_keys_as_they_are(seen: Session) -> None:
     assert set(found) == {("looked_at", "t")}
     table = found["looked_at", "t"]
     assert [c.name for c in table.columns] == ["id", "a b", "n", "must", "e", "twice", "thrice", "at"]
-    assert table.unique_keys == (TargetKey("PRIMARY", ("id",)), TargetKey("part", ("a b",)), TargetKey("z", ("must", "n")))
+    assert table.unique_keys == (
+        TargetKey("PRIMARY", (("id", -1),)),
+        TargetKey("part", (("a b", 3),)),
+        TargetKey("z", (("must", -1), ("n", -1))),
+    )
+    assert [c.name for c in table.columns if c.collation] == ["a b", "e"]
     assert table.column("ID") == TargetColumn("id", "int(11)", False, None, False, True)
     assert [c.name for c in table.columns if c.generated] == ["twice", "thrice"]
     assert [c.name for c in table.columns if c.needs_value] == ["must"]

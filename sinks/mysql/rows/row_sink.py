@@ -41,7 +41,6 @@ from pyspark_tidb_binlog.sinks.engine.causality import Conflict, OpKeys, keys_of
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
 from pyspark_tidb_binlog.sinks.engine.row_ops import RowBatch, operations_of
 from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
-from pyspark_tidb_binlog.sinks.mysql import progress
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import TransientError
 from pyspark_tidb_binlog.sinks.mysql.rows import row_progress
@@ -49,7 +48,7 @@ from pyspark_tidb_binlog.sinks.mysql.rows.lane_plan import LanePlan, identifies_
 from pyspark_tidb_binlog.sinks.mysql.rows.row_lanes import LaneRecord, Lanes, RowWriter, TransactionSize
 from pyspark_tidb_binlog.sinks.mysql.rows.row_progress import OpenLanes
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import OpStatements
-from pyspark_tidb_binlog.sinks.mysql.session import Session, run_retried
+from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.sink import Opened, UnfinishedSpan
 
 _log = logging.getLogger(__name__)
@@ -109,17 +108,17 @@ class RowSink(MySQLSink):
     def open(self, begin: Callable[[str, int | None], int], history: Callable[[], SchemaHistory]) -> Opened:
         """As ``Sink.open``; a span that was begun row by row is unfinished, too."""
         opened = super().open(begin, history)
-        self._open_lanes = run_retried(self._sessions.use, partial(self._load_open, self._commit_ts), self._retry_policy)
+        self._open_lanes = self._leased.ask(partial(self._load_open, self.commit_ts))
         if opened.progress.unfinished is not None:
             # Begun by net changes: it is finished by them.
             self._begun_in_parts = (opened.progress.unfinished.after_ts, opened.progress.unfinished.upto_ts)
         left = self._open_lanes
         if left is None:
-            self._transact(self._forget_lanes)
+            self._leased.transact(self._forget_lanes)
             return opened
-        self._consistent = False
+        self._record.consistent = False
         # So that exactly this span is read again, whatever the source would make the next batch of.
-        unfinished = opened.progress.unfinished or UnfinishedSpan(self._commit_ts, left.upto_ts, self._settings.parts, frozenset())
+        unfinished = opened.progress.unfinished or UnfinishedSpan(self.commit_ts, left.upto_ts, self._settings.parts, frozenset())
         return replace(opened, progress=replace(opened.progress, unfinished=unfinished))
 
     def close(self) -> None:
@@ -134,13 +133,13 @@ class RowSink(MySQLSink):
 
     def apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
         """All operations of ``step``; in one transaction if they are few (``Sink.apply``)."""
-        with self._one_at_a_time:
+        with self._record.one_at_a_time:
             self._look_again()
             written = Written()
             for here in self._cut_at_open_span(step):
                 done = self._apply(rows_between(rows, here.after_ts, here.upto_ts), here, clock)
                 written = Written(written.rows + done.rows, written.findings + done.findings)
-            self._note_sync_point(step.applied)
+            self._record.note_sync_point(step.applied)
             return written
 
     def apply_parts(self, events: KeyedEvents, step: RowsStep, skipped_ts: frozenset[int], clock: StageClock) -> Written:
@@ -160,7 +159,7 @@ class RowSink(MySQLSink):
     def _look_again(self) -> None:
         """After an error of the lanes the step is applied again from where each of them is."""
         if self._interrupted:
-            self._open_lanes = run_retried(self._sessions.use, partial(self._load_open, self._commit_ts), self._retry_policy)
+            self._open_lanes = self._leased.ask(partial(self._load_open, self.commit_ts))
             self._interrupted = False
 
     def _spans(self, events: KeyedEvents, step: RowsStep) -> Iterator[tuple[int, int]]:
@@ -199,15 +198,15 @@ class RowSink(MySQLSink):
         with clock.timed(Stage.PLAN):
             batch = self._operations(rows, step)
             keys = keys_of(batch)
-            if not len(batch) and not self._is_open(step) and self._put_off(step):
+            if not len(batch) and not self._is_open(step) and self._record.put_off(step):
                 return Written()
             how = self._how(batch, keys, step)
             writer = self._writer(batch, keys, safe=how.safe)
         with clock.timed(Stage.APPLY, "write"):
             findings = self._run(batch, writer, how, step)
         failpoints.point("after-downstream-commit")
-        self._stands_at(step.upto_ts, step.applied)
-        self._consistent = self._open_lanes is None
+        self._record.stands_at(step.upto_ts, step.applied)
+        self._record.consistent = self._open_lanes is None
         return Written(len(batch), findings)
 
     def _operations(self, rows: pa.Table, step: RowsStep) -> RowBatch:
@@ -219,7 +218,7 @@ class RowSink(MySQLSink):
         return operations_of(wanted(rows, step.gone, step.left_out), step.tables)
 
     def _writer(self, batch: RowBatch, keys: OpKeys, *, safe: bool) -> RowWriter:
-        return RowWriter(OpStatements(batch, self._limits, self._flavour, safe=safe), keys.lists(), self._settings, self._held)
+        return RowWriter(OpStatements(batch, self._limits, self._flavour, safe=safe), keys.lists(), self._settings, self._leased.lease)
 
     def _how(self, batch: RowBatch, keys: OpKeys, step: RowsStep) -> LanePlan:
         settings, left = self._rows, self._open_lanes if self._is_open(step) else None
@@ -257,16 +256,17 @@ class RowSink(MySQLSink):
             upto_ts = step.upto_ts if end == len(batch) else int(batch.commit_ts[begin])
             findings += self._write_atomic_rows(range(begin, end), writer, replace(step, after_ts=after_ts, upto_ts=upto_ts))
             after_ts = upto_ts
-            self._stands_at(upto_ts, step.applied)
+            self._record.stands_at(upto_ts, step.applied)
         return findings
 
     def _write_atomic_rows(self, places: Sequence[int], writer: RowWriter, step: RowsStep) -> tuple[Finding, ...]:
         def saved(session: Session) -> None:
-            progress.mark_atomic(session, self._cluster_id, step.after_ts, step.upto_ts, self._settings.checkpoint_schema)
-            self._save(session, step.upto_ts, step.applied, consistent=True)
+            self._record.save_end(session, step.after_ts, step.upto_ts, step.applied)
             failpoints.point("before-downstream-commit")
 
-        return writer.write(places, self._sessions.use, self._retry_policy, lambda session: self._next_is(session, step), saved)
+        return writer.write(
+            places, self._leased.sessions.use, self._retry_policy, lambda session: self._record.next_is(session, step), saved
+        )
 
     # Lanes.
 
@@ -276,27 +276,26 @@ class RowSink(MySQLSink):
         lanes = len(how.done) if how.done is not None else how.lanes
 
         def begin(session: Session) -> bool:
-            if not self._next_is(session, step):
+            if not self._record.next_is(session, step):
                 return False
             row_progress.begin(session, self._cluster_id, (step.after_ts, record.upto_ts), how.text, lanes, schema, safe=how.safe)
-            self._save(session, step.after_ts, step.applied, consistent=False)
+            self._record.save(session, step.after_ts, step.applied, consistent=False)
             return True
 
         def finish(session: Session) -> None:
-            if self._next_is(session, step):
+            if self._record.next_is(session, step):
                 row_progress.finish(session, self._cluster_id, schema)
-                progress.mark_atomic(session, self._cluster_id, step.after_ts, step.upto_ts, schema)
                 if record.upto_ts > step.upto_ts:
                     # The rest of the open span comes with a later step, and must be in safe mode even after a crash before it.
                     row_progress.begin(session, self._cluster_id, (step.upto_ts, record.upto_ts), "", 1, schema, safe=True)
-                self._save(session, step.upto_ts, step.applied, consistent=record.upto_ts == step.upto_ts)
+                self._record.save_end(session, step.after_ts, step.upto_ts, step.applied, consistent=record.upto_ts == step.upto_ts)
             failpoints.point("before-downstream-commit")
 
         findings: tuple[Finding, ...] = ()
-        if how.done is not None or self._transact(begin):
-            self._consistent, self._interrupted = False, True
+        if how.done is not None or self._leased.transact(begin):
+            self._record.consistent, self._interrupted = False, True
             findings = self._lanes.run(writer, how.rounds(), how.done or (0,) * lanes, record)
-            self._transact(finish)
+            self._leased.transact(finish)
         self._interrupted = False
         rest = record.upto_ts > step.upto_ts
         self._open_lanes = OpenLanes(step.upto_ts, record.upto_ts, "", True, (0,)) if rest else None
@@ -309,7 +308,7 @@ class RowSink(MySQLSink):
 
     def _recorded_beyond(self, session: Session, *, around: bool) -> int:
         """As for ``MySQLSink``: also row by row."""
-        in_rows = row_progress.recorded_beyond(session, self._cluster_id, self._commit_ts, self._settings.checkpoint_schema, around=around)
+        in_rows = row_progress.recorded_beyond(session, self._cluster_id, self.commit_ts, self._settings.checkpoint_schema, around=around)
         return max(super()._recorded_beyond(session, around=around), in_rows)
 
     def _load_open(self, commit_ts: int, session: Session) -> OpenLanes | None:

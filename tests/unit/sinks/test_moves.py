@@ -18,7 +18,7 @@ LIMITS = PlanLimits()
 
 def there(*columns: str, generated: str = "") -> TargetTable:
     found = tuple(TargetColumn(name, "bigint(20)", True, None, name == generated, False) for name in columns)
-    return TargetTable("d", "t", found, (TargetKey("PRIMARY", ("id",)),))
+    return TargetTable("d", "t", found, (TargetKey("PRIMARY", (("id", -1),)),))
 
 
 def test_a_moved_row_is_no_delete_and_no_insert() -> None:

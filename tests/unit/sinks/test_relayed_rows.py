@@ -1,6 +1,8 @@
 """Rows read back from a relay log are those that were written: every value of the golden cases, and the worked example of wire.md 2.4."""
 
 import datetime
+from collections.abc import Sequence
+from dataclasses import replace
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
@@ -15,7 +17,7 @@ from pyspark_tidb_binlog.sinks.engine.batch import rows_between
 from pyspark_tidb_binlog.sinks.engine.choice import chosen
 from pyspark_tidb_binlog.sinks.engine.row_ops import RowOp, operations_named, operations_of
 from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
-from pyspark_tidb_binlog.sinks.mysql.rows.target_shapes import ShapeColumn, ShapeKey, TargetShape
+from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, TargetKey, TargetTable
 from pyspark_tidb_binlog.sinks.relay.relayed_rows import binlog_of, operations_in, table_of
 from pyspark_tidb_binlog.sinks.translate.process_zone import ReadBack
 from pyspark_tidb_binlog.sinks.translate.secondary_binlogs import SecondaryBinlogs
@@ -28,15 +30,23 @@ UPDATE = (
 )
 
 
-def shape_of(info: TableInfo) -> TargetShape:
-    columns = tuple(ShapeColumn(c.name, c.unsigned, c.not_null, c.collate) for c in info.target_columns())
-    handle = [ShapeKey("PRIMARY", tuple((c.name, -1) for c in info.handle_columns()))] if info.pk_is_handle else []
+def there(*columns: TargetColumn, keys: Sequence[TargetKey] = ()) -> TargetTable:
+    return TargetTable("d", "t", columns, tuple(keys))
+
+
+def column_there(name: str, *, nullable: bool = True, unsigned: bool = False, collation: str = "") -> TargetColumn:
+    return TargetColumn(name, "bigint unsigned" if unsigned else "bigint", nullable, None, False, False, collation)
+
+
+def made_of(info: TableInfo) -> TargetTable:
+    columns = (column_there(c.name, nullable=not c.not_null, unsigned=c.unsigned, collation=c.collate) for c in info.target_columns())
+    handle = [TargetKey("PRIMARY", tuple((c.name, -1) for c in info.handle_columns()))] if info.pk_is_handle else []
     keys = [
-        ShapeKey(i.name, tuple((c.name, c.length) for c in i.columns))
+        TargetKey(i.name, tuple((c.name, c.length) for c in i.columns))
         for i in sorted(info.indexes, key=lambda i: not i.primary)
         if (i.unique or i.primary) and i.state == PUBLIC
     ]
-    return TargetShape(columns, (*handle, *keys))
+    return there(*columns, keys=(*handle, *keys))
 
 
 @pytest.mark.parametrize("zone", [datetime.UTC, ZoneInfo("Asia/Shanghai")])
@@ -55,7 +65,7 @@ def test_every_value_comes_back(case: str, zone: datetime.tzinfo) -> None:
             tables = {}
             for table in binlog.dml_data.tables:
                 (info,) = {p.table.table_id: p.table.info for p in wanted.values() if p.table.name == table.table_name}.values()
-                tables[table.schema_name, table.table_name] = at = table_of(table, shape_of(info))
+                tables[table.schema_name, table.table_name] = at = table_of(table, made_of(info))
                 assert [[c.name for c in key] for key in at.info.unique_keys()] == [[c.name for c in key] for key in info.unique_keys()]
                 ops += operations_in(table, at, message.commit_ts, how)
             for piece in operations_named(ops, tables).pieces:
@@ -73,11 +83,16 @@ def test_the_worked_example() -> None:
     """UPDATE of (id 7, s NULL -> 'hi')."""
     binlog = binlog_of(bytes.fromhex(UPDATE), "here")
     (table,) = binlog.dml_data.tables
-    shape = TargetShape(
-        (ShapeColumn("ID", False, True, ""), ShapeColumn("s", False, False, "utf8mb4_bin"), ShapeColumn("more", False, False, "")),
-        (ShapeKey("PRIMARY", (("ID", -1),)), ShapeKey("m", (("more", -1),))),
+    at = table_of(
+        table,
+        there(
+            column_there("ID", nullable=False),
+            column_there("s", collation="utf8mb4_bin"),
+            column_there("more"),
+            replace(column_there("s2"), generated=True),
+            keys=[TargetKey("PRIMARY", (("ID", -1),)), TargetKey("m", (("more", -1),)), TargetKey("x", (("", -1),))],
+        ),
     )
-    at = table_of(table, shape)
     assert [c.name for c in at.info.columns] == ["ID", "s"]
     assert [[c.name for c in key] for key in at.info.unique_keys()] == [["ID"]]
     (op,) = operations_in(table, at, binlog.commit_ts, ReadBack(datetime.UTC))
@@ -90,7 +105,7 @@ def test_the_hour_that_comes_twice_is_counted() -> None:
     texts = ["2024-10-27 02:30:00", "2024-10-27 03:30:00", "2024-03-31 01:30:00", "0000-00-00 00:00:00"]
     rows = [slave.TableMutation(type=slave.Insert, row=slave.Row(columns=[slave.Column(string_value=t.encode())])) for t in texts]
     table = slave.Table(schema_name="d", table_name="t", column_info=[column], mutations=rows)
-    at = table_of(table, TargetShape((ShapeColumn("t", False, False, ""),), ()))
+    at = table_of(table, there(column_there("t")))
     how = ReadBack(zone)
     found = [op.values["t"] for op in operations_in(table, at, 1, how)]
     assert found == ["2024-10-27 00:30:00", "2024-10-27 02:30:00", "2024-03-31 00:30:00", "0000-00-00 00:00:00"]
@@ -101,7 +116,7 @@ def test_null_in_a_column_that_is_not_null_at_the_target() -> None:
     column = slave.ColumnInfo(name="n", mysql_type="bigint", is_primary_key=False, flen=20, decimal=0)
     row = slave.TableMutation(type=slave.Insert, row=slave.Row(columns=[slave.Column(is_null=True)]))
     table = slave.Table(schema_name="d", table_name="t", column_info=[column], mutations=[row])
-    (op,) = operations_in(table, table_of(table, TargetShape((ShapeColumn("n", False, True, ""),), ())), 1, ReadBack(datetime.UTC))
+    (op,) = operations_in(table, table_of(table, there(column_there("n", nullable=False))), 1, ReadBack(datetime.UTC))
     assert op.values == {"n": 0}
 
 
@@ -112,4 +127,4 @@ def test_what_is_no_relay_log_is_an_error() -> None:
     row = slave.TableMutation(type=slave.Insert, row=slave.Row(columns=[]))
     table = slave.Table(schema_name="d", table_name="t", column_info=[column], mutations=[row])
     with pytest.raises(Corruption, match="0 values for 1 columns"):
-        list(operations_in(table, table_of(table, TargetShape((ShapeColumn("n", False, True, ""),), ())), 1, ReadBack(datetime.UTC)))
+        list(operations_in(table, table_of(table, there(column_there("n", nullable=False))), 1, ReadBack(datetime.UTC)))

@@ -1,0 +1,264 @@
+"""The record, in the target, of how far a stream is: when it is saved, and what follows it. [db]
+
+    a step with data, a DDL         -> saved in their transaction
+    a step that applied nothing     -> put off (``late_record``), saved by what comes next, by a timer, or at the end
+    the target's own timestamp      -> asked for between two steps, saved at once (``sync_points``)
+    the real checkpoint elsewhere   -> written after each of these (``elsewhere``)
+
+Promises: each transaction that moves the record locks and compares it first, so that one that somebody else has moved is noticed and not
+overwritten. It says ``consistent`` only where nothing is half applied and no safe mode is open. Knows nothing of rows and DDLs: ``commit_ts`` and
+``consistent`` are what the sink says of the target.
+"""
+
+import logging
+import threading
+from functools import partial
+
+from pyspark_tidb_binlog.conf import failpoints
+from pyspark_tidb_binlog.conf.model import DrainerConfig
+from pyspark_tidb_binlog.schemas.errors import ApplyError, ReplicationError
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep
+from pyspark_tidb_binlog.sinks.mysql import late_record, progress
+from pyspark_tidb_binlog.sinks.mysql.elsewhere import (
+    Choice,
+    RealCheckpoint,
+    Trailing,
+    choose,
+    is_elsewhere,
+    real_checkpoint,
+    table_in_target,
+)
+from pyspark_tidb_binlog.sinks.mysql.late_record import LateRecord, Note
+from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
+from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint, SyncPoint
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW
+from pyspark_tidb_binlog.sinks.mysql.safe_mode import SafeMode
+from pyspark_tidb_binlog.sinks.mysql.session import Session
+from pyspark_tidb_binlog.sinks.mysql.sync_points import SyncPoints
+from pyspark_tidb_binlog.sinks.sink import TargetProgress
+
+_log = logging.getLogger(__name__)
+
+_CLOSE_SECONDS = 5.0
+"""How long ``close`` waits for the last checkpoint."""
+
+
+class TargetRecord:
+    """The record of one stream in its target."""
+
+    def __init__(self, config: DrainerConfig, leased: LeasedTarget, safe: SafeMode) -> None:
+        """Accesses nothing before ``counts``. ``safe``: the safe mode of the sink."""
+        self._config = config
+        self._leased = leased
+        self._safe = safe
+        self.table = table_in_target(config)
+        """The table of the record in the target."""
+        self.commit_ts = 0
+        """Everything up to and including it is in the target."""
+        self.consistent = True
+        """False while a span is only partly in the target."""
+        self.one_at_a_time = threading.RLock()
+        """Held by a step, and by whoever saves what was put off."""
+        self._late = LateRecord()
+        self._saving_later: threading.Timer | None = None
+        self._version_saved = 0
+        self._sync_points = SyncPoints() if config.apply.db_type == "tidb" else None
+        self._sync_point: SyncPoint | None = None
+        self._real: RealCheckpoint | None = None
+        """The real Drainer's checkpoint; None: the record in the target is it, or nothing is open."""
+        self._trailing: Trailing | None = None
+        self._opened = False
+        self._stopped = False
+        """Whether the last checkpoint is being, or is, saved."""
+
+    # At the start.
+
+    def defer(self, note: Note) -> None:
+        """Save the record of steps in which nothing was applied at most every few seconds (``Sink.defer``)."""
+        self._late.note = note
+
+    def counts(self, ours: Checkpoint | None, found: TargetProgress) -> tuple[TargetProgress, Choice]:
+        """What counts at the start: what the target records (the row ``ours``, and all of it ``found``), or the real checkpoint that is elsewhere."""
+        self._sync_point = ours.sync_point if ours else None
+        if not is_elsewhere(self._config):
+            return found, Choice(None, True)
+        self._real = real_checkpoint(self._config, self._leased.lease.cluster_id)
+        self._real.open()
+        real = self._real.read()
+        self._trailing = Trailing(self._real)
+        self._trailing.begin(real)
+        choice = choose(ours, real, self._real.where)
+        if choice.words:
+            _log.warning("%s", choice.words)
+        if choice.ours or choice.checkpoint is None:
+            return found, choice
+        other = choice.checkpoint
+        return TargetProgress(other.commit_ts, other.consistent, other.schema_version, None), choice
+
+    def save_first(self, applied: AppliedJobs) -> None:
+        """The target has no record: make one."""
+
+        def save(session: Session) -> None:
+            self.locked_ts(session, 0, self.commit_ts)
+            self.save(session, self.commit_ts, applied, consistent=True)
+
+        self._leased.transact(save)
+
+    def begin(self, recorded_ts: int, applied: AppliedJobs) -> None:
+        """The row says ``recorded_ts`` and ``applied``; the stream begins at ``commit_ts``, which becomes the record."""
+        self._version_saved = applied.version
+        self._late.found(recorded_ts, applied)
+        self.catch_up()
+        self._follow()
+        self._opened = True
+
+    # Within a transaction of the sink.
+
+    def next_is(self, session: Session, step: RowsStep) -> bool:
+        """Lock the checkpoint row and return whether ``step`` is still to be applied; False: a commit whose answer was lost succeeded."""
+        stored_ts = self.locked_ts(session, step.after_ts, step.upto_ts)
+        return stored_ts == step.after_ts or step.after_ts == step.upto_ts
+
+    def locked_ts(self, session: Session, after_ts: int, upto_ts: int) -> int:
+        """Lock the checkpoint row and return its commitTS: ``after_ts``, or ``upto_ts`` when the answer to that commit was lost. A row that says
+        what is behind ``after_ts`` by steps that were put off says ``after_ts``.
+        """
+        stored_ts = self._lock(session)
+        if stored_ts == self._late.recorded_ts and after_ts == self.commit_ts:
+            return after_ts
+        if stored_ts not in (after_ts, upto_ts):
+            cluster_id = self._leased.lease.cluster_id
+            raise ApplyError(
+                f"cannot apply ({after_ts}, {upto_ts}]: the target's checkpoint of cluster {cluster_id} was moved to {stored_ts} meanwhile. Was it "
+                "edited, or the target restored, while the stream was running? Restart the Drainer; it continues from the target's checkpoint"
+            )
+        return stored_ts
+
+    def save(self, session: Session, commit_ts: int, applied: AppliedJobs, *, consistent: bool) -> None:
+        """Write the row."""
+        named = self._trailing.named(commit_ts, now=self._stopped) if self._trailing is not None else ()
+        whole = consistent and not self._safe.open_at(commit_ts)
+        held = self._leased.lease
+        progress.save_checkpoint(
+            session, held.cluster_id, commit_ts, applied.version, whole, held.schema, self._sync_point, self.table, named
+        )
+        self._version_saved = applied.version
+
+    def save_end(self, session: Session, after_ts: int, upto_ts: int, applied: AppliedJobs, *, consistent: bool = True) -> None:
+        """Write the row, and the marker that (after_ts, upto_ts] is in the target."""
+        progress.mark_atomic(session, self._leased.lease.cluster_id, after_ts, upto_ts, self._leased.lease.schema)
+        self.save(session, upto_ts, applied, consistent=consistent)
+
+    def _lock(self, session: Session) -> int:
+        return progress.lock_checkpoint(session, self._leased.lease.cluster_id, self._leased.lease.schema, self.table)
+
+    # Between two transactions.
+
+    def stands_at(self, commit_ts: int, applied: AppliedJobs) -> None:
+        """The target's record says so."""
+        self._late.saved(commit_ts, applied)
+        self._reached(commit_ts)
+
+    def put_off(self, step: RowsStep) -> bool:
+        """Move on without a transaction, because nothing is applied in ``step``; False: its end is to be saved now."""
+        if self._leased.lost is not None:
+            raise self._leased.lost
+        if not self.consistent or step.after_ts != self.commit_ts or not self._late.put_off(step):
+            return False
+        self._reached(step.upto_ts)
+        if self._saving_later is None:
+            # The next batch may be long in coming.
+            self._saving_later = threading.Timer(late_record.SECONDS, self._catch_up_in_time)
+            self._saving_later.daemon = True
+            self._saving_later.start()
+        failpoints.point("after-record-put-off")
+        self.note_sync_point(step.applied)
+        return True
+
+    def catch_up(self) -> None:
+        """Save what was put off."""
+        late = self._late
+
+        def save(session: Session) -> None:
+            if self._lock(session) == late.recorded_ts:
+                self.save_end(session, late.recorded_ts, self.commit_ts, late.applied)
+
+        with self.one_at_a_time:
+            if late.recorded_ts < self.commit_ts:
+                self._leased.transact(save)
+                late.saved(self.commit_ts, late.applied)
+                self._follow()
+
+    def note_sync_point(self, applied: AppliedJobs) -> None:
+        """Once in a while, between two steps: what the target holds now is the source at ``commit_ts``, and nobody else writes to it."""
+        if self._sync_points is None or not self.consistent or self._safe.open_at(self.commit_ts):
+            return
+        secondary_ts = self._sync_points.due(self._leased.sessions.use, self._leased.retry_policy)
+        if secondary_ts:
+            self.catch_up()
+            self._sync_point = SyncPoint(self.commit_ts, secondary_ts)
+            self._leased.transact(partial(self._save_again, applied))
+            self.stands_at(self.commit_ts, applied)
+
+    def _save_again(self, applied: AppliedJobs, session: Session) -> None:
+        self.locked_ts(session, self.commit_ts, self.commit_ts)
+        self.save(session, self.commit_ts, applied, consistent=self.consistent)
+
+    def _reached(self, commit_ts: int) -> None:
+        self.commit_ts = commit_ts
+        self._safe.reached(commit_ts)
+        self._follow()
+
+    def _follow(self) -> None:
+        """The real checkpoint is written after ours."""
+        if self._trailing is not None:
+            self._trailing.follow(Checkpoint(self.commit_ts, False, self._version_saved, self._sync_point))
+
+    def _catch_up_in_time(self) -> None:
+        with self.one_at_a_time:
+            self._saving_later = None
+            self._catch_up_at_last()
+
+    # At the end.
+
+    def close(self) -> None:
+        """Save what is put off, then the real checkpoint elsewhere. If the target does not answer, what was noted is enough, and the real checkpoint
+        stays behind ours. Safe to call twice.
+        """
+        if (later := self._saving_later) is not None:
+            later.cancel()
+        if self._late.recorded_ts < self.commit_ts and self._leased.lost is None:
+            saving = threading.Thread(target=self._catch_up_at_last, name="the last checkpoint", daemon=True)
+            saving.start()
+            saving.join(_CLOSE_SECONDS)
+        # A step that is not over yet, or the timer, may be writing either of them.
+        if self.one_at_a_time.acquire(timeout=_CLOSE_SECONDS):
+            try:
+                self._save_last()
+            except ReplicationError as error:
+                _log.warning("the checkpoint %s is not that of a clean stop: %s", self._real.where if self._real else "", error)
+            finally:
+                self.one_at_a_time.release()
+        if self._real is not None:
+            self._real.close()
+
+    def _catch_up_at_last(self) -> None:
+        try:
+            self.catch_up()
+        except ReplicationError as error:
+            _log.warning(
+                "the checkpoint stays at %d, although nothing was to be applied up to %d: %s",
+                self._late.recorded_ts,
+                self.commit_ts,
+                error,
+            )
+
+    def _save_last(self) -> None:
+        """After a clean stop the real checkpoint says that the target is consistent, where it is."""
+        trailing = self._trailing
+        if trailing is None or not self._opened or self._stopped or self._leased.lost is not None or not trailing.retry(now=True):
+            return
+        self._stopped = True
+        self._leased.transact(partial(self._save_again, AppliedJobs(self._version_saved)), FEW)
+        consistent = self.consistent and not self._safe.open_at(self.commit_ts)
+        trailing.end(Checkpoint(self.commit_ts, consistent, self._version_saved, self._sync_point))
