@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from pyspark_tidb_binlog.conf.entry import PROGRAM
 from pyspark_tidb_binlog.conf.kinds import nearest
 from pyspark_tidb_binlog.conf.load import PASSWORD, Say, load_drainer, load_pump, variable_of
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, SecurityConfig, TargetConfig, settings_of
@@ -143,8 +144,8 @@ class JobParser(argparse.ArgumentParser):
 
 
 def parser(job: str, description: str) -> JobParser:
-    """The parser of ``./spark-submit.sh JOB``."""
-    return JobParser(prog=f"spark-submit.sh {job}", description=description, allow_abbrev=False)
+    """The parser of ``./spark-submit.sh JOB``, or where it is installed of ``tidb-binlog JOB``."""
+    return JobParser(prog=f"{PROGRAM} {job}", description=description, allow_abbrev=False)
 
 
 def add_settings(to: JobParser, model: type[DrainerConfig] | type[PumpConfig]) -> None:

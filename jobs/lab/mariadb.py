@@ -243,7 +243,10 @@ class PrivateMariaDB:
 def _binary(name: str) -> str:
     found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin:/usr/bin")
     if found is None:
-        raise ConfigError(f"{name} is not installed: on Debian or Ubuntu run `apt-get install mariadb-server`")
+        raise ConfigError(
+            f"a private MariaDB server is needed, and {name} is not installed: on Debian or Ubuntu run `apt-get install mariadb-server` "
+            "(it need not run), or name a server with --to mysql://user:password@host:port"
+        )
     return found
 
 
