@@ -157,8 +157,9 @@ def _run(given: Given) -> int:
     environ = {**os.environ, "LC_ALL": "C.UTF-8", "PYTHONSAFEPATH": "1"}
     if IN_CHECKOUT:
         environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(CODE), *_without(str(CODE), environ.get("PYTHONPATH", ""))]))
-    # What would hinder a stream is found without Spark.
+    # What would hinder a stream is found without Spark, and so is what --help prints.
     checks = given.job == "drainer" and any(re.fullmatch(r"--?check", option) for option in given.options)
+    asks = any(re.fullmatch(r"-h|-V|--?(help|version)", option) for option in given.options)
     name = "preflight" if checks else given.job
     if not environ.get("TIDB_BINLOG_LOG"):
         environ["TIDB_BINLOG_LOG"] = str(own_places.logs() / f"{name}.log")
@@ -166,7 +167,7 @@ def _run(given: Given) -> int:
         # A fault point must kill the whole application (conf/failpoints.py), which is this process.
         environ.setdefault("TIDB_BINLOG_DIE_PID", str(os.getpid()))
     arguments = [name, *given.options]
-    if job.spark and not checks:
+    if job.spark and not checks and not asks:
         arguments = [*_in_spark(given, environ), "--", *arguments]
     _open_streams()
     _become([sys.executable, "-m", "pyspark_tidb_binlog.jobs.launch", *arguments], environ)

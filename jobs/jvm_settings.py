@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pyspark_tidb_binlog.conf.entry import HOME
 from pyspark_tidb_binlog.jobs import own_places
-from pyspark_tidb_binlog.jobs.versions import DELTA_PACKAGE
+from pyspark_tidb_binlog.jobs.versions import DELTA_PACKAGE, EXACT_DELTA
 
 FRUGAL = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "131072"}
 """Environment variables that make the JVM and Python workers return memory after a large batch.
@@ -47,7 +47,7 @@ def jars_dir() -> Path | None:
 
 def new_jars_dir() -> Path:
     """Where Delta's jars are put once they are fetched."""
-    return own_places.downloads() / f"spark-jars-{DELTA_PACKAGE.rpartition(':')[2]}"
+    return own_places.downloads() / f"spark-jars-{EXACT_DELTA}"
 
 
 def is_complete(place: Path) -> bool:

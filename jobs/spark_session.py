@@ -61,21 +61,28 @@ def configured(builder: SparkSession.Builder, *, delta: bool = True) -> SparkSes
     """
     require_spark(pyspark.__version__)
     given: dict[str, str] = {**dict(SparkConf().getAll()), **{name: str(value) for name, value in builder._options.items()}}
-    local, jars = jvm.is_local(given.get("spark.master", "local[*]")), jars_dir()
+    local = jvm.is_local(given.get("spark.master", "local[*]"))
     wanted = dict([STATE_STORE])
     if delta:
-        lists = {name: given.get(name, "") for name in ("spark.driver.extraClassPath", "spark.jars", "spark.jars.packages", EXTENSION[0])}
         wanted |= dict([EXTENSION, CATALOG])
-        if not names_delta(" ".join(lists.values())) and not ships_delta(Path(os.environ.get("SPARK_HOME") or pyspark.__path__[0])):
-            wanted |= _jars(jars, local=local)
-        separators = {name: ":" if name.endswith("ClassPath") else "," for name in lists}
-        wanted |= {name: f"{lists[name]}{separators[name]}{wanted[name]}" for name in lists if lists[name] and name in wanted}
+        if not names_delta(" ".join(given.get(name, "") for name in _LISTS)) and not ships_delta(_spark_home()):
+            wanted |= _jars(jars_dir(), local=local)
     if local:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     for name, value in wanted.items():
-        if name not in given or given[name] in value:
+        if name not in given:
             builder = builder.config(name, value)
+        elif name in _LISTS and value not in given[name]:
+            builder = builder.config(name, f"{given[name]}{_LISTS[name]}{value}")
     return builder
+
+
+_LISTS = {"spark.driver.extraClassPath": ":", "spark.jars": ",", "spark.jars.packages": ",", EXTENSION[0]: ","}
+"""Settings to which something is added, and what stands between two entries."""
+
+
+def _spark_home() -> Path:
+    return Path(os.environ.get("SPARK_HOME") or pyspark.__path__[0])
 
 
 def session_settings(cores: int | None, *, delta: bool = True) -> dict[str, str]:

@@ -15,8 +15,10 @@ from pyspark_tidb_binlog.schemas.errors import ConfigError
 SPARK = (4, 2)
 DELTA = (4, 4)
 JAVA = 17
-DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
-"""Delta's jar as Maven knows it, with which this release is tested."""
+EXACT_DELTA = "4.4.0"
+"""With which this release is tested."""
+DELTA_PACKAGE = f"io.delta:delta-spark_4.2_2.13:{EXACT_DELTA}"
+"""Delta's jar as Maven knows it."""
 
 
 def require_spark(version: str) -> None:
