@@ -20,7 +20,6 @@ from pyspark_tidb_binlog.conf.entry import CODE, COMMAND, IN_CHECKOUT, PROGRAM
 from pyspark_tidb_binlog.conf.version import VERSION
 from pyspark_tidb_binlog.jobs import jvm_settings, own_places
 from pyspark_tidb_binlog.jobs.jvm_settings import FRUGAL
-from pyspark_tidb_binlog.jobs.setup import SetupError, SparkOfMachine, ensure_archive, ensure_jars, write_zip
 from pyspark_tidb_binlog.jobs.versions import java_of, require_java, require_spark
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
@@ -94,7 +93,7 @@ def main() -> int:
     """Become the job; returns 2 after one line on stderr where that is not possible."""
     try:
         return _run(parsed(sys.argv[1:]))
-    except (ConfigError, SetupError) as error:
+    except ConfigError as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
         return EXIT_WRONG
 
@@ -222,6 +221,8 @@ def _in_spark(given: Given, environ: dict[str, str]) -> list[str]:
         if master.startswith("local-cluster"):
             # Its executors are on this machine; those of other clusters have their own Python.
             environ["PYSPARK_PYTHON"] = environ.get("PYSPARK_PYTHON") or sys.executable
+        from pyspark_tidb_binlog.jobs.setup import write_zip
+
         code = own_places.downloads() / "py-files" / "tidb_binlog_spark.zip"
         write_zip(code)
         py_files = ",".join(filter(None, [str(code), py_files]))
@@ -263,6 +264,9 @@ def _jars(given: Given, home: Path, environ: Mapping[str, str]) -> Path | None:
         return None
     found = jvm_settings.jars_dir()
     if found is None:
+        # Not at the top: most starts need nothing of it.
+        from pyspark_tidb_binlog.jobs.setup import SparkOfMachine, ensure_archive, ensure_jars
+
         spark = SparkOfMachine(Path(sys.executable), home, dict(environ))
         found = jvm_settings.new_jars_dir()
         ensure_jars(found, spark)

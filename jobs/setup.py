@@ -24,6 +24,7 @@ from pyspark_tidb_binlog.conf.entry import CODE, PACKAGE
 from pyspark_tidb_binlog.conf.entry import HOME as PROJECT
 from pyspark_tidb_binlog.jobs.jvm_settings import COMPLETE, NOT_NEEDED, is_complete
 from pyspark_tidb_binlog.jobs.versions import DELTA_PACKAGE, JAVA, java_release
+from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 VENV = PROJECT / ".venv"
 PYTHON = VENV / "bin" / "python"
@@ -33,7 +34,7 @@ KAFKA = "org.apache.kafka:kafka_2.13:3.9.1"
 """A broker, which only tests run."""
 
 
-class SetupError(Exception):
+class SetupError(ConfigError):
     """Something is missing that this program may not or cannot install."""
 
 

@@ -81,7 +81,7 @@ def test_it_holds_the_product_and_nothing_else(wheel: Path) -> None:
 def test_links_between_documents_hold_where_it_is_installed(installed: Environment, wheel: Path) -> None:
     top = installed.packages / "pyspark_tidb_binlog"
     links = [(page, link) for page in sorted(top.rglob("*.md")) for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text())]
-    assert len(links) > 50
+    assert len(links) > 30
     assert [f"{page.name}: {link}" for page, link in links if not (page.parent / link).exists()] == []
     with zipfile.ZipFile(wheel) as archive:
         (metadata,) = [archive.read(name).decode() for name in archive.namelist() if name.endswith("/METADATA")]
