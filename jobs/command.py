@@ -10,13 +10,14 @@ Promises: imports the standard library only, so that it can say what is missing.
 import os
 import re
 import sys
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
-from pyspark_tidb_binlog.conf.entry import CODE, COMMAND, IN_CHECKOUT, PROGRAM
+from pyspark_tidb_binlog.conf.entry import CODE, COMMAND, IN_CHECKOUT, PACKAGE, PROGRAM
 from pyspark_tidb_binlog.conf.version import VERSION
 from pyspark_tidb_binlog.jobs import jvm_settings, own_places
 from pyspark_tidb_binlog.jobs.jvm_settings import FRUGAL
@@ -223,7 +224,8 @@ def _in_spark(given: Given, environ: dict[str, str]) -> list[str]:
             environ["PYSPARK_PYTHON"] = environ.get("PYSPARK_PYTHON") or sys.executable
         from pyspark_tidb_binlog.jobs.setup import write_zip
 
-        code = own_places.downloads() / "py-files" / "tidb_binlog_spark.zip"
+        # Executors that join later fetch it, too: an installation of another version must not replace it.
+        code = own_places.downloads() / "py-files" / f"{zlib.crc32(str(PACKAGE).encode()):08x}" / "tidb_binlog_spark.zip"
         write_zip(code)
         py_files = ",".join(filter(None, [str(code), py_files]))
         all_jars = ",".join(filter(None, [*named, all_jars]))

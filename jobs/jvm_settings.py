@@ -41,8 +41,12 @@ def jvm_options(jars: Path | None, *, local: bool, given: str) -> str:
 
 
 def jars_dir() -> Path | None:
-    """The directory of Delta's jars on this machine; None: they are not here yet."""
-    return next((place for place in _places_of_jars() if is_complete(place)), None)
+    """The directory of Delta's jars on this machine, in the virtual environment or fetched; None: they are not here yet."""
+    beside = Path(sys.prefix) / "spark-jars"
+    if is_complete(beside):
+        return beside
+    fetched = new_jars_dir()
+    return fetched if is_complete(fetched) else None
 
 
 def new_jars_dir() -> Path:
@@ -71,7 +75,3 @@ def names_delta(text: str) -> bool:
 def ships_delta(spark_home: Path) -> bool:
     """Whether Delta is among Spark's own jars."""
     return any(names_delta(jar.name) for jar in (spark_home / "jars").glob("*delta-*.jar"))
-
-
-def _places_of_jars() -> list[Path]:
-    return [Path(sys.prefix) / "spark-jars", new_jars_dir()]

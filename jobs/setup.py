@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark_tidb_binlog.conf.entry import CODE, PACKAGE
+from pyspark_tidb_binlog.conf.entry import CODE, IN_CHECKOUT, PACKAGE
 from pyspark_tidb_binlog.conf.entry import HOME as PROJECT
 from pyspark_tidb_binlog.jobs.jvm_settings import COMPLETE, NOT_NEEDED, is_complete
 from pyspark_tidb_binlog.jobs.versions import DELTA_PACKAGE, JAVA, java_release
@@ -184,7 +184,9 @@ def ensure_archive(jars: Path, spark: SparkOfMachine, release: str) -> None:
     say("trying Spark once, for quicker starts from now on")
     archive.unlink(missing_ok=True)
     aside = jars / f"{os.getpid()}.jsa"
-    environ = {**spark.environ, "SPARK_SUBMIT_OPTS": f"-XX:ArchiveClassesAtExit={aside}", "PYTHONPATH": str(CODE)}
+    environ = {**spark.environ, "SPARK_SUBMIT_OPTS": f"-XX:ArchiveClassesAtExit={aside}"}
+    if IN_CHECKOUT:
+        environ["PYTHONPATH"] = str(CODE)
     try:
         run([str(spark.python), "-m", "pyspark_tidb_binlog.jobs.warmup"], "the first run of Spark", env=environ)
         aside.replace(archive)

@@ -15,7 +15,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from pyspark_tidb_binlog.jobs import jvm
+from pyspark_tidb_binlog.jobs import jvm, own_places
 from pyspark_tidb_binlog.jobs.allocator import reuse_blocks
 from pyspark_tidb_binlog.jobs.jvm_settings import FRUGAL, NOT_NEEDED, jars_dir, jars_in, jvm_options, names_delta, ships_delta
 from pyspark_tidb_binlog.jobs.logs import spark_level, spark_log_file
@@ -175,5 +175,6 @@ def _launch_settings(master: str, *, delta: bool) -> dict[str, str]:
 def _jars(jars: Path | None, *, local: bool) -> dict[str, str]:
     """How Spark gets Delta's jars: those in ``jars``, else from Maven Central."""
     if jars is None:
-        return {"spark.jars.packages": DELTA_PACKAGE, "spark.jars.excludes": NOT_NEEDED}
+        ivy = str(own_places.downloads() / "ivy")
+        return {"spark.jars.packages": DELTA_PACKAGE, "spark.jars.excludes": NOT_NEEDED, "spark.jars.ivy": ivy}
     return {"spark.driver.extraClassPath": ":".join(jars_in(jars))} if local else {"spark.jars": ",".join(jars_in(jars))}
