@@ -21,10 +21,13 @@ from pyspark_tidb_binlog.conf.entry import CODE, COMMAND, IN_CHECKOUT, PACKAGE, 
 from pyspark_tidb_binlog.conf.version import VERSION
 from pyspark_tidb_binlog.jobs import jvm_settings, own_places
 from pyspark_tidb_binlog.jobs.jvm_settings import FRUGAL
+from pyspark_tidb_binlog.jobs.programs import SERVER, server_program
 from pyspark_tidb_binlog.jobs.versions import java_of, require_java, require_spark
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 EXIT_WRONG = 2
+_WITH_SERVER = ("demo", "rehearse")
+"""Jobs that start a private MariaDB, unless ``--to`` names a server."""
 _HTTP = ("h11", "hpack", "prometheus_client")
 _SPARK = ("pyspark", "py4j", "pandas", *_HTTP)
 
@@ -168,6 +171,9 @@ def _run(given: Given) -> int:
         environ.setdefault("TIDB_BINLOG_DIE_PID", str(os.getpid()))
     arguments = [name, *given.options]
     if job.spark and not checks and not asks:
+        if given.job in _WITH_SERVER and not any(re.match(r"--?to(=|$)", option) for option in given.options):
+            for program in SERVER:
+                server_program(program)
         arguments = [*_in_spark(given, environ), "--", *arguments]
     _open_streams()
     _become([sys.executable, "-m", "pyspark_tidb_binlog.jobs.launch", *arguments], environ)

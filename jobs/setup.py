@@ -23,6 +23,7 @@ from pathlib import Path
 from pyspark_tidb_binlog.conf.entry import CODE, IN_CHECKOUT, PACKAGE
 from pyspark_tidb_binlog.conf.entry import HOME as PROJECT
 from pyspark_tidb_binlog.jobs.jvm_settings import COMPLETE, NOT_NEEDED, is_complete
+from pyspark_tidb_binlog.jobs.programs import SERVER, server_program
 from pyspark_tidb_binlog.jobs.versions import DELTA_PACKAGE, JAVA, java_release
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
@@ -90,8 +91,10 @@ def ensure_java() -> None:
 
 def ensure_mariadb() -> None:
     """MariaDB's server programs; a private instance is started from them, never the system's service."""
-    path = os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin"
-    if not shutil.which("mariadbd", path=path) or not shutil.which("mariadb-install-db", path=path):
+    try:
+        for name in SERVER:
+            server_program(name)
+    except ConfigError:
         apt_install(["mariadb-server"], "MariaDB's server was not found")
 
 
