@@ -95,6 +95,7 @@ class Given:
 
 def main() -> int:
     """Become the job; returns 2 after one line on stderr where that is not possible."""
+    _open_streams()
     try:
         return _run(parsed(sys.argv[1:]))
     except ConfigError as error:
@@ -175,7 +176,6 @@ def _run(given: Given) -> int:
             for program in SERVER:
                 server_program(program)
         arguments = [*_in_spark(given, environ), "--", *arguments]
-    _open_streams()
     _become([sys.executable, "-m", "pyspark_tidb_binlog.jobs.launch", *arguments], environ)
 
 
