@@ -411,7 +411,7 @@ class DrainerConfig:
     log_format: str = ours("text", "text: lines as TiDB's tools write them, or json: one object per line")
     log_file: str = setting(
         "",
-        "the job's log file; empty = what TIDB_BINLOG_LOG names, or var/log/JOB.log, installed ~/.local/state/tidb-binlog/log",
+        "the job's log file; empty = what TIDB_BINLOG_LOG names, or var/log/JOB.log, installed below ~/.local/state",
         flag="log-file",
     )
     data_dir: str = setting("data.drainer", "directory for what this Drainer keeps on disk", flag="data-dir")
@@ -518,7 +518,7 @@ class PumpConfig:
     log_format: str = ours("text", "text: lines as TiDB's tools write them, or json: one object per line")
     log_file: str = setting(
         "",
-        "the log file; empty = what TIDB_BINLOG_LOG names, or var/log/pump.log, installed ~/.local/state/tidb-binlog/log",
+        "the log file; empty = what TIDB_BINLOG_LOG names, or var/log/pump.log, installed below ~/.local/state",
         flag="log-file",
     )
     metrics_addr: str = setting(
