@@ -153,6 +153,7 @@ soak: setup ## 200 transactions a second for SOAK_MINUTES (40): memory, files an
 
 .PHONY: wheel
 wheel: setup-dev ## build dist/tidb_binlog_spark-*.whl
+	rm -rf build *.egg-info dist/*.whl
 	$(VENV)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 
 .PHONY: proto

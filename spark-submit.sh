@@ -1,37 +1,14 @@
 #!/usr/bin/env bash
-# The one entry: ./spark-submit.sh [spark options] JOB [options of the job and of spark-submit, in any order]
+# The one entry of a checkout: ./spark-submit.sh [spark options] JOB [options of the job and of spark-submit, in any order]
 #
-# The first start sets everything up (jobs/setup.py); later ones only compare two files. Options of spark-submit
-# (--master, --conf, --name, --driver-memory, ...) are passed to it in any position, all others to the job, with it -c after JOB; all after
-# `--` go to the job.
-# The job is this process, and Spark's JVM its child (jobs/jvm.py); `ctl`, `pump` and `replay` need no Spark.
-# Logs go to var/log/JOB.log (the job and every trace) and var/log/JOB.spark.log.
+# The first start sets everything up (jobs/setup.py); later ones only compare two files. All else is the command's (jobs/command.py), which the
+# wheel installs as `tidb-binlog`.
 set -euo pipefail
-export LC_ALL=C.UTF-8
-# What is opened next would take the place of a stream that is closed.
-[[ -e /dev/fd/0 ]] || exec </dev/null
-[[ -e /dev/fd/1 ]] || exec >/dev/null
-[[ -e /dev/fd/2 ]] || exec 2>/dev/null
 
 root=$(cd -P "${BASH_SOURCE[0]%/*}" && pwd)
 venv=$root/.venv
-
-usage() {
-  cat <<'USAGE'
-usage: ./spark-submit.sh [spark options] JOB [options]
-
-jobs:
-  ctl         binlogctl's commands, and what a Drainer is doing (ctl status, ctl ddl, ctl findings; see ctl --help)
-  demo        private MariaDB, two Pumps, a workload and the drainer: see it work (--seconds 60)
-  drainer     the replication stream (--config conf/drainer.toml; with --check only what would hinder it)
-  pump        a Pump server (--config conf/pump.toml)
-  rehearse    a recorded case through Pumps and drainer (rehearse CASE [--to mysql://user:pw@host:port])
-  replay      Reparo: what a file sink wrote, printed or applied (replay -data-dir DIR [-start-datetime T] [-stop-datetime T] [-dest-type mysql])
-  setup       only set up what a job or the tests need (--java --mariadb --etcd --kafka --dev)
-
-./spark-submit.sh JOB --help shows a job's own options. Options of Spark's spark-submit are passed on; --master defaults to local[*].
-USAGE
-}
+# Modules are imported from the project, not from the working directory.
+export PYTHONSAFEPATH=1 PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH}
 
 die() {
   echo "spark-submit.sh: $*" >&2
@@ -59,91 +36,41 @@ find_python() {
 
 same() { [[ -f $2 && "$(<"$1")" == "$(<"$2")" ]]; }
 
-spark_args=() job_args=() job='' master='' jars='' py_files='' class_path=''
-while (($#)); do
-  option=$1 value=''
-  if [[ $option == -c && -n $job ]]; then
-    # After the job, -c is the Drainer's worker-count, no --conf.
-    job_args+=("$option")
-    shift
-    continue
-  fi
-  case $option in
-    --master | --deploy-mode | --name | --conf | -c | --jars | --packages | --exclude-packages | --repositories | --py-files | --files | \
-      --archives | --properties-file | --driver-memory | --driver-java-options | --driver-library-path | --driver-class-path | \
-      --executor-memory | --executor-cores | --driver-cores | --total-executor-cores | --num-executors | --queue | --proxy-user | \
-      --principal | --keytab)
-      (($# >= 2)) || die "$option needs a value"
-      value=$2
-      shift 2
-      ;;
-    --master=* | --deploy-mode=* | --name=* | --conf=* | --jars=* | --packages=* | --exclude-packages=* | --repositories=* | \
-      --py-files=* | --files=* | --archives=* | --properties-file=* | --driver-memory=* | --driver-java-options=* | \
-      --driver-library-path=* | --driver-class-path=* | --executor-memory=* | --executor-cores=* | --driver-cores=* | \
-      --total-executor-cores=* | --num-executors=* | --queue=* | --proxy-user=* | --principal=* | --keytab=*)
-      value=${option#*=} option=${option%%=*}
-      shift
-      ;;
-    --verbose | --supervise)
-      spark_args+=("$option")
-      shift
-      continue
-      ;;
-    --)
-      shift
-      job_args+=("$@")
+# What the job needs on this machine. Before the job stand only options of spark-submit, most with a value.
+job='' words=("$@")
+for ((at = 0; at < ${#words[@]}; at++)); do
+  case ${words[at]} in
+    -h | --help | -V | --version) break ;;
+    --verbose | --supervise | -*=*) ;;
+    -*) at=$((at + 1)) ;;
+    *)
+      job=${words[at]}
       break
       ;;
-    *)
-      if [[ -n $job ]]; then
-        job_args+=("$option")
-      elif [[ $option == -h || $option == --help || $option == help ]]; then
-        usage
-        exit 0
-      elif [[ $option == -* ]]; then
-        die "unknown option $option before the job; ./spark-submit.sh --help lists the jobs"
-      else
-        job=$option
-      fi
-      shift
-      continue
-      ;;
-  esac
-  case $option in
-    --deploy-mode) [[ $value == client ]] || die "the job is Spark's driver and runs where it is started: --deploy-mode $value is not possible" ;;
-    --master) master=$value ;;
-    --jars) jars=$value ;;
-    --py-files) py_files=$value ;;
-    --driver-class-path) class_path=$value ;;
-    *) spark_args+=("$option" "$value") ;;
   esac
 done
-
-if [[ -z $job ]]; then
-  usage >&2
-  exit 2
-fi
-[[ $job =~ ^[a-z_]+$ && -f $root/jobs/$job.py ]] && grep -q '^def main(' "$root/jobs/$job.py" || die "there is no job '$job'; ./spark-submit.sh --help lists them"
-
-if [[ $job == setup ]]; then
-  python=$(find_python)
-  exec "$python" "$root/jobs/setup.py" ${job_args[@]+"${job_args[@]}"}
-fi
-
-# What would hinder a stream is found without Spark.
-if [[ $job == drainer && " ${job_args[*]-} " =~ \ --?check\  ]]; then
-  job=preflight
-fi
-
 needs=()
 case $job in
-  ctl | preflight | pump | replay) ;;
+  ctl | docs | pump | replay) ;;
+  drainer)
+    # What would hinder a stream is found without Spark.
+    [[ " $* " =~ \ --?check\  ]] || needs=(--java)
+    ;;
   demo | rehearse)
     needs=(--java)
     # With --to, no private MariaDB is needed.
-    [[ " ${job_args[*]-} " == *" --to"[=\ ]* ]] || needs+=(--mariadb)
+    [[ " $* " == *" --to"[=\ ]* ]] || needs+=(--mariadb)
     ;;
-  *) needs=(--java) ;;
+  setup)
+    python=$(find_python)
+    exec "$python" -m pyspark_tidb_binlog.jobs.setup "${words[@]:at+1}"
+    ;;
+  *)
+    # Nothing that needs packages: the jobs are listed, or something is refused.
+    python=$venv/bin/python
+    [[ -x $python ]] || python=$(find_python)
+    exec "$python" -m pyspark_tidb_binlog.jobs.command "$@"
+    ;;
 esac
 
 ready() {
@@ -153,51 +80,6 @@ ready() {
 }
 if ! ready; then
   python=$(find_python)
-  "$python" "$root/jobs/setup.py" "${needs[@]}"
+  "$python" -m pyspark_tidb_binlog.jobs.setup ${needs[@]+"${needs[@]}"}
 fi
-
-export TIDB_BINLOG_LOG=${TIDB_BINLOG_LOG:-$root/var/log/$job.log}
-mkdir -p "${TIDB_BINLOG_LOG%/*}"
-# Modules are imported from the project, not from the directory of the script that Python runs (jobs/).
-export PYTHONSAFEPATH=1 PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH}
-# A fault point must kill the whole application (conf/failpoints.py), which is this process after exec.
-[[ -z ${TIDB_BINLOG_DIE:-} ]] || export TIDB_BINLOG_DIE_PID=${TIDB_BINLOG_DIE_PID:-$$}
-
-if [[ $job == ctl || $job == preflight || $job == pump || $job == replay ]]; then
-  exec "$venv/bin/python" -m pyspark_tidb_binlog.jobs.launch "$job" ${job_args[@]+"${job_args[@]}"}
-fi
-
-master=${master:-${MASTER:-local[*]}}
-# Makes the JVM and Python workers return memory after a big batch (jobs/spark_session.py, jobs/allocator.py).
-export ARROW_DEFAULT_MEMORY_POOL=${ARROW_DEFAULT_MEMORY_POOL:-system}
-export MALLOC_ARENA_MAX=${MALLOC_ARENA_MAX:-2} MALLOC_MMAP_THRESHOLD_=${MALLOC_MMAP_THRESHOLD_:-131072}
-export SPARK_HOME
-SPARK_HOME=$(echo "$venv"/lib/python3*/site-packages/pyspark)
-delta_jars=$(printf ',%s' "$venv"/spark-jars/*.jar)
-jvm="-Dlog4j2.configurationFile=file:$root/conf/log4j2.properties -Xlog:disable -Xlog:all=error:stderr"
-[[ ! -f $venv/spark-jars/spark.jsa ]] || jvm+=" -XX:SharedArchiveFile=$venv/spark-jars/spark.jsa"
-if [[ $master == local* && $master != local-cluster* ]]; then
-  # Driver and executors are one JVM and see this checkout: nothing to copy, nothing to ship.
-  export PYSPARK_PYTHON=$venv/bin/python
-  # Ours first: the JVM's class archive matches only a class path that begins with them.
-  delta_jars=${delta_jars#,}
-  class_path=${delta_jars//,/:}${class_path:+:$class_path}
-  # The JVM accepts only one garbage collector: the caller's wins.
-  [[ "${SPARK_SUBMIT_OPTS:-} ${spark_args[*]-}" == *-XX:+Use*GC* ]] || jvm="$(<"$root/conf/jvm.options") $jvm"
-else
-  # The executors of a local-cluster are on this machine; those of other clusters have their own Python.
-  [[ $master != local-cluster* ]] || export PYSPARK_PYTHON=${PYSPARK_PYTHON:-$venv/bin/python}
-  zip=$root/var/py-files/tidb_binlog_spark.zip
-  "$venv/bin/python" "$root/jobs/setup.py" --zip "$zip"
-  py_files=$zip${py_files:+,$py_files}
-  jars=${delta_jars#,}${jars:+,$jars}
-fi
-[[ -z $class_path ]] || spark_args+=(--driver-class-path "$class_path")
-[[ -z $jars ]] || spark_args+=(--jars "$jars")
-[[ -z $py_files ]] || spark_args+=(--py-files "$py_files")
-
-export SPARK_SUBMIT_OPTS="$jvm${SPARK_SUBMIT_OPTS:+ $SPARK_SUBMIT_OPTS}"
-# Strings hash alike in driver and workers, as spark-submit sets it.
-export PYTHONHASHSEED=0
-exec "$venv/bin/python" -m pyspark_tidb_binlog.jobs.launch --master "$master" --name "tidb-binlog $job" --conf spark.python.daemon.module=pyspark_tidb_binlog.jobs.workers --conf spark.ui.showConsoleProgress=false \
-  ${spark_args[@]+"${spark_args[@]}"} -- "$job" ${job_args[@]+"${job_args[@]}"}
+exec "$venv/bin/python" -m pyspark_tidb_binlog.jobs.command "$@"

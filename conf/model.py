@@ -414,7 +414,11 @@ class DrainerConfig:
     advertise_addr: str = setting("", "host:port that is registered; empty = addr", flag="advertise-addr")
     log_level: str = setting("info", "debug, info, warn, error or fatal; Spark's own log is one level quieter", flag="L", kind=LEVEL)
     log_format: str = ours("text", "text: lines as TiDB's tools write them, or json: one object per line")
-    log_file: str = setting("", "the job's log file; empty = var/log/JOB.log, or what TIDB_BINLOG_LOG names", flag="log-file")
+    log_file: str = setting(
+        "",
+        "the job's log file; empty = what TIDB_BINLOG_LOG names, or var/log/JOB.log, installed below ~/.local/state",
+        flag="log-file",
+    )
     data_dir: str = setting("data.drainer", "directory for what this Drainer keeps on disk", flag="data-dir")
     pd_urls: str = setting(
         "", "PD, http://host:2379,...: Pumps, cluster id, timestamps; empty = none", flag="pd-urls", unset="http://127.0.0.1:2379"
@@ -517,7 +521,11 @@ class PumpConfig:
     slow_chaser_recovery_timeout: float = ours(1.0, "seconds for which a recovery may block writers")
     log_level: str = setting("info", "debug, info, warn, error or fatal: what goes to the log file", flag="L", kind=LEVEL)
     log_format: str = ours("text", "text: lines as TiDB's tools write them, or json: one object per line")
-    log_file: str = setting("", "the log file; empty = var/log/pump.log, or what TIDB_BINLOG_LOG names", flag="log-file")
+    log_file: str = setting(
+        "",
+        "the log file; empty = what TIDB_BINLOG_LOG names, or var/log/pump.log, installed below ~/.local/state",
+        flag="log-file",
+    )
     metrics_addr: str = setting(
         "", "host:port or URL of a Prometheus push gateway; empty = metrics are only served", flag="metrics-addr", in_file=False
     )

@@ -43,10 +43,10 @@ def example(model: type) -> str:
     job = "drainer" if model is DrainerConfig else "pump"
     what = "The replication stream" if job == "drainer" else "A Pump server"
     head = (
-        f"{what}: ./spark-submit.sh {job} --config conf/{job}.toml. Every setting with its default; a line may be left out. A {job}.toml of "
+        f"{what}: `tidb-binlog {job} --config {job}.toml`, in a checkout `./spark-submit.sh {job} --config conf/{job}.toml`. Every setting with its default; a line may be left out. A {job}.toml of "
         f"TiDB Binlog is read as it is; what only this project has stands in [{OURS}]. The environment wins over this file "
         f"({REAL_PREFIXES[model]}ADDR=0.0.0.0:8249, TIDB_BINLOG__{OURS.upper()}__CLUSTER_ID=7), flags win over both (-addr 0.0.0.0:8249). "
-        "docs/settings.md explains them. Generated from conf/model.py: make settings."
+        "docs/settings.md explains them (`tidb-binlog docs settings`). Generated from conf/model.py: make settings."
     )
     lines, lists = [*_comment(head), ""], []
     for table, settings in _tables(model):
@@ -148,7 +148,7 @@ def _comment(text: str) -> list[str]:
 _PREFACE = """\
 # Settings
 
-Generated from `conf/model.py` by `make settings`; `./spark-submit.sh drainer --help` and `pump --help` show the same.
+Generated from `conf/model.py` by `make settings`; `./spark-submit.sh drainer --help` and `pump --help` show the same (installed: `tidb-binlog drainer --help`).
 
 - **Files.** A `drainer.toml` or `pump.toml` of TiDB Binlog is read as it is: names, types, defaults, keys in any case. What only this project
   has stands in the table `[spark]`. An unknown key is an error that names the nearest one; a key of this project's earlier files is an error

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from pyspark_tidb_binlog.conf.entry import IN_CHECKOUT, PROGRAM
 from pyspark_tidb_binlog.conf.kinds import nearest
 from pyspark_tidb_binlog.conf.load import PASSWORD, Say, load_drainer, load_pump, variable_of
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, SecurityConfig, TargetConfig, settings_of
@@ -67,7 +68,7 @@ def run_job(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = N
             return EXIT_FAILED
         if missing := re.search(r"ModuleNotFoundError: No module named '([\w.]+)'", trace):
             _tell(
-                f"error: Spark's Python workers have no package {missing[1]}: provide those of requirements.txt "
+                f"error: Spark's Python workers have no package {missing[1]}: provide those of {'requirements.txt' if IN_CHECKOUT else 'the wheel'} "
                 f"by PYSPARK_PYTHON (a path that every executor can read) or --archives\n(the trace is in {log_file()})"
             )
             return EXIT_CONFIG
@@ -143,8 +144,8 @@ class JobParser(argparse.ArgumentParser):
 
 
 def parser(job: str, description: str) -> JobParser:
-    """The parser of ``./spark-submit.sh JOB``."""
-    return JobParser(prog=f"spark-submit.sh {job}", description=description, allow_abbrev=False)
+    """The parser of ``./spark-submit.sh JOB``, or where it is installed of ``tidb-binlog JOB``."""
+    return JobParser(prog=f"{PROGRAM} {job}", description=description, allow_abbrev=False)
 
 
 def add_settings(to: JobParser, model: type[DrainerConfig] | type[PumpConfig]) -> None:

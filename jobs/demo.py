@@ -19,6 +19,7 @@ from pathlib import Path
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.binlog_source.emulator.workload import ARCHIVE, DATABASE, PROBE, WorkloadConfig
 from pyspark_tidb_binlog.binlog_source.emulator.workload_process import Status, WorkloadProcess
+from pyspark_tidb_binlog.conf.entry import COMMAND, document, sample
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.cli import EXIT_FAILED, add_settings, drainer_config, parser, target_of
 from pyspark_tidb_binlog.jobs.lab.compare import TableOutcome, compare
@@ -188,11 +189,11 @@ class Show:
         return 0 if equal else EXIT_FAILED
 
 
-_NEXT = """where to look next:
-  docs/architecture.md           the data flow, step by step
-  ./spark-submit.sh rehearse CASE  a recording of a real TiDB through the same stream (tests/golden)
-  ./spark-submit.sh drainer --config conf/drainer.toml  your own Pumps and target
-  notebooks/replicate.py         the stream, its Delta checkpoints and its lag in a notebook"""
+_NEXT = f"""where to look next:
+  the data flow, step by step: {document("architecture")}
+  your own Pumps and target: {COMMAND} drainer --config FILE, with {sample("conf/drainer.toml")} as a beginning
+  a recording of a real TiDB through the same stream: {COMMAND} rehearse CASE (tests/golden of a checkout)
+  the stream, its Delta checkpoints and its lag in a notebook: {sample("notebooks/replicate.py")}"""
 
 
 def _result(outcomes: Sequence[TableOutcome], measured: Sequence[float]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What ``spark-submit.sh`` runs: ``launch.py [SPARK OPTIONS --] JOB [options]`` calls ``main`` of the module ``jobs.JOB``.
+"""What ``jobs/command.py`` becomes: ``launch.py [SPARK OPTIONS --] JOB [options]`` calls ``main`` of the module ``jobs.JOB``.
 
 Promises: the job's code is imported as a module and is never ``__main__``, so functions sent to executors are pickled by name. The job is
 the process that was started; a Spark job has the JVM as its child (``jobs/jvm.py``), which starts while the job's modules are imported and
@@ -15,7 +15,7 @@ from importlib import import_module
 from pyspark_tidb_binlog.jobs import jvm
 from pyspark_tidb_binlog.jobs.cli import run_job
 from pyspark_tidb_binlog.jobs.signals import REQUEST, stop_on_signals
-from pyspark_tidb_binlog.jobs.worker_forks import WorkerForks
+from pyspark_tidb_binlog.jobs.worker_forks import PYTHON, WorkerForks
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
 def _worker_forks(spark: Sequence[str]) -> WorkerForks | None:
     """None where Spark's Python processes are no forks of this one: on other machines, or where that is not possible."""
     master = spark[spark.index("--master") + 1] if "--master" in spark else ""
-    if not jvm.is_local(master) or os.environ.get("PYSPARK_PYTHON") != sys.executable:
+    if not jvm.is_local(master) or os.environ.get("PYSPARK_PYTHON") != sys.executable or not os.access(PYTHON, os.X_OK):
         return None
     try:
         return WorkerForks()

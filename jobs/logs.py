@@ -12,6 +12,7 @@ import logging.handlers
 import os
 from pathlib import Path
 
+from pyspark_tidb_binlog.jobs import own_places
 from pyspark_tidb_binlog.jobs.log_lines import FORMATS, TextLines
 
 FILE_BYTES = 64 * 1024 * 1024
@@ -93,7 +94,8 @@ def spark_level() -> str:
 
 
 def _first_wanted() -> Path:
-    return Path(os.environ.get("TIDB_BINLOG_LOG", "var/log/spark.log")).absolute()
+    named = os.environ.get("TIDB_BINLOG_LOG")
+    return Path(named).absolute() if named else own_places.logs() / "spark.log"
 
 
 def _claimed_for(wanted: Path) -> Path:

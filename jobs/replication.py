@@ -42,6 +42,7 @@ from pyspark_tidb_binlog.jobs.local_paths import local_path
 from pyspark_tidb_binlog.jobs.mid_history import committed_before
 from pyspark_tidb_binlog.jobs.report import Progress, as_json
 from pyspark_tidb_binlog.jobs.resume import DeltaPlace, NothingApplied, ResumeState, check_no_gap, check_spark, first_ts
+from pyspark_tidb_binlog.jobs.session_check import require_session
 from pyspark_tidb_binlog.jobs.snapshot_taker import SnapshotTaker
 from pyspark_tidb_binlog.jobs.spark_checkpoint import SparkCheckpoint
 from pyspark_tidb_binlog.jobs.stream_progress import StreamProgress
@@ -79,6 +80,7 @@ class Replication:
 
     def __init__(self, spark: SparkSession, config: DrainerConfig, stop: threading.Event | None = None) -> None:
         """Nothing is written before ``start``. Setting ``stop`` ends every wait, and at last a batch longer than ``GRACE_SECONDS``."""
+        require_session(spark)
         self._spark = spark
         self._stop = stop or threading.Event()
         self._tls = TlsSettings.of(config.source.security)

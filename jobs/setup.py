@@ -1,10 +1,10 @@
 """Sets the project up on a fresh machine: Java, MariaDB, etcd, Kafka, virtual environment, pinned packages, Delta's jars.
 
-Promises: runs on a bare Python with nothing installed (stdlib only, imports nothing of the project); installs only what is missing, so a
-second run is quick; prints what it does, and exactly what to install where it may not install anything itself. ``spark-submit.sh`` and the
-Makefile call it.
+Promises: runs on a bare Python with nothing installed (stdlib only, and of the project only what is stdlib only); installs only what is
+missing, so a second run is quick; prints what it does, and exactly what to install where it may not install anything itself.
+``spark-submit.sh`` and the Makefile call it; ``jobs/command.py`` has it fetch Delta's jars where the wheel is installed.
 
-    python3 jobs/setup.py [--java] [--mariadb] [--etcd] [--kafka] [--dev] [--zip FILE]
+    python3 -m pyspark_tidb_binlog.jobs.setup [--java] [--mariadb] [--etcd] [--kafka] [--dev]
 
 The stamps ``.venv/.requirements*`` are copies of the requirements files that are installed: a shell can compare them without a process.
 System packages are installed with apt, only by root on Debian and its derivatives, unless ``TIDB_BINLOG_NO_APT`` is set.
@@ -12,32 +12,41 @@ System packages are installed with apt, only by root on Debian and its derivativ
 
 import argparse
 import os
-import re
 import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-PROJECT = Path(__file__).resolve().parent.parent
+from pyspark_tidb_binlog.conf.entry import CODE, IN_CHECKOUT, PACKAGE
+from pyspark_tidb_binlog.conf.entry import HOME as PROJECT
+from pyspark_tidb_binlog.jobs.jvm_settings import COMPLETE, NOT_NEEDED, is_complete
+from pyspark_tidb_binlog.jobs.programs import SERVER, server_program
+from pyspark_tidb_binlog.jobs.versions import DELTA_PACKAGE, JAVA, java_release
+from pyspark_tidb_binlog.schemas.errors import ConfigError
+
 VENV = PROJECT / ".venv"
 PYTHON = VENV / "bin" / "python"
 JARS = VENV / "spark-jars"
-PACKAGE = "pyspark_tidb_binlog"
-"""What is imported and installed: one file and links to the directories of the code (docs/adr/0008)."""
-
 KAFKA_JARS = VENV / "kafka-jars"
 KAFKA = "org.apache.kafka:kafka_2.13:3.9.1"
 """A broker, which only tests run."""
-DELTA = "io.delta:delta-spark_4.2_2.13:4.4.0"
-NOT_NEEDED = "org.apache.hadoop:*,org.apache.parquet:*,com.fasterxml.jackson.core:*,com.github.luben:*,org.xerial.snappy:*,org.slf4j:*,org.apache.logging.log4j:*"
-"""Dependencies of Delta that Spark ships in its own versions: 70 MB less to download."""
-JAVA_MIN = 17
 
 
-class SetupError(Exception):
+class SetupError(ConfigError):
     """Something is missing that this program may not or cannot install."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkOfMachine:
+    """A Spark and the Python that runs it."""
+
+    python: Path
+    home: Path
+    environ: Mapping[str, str]
+    """What its processes are started with."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -48,7 +57,6 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--etcd", action="store_true", help="etcd too, which the tests of PD's registry run")
     parser.add_argument("--kafka", action="store_true", help="a Kafka broker too, which the tests of that target run")
     parser.add_argument("--dev", action="store_true", help="what tests and lint need too")
-    parser.add_argument("--zip", type=Path, metavar="FILE", help="write the project's packages for --py-files")
     wanted = parser.parse_args(argv)
     try:
         if wanted.java:
@@ -60,12 +68,10 @@ def main(argv: Sequence[str]) -> int:
         ensure_packages(dev=wanted.dev)
         ensure_bytecode()
         if wanted.java:
-            ensure_jars()
-            ensure_archive()
+            ensure_jars(JARS, spark_of_venv())
+            ensure_archive(JARS, spark_of_venv(), (PROJECT / "requirements.txt").read_text())
         if wanted.kafka:
             ensure_kafka()
-        if wanted.zip:
-            write_zip(wanted.zip)
     except SetupError as error:
         print(f"setup: {error}", file=sys.stderr)
         return 1
@@ -75,20 +81,20 @@ def main(argv: Sequence[str]) -> int:
 def ensure_java() -> None:
     """Java 17 or later, from JAVA_HOME or PATH."""
     found = java_version()
-    if found is not None and found >= JAVA_MIN:
+    if found is not None and found >= JAVA:
         return
     state = "no Java was found" if found is None else f"Java {found} is too old"
-    apt_install(["openjdk-17-jre-headless"], f"{state}; Spark needs Java {JAVA_MIN} or later (and JAVA_HOME unset or pointing to it)")
-    if (java_version() or 0) < JAVA_MIN:
-        raise SetupError(
-            f"Java {JAVA_MIN} is installed but another one is used: set JAVA_HOME (now {os.environ.get('JAVA_HOME', 'unset')})"
-        )
+    apt_install(["openjdk-17-jre-headless"], f"{state}; Spark needs Java {JAVA} or later (and JAVA_HOME unset or pointing to it)")
+    if (java_version() or 0) < JAVA:
+        raise SetupError(f"Java {JAVA} is installed but another one is used: set JAVA_HOME (now {os.environ.get('JAVA_HOME', 'unset')})")
 
 
 def ensure_mariadb() -> None:
     """MariaDB's server programs; a private instance is started from them, never the system's service."""
-    path = os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin"
-    if not shutil.which("mariadbd", path=path) or not shutil.which("mariadb-install-db", path=path):
+    try:
+        for name in SERVER:
+            server_program(name)
+    except ConfigError:
         apt_install(["mariadb-server"], "MariaDB's server was not found")
 
 
@@ -131,50 +137,65 @@ def ensure_bytecode() -> None:
             run([str(PYTHON), str(PROJECT / "jobs" / "bytecode.py"), str(archive)], "compiling PySpark")
 
 
-def ensure_jars() -> None:
-    """Delta's jars in ``.venv/spark-jars``."""
-    ensure_resolved(DELTA, JARS, ["--exclude-packages", NOT_NEEDED], ("io.delta_", "io.unitycatalog_"))
+def ensure_jars(to: Path, spark: SparkOfMachine) -> None:
+    """Delta's jars in the directory ``to``."""
+    if not is_complete(to):
+        ensure_resolved(DELTA_PACKAGE, to, spark, ["--exclude-packages", NOT_NEEDED], ("io.delta_", "io.unitycatalog_"))
 
 
 def ensure_kafka() -> None:
     """A broker's jars in ``.venv/kafka-jars``."""
     ensure_java()
-    ensure_resolved(KAFKA, KAFKA_JARS)
+    ensure_resolved(KAFKA, KAFKA_JARS, spark_of_venv())
 
 
-def ensure_resolved(package: str, to: Path, options: Sequence[str] = (), wanted: tuple[str, ...] = ("",)) -> None:
-    """The jars of ``package``, and of what it needs, whose names begin with one of ``wanted``, resolved once by Spark's own Ivy."""
-    if (to / ".complete").exists() and (to / ".complete").read_text() == package:
+def ensure_resolved(package: str, to: Path, spark: SparkOfMachine, options: Sequence[str] = (), wanted: tuple[str, ...] = ("",)) -> None:
+    """The jars of ``package``, and of what it needs, whose names begin with one of ``wanted``, resolved once by Spark's own Ivy.
+
+    Safe for two processes at once: each has a directory of its own, and a jar appears as a whole.
+    """
+    if (to / COMPLETE).exists() and (to / COMPLETE).read_text() == package:
         return
     say(f"fetching {package}")
-    ivy = to / "ivy"
+    ivy = to / f"ivy-{os.getpid()}"
     ivy.mkdir(parents=True, exist_ok=True)
     nothing = ivy / "nothing.py"
     nothing.write_text("")
-    command = [str(VENV / "bin" / "spark-submit"), "--packages", package, *options]
+    command = [str(spark.home / "bin" / "spark-submit"), "--packages", package, *options]
     command += ["--conf", f"spark.jars.ivy={ivy}", str(nothing)]
-    run(command, f"fetching {package} from Maven Central", env=spark_environment())
-    jars = [jar for jar in (ivy / "jars").glob("*.jar") if jar.name.startswith(wanted)]
-    if not jars:
-        raise SetupError(f"Spark resolved {package} without a jar; remove {to} and try again")
-    for jar in jars:
-        shutil.move(jar, to / jar.name)
-    shutil.rmtree(ivy)
-    (to / ".complete").write_text(package)
+    try:
+        run(
+            command, f"fetching {package} from Maven Central (a mirror: SPARK_SUBMIT_OPTS=-Dspark.jars.repositories=URL)", env=spark.environ
+        )
+        jars = [jar for jar in (ivy / "jars").glob("*.jar") if jar.name.startswith(wanted)]
+        if not jars:
+            raise SetupError(f"Spark resolved {package} without a jar; remove {to} and try again")
+        for jar in jars:
+            jar.replace(to / jar.name)
+    finally:
+        shutil.rmtree(ivy, ignore_errors=True)
+    (to / COMPLETE).write_text(package)
 
 
-def ensure_archive() -> None:
-    """Spark's classes in a class-data archive of the JVM, made by one warm-up run."""
-    archive = JARS / "spark.jsa"
-    release = f"{java_version()} {(PROJECT / 'requirements.txt').read_text()}"
-    stamp = JARS / ".archive"
-    if stamp.exists() and stamp.read_text() == release:
+def ensure_archive(jars: Path, spark: SparkOfMachine, release: str) -> None:
+    """Spark's classes in a class-data archive of the JVM beside ``jars``, made by one warm-up run; ``release``: what it is made for."""
+    archive = jars / "spark.jsa"
+    made_for = f"{java_version()} {release}"
+    stamp = jars / ".archive"
+    if stamp.exists() and stamp.read_text() == made_for:
         return
     say("trying Spark once, for quicker starts from now on")
     archive.unlink(missing_ok=True)
-    options = {"SPARK_SUBMIT_OPTS": f"-XX:ArchiveClassesAtExit={archive}", "PYTHONPATH": str(PROJECT)}
-    run([str(PYTHON), "-m", "pyspark_tidb_binlog.jobs.warmup"], "the first run of Spark", env=spark_environment() | options)
-    stamp.write_text(release)
+    aside = jars / f"{os.getpid()}.jsa"
+    environ = {**spark.environ, "SPARK_SUBMIT_OPTS": f"-XX:ArchiveClassesAtExit={aside}"}
+    if IN_CHECKOUT:
+        environ["PYTHONPATH"] = str(CODE)
+    try:
+        run([str(spark.python), "-m", "pyspark_tidb_binlog.jobs.warmup"], "the first run of Spark", env=environ)
+        aside.replace(archive)
+    finally:
+        aside.unlink(missing_ok=True)
+    stamp.write_text(made_for)
 
 
 def write_zip(file: Path) -> None:
@@ -183,16 +204,15 @@ def write_zip(file: Path) -> None:
     aside = file.with_name(f"{file.name}.{os.getpid()}")
     with zipfile.ZipFile(aside, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sources():
-            archive.write(path, path.relative_to(PROJECT))
+            archive.write(path, path.relative_to(CODE))
     aside.replace(file)
 
 
 def sources() -> Iterable[Path]:
-    """Every file of the wheel, sorted."""
+    """Every file that executors need, sorted."""
     kinds = (".py", ".toml", ".properties", ".options")
-    top = PROJECT / PACKAGE
-    linked = [path for folder in sorted(top.iterdir()) if folder.is_symlink() for path in sorted(folder.resolve().rglob("*"))]
-    return [top / "__init__.py", top / "py.typed", *(top / path.relative_to(PROJECT) for path in linked if path.suffix in kinds)]
+    walked = (Path(folder) / name for folder, _, names in os.walk(PACKAGE, followlinks=True) for name in names)
+    return [PACKAGE / "py.typed", *sorted(path for path in walked if path.suffix in kinds)]
 
 
 def java_version() -> int | None:
@@ -202,16 +222,7 @@ def java_version() -> int | None:
     if java is None or not Path(java).exists():
         return None
     shown = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
-    return parse_java_version(shown.stderr + shown.stdout)
-
-
-def parse_java_version(text: str) -> int | None:
-    """``openjdk version "17.0.15" …`` as 17; ``1.8.0`` as 8."""
-    match = re.search(r'version "(\d+)(?:\.(\d+))?', text)
-    if match is None:
-        return None
-    major = int(match[1])
-    return int(match[2] or 0) if major == 1 else major
+    return java_release(shown.stderr + shown.stdout)
 
 
 def apt_install(packages: Sequence[str], why: str) -> None:
@@ -227,13 +238,14 @@ def apt_install(packages: Sequence[str], why: str) -> None:
     run(["apt-get", "-qq", "install", "-y", "--no-install-recommends", *packages], command, env=env)
 
 
-def spark_environment() -> dict[str, str]:
-    """The environment variables for running the virtual environment's Spark."""
+def spark_of_venv() -> SparkOfMachine:
+    """The virtual environment's."""
+    (home,) = VENV.glob("lib/python3*/site-packages/pyspark")
     inherited = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
-    return inherited | {"PYSPARK_PYTHON": str(PYTHON), "PYSPARK_DRIVER_PYTHON": str(PYTHON)}
+    return SparkOfMachine(PYTHON, home, inherited | {"PYSPARK_PYTHON": str(PYTHON), "PYSPARK_DRIVER_PYTHON": str(PYTHON)})
 
 
-def run(command: Sequence[str], what: str, env: dict[str, str] | None = None) -> None:
+def run(command: Sequence[str], what: str, env: Mapping[str, str] | None = None) -> None:
     """Run a step; its output is shown only if it fails."""
     done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode != 0:

@@ -6,37 +6,29 @@ Works both inside ``spark-submit`` (a gateway exists) and from a plain interpret
 
 import logging
 import os
-import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import pyspark
 from pyspark import SparkConf, SparkContext
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from pyspark_tidb_binlog.jobs import jvm
+from pyspark_tidb_binlog.jobs import jvm, own_places
 from pyspark_tidb_binlog.jobs.allocator import reuse_blocks
+from pyspark_tidb_binlog.jobs.jvm_settings import FRUGAL, NOT_NEEDED, jars_dir, jars_in, jvm_options, names_delta, ships_delta
 from pyspark_tidb_binlog.jobs.logs import spark_level, spark_log_file
+from pyspark_tidb_binlog.jobs.session_check import CATALOG, EXTENSION, STATE_STORE
 from pyspark_tidb_binlog.jobs.signals import REQUEST, take_back
+from pyspark_tidb_binlog.jobs.versions import DELTA_PACKAGE, require_spark
 
-PROJECT = Path(__file__).resolve().parent.parent
-JARS = Path(sys.prefix) / "spark-jars"
-"""Where ``jobs/setup.py`` puts Delta's jars: inside the virtual environment that runs this."""
-CLASS_ARCHIVE = JARS / "spark.jsa"
-"""Class-data archive of Spark, made by ``jobs/setup.py``: halves the start time of a session. The JVM ignores one that does not match."""
 _STREAMING = "org.apache.spark.sql.execution.streaming"
-
-FRUGAL = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "131072"}
-"""Environment variables that make the JVM and Python workers return memory after a large batch. ``spark-submit.sh`` sets them too.
-
-The last is glibc's own default; setting it keeps glibc from raising it to 32 MiB as large blocks are freed: RocksDB in the JVM held 450 MiB
-more without it. Python processes raise it themselves, and give memory back after each task instead (``jobs/allocator.py``).
-"""
 
 
 def build_session(app_name: str, *, master: str | None = None, delta: bool = True, extra: Mapping[str, str] | None = None) -> SparkSession:
     """The process's session, created if there is none. ``master`` None: spark-submit's, else all local cores."""
+    require_spark(pyspark.__version__)
     submitted = jvm.connect(REQUEST.asked.is_set)
     reuse_blocks()
     if submitted:
@@ -61,13 +53,45 @@ def build_session(app_name: str, *, master: str | None = None, delta: bool = Tru
     return session
 
 
+def configured(builder: SparkSession.Builder, *, delta: bool = True) -> SparkSession.Builder:
+    """``builder`` with what the source and the stream need, before the process has its first session; what it was given stays.
+
+    That is RocksDB for state, Delta (unless ``delta`` is false), and on a local master this interpreter for Spark's Python workers, whatever
+    ``python3`` is on ``PATH``; ``PYSPARK_PYTHON`` wins.
+    """
+    require_spark(pyspark.__version__)
+    given: dict[str, str] = {**dict(SparkConf().getAll()), **{name: str(value) for name, value in builder._options.items()}}
+    local = jvm.is_local(given.get("spark.master", "local[*]"))
+    wanted = dict([STATE_STORE])
+    if delta:
+        wanted |= dict([EXTENSION, CATALOG])
+        if not names_delta(" ".join(given.get(name, "") for name in _LISTS)) and not ships_delta(_spark_home()):
+            wanted |= _jars(jars_dir(), local=local)
+    if local:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    for name, value in wanted.items():
+        if name not in given:
+            builder = builder.config(name, value)
+        elif name in _LISTS and value not in given[name]:
+            builder = builder.config(name, f"{given[name]}{_LISTS[name]}{value}")
+    return builder
+
+
+_LISTS = {"spark.driver.extraClassPath": ":", "spark.jars": ",", "spark.jars.packages": ",", EXTENSION[0]: ","}
+"""Settings to which something is added, and what stands between two entries."""
+
+
+def _spark_home() -> Path:
+    return Path(os.environ.get("SPARK_HOME") or pyspark.__path__[0])
+
+
 def session_settings(cores: int | None, *, delta: bool = True) -> dict[str, str]:
     """Our settings. ``cores`` None: not a local master, so nothing that depends on the machine is set."""
     settings = {
         "spark.sql.session.timeZone": "UTC",
         # An empty batch would cost as much as a full one and achieve nothing.
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-        "spark.sql.streaming.stateStore.providerClass": f"{_STREAMING}.state.RocksDBStateStoreProvider",
+        STATE_STORE[0]: STATE_STORE[1],
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         # Each store has off-heap write buffers for every kind of state: this limits their total.
         "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
@@ -115,25 +139,13 @@ def session_settings(cores: int | None, *, delta: bool = True) -> dict[str, str]
         }
     if delta:
         settings |= {
-            "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+            EXTENSION[0]: EXTENSION[1],
+            CATALOG[0]: CATALOG[1],
             # The checkpoint table is a few rows: one partition for its snapshot, no file statistics.
             "spark.databricks.delta.snapshotPartitions": "1",
             "spark.databricks.delta.stats.collect": "false",
         }
     return settings
-
-
-def jvm_options(log_file: Path, *, local: bool) -> str:
-    """JVM options that send Spark's log to ``log_file`` instead of the console and make the JVM start quickly and silently.
-
-    With a ``local`` master those of ``conf/jvm.options`` come first, unless the environment's ``SPARK_SUBMIT_OPTS`` names a collector.
-    """
-    log = f"-Dlog4j2.configurationFile={(PROJECT / 'conf' / 'log4j2.properties').as_uri()} -Dtidb.binlog.log={log_file}"
-    own_collector = re.search(r"-XX:\+Use\w*GC\b", os.environ.get("SPARK_SUBMIT_OPTS", ""))
-    ours = (PROJECT / "conf" / "jvm.options").read_text().strip() if local and not own_collector else ""
-    archive = f"-XX:SharedArchiveFile={CLASS_ARCHIVE}" if CLASS_ARCHIVE.exists() else ""
-    return f"{ours} {log} -Xlog:disable -Xlog:all=error:stderr {archive}".strip()
 
 
 def _quiet_console() -> None:
@@ -150,15 +162,19 @@ def _expect_the_jvm_to_end(context: SparkContext) -> None:
 
 
 def _launch_settings(master: str, *, delta: bool) -> dict[str, str]:
-    """Settings that matter only if this process starts the JVM itself; spark-submit.sh passes the same on its command line."""
-    local = jvm.is_local(master)
+    """Settings that matter only if this process starts the JVM itself; ``jobs/command.py`` passes the same on its command line."""
+    local, jars = jvm.is_local(master), jars_dir()
+    options = jvm_options(jars, local=local, given=os.environ.get("SPARK_SUBMIT_OPTS", ""))
     settings = {
         "spark.python.daemon.module": f"{__package__}.workers",
-        "spark.driver.extraJavaOptions": jvm_options(spark_log_file(), local=local),
+        "spark.driver.extraJavaOptions": f"{options} -Dtidb.binlog.log={spark_log_file()}",
     }
-    jars = sorted(str(jar) for jar in JARS.glob("*.jar")) if delta else []
-    if jars and local:
-        settings["spark.driver.extraClassPath"] = ":".join(jars)
-    elif jars:
-        settings["spark.jars"] = ",".join(jars)
-    return settings
+    return settings | (_jars(jars, local=local) if delta else {})
+
+
+def _jars(jars: Path | None, *, local: bool) -> dict[str, str]:
+    """How Spark gets Delta's jars: those in ``jars``, else from Maven Central."""
+    if jars is None:
+        ivy = str(own_places.downloads() / "ivy")
+        return {"spark.jars.packages": DELTA_PACKAGE, "spark.jars.excludes": NOT_NEEDED, "spark.jars.ivy": ivy}
+    return {"spark.driver.extraClassPath": ":".join(jars_in(jars))} if local else {"spark.jars": ",".join(jars_in(jars))}

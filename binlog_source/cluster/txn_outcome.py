@@ -10,6 +10,7 @@ import enum
 from dataclasses import dataclass
 from typing import Any
 
+from pyspark_tidb_binlog.conf.entry import COMMAND
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
@@ -87,7 +88,7 @@ def undecided_text(start_ts: int, key: bytes, verdict: Verdict, pump: str, addre
     """The message about a Prewrite whose outcome can no longer be determined; ``tls``: the cluster's."""
     why = "its primary key has been written again since" if verdict.overwritten else "MVCC GC may have collected it"
     secured = f"-ssl-ca {tls.ca} -ssl-cert {tls.cert} -ssl-key {tls.key} " if tls else ""
-    command = f"./spark-submit.sh pump settle {secured}{'https' if tls else 'http'}://{address} {start_ts}"
+    command = f"{COMMAND} pump settle {secured}{'https' if tls else 'http'}://{address} {start_ts}"
     return (
         f"the outcome of start_ts {start_ts} ({as_time(start_ts)}), primary key {key.hex()}, on Pump {pump} can no longer be determined: "
         f"the upstream has no trace of it, and {why}. All Drainers wait. Find out whether its rows were written, then settle it: "

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-import pyspark_tidb_binlog
+from pyspark_tidb_binlog.conf.entry import CODE, IN_CHECKOUT
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 
 _START_TIMEOUT = 30.0
@@ -44,8 +44,7 @@ class ServerProcess:
 
     def start(self) -> "ServerProcess":
         """Start the process and wait until it serves."""
-        root = str(Path(pyspark_tidb_binlog.__file__).resolve().parent.parent)
-        paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+        paths = [*([str(CODE)] if IN_CHECKOUT else []), *filter(None, [os.environ.get("PYTHONPATH")])]
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
         with tempfile.TemporaryFile() as errors:
             # a separate session: Ctrl-C in the terminal must reach only the job, which then stops its servers in order

@@ -27,6 +27,7 @@ from pymysql.connections import Connection
 
 from pyspark_tidb_binlog.conf.model import TargetConfig
 from pyspark_tidb_binlog.jobs.lab.ports import free_port
+from pyspark_tidb_binlog.jobs.programs import server_program
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 START_TIMEOUT = 60.0
@@ -183,7 +184,7 @@ class PrivateMariaDB:
 
     def _install(self) -> None:
         command = [
-            _binary("mariadb-install-db"),
+            server_program("mariadb-install-db"),
             "--no-defaults",
             f"--datadir={self._data_dir}",
             "--auth-root-authentication-method=socket",
@@ -198,7 +199,7 @@ class PrivateMariaDB:
     def _spawn(self) -> subprocess.Popen[bytes]:
         command = [
             *_dies_with_parent(),
-            _binary("mariadbd"),
+            server_program("mariadbd"),
             "--no-defaults",
             f"--datadir={self._data_dir}",
             f"--tmpdir={self._run_dir}",
@@ -238,13 +239,6 @@ class PrivateMariaDB:
 
     def _log_tail(self) -> str:
         return "\n".join(self.log_file.read_text(errors="replace").splitlines()[-15:])
-
-
-def _binary(name: str) -> str:
-    found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin:/usr/bin")
-    if found is None:
-        raise ConfigError(f"{name} is not installed: on Debian or Ubuntu run `apt-get install mariadb-server`")
-    return found
 
 
 def _system_user() -> pwd.struct_passwd | None:

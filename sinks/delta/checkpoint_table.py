@@ -431,9 +431,8 @@ def is_table(spark: SparkSession, path: str) -> bool:
     if not _URI.match(path):
         # Avoids a call into the JVM, because this delays every start.
         return any((Path(path) / "_delta_log").glob("*.json"))
-    from delta.tables import DeltaTable as Delta
-
-    return bool(Delta.isDeltaTable(spark, path))
+    jvm: Any = spark._jvm
+    return bool(jvm.io.delta.tables.DeltaTable.isDeltaTable(spark._jsparkSession, path))
 
 
 def _first_line(error: Exception) -> str:

@@ -14,16 +14,14 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import Any
 
+from py4j.java_gateway import JavaObject
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_tidb_binlog.sinks.delta.checkpoint_table import SETTINGS, is_table
-
-if TYPE_CHECKING:
-    from delta.tables import DeltaTable
 
 _log = logging.getLogger(__name__)
 
@@ -142,14 +140,14 @@ class DeltaMaintenance:
                     _log.warning("%s of the Delta table %s failed and will be retried: %s", operation, path, error)
 
     def _do_to(self, operation: Operation, path: str) -> None:
-        from delta.tables import DeltaTable
-
         spark = self._session()
         if not is_table(spark, path):
             return
         spark.sparkContext.setJobGroup(self.group, f"{operation} {path}", interruptOnCancel=False)
         try:
-            table = DeltaTable.forPath(spark, path)
+            # Delta's Python API would do no more, and its package asks for an older PySpark.
+            jvm: Any = spark._jvm
+            table = jvm.io.delta.tables.DeltaTable.forPath(spark._jsparkSession, path)
             if operation is Operation.OPTIMIZE:
                 self._agree(spark, table)
                 table.optimize().executeCompaction()
@@ -159,10 +157,10 @@ class DeltaMaintenance:
             for name in ("spark.jobGroup.id", "spark.job.description"):
                 spark.sparkContext.setLocalProperty(name, None)  # type: ignore[arg-type]
 
-    def _agree(self, spark: SparkSession, table: "DeltaTable") -> None:
+    def _agree(self, spark: SparkSession, table: JavaObject) -> None:
         """Set the table properties if they differ: the setting was changed, or an earlier release created the table."""
         # Uses the absolute location: SQL takes a relative path for a table name.
-        there = table.detail().select("properties", "location").toArrow().to_pylist()[0]
+        there = DataFrame(table.detail(), spark).select("properties", "location").toArrow().to_pylist()[0]
         wanted = self._bounds.properties
         if wanted.items() <= dict(there["properties"]).items():
             return

@@ -1,52 +1,213 @@
-"""The wheel: everything of the product under one name, whatever lies in the working directory."""
+"""The wheel as people meet it: installed outside the checkout, in a folder with modules of the same names, with nothing activated."""
 
-import shutil
+import re
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-PROGRAM = """
-import pkgutil, sys
-import pyspark_tidb_binlog
-assert not {name for name in sys.modules if name.startswith("pyspark.")}, "the Pump needs no PySpark"
-found = list(pkgutil.walk_packages(pyspark_tidb_binlog.__path__, "pyspark_tidb_binlog."))
-modules = {info.name for info in found}
-for name in ("jobs.drainer", "binlog_source.pump.server", "sinks.mysql.mysql_sink", "schemas.decoder", "conf.load"):
-    assert f"pyspark_tidb_binlog.{name}" in modules, name
-    __import__(f"pyspark_tidb_binlog.{name}")
-print(pyspark_tidb_binlog.DefaultSource.name(), pyspark_tidb_binlog.__file__)
-"""
+from benchmarks.standalone_spark import StandaloneSpark
+from pyspark_tidb_binlog.binlog_source.pump_client.writer import write_binlog
+from pyspark_tidb_binlog.binlog_source.source import options
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from tests.support.eventually import eventually
+from tests.support.job_scene import LONGEST, Started, at_work, ended_in_order, scene_in
+from tests.support.pump_writes import commit, fake, prewrite
+from tests.support.wheel_site import Environment, bare_environ, built, environment, run
+
+PYSPARK = ("pyspark", "py4j", "delta", "pandas", "pyarrow")
+PROTOCOL = ["format=protocol"] if "format" in vars(options).get("_STREAM_NAMES", {}) else []
+OURS = ("conf", "jobs", "schemas", "sinks", "binlog_source")
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel's files."""
-    folder = tmp_path_factory.mktemp("wheel")
-    # A copy, because setuptools writes into the directory that it builds from.
-    left_out = shutil.ignore_patterns(".*", "var", "tests", "build", "dist", "__pycache__")
-    source = shutil.copytree(ROOT, folder / "source", symlinks=True, ignore=left_out)
-    command = ["-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(source)]
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    (wheel,) = folder.glob("*.whl")
-    zipfile.ZipFile(wheel).extractall(folder / "site")
-    return folder / "site"
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its file."""
+    return built(tmp_path_factory.mktemp("wheel"))
 
 
-def test_nothing_but_the_one_name_is_installed(installed: Path) -> None:
-    assert {path.name for path in installed.iterdir() if not path.name.endswith(".dist-info")} == {"pyspark_tidb_binlog"}
-    assert not [path for path in installed.rglob("*") if path.is_symlink()]
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """Where it is installed with everything."""
+    made = environment(tmp_path_factory.mktemp("full") / "venv")
+    made.install(wheel)
+    return made
 
 
-def test_folders_of_the_same_names_in_the_working_directory_do_no_harm(installed: Path, tmp_path: Path) -> None:
-    for name in ("conf", "jobs", "schemas", "sinks", "binlog_source"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "__init__.py").write_text("raise ImportError('not the product')\n")
-    environ = {"PYTHONPATH": str(installed), "PATH": ""}
-    done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["tidb_binlog", str(installed / "pyspark_tidb_binlog" / "__init__.py")]
+@pytest.fixture(scope="module")
+def slim(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """Where it is installed on a host of Pumps."""
+    made = environment(tmp_path_factory.mktemp("slim") / "venv", without=PYSPARK)
+    made.install(wheel)
+    return made
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    """A folder of somebody's own, with modules of the names that the repository has at its top."""
+    folder = tmp_path / "somewhere"
+    for name in OURS:
+        (folder / name).mkdir(parents=True)
+        (folder / name / "__init__.py").write_text("raise ImportError('not the product')\n")
+    return folder
+
+
+def said(command: list[str], folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    environ = bare_environ(folder.parent / "home") | variables
+    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=300)
+
+
+def test_it_holds_the_product_and_nothing_else(wheel: Path) -> None:
+    files = zipfile.ZipFile(wheel).namelist()
+    assert {name.partition("/")[0] for name in files} == {"pyspark_tidb_binlog", "tidb_binlog_spark-0.1.0.dist-info"}
+    below = {name.removeprefix("pyspark_tidb_binlog/") for name in files}
+    wanted = {
+        "conf/drainer.toml",
+        "conf/jvm.options",
+        "docs/runbook.md",
+        "docs/spec/wire.md",
+        "LICENSE",
+        "notebooks/replicate.py",
+        "jobs/worker-python",
+    }
+    assert wanted <= below
+    assert not {name.partition("/")[0] for name in below} & {"tests", "benchmarks", "var", "build"}
+    assert "tidb_binlog_spark-0.1.0.dist-info/licenses/LICENSE" in files
+
+
+def test_links_between_documents_hold_where_it_is_installed(installed: Environment, wheel: Path) -> None:
+    top = installed.packages / "pyspark_tidb_binlog"
+    links = [(page, link) for page in sorted(top.rglob("*.md")) for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text())]
+    assert len(links) > 30
+    assert [f"{page.name}: {link}" for page, link in links if not (page.parent / link).exists()] == []
+    with zipfile.ZipFile(wheel) as archive:
+        (metadata,) = [archive.read(name).decode() for name in archive.namelist() if name.endswith("/METADATA")]
+    assert re.findall(r"\]\((?!http)", metadata) == [], "beside a package index no other page is there"
+
+
+def test_the_command_says_what_it_is_and_where_its_documents_are(installed: Environment, elsewhere: Path) -> None:
+    before = installed.files()
+    shown = said([installed.command, "--help"], elsewhere)
+    assert (shown.returncode, shown.stderr) == (0, "") and shown.stdout.startswith("usage: tidb-binlog [spark options] JOB")
+    assert "spark-submit.sh" not in shown.stdout and "setup" not in shown.stdout
+    assert said([installed.command, "--version"], elsewhere).stdout == "tidb-binlog 0.1.0\n"
+    assert said([installed.command, "drainer", "--help"], elsewhere).stdout.startswith("usage: tidb-binlog drainer ")
+    assert said([installed.command, "docs", "runbook"], elsewhere).stdout.startswith("# Runbook")
+    assert Path(said([installed.command, "docs", "--path"], elsewhere).stdout.strip(), "conf", "drainer.toml").is_file()
+    refused = said([installed.command, "nosuch"], elsewhere)
+    assert (refused.returncode, refused.stderr) == (2, "tidb-binlog: there is no job 'nosuch'; tidb-binlog --help lists them\n")
+    assert sorted(path.name for path in elsewhere.iterdir()) == sorted(OURS), "logs go to the user's own places"
+    assert installed.files() == before
+
+
+def test_what_a_job_lacks_is_one_line(slim: Environment, installed: Environment, elsewhere: Path) -> None:
+    for job in ("drainer", "demo"):
+        refused = said([slim.command, job], elsewhere)
+        assert refused.returncode == 2 and refused.stderr.count("\n") == 1
+        assert f"{job} needs packages that this environment" in refused.stderr and f"[{job}]" in refused.stderr
+    refused = said([installed.command, "demo"], elsewhere, JAVA_HOME="/nonexistent")
+    assert (refused.returncode, refused.stdout) == (2, "") and refused.stderr.count("\n") == 1
+    assert "Spark needs Java 17 or later, and there is none at JAVA_HOME (/nonexistent)" in refused.stderr
+
+
+@pytest.fixture
+def pump(slim: Environment, elsewhere: Path) -> Iterator[str]:
+    """The address of a Pump that the command serves without PySpark, without Java and without a home to write to."""
+    environ = bare_environ(Path("/dev/null")) | {"TMPDIR": str(elsewhere.parent), "JAVA_HOME": "/nonexistent"}
+    command = [slim.command, "pump", "-pd-urls=", "-addr", "127.0.0.1:0", "--data-dir", "pump"]
+    with subprocess.Popen(command, cwd=elsewhere, env=environ, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("serving 127.0.0.1:")
+        yield line.split()[1]
+        process.terminate()
+        assert process.wait(60) == 0
+
+
+APP = """
+import os, sys
+from pyspark.sql import SparkSession
+from pyspark_tidb_binlog import configured
+
+spark = configured(SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false"), delta=False).getOrCreate()
+options = dict(one.split("=") for one in sys.argv[1:])
+frame = spark.readStream.format("tidb_binlog").options(**options).load()
+query = frame.writeStream.format("memory").queryName("got").trigger(availableNow=True).start()
+query.awaitTermination()
+for row in spark.table("got").where("tp = 1").orderBy("commit_ts").collect():
+    print("got", row.start_ts, row.commit_ts)
+workers = spark.range(1).mapInArrow(lambda batches: (batch.set_column(0, "python", [[sys.executable]]) for batch in batches), "python string")
+print("workers", workers.collect()[0][0])
+
+from pyspark_tidb_binlog.conf.model import DrainerConfig
+from pyspark_tidb_binlog.jobs.replication import Replication
+from pyspark_tidb_binlog.schemas.errors import ConfigError
+try:
+    Replication(spark, DrainerConfig())
+except ConfigError as error:
+    print("refused", error)
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.grpc
+def test_a_program_of_ones_own_reads_binlogs_with_nothing_activated(installed: Environment, pump: str, elsewhere: Path) -> None:
+    """``venv/bin/python app.py``: Spark finds the source, with the interpreter that runs the program, whatever ``python3`` is on PATH."""
+    for start_ts in (10, 20):
+        for payload in (prewrite(start_ts), commit(start_ts, start_ts + 5)):
+            write_binlog(pump, 0, payload, timeout=30)
+    write_binlog(pump, 0, fake(40), timeout=30)
+    (elsewhere / "app.py").write_text(APP)
+    options = ["pumps=" + pump, "clusterId=0", "startingCommitTs=0", "delivery=sorted", *PROTOCOL]
+    done = said([installed.python, "app.py", *options], elsewhere, SPARK_LOCAL_IP="127.0.0.1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if line.startswith("got")] == ["got 10 15", "got 20 25"]
+    assert f"workers {installed.python}" in lines
+    (refused,) = [line for line in lines if line.startswith("refused")]
+    assert "this Spark session has no Delta" in refused
+    assert ".config('spark.sql.extensions', 'io.delta.sql.DeltaSparkSessionExtension')" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.mysql
+@pytest.mark.grpc
+def test_the_demo_ends_well_where_everything_comes_from_the_package_index(wheel: Path, elsewhere: Path) -> None:
+    """An empty environment, the extra, and what the first start fetches from Maven Central. Nothing is written beside the code."""
+    made = Environment(elsewhere.parent / "venv")
+    run(sys.executable, "-m", "venv", str(made.home))
+    run(made.python, "-m", "pip", "install", "--quiet", f"{wheel}[demo]")
+    run("chmod", "-R", "a-w", str(made.packages))
+    before = made.files()
+    for first in (True, False):
+        done = said([made.command, "demo", "--seconds", "4", "--rate", "40"], elsewhere)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "every table is equal" in done.stdout and "`tidb-binlog docs architecture`" in done.stdout
+        assert ("setup: fetching io.delta:" in done.stderr) == first
+    assert made.files() == before
+    run("chmod", "-R", "u+w", str(made.packages))
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.mysql
+@pytest.mark.grpc
+def test_a_drainer_runs_on_two_workers_of_a_standalone_cluster(installed: Environment, mariadb: PrivateMariaDB, elsewhere: Path) -> None:
+    """The executors have the environment's Python on a path that all see, and get the code from the command."""
+    with StandaloneSpark(elsewhere.parent / "spark") as cluster, scene_in(elsewhere.parent, mariadb) as scene:
+        settings = [f"--conf={name}={value}" for name, value in cluster.settings().items() if name != "spark.submit.pyFiles"]
+        environ = bare_environ(elsewhere.parent / "home") | {"PYSPARK_PYTHON": installed.python}
+        job = scene.drainer("--master", cluster.url, *settings, "--delivery=raw", started=Started(installed.command, environ))
+        scene.workload.begin()
+        at_work(job)
+        written = scene.workload.end()
+        eventually(lambda: job.process.poll() is not None or scene.standing() >= written.upto_ts, seconds=LONGEST, seen=job.said)
+        job.process.terminate()
+        ended_in_order(job, scene)
+        assert scene.differences() == []
+        used = {path.parents[2].name for path in (elsewhere.parent / "spark").glob("worker-*/app-*/*/tidb_binlog_spark.zip")}
+        assert len(used) == 2, "both workers have had the code"

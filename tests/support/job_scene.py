@@ -5,8 +5,8 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -30,14 +30,24 @@ LONGEST = 240.0
 Send = Callable[["Job", signal.Signals], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Started:
+    """How a job is started: by the checkout's script, or by another command in an environment of its own."""
+
+    command: str = ENTRY
+    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+
+
 class Job:
     """``./spark-submit.sh …`` in a process group of its own, its output in files."""
 
-    def __init__(self, work_dir: Path, *arguments: str) -> None:
+    def __init__(self, work_dir: Path, *arguments: str, started: Started | None = None) -> None:
+        how = started or Started()
         self.out, self.err, self.log = work_dir / "out.txt", work_dir / "err.txt", work_dir / "job.log"
-        environ = os.environ | {"TIDB_BINLOG_LOG": str(self.log)}
+        environ = {**how.environ, "TIDB_BINLOG_LOG": str(self.log)}
         with self.out.open("wb") as out, self.err.open("wb") as err:
-            self.process = subprocess.Popen([ENTRY, *arguments], env=environ, cwd=work_dir, stdout=out, stderr=err, start_new_session=True)
+            command = [how.command, *arguments]
+            self.process = subprocess.Popen(command, env=environ, cwd=work_dir, stdout=out, stderr=err, start_new_session=True)
         self.pid = self.process.pid
         self.family: set[psutil.Process] = set()
 
@@ -108,7 +118,7 @@ class Scene:
     jobs: int = 0
     """How many drainers were started."""
 
-    def drainer(self, *more: str) -> Job:
+    def drainer(self, *more: str, started: Started | None = None) -> Job:
         """``more``: further flags."""
         to = self.target.target()
         secret = self.work_dir / "password"
@@ -131,6 +141,7 @@ class Scene:
             f"--checkpoint-dir={self.work_dir / 'spark'}",
             f"--delta-dir={self.work_dir / 'delta'}",
             *more,
+            started=started,
         )
         self.stack.callback(job.end)
         return job

@@ -1,11 +1,10 @@
 """Settings of the session: pure text, no JVM."""
 
-from pathlib import Path
-
 import pytest
 
 from pyspark_tidb_binlog.jobs.jvm import local_cores
-from pyspark_tidb_binlog.jobs.spark_session import jvm_options, session_settings
+from pyspark_tidb_binlog.jobs.jvm_settings import jvm_options
+from pyspark_tidb_binlog.jobs.spark_session import session_settings
 
 
 @pytest.mark.parametrize(
@@ -35,12 +34,10 @@ def test_what_only_suits_one_machine_stays_off_a_cluster() -> None:
     assert "FileSystemBased" in session_settings(2)["spark.sql.streaming.checkpointFileManagerClass"]
 
 
-def test_the_small_jvm_is_for_local_masters_without_a_collector_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Dx=y")
-    assert "-XX:+UseSerialGC" in jvm_options(Path("log"), local=True)
-    assert "-XX:" not in jvm_options(Path("log"), local=False).partition("-XX:SharedArchiveFile")[0]
-    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-XX:+UseG1GC")
-    assert "SerialGC" not in jvm_options(Path("log"), local=True)
+def test_the_small_jvm_is_for_local_masters_without_a_collector_of_their_own() -> None:
+    assert "-XX:+UseSerialGC" in jvm_options(None, local=True, given="-Dx=y")
+    assert "-XX:" not in jvm_options(None, local=False, given="")
+    assert "SerialGC" not in jvm_options(None, local=True, given="--conf spark.driver.extraJavaOptions=-XX:+UseG1GC")
 
 
 def test_spark_keeps_no_name_of_a_socket_file_per_task() -> None:
@@ -48,6 +45,5 @@ def test_spark_keeps_no_name_of_a_socket_file_per_task() -> None:
     assert not any("unix.domain" in name for cores in (2, None) for name in session_settings(cores))
 
 
-def test_the_jvm_does_not_collect_everything_because_classes_were_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SPARK_SUBMIT_OPTS", raising=False)
-    assert "-XX:MetaspaceSize=256m" in jvm_options(Path("log"), local=True)
+def test_the_jvm_does_not_collect_everything_because_classes_were_loaded() -> None:
+    assert "-XX:MetaspaceSize=256m" in jvm_options(None, local=True, given="")

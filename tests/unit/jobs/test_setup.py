@@ -8,19 +8,6 @@ import pytest
 from pyspark_tidb_binlog.jobs import setup
 
 
-@pytest.mark.parametrize(
-    ("text", "release"),
-    [
-        ('openjdk version "17.0.15" 2025-04-15\nOpenJDK Runtime', 17),
-        ('java version "1.8.0_402"', 8),
-        ('openjdk version "21" 2023-09-19', 21),
-        ("command not found", None),
-    ],
-)
-def test_java_versions(text: str, release: int | None) -> None:
-    assert setup.parse_java_version(text) == release
-
-
 def test_where_apt_is_not_allowed_the_command_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDB_BINLOG_NO_APT", "1")
     monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")

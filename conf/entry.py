@@ -1,0 +1,28 @@
+"""How this project is started and where its files are: in a checkout, by ``./spark-submit.sh``; installed, by the command ``tidb-binlog``. Pure.
+
+Promises: what an error or ``--help`` names is there: the command that a person has, and a document that it shows.
+"""
+
+from pathlib import Path
+
+HOME = Path(__file__).resolve().parents[1]
+"""The directory with ``conf``, ``docs`` and the code: the checkout's root, or the installed package."""
+IN_CHECKOUT = (HOME / "spark-submit.sh").is_file()
+PROGRAM = "spark-submit.sh" if IN_CHECKOUT else "tidb-binlog"
+"""What the program calls itself."""
+COMMAND = f"./{PROGRAM}" if IN_CHECKOUT else PROGRAM
+"""What a person types."""
+PACKAGE = HOME / "pyspark_tidb_binlog" if IN_CHECKOUT else HOME
+"""The directory of the package; in a checkout it holds links (docs/adr/0008)."""
+CODE = PACKAGE.parent
+"""What has to be on Python's path."""
+
+
+def document(name: str) -> str:
+    """How a person opens the page ``name``, such as ``runbook``."""
+    return f"docs/{name}.md" if IN_CHECKOUT else f"`{COMMAND} docs {name}`"
+
+
+def sample(name: str) -> str:
+    """A file of the project that a person copies or reads, such as ``conf/drainer.toml``: relative to a checkout, else its path."""
+    return name if IN_CHECKOUT else str(HOME / name)

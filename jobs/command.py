@@ -1,0 +1,304 @@
+"""The command: ``tidb-binlog [spark options] JOB [options]`` where the wheel is installed, ``./spark-submit.sh`` in a checkout.
+
+Options of Spark's ``spark-submit`` (``--master``, ``--conf``, ``--name``…) are Spark's in any position, all others the job's, with them ``-c`` after the
+job; all after ``--`` go to the job. What is missing (a package, Java, Delta's jars) is found here, before anything is started. Then this process
+becomes the job (``jobs/launch.py``), in the environment that it needs: some of it counts only for a process that starts with it.
+
+Promises: imports the standard library only, so that it can say what is missing. ``parsed`` is pure.
+"""
+
+import os
+import re
+import sys
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NoReturn
+
+from pyspark_tidb_binlog.conf.entry import CODE, COMMAND, IN_CHECKOUT, PACKAGE, PROGRAM
+from pyspark_tidb_binlog.conf.version import VERSION
+from pyspark_tidb_binlog.jobs import jvm_settings, own_places
+from pyspark_tidb_binlog.jobs.jvm_settings import FRUGAL
+from pyspark_tidb_binlog.jobs.programs import SERVER, server_program
+from pyspark_tidb_binlog.jobs.versions import java_of, require_java, require_spark
+from pyspark_tidb_binlog.schemas.errors import ConfigError
+
+EXIT_WRONG = 2
+_WITH_SERVER = ("demo", "rehearse")
+"""Jobs that start a private MariaDB, unless ``--to`` names a server."""
+_HTTP = ("h11", "hpack", "prometheus_client")
+_SPARK = ("pyspark", "py4j", "pandas", *_HTTP)
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """A job that a person can start."""
+
+    text: str
+    """What it is; its first option."""
+    extra: str = ""
+    """The extra of the wheel that has its packages."""
+    packages: tuple[str, ...] = ()
+    """Modules of these packages, beyond those of the wheel itself."""
+    spark: bool = False
+    """Whether it runs in Spark."""
+
+
+JOBS = {
+    "ctl": Offered("binlogctl's commands, and what a Drainer is doing (ctl status, ctl ddl, ctl findings; see ctl --help)"),
+    "demo": Offered(
+        "private MariaDB, two Pumps, a workload and the drainer: see it work (--seconds 60)", "demo", (*_SPARK, "rocksdict"), spark=True
+    ),
+    "docs": Offered("the documents: a list, or one of them (docs runbook)"),
+    "drainer": Offered(
+        "the replication stream (--config drainer.toml; with --check only what would hinder it)", "drainer", _SPARK, spark=True
+    ),
+    "pump": Offered("a Pump server (--config pump.toml)", "pump", ("rocksdict", *_HTTP)),
+    "rehearse": Offered(
+        "a recorded case through Pumps and drainer (rehearse CASE [--to mysql://user:pw@host:port])",
+        "demo",
+        (*_SPARK, "rocksdict"),
+        spark=True,
+    ),
+    "replay": Offered(
+        "Reparo: what a file sink wrote, printed or applied (replay -data-dir DIR [-start-datetime T] [-stop-datetime T] [-dest-type mysql])"
+    ),
+    "setup": Offered("only set up what a job or the tests need (--java --mariadb --etcd --kafka --dev)"),
+}
+"""What ``--help`` lists. ``setup`` is a checkout's; the script itself runs it."""
+
+WITH_VALUE = frozenset(
+    "--master --deploy-mode --name --conf -c --jars --packages --exclude-packages --repositories --py-files --files --archives --properties-file "
+    "--driver-memory --driver-java-options --driver-library-path --driver-class-path --executor-memory --executor-cores --driver-cores "
+    "--total-executor-cores --num-executors --queue --proxy-user --principal --keytab".split()
+)
+"""Options of ``spark-submit`` that take a value."""
+SWITCHES = frozenset({"--verbose", "--supervise"})
+
+
+@dataclass(slots=True)
+class Given:
+    """A command line."""
+
+    job: str = ""
+    options: list[str] = field(default_factory=list)
+    """The job's."""
+    spark: list[str] = field(default_factory=list)
+    """Spark's, but for those below."""
+    master: str = ""
+    jars: str = ""
+    py_files: str = ""
+    class_path: str = ""
+
+
+def main() -> int:
+    """Become the job; returns 2 after one line on stderr where that is not possible."""
+    _open_streams()
+    try:
+        return _run(parsed(sys.argv[1:]))
+    except ConfigError as error:
+        print(f"{PROGRAM}: {error}", file=sys.stderr)
+        return EXIT_WRONG
+
+
+def parsed(argv: Sequence[str]) -> Given:
+    """What ``argv`` says; ``--help`` and ``--version`` before a job are jobs of their own.
+
+    Raises:
+        ConfigError: it makes no sense.
+    """
+    given, words = Given(), list(argv)
+    while words:
+        word = words.pop(0)
+        name, equals, value = word.partition("=")
+        if word == "--":
+            given.options += words
+            break
+        if word in SWITCHES:
+            given.spark.append(word)
+        elif name in WITH_VALUE and not (word == "-c" and given.job) and not (name == "-c" and equals):
+            if not equals and not words:
+                raise ConfigError(f"{word} needs a value")
+            _keep(given, name, value if equals else words.pop(0))
+        elif given.job:
+            given.options.append(word)
+        elif word.startswith("-") and word not in ("-h", "--help", "-V", "--version"):
+            raise ConfigError(f"unknown option {word} before the job; {COMMAND} --help lists the jobs")
+        else:
+            given.job = word
+    return given
+
+
+def _keep(given: Given, name: str, value: str) -> None:
+    match name:
+        case "--deploy-mode" if value != "client":
+            raise ConfigError(f"the job is Spark's driver and runs where it is started: --deploy-mode {value} is not possible")
+        case "--master":
+            given.master = value
+        case "--jars":
+            given.jars = value
+        case "--py-files":
+            given.py_files = value
+        case "--driver-class-path":
+            given.class_path = value
+        case _:
+            given.spark += [name, value]
+
+
+def _run(given: Given) -> int:
+    if given.job in ("-h", "--help", "help", ""):
+        print(usage(), file=sys.stdout if given.job else sys.stderr)
+        return 0 if given.job else EXIT_WRONG
+    if given.job in ("-V", "--version"):
+        print(f"{PROGRAM} {VERSION}")
+        return 0
+    if given.job not in offered():
+        raise ConfigError(f"there is no job {given.job!r}; {COMMAND} --help lists them")
+    job = JOBS[given.job]
+    require_packages(given.job, job)
+    environ = {**os.environ, "LC_ALL": "C.UTF-8", "PYTHONSAFEPATH": "1"}
+    if IN_CHECKOUT:
+        environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(CODE), *_without(str(CODE), environ.get("PYTHONPATH", ""))]))
+    # What would hinder a stream is found without Spark, and so is what --help prints.
+    checks = given.job == "drainer" and any(re.fullmatch(r"--?check", option) for option in given.options)
+    asks = any(re.fullmatch(r"-h|-V|--?(help|version)", option) for option in given.options)
+    name = "preflight" if checks else given.job
+    if not environ.get("TIDB_BINLOG_LOG"):
+        environ["TIDB_BINLOG_LOG"] = str(own_places.logs() / f"{name}.log")
+    if environ.get("TIDB_BINLOG_DIE"):
+        # A fault point must kill the whole application (conf/failpoints.py), which is this process.
+        environ.setdefault("TIDB_BINLOG_DIE_PID", str(os.getpid()))
+    arguments = [name, *given.options]
+    if job.spark and not checks and not asks:
+        if given.job in _WITH_SERVER and not any(re.match(r"--?to(=|$)", option) for option in given.options):
+            for program in SERVER:
+                server_program(program)
+        arguments = [*_in_spark(given, environ), "--", *arguments]
+    _become([sys.executable, "-m", "pyspark_tidb_binlog.jobs.launch", *arguments], environ)
+
+
+def offered() -> dict[str, Offered]:
+    """The jobs that can be started here."""
+    return {name: job for name, job in JOBS.items() if name != "setup" or IN_CHECKOUT}
+
+
+def usage() -> str:
+    """What ``--help`` prints."""
+    lines = [f"  {name:<11} {job.text}" for name, job in offered().items()]
+    return "\n".join(
+        [
+            f"usage: {COMMAND} [spark options] JOB [options]",
+            "",
+            "jobs:",
+            *lines,
+            "",
+            f"{COMMAND} JOB --help shows a job's own options. Options of Spark's spark-submit are passed on; --master defaults to local[*].",
+        ]
+    )
+
+
+def require_packages(name: str, job: Offered, found: Callable[[str], object] = find_spec) -> None:
+    """Raise ConfigError if this environment lacks a package of ``job``."""
+    lacking = [package for package in job.packages if found(package) is None]
+    if lacking:
+        raise ConfigError(
+            f"{name} needs packages that this environment ({sys.prefix}) lacks: {', '.join(lacking)}. "
+            f"Install the wheel with its extra: pip install 'tidb_binlog_spark-{VERSION}-py3-none-any.whl[{job.extra}]'"
+        )
+
+
+def _in_spark(given: Given, environ: dict[str, str]) -> list[str]:
+    """Spark's arguments; completes the environment."""
+    home = _spark_home(environ)
+    require_java(*java_of(environ))
+    master = given.master or environ.get("MASTER") or "local[*]"
+    local = master.startswith("local") and not master.startswith("local-cluster")
+    for name, value in FRUGAL.items():
+        environ[name] = environ.get(name) or value
+    jars = _jars(given, home, environ)
+    named = jvm_settings.jars_in(jars) if jars is not None else []
+    class_path, all_jars, py_files = given.class_path, given.jars, given.py_files
+    if local:
+        # Driver and executors are one JVM and see this code: nothing to copy, nothing to ship.
+        environ["PYSPARK_PYTHON"] = sys.executable
+        class_path = ":".join(filter(None, [*named, class_path]))
+    else:
+        if master.startswith("local-cluster"):
+            # Its executors are on this machine; those of other clusters have their own Python.
+            environ["PYSPARK_PYTHON"] = environ.get("PYSPARK_PYTHON") or sys.executable
+        from pyspark_tidb_binlog.jobs.setup import write_zip
+
+        # Executors that join later fetch it, too: an installation of another version must not replace it.
+        code = own_places.downloads() / "py-files" / f"{zlib.crc32(str(PACKAGE).encode()):08x}" / "tidb_binlog_spark.zip"
+        write_zip(code)
+        py_files = ",".join(filter(None, [str(code), py_files]))
+        all_jars = ",".join(filter(None, [*named, all_jars]))
+    options = environ.get("SPARK_SUBMIT_OPTS", "")
+    ours = jvm_settings.jvm_options(jars, local=local, given=f"{options} {' '.join(given.spark)}")
+    # Strings hash alike in driver and workers, as spark-submit sets it.
+    environ |= {"SPARK_HOME": str(home), "SPARK_SUBMIT_OPTS": f"{ours} {options}".strip(), "PYTHONHASHSEED": "0"}
+    settings = ["spark.python.daemon.module=pyspark_tidb_binlog.jobs.workers", "spark.ui.showConsoleProgress=false"]
+    arguments = ["--master", master, "--name", f"tidb-binlog {given.job}"]
+    for setting in settings:
+        arguments += ["--conf", setting]
+    arguments += given.spark
+    for name, text in (("--driver-class-path", class_path), ("--jars", all_jars), ("--py-files", py_files)):
+        arguments += [name, text] if text else []
+    return arguments
+
+
+def _spark_home(environ: Mapping[str, str]) -> Path:
+    """The Spark that PySpark belongs to: inside the package if pip installed it, else around it."""
+    found = find_spec("pyspark")
+    assert found is not None and found.origin is not None
+    package = Path(found.origin).parent
+    for place in (package, package.parents[1], Path(environ.get("SPARK_HOME") or package)):
+        if (place / "bin" / "spark-submit").is_file() and (place / "jars").is_dir():
+            break
+    else:
+        raise ConfigError(
+            f"PySpark in {package} comes without Spark: pip install 'pyspark>=4.2.1,<4.3', or let SPARK_HOME name a Spark 4.2"
+        )
+    version = re.search(r"^__version__[^=]*= *['\"]([^'\"]+)", (package / "version.py").read_text(), re.M)
+    require_spark(version[1] if version else "")
+    return place
+
+
+def _jars(given: Given, home: Path, environ: Mapping[str, str]) -> Path | None:
+    """The directory of Delta's jars, fetched if they are not there; None if Spark has them, or the caller names others."""
+    if jvm_settings.names_delta(" ".join([given.jars, given.class_path, *given.spark])) or jvm_settings.ships_delta(home):
+        return None
+    found = jvm_settings.jars_dir()
+    if found is None:
+        # Not at the top: most starts need nothing of it.
+        from pyspark_tidb_binlog.jobs.setup import SparkOfMachine, ensure_archive, ensure_jars
+
+        spark = SparkOfMachine(Path(sys.executable), home, dict(environ))
+        found = jvm_settings.new_jars_dir()
+        ensure_jars(found, spark)
+        ensure_archive(found, spark, "")
+    return found
+
+
+def _without(part: str, path: str) -> list[str]:
+    return [one for one in path.split(os.pathsep) if one != part]
+
+
+def _open_streams() -> None:
+    """What is opened next would take the place of a stream that is closed."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(opened, True)
+
+
+def _become(command: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
+    os.execve(command[0], list(command), environ)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""The documents, as they belong to this release: ``tidb-binlog docs`` lists them, ``tidb-binlog docs runbook`` prints one, ``--path`` says where it lies.
+
+Promises: shows what lies beside the code, in a checkout and installed; needs no network.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pyspark_tidb_binlog.conf.entry import COMMAND, HOME
+from pyspark_tidb_binlog.conf.kinds import nearest
+from pyspark_tidb_binlog.jobs.cli import parser
+from pyspark_tidb_binlog.schemas.errors import ConfigError
+
+_AT_THE_TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the list, or the page that is named."""
+    options = parser("docs", "The documents of this release: a list, or one of them.")
+    options.add_argument("page", nargs="?", default="", metavar="PAGE", help="its name in the list, such as runbook")
+    options.add_argument("--path", action="store_true", help="print where the page lies, or the directory of all of them")
+    given = options.parsed(argv)
+    known = pages()
+    if not given.page:
+        print(HOME if given.path else listing(known))
+        return 0
+    page = known.get(given.page.removeprefix("docs/").removesuffix(".md"))
+    if page is None:
+        near = " or ".join(nearest(given.page, known))
+        raise ConfigError(f"there is no page {given.page!r}" + (f"; did you mean {near}?" if near else f"; {COMMAND} docs lists them"))
+    if given.path:
+        print(page)
+    else:
+        sys.stdout.write(page.read_text("utf-8"))
+    return 0
+
+
+def pages() -> dict[str, Path]:
+    """The pages by name: ``runbook``, ``spec/pump``, ``README``."""
+    docs = HOME / "docs"
+    top = {Path(name).stem: HOME / name for name in _AT_THE_TOP if (HOME / name).exists()}
+    return top | {path.relative_to(docs).with_suffix("").as_posix(): path for path in sorted(docs.rglob("*.md"))}
+
+
+def listing(known: dict[str, Path]) -> str:
+    """A line for each page: its name and its title."""
+    width = max(map(len, known))
+    return "\n".join(f"{name:<{width}}  {_title(path)}" for name, path in known.items())
+
+
+def _title(path: Path) -> str:
+    with path.open(encoding="utf-8") as lines:
+        return next((line.removeprefix("# ").strip() for line in lines if line.startswith("# ")), "")

@@ -1,0 +1,77 @@
+"""What Spark's JVM is started with: options, environment, Delta's jars. Needs neither Spark nor Python's packages to be imported.
+
+Promises: a session that a program makes itself (``jobs/spark_session.py``) and one that the command starts (``jobs/command.py``) get the
+same. Options that the caller gives win.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+from pyspark_tidb_binlog.conf.entry import HOME
+from pyspark_tidb_binlog.jobs import own_places
+from pyspark_tidb_binlog.jobs.versions import DELTA_PACKAGE, EXACT_DELTA
+
+FRUGAL = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "131072"}
+"""Environment variables that make the JVM and Python workers return memory after a large batch.
+
+The last is glibc's own default; setting it keeps glibc from raising it to 32 MiB as large blocks are freed: RocksDB in the JVM held 450 MiB
+more without it. Python processes raise it themselves, and give memory back after each task instead (``jobs/allocator.py``).
+"""
+NOT_NEEDED = (
+    "org.apache.hadoop:*,org.apache.parquet:*,com.fasterxml.jackson.core:*,com.github.luben:*,org.xerial.snappy:*,org.slf4j:*,"
+    "org.apache.logging.log4j:*"
+)
+"""Dependencies of Delta that Spark ships in its own versions: 70 MB less to download."""
+COMPLETE = ".complete"
+"""A file beside jars, which names what they are: nothing of it is missing."""
+_OF_DELTA = re.compile(r"\bdelta-(?:spark|core)(?:_[\d.]+)*\b")
+
+
+def jvm_options(jars: Path | None, *, local: bool, given: str) -> str:
+    """JVM options that keep Spark's log off the console and make the JVM start quickly and silently.
+
+    With a ``local`` master those of ``conf/jvm.options`` come first, unless ``given`` names a collector: a JVM accepts only one. ``jars``: where
+    the class archive is.
+    """
+    log = f"-Dlog4j2.configurationFile={(HOME / 'conf' / 'log4j2.properties').as_uri()}"
+    ours = (HOME / "conf" / "jvm.options").read_text().strip() if local and not re.search(r"-XX:\+Use\w*GC\b", given) else ""
+    archive = f"-XX:SharedArchiveFile={jars / 'spark.jsa'}" if jars is not None and (jars / "spark.jsa").exists() else ""
+    return f"{ours} {log} -Xlog:disable -Xlog:all=error:stderr {archive}".strip()
+
+
+def jars_dir() -> Path | None:
+    """The directory of Delta's jars on this machine, in the virtual environment or fetched; None: they are not here yet."""
+    beside = Path(sys.prefix) / "spark-jars"
+    if is_complete(beside):
+        return beside
+    fetched = new_jars_dir()
+    return fetched if is_complete(fetched) else None
+
+
+def new_jars_dir() -> Path:
+    """Where Delta's jars are put once they are fetched."""
+    return own_places.downloads() / f"spark-jars-{EXACT_DELTA}"
+
+
+def is_complete(place: Path) -> bool:
+    """Whether Delta's jars of this release are in ``place``."""
+    try:
+        return (place / COMPLETE).read_text() == DELTA_PACKAGE
+    except OSError:
+        return False
+
+
+def jars_in(place: Path) -> list[str]:
+    """The paths of the jars, sorted: the JVM's class archive matches only a class path that begins with them, in this order."""
+    return sorted(str(jar) for jar in place.glob("*.jar"))
+
+
+def names_delta(text: str) -> bool:
+    """Whether jars or packages that a user names contain Delta: ``io.delta:delta-spark_4.2_2.13:4.4.0``, ``/jars/delta-spark_4.2_2.13-4.4.0.jar``."""
+    return bool(_OF_DELTA.search(text))
+
+
+def ships_delta(spark_home: Path) -> bool:
+    """Whether Delta is among Spark's own jars."""
+    return any(names_delta(jar.name) for jar in (spark_home / "jars").glob("*delta-*.jar"))
