@@ -7,14 +7,14 @@ imported only when it looks: the Pump runs without it.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyspark_tidb_binlog.binlog_source.source.datasource import BinlogDataSource as DefaultSource
+    from pyspark_tidb_binlog.binlog_source.spark_format import BinlogDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "DefaultSource":
-        from pyspark_tidb_binlog.binlog_source.source.datasource import BinlogDataSource
+        from pyspark_tidb_binlog.binlog_source.spark_format import BinlogDataSource
 
         return BinlogDataSource
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import feed, load, schedule
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
-from pyspark_tidb_binlog.binlog_source.source.datasource import BinlogStreamReader
 from pyspark_tidb_binlog.binlog_source.source.offset import from_json
 from pyspark_tidb_binlog.binlog_source.source.options import options_of
+from pyspark_tidb_binlog.binlog_source.source.readers import BinlogStreamReader
 from pyspark_tidb_binlog.binlog_source.stream import resolve_delivery, transactions, transactions_between
 from pyspark_tidb_binlog.conf.model import PairConfig, SourceConfig
 from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
