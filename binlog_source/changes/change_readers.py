@@ -23,9 +23,15 @@ from pyspark_tidb_binlog.conf.model import SourceConfig
 
 
 def change_reading(options: Mapping[str, str], shape: TableShape | None) -> ChangeReading:
-    """How ``options`` have changes read; ``shape``: of the one table that they name."""
+    """How ``options`` have changes read; ``shape``: of the one table that they name.
+
+    Raises:
+        ConfigError: an option is wrong, or nothing says where the DDL history is.
+    """
     reading = reading_options(options)
-    return ChangeReading(source_of(reading), stream_options_of(reading), change_options_of(options), shape)
+    asked = change_options_of(options)
+    known_history(source_of(reading), asked.ddl_history)
+    return ChangeReading(source_of(reading), stream_options_of(reading), asked, shape)
 
 
 def asked_shape(options: Mapping[str, str]) -> TableShape | None:

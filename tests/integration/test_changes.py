@@ -227,7 +227,7 @@ def test_columns_of_one_table_over_its_ddls(scene: ChangeScene) -> None:
     ddl = scene.upstream.ddl
     ddl.create_table("shop", Table("aside", ITEM.columns, ITEM.primary_key))
     ddl.add_column("shop.item", Column("size", "int", default=5))
-    scene.write(lambda txn: txn.update("shop.item", (1,), {"size": 7}))
+    scene.write(lambda txn: txn.update("shop.item", 1, {"size": 7}))
     scene.promise()
     with pytest.raises(PySparkException) as failed:
         scene.taken(scene.stream(table="shop.item"), "fail")
