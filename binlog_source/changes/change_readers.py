@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from pyspark_tidb_binlog.binlog_source.changes.change_decoder import DecodedAs
 from pyspark_tidb_binlog.binlog_source.changes.change_options import ChangeOptions, change_options_of, reading_options
 from pyspark_tidb_binlog.binlog_source.changes.change_partition import ChangePartition, change_partitions
 from pyspark_tidb_binlog.binlog_source.changes.known_history import known_history
@@ -31,7 +32,7 @@ def change_reading(options: Mapping[str, str], shape: TableShape | None) -> Chan
     reading = reading_options(options)
     asked = change_options_of(options)
     known_history(source_of(reading), asked.ddl_history)
-    return ChangeReading(source_of(reading), stream_options_of(reading), asked, shape)
+    return ChangeReading(source_of(reading), stream_options_of(reading), DecodedAs(asked, shape))
 
 
 def asked_shape(options: Mapping[str, str]) -> TableShape | None:
@@ -65,7 +66,7 @@ class ChangeStreamReader(BinlogStreamReader):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[ChangePartition]:  # type: ignore[override]
         """The slices of the batch."""
-        asked = self._reading.options
+        asked = self._reading.decoded_as.options
         return change_partitions(super().partitions(start, end), asked.read_partitions, heartbeat=asked.heartbeats)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -87,7 +88,7 @@ class ChangeReader(DataSourceReader):
         if not self._reading.source.ending_commit_ts:
             with closing(discovery_of(self._reading.source)) as discovery:
                 options["endingcommitts"] = str(discovery.now())
-        return change_partitions(BinlogReader(options).partitions(), self._reading.options.read_partitions, heartbeat=False)
+        return change_partitions(BinlogReader(options).partitions(), self._reading.decoded_as.options.read_partitions, heartbeat=False)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The changes of a slice."""

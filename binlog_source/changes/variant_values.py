@@ -44,6 +44,8 @@ class VariantColumn:
 
 def rows_as_variants(columns: Sequence[VariantColumn], count: int) -> pa.StructArray:
     """``count`` rows of these columns."""
+    if not count:
+        return no_rows(0)
     ids = {column.name: place for place, column in enumerate(columns)}
     names: list[dict[str, int]] | None = None
     if any(column.is_json for column in columns):
