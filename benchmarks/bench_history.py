@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from pyspark_tidb_binlog.sinks.engine.history_cache import HistoryCache
-from pyspark_tidb_binlog.sinks.engine.history_feed import HistoryFeed
+from pyspark_tidb_binlog.schemas.history_cache import HistoryCache
+from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
 from tests.support.ddl_jobs import VARCHAR, column, database, index, job, table
 
 CLUSTER, TABLES, FURTHER = 7, 2_000, 50

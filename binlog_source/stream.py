@@ -14,9 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pyspark_tidb_binlog.binlog_source.pairing.processor import PairProcessor
-from pyspark_tidb_binlog.binlog_source.source.datasource import BinlogDataSource
 from pyspark_tidb_binlog.binlog_source.source.delivery import resolve_delivery
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, options_of
+from pyspark_tidb_binlog.binlog_source.spark_format import BinlogDataSource
 from pyspark_tidb_binlog.conf.model import PairConfig, SourceConfig
 from pyspark_tidb_binlog.schemas.events import Delivery
 from pyspark_tidb_binlog.schemas.stages import TRANSACTIONS, ddl_of

@@ -12,18 +12,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of
+from pyspark_tidb_binlog.binlog_source.cluster.history_place import history_at
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.jobs.cli import EXIT_FAILED, JobParser, add_settings, drainer_config, parser
-from pyspark_tidb_binlog.jobs.history_place import history_at
 from pyspark_tidb_binlog.schemas.ddl_jobs import DbInfo
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ReplicationError
 from pyspark_tidb_binlog.schemas.events import SchemaVersion
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
+from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
 from pyspark_tidb_binlog.schemas.remarks import Remark, hinders, note
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 from pyspark_tidb_binlog.sinks.engine.choice import decided
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs, on_target
-from pyspark_tidb_binlog.sinks.engine.history_feed import HistoryFeed
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs
 from pyspark_tidb_binlog.sinks.mysql import lease, progress
 from pyspark_tidb_binlog.sinks.mysql.ddl.begun import begun
@@ -120,7 +120,7 @@ class _Upstream:
         discovery.pumps()
 
     def _read_history(self, tls: TlsSettings | None) -> None:
-        self.history = HistoryFeed(history_at(self._config, tls, self._closing), None, tls).snapshot()
+        self.history = HistoryFeed(history_at(self._config.ddl_history, self._config.source, tls, self._closing), None, tls).snapshot()
 
 
 @dataclass(frozen=True, slots=True)

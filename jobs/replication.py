@@ -23,6 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of, names_registry
 from pyspark_tidb_binlog.binlog_source.cluster.gc_hold import GcHold
+from pyspark_tidb_binlog.binlog_source.cluster.history_place import history_at
 from pyspark_tidb_binlog.binlog_source.cluster.metrics_push import push_regularly
 from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
 from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry
@@ -30,16 +31,15 @@ from pyspark_tidb_binlog.binlog_source.cluster.schema_reader import SchemaReader
 from pyspark_tidb_binlog.binlog_source.cluster.status_port import StatusPorts, mvcc_safe_point, status_ports
 from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode, StreamControls
 from pyspark_tidb_binlog.binlog_source.drainer.pages import StreamSight
+from pyspark_tidb_binlog.binlog_source.source.mid_history import committed_before
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions
 from pyspark_tidb_binlog.binlog_source.stream import look_up, transactions, transactions_between
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.conf.units import days_or_duration
 from pyspark_tidb_binlog.jobs.batch_gate import BatchGate
 from pyspark_tidb_binlog.jobs.cli import replication_error_in
-from pyspark_tidb_binlog.jobs.history_place import history_at
 from pyspark_tidb_binlog.jobs.jvm_heap import HeapAfterBigBatches
 from pyspark_tidb_binlog.jobs.local_paths import local_path
-from pyspark_tidb_binlog.jobs.mid_history import committed_before
 from pyspark_tidb_binlog.jobs.report import Progress, as_json
 from pyspark_tidb_binlog.jobs.resume import DeltaPlace, NothingApplied, ResumeState, check_no_gap, check_spark, first_ts
 from pyspark_tidb_binlog.jobs.session_check import require_session
@@ -49,6 +49,8 @@ from pyspark_tidb_binlog.jobs.stream_progress import StreamProgress
 from pyspark_tidb_binlog.jobs.targets import sink_of, words_for
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError, Stopped
 from pyspark_tidb_binlog.schemas.events import Delivery
+from pyspark_tidb_binlog.schemas.history_cache import HistoryCache
+from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 from pyspark_tidb_binlog.sinks.apply import BatchApplier
 from pyspark_tidb_binlog.sinks.delta.checkpoint_table import CheckpointRow, DeltaCheckpoint, places
@@ -56,8 +58,6 @@ from pyspark_tidb_binlog.sinks.delta.findings_table import DeltaFindings
 from pyspark_tidb_binlog.sinks.delta.maintenance import DeltaMaintenance, Retention
 from pyspark_tidb_binlog.sinks.engine import keyed
 from pyspark_tidb_binlog.sinks.engine.batch_report import BatchReport
-from pyspark_tidb_binlog.sinks.engine.history_cache import HistoryCache
-from pyspark_tidb_binlog.sinks.engine.history_feed import HistoryFeed
 from pyspark_tidb_binlog.sinks.mysql.upstream_collations import with_collations
 
 _log = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ class Replication:
         self._config = dataclasses.replace(config, source=source)
         self._closing = contextlib.ExitStack()
         """What ``close`` closes last."""
-        self._status_ports = history_at(config, self._tls, self._closing)
+        self._status_ports = history_at(config.ddl_history, config.source, self._tls, self._closing)
         self._feed = HistoryFeed(self._status_ports, _history_cache(config.checkpoint_dir, cluster_id), self._tls)
         self._config = with_collations(self._config)
         self._sink = sink_of(self._config, cluster_id, self._pause, self._discovery.now)

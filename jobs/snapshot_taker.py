@@ -17,15 +17,15 @@ from dataclasses import dataclass
 
 from pyspark_tidb_binlog.binlog_source.cluster.schema_reader import SchemaReader
 from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import LEAST_GC_LIFE_MS
-from pyspark_tidb_binlog.jobs.mid_history import SYNC_SECONDS
+from pyspark_tidb_binlog.binlog_source.source.mid_history import SYNC_SECONDS
 from pyspark_tidb_binlog.schemas.backoff import Retries, steady
 from pyspark_tidb_binlog.schemas.ddl_jobs import SCHEMA_JOBS, DbInfo, Job, JobType
 from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable
 from pyspark_tidb_binlog.schemas.events import SchemaVersion, as_time, physical_ms, tso
+from pyspark_tidb_binlog.schemas.history_cache import HistoryCache
+from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
 from pyspark_tidb_binlog.schemas.schema_snapshot import SchemaDiff, SnapshotJobs, snapshot_of
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, TableInfo
-from pyspark_tidb_binlog.sinks.engine.history_cache import HistoryCache
-from pyspark_tidb_binlog.sinks.engine.history_feed import HistoryFeed
 
 _POLL = steady(0.2)
 _log = logging.getLogger(__name__)

@@ -40,7 +40,7 @@ PRELOADED = (
     "pyspark.sql.worker.lookup_data_sources",
     "pyspark.sql.worker.plan_data_source_read",
     "pyspark.worker",
-    "pyspark_tidb_binlog.binlog_source.source.datasource",
+    "pyspark_tidb_binlog.binlog_source.spark_format",
     "pyspark_tidb_binlog.sinks.mysql.parallel",
 )
 """What Spark's Python processes import for a stream of ours."""

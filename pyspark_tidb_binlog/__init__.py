@@ -11,7 +11,7 @@ error at this point would keep Spark from finding other sources.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyspark_tidb_binlog.binlog_source.source.datasource import BinlogDataSource as DefaultSource
+    from pyspark_tidb_binlog.binlog_source.spark_format import BinlogDataSource as DefaultSource
     from pyspark_tidb_binlog.jobs.spark_session import configured
 
 __all__ = ["DefaultSource", "configured"]
@@ -20,7 +20,7 @@ __all__ = ["DefaultSource", "configured"]
 def __getattr__(name: str) -> Any:
     if name == "DefaultSource":
         try:
-            from pyspark_tidb_binlog.binlog_source.source.datasource import BinlogDataSource
+            from pyspark_tidb_binlog.binlog_source.spark_format import BinlogDataSource
         except ImportError:
             from pyspark_tidb_binlog.binlog_source.source.refused_source import RefusedSource
 

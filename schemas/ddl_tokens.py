@@ -94,6 +94,12 @@ def significant(sql: str) -> tuple[Token, ...]:
     return tuple(tokens)
 
 
+def is_setval(query: str) -> bool:
+    """Whether a DDL binlog records the refill of a sequence's cache: it has a DDL text but no job (ddl.md 1)."""
+    tokens = significant(query[:80])
+    return len(tokens) > 1 and tokens[0].word == "SELECT" and tokens[1].word == "SETVAL"
+
+
 def text_of(tokens: Sequence[Token]) -> str:
     """The text the tokens were made from."""
     return "".join(t.text for t in tokens)

@@ -23,6 +23,7 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, Replicat
 from pyspark_tidb_binlog.schemas.events import physical_ms
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind, in_words
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
+from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
 from pyspark_tidb_binlog.sinks.engine import keyed
 from pyspark_tidb_binlog.sinks.engine.batch import (
@@ -42,7 +43,6 @@ from pyspark_tidb_binlog.sinks.engine.choice import NeverKept, chosen, decided, 
 from pyspark_tidb_binlog.sinks.engine.conditions import Condition, Conditions, hidden_events, hidden_rows, require, require_values
 from pyspark_tidb_binlog.sinks.engine.fold import Numbering
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs, fitted
-from pyspark_tidb_binlog.sinks.engine.history_feed import HistoryFeed
 from pyspark_tidb_binlog.sinks.engine.history_wait import complete_history
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, persisted
 from pyspark_tidb_binlog.sinks.engine.loopback import MarkTables, looped

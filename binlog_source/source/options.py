@@ -25,6 +25,8 @@ _CONFIG_NAMES = {
     "wakeIdlePumps": "wake_idle_pumps",
     "compressor": "compressor",
 }
+FORMAT, PROTOCOL = "format", "protocol"
+"""The option that says what rows are, and its value for binlogs as Pumps deliver them."""
 _SECURITY_NAMES = {"sslCa": "ssl_ca", "sslCert": "ssl_cert", "sslKey": "ssl_key", "certAllowedCn": "cert_allowed_cn"}
 """Paths, which executors open too; the names as a JSON list."""
 
@@ -58,11 +60,12 @@ _STREAM_NAMES = {
 
 
 def options_of(config: SourceConfig, extra: StreamOptions | None = None) -> dict[str, str]:
-    """The options that represent ``config``."""
+    """The options that represent ``config``, of the format ``protocol``."""
     extra = extra or StreamOptions()
     options = {name: _text(getattr(config, attribute)) for name, attribute in _CONFIG_NAMES.items()}
     options |= {name: _text(getattr(config.security, attribute)) for name, attribute in _SECURITY_NAMES.items()}
-    return options | {name: _text(getattr(extra, attribute)) for name, attribute in _STREAM_NAMES.items()}
+    options |= {name: _text(getattr(extra, attribute)) for name, attribute in _STREAM_NAMES.items()}
+    return options | {FORMAT: PROTOCOL}
 
 
 def source_of(options: Mapping[str, str]) -> SourceConfig:
@@ -72,11 +75,9 @@ def source_of(options: Mapping[str, str]) -> SourceConfig:
         ConfigError: an option is unknown, missing or invalid.
     """
     given = {name.lower(): value for name, value in options.items()}
-    known = {name.lower() for name in (*_CONFIG_NAMES, *_SECURITY_NAMES, *_STREAM_NAMES, "path")}
+    known = {name.lower() for name in (*_CONFIG_NAMES, *_SECURITY_NAMES, *_STREAM_NAMES, FORMAT, "path")}
     if unknown := sorted(set(given) - known):
-        raise ConfigError(
-            f"format tidb_binlog has no option {', '.join(unknown)}; it has {', '.join(sorted((*_CONFIG_NAMES, *_SECURITY_NAMES)))}"
-        )
+        raise ConfigError(f"format tidb_binlog has no option {', '.join(unknown)}; it has {', '.join(sorted(names_of_options()))}")
     values = _values(SourceConfig, _CONFIG_NAMES, given)
     if not values["pumps"]:
         raise ConfigError(
@@ -86,6 +87,11 @@ def source_of(options: Mapping[str, str]) -> SourceConfig:
         return SourceConfig(**values, security=SecurityConfig(**_values(SecurityConfig, _SECURITY_NAMES, given)))
     except ValueError as error:
         raise ConfigError(str(error)) from error
+
+
+def names_of_options() -> tuple[str, ...]:
+    """The options that a user may set, whatever the format."""
+    return (*_CONFIG_NAMES, *_SECURITY_NAMES, "pumpPatience", "readPatience")
 
 
 def stream_options_of(options: Mapping[str, str]) -> StreamOptions:

@@ -29,7 +29,7 @@ class RefusedSource(DataSource):
 def reason() -> str:
     """What keeps the source from being imported."""
     try:
-        import_module("pyspark_tidb_binlog.binlog_source.source.datasource")
+        import_module("pyspark_tidb_binlog.binlog_source.spark_format")
     except ImportError as error:
         return (
             f"the source tidb_binlog cannot be used with Spark {pyspark.__version__} and the Python packages of its workers: {error}. "

@@ -13,7 +13,7 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.backoff import Retries, steady
 from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable, SchemaMismatch
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
-from pyspark_tidb_binlog.sinks.engine.history_feed import HistoryFeed
+from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
 from pyspark_tidb_binlog.sinks.engine.segments import TableActivity
 
 _POLL = steady(0.1)

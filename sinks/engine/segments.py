@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pyspark_tidb_binlog.schemas.ddl_jobs import DELETE_ONLY, SCHEMA_JOBS
-from pyspark_tidb_binlog.schemas.ddl_tokens import significant
+from pyspark_tidb_binlog.schemas.ddl_tokens import is_setval
 from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable
 from pyspark_tidb_binlog.schemas.events import SchemaVersion
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
@@ -37,9 +37,8 @@ class DdlEvent:
 
     @property
     def is_setval(self) -> bool:
-        """Whether the binlog records the refill of a sequence's cache: it has a DDL text but no job (ddl.md 1)."""
-        tokens = significant(self.query[:80])
-        return len(tokens) > 1 and tokens[0].word == "SELECT" and tokens[1].word == "SETVAL"
+        """Whether it has a DDL text but no job (``schemas.ddl_tokens``)."""
+        return is_setval(self.query)
 
 
 @dataclass(frozen=True, slots=True)

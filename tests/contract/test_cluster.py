@@ -12,9 +12,9 @@ from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState,
 from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
 from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
-from pyspark_tidb_binlog.binlog_source.source.datasource import BinlogStreamReader
 from pyspark_tidb_binlog.binlog_source.source.offset import from_json
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, options_of
+from pyspark_tidb_binlog.binlog_source.source.readers import BinlogStreamReader
 from pyspark_tidb_binlog.conf.model import PumpConfig, SourceConfig
 from tests.support.binlogs import payload
 from tests.support.drainer_nodes import node_at

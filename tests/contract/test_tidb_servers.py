@@ -16,7 +16,7 @@ from pyspark_tidb_binlog.binlog_source.pairing.resolver import outcomes_of
 from pyspark_tidb_binlog.binlog_source.pairing.transitions import MissingOutcome, Orphan
 from pyspark_tidb_binlog.conf.model import PairConfig, SourceConfig
 from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable
-from pyspark_tidb_binlog.sinks.engine.history_feed import HistoryFeed
+from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
 from tests.support.binlogs import payload
 from tests.support.ddl_jobs import database, job, table
 from tests.support.registry_sites import CLUSTER, PdSite

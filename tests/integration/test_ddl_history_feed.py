@@ -16,8 +16,8 @@ import pytest
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
-from pyspark_tidb_binlog.sinks.engine.history_cache import HistoryCache
-from pyspark_tidb_binlog.sinks.engine.history_feed import HistoryFeed
+from pyspark_tidb_binlog.schemas.history_cache import HistoryCache
+from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
 from pyspark_tidb_binlog.sinks.engine.history_wait import _poll
 from tests.support.ddl_jobs import database, job, table
 from tests.support.eventually import eventually

@@ -19,13 +19,13 @@ from pyspark_tidb_binlog.schemas.codec.rowwriter import encode_delete, encode_in
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.apply import BatchApplier
 from pyspark_tidb_binlog.sinks.engine.batch import Controls
 from pyspark_tidb_binlog.sinks.engine.batch_report import BatchCounts
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs, UnwritableTable, fitted
-from pyspark_tidb_binlog.sinks.engine.history_feed import HistoryFeed
 from pyspark_tidb_binlog.sinks.engine.keyed import with_keys
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, plan_steps
 from pyspark_tidb_binlog.sinks.mysql import progress

@@ -30,10 +30,10 @@ from pyspark_tidb_binlog.binlog_source.pairing.bucket import look, pair_bucket
 from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
 from pyspark_tidb_binlog.binlog_source.pump_client.protocol import Sent, ignore_sent
 from pyspark_tidb_binlog.binlog_source.pump_client.settings import PumpClientSettings
-from pyspark_tidb_binlog.binlog_source.source.datasource import BinlogStreamReader
 from pyspark_tidb_binlog.binlog_source.source.offset import from_json
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, options_of
 from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint
+from pyspark_tidb_binlog.binlog_source.source.readers import BinlogStreamReader
 from pyspark_tidb_binlog.binlog_source.source.span_read import ReadTerms, read_sorted
 from pyspark_tidb_binlog.conf.model import PairConfig, SourceConfig
 from pyspark_tidb_binlog.schemas.events import Delivery

@@ -13,7 +13,7 @@ from pyspark_tidb_binlog.jobs.versions import DELTA, EXACT_DELTA
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 pytestmark = pytest.mark.spark
-SOURCE = "pyspark_tidb_binlog.binlog_source.source.datasource"
+SOURCE = "pyspark_tidb_binlog.binlog_source.spark_format"
 
 
 def test_state_is_kept_in_rocksdb_whatever_the_session_had(spark: SparkSession) -> None:

@@ -11,9 +11,9 @@ from pyspark_tidb_binlog.binlog_source.pairing.bucket import pair_bucket
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
 from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import Pointer
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
-from pyspark_tidb_binlog.binlog_source.source.datasource import BinlogStreamReader
 from pyspark_tidb_binlog.binlog_source.source.offset import from_json
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, options_of
+from pyspark_tidb_binlog.binlog_source.source.readers import BinlogStreamReader
 from pyspark_tidb_binlog.conf.model import PairConfig, PumpConfig, SourceConfig
 from pyspark_tidb_binlog.schemas.events import ControlType, Delivery, tso
 from pyspark_tidb_binlog.schemas.packed import unpacked

@@ -9,8 +9,8 @@ import pytest
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
 from pyspark_tidb_binlog.binlog_source.rpc import calls
-from pyspark_tidb_binlog.binlog_source.source.datasource import BinlogReader
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, options_of
+from pyspark_tidb_binlog.binlog_source.source.readers import BinlogReader
 from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.schemas.events import Delivery, tso
 from tests.support.pump_writes import CLUSTER, config_of

@@ -11,10 +11,10 @@ from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState,
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import write_binlog
-from pyspark_tidb_binlog.binlog_source.source.datasource import BinlogStreamReader
 from pyspark_tidb_binlog.binlog_source.source.delivery import resolve_delivery
 from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, PumpMark, from_json
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, options_of
+from pyspark_tidb_binlog.binlog_source.source.readers import BinlogStreamReader
 from pyspark_tidb_binlog.binlog_source.wire.position import Position
 from pyspark_tidb_binlog.conf.model import PumpConfig, SourceConfig
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable

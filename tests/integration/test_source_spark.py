@@ -10,11 +10,12 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from pyspark_tidb_binlog.binlog_source.changes.change_rows import CHANGE
 from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import feed, load, schedule
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
-from pyspark_tidb_binlog.binlog_source.source.datasource import BinlogStreamReader
 from pyspark_tidb_binlog.binlog_source.source.offset import from_json
 from pyspark_tidb_binlog.binlog_source.source.options import options_of
+from pyspark_tidb_binlog.binlog_source.source.readers import BinlogStreamReader
 from pyspark_tidb_binlog.binlog_source.stream import resolve_delivery, transactions, transactions_between
 from pyspark_tidb_binlog.conf.model import PairConfig, SourceConfig
 from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
@@ -212,5 +213,6 @@ def test_offsets_without_spark_are_the_same_after_a_restart(tmp_path: Path, pump
 
 
 def test_spark_finds_the_format_without_registering(spark: SparkSession) -> None:
-    frame = spark.newSession().readStream.format("tidb_binlog").option("pumps", "127.0.0.1:1").load()
-    assert frame.columns == RAW.names
+    reader = spark.newSession().readStream.format("tidb_binlog").option("pumps", "127.0.0.1:1")
+    assert reader.load().columns == CHANGE.names
+    assert reader.option("format", "protocol").load().columns == RAW.names

@@ -11,11 +11,11 @@ from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import write_binlog
 from pyspark_tidb_binlog.binlog_source.source.admission import TailView
-from pyspark_tidb_binlog.binlog_source.source.datasource import BinlogStreamReader
 from pyspark_tidb_binlog.binlog_source.source.offset import from_json
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, options_of
 from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint
 from pyspark_tidb_binlog.binlog_source.source.read_notes import noted, waiting
+from pyspark_tidb_binlog.binlog_source.source.readers import BinlogStreamReader
 from pyspark_tidb_binlog.binlog_source.source.span_read import ReadTerms, read_raw
 from pyspark_tidb_binlog.binlog_source.wire.position import Position
 from pyspark_tidb_binlog.conf.model import PumpConfig, SourceConfig

@@ -20,11 +20,11 @@ from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode
 from pyspark_tidb_binlog.binlog_source.pump.notify import notify
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import PumpWriter, WriteFailed, write_binlog
-from pyspark_tidb_binlog.binlog_source.source.datasource import BinlogStreamReader
 from pyspark_tidb_binlog.binlog_source.source.gc_bound import gc_ts_of
 from pyspark_tidb_binlog.binlog_source.source.offset import from_json
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, options_of
 from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint, channel, offers_raw, renew
+from pyspark_tidb_binlog.binlog_source.source.readers import BinlogStreamReader
 from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.jobs import pump as pump_job
 from pyspark_tidb_binlog.jobs.lab.ports import free_port

@@ -17,8 +17,8 @@ from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, 
 from pyspark_tidb_binlog.jobs import ctl
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.events import physical_ms
+from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
 from pyspark_tidb_binlog.schemas.http_client import fetch
-from pyspark_tidb_binlog.sinks.engine.history_feed import HistoryFeed
 from tests.support.drainer_process import Drainer, command_of, environ_of
 from tests.support.eventually import eventually
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from pyspark_tidb_binlog.binlog_source.source.datasource import BinlogStreamReader
 from pyspark_tidb_binlog.binlog_source.source.offset import from_json
+from pyspark_tidb_binlog.binlog_source.source.readers import BinlogStreamReader
 from tests.support.eventually import eventually
 
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.source.datasource import BinlogStreamReader
 from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, options_of
 from pyspark_tidb_binlog.binlog_source.source.outage import Outage
+from pyspark_tidb_binlog.binlog_source.source.readers import BinlogStreamReader
 from pyspark_tidb_binlog.binlog_source.source.stream_end import StreamEnd, asking_file
 from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.schemas.events import Delivery

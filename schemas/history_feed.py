@@ -22,10 +22,10 @@ from typing import Any
 from pyspark_tidb_binlog.schemas.backoff import Backoff, Retries
 from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable, PumpUnavailable
 from pyspark_tidb_binlog.schemas.history import Job, JobReader, SchemaHistory
+from pyspark_tidb_binlog.schemas.history_cache import HistoryCache
 from pyspark_tidb_binlog.schemas.http_client import FAILURES, fetch
 from pyspark_tidb_binlog.schemas.schema_snapshot import SnapshotJobs
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
-from pyspark_tidb_binlog.sinks.engine.history_cache import HistoryCache
 
 _FIRST_PAGE, _PAGE = 8, 256
 _OVERLAP = 256

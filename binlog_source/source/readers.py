@@ -1,7 +1,4 @@
-"""The Spark source ``tidb_binlog``: ``readStream``, and batch ``read`` of a span of timestamps. Spark shell.
-
-    spark.readStream.format("tidb_binlog").option("pumps", "host:8250,host:8250").load()
-    spark.read.format("tidb_binlog").option("pumps", …).option("startingCommitTs", a).option("endingCommitTs", b).load()
+"""The readers of ``format("tidb_binlog")`` with option ``format`` = ``protocol``: a stream, and a batch of a span of timestamps. Spark shell.
 
 Rows are ``stages.RAW``, or with option ``packed`` ``stages.PACKED``. Offsets are ``offset.BinlogOffset``. ``start`` and ``end``
 determine the content of a batch (start, end], however often it is read: executors pull it from the Pumps again and cache only channels.
@@ -16,14 +13,13 @@ stopped while it is idle. ``query.stop()`` during a batch may end in an error ra
 """
 
 import time
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, nullcontext
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
-from pyspark.sql.types import StructType
 
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import PumpDiscovery, discovery_of, patiently
 from pyspark_tidb_binlog.binlog_source.source.admission import TailView
@@ -41,37 +37,15 @@ from pyspark_tidb_binlog.binlog_source.source.tails import Tails
 from pyspark_tidb_binlog.binlog_source.source.waker import PumpWaker, waker_of
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
-from pyspark_tidb_binlog.schemas.stages import PACKED, RAW, ddl_of
 
 _WAIT_SECONDS = 0.2
 """How long ``latestOffset`` waits for new steps; bounds how late a stop is noticed."""
 
 
-class BinlogDataSource(DataSource):
-    """``format("tidb_binlog")``."""
-
-    @classmethod
-    def name(cls) -> str:
-        """The format's name."""
-        return "tidb_binlog"
-
-    def schema(self) -> str:
-        """``stages.RAW``, or ``stages.PACKED`` with option ``packed``."""
-        return ddl_of(PACKED if stream_options_of(self.options).packed else RAW)
-
-    def reader(self, schema: StructType) -> "BinlogReader":
-        """A batch reader over (startingCommitTs, endingCommitTs]."""
-        return BinlogReader(self.options)
-
-    def streamReader(self, schema: StructType) -> "BinlogStreamReader":
-        """A stream reader."""
-        return BinlogStreamReader(self.options)
-
-
 class BinlogReader(DataSourceReader):
     """Batch ``read``: sorted delivery of (startingCommitTs, endingCommitTs]."""
 
-    def __init__(self, options: MutableMapping[str, str]) -> None:
+    def __init__(self, options: Mapping[str, str]) -> None:
         self._config, self._extra = source_of(options), stream_options_of(options)
 
     def partitions(self) -> list[BinlogPartition]:
@@ -93,7 +67,7 @@ class BinlogReader(DataSourceReader):
 class BinlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """``readStream``. Spark creates it in several processes; only the one in the driver-side worker ever gets tails."""
 
-    def __init__(self, options: MutableMapping[str, str]) -> None:
+    def __init__(self, options: Mapping[str, str]) -> None:
         self._config, self._extra = source_of(options), stream_options_of(options)
         self._discovery: PumpDiscovery | None = None
         self._tails: Tails | None = None

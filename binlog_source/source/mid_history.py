@@ -14,8 +14,8 @@ import logging
 from collections.abc import Iterator
 from dataclasses import replace
 
-from pyspark_tidb_binlog.binlog_source.source.datasource import BinlogReader
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, options_of
+from pyspark_tidb_binlog.binlog_source.source.readers import BinlogReader
 from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.schemas.ddl_jobs import DELETE_ONLY, Job, JobType
 from pyspark_tidb_binlog.schemas.errors import BinlogPurged, DamagedLog

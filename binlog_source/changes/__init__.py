@@ -1,0 +1,1 @@
+"""Binlogs as changes of rows: what ``format("tidb_binlog")`` gives."""

@@ -1,0 +1,113 @@
+"""Transactions as changes: explode -> a table for each row -> decode. Pure, but for the history that it asks.
+
+Promises: rows of tables and operations that are not wanted are dropped before they are decoded. What a transaction becomes does not depend
+on which others it is given with, if those before it were given before.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_tidb_binlog.binlog_source.changes.change_options import ChangeOptions, SchemaEvolution
+from pyspark_tidb_binlog.binlog_source.changes.change_rows import Commits, change_rows, database_of, heartbeat_row
+from pyspark_tidb_binlog.binlog_source.changes.row_choice import DdlBinlog, chosen_rows, effective_versions, version_after
+from pyspark_tidb_binlog.binlog_source.changes.table_rows import table_heartbeat, table_rows
+from pyspark_tidb_binlog.binlog_source.changes.table_shape import TableShape
+from pyspark_tidb_binlog.schemas.ddl_jobs import DELETE_ONLY, Job, JobType
+from pyspark_tidb_binlog.schemas.ddl_tokens import is_setval
+from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
+from pyspark_tidb_binlog.schemas.events import as_time
+from pyspark_tidb_binlog.schemas.explode import explode
+from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
+from pyspark_tidb_binlog.schemas.stages import TRANSACTION
+
+
+class AskedHistory(Protocol):
+    """A DDL history that is asked for what is needed, and waits for it."""
+
+    def job(self, job_id: int, timeout: float) -> Job:
+        """The job of a DDL binlog."""
+
+    def covering(self, versions: Iterable[int], table_ids: Iterable[int], options: ChangeOptions) -> SchemaHistory:
+        """The history with these schema versions and tables."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedAs:
+    """Which changes are given, and in which columns."""
+
+    options: ChangeOptions = field(default_factory=ChangeOptions)
+    shape: TableShape | None = None
+    """The columns of the one table that is read; None: all tables."""
+
+    def heartbeat(self, upto_ts: int) -> pa.RecordBatch:
+        """The row after everything up to ``upto_ts``."""
+        return heartbeat_row(upto_ts) if self.shape is None else table_heartbeat(self.shape, upto_ts)
+
+    def wants(self, table: TableAt) -> bool:
+        """Whether changes of a table are given."""
+        if self.options.table is not None:
+            return self.options.table.is_of(table.schema, table.name)
+        return self.options.tables.choose(table.schema, table.name)
+
+
+class ChangeDecoder:
+    """Decodes transactions that are given in order; its state is the schema version that the DDL binlogs have reached."""
+
+    def __init__(self, decoded_as: DecodedAs, known: AskedHistory, version: int) -> None:
+        """``version``: that of the newest DDL whose binlog precedes the first transaction."""
+        self._as, self._known, self._version = decoded_as, known, version
+
+    def changes_of(self, transactions: pa.RecordBatch) -> pa.RecordBatch | None:
+        """The changes of ``transactions`` (``stages.RAW``, without control rows), which follow those before; None: there are none."""
+        shape, options = self._as.shape, self._as.options
+        events = explode(transactions.select(TRANSACTION.names))
+        ddls = self._ddls(events.ddls)
+        rows = events.rows
+        effective = effective_versions(rows, ddls, self._version)
+        versions = pc.unique(rows.column("schema_version")).to_pylist()
+        history = self._known.covering(versions, pc.unique(rows.column("table_id")).to_pylist(), options)
+        self._version = version_after(self._version, ddls)
+        if shape is not None:
+            self._require_shape(ddls, history, shape)
+            found = chosen_rows(rows, effective, history, self._as.wants, options.ops)
+            return table_rows(shape, rows, found)
+        found = chosen_rows(rows, effective, history, self._as.wants, options.ops)
+        told = [ddl for ddl in ddls if self._is_told(ddl, history)] if "ddl" in options.ops else []
+        return change_rows(Commits.of(transactions), rows, found, told)
+
+    def _ddls(self, frame: pa.RecordBatch) -> list[DdlBinlog]:
+        """The DDL binlogs (``DDL_EVENT``) that have an effect, in order."""
+        found = []
+        for ddl in frame.to_pylist():
+            query = ddl["query"].decode("utf-8", "replace")
+            if is_setval(query):
+                continue
+            job = self._known.job(ddl["job_id"], self._as.options.history_timeout)
+            if job.effective and not (job.type == JobType.DROP_COLUMN and ddl["schema_state"] == DELETE_ONLY):
+                found.append(DdlBinlog(ddl["commit_ts"], job, query))
+        return found
+
+    def _is_told(self, ddl: DdlBinlog, history: SchemaHistory) -> bool:
+        """Whether a DDL is of a table, or a database, that is wanted."""
+        tables = history.tables_of_job(ddl.job)
+        versions = (ddl.job.version - 1, ddl.job.version)
+        both = [table for i in tables for version in versions if (table := history.table_at(i, version)) is not None]
+        if both:
+            return any(self._self._as.wants(table) for table in both)
+        return self._as.options.tables.choose_database(database_of(ddl.job))
+
+    def _require_shape(self, ddls: list[DdlBinlog], history: SchemaHistory, shape: TableShape) -> None:
+        if self._as.options.evolution is not SchemaEvolution.FAIL:
+            return
+        for ddl in ddls:
+            if shape.changed_by(ddl.job, history):
+                raise SchemaMismatch(
+                    f"DDL job {ddl.job.id} at commit_ts {ddl.commit_ts} ({as_time(ddl.commit_ts)}) changed {shape.name}, whose columns are "
+                    f"read as of schema version {shape.version}: {ddl.query[:300]} -- to go on with the table as it is afterwards, start the "
+                    f'query again with option("schemaCommitTs", "{max(ddl.commit_ts, ddl.job.finished_ts)}") on the same checkpoint; to keep the '
+                    'columns, with option("schemaEvolution", "ignore")'
+                )

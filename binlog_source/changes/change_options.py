@@ -1,0 +1,178 @@
+"""The options of ``format("tidb_binlog")`` when it gives changes, and what they leave for the reading of the Pumps. Pure.
+
+Promises: names are case-insensitive, as in Spark; an unknown option or an invalid value raises a ``ConfigError`` that names it.
+"""
+
+import datetime
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pyspark_tidb_binlog.binlog_source.changes.table_names import TableName, TableNames
+from pyspark_tidb_binlog.binlog_source.source.options import FORMAT, PROTOCOL, names_of_options
+from pyspark_tidb_binlog.schemas.errors import ConfigError
+from pyspark_tidb_binlog.schemas.events import Delivery, tso
+
+CHANGES = "changes"
+OPS = ("insert", "update", "delete", "ddl")
+_NAMES = (
+    FORMAT,
+    "table",
+    "tables",
+    "ops",
+    "ddlHistory",
+    "historyTimeout",
+    "historyLag",
+    "schemaEvolution",
+    "schemaCommitTs",
+    "invalidDates",
+    "heartbeats",
+    "readPartitions",
+    "startingTimestamp",
+    "endingTimestamp",
+)
+_INSIDE = ("stopFile",)
+"""Options of the reading that are not for users."""
+
+
+class SchemaEvolution(enum.StrEnum):
+    """What happens when a DDL changes the table whose changes are read with its own columns."""
+
+    FAIL = "fail"
+    """The query ends with an error that names the DDL."""
+    IGNORE = "ignore"
+    """The columns stay those of the start: later ones are left out, dropped ones are null."""
+
+
+class InvalidDates(enum.StrEnum):
+    """What a date that no calendar has, as 0000-00-00, becomes in a typed column."""
+
+    NULL = "null"
+    FAIL = "fail"
+    STRING = "string"
+    """All columns of dates are strings."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeOptions:
+    """How binlogs become changes."""
+
+    table: TableName | None = None
+    """The table whose own columns the rows have; None: all tables, as VARIANT."""
+    tables: TableNames = field(default_factory=TableNames)
+    ops: tuple[str, ...] = OPS
+    ddl_history: str = ""
+    """Status ports or a recorded file; empty = PD knows."""
+    history_timeout: float = 300.0
+    """Seconds that a DDL binlog waits for its job in the history."""
+    history_lag: float = 5.0
+    """Seconds that rows of a new schema version wait for it."""
+    evolution: SchemaEvolution = SchemaEvolution.FAIL
+    schema_ts: int = -1
+    """The ts whose schema typed columns have; -1: that of the start."""
+    invalid_dates: InvalidDates = InvalidDates.NULL
+    heartbeats: bool = False
+    read_partitions: int = 4
+    """Spark partitions into which the span of a batch is cut, if it is long."""
+
+
+def is_protocol(options: Mapping[str, str]) -> bool:
+    """Whether rows are binlogs as the Pumps deliver them.
+
+    Raises:
+        ConfigError: option ``format`` is neither.
+    """
+    asked = _lowered(options).get(FORMAT, CHANGES).lower()
+    if asked not in (CHANGES, PROTOCOL):
+        raise ConfigError(f"option format is {asked!r}: give {CHANGES} (the default) or {PROTOCOL}")
+    return asked == PROTOCOL
+
+
+def change_options_of(options: Mapping[str, str]) -> ChangeOptions:
+    """What ``options`` say about changes.
+
+    Raises:
+        ConfigError: an option is invalid, or two exclude each other.
+    """
+    given = _lowered(options)
+    known = {name.lower() for name in (*_NAMES, *names_of_options(), *_INSIDE, "path")}
+    if unknown := sorted(set(given) - known):
+        raise ConfigError(
+            f"format tidb_binlog has no option {', '.join(unknown)}; it has {', '.join(sorted({*_NAMES, *names_of_options()}))}"
+        )
+    if "table" in given and "tables" in given:
+        raise ConfigError("give either table (its own columns) or tables (all columns in before and after), not both")
+    table = TableName.of(given["table"]) if given.get("table") else None
+    ops = tuple(word.strip().lower() for word in given.get("ops", ",".join(OPS)).split(",") if word.strip())
+    if not ops or set(ops) - set(OPS):
+        raise ConfigError(f"option ops is {given['ops']!r}: give some of {', '.join(OPS)}")
+    return ChangeOptions(
+        table,
+        TableNames.of(given.get("tables", "")),
+        ops,
+        given.get("ddlhistory", ""),
+        _number(given, "historyTimeout", 300.0),
+        _number(given, "historyLag", 5.0),
+        SchemaEvolution(_one_of(given, "schemaEvolution", tuple(SchemaEvolution))),
+        int(_number(given, "schemaCommitTs", -1)) if "schemacommitts" in given else -1,
+        InvalidDates(_one_of(given, "invalidDates", tuple(InvalidDates))),
+        _one_of(given, "heartbeats", ("false", "true")) == "true",
+        max(1, int(_number(given, "readPartitions", 4))),
+    )
+
+
+def reading_options(options: Mapping[str, str]) -> dict[str, str]:
+    """The options for reading the Pumps, sorted delivery among them: complete transactions only.
+
+    Raises:
+        ConfigError: another delivery is asked for, or a start or an end is given twice.
+    """
+    given = _lowered(options)
+    if given.get("delivery", "") not in ("", Delivery.SORTED):
+        raise ConfigError("changes are read from complete transactions: leave option delivery out (it is sorted), or set format=protocol")
+    for side, last in (("starting", False), ("ending", True)):
+        text = given.get(f"{side}timestamp")
+        if text is None:
+            continue
+        if given.get(f"{side}committs"):
+            raise ConfigError(f"give either {side}CommitTs or {side}Timestamp, not both")
+        given[f"{side}committs"] = str(ts_at(f"{side}Timestamp", text, last=last))
+    reading = {name: text for name, text in given.items() if name not in {own.lower() for own in _NAMES}}
+    return reading | {"delivery": str(Delivery.SORTED), FORMAT: PROTOCOL}
+
+
+def ts_at(option: str, text: str, *, last: bool) -> int:
+    """The ts that ends before the time in ``text`` (ISO 8601, UTC unless it names an offset), or with its millisecond if ``last``.
+
+    Raises:
+        ConfigError: it is no time.
+    """
+    try:
+        moment = datetime.datetime.fromisoformat(text.strip())
+    except ValueError as error:
+        raise ConfigError(f"option {option} is {text!r}: give a time as 2026-11-20T12:34:56 (UTC) or 2026-11-20T12:34:56+08:00") from error
+    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=datetime.UTC)
+    ms = (moment - datetime.datetime.fromtimestamp(0, datetime.UTC)) // datetime.timedelta(milliseconds=1)
+    if ms < 0:
+        raise ConfigError(f"option {option} is {text!r}: give a time from 1970 on")
+    return tso(ms + 1) - 1 if last else max(tso(ms) - 1, 0)
+
+
+def _lowered(options: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in options.items()}
+
+
+def _one_of(given: Mapping[str, str], name: str, values: tuple[str, ...]) -> str:
+    """The value of an option; the first one is the default."""
+    value = given.get(name.lower(), str(values[0])).lower()
+    if value not in values:
+        raise ConfigError(f"option {name} is {value!r}: give {' or '.join(map(str, values))}")
+    return value
+
+
+def _number(given: Mapping[str, str], name: str, default: float) -> float:
+    text = given.get(name.lower())
+    try:
+        return default if text is None else int(text) if text.isdigit() else float(text)
+    except ValueError as error:
+        raise ConfigError(f"option {name} is {text!r}: give a number") from error

@@ -1,0 +1,209 @@
+"""Changes of all tables as rows: ``database, table, op, …, key, before, after, ddl, pump``, the images as VARIANT. Pure.
+
+``key`` holds the columns of the primary key as they were before the change (of an insert: after it); ``_tidb_rowid`` for a table without.
+
+Promises: in the order of commit_ts and ``seq``, a DDL before the rows that follow it.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pyspark_tidb_binlog.binlog_source.changes.row_choice import OP_NAMES, DdlBinlog, Ints, RowsOfTable
+from pyspark_tidb_binlog.binlog_source.changes.typed_cells import TypedCells, typed
+from pyspark_tidb_binlog.binlog_source.changes.variant_values import VARIANT, VariantColumn, no_rows, rows_as_variants, spread
+from pyspark_tidb_binlog.schemas import decoder
+from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
+from pyspark_tidb_binlog.schemas.ddl_jobs import Job
+from pyspark_tidb_binlog.schemas.events import TSO_LOGICAL_BITS, Op
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
+
+TIME = pa.timestamp("us", tz="UTC")
+CHANGE = pa.schema(
+    [
+        pa.field("database", pa.string()),
+        pa.field("table", pa.string()),
+        pa.field("op", pa.string()),
+        pa.field("commit_ts", pa.int64()),
+        pa.field("commit_time", TIME),
+        pa.field("start_ts", pa.int64()),
+        pa.field("seq", pa.int32()),
+        pa.field("schema_version", pa.int64()),
+        pa.field("key", VARIANT),
+        pa.field("before", VARIANT),
+        pa.field("after", VARIANT),
+        pa.field("ddl", pa.string()),
+        pa.field("pump", pa.string()),
+    ]
+)
+ROWID = "_tidb_rowid"
+HEARTBEAT = "heartbeat"
+
+
+@dataclass(frozen=True, slots=True)
+class Commits:
+    """The transactions that events belong to, by commit_ts, ascending."""
+
+    commit_ts: Ints
+    start_ts: Ints
+    pump: pa.Array
+
+    @classmethod
+    def of(cls, transactions: pa.RecordBatch) -> "Commits":
+        """Those of ``transactions`` (``stages.RAW``, without control rows)."""
+        return cls(transactions.column("commit_ts").to_numpy(), transactions.column("start_ts").to_numpy(), transactions.column("pump"))
+
+    def columns(self, commit_ts: Ints) -> dict[str, pa.Array]:
+        """The columns of changes that follow from their commit_ts."""
+        at = np.searchsorted(self.commit_ts, commit_ts)
+        return {
+            "commit_ts": pa.array(commit_ts),
+            "commit_time": commit_time(commit_ts),
+            "start_ts": pa.array(self.start_ts[at]),
+            "pump": self.pump.take(pa.array(at)),
+        }
+
+
+def commit_time(commit_ts: Ints) -> pa.Array:
+    """The physical time of each ts."""
+    return pa.array((commit_ts >> TSO_LOGICAL_BITS) * 1000).view(TIME)
+
+
+def change_rows(
+    commits: Commits, events: pa.RecordBatch, tables: Iterable[RowsOfTable], ddls: Sequence[DdlBinlog]
+) -> pa.RecordBatch | None:
+    """The changes of some transactions: row changes (``events`` is the ``ROW_EVENT`` that ``tables`` were chosen of) and DDLs."""
+    pieces, orders = [], []
+    commit_ts, seqs = events.column("commit_ts").to_numpy(), events.column("seq").to_numpy()
+    for group in tables:
+        pieces.append(_rows_of_table(commits, commit_ts[group.places], seqs[group.places], group))
+        orders.append((commit_ts[group.places], seqs[group.places]))
+    if ddls:
+        pieces.append(_ddl_rows(commits, ddls))
+        orders.append((np.array([ddl.commit_ts for ddl in ddls], np.int64), np.full(len(ddls), -1, np.int32)))
+    if not pieces:
+        return None
+    whole = pa.concat_batches(pieces)
+    order = np.lexsort((np.concatenate([seq for _, seq in orders]), np.concatenate([ts for ts, _ in orders])))
+    return whole if bool((np.diff(order) > 0).all()) else whole.take(pa.array(order))
+
+
+def heartbeat_row(upto_ts: int) -> pa.RecordBatch:
+    """The row that says that everything up to ``upto_ts`` was given."""
+    at = np.array([upto_ts], np.int64)
+    return _batch(1, {"op": pa.array([HEARTBEAT]), "commit_ts": pa.array(at), "commit_time": commit_time(at)})
+
+
+def columns_of(info: TableInfo, images: pa.RecordBatch) -> list[tuple[ColumnInfo, TypedCells]]:
+    """The columns of decoded images with their types."""
+    return [(column, typed(column, images.column(place))) for place, column in enumerate(info.target_columns())]
+
+
+def before_and_after(group: RowsOfTable) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """The images before updates and deletes, and those after inserts and updates."""
+    has_old, has_new = group.ops != Op.INSERT, group.ops != Op.DELETE
+    old, new = (
+        decode(group.table, group.ops[rows], group.rows.filter(pa.array(rows)), group.versions[rows])
+        for decode, rows in ((decoder.old_images, has_old), (decoder.new_images, has_new))
+    )
+    return old, new
+
+
+def _rows_of_table(commits: Commits, commit_ts: Ints, seqs: npt.NDArray[np.int32], group: RowsOfTable) -> pa.RecordBatch:
+    count, table = len(group.places), group.table
+    has_old, has_new = group.ops != Op.INSERT, group.ops != Op.DELETE
+    old, new = before_and_after(group)
+    names = pa.array([OP_NAMES[op] for op in OP_NAMES])
+    kinds = np.searchsorted([int(op) for op in OP_NAMES], group.ops)
+    return _batch(
+        count,
+        commits.columns(commit_ts)
+        | {
+            "database": _repeated(table.schema, count),
+            "table": _repeated(table.name, count),
+            "op": names.take(pa.array(kinds)),
+            "seq": pa.array(seqs),
+            "schema_version": pa.array(group.versions),
+            "key": _keys(group, old, new),
+            "before": _spread(_variants(table.info, old), has_old),
+            "after": _spread(_variants(table.info, new), has_new),
+        },
+    )
+
+
+def _variants(info: TableInfo, images: pa.RecordBatch) -> pa.StructArray:
+    return rows_as_variants([_field(column, cells) for column, cells in columns_of(info, images)], len(images))
+
+
+def _field(column: ColumnInfo, cells: TypedCells) -> VariantColumn:
+    return VariantColumn(column.name, cells, kind_of(column) is CellKind.JSON)
+
+
+def _spread(rows: pa.StructArray, there: npt.NDArray[np.bool_]) -> pa.StructArray:
+    return rows if there.all() else spread(rows, np.cumsum(there) - 1, there)
+
+
+def _keys(group: RowsOfTable, old: pa.RecordBatch, new: pa.RecordBatch) -> pa.StructArray:
+    """The key of each row, from the image before, or of an insert after."""
+    info, count = group.table.info, len(group.places)
+    columns = _key_columns(info)
+    if not columns:
+        numbers = decoder.row_keys(group.table, group.ops, group.rows)
+        # without a primary key the identity is the rowid alone, as 8 bytes
+        cells = pa.array(np.frombuffer(b"".join(numbers.to_pylist()), ">i8").astype(np.int64))
+        return rows_as_variants([VariantColumn(ROWID, TypedCells(cells))], count)
+    inserted = group.ops == Op.INSERT
+    ups = np.flatnonzero(group.ops != Op.DELETE)
+    at = np.where(inserted, np.searchsorted(ups, np.arange(count)), 0)
+    at[~inserted] = len(new) + np.arange(int((~inserted).sum()))
+    slots = {column.id: place for place, column in enumerate(info.target_columns())}
+    fields = []
+    for column in columns:
+        both = pa.concat_arrays([new.column(slots[column.id]), old.column(slots[column.id])])
+        fields.append(_field(column, typed(column, both.take(pa.array(at)))))
+    return rows_as_variants(fields, count)
+
+
+def _key_columns(info: TableInfo) -> tuple[ColumnInfo, ...]:
+    """The primary key's columns, if images have all of them."""
+    index = info.primary_index()
+    columns = info.handle_columns() or (info.index_columns(index) if index is not None else ())
+    there = {column.id for column in info.target_columns()}
+    return columns if all(column.id in there for column in columns) else ()
+
+
+def _ddl_rows(commits: Commits, ddls: Sequence[DdlBinlog]) -> pa.RecordBatch:
+    return _batch(
+        len(ddls),
+        commits.columns(np.array([ddl.commit_ts for ddl in ddls], np.int64))
+        | {
+            "database": pa.array([database_of(ddl.job) or None for ddl in ddls], pa.string()),
+            "table": pa.array([_table_of(ddl) for ddl in ddls], pa.string()),
+            "op": _repeated("ddl", len(ddls)),
+            "seq": pa.array(np.zeros(len(ddls), np.int32)),
+            "schema_version": pa.array([int(ddl.job.version) for ddl in ddls], pa.int64()),
+            "ddl": pa.array([ddl.query for ddl in ddls], pa.string()),
+        },
+    )
+
+
+def database_of(job: Job) -> str:
+    """The database that a DDL is about; empty if it is about none."""
+    return job.schema_name or (job.db_info.name if job.db_info is not None else "")
+
+
+def _table_of(ddl: DdlBinlog) -> str | None:
+    return ddl.job.table_name or (ddl.job.table_info.name if ddl.job.table_info is not None else None)
+
+
+def _repeated(text: str, count: int) -> pa.Array:
+    return pa.array([text], pa.string()).take(pa.array(np.zeros(count, np.int64)))
+
+
+def _batch(count: int, columns: dict[str, Any]) -> pa.RecordBatch:
+    arrays = [columns[f.name] if f.name in columns else no_rows(count) if f.type == VARIANT else pa.nulls(count, f.type) for f in CHANGE]
+    return pa.RecordBatch.from_arrays(arrays, schema=CHANGE)

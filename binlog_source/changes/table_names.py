@@ -1,0 +1,85 @@
+"""Names of tables in options: one, ``db.table``, or patterns of several, ``db.*, other.t_?``. Pure.
+
+Promises: names are compared without regard to case, as TiDB does; a name in back quotes may contain dots and commas.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Self
+
+from pyspark_tidb_binlog.schemas.errors import ConfigError
+
+SYSTEM = frozenset({"mysql", "information_schema", "performance_schema", "metrics_schema", "sys", "tidb_binlog"})
+"""Databases of which nothing is given unless a pattern names them."""
+_PART = r"`(?:[^`]|``)+`|[^.,`]+"
+_NAME = re.compile(rf"\s*({_PART})\.({_PART})\s*(?:,|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class TableName:
+    """One table."""
+
+    database: str
+    table: str
+
+    def __str__(self) -> str:
+        return f"{self.database}.{self.table}"
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """The name in ``text``.
+
+        Raises:
+            ConfigError: it is not ``db.table``.
+        """
+        found = list(_parts(text, "table"))
+        if len(found) != 1:
+            raise ConfigError(f"option table is {text!r}: give one table as db.table")
+        return cls(*found[0])
+
+    def is_of(self, database: str, table: str) -> bool:
+        """Whether it names this table."""
+        return (self.database.lower(), self.table.lower()) == (database.lower(), table.lower())
+
+
+@dataclass(frozen=True, slots=True)
+class TableNames:
+    """Patterns of names; none: every table that is not the system's."""
+
+    patterns: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """The patterns in ``text``; ``ConfigError`` if they are not db.table, with ``*`` and ``?``."""
+        return cls(tuple((database.lower(), table.lower()) for database, table in _parts(text, "tables")) if text.strip() else ())
+
+    def choose(self, database: str, table: str) -> bool:
+        """Whether a table is meant."""
+        database, table = database.lower(), table.lower()
+        if not self.patterns:
+            return database not in SYSTEM
+        return any(fnmatchcase(database, d) and fnmatchcase(table, t) for d, t in self.patterns)
+
+    def choose_database(self, database: str) -> bool:
+        """Whether any table of a database is meant."""
+        database = database.lower()
+        return any(fnmatchcase(database, d) for d, _ in self.patterns) if self.patterns else database not in SYSTEM
+
+
+def _parts(text: str, option: str) -> Iterator[tuple[str, str]]:
+    at = 0
+    while at < len(text):
+        found = _NAME.match(text, at)
+        if found is None:
+            raise ConfigError(
+                f"option {option} is {text!r}: give db.table, several separated by commas, with `back quotes` around odd names"
+            )
+        yield _bare(found[1]), _bare(found[2])
+        at = found.end()
+
+
+def _bare(part: str) -> str:
+    part = part.strip()
+    return part[1:-1].replace("``", "`") if part.startswith("`") else part

@@ -1,0 +1,91 @@
+"""Changes of one table as rows of its own columns (``table_shape``). Pure.
+
+An update is two rows, ``update_preimage`` and ``update_postimage``. Promises: in the order of commit_ts, ``_change_seq``, old before new.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+import pyarrow as pa
+
+from pyspark_tidb_binlog.binlog_source.changes.change_options import InvalidDates
+from pyspark_tidb_binlog.binlog_source.changes.change_rows import HEARTBEAT, before_and_after, commit_time
+from pyspark_tidb_binlog.binlog_source.changes.row_choice import Ints, RowsOfTable
+from pyspark_tidb_binlog.binlog_source.changes.table_shape import TableShape
+from pyspark_tidb_binlog.binlog_source.changes.typed_cells import typed
+from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
+from pyspark_tidb_binlog.schemas.events import Op
+from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
+
+_TYPES = ("insert", "update_preimage", "update_postimage", "delete")
+_OLD_TYPE = {int(Op.UPDATE): 1, int(Op.DELETE): 3}
+_NEW_TYPE = {int(Op.INSERT): 0, int(Op.UPDATE): 2}
+
+
+def table_rows(shape: TableShape, events: pa.RecordBatch, tables: Iterable[RowsOfTable]) -> pa.RecordBatch | None:
+    """The changes among ``events`` (``ROW_EVENT``), of which ``tables`` were chosen.
+
+    Raises:
+        SchemaMismatch: a cell does not fit its column, or is no date and invalidDates is fail.
+    """
+    pieces, places = [], []
+    commit_ts, seqs = events.column("commit_ts").to_numpy(), events.column("seq").to_numpy()
+    for group in tables:
+        for images, kinds in zip(before_and_after(group), (_OLD_TYPE, _NEW_TYPE), strict=True):
+            there = np.isin(group.ops, list(kinds))
+            if not there.any():
+                continue
+            at = group.places[there]
+            types = np.array([kinds[op] for op in group.ops[there].tolist()], np.int64)
+            pieces.append(_rows(shape, group.table, images, types, commit_ts[at], seqs[at]))
+            places.append((at, types))
+    if not pieces:
+        return None
+    whole = pa.concat_batches(pieces)
+    order = np.lexsort((np.concatenate([t for _, t in places]), np.concatenate([at for at, _ in places])))
+    return whole if bool((np.diff(order) > 0).all()) else whole.take(pa.array(order))
+
+
+def table_heartbeat(shape: TableShape, upto_ts: int) -> pa.RecordBatch:
+    """The row that says that everything up to ``upto_ts`` was given."""
+    at = np.array([upto_ts], np.int64)
+    own = [pa.nulls(1, shape.type_of(column)) for column in shape.columns]
+    marks = [pa.array([HEARTBEAT]), pa.array(at), commit_time(at), pa.nulls(1, pa.int32())]
+    return pa.RecordBatch.from_arrays([*own, *marks], schema=shape.schema)
+
+
+def _rows(shape: TableShape, table: TableAt, images: pa.RecordBatch, types: Ints, commit_ts: Ints, seqs: np.ndarray) -> pa.RecordBatch:
+    there = table.info.target_columns()
+    cells = [
+        pa.nulls(len(images), shape.type_of(column))
+        if source is None
+        else _cells(shape, column, there[source], images.column(source), commit_ts)
+        for column, source in zip(shape.columns, shape.sources(table), strict=True)
+    ]
+    marks = [pa.array(_TYPES).take(pa.array(types)), pa.array(commit_ts), commit_time(commit_ts), pa.array(seqs)]
+    return pa.RecordBatch.from_arrays([*cells, *marks], schema=shape.schema)
+
+
+def _cells(shape: TableShape, wanted: ColumnInfo, column: ColumnInfo, cells: pa.Array, commit_ts: Ints) -> pa.Array:
+    """The cells of ``column`` as those of the shape's column ``wanted``."""
+    kind = shape.type_of(wanted)
+    found = typed(column, cells)
+    if shape.type_of(column) == pa.string() != found.values.type:
+        return cells if kind == pa.string() else cells.cast(kind)
+    if found.odd is not None and shape.invalid_dates is InvalidDates.FAIL:
+        place = int(np.argmax(found.odd.is_valid().to_numpy(zero_copy_only=False)))
+        raise SchemaMismatch(
+            f"{shape.name}, commit_ts {int(commit_ts[place])}: column {column.name} holds {found.odd[place].as_py()!r}, which is no date that "
+            "Spark has; set invalidDates=null, or string to get all dates as text"
+        )
+    if found.values.type == kind:
+        return found.values
+    try:
+        return found.values.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise SchemaMismatch(
+            f"{shape.name}, commit_ts {int(commit_ts[0])} to {int(commit_ts[-1])}: column {column.name} was changed from {kind} to "
+            f"{found.values.type} after schema version {shape.version}, and its values do not fit: {error}; start again with "
+            "schemaCommitTs behind that DDL"
+        ) from error

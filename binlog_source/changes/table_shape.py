@@ -1,0 +1,104 @@
+"""The columns under which the changes of one table are given: those of its definition at one schema version, with Spark's types. Pure.
+
+Promises: fixed for the life of a query. Cells of later definitions are put under these columns by column id, and by name where the id is
+another table's or gone; what a later definition lacks is null.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from pyspark_tidb_binlog.binlog_source.changes.change_options import InvalidDates
+from pyspark_tidb_binlog.binlog_source.changes.table_names import TableName
+from pyspark_tidb_binlog.binlog_source.changes.typed_cells import type_of
+from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
+from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobType
+from pyspark_tidb_binlog.schemas.errors import ConfigError
+from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
+
+TIME = pa.timestamp("us", tz="UTC")
+MARKS = (
+    pa.field("_change_type", pa.string()),
+    pa.field("_commit_version", pa.int64()),
+    pa.field("_commit_timestamp", TIME),
+    pa.field("_change_seq", pa.int32()),
+)
+"""The columns beside the table's own: as Delta's change feed names them, and the place of the change in its transaction."""
+_EMPTYING = frozenset({JobType.TRUNCATE_TABLE, JobType.DROP_PARTITION, JobType.TRUNCATE_PARTITION, JobType.EXCHANGE_PARTITION})
+"""Jobs that change rows without a row change."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableShape:
+    """The columns of one table's changes."""
+
+    name: TableName
+    table_id: int
+    version: int
+    """The schema version that the columns are those of: it contains all DDLs up to it."""
+    columns: tuple[ColumnInfo, ...]
+    invalid_dates: InvalidDates = InvalidDates.NULL
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The rows' Arrow schema."""
+        return pa.schema([*(pa.field(c.name, self.type_of(c)) for c in self.columns), *MARKS])
+
+    def type_of(self, column: ColumnInfo) -> pa.DataType:
+        """The Arrow type of a column's cells, of this shape or of a later definition."""
+        dates = kind_of(column) in (CellKind.DATE, CellKind.DATETIME)
+        return pa.string() if dates and self.invalid_dates is InvalidDates.STRING else type_of(column)
+
+    def sources(self, table: TableAt) -> list[int | None]:
+        """For each column the place among ``table``'s target columns of what is put under it."""
+        there = table.info.target_columns()
+        by_id = {c.id: place for place, c in enumerate(there)} if table.table_id == self.table_id else {}
+        taken = {by_id[c.id] for c in self.columns if c.id in by_id}
+        by_name = {c.name.lower(): place for place, c in enumerate(there) if place not in taken}
+        return [by_id[c.id] if c.id in by_id else by_name.get(c.name.lower()) for c in self.columns]
+
+    def changed_by(self, job: Job, history: SchemaHistory) -> bool:
+        """Whether a later job changes what these columns say: columns, name, or rows without a row change."""
+        if job.version <= self.version:
+            return False
+        before = [t for i in history.tables_of_job(job) if (t := history.table_at(i, job.version - 1)) is not None and self._names(t)]
+        after = [t for i in history.tables_of_job(job) if (t := history.table_at(i, job.version)) is not None and self._names(t)]
+        if not before and not after:
+            return False
+        return job.type in _EMPTYING or len(before) != len(after) or any(not self.fits(table.info) for table in after)
+
+    def fits(self, info: TableInfo) -> bool:
+        """Whether a definition has the same columns, in any order."""
+        return self._types(info.target_columns()) == self._types(self.columns)
+
+    def _types(self, columns: tuple[ColumnInfo, ...]) -> Mapping[str, pa.DataType]:
+        return {c.name: self.type_of(c) for c in columns}
+
+    def _names(self, table: TableAt) -> bool:
+        return self.name.is_of(table.schema, table.name)
+
+
+def shape_of(name: TableName, history: SchemaHistory, version: int, invalid_dates: InvalidDates) -> TableShape:
+    """The shape of the table at ``version``; if it is not there then, as it is first created afterwards.
+
+    Raises:
+        ConfigError: the history has no such table from there on, or one of its columns has the name of one of ours.
+    """
+    table = history.find(name.database, name.table, version)
+    for job in history.jobs_between(version, history.newest_version) if table is None else ():
+        made = (history.table_at(i, job.version) for i in history.tables_of_job(job))
+        table = next((t for t in made if t is not None and name.is_of(t.schema, t.name)), None)
+        if table is not None:
+            version = job.version
+            break
+    if table is None or table.info.is_view or table.info.is_sequence:
+        raise ConfigError(
+            f"there is no table {name} at schema version {version} or later in the DDL history; check its name, and that ddlHistory is the "
+            "history of the cluster whose Pumps are read"
+        )
+    columns = table.info.target_columns()
+    if both := sorted({c.name.lower() for c in columns} & {mark.name for mark in MARKS}):
+        raise ConfigError(f"table {name} has a column {', '.join(both)}, as changes have: read it with option tables instead of table")
+    return TableShape(TableName(table.schema, table.name), table.table_id, max(version, int(table.version)), columns, invalid_dates)

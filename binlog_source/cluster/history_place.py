@@ -1,0 +1,35 @@
+"""Where the DDL history of the upstream is read."""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from pyspark_tidb_binlog.binlog_source.cluster.registries import PD_SCHEME, open_registry, tidb_status_ports
+from pyspark_tidb_binlog.binlog_source.cluster.tidb_servers import TidbServers
+from pyspark_tidb_binlog.conf.model import SourceConfig
+from pyspark_tidb_binlog.schemas.errors import ConfigError
+from pyspark_tidb_binlog.schemas.tls import TlsSettings
+
+
+def history_at(
+    named: str, source: SourceConfig, tls: TlsSettings | None, closing: contextlib.ExitStack, setting: str = "spark.tidb-status"
+) -> str | Callable[[], Sequence[str]]:
+    """As ``named`` says, else the status ports of the TiDB servers that PD knows; for ``HistoryFeed``.
+
+    Args:
+        named: status ports or the path of a recorded history; empty = PD knows.
+        source: the Pumps, whose registry may be PD.
+        tls: the cluster's; None: without TLS.
+        closing: closes what is opened for it.
+        setting: what the user can set to name it.
+
+    Raises:
+        ConfigError: neither says where.
+    """
+    if named:
+        return named
+    if not source.pumps.startswith(PD_SCHEME):
+        raise ConfigError(f"{setting} is not set: name TiDB's status port (http://host:10080) or a recorded history file")
+    registry = open_registry(source.pumps, tls)
+    closing.callback(registry.close)
+    return TidbServers(partial(tidb_status_ports, registry), scheme="https" if tls else "http").urls

@@ -1,0 +1,56 @@
+"""The Spark source ``tidb_binlog``: changes of rows, or with option ``format`` = ``protocol`` binlogs as Pumps deliver them. Spark shell.
+
+    spark.readStream.format("tidb_binlog").option("pumps", "host:8250,host:8250").option("ddlHistory", "http://tidb:10080").load()
+    spark.read.format("tidb_binlog").option("pumps", "pd://pd:2379").option("startingTimestamp", "2026-11-20T12:00:00").load()
+
+Rows of changes: ``changes.change_rows`` for all tables, ``changes.table_shape`` for one (docs/changes.md). Rows of the protocol:
+``stages.RAW``, with option ``packed`` ``stages.PACKED``.
+"""
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from pyspark_tidb_binlog.binlog_source.changes.change_options import change_options_of, is_protocol
+from pyspark_tidb_binlog.binlog_source.changes.change_readers import ChangeReader, ChangeStreamReader, asked_shape
+from pyspark_tidb_binlog.binlog_source.changes.change_rows import CHANGE
+from pyspark_tidb_binlog.binlog_source.changes.table_shape import TableShape
+from pyspark_tidb_binlog.binlog_source.source.options import stream_options_of
+from pyspark_tidb_binlog.binlog_source.source.readers import BinlogReader, BinlogStreamReader
+from pyspark_tidb_binlog.schemas.stages import PACKED, RAW, ddl_of
+
+
+class BinlogDataSource(DataSource):
+    """``format("tidb_binlog")``."""
+
+    _shape: TableShape | None = None
+    """Of the one table that is read: found once, so that the rows have the schema that was given to Spark, which pickles this object."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "tidb_binlog"
+
+    def schema(self) -> str | StructType:
+        """The schema of the rows."""
+        if is_protocol(self.options):
+            return ddl_of(PACKED if stream_options_of(self.options).packed else RAW)
+        shape = self._found_shape()
+        return from_arrow_schema(CHANGE if shape is None else shape.schema, prefer_timestamp_ntz=True)
+
+    def reader(self, schema: StructType) -> BinlogReader | ChangeReader:
+        """A batch reader over (startingCommitTs, endingCommitTs]."""
+        if is_protocol(self.options):
+            return BinlogReader(self.options)
+        return ChangeReader(self.options, self._found_shape())
+
+    def streamReader(self, schema: StructType) -> BinlogStreamReader:
+        """A stream reader."""
+        if is_protocol(self.options):
+            return BinlogStreamReader(self.options)
+        return ChangeStreamReader(self.options, self._found_shape())
+
+    def _found_shape(self) -> TableShape | None:
+        if self._shape is None and change_options_of(self.options).table is not None:
+            self._shape = asked_shape(self.options)
+        return self._shape

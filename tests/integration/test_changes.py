@@ -1,0 +1,322 @@
+"""``format("tidb_binlog")`` as people use it: changes of rows, by real Spark queries on real Pumps."""
+
+import datetime
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StreamingQuery
+
+from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import Log, RecordedCase, feed, load, schedule
+from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
+from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
+from tests.support.change_scene import ITEM, ChangeScene
+from tests.support.eventually import eventually
+from tests.support.golden_case import GOLDEN, load_case
+from tests.support.pump_writes import config_of
+from tests.support.recorded_tables import comparable, recorded_rows
+from tests.support.spark_queries import WAIT
+
+pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+TYPES = load_case("types")
+
+
+@contextmanager
+def recorded(case: RecordedCase, directory: Path, logs: Sequence[Log] = ()) -> Iterator[dict[str, str]]:
+    """The options with which the recorded case is read from Pumps."""
+    pumps = [EmbeddedPump(config_of(directory, number, cluster_id=case.cluster_id)).start() for number in (1, 2)]
+    try:
+        list(feed(case, [p.address for p in pumps], logs=logs or schedule(case)))
+        yield {
+            "pumps": ",".join(p.address for p in pumps),
+            "clusterId": str(case.cluster_id),
+            "startingCommitTs": str(case.start_ts),
+            "endingCommitTs": str(case.end_ts),
+            "ddlHistory": str(case.history),
+        }
+    finally:
+        for pump in pumps:
+            pump.stop()
+
+
+@pytest.fixture(scope="module")
+def types(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    with recorded(load(GOLDEN / "types"), tmp_path_factory.mktemp("types")) as options:
+        yield options
+
+
+@pytest.fixture
+def scene(spark: SparkSession, pumps: list[EmbeddedPump], tmp_path: Path) -> Iterator[ChangeScene]:
+    with ChangeScene(spark, pumps, tmp_path / "checkpoints") as made:
+        yield made
+
+
+def newest(changes: DataFrame, key: str, image: str) -> DataFrame:
+    """The rows of a table as its changes leave them, one column ``row``."""
+    last = F.max_by(F.struct("op", F.col(image).alias("row")), F.struct("commit_ts", "seq"))
+    return changes.groupBy(F.expr(key)).agg(last.alias("last")).where("last.op <> 'delete'").select("last.row")
+
+
+def cell_of(column: ColumnInfo) -> str:
+    """A cell of the variant ``row``, as Spark SQL takes it out."""
+    kinds = {CellKind.FLOAT: "float", CellKind.DOUBLE: "double"}
+    kind = kinds.get(kind_of(column), "binary" if kind_of(column) is CellKind.BYTES and column.is_binary else "string")
+    path = f"$.{column.name}"
+    return f"to_json(variant_get(row, '{path}'))" if kind_of(column) is CellKind.JSON else f"variant_get(row, '{path}', '{kind}')"
+
+
+def test_every_type_as_variant_equals_the_recorded_tables(spark: SparkSession, types: dict[str, str]) -> None:
+    changes = spark.read.format("tidb_binlog").options(**types).load().where("op <> 'ddl'").persist()
+    for database, name in TYPES.info["tables"]:
+        info = TYPES.history.find(database, name, TYPES.history.newest_version).info  # type: ignore[union-attr]
+        columns = info.target_columns()
+        rows = newest(changes.where(F.col("table") == name), "variant_get(key, '$.id', 'bigint')", "after")
+        found = rows.selectExpr(*map(cell_of, columns)).toArrow()
+        got = [tuple(comparable(c, v.as_py()) for c, v in zip(columns, row, strict=True)) for row in zip(*found.columns, strict=True)]
+        assert sorted(got, key=repr) == without_json_null(columns, recorded_rows(GOLDEN / "types", f"{database}.{name}", info)), name
+    changes.unpersist()
+
+
+def without_json_null(columns: tuple[ColumnInfo, ...], rows: list[tuple[object, ...]]) -> list[tuple[object, ...]]:
+    """In a variant the JSON document null is no other than NULL."""
+    kinds = [kind_of(column) for column in columns]
+    same = [tuple(None if k is CellKind.JSON and v == "null" else v for k, v in zip(kinds, row, strict=True)) for row in rows]
+    return sorted(same, key=repr)
+
+
+def test_every_type_as_columns_equals_the_recorded_tables(spark: SparkSession, types: dict[str, str]) -> None:
+    for database, name in TYPES.info["tables"]:
+        info = TYPES.history.find(database, name, TYPES.history.newest_version).info  # type: ignore[union-attr]
+        columns = info.target_columns()
+        asked = types | {"table": f"{database}.{name}", "invalidDates": "string"}
+        changes = spark.read.format("tidb_binlog").options(**asked).load().where("_change_type <> 'update_preimage'")
+        last = "max_by(struct(*), struct(_commit_version, _change_seq))"
+        rows = changes.groupBy("id").agg(F.expr(last).alias("last")).where("last._change_type <> 'delete'").select("last.*").toArrow()
+        cells = zip(*(rows.column(c.name).to_pylist() for c in columns), strict=True)
+        got = [tuple(comparable(c, v) for c, v in zip(columns, row, strict=True)) for row in cells]
+        assert sorted(got, key=repr) == recorded_rows(GOLDEN / "types", f"{database}.{name}", info), name
+
+
+def test_columns_have_the_types_that_a_data_engineer_expects(spark: SparkSession, types: dict[str, str]) -> None:
+    def read(name: str, **more: str) -> DataFrame:
+        return spark.read.format("tidb_binlog").options(**types, table=f"g_types.{name}", **more).load()
+
+    def kinds(frame: DataFrame) -> dict[str, str]:
+        return {f.name: f.dataType.simpleString() for f in frame.schema if not f.name.startswith("_")}
+
+    assert kinds(read("ints")) == dict(
+        id="bigint", t="tinyint", tu="smallint", s="smallint", su="int", m="int", mu="int", i="int", iu="bigint", b="bigint",
+        bu="decimal(20,0)", z="bigint", bo="tinyint", y="int", b1="boolean", b8="bigint", b64="decimal(20,0)",
+    )  # fmt: skip
+    assert kinds(read("reals")) == dict(
+        id="int", f="float", f2="float", d="double", d2="double", du="double", n="decimal(10,2)", n2="string", n3="string",
+        n4="decimal(5,5)", nu="decimal(20,4)",
+    )  # fmt: skip
+    assert kinds(read("times")) == dict(
+        id="int", d="date", dt="timestamp_ntz", dt3="timestamp_ntz", dt6="timestamp_ntz", ts="timestamp", ts6="timestamp", t="string",
+        t3="string", t6="string",
+    )  # fmt: skip
+    zero = read("times").where("id = 4").selectExpr("d IS NULL", "dt IS NULL", "dt6 IS NULL", "ts IS NULL", "t").collect()
+    assert [tuple(row) for row in zero] == [(True, True, True, True, "00:00:00")]
+    with pytest.raises(PySparkException, match="column d holds '0000-00-00', which is no date.*invalidDates=null"):
+        read("times", invalidDates="fail").collect()
+
+
+def test_ddls_between_rows_and_each_change_once_over_restarts(spark: SparkSession, tmp_path: Path) -> None:
+    """Three writers and 40 DDLs on the same tables: over several batches and lives, every change comes once and no transaction is cut."""
+    case = load(GOLDEN / "online")
+    with recorded(case, tmp_path) as options:
+        batches: dict[int, list[tuple[int, int, str]]] = {}
+        rows: list[dict[str, object]] = []
+
+        def take(frame: DataFrame, batch_id: int) -> None:
+            found = frame.selectExpr("commit_ts", "seq", "op", "table", "to_json(key) key", "to_json(after) after").toArrow().to_pylist()
+            batches[batch_id] = [(r["commit_ts"], r["seq"], r["op"]) for r in found]
+            rows.extend(found)
+
+        lives = 0
+        while lives < 3:
+            stream = spark.readStream.format("tidb_binlog").options(**options, maxBytesPerTrigger="200000").load()
+            writer = stream.writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path / "checkpoint"))
+            query = writer.trigger(availableNow=True).start()
+            assert query.awaitTermination(300)
+            lives += 1
+        seen = Counter(change for batch in batches.values() for change in batch)
+        assert set(seen.values()) == {1} and len(batches) > 5
+        of_batch = {ts: number for number, batch in batches.items() for ts, _, _ in batch}
+        assert all(of_batch[ts] == number for number, batch in batches.items() for ts, _, _ in batch)
+        whole = spark.read.format("tidb_binlog").options(**options).load()
+        again = whole.selectExpr("commit_ts", "seq", "op", "table", "to_json(key) key", "to_json(after) after").toArrow().to_pylist()
+        assert sorted(rows, key=repr) == sorted(again, key=repr)
+        ordered = [(r["commit_ts"], r["op"] != "ddl", r["seq"]) for r in again]
+        assert ordered == sorted(ordered)
+
+
+def test_only_committed_transactions_are_rows(scene: ChangeScene) -> None:
+    committed = scene.write(lambda txn: txn.insert("shop.item", {"id": 1, "name": "a", "n": 1}))
+    undone = scene.upstream.begin()
+    undone.insert("shop.item", {"id": 2, "name": "undone"})
+    undone.prewrite()
+    undone.rollback()
+    scene.promise()
+    waiting = scene.upstream.begin()
+    waiting.insert("shop.item", {"id": 3, "name": "waits"})
+    waiting.prewrite()
+    behind = scene.write(lambda txn: txn.insert("shop.item", {"id": 4, "name": "behind it"}))
+    scene.upstream.flush()
+    assert [(r["op"], r["commit_ts"]) for r in scene.taken(scene.stream())] == [("insert", committed)]
+    late = waiting.commit()
+    scene.promise()
+    assert [(r["op"], r["commit_ts"]) for r in scene.taken(scene.stream())] == [("insert", ts) for ts in (committed, behind, late)]
+
+
+def test_a_transaction_that_two_pumps_hold_is_given_once(spark: SparkSession, tmp_path: Path) -> None:
+    case = load(GOLDEN / "txn")
+    both = tuple(sorted({scheduled for log in schedule(case) for scheduled in log}))
+    wanted = [
+        (binlog.commit_ts, binlog.ddl_job_id > 0)
+        for log in case.pumps
+        for binlog in map(binlog_pb2.Binlog.FromString, log)
+        if binlog.tp == binlog_pb2.Commit and case.start_ts < binlog.commit_ts <= case.end_ts
+    ]
+    with recorded(case, tmp_path, [both, both]) as options:
+        rows = spark.read.format("tidb_binlog").options(**options, readPartitions="1").load().select("commit_ts", "op", "seq").collect()
+        assert len(rows) == len({(r.commit_ts, r.seq) for r in rows})
+        assert sorted({(r.commit_ts, r.op == "ddl") for r in rows}) == sorted(wanted)
+
+
+def test_ddls_tables_and_operations_are_chosen(scene: ChangeScene) -> None:
+    scene.upstream.ddl.create_database("other")
+    scene.upstream.ddl.create_table("other", Table("item", ITEM.columns, ITEM.primary_key))
+    scene.upstream.ddl.add_column("shop.item", Column("size", "int"))
+    for table in ("shop.item", "other.item"):
+        handle = scene.upstream.begin()
+        row = handle.insert(table, {"id": 1, "name": "a"})
+        handle.update(table, row, {"n": 2})
+        handle.delete(table, row)
+        handle.commit()
+
+    def ops(**more: str) -> list[tuple[str, str | None, str]]:
+        return [(r["database"], r["table"], r["op"]) for r in scene.read(**more).toArrow().to_pylist()]
+
+    of_item = [("insert"), ("update"), ("delete")]
+    whole = ops()
+    assert whole[:3] == [("other", None, "ddl"), ("other", "item", "ddl"), ("shop", "item", "ddl")]
+    assert whole[3:] == [(db, "item", op) for db in ("shop", "other") for op in of_item]
+    assert ops(tables="SHOP.it*") == [("shop", "item", "ddl"), *(("shop", "item", op) for op in of_item)]
+    assert ops(tables="other.*, shop.none", ops="ddl, delete") == [*whole[:2], ("other", "item", "delete")]
+    images = scene.read(tables="shop.*", ops="update").selectExpr("to_json(key)", "to_json(before)", "to_json(after)", "seq").collect()
+    old = '{"id":1,"n":null,"name":"a","size":null}'
+    assert [tuple(row) for row in images] == [('{"id":1}', old, old.replace('"n":null', '"n":2'), 1)]
+
+
+def test_columns_of_one_table_over_its_ddls(scene: ChangeScene) -> None:
+    """``fail`` names the DDL and the option with which the same checkpoint goes on; ``ignore`` keeps the columns."""
+    scene.write(lambda txn: txn.insert("shop.item", {"id": 1, "name": "a", "n": 1}))
+    ddl = scene.upstream.ddl
+    ddl.create_table("shop", Table("aside", ITEM.columns, ITEM.primary_key))
+    ddl.add_column("shop.item", Column("size", "int", default=5))
+    scene.write(lambda txn: txn.update("shop.item", 1, {"size": 7}))
+    scene.promise()
+    with pytest.raises(PySparkException) as failed:
+        scene.taken(scene.stream(table="shop.item"), "fail")
+    found = re.search(
+        r'DDL job (\d+) at commit_ts (\d+) .* changed shop.item.*ADD COLUMN.*option\("schemaCommitTs", "(\d+)"\)', str(failed.value)
+    )
+    assert found, str(failed.value)[:2000]
+    rows = scene.taken(scene.stream(table="shop.item", schemaCommitTs=found[3]), "fail")
+    assert [(r["_change_type"], r["id"], r["size"]) for r in rows] == [
+        ("insert", 1, None),
+        ("update_preimage", 1, 5),
+        ("update_postimage", 1, 7),
+    ]
+    rows = scene.taken(scene.stream(table="shop.item", schemaEvolution="ignore"), "ignore")
+    assert [tuple(r) for r in rows][0] == ("id", "name", "n", "_change_type", "_commit_version", "_commit_timestamp", "_change_seq")
+    assert [(r["_change_type"], r["id"], r["n"]) for r in rows] == [
+        ("insert", 1, 1),
+        ("update_preimage", 1, 1),
+        ("update_postimage", 1, 1),
+    ]
+    ddl.truncate("shop.item")
+    scene.promise()
+    with pytest.raises(PySparkException, match="changed shop.item.*TRUNCATE"):
+        scene.taken(scene.stream(table="shop.item", schemaCommitTs=found[3]), "fail")
+
+
+def test_a_window_closes_while_the_table_is_idle(spark: SparkSession, scene: ChangeScene, tmp_path: Path) -> None:
+    """The watermark goes on by heartbeats, also behind the filter that docs/changes.md names."""
+    scene.write(lambda txn: txn.insert("shop.item", {"id": 1, "name": "a", "n": 1}))
+    scene.promise()
+
+    def closed(name: str, **more: str) -> DataFrame:
+        rows = scene.stream(tables="shop.item", ops="insert", **more).withWatermark("commit_time", "0 seconds")
+        kept = rows.where("op <> 'heartbeat' or commit_time is null")
+        counts = kept.groupBy(F.window("commit_time", "1 second"), "table").count()
+        writer = counts.writeStream.format("memory").queryName(name).outputMode("append")
+        query = writer.option("checkpointLocation", str(tmp_path / name)).start()
+        try:
+            for _ in range(4):
+                reach(query, scene.promise())
+                time.sleep(1.0)
+            reach(query, scene.promise())
+        finally:
+            query.stop()
+        return spark.table(name)
+
+    def resolved(query: StreamingQuery) -> int:
+        assert query.exception() is None, str(query.exception())
+        progress = query.lastProgress
+        return json.loads(progress["sources"][0]["endOffset"] or "{}").get("resolved_ts", 0) if progress else 0
+
+    def reach(query: StreamingQuery, ts: int) -> None:
+        eventually(lambda: resolved(query) >= ts, seconds=WAIT, pause=0.05)
+
+    assert [(r.table, r["count"]) for r in closed("with_heartbeats", heartbeats="true").collect()] == [("item", 1)]
+    assert closed("without_heartbeats").count() == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"nonsense": "1"}, "has no option nonsense; it has .*tables"),
+        ({"format": "json"}, "option format is 'json': give changes .* or protocol"),
+        ({"table": "item"}, "option table is 'item': give"),
+        ({"table": "shop.none"}, "there is no table shop.none"),
+        ({"table": "shop.item", "tables": "a.b"}, "either table .* or tables"),
+        ({"ops": "upsert"}, "option ops is 'upsert'"),
+        ({"delivery": "raw"}, "changes are read from complete transactions"),
+        ({"ddlHistory": ""}, "option ddlHistory is not set"),
+        ({"startingTimestamp": "2026-11-20"}, "either startingCommitTs or startingTimestamp"),
+        ({"schemaEvolution": "merge"}, "option schemaEvolution is 'merge': give fail or ignore"),
+    ],
+)
+def test_errors_say_what_to_do(scene: ChangeScene, options: dict[str, str], words: str) -> None:
+    scene.write(lambda txn: txn.insert("shop.item", {"id": 1}))
+    with pytest.raises(PySparkException, match=words):
+        scene.read(**options).collect()
+
+
+def test_a_span_by_time(scene: ChangeScene) -> None:
+    early = scene.write(lambda txn: txn.insert("shop.item", {"id": 1}))
+    time.sleep(0.05)
+    between = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+    time.sleep(0.05)
+    late = scene.write(lambda txn: txn.insert("shop.item", {"id": 2}))
+
+    def found(**more: str) -> list[int]:
+        return [row.commit_ts for row in scene.read(ops="insert", **more).collect()]
+
+    assert found() == [early, late]
+    assert found(startingCommitTs="", startingTimestamp=between) == [late]
+    assert found(endingCommitTs="", endingTimestamp=between) == [early]

@@ -1,0 +1,157 @@
+"""Recorded binlogs of a real TiDB as changes, without Pumps and Spark: what they leave is what TiDB had."""
+
+import gzip
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pyspark_tidb_binlog.binlog_source.changes.change_decoder import ChangeDecoder, DecodedAs
+from pyspark_tidb_binlog.binlog_source.changes.change_options import ChangeOptions, InvalidDates, SchemaEvolution
+from pyspark_tidb_binlog.binlog_source.changes.merged_pumps import merged
+from pyspark_tidb_binlog.binlog_source.changes.table_names import TableName
+from pyspark_tidb_binlog.binlog_source.changes.table_shape import shape_of
+from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import load
+from pyspark_tidb_binlog.schemas.ddl_jobs import Job
+from pyspark_tidb_binlog.schemas.history import JobReader, SchemaHistory
+from pyspark_tidb_binlog.schemas.proto import binlog_pb2
+from pyspark_tidb_binlog.schemas.stages import RAW
+from tests.support.recorded_tables import comparable, recorded_rows
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+
+
+@dataclass(frozen=True)
+class Told:
+    """A history that has everything."""
+
+    history: SchemaHistory
+
+    def job(self, job_id: int, timeout: float) -> Job:
+        return self.history.jobs[job_id]
+
+    def covering(self, versions: Iterable[int], table_ids: Iterable[int], options: ChangeOptions) -> SchemaHistory:
+        assert set(table_ids) <= set(self.history.tracks)
+        return self.history
+
+
+def history_of(name: str) -> Told:
+    return Told(SchemaHistory.of(JobReader().read(json.loads(gzip.decompress((GOLDEN / name / "ddl_history.json.gz").read_bytes())))))
+
+
+def transactions(name: str, size: int) -> Iterator[pa.RecordBatch]:
+    """The case's transactions, ``size`` at a time from each Pump."""
+    case = load(GOLDEN / name)
+
+    def of(number: int) -> Iterator[pa.RecordBatch]:
+        binlogs = [binlog_pb2.Binlog.FromString(payload) for payload in case.pumps[number]]
+        rows = [
+            {"pump": f"pump-{number}", "start_ts": b.start_ts, "commit_ts": b.commit_ts, "bucket": 0, "payload": b.SerializeToString()}
+            for b in binlogs
+            if b.tp == binlog_pb2.Commit and case.start_ts < b.commit_ts <= case.end_ts
+        ]
+        for begin in range(0, len(rows), size):
+            yield pa.RecordBatch.from_pylist(rows[begin : begin + size], schema=RAW)
+
+    return merged([of(number) for number in range(len(case.pumps))])
+
+
+def changes(name: str, size: int, decoded_as: DecodedAs | None = None, known: Told | None = None) -> pa.Table:
+    known = known or history_of(name)
+    decoder = ChangeDecoder(decoded_as or DecodedAs(), known, int(known.history.version_at(load(GOLDEN / name).start_ts)))
+    return pa.Table.from_batches([rows for batch in transactions(name, size) if (rows := decoder.changes_of(batch)) is not None])
+
+
+def value_of(cell: Any) -> Any:
+    from pyspark.sql.types import VariantVal
+
+    return None if cell is None else VariantVal(cell["value"], cell["metadata"]).toPython()
+
+
+def left_by(rows: list[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """The tables that changes leave, if each is made where the row is as its ``before`` says."""
+    tables: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["op"] == "ddl":
+            continue
+        table = tables.setdefault((row["database"], row["table"]), [])
+        before, after = value_of(row["before"]), value_of(row["after"])
+        if before is not None:
+            table.remove(before)
+        if after is not None:
+            table.append(after)
+    return tables
+
+
+@pytest.mark.parametrize("name", ["types", "keys", "txn"])
+def test_changes_leave_the_recorded_tables(name: str) -> None:
+    known = history_of(name)
+    left = left_by(changes(name, 1000).to_pylist())
+    for database, table in load(GOLDEN / name).tables:
+        info = known.history.find(database, table, known.history.newest_version).info  # type: ignore[union-attr]
+        columns = info.target_columns()
+        got = [tuple(comparable(c, as_text(row[c.name])) for c in columns) for row in left.get((database, table), [])]
+        wanted = [
+            tuple(None if cell == "null" else cell for cell in row) for row in recorded_rows(GOLDEN / name, f"{database}.{table}", info)
+        ]
+        assert sorted(got, key=repr) == sorted(wanted, key=repr), table
+
+
+def as_text(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, dict | list) else value
+
+
+@pytest.mark.parametrize("name", ["types", "keys", "txn", "ddl", "online", "beyond_mysql"])
+def test_changes_do_not_depend_on_what_is_read_together(name: str) -> None:
+    whole = changes(name, 100_000)
+    assert whole.num_rows > 30
+    assert changes(name, 7).equals(whole)
+    order = [(ts, op != "ddl", seq) for ts, op, seq in zip(*(whole.column(n).to_pylist() for n in ("commit_ts", "op", "seq")), strict=True)]
+    assert order == sorted(order) and len(order) == len(set(order))
+
+
+@pytest.mark.parametrize(("name", "table"), [("types", "g_types.times"), ("types", "g_types.strs"), ("keys", "")])
+def test_the_columns_of_one_table(name: str, table: str) -> None:
+    known = history_of(name)
+    for database, of in [tuple(table.split("."))] if table else load(GOLDEN / name).tables:
+        shape = shape_of(
+            TableName(database, of), known.history, int(known.history.version_at(load(GOLDEN / name).start_ts)), InvalidDates.STRING
+        )
+        options = ChangeOptions(table=shape.name, evolution=SchemaEvolution.IGNORE)
+        rows = changes(name, 50, DecodedAs(options, shape), known)
+        assert rows.schema == shape.schema
+        info = known.history.find(database, of, known.history.newest_version).info  # type: ignore[union-attr]
+        table_left: list[tuple[Any, ...]] = []
+        for row in rows.to_pylist():
+            cells = tuple(comparable(c, row[c.name]) for c in shape.columns)
+            if row["_change_type"] in ("delete", "update_preimage"):
+                table_left.remove(cells)
+            else:
+                table_left.append(cells)
+        assert sorted(table_left, key=repr) == recorded_rows(GOLDEN / name, f"{database}.{of}", info), of
+
+
+def test_a_key_finds_its_row() -> None:
+    rows = changes("keys", 1000).to_pylist()
+    seen: dict[tuple[str, str], set[str]] = {}
+    for row in rows:
+        if row["op"] == "ddl":
+            continue
+        key, before, after = (value_of(row[name]) for name in ("key", "before", "after"))
+        image = after if row["op"] == "insert" else before
+        assert key and (set(key) == {"_tidb_rowid"} or all(image[name] == value for name, value in key.items()))
+        live = seen.setdefault((row["database"], row["table"]), set())
+        if row["op"] == "insert":
+            assert repr(key) not in live
+            live.add(repr(key))
+        else:
+            assert repr(key) in live
+            live.discard(repr(key))
+            if row["op"] == "update":
+                live.add(repr({name: after.get(name, value) for name, value in key.items()}))
+    assert len(seen) > 5 and np.sum([len(live) for live in seen.values()]) > 0
