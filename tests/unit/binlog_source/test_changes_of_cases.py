@@ -14,7 +14,7 @@ import pytest
 from pyspark_tidb_binlog.binlog_source.changes.change_decoder import ChangeDecoder, DecodedAs
 from pyspark_tidb_binlog.binlog_source.changes.change_options import ChangeOptions, InvalidDates, SchemaEvolution
 from pyspark_tidb_binlog.binlog_source.changes.merged_pumps import merged
-from pyspark_tidb_binlog.binlog_source.changes.table_names import TableName
+from pyspark_tidb_binlog.binlog_source.changes.table_names import NamedTable
 from pyspark_tidb_binlog.binlog_source.changes.table_shape import shape_of
 from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import load
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job
@@ -120,7 +120,7 @@ def test_the_columns_of_one_table(name: str, table: str) -> None:
     known = history_of(name)
     for database, of in [tuple(table.split("."))] if table else load(GOLDEN / name).tables:
         shape = shape_of(
-            TableName(database, of), known.history, int(known.history.version_at(load(GOLDEN / name).start_ts)), InvalidDates.STRING
+            NamedTable(database, of), known.history, int(known.history.version_at(load(GOLDEN / name).start_ts)), InvalidDates.STRING
         )
         options = ChangeOptions(table=shape.name, evolution=SchemaEvolution.IGNORE)
         rows = changes(name, 50, DecodedAs(options, shape), known)
