@@ -97,7 +97,7 @@ class ChangeDecoder:
         versions = (ddl.job.version - 1, ddl.job.version)
         both = [table for i in tables for version in versions if (table := history.table_at(i, version)) is not None]
         if both:
-            return any(self._self._as.wants(table) for table in both)
+            return any(self._as.wants(table) for table in both)
         return self._as.options.tables.choose_database(database_of(ddl.job))
 
     def _require_shape(self, ddls: list[DdlBinlog], history: SchemaHistory, shape: TableShape) -> None:
