@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from pyspark_tidb_binlog.jobs import preflight
+from pyspark_tidb_binlog.jobs.bootstrap import BootstrapRequest
 from pyspark_tidb_binlog.jobs.cli import drainer_config
 from pyspark_tidb_binlog.jobs.preflight import drainer_options
 from pyspark_tidb_binlog.jobs.recovery import recover_without_upstream
@@ -23,10 +24,11 @@ def main(argv: Sequence[str]) -> int:
     given = drainer_options().parsed(argv)
     if given.check:
         return preflight.main(argv)
+    requested = BootstrapRequest.of(given.bootstrap, everything=given.bootstrap_all, restart=given.bootstrap_restart)
     config = drainer_config(given)
     recover_without_upstream(config, stop)
     spark = build_session("tidb-binlog drainer")
-    replication = Replication(spark, config, stop)
+    replication = Replication(spark, config, stop, requested)
     # The stream ends first, so that the summary counts its last batch.
     with Reporter(replication.progress, sys.stdout) as reporter, replication:
         if replication.wait(stop, config.source.ending_commit_ts):
