@@ -4,6 +4,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,9 @@ from pyspark_tidb_binlog.jobs.bootstrap import BootstrapRequest
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, LeaseHeld, SnapshotCollected
 from pyspark_tidb_binlog.sinks.mysql.session import connect
+from tests.support.bootstrap_life import run_life
 from tests.support.bootstrapped_stream import BootstrappedStream
+from tests.support.ddl_target import dying
 
 pytestmark = [pytest.mark.spark, pytest.mark.mysql]
 
@@ -82,7 +85,9 @@ def filled(run: BootstrappedStream, count: int = 40) -> None:
 
     def insert(txn: Any) -> None:
         for number in range(1, count + 1):
-            txn.insert("shop.item", {"id": (1 << 64) - number if number % 2 else number, "v": number, "f": 0.1 * number, "t": f"it's {number}\\"})
+            txn.insert(
+                "shop.item", {"id": (1 << 64) - number if number % 2 else number, "v": number, "f": 0.1 * number, "t": f"it's {number}\\"}
+            )
             txn.insert("shop.log", {"a": number % 5, "b": "x"})
             txn.insert("shop.named", {"k": f"k{number % 3}", "n": number, "v": bytes([0, number, 0x27, 0x5C])})
 
@@ -119,7 +124,9 @@ def state(server: PrivateMariaDB) -> str:
 SMALL = ("shop.item", "shop.log", "shop.named")
 
 
-def test_a_first_load_with_writes_going_on(stream: Callable[..., BootstrappedStream], mariadb: PrivateMariaDB, source: PrivateMariaDB) -> None:
+def test_a_first_load_with_writes_going_on(
+    stream: Callable[..., BootstrappedStream], mariadb: PrivateMariaDB, source: PrivateMariaDB
+) -> None:
     run = stream()
     shop(run, ITEM, KEYLESS, NAMED)
     filled(run)
@@ -230,3 +237,55 @@ def test_what_is_refused(stream: Callable[..., BootstrappedStream], mariadb: Pri
     with pytest.raises(LeaseHeld):
         other.open(lambda target, commit_ts: commit_ts or 0, run.history)
     other.close()
+
+
+POINTS = (
+    "after-bootstrap-begin:1,after-bootstrap-empty:2,before-bootstrap-commit:3,after-bootstrap-chunk:4,after-bootstrap-chunk:9,after-bootstrap-table:2,"
+    "before-bootstrap-record:1"
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["first load", "tables"])
+def test_killed_at_every_step_it_goes_on_exactly(
+    kind: str, stream: Callable[..., BootstrappedStream], mariadb: PrivateMariaDB, source: PrivateMariaDB, tmp_path: Path
+) -> None:
+    run = stream()
+    shop(run, ITEM, KEYLESS, NAMED, LOOSE)
+    filled(run)
+    run.change(lambda txn: [txn.insert("shop.loose", {"id": n, "v": n}) for n in range(30)])
+    if kind == "tables":
+        run.apply()
+        run.mirror.tick()
+        sql(mariadb, "DELETE FROM shop.item WHERE v % 3 = 0")
+        sql(mariadb, "UPDATE shop.log SET b = 'wrong'")
+    run.restart()
+    run.request = ALL if kind == "first load" else BootstrapRequest(tables=(("shop", "*"),))
+    deaths = 0
+    while run_life(run.life(tmp_path / "history.json"), tmp_path, POINTS):
+        deaths += 1
+        more_changes(run, deaths)
+        run.request = BootstrapRequest()
+    assert deaths == POINTS.count(":")
+    assert [r for r in sql(mariadb, f"SELECT state FROM {MARKS}.spark_bootstrap WHERE unit >= 0")] == []
+    more_changes(run, 50)
+    run.begin()
+    run.apply()
+    same(run, source, mariadb, *SMALL, "shop.loose")
+    assert [r.findings for r in run.reports if r.findings] == []
+
+
+def test_a_first_load_is_begun_again(stream: Callable[..., BootstrappedStream], mariadb: PrivateMariaDB, source: PrivateMariaDB) -> None:
+    run = stream()
+    shop(run, ITEM, KEYLESS, NAMED)
+    filled(run)
+    with dying("after-bootstrap-table"):
+        run.begin(ALL)
+    more_changes(run, 1)
+    run.mirror.collect(run.mirror.tick())
+    with pytest.raises(SnapshotCollected, match="--bootstrap-restart"):
+        run.begin()
+    assert run.begin(BootstrapRequest(restart=True)) > 0
+    more_changes(run, 2)
+    run.apply()
+    same(run, source, mariadb, *SMALL)

@@ -14,7 +14,6 @@ from typing import Any
 from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
 from pyspark_tidb_binlog.binlog_source.emulator.txn import Txn
 from pyspark_tidb_binlog.binlog_source.emulator.upstream import Upstream
-from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.history import JobReader, SchemaHistory, TableAt
@@ -80,7 +79,9 @@ class MariaSnapshots(bootstrap.Upstream):
 
     def _boundaries(self, session: Session, table: TableAt, handle: Handle, partition: str) -> list[Key]:
         asked, names = ", ".join(handle.expressions), ", ".join(handle.names)
-        return self._keys(session, f"SELECT {asked} FROM {quote_name(table.schema)}.{quote_name(table.name)} ORDER BY {names}", handle)[::RANGE_ROWS]
+        return self._keys(session, f"SELECT {asked} FROM {quote_name(table.schema)}.{quote_name(table.name)} ORDER BY {names}", handle)[
+            ::RANGE_ROWS
+        ]
 
 
 class MirroredUpstream:
@@ -89,7 +90,7 @@ class MirroredUpstream:
     def __init__(self, upstream: Upstream, server: PrivateMariaDB) -> None:
         self.upstream = upstream
         self._connection = server.connect()
-        self._account = server.target()
+        self.account = server.target()
         self._lock = threading.RLock()
         self._count = 0
         for statement in (
@@ -114,7 +115,7 @@ class MirroredUpstream:
 
     def reader(self, broadcast: Callable[[bytes], Any]) -> MariaSnapshots:
         """What a bootstrap reads."""
-        return MariaSnapshots(ShippedTarget.of(self._account, broadcast))
+        return MariaSnapshots(ShippedTarget.of(self.account, broadcast))
 
     def sql(self, statement: str, args: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
         """Run a statement on the mirror."""
