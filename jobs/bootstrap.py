@@ -29,8 +29,8 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 from pyspark_tidb_binlog.sinks.bootstrap import copy_record
 from pyspark_tidb_binlog.sinks.bootstrap.bootstrap import Bootstrap, SchemaMoves
-from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyKind, CopyRecord, CopyState, Head
-from pyspark_tidb_binlog.sinks.bootstrap.upstream import Upstream, upstream_of
+from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyHead, CopyKind, CopyRecord, CopyState
+from pyspark_tidb_binlog.sinks.bootstrap.upstream import SnapshotSource, upstream_of
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs, shape_of
 from pyspark_tidb_binlog.sinks.mysql import lease, progress
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import table_in_target
@@ -104,7 +104,12 @@ class TableLoader:
     """Copies what is asked for, and what an earlier life has left, in one life of a Drainer."""
 
     def __init__(
-        self, spark: SparkSession, config: DrainerConfig, request: BootstrapRequest, stop: threading.Event, upstream: Upstream | None = None
+        self,
+        spark: SparkSession,
+        config: DrainerConfig,
+        request: BootstrapRequest,
+        stop: threading.Event,
+        upstream: SnapshotSource | None = None,
     ) -> None:
         """``config``: with its cluster id. ``upstream``: where to read; None: ``[spark.upstream]``.
 
@@ -205,7 +210,7 @@ class TableLoader:
         self._require_thawed(stand, everything)
         if record is not None and (self._request.restart or record.head.ts != stand.commit_ts or record.head.kind is not CopyKind.TABLES):
             self._transact(held, lambda session: copy_record.forget(session, held.cluster_id, held.schema))
-        head = Head(CopyKind.TABLES, stand.commit_ts, CopyState.PLANNED)
+        head = CopyHead(CopyKind.TABLES, stand.commit_ts, CopyState.PLANNED)
         self._run(held, head, everything, (), stand.history, stand.version)
         self._transact(held, lambda session: copy_record.note_whole(session, held.cluster_id, held.schema, CopyState.JOINED))
 
@@ -222,7 +227,7 @@ class TableLoader:
             self._require_same_tables(ts, selection, live)
         tables = [t for t in live if not t.info.is_view and not t.info.is_sequence]
         others = [t for t in live if t.info.is_view or t.info.is_sequence]
-        self._run(held, Head(CopyKind.FIRST, ts, CopyState.PLANNED), tables, others, history, version)
+        self._run(held, CopyHead(CopyKind.FIRST, ts, CopyState.PLANNED), tables, others, history, version)
         return ts
 
     def _require_same_tables(self, ts: int, selection: Selection, live: Sequence[TableAt]) -> None:
@@ -305,7 +310,7 @@ class TableLoader:
     # Both.
 
     def _run(
-        self, held: Lease, head: Head, tables: Sequence[TableAt], others: Sequence[TableAt], history: SchemaHistory, version: int
+        self, held: Lease, head: CopyHead, tables: Sequence[TableAt], others: Sequence[TableAt], history: SchemaHistory, version: int
     ) -> None:
         upstream = self._source()
         if upstream.is_target(held):
@@ -343,7 +348,7 @@ class TableLoader:
         finally:
             hold.stop()
 
-    def _source(self) -> Upstream:
+    def _source(self) -> SnapshotSource:
         if self._upstream is None:
             self._upstream = upstream_of(self._config.upstream, self._spark.sparkContext.broadcast)
         return self._upstream

@@ -51,7 +51,7 @@ from pyspark_tidb_binlog.schemas.events import Delivery
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 from pyspark_tidb_binlog.sinks.apply import BatchApplier
-from pyspark_tidb_binlog.sinks.bootstrap.upstream import Upstream
+from pyspark_tidb_binlog.sinks.bootstrap.upstream import SnapshotSource
 from pyspark_tidb_binlog.sinks.delta.checkpoint_table import CheckpointRow, DeltaCheckpoint, places
 from pyspark_tidb_binlog.sinks.delta.findings_table import DeltaFindings
 from pyspark_tidb_binlog.sinks.delta.maintenance import DeltaMaintenance, Retention
@@ -86,7 +86,7 @@ class Replication:
         config: DrainerConfig,
         stop: threading.Event | None = None,
         bootstrap: BootstrapRequest = NOTHING,
-        upstream: Upstream | None = None,
+        upstream: SnapshotSource | None = None,
     ) -> None:
         """Nothing is written before ``start``. Setting ``stop`` ends every wait, and at last a batch longer than ``GRACE_SECONDS``.
 

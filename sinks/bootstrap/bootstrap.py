@@ -19,16 +19,16 @@ from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import DrainerConfig
-from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, Stopped
+from pyspark_tidb_binlog.schemas.errors import ApplyError, BootstrapRefused, Stopped
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.stages import ddl_of
 from pyspark_tidb_binlog.sinks.bootstrap import copy_record
 from pyspark_tidb_binlog.sinks.bootstrap.copy_progress import CopyProgress
-from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopiedRange, CopiedTable, CopyKind, CopyRecord, CopyState, Head
+from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopiedRange, CopiedTable, CopyHead, CopyKind, CopyRecord, CopyState
 from pyspark_tidb_binlog.sinks.bootstrap.table_copy import CopyPlace, CopyPlan, Rows, copy_range
 from pyspark_tidb_binlog.sinks.bootstrap.target_tables import TargetTables, WantedTable, not_empty
-from pyspark_tidb_binlog.sinks.bootstrap.upstream import Upstream
+from pyspark_tidb_binlog.sinks.bootstrap.upstream import SnapshotSource
 from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import arrow_of
 from pyspark_tidb_binlog.sinks.engine.column_pairs import visible
 from pyspark_tidb_binlog.sinks.engine.conditions import Condition, hidden_places, require
@@ -72,7 +72,7 @@ class Bootstrap:
         spark: SparkSession,
         config: DrainerConfig,
         held: Lease,
-        upstream: Upstream,
+        upstream: SnapshotSource,
         history: SchemaHistory,
         version: int,
         stop: threading.Event,
@@ -101,7 +101,7 @@ class Bootstrap:
         with self._lock:
             return self._progress
 
-    def run(self, head: Head, tables: Sequence[TableAt], others: Sequence[TableAt] = ()) -> Copied:
+    def run(self, head: CopyHead, tables: Sequence[TableAt], others: Sequence[TableAt] = ()) -> Copied:
         """Copy ``tables`` at ``head.ts``, and make ``others``, views and sequences, behind them.
 
         A copy of the same kind at the same snapshot that is recorded as begun is continued, with the tables that it names and ``tables``.
@@ -128,7 +128,7 @@ class Bootstrap:
             self._sessions.close()
             self._ddl_sessions.close()
 
-    def _recorded(self, head: Head, tables: Sequence[TableAt]) -> CopyRecord:
+    def _recorded(self, head: CopyHead, tables: Sequence[TableAt]) -> CopyRecord:
         """The record of this copy, begun if it is not yet."""
         cluster_id, schema = self._lease.cluster_id, self._schema
         run_retried(self._sessions.use, lambda session: copy_record.ensure_table(session, schema), self._policy)
@@ -187,7 +187,7 @@ class Bootstrap:
 
     # One group of tables.
 
-    def _copy_group(self, head: Head, group: Sequence[tuple[CopiedTable, TableAt]]) -> None:
+    def _copy_group(self, head: CopyHead, group: Sequence[tuple[CopiedTable, TableAt]]) -> None:
         work: list[tuple[CopyPlan, CopiedRange]] = []
         for copied, table in group:
             self._raise_if_stopped()
@@ -203,7 +203,7 @@ class Bootstrap:
             failpoints.point("after-bootstrap-table")
         self._raise_if_stopped()
 
-    def _ranges(self, head: Head, copied: CopiedTable, plan: CopyPlan) -> tuple[CopiedRange, ...]:
+    def _ranges(self, head: CopyHead, copied: CopiedTable, plan: CopyPlan) -> tuple[CopiedRange, ...]:
         """The ranges of a table, which is made ready before they are recorded."""
         cluster_id, schema = self._lease.cluster_id, self._schema
         if copied.state in (CopyState.PLANNED, CopyState.AGAIN):
@@ -224,7 +224,7 @@ class Bootstrap:
         database = self._history.schema_at(table.schema, self._version)
         return WantedTable(table, self._selection.routes.moved(table), self._upstream.create_text(source, table), database)
 
-    def _make_others(self, head: Head, others: Sequence[TableAt]) -> None:
+    def _make_others(self, head: CopyHead, others: Sequence[TableAt]) -> None:
         """Views and sequences, as often as it takes: one view may need another."""
         with self._upstream.at(head.ts) as source:
             waiting = [self._wanted(source, table) for table in others]
@@ -239,7 +239,7 @@ class Bootstrap:
                 _log.warning("views or sequences that the target refuses, to be made there by hand: %s", names)
                 return
 
-    def _copy_by_executors(self, head: Head, work: Sequence[tuple[CopyPlan, CopiedRange]]) -> None:
+    def _copy_by_executors(self, head: CopyHead, work: Sequence[tuple[CopyPlan, CopiedRange]]) -> None:
         if not work:
             return
         target, apply = self._ship(), self._apply
@@ -258,7 +258,7 @@ class Bootstrap:
         frame = self._spark.range(0, len(todo), 1, len(todo)).mapInArrow(run, ddl_of(COPIED))
         self._collected(frame.toArrow)
 
-    def _copy_conditioned(self, head: Head, work: Sequence[tuple[CopyPlan, CopiedRange]]) -> None:
+    def _copy_conditioned(self, head: CopyHead, work: Sequence[tuple[CopyPlan, CopiedRange]]) -> None:
         """From the driver: a condition is Spark's to evaluate, and a chunk is one transaction."""
         place = self._place(head)
         for plan, part in work:
@@ -271,7 +271,7 @@ class Bootstrap:
             for _ in copy_range(place, plan, part, self._sessions.use, self._policy, hidden):
                 self._raise_if_stopped()
 
-    def _place(self, head: Head) -> CopyPlace:
+    def _place(self, head: CopyHead) -> CopyPlace:
         return CopyPlace(self._upstream, head.ts, self._apply, self._lease, self._limits())
 
     def _collected(self, collect: Callable[[], object]) -> None:
@@ -318,7 +318,7 @@ class Bootstrap:
                     with sessions.use() as session:
                         found = copy_record.load(session, self._lease.cluster_id, self._schema)
                         here, _ = copy_record.counted(session, self._lease.cluster_id, self._schema)
-                except Exception as error:  # shown for people only: the copy itself says what is wrong
+                except ApplyError as error:
                     _log.debug("the progress of the copy is not known: %s", error)
                     continue
                 tables = found.tables if found else ()

@@ -1,6 +1,6 @@
 """What is recorded at the target of tables that are being copied: ``spark_bootstrap`` in the checkpoint schema. [db]
 
-Promises: a row for the whole (``Head``), one for each table, and one for each range of a table that is being copied. The row of a range changes in
+Promises: a row for the whole (``CopyHead``), one for each table, and one for each range of a table that is being copied. The row of a range changes in
 the transaction of its rows, so that a later life goes on exactly behind them, also in a table without a key. Functions change rows only in the
 caller's transaction, which has checked the lease.
 """
@@ -46,7 +46,7 @@ class CopyState(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class CopyHead:
     """What is being copied, or was at last."""
 
     kind: CopyKind
@@ -83,7 +83,7 @@ class CopiedRange:
 class CopyRecord:
     """Everything that is recorded for one cluster."""
 
-    head: Head
+    head: CopyHead
     tables: tuple[CopiedTable, ...]
 
     @property
@@ -119,12 +119,12 @@ def load(session: Session, cluster_id: int, schema: str) -> CopyRecord | None:
         if error.errno in _ABSENT:
             return None
         raise
-    heads = [Head(CopyKind(kind), int(ts), CopyState(state)) for db, name, state, kind, ts, _ in rows if not db and not name]
+    heads = [CopyHead(CopyKind(kind), int(ts), CopyState(state)) for db, name, state, kind, ts, _ in rows if not db and not name]
     tables = tuple(CopiedTable(db, name, CopyState(state), int(n)) for db, name, state, _, _, n in rows if db)
     return CopyRecord(heads[0], tables) if heads else None
 
 
-def begin(session: Session, cluster_id: int, schema: str, head: Head, tables: Iterable[CopiedTable]) -> None:
+def begin(session: Session, cluster_id: int, schema: str, head: CopyHead, tables: Iterable[CopiedTable]) -> None:
     """Replace whatever is recorded by a new beginning."""
     forget(session, cluster_id, schema)
     for table in (CopiedTable("", "", head.state), *tables):
@@ -132,7 +132,7 @@ def begin(session: Session, cluster_id: int, schema: str, head: Head, tables: It
         _insert(session, schema, values)
 
 
-def add_tables(session: Session, cluster_id: int, schema: str, head: Head, tables: Iterable[CopiedTable]) -> None:
+def add_tables(session: Session, cluster_id: int, schema: str, head: CopyHead, tables: Iterable[CopiedTable]) -> None:
     """More tables are to be copied at the same snapshot."""
     for table in tables:
         values = [cluster_id, table.schema, table.name, _WHOLE, str(table.state), str(head.kind), head.ts, None, None, table.rows]

@@ -37,7 +37,7 @@ class WantedTable:
     """One table, view or sequence to be made or emptied."""
 
     source: TableAt
-    """Upstream."""
+    """SnapshotSource."""
     target: TableAt
     """Under its name at the target, with the columns that are replicated."""
     create_text: str

@@ -1,6 +1,6 @@
 """The upstream TiDB as one snapshot that any number of connections read: ``tidb_snapshot``. [db]
 
-Promises: reads only. Every session that ``Upstream.at`` opens sees the cluster at the same timestamp, its tables' definitions too, on whatever machine
+Promises: reads only. Every session that ``SnapshotSource.at`` opens sees the cluster at the same timestamp, its tables' definitions too, on whatever machine
 it is opened and however often, until TiKV's GC passes that timestamp: then ``SnapshotCollected`` says so, at the first statement. Another product
 with such snapshots is a subclass; nothing else of the copy knows where it reads.
 """
@@ -61,7 +61,7 @@ def handle_of(columns: Sequence[ColumnInfo]) -> Handle:
     )
 
 
-class Upstream:
+class SnapshotSource:
     """A running TiDB and an account there. Picklable, for the executors."""
 
     def __init__(self, account: ShippedTarget) -> None:
@@ -201,7 +201,7 @@ def collected_words(ts: int, where: str) -> str:
     )
 
 
-def upstream_of(config: UpstreamConfig, broadcast: Callable[[bytes], Broadcast]) -> Upstream:
+def upstream_of(config: UpstreamConfig, broadcast: Callable[[bytes], Broadcast]) -> SnapshotSource:
     """The upstream that ``[spark.upstream]`` names; ``broadcast``: of Spark, for the password.
 
     Raises:
@@ -214,7 +214,7 @@ def upstream_of(config: UpstreamConfig, broadcast: Callable[[bytes], Broadcast])
     account = TargetConfig(
         host=config.host, port=config.port, user=config.user, password=config.password, read_timeout=_SECONDS, security=config.security
     )
-    return Upstream(ShippedTarget.of(account, broadcast))
+    return SnapshotSource(ShippedTarget.of(account, broadcast))
 
 
 def _name(table: TableAt) -> str:

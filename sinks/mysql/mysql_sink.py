@@ -185,11 +185,6 @@ class MySQLSink(Sink):
         return self._held.target
 
     @property
-    def lease(self) -> Lease:
-        """The right to write that this life holds; available from ``begin`` of ``open`` on."""
-        return self._held
-
-    @property
     def lost(self) -> LeaseLost | None:
         """Why nothing more may be written."""
         return self._guard.lost if self._guard is not None else None

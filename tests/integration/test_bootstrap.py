@@ -2,7 +2,6 @@
 
 import random
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,10 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, TableName
 from pyspark_tidb_binlog.jobs.bootstrap import BootstrapRequest
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, LeaseHeld, SnapshotCollected
-from pyspark_tidb_binlog.sinks.mysql.session import connect
 from tests.support.bootstrap_life import run_life
 from tests.support.bootstrapped_stream import BootstrappedStream
 from tests.support.ddl_target import dying
+from tests.support.target_rows import rows_of, run_sql
 
 pytestmark = [pytest.mark.spark, pytest.mark.mysql]
 
@@ -57,21 +56,7 @@ def stream(spark: SparkSession, mariadb: PrivateMariaDB, source: PrivateMariaDB)
 
 def drop(server: PrivateMariaDB) -> None:
     for name in ("shop", "mart", MARKS):
-        sql(server, f"DROP DATABASE IF EXISTS {name}")
-
-
-def sql(server: PrivateMariaDB, statement: str) -> list[tuple[Any, ...]]:
-    with server.connect() as connection, connection.cursor() as cursor:
-        cursor.execute(statement)
-        return list(cursor.fetchall())
-
-
-def rows(server: PrivateMariaDB, table: str) -> Counter[tuple[bytes | None, ...]]:
-    with connect(server.target(), ApplyConfig()) as session, session.stream(f"SELECT * FROM {table}") as read:
-        found: Counter[tuple[bytes | None, ...]] = Counter()
-        while more := read(1000):
-            found.update(more)
-        return found
+        run_sql(server, f"DROP DATABASE IF EXISTS {name}")
 
 
 def shop(run: BootstrappedStream, *tables: Table) -> None:
@@ -113,12 +98,12 @@ def more_changes(run: BootstrappedStream, number: int) -> None:
 
 def same(run: BootstrappedStream, source: PrivateMariaDB, target: PrivateMariaDB, *tables: str) -> None:
     for table in tables:
-        wanted = rows(source, table)
-        assert rows(target, table) == wanted and wanted, table
+        wanted = rows_of(source, table)
+        assert rows_of(target, table) == wanted and wanted, table
 
 
 def state(server: PrivateMariaDB) -> str:
-    return str(sql(server, f"SELECT state FROM {MARKS}.spark_bootstrap WHERE table_name = ''")[0][0])
+    return str(run_sql(server, f"SELECT state FROM {MARKS}.spark_bootstrap WHERE table_name = ''")[0][0])
 
 
 SMALL = ("shop.item", "shop.log", "shop.named")
@@ -176,15 +161,15 @@ def test_one_table_again_at_the_checkpoint(
     run.apply()
     more_changes(run, 1)
     run.apply()
-    sql(mariadb, "DELETE FROM shop.item WHERE v % 3 = 0")
-    sql(mariadb, "UPDATE shop.log SET b = 'wrong'")
-    sql(mariadb, "ALTER TABLE shop.log ADD COLUMN ours INT DEFAULT 9")
+    run_sql(mariadb, "DELETE FROM shop.item WHERE v % 3 = 0")
+    run_sql(mariadb, "UPDATE shop.log SET b = 'wrong'")
+    run_sql(mariadb, "ALTER TABLE shop.log ADD COLUMN ours INT DEFAULT 9")
     checkpoint = run.sink.commit_ts
     more_changes(run, 2)
     run.mirror.tick()
     assert run.begin(BootstrapRequest(tables=(("SHOP", "item"), ("shop", "LOG")))) == checkpoint
-    assert rows(mariadb, "shop.log") and {row[-1] for row in rows(mariadb, "shop.log")} == {b"9"}
-    sql(mariadb, "ALTER TABLE shop.log DROP COLUMN ours")
+    assert rows_of(mariadb, "shop.log") and {row[-1] for row in rows_of(mariadb, "shop.log")} == {b"9"}
+    run_sql(mariadb, "ALTER TABLE shop.log DROP COLUMN ours")
     run.apply()
     same(run, source, mariadb, *SMALL)
     assert [r.findings for r in run.reports if r.findings] == []
@@ -200,12 +185,12 @@ def test_routes_columns_and_conditions(stream: Callable[..., BootstrappedStream]
     filled(run)
     run.begin(ALL)
     wanted = {(h, r["v"]) for h, r in run.upstream.rows("shop.item").items() if r["v"] > 10 and r["t"] is not None}
-    assert set(sql(mariadb, "SELECT * FROM mart.thing")) == {(h % (1 << 64), v) for h, v in wanted}
-    assert len(sql(mariadb, "SELECT * FROM mart.log")) == 40
-    assert sql(mariadb, "SHOW TABLES FROM mart LIKE 'named'") == []
+    assert set(run_sql(mariadb, "SELECT * FROM mart.thing")) == {(h % (1 << 64), v) for h, v in wanted}
+    assert len(run_sql(mariadb, "SELECT * FROM mart.log")) == 40
+    assert run_sql(mariadb, "SHOW TABLES FROM mart LIKE 'named'") == []
     run.change(lambda txn: txn.update("shop.item", 2, {"v": 50}))
     run.apply()
-    assert sql(mariadb, "SELECT v FROM mart.thing WHERE id = 2") == [(50,)]
+    assert run_sql(mariadb, "SELECT v FROM mart.thing WHERE id = 2") == [(50,)]
 
 
 def test_what_is_refused(stream: Callable[..., BootstrappedStream], mariadb: PrivateMariaDB, source: PrivateMariaDB) -> None:
@@ -214,17 +199,17 @@ def test_what_is_refused(stream: Callable[..., BootstrappedStream], mariadb: Pri
     filled(run)
     with pytest.raises(BootstrapRefused, match="fill it with --bootstrap-all"):
         run.begin(BootstrapRequest(tables=(("shop", "item"),)))
-    sql(mariadb, "CREATE DATABASE shop")
-    sql(mariadb, "CREATE TABLE shop.log (a INT)")
-    sql(mariadb, "INSERT INTO shop.log VALUES (1)")
+    run_sql(mariadb, "CREATE DATABASE shop")
+    run_sql(mariadb, "CREATE TABLE shop.log (a INT)")
+    run_sql(mariadb, "INSERT INTO shop.log VALUES (1)")
     with pytest.raises(BootstrapRefused, match=r"rows in shop\.log\. Drop"):
         run.begin(ALL)
-    sql(mariadb, "DELETE FROM shop.log")
+    run_sql(mariadb, "DELETE FROM shop.log")
     with pytest.raises(BootstrapRefused, match=r"shop\.log at the target has no column b"):
         run.begin(ALL)
-    sql(mariadb, "DROP TABLE shop.log")
+    run_sql(mariadb, "DROP TABLE shop.log")
     begun = run.begin()  # what is begun is finished, asked for or not
-    assert begun == int(sql(mariadb, f"SELECT snapshot_ts FROM {MARKS}.spark_bootstrap LIMIT 1")[0][0])
+    assert begun == int(run_sql(mariadb, f"SELECT snapshot_ts FROM {MARKS}.spark_bootstrap LIMIT 1")[0][0])
     same(run, source, mariadb, *SMALL)
     with pytest.raises(BootstrapRefused, match=r"shop\.items: no such table .* did you mean shop\.item\?"):
         run.begin(BootstrapRequest(tables=(("shop", "items"),)))
@@ -257,8 +242,8 @@ def test_killed_at_every_step_it_goes_on_exactly(
     if kind == "tables":
         run.apply()
         run.mirror.tick()
-        sql(mariadb, "DELETE FROM shop.item WHERE v % 3 = 0")
-        sql(mariadb, "UPDATE shop.log SET b = 'wrong'")
+        run_sql(mariadb, "DELETE FROM shop.item WHERE v % 3 = 0")
+        run_sql(mariadb, "UPDATE shop.log SET b = 'wrong'")
     run.restart()
     run.request = ALL if kind == "first load" else BootstrapRequest(tables=(("shop", "*"),))
     deaths = 0
@@ -267,7 +252,7 @@ def test_killed_at_every_step_it_goes_on_exactly(
         more_changes(run, deaths)
         run.request = BootstrapRequest()
     assert deaths == POINTS.count(":")
-    assert [r for r in sql(mariadb, f"SELECT state FROM {MARKS}.spark_bootstrap WHERE unit >= 0")] == []
+    assert [r for r in run_sql(mariadb, f"SELECT state FROM {MARKS}.spark_bootstrap WHERE unit >= 0")] == []
     more_changes(run, 50)
     run.begin()
     run.apply()

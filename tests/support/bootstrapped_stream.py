@@ -14,7 +14,7 @@ from pyspark_tidb_binlog.jobs.bootstrap import NOTHING, BootstrapRequest, Stream
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.targets import sink_of
 from pyspark_tidb_binlog.sinks.apply import BatchApplier
-from pyspark_tidb_binlog.sinks.bootstrap.upstream import Upstream
+from pyspark_tidb_binlog.sinks.bootstrap.upstream import SnapshotSource
 from pyspark_tidb_binlog.sinks.engine.batch_report import BatchReport
 from pyspark_tidb_binlog.sinks.mysql.lease import lease_of
 from pyspark_tidb_binlog.sinks.sink import Sink, TargetProgress
@@ -28,7 +28,7 @@ def begun_stream(
     config: DrainerConfig,
     history: Any,
     request: BootstrapRequest,
-    reader: Upstream,
+    reader: SnapshotSource,
     after_ts: int,
     stop: threading.Event,
     report: Callable[[BatchReport], None] = lambda report: None,

@@ -34,8 +34,8 @@ RANGE_ROWS = 7
 _GONE = "SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = 8055, MESSAGE_TEXT = 'snapshot is older than GC safe point'"
 
 
-class MariaSnapshots(bootstrap.Upstream):
-    """Reads the mirror as ``Upstream`` reads TiDB: only how a snapshot is taken, and how the schema at it is told, differ."""
+class MariaSnapshots(bootstrap.SnapshotSource):
+    """Reads the mirror as ``SnapshotSource`` reads TiDB: only how a snapshot is taken, and how the schema at it is told, differ."""
 
     def tables(self, session: Session) -> tuple[tuple[str, str], ...]:
         """Those of the shapes that were there then."""
@@ -90,6 +90,7 @@ class MirroredUpstream:
     def __init__(self, upstream: Upstream, server: PrivateMariaDB) -> None:
         self.upstream = upstream
         self._connection = server.connect()
+        self.server = server
         self.account = server.target()
         self._lock = threading.RLock()
         self._count = 0

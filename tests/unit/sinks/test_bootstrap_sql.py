@@ -24,7 +24,7 @@ from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import (
     ranges_between,
 )
 from pyspark_tidb_binlog.sinks.bootstrap.target_tables import WantedTable, statement_of
-from pyspark_tidb_binlog.sinks.bootstrap.upstream import Upstream, handle_of
+from pyspark_tidb_binlog.sinks.bootstrap.upstream import SnapshotSource, handle_of
 from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import expression
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
@@ -86,7 +86,7 @@ class Told:
         return found
 
 
-class ToldTidb(Upstream):
+class ToldTidb(SnapshotSource):
     def __init__(self, answers: dict[str, Any] | None = None) -> None:
         super().__init__(ShippedTarget(TargetConfig(host="tidb", port=4000), b"", None))  # type: ignore[arg-type]
         self.told = Told(answers or {})
@@ -223,7 +223,7 @@ def test_a_table_with_a_route_or_a_list_of_columns() -> None:
     assert made.sql.startswith("CREATE TABLE `mart`.`thing` (") and "REFERENCES `mart`.`more`" in made.sql
     routes = Routes.of(ApplyConfig(routes=(TableRoute("shop", "item", "mart", "thing", ("id", "e")),)))
     made = statement_of(WantedTable(ITEM, routes.moved(ITEM), SHOWN, None), Dialect(Flavour.MARIADB), routes)
-    assert made.sql.startswith("CREATE TABLE `mart`.`thing` (`id` bigint") and "`f`" not in made.sql and "PARTITION" not in made.sql
+    assert made.sql.startswith("CREATE TABLE `mart`.`thing` (`id` BIGINT") and "`f`" not in made.sql and "PARTITION" not in made.sql
 
 
 def test_names_on_the_command_line() -> None:
