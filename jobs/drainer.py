@@ -8,7 +8,6 @@ import sys
 from collections.abc import Sequence
 
 from pyspark_tidb_binlog.jobs import preflight
-from pyspark_tidb_binlog.jobs.bootstrap import BootstrapRequest
 from pyspark_tidb_binlog.jobs.cli import drainer_config
 from pyspark_tidb_binlog.jobs.preflight import drainer_options
 from pyspark_tidb_binlog.jobs.recovery import recover_without_upstream
@@ -16,6 +15,7 @@ from pyspark_tidb_binlog.jobs.replication import Replication
 from pyspark_tidb_binlog.jobs.report import Reporter
 from pyspark_tidb_binlog.jobs.signals import stop_on_signals
 from pyspark_tidb_binlog.jobs.spark_session import build_session
+from pyspark_tidb_binlog.jobs.table_loader import BootstrapRequest
 
 
 def main(argv: Sequence[str]) -> int:

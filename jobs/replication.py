@@ -35,7 +35,6 @@ from pyspark_tidb_binlog.binlog_source.stream import look_up, transactions, tran
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.conf.units import days_or_duration
 from pyspark_tidb_binlog.jobs.batch_gate import BatchGate
-from pyspark_tidb_binlog.jobs.bootstrap import NOTHING, BootstrapRequest, StreamStand, TableLoader
 from pyspark_tidb_binlog.jobs.cli import replication_error_in
 from pyspark_tidb_binlog.jobs.history_place import history_at
 from pyspark_tidb_binlog.jobs.local_paths import local_path
@@ -45,13 +44,14 @@ from pyspark_tidb_binlog.jobs.resume import DeltaPlace, NothingApplied, ResumeSt
 from pyspark_tidb_binlog.jobs.snapshot_taker import SnapshotTaker
 from pyspark_tidb_binlog.jobs.spark_checkpoint import SparkCheckpoint
 from pyspark_tidb_binlog.jobs.stream_progress import StreamProgress
+from pyspark_tidb_binlog.jobs.table_loader import NOTHING, BootstrapRequest, StreamStand, TableLoader
 from pyspark_tidb_binlog.jobs.targets import sink_of, words_for
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError, Stopped
 from pyspark_tidb_binlog.schemas.events import Delivery
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 from pyspark_tidb_binlog.sinks.apply import BatchApplier
-from pyspark_tidb_binlog.sinks.bootstrap.upstream import SnapshotSource
+from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource
 from pyspark_tidb_binlog.sinks.delta.checkpoint_table import CheckpointRow, DeltaCheckpoint, places
 from pyspark_tidb_binlog.sinks.delta.findings_table import DeltaFindings
 from pyspark_tidb_binlog.sinks.delta.maintenance import DeltaMaintenance, Retention

@@ -18,7 +18,7 @@ from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
 from pyspark_tidb_binlog.sinks.bootstrap import copy_record
 from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopiedRange
 from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Key, chunk_sql
-from pyspark_tidb_binlog.sinks.bootstrap.upstream import Handle, SnapshotSource, handle_of
+from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import Handle, SnapshotSource, handle_of
 from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import cells_of, expression, form_of, whole
 from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.mysql.dialect import table_name, write_head

@@ -14,10 +14,10 @@ from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
 from pyspark_tidb_binlog.binlog_source.emulator.upstream import Upstream
 from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, PumpConfig, SourceConfig
-from pyspark_tidb_binlog.jobs.bootstrap import BootstrapRequest
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
 from pyspark_tidb_binlog.jobs.replication import Replication
+from pyspark_tidb_binlog.jobs.table_loader import BootstrapRequest
 from tests.support.mirrored_upstream import MirroredUpstream
 from tests.support.spark_queries import replicated
 from tests.support.target_rows import rows_of, run_sql

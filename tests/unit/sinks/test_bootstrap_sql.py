@@ -8,7 +8,7 @@ import pytest
 
 from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table, table_json
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TableRoute, TargetConfig
-from pyspark_tidb_binlog.jobs.bootstrap import BootstrapRequest
+from pyspark_tidb_binlog.jobs.table_loader import BootstrapRequest
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, RetryableApplyError, SnapshotCollected
 from pyspark_tidb_binlog.schemas.events import SchemaVersion
 from pyspark_tidb_binlog.schemas.history import TableAt
@@ -23,8 +23,8 @@ from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import (
     key_to_json,
     ranges_between,
 )
+from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource, handle_of
 from pyspark_tidb_binlog.sinks.bootstrap.target_tables import WantedTable, statement_of
-from pyspark_tidb_binlog.sinks.bootstrap.upstream import SnapshotSource, handle_of
 from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import expression
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
