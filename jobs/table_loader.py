@@ -11,9 +11,9 @@ import contextlib
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, TypeVar
 
 from pyspark.sql import SparkSession
 
@@ -35,14 +35,18 @@ from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs, shape_of
 from pyspark_tidb_binlog.sinks.mysql import lease, progress
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import table_in_target
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
-from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried, run_transaction
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 
 _log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _TRIES = 10
 """Snapshots that are tried for a first load, while DDLs are under way."""
 _PAUSE_SECONDS = 1.0
+_MADE_BY_TIDB = frozenset({"information_schema", "performance_schema", "metrics_schema", "inspection_schema", "mysql", "sys"})
 _NAMES = re.compile(
     r"\s*(?:`(?P<quoted_db>(?:[^`]|``)+)`|(?P<db>[^`.,]+))\s*\.\s*(?:`(?P<quoted_table>(?:[^`]|``)+)`|(?P<table>[^`,]+))\s*(?:,|$)"
 )
@@ -233,7 +237,8 @@ class TableLoader:
     def _require_same_tables(self, ts: int, selection: Selection, live: Sequence[TableAt]) -> None:
         with self._source().at(ts) as session:
             there = {(s.lower(), t.lower()) for s, t in self._source().tables(session) if selection.tables.keeps(s, t)}
-        known = {(t.schema.lower(), t.name.lower()) for t in live}
+        there = {name for name in there if name[0] not in _MADE_BY_TIDB}
+        known = {(t.schema.lower(), t.name.lower()) for t in live if t.schema.lower() not in _MADE_BY_TIDB}
         if different := sorted(there ^ known):
             shown = ", ".join(f"{s}.{t}" for s, t in different[:5])
             raise SchemaMoves(
@@ -289,8 +294,8 @@ class TableLoader:
             ) from error
 
     def _require_whole(self, held: Lease, stand: StreamStand) -> None:
-        with connect(self._config.target, self._config.apply) as session:
-            found = progress.load_checkpoint(session, held.cluster_id, held.schema, table_in_target(self._config))
+        table = table_in_target(self._config)
+        found = self._asked(lambda session: progress.load_checkpoint(session, held.cluster_id, held.schema, table))
         if found is None or not found.consistent or found.commit_ts != stand.commit_ts:
             raise BootstrapRefused(
                 f"the target is not consistent at its checkpoint {stand.commit_ts}: an earlier life, or another Drainer, has applied a part of what follows. Start "
@@ -334,7 +339,7 @@ class TableLoader:
         )
 
     @contextlib.contextmanager
-    def _gc_held(self, ts: int):  # type: ignore[no-untyped-def]
+    def _gc_held(self, ts: int) -> Iterator[None]:
         source = self._config.source
         registry = open_registry(source.pumps, TlsSettings.of(source.security)) if names_registry(source) else None
         if not isinstance(registry, PdRegistry):
@@ -354,16 +359,26 @@ class TableLoader:
         return self._upstream
 
     def _record(self) -> CopyRecord | None:
-        with connect(self._config.target, self._config.apply) as session:
-            return copy_record.load(session, self._config.source.cluster_id, self._config.apply.checkpoint_schema)
+        cluster_id, schema = self._config.source.cluster_id, self._config.apply.checkpoint_schema
+        return self._asked(lambda session: copy_record.load(session, cluster_id, schema))
+
+    def _asked(self, ask: Callable[[Session], T]) -> T:
+        return run_retried(self._connect, ask, self._policy)
 
     def _transact(self, held: Lease, work: Callable[[Session], object]) -> None:
-        with connect(self._config.target, self._config.apply) as session:
-            session.begin()
+        def fenced(session: Session) -> None:
             lease.check(session, held)
             work(session)
-            session.commit()
 
-    def _wait(self) -> None:
-        if self._stop.wait(_PAUSE_SECONDS):
+        run_transaction(self._connect, fenced, self._policy)
+
+    def _connect(self) -> Session:
+        return connect(self._config.target, self._config.apply)
+
+    @property
+    def _policy(self) -> RetryPolicy:
+        return RetryPolicy(self._config.apply.retries, self._config.apply.retry_seconds, self._wait)
+
+    def _wait(self, seconds: float = _PAUSE_SECONDS) -> None:
+        if self._stop.wait(seconds):
             raise Stopped("stopped before tables were copied")

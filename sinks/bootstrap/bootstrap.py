@@ -117,6 +117,8 @@ class Bootstrap:
             _log.info("copying %d tables at %d (%s) from %s", len(record.tables), head.ts, as_time(head.ts), self._upstream.where)
             by_name = {(t.schema, t.name): t for t in tables}
             with self._watched(record):
+                if head.kind is CopyKind.FIRST:
+                    self._make_databases()
                 for group in _groups([t for t in record.tables if t.state is not CopyState.DONE]):
                     self._copy_group(head, [(t, by_name[t.schema, t.name]) for t in group])
                 self._make_others(head, others)
@@ -223,6 +225,14 @@ class Bootstrap:
     def _wanted(self, source: Session, table: TableAt) -> WantedTable:
         database = self._history.schema_at(table.schema, self._version)
         return WantedTable(table, self._selection.routes.moved(table), self._upstream.create_text(source, table), database)
+
+    def _make_databases(self) -> None:
+        """Also those without a table: DDLs will come for them."""
+        infos = [self._history.schema_at(schema_id, self._version) for schema_id in self._history.schemas]
+        for info in infos:
+            if info is not None and self._selection.tables.keeps(info.name):
+                schema = self._selection.routes.database(info.name)
+                self._with_tables(lambda tables, schema=schema, info=info: tables.make_database(schema, info))  # type: ignore[misc]
 
     def _make_others(self, head: CopyHead, others: Sequence[TableAt]) -> None:
         """Views and sequences, as often as it takes: one view may need another."""

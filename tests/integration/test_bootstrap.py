@@ -55,7 +55,7 @@ def stream(spark: SparkSession, mariadb: PrivateMariaDB, source: PrivateMariaDB)
 
 
 def drop(server: PrivateMariaDB) -> None:
-    for name in ("shop", "mart", MARKS):
+    for name in ("shop", "mart", "empty", MARKS):
         run_sql(server, f"DROP DATABASE IF EXISTS {name}")
 
 
@@ -183,7 +183,9 @@ def test_routes_columns_and_conditions(stream: Callable[..., BootstrappedStream]
     run = stream(routes=routes, ignore_table=(TableName("shop", "named"),))
     shop(run, ITEM, KEYLESS, NAMED)
     filled(run)
+    run.mirror.create_database("empty")
     run.begin(ALL)
+    assert run_sql(mariadb, "SHOW DATABASES LIKE 'empty'")
     wanted = {(h, r["v"]) for h, r in run.upstream.rows("shop.item").items() if r["v"] > 10 and r["t"] is not None}
     assert set(run_sql(mariadb, "SELECT * FROM mart.thing")) == {(h % (1 << 64), v) for h, v in wanted}
     assert len(run_sql(mariadb, "SELECT * FROM mart.log")) == 40
@@ -218,6 +220,14 @@ def test_what_is_refused(stream: Callable[..., BootstrappedStream], mariadb: Pri
         run.begin(BootstrapRequest(tables=(("shop", "item"),)))
     same(run, source, mariadb, *SMALL)
     assert run.begin(ALL) == begun
+    run.restart()
+    run.mirror.collect(0)
+    run.mirror.account = mariadb.target()
+    run.request = BootstrapRequest(tables=(("shop", "item"),))
+    with pytest.raises(BootstrapRefused, match="is the target itself"):
+        assert run.sink
+    same(run, source, mariadb, *SMALL)
+    run.request = BootstrapRequest()
     other = run.unopened()
     with pytest.raises(LeaseHeld):
         other.open(lambda target, commit_ts: commit_ts or 0, run.history)
