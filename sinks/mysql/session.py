@@ -174,6 +174,8 @@ class Session:
             if ended:
                 cursor.close()
             else:
+                # Or the driver would read the rest when it collects them.
+                cursor._result.unbuffered_active, cursor._result.connection, cursor.connection = False, None, None
                 connection._force_close()
 
     def use(self, database: str) -> None:

@@ -144,7 +144,7 @@ class MirroredUpstream:
             self.sql(statement_of(wanted, Dialect(Flavour.MARIADB), NO_ROUTES).sql)
             name = f"{schema}.{table.name}"
             if not found.info.handle_columns():
-                self.sql(f"ALTER TABLE {name} ADD COLUMN {bootstrap.ROWID} BIGINT INVISIBLE NOT NULL, ADD KEY ({bootstrap.ROWID})")
+                self.sql(f"ALTER TABLE {name} ADD COLUMN {bootstrap.ROWID} BIGINT NULL INVISIBLE, ADD KEY ({bootstrap.ROWID})")
             self.sql(f"ALTER TABLE {name} ADD SYSTEM VERSIONING")
             self._note_shape(found, table.text())
 
