@@ -18,6 +18,7 @@ from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
 from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Key, KeyRange, even_boundaries, ranges_between
 from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import cells_of, expression, form_of, whole
+from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, look
 from pyspark_tidb_binlog.sinks.mysql.literals import LiteralForm
 from pyspark_tidb_binlog.sinks.mysql.password import Broadcast, ShippedTarget
@@ -30,6 +31,8 @@ _COLLECTED = frozenset({8055, 9006})
 _ABSENT = frozenset({1049, 1146})
 _SECONDS = 300.0
 """How long one answer may take."""
+_IDLE_SECONDS = 3600.0
+"""After how long a session that nobody uses is closed by the server."""
 _EVEN_RANGES = 32
 ROWID = "_tidb_rowid"
 """TiDB's name for the handle of a table without a clustered primary key."""
@@ -80,15 +83,28 @@ class SnapshotSource:
             return self._newest(session)
 
     @contextmanager
-    def at(self, ts: int) -> Iterator[Session]:
-        """A session that reads at ``ts``; errors of the block that are the upstream's say so.
+    def at(self, ts: int, sessions: KeptSessions | None = None) -> Iterator[Session]:
+        """A session that reads at ``ts``, from ``sessions_at`` or new; errors of the block that are the upstream's say so.
 
         Raises:
             SnapshotCollected: GC has passed ``ts``, or passes it while the block reads.
         """
-        with self._of_upstream(ts), self._connect() as session:
-            self._stand_at(session, ts)
+        with self._of_upstream(ts), sessions.use() if sessions is not None else self._open_at(ts) as session:
             yield session
+
+    def sessions_at(self, ts: int) -> KeptSessions:
+        """Sessions that read at ``ts``, one of which is kept for the next use."""
+        return KeptSessions(lambda: self._open_at(ts), _IDLE_SECONDS)
+
+    def _open_at(self, ts: int) -> Session:
+        session = self._connect()
+        try:
+            self._stand_at(session, ts)
+        except BaseException:
+            session.close()
+            raise
+        session.opened()
+        return session
 
     def is_target(self, held: Lease) -> bool:
         """Whether this is the very server that is written to under ``held``, by a mistake in the settings."""
@@ -169,7 +185,7 @@ class SnapshotSource:
         return [] if lowest is None else even_boundaries(int(lowest), int(highest), _EVEN_RANGES)
 
     def _connect(self) -> Session:
-        return connect(self._account.target(), ApplyConfig(lease_timeout=3600.0))
+        return connect(self._account.target(), ApplyConfig(lease_timeout=_IDLE_SECONDS))
 
     def _keys(self, session: Session, sql: str, handle: Handle) -> list[Key]:
         with session.stream(sql) as read:

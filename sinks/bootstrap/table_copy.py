@@ -6,6 +6,7 @@ the server is an error that names the table, never skipped. Memory holds a state
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +24,7 @@ from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import cells_of, expres
 from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.mysql.dialect import table_name, write_head
 from pyspark_tidb_binlog.sinks.mysql.effects import judge
+from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.literals import join_cells
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
@@ -98,26 +100,28 @@ def copy_range(
 ) -> Iterator[int]:
     """Copy a range to its end; yields the rows of each chunk once it is committed."""
     limit = _FIRST_ROWS
-    while True:
-        chunk = _Chunk(place, plan, part, limit, hidden)
-        done = run_transaction(sessions, chunk.run, policy)
-        failpoints.point("after-bootstrap-chunk")
-        yield chunk.rows
-        if done:
-            return
-        each = max(chunk.bytes // max(chunk.rows, 1), 1)
-        limit = max(min(limit * 8, _MOST_ROWS, _CHUNK_BYTES // each), 1)
+    with closing(place.upstream.sessions_at(place.ts)) as sources:
+        while True:
+            chunk = _Chunk(place, plan, part, limit, hidden, sources)
+            done = run_transaction(sessions, chunk.run, policy)
+            failpoints.point("after-bootstrap-chunk")
+            yield chunk.rows
+            if done:
+                return
+            each = max(chunk.bytes // max(chunk.rows, 1), 1)
+            limit = max(min(limit * 8, _MOST_ROWS, _CHUNK_BYTES // each), 1)
 
 
 class _Chunk:
     """The next rows of a range, in a transaction that may be tried several times."""
 
-    def __init__(self, place: CopyPlace, plan: CopyPlan, part: CopiedRange, limit: int, hidden: Hidden) -> None:
+    def __init__(self, place: CopyPlace, plan: CopyPlan, part: CopiedRange, limit: int, hidden: Hidden, sources: KeptSessions) -> None:
         self._place = place
         self._plan = plan
         self._part = part
         self._limit = limit
         self._hidden = hidden
+        self._sources = sources
         self._columns = plan.columns
         self._forms = tuple(map(form_of, self._columns))
         self._taken = tuple(plan.read.index(column) for column in self._columns)
@@ -143,7 +147,7 @@ class _Chunk:
             self._limit,
         )
         last = part.after
-        with place.upstream.at(place.ts) as source, source.stream(sql) as read:
+        with place.upstream.at(place.ts, self._sources) as source, source.stream(sql) as read:
             for rows in _batches(read):
                 self._write(session, rows)
                 last = self._key_of(rows[-1], handle)

@@ -70,6 +70,12 @@ class Told:
     def begin(self) -> None:
         self.asked.append("BEGIN")
 
+    def opened(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.asked.append("closed")
+
     def rollback(self) -> None:
         self.asked.append("ROLLBACK")
 
