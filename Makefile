@@ -127,6 +127,10 @@ bench-lag: setup ## lag of a row under 500 transactions a second, both deliverie
 bench-lag-idle: setup ## lag of single rows over Pumps like real ones, without and with waking them
 	$(VENV)/python -m benchmarks.bench_lag --idle
 
+.PHONY: bench-bootstrap
+bench-bootstrap: setup ## tables copied by a bootstrap, compared to the target's own rate (BENCH_ARGS=)
+	$(VENV)/python -m benchmarks.bench_bootstrap $(BENCH_ARGS)
+
 .PHONY: bench-ddl
 bench-ddl: setup ## a backlog of 300 ADD COLUMNs with rows between them, compared to the target's own rate (BENCH_ARGS=)
 	$(VENV)/python -m benchmarks.bench_ddl $(BENCH_ARGS)

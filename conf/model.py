@@ -140,11 +140,11 @@ class TargetConfig:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamConfig:
-    """An account of the upstream TiDB that may read ``mysql.tidb``. TOML table ``[spark.upstream]``."""
+    """An account of the upstream TiDB: may read ``mysql.tidb``, and tables that are copied (``--bootstrap``). TOML table ``[spark.upstream]``."""
 
-    host: str = setting("", "a TiDB server of the upstream, which is asked by SQL; empty = none is")
+    host: str = setting("", "a TiDB server of the upstream, which is asked by SQL, and from which --bootstrap copies; empty = none")
     port: int = setting(4000, "its port for SQL")
-    user: str = setting("root", "an account there, with SELECT on mysql.tidb")
+    user: str = setting("root", "an account there, with SELECT on mysql.tidb, and for --bootstrap on the tables")
     password: str = setting("", "its password", secret=True)
     encrypted_password: str = setting("", "the password, encrypted; wins over password", "spark.upstream.encrypted_password", secret=True)
     security: SecurityConfig = nested("spark.upstream.security", SecurityConfig)
@@ -224,7 +224,7 @@ class ApplyConfig:
     )
     checkpoint_schema: str = setting(
         "tidb_binlog",
-        "database at the target that holds checkpoint, spark_lease, spark_progress, spark_rows and spark_ddl",
+        "database at the target that holds checkpoint, spark_lease, spark_progress, spark_rows, spark_ddl and spark_bootstrap",
         "syncer.to.checkpoint.schema",
     )
     lease_timeout: float = ours(

@@ -15,6 +15,7 @@ from pyspark_tidb_binlog.jobs.replication import Replication
 from pyspark_tidb_binlog.jobs.report import Reporter
 from pyspark_tidb_binlog.jobs.signals import stop_on_signals
 from pyspark_tidb_binlog.jobs.spark_session import build_session
+from pyspark_tidb_binlog.jobs.table_loader import BootstrapRequest
 
 
 def main(argv: Sequence[str]) -> int:
@@ -23,10 +24,11 @@ def main(argv: Sequence[str]) -> int:
     given = drainer_options().parsed(argv)
     if given.check:
         return preflight.main(argv)
+    requested = BootstrapRequest.of(given.bootstrap, everything=given.bootstrap_all, restart=given.bootstrap_restart)
     config = drainer_config(given)
     recover_without_upstream(config, stop)
     spark = build_session("tidb-binlog drainer")
-    replication = Replication(spark, config, stop)
+    replication = Replication(spark, config, stop, requested)
     # The stream ends first, so that the summary counts its last batch.
     with Reporter(replication.progress, sys.stdout) as reporter, replication:
         if replication.wait(stop, config.source.ending_commit_ts):

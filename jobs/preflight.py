@@ -66,6 +66,20 @@ def drainer_options() -> JobParser:
     options = parser("drainer", "Replicate TiDB's binlogs.")
     check = "only say what would hinder the stream, without starting or changing anything; exit code 1 if something does"
     options.add_argument("-check", "--check", action="store_true", help=check)
+    options.add_argument(
+        "-bootstrap",
+        "--bootstrap",
+        action="append",
+        default=[],
+        metavar="DB.TABLE,...",
+        help="first copy these tables (DB.* = all of a database) from spark.upstream at the checkpoint; what they hold at the target is removed",
+    )
+    everything = (
+        "first fill an empty target with everything that is replicated, from spark.upstream at one snapshot; the same as --bootstrap '*'"
+    )
+    options.add_argument("-bootstrap-all", "--bootstrap-all", action="store_true", help=everything)
+    again = "begin a copy that is half done again, at a new snapshot"
+    options.add_argument("-bootstrap-restart", "--bootstrap-restart", action="store_true", help=again)
     add_settings(options, DrainerConfig)
     return options
 

@@ -46,18 +46,22 @@ from pyspark_tidb_binlog.jobs.session_check import require_session
 from pyspark_tidb_binlog.jobs.snapshot_taker import SnapshotTaker
 from pyspark_tidb_binlog.jobs.spark_checkpoint import SparkCheckpoint
 from pyspark_tidb_binlog.jobs.stream_progress import StreamProgress
+from pyspark_tidb_binlog.jobs.table_loader import NOTHING, BootstrapRequest, StreamStand, TableLoader
 from pyspark_tidb_binlog.jobs.targets import sink_of, words_for
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError, Stopped
 from pyspark_tidb_binlog.schemas.events import Delivery
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.history_cache import HistoryCache
 from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 from pyspark_tidb_binlog.sinks.apply import BatchApplier
+from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource
 from pyspark_tidb_binlog.sinks.delta.checkpoint_table import CheckpointRow, DeltaCheckpoint, places
 from pyspark_tidb_binlog.sinks.delta.findings_table import DeltaFindings
 from pyspark_tidb_binlog.sinks.delta.maintenance import DeltaMaintenance, Retention
 from pyspark_tidb_binlog.sinks.engine import keyed
 from pyspark_tidb_binlog.sinks.engine.batch_report import BatchReport
+from pyspark_tidb_binlog.sinks.mysql.lease import lease_of
 from pyspark_tidb_binlog.sinks.mysql.upstream_collations import with_collations
 
 _log = logging.getLogger(__name__)
@@ -78,8 +82,18 @@ def findings_dir(config: DrainerConfig) -> str:
 class Replication:
     """One Drainer's stream."""
 
-    def __init__(self, spark: SparkSession, config: DrainerConfig, stop: threading.Event | None = None) -> None:
-        """Nothing is written before ``start``. Setting ``stop`` ends every wait, and at last a batch longer than ``GRACE_SECONDS``."""
+    def __init__(
+        self,
+        spark: SparkSession,
+        config: DrainerConfig,
+        stop: threading.Event | None = None,
+        bootstrap: BootstrapRequest = NOTHING,
+        upstream: SnapshotSource | None = None,
+    ) -> None:
+        """Nothing is written before ``start``. Setting ``stop`` ends every wait, and at last a batch longer than ``GRACE_SECONDS``.
+
+        ``bootstrap``: what is copied before the stream begins; ``upstream``: from where, None: ``[spark.upstream]``.
+        """
         require_session(spark)
         self._spark = spark
         self._stop = stop or threading.Event()
@@ -97,6 +111,7 @@ class Replication:
         self._status_ports = history_at(config.ddl_history, config.source, self._tls, self._closing)
         self._feed = HistoryFeed(self._status_ports, _history_cache(config.checkpoint_dir, cluster_id), self._tls)
         self._config = with_collations(self._config)
+        self._loader = TableLoader(spark, self._config, bootstrap, self._stop, upstream)
         self._sink = sink_of(self._config, cluster_id, self._pause, self._discovery.now)
         self._sink.defer(self._note_nothing_applied)
         self._applier = BatchApplier(spark, self._config, self._sink, self._feed, self._take_report)
@@ -154,6 +169,7 @@ class Replication:
             span = found.unfinished
             self._applier.replay(span, transactions_between(self._spark, config.source, span.after_ts, span.upto_ts))
         self._raise_if_stopped()
+        self._copy_tables(found.schema_version)
         self._checkpoint.clear_half_written()
         gate = self._gate = BatchGate()
         # In this order: a name is kept only once it is registered.
@@ -265,7 +281,7 @@ class Replication:
 
     def progress(self) -> Progress:
         """The current progress; quick, called from the reporter's thread."""
-        return self._counts.progress(self._query, self._gate)
+        return dataclasses.replace(self._counts.progress(self._query, self._gate), bootstrap=self._loader.words)
 
     def __enter__(self) -> Self:
         """Start the stream; if that fails, close everything."""
@@ -407,14 +423,32 @@ class Replication:
             config.source.starting_commit_ts,
         )
         check_spark(known, self._checkpoint.kept_for, target, commit_ts)
+        loaded = self._loader.first_load(lambda: lease_of(self._sink), commit_ts, self._history_reaching)
         if commit_ts is not None:
             starting = self._recorded_start(known, target, commit_ts)
+        elif loaded is not None:
+            return loaded
         else:
             starting = first_ts(known, DeltaPlace(*places(self._spark, config.delta_dir, target)))
             starting = starting if starting >= 0 else self._discovery.now()
         if config.apply.load_schema_snapshot and starting > 0:
             self._load_schemas(starting, again=commit_ts is not None)
         return starting
+
+    def _history_reaching(self, ts: int, again: bool) -> SchemaHistory:
+        """The DDL history, from which the schema at ``ts`` can be told exactly; ``again``: an earlier life has begun there."""
+        if self._config.apply.load_schema_snapshot:
+            self._load_schemas(ts, again=again)
+        else:
+            self._feed.refresh()
+            self._look_for_ddls_before(ts)
+        return self._feed.snapshot()
+
+    def _copy_tables(self, version: int) -> None:
+        """Copy what is asked for, and what an earlier life has left, at the checkpoint."""
+        if self._config.apply.db_type in ("mysql", "tidb"):
+            stand = StreamStand(self._sink.commit_ts, version, self._feed.snapshot(), self._applier.refused)
+            self._loader.of_stream(lease_of(self._sink), stand)
 
     def _recorded_start(self, known: ResumeState, target: str, commit_ts: int) -> int:
         """Where the stream begins on a target whose checkpoint row is ``commit_ts``."""

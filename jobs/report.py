@@ -44,6 +44,8 @@ class Progress:
     """The node's state, as it is registered: ``online``, ``pausing``, ``paused``, ``closing``."""
     fakes_sent: int = 0
     """Fake binlogs sent to idle Pumps, to wake them (``spark.wake-idle-pumps``)."""
+    bootstrap: str = ""
+    """How far tables are copied before the stream begins (``--bootstrap``), in words; empty = none are."""
 
 
 def held_by(reported: Mapping[str, Any]) -> str:
@@ -65,6 +67,8 @@ def held_by(reported: Mapping[str, Any]) -> str:
 
 def render_line(progress: Progress, width: int = 0) -> str:
     """One line for a terminal of ``width`` columns (0: unlimited)."""
+    if progress.bootstrap:
+        return _cut(progress.bootstrap, width)
     at = as_time(progress.resolved_ts) if progress.resolved_ts else "nothing yet"
     parts = [
         f"lag {_seconds(progress.lag_seconds)}" if progress.resolved_ts else "lag -",
@@ -78,7 +82,10 @@ def render_line(progress: Progress, width: int = 0) -> str:
         parts.append(f"{progress.findings:,} FINDINGS")
     if progress.holding:
         parts.append(f"held by {progress.holding}")
-    line = " | ".join(parts)
+    return _cut(" | ".join(parts), width)
+
+
+def _cut(line: str, width: int) -> str:
     return line if not width or len(line) < width else line[: width - 2] + "…"
 
 

@@ -9,6 +9,8 @@
     ├── PumpUnavailable              a Pump cannot be reached or answers with errors: a retry may help
     ├── HistoryUnavailable           the DDL history lacks a job that a binlog names
     ├── SchemaMismatch               a row or a job does not fit the schema history
+    ├── BootstrapRefused             tables cannot be copied as asked, or the stream may not begin before they are
+    │   └── SnapshotCollected        GC has passed the snapshot that tables are copied at
     ├── Stopped                      the job was asked to stop while it waited: not a failure
     └── ApplyError                   the target refused something
         ├── RetryableApplyError      deadlock, lost connection, restart: a retry may succeed
@@ -55,6 +57,14 @@ class HistoryUnavailable(ReplicationError):
 
 class SchemaMismatch(ReplicationError):
     """A row or a DDL job does not fit the schema history."""
+
+
+class BootstrapRefused(ReplicationError):
+    """Tables cannot be copied as asked, or the stream may not begin before they are copied."""
+
+
+class SnapshotCollected(BootstrapRefused):
+    """The upstream's GC has passed the timestamp that tables are copied at."""
 
 
 class Stopped(ReplicationError):

@@ -90,6 +90,11 @@ class BatchApplier:
         """The error that ended the stream, before Spark wrapped it."""
 
     @property
+    def refused(self) -> RefusedJobs:
+        """The DDL jobs that were not executed on the target: their tables are frozen."""
+        return self._refused
+
+    @property
     def behind(self) -> bool:
         """Whether the target is so far behind the upstream that there is a backlog, whose batches are big.
 

@@ -106,6 +106,16 @@ def hidden_rows(spark: SparkSession, rows: pa.Table, conditions: Conditions) -> 
     return HiddenRows.of(pa.concat_tables(found).combine_chunks())
 
 
+def hidden_places(spark: SparkSession, cells: pa.Table, condition: Condition) -> frozenset[int]:
+    """The numbers of the rows that ``condition`` hides; ``cells``: the columns of ``image_schema``. Runs a Spark job."""
+    numbers = pa.array(np.arange(cells.num_rows))
+    zeros = pa.array(np.zeros(cells.num_rows, np.int32))
+    columns = condition.table.info.target_columns()
+    typed = [_for_spark(c, cells.column(c.name).combine_chunks()) for c in columns]
+    images = pa.Table.from_arrays([numbers, zeros, zeros, *typed], names=[*_IDS, *image_schema(columns).names])
+    return frozenset(_collected(spark.createDataFrame(images), condition).column("commit_ts").to_pylist())
+
+
 def hidden_events(events: KeyedEvents, span: Span, conditions: Conditions) -> HiddenRows:
     """The hidden images of the row changes in ``span``, which the executors hold; runs a Spark job per table."""
     found = [HIDDEN.empty_table()]

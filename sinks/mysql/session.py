@@ -20,6 +20,7 @@ from typing import Any, Self, TypeVar
 import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import COMMAND, CR, ER, SERVER_STATUS
+from pymysql.cursors import SSCursor
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
 from pyspark_tidb_binlog.conf.sql_mode import ALWAYS, ROUNDS_TIMES, for_rows, refusals
@@ -141,6 +142,41 @@ class Session:
         with self._classified(sql), self._connection.cursor() as cursor:
             cursor.execute(sql, args)
             return list(cursor.fetchall())
+
+    @contextmanager
+    def stream(self, sql: bytes | str) -> Iterator[Callable[[int], list[tuple[bytes | None, ...]]]]:
+        """Run a statement whose result set is not held in memory; gives a function that reads the next rows, at most so many.
+
+        Each value is the server's text, in the connection's charset; None = NULL. The session is for nothing else in the block, and a block that ends
+        before the last row closes it, because everything else would have to be read first.
+        """
+        connection: Any = self._connection
+        decoders, use_unicode = connection.decoders, connection.use_unicode
+        with self._classified(sql):
+            cursor = connection.cursor(SSCursor)
+            connection.decoders, connection.use_unicode = {}, False
+            try:
+                cursor.execute(sql)
+            finally:
+                connection.decoders, connection.use_unicode = decoders, use_unicode
+        ended = False
+
+        def next_rows(most: int) -> list[tuple[bytes | None, ...]]:
+            nonlocal ended
+            with self._classified(sql):
+                rows = list(cursor.fetchmany(most))
+            ended = len(rows) < most
+            return rows
+
+        try:
+            yield next_rows
+        finally:
+            if ended:
+                cursor.close()
+            else:
+                # Or the driver would read the rest when it collects them.
+                cursor._result.unbuffered_active, cursor._result.connection, cursor.connection = False, None, None
+                connection._force_close()
 
     def use(self, database: str) -> None:
         """Make ``database`` the current one."""

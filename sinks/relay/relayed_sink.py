@@ -21,6 +21,7 @@ from pyspark_tidb_binlog.sinks.engine.batch_report import Stage, StageClock, Wri
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep, RowsStep
+from pyspark_tidb_binlog.sinks.mysql.lease import Lease, lease_of
 from pyspark_tidb_binlog.sinks.relay.relay_log import RelayLog
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate
 from pyspark_tidb_binlog.sinks.sink import DdlResult, Opened, Sink
@@ -114,6 +115,11 @@ class RelayedSink(Sink):
     def target(self) -> str:
         """The identity of the target; available after ``open``."""
         return self._behind.target
+
+    @property
+    def lease(self) -> Lease:
+        """That of the target."""
+        return lease_of(self._behind)
 
     @property
     def lost(self) -> LeaseLost | None:

@@ -41,6 +41,7 @@ from pyspark_tidb_binlog.sinks.engine.causality import Conflict, OpKeys, keys_of
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
 from pyspark_tidb_binlog.sinks.engine.row_ops import RowBatch, operations_of
 from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
+from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import TransientError
 from pyspark_tidb_binlog.sinks.mysql.rows import row_progress
@@ -125,6 +126,11 @@ class RowSink(MySQLSink):
         """Release the lease (``Sink.close``)."""
         self._lanes.close()
         super().close()
+
+    @property
+    def lease(self) -> Lease:
+        """The right to write that this life holds; from ``begin`` of ``open`` on."""
+        return self._leased.lease
 
     @property
     def waiting_for(self) -> TransientError | None:

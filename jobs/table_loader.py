@@ -1,0 +1,384 @@
+"""``drainer --bootstrap``: when tables are copied from the upstream, at which snapshot, and when the stream may begin. [spark]
+
+A first load copies everything at a timestamp of now, into a target without a checkpoint; the stream then begins there. Tables of a stream that runs
+are copied at its checkpoint, before it goes on: so no other table is affected, and no transaction is filtered by table.
+
+Promises: the stream never begins on a table that is copied in part. What an earlier life has begun is finished first, whether it is asked for again
+or not; where that is not possible, ``BootstrapRefused`` says why and what to do. GC is kept behind the snapshot while it is read, where PD is the registry.
+"""
+
+import contextlib
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Self, TypeVar
+
+from pyspark.sql import SparkSession
+
+from pyspark_tidb_binlog.binlog_source.cluster.discovery import names_registry
+from pyspark_tidb_binlog.binlog_source.cluster.gc_hold import GcHold
+from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
+from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry
+from pyspark_tidb_binlog.conf.kinds import nearest
+from pyspark_tidb_binlog.conf.model import DrainerConfig
+from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, ConfigError, Stopped
+from pyspark_tidb_binlog.schemas.events import as_time
+from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
+from pyspark_tidb_binlog.schemas.tls import TlsSettings
+from pyspark_tidb_binlog.sinks.bootstrap import copy_record
+from pyspark_tidb_binlog.sinks.bootstrap.bootstrap import Bootstrap, SchemaMoves
+from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyHead, CopyKind, CopyRecord, CopyState
+from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource, upstream_of
+from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs, shape_of
+from pyspark_tidb_binlog.sinks.mysql import lease, progress
+from pyspark_tidb_binlog.sinks.mysql.elsewhere import table_in_target
+from pyspark_tidb_binlog.sinks.mysql.lease import Lease
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried, run_transaction
+from pyspark_tidb_binlog.sinks.routing.replicated import Selection
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_TRIES = 10
+"""Snapshots that are tried for a first load, while DDLs are under way."""
+_PAUSE_SECONDS = 1.0
+_MADE_BY_TIDB = frozenset({"information_schema", "performance_schema", "metrics_schema", "inspection_schema", "mysql", "sys"})
+_NAMES = re.compile(
+    r"\s*(?:`(?P<quoted_db>(?:[^`]|``)+)`|(?P<db>[^`.,]+))\s*\.\s*(?:`(?P<quoted_table>(?:[^`]|``)+)`|(?P<table>[^`,]+))\s*(?:,|$)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BootstrapRequest:
+    """What the command line asks to be copied. The default asks for nothing."""
+
+    everything: bool = False
+    tables: tuple[tuple[str, str], ...] = ()
+    """Database and table, under the names upstream; a table ``*`` is all of the database."""
+    restart: bool = False
+    """What an earlier life has begun is begun again."""
+
+    @classmethod
+    def of(cls, named: Sequence[str], *, everything: bool, restart: bool) -> Self:
+        """From the flags ``--bootstrap``, ``--bootstrap-all`` and ``--bootstrap-restart``.
+
+        Raises:
+            ConfigError: a name is not of the form DB.TABLE.
+        """
+        tables = [pair for text in named if text.strip() != "*" for pair in _pairs(text)]
+        return cls(everything or any(text.strip() == "*" for text in named), tuple(dict.fromkeys(tables)), restart)
+
+    def __bool__(self) -> bool:
+        """Whether it asks for anything."""
+        return self.everything or bool(self.tables) or self.restart
+
+
+NOTHING = BootstrapRequest()
+
+
+def _pairs(text: str) -> Iterable[tuple[str, str]]:
+    at = 0
+    while at < len(text):
+        found = _NAMES.match(text, at)
+        if found is None:
+            raise ConfigError(
+                f"--bootstrap {text!r}: tables are named DB.TABLE,DB.TABLE or DB.*; names with dots or commas stand in `backquotes`"
+            )
+        names = ((found["quoted_db"], found["db"]), (found["quoted_table"], found["table"]))
+        database, table = (quoted.replace("``", "`") if quoted else bare.strip() for quoted, bare in names)
+        yield database, table
+        at = found.end()
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStand:
+    """Where a stream's target is when tables of it are to be copied."""
+
+    commit_ts: int
+    version: int
+    history: SchemaHistory
+    refused: RefusedJobs
+
+
+class TableLoader:
+    """Copies what is asked for, and what an earlier life has left, in one life of a Drainer."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        config: DrainerConfig,
+        request: BootstrapRequest,
+        stop: threading.Event,
+        upstream: SnapshotSource | None = None,
+    ) -> None:
+        """``config``: with its cluster id. ``upstream``: where to read; None: ``[spark.upstream]``.
+
+        Raises:
+            ConfigError: these settings have nothing to copy to or from.
+        """
+        self._spark = spark
+        self._config = config
+        self._request = request
+        self._stop = stop
+        self._upstream = upstream
+        self._running: Bootstrap | None = None
+        self._is_server = config.apply.db_type in ("mysql", "tidb")
+        if request and not self._is_server:
+            raise ConfigError(f"--bootstrap: syncer.db-type = {config.apply.db_type!r} has no tables to be filled; remove the flag")
+        if request and config.apply.loopback_control:
+            raise ConfigError(
+                "--bootstrap: in a ring (syncer.loopback-control) the target's own Drainer would send back that the table was emptied; copy it by a dump"
+            )
+        if request:
+            self._source()
+
+    @property
+    def words(self) -> str:
+        """How far the copy is, for people; empty = none runs."""
+        running = self._running
+        return running.progress.words() if running is not None else ""
+
+    def first_load(self, held: Callable[[], Lease], commit_ts: int | None, history_at: Callable[[int, bool], SchemaHistory]) -> int | None:
+        """Fill a target without a checkpoint, if that is asked for or begun; where the stream then begins. None: it is not.
+
+        Args:
+            held: the lease.
+            commit_ts: the target's checkpoint.
+            history_at: makes the DDL history reach a timestamp, and returns it; with True an earlier life has done so.
+        """
+        if not self._is_server:
+            return None
+        record = self._record()
+        if commit_ts is not None:
+            if self._request.everything:
+                _log.warning(
+                    "--bootstrap-all: the target has a checkpoint, %d (%s); the stream goes on there", commit_ts, as_time(commit_ts)
+                )
+            return None
+        first = record if record is not None and record.head.kind is CopyKind.FIRST else None
+        if first is not None and first.head.state is CopyState.DONE:
+            history_at(first.head.ts, True)
+            return first.head.ts
+        if first is not None and first.begun and not self._request.restart:
+            return self._load_all(held(), first.head.ts, history_at(first.head.ts, True))
+        if not self._request.everything and not (first is not None and first.begun):
+            if self._request.tables:
+                raise BootstrapRefused(
+                    "--bootstrap DB.TABLE copies tables of a stream at its checkpoint, and the target has none: fill it with --bootstrap-all"
+                )
+            return None
+        for attempt in range(_TRIES):
+            ts = self._source().now()
+            try:
+                return self._load_all(held(), ts, history_at(ts, False))
+            except SchemaMoves as error:
+                after = self._record()
+                if attempt == _TRIES - 1 or (after is not None and after.begun and after.head.ts == ts):
+                    raise
+                _log.warning("another snapshot is taken: %s", error)
+                self._wait()
+        raise AssertionError("the loop above returns or raises")
+
+    def of_stream(self, held: Lease, stand: StreamStand) -> None:
+        """Copy tables of a stream at its checkpoint, before it goes on; then note that what was copied is joined.
+
+        Raises:
+            BootstrapRefused: it is not possible, or something is copied in part and cannot be finished.
+        """
+        if not self._is_server:
+            return
+        record = self._record()
+        begun = record is not None and record.begun
+        selection = Selection.of(self._config.apply)
+        left = [(t.schema, t.name) for t in record.unfinished if selection.tables.keeps(t.schema, t.name)] if record and begun else []
+        wanted = self._named(selection, stand)
+        if left and record is not None and record.head.kind is CopyKind.FIRST and not self._request.restart:
+            raise BootstrapRefused(
+                f"a first load at {record.head.ts} ({as_time(record.head.ts)}) is half done, but the target has a checkpoint, {stand.commit_ts}. If somebody filled "
+                f"the target otherwise, delete the cluster's rows from {held.schema}.{copy_record.TABLE}; to copy the tables that are left at the checkpoint, start "
+                "with --bootstrap-restart"
+            )
+        if not left and not wanted:
+            if record is not None and record.head.state is CopyState.DONE:
+                self._transact(held, lambda session: copy_record.note_whole(session, held.cluster_id, held.schema, CopyState.JOINED))
+            if begun:
+                _log.warning("a copy of tables that are not replicated any more is half done; it is left so")
+            return
+        self._require_source(left)
+        self._require_whole(held, stand)
+        everything = self._to_copy(record, stand, selection, wanted, left)
+        self._require_thawed(stand, everything)
+        if record is not None and (self._request.restart or record.head.ts != stand.commit_ts or record.head.kind is not CopyKind.TABLES):
+            self._transact(held, lambda session: copy_record.forget(session, held.cluster_id, held.schema))
+        head = CopyHead(CopyKind.TABLES, stand.commit_ts, CopyState.PLANNED)
+        self._run(held, head, everything, (), stand.history, stand.version)
+        self._transact(held, lambda session: copy_record.note_whole(session, held.cluster_id, held.schema, CopyState.JOINED))
+
+    # A first load.
+
+    def _load_all(self, held: Lease, ts: int, history: SchemaHistory) -> int:
+        version = history.version_at(ts)
+        selection = Selection.of(self._config.apply)
+        live = selection.live(history, version)
+        if why := selection.routes.wrong(live, history):
+            raise ConfigError(f"spark.route: {why}")
+        record = self._record()
+        if record is None or not record.begun or record.head.ts != ts:
+            self._require_same_tables(ts, selection, live)
+        tables = [t for t in live if not t.info.is_view and not t.info.is_sequence]
+        others = [t for t in live if t.info.is_view or t.info.is_sequence]
+        self._run(held, CopyHead(CopyKind.FIRST, ts, CopyState.PLANNED), tables, others, history, version)
+        return ts
+
+    def _require_same_tables(self, ts: int, selection: Selection, live: Sequence[TableAt]) -> None:
+        with self._source().at(ts) as session:
+            there = {(s.lower(), t.lower()) for s, t in self._source().tables(session) if selection.tables.keeps(s, t)}
+        there = {name for name in there if name[0] not in _MADE_BY_TIDB}
+        known = {(t.schema.lower(), t.name.lower()) for t in live if t.schema.lower() not in _MADE_BY_TIDB}
+        if different := sorted(there ^ known):
+            shown = ", ".join(f"{s}.{t}" for s, t in different[:5])
+            raise SchemaMoves(
+                f"the upstream's tables at {ts} are not those of the DDL history: {shown}. If no DDL is under way, the history does not reach back to all of them: "
+                "set syncer.load-schema-snapshot = true"
+            )
+
+    # Tables of a stream.
+
+    def _named(self, selection: Selection, stand: StreamStand) -> list[TableAt]:
+        """The tables that the request names, as they are at the checkpoint."""
+        live = [t for t in selection.live(stand.history, stand.version) if not t.info.is_view and not t.info.is_sequence]
+        found: dict[int, TableAt] = {}
+        for schema, name in self._request.tables:
+            chosen = [t for t in live if t.schema.lower() == schema.lower() and name.lower() in ("*", t.name.lower())]
+            if not chosen:
+                near = " or ".join(nearest(f"{schema}.{name}", (f"{t.schema}.{t.name}" for t in live)))
+                raise BootstrapRefused(
+                    f"--bootstrap {schema}.{name}: no such table is replicated at the checkpoint {stand.commit_ts} ({as_time(stand.commit_ts)})"
+                    + (f"; did you mean {near}?" if near else "; it has its name upstream here, and filters decide what is replicated")
+                )
+            found |= {t.table_id: t for t in chosen}
+        return list(found.values())
+
+    def _to_copy(
+        self,
+        record: CopyRecord | None,
+        stand: StreamStand,
+        selection: Selection,
+        wanted: Sequence[TableAt],
+        left: Sequence[tuple[str, str]],
+    ) -> list[TableAt]:
+        """What is asked for and what is left; of a copy that goes on also what is done, which its record names."""
+        names = set(left)
+        goes_on = record is not None and record.head.ts == stand.commit_ts and not self._request.restart
+        if record is not None and record.begun and (goes_on or record.head.kind is CopyKind.FIRST):
+            names |= {(t.schema, t.name) for t in record.tables}
+        live = {(t.schema, t.name): t for t in selection.live(stand.history, stand.version)}
+        gone = sorted(name for name in names if name not in live)
+        for schema, name in gone:
+            _log.warning("%s.%s, which was to be copied, is not replicated any more", schema, name)
+        found = {t.table_id: t for t in (*wanted, *(live[name] for name in names if name in live))}
+        return [found[i] for i in sorted(found)]
+
+    def _require_source(self, left: Sequence[tuple[str, str]]) -> None:
+        try:
+            self._source()
+        except ConfigError as error:
+            names = ", ".join(f"{schema}.{name}" for schema, name in left[:5])
+            raise BootstrapRefused(
+                f"an earlier start began to copy {names} with --bootstrap and did not finish, so the target has a part of it, and the stream may not begin. "
+                f"To finish: {error}; to go on without: syncer.ignore-table"
+            ) from error
+
+    def _require_whole(self, held: Lease, stand: StreamStand) -> None:
+        table = table_in_target(self._config)
+        found = self._asked(lambda session: progress.load_checkpoint(session, held.cluster_id, held.schema, table))
+        if found is None or not found.consistent or found.commit_ts != stand.commit_ts:
+            raise BootstrapRefused(
+                f"the target is not consistent at its checkpoint {stand.commit_ts}: an earlier life, or another Drainer, has applied a part of what follows. Start "
+                'without --bootstrap until the checkpoint says "consistent":true, stop, and start with it again'
+            )
+
+    @staticmethod
+    def _require_thawed(stand: StreamStand, tables: Iterable[TableAt]) -> None:
+        for table in tables:
+            shape = shape_of(stand.history, stand.refused, table.table_id, stand.version)
+            if shape is not None:
+                raise BootstrapRefused(
+                    f"{table.schema}.{table.name} is frozen at the target since DDL job {shape.since.id} was refused there. Execute that DDL at the target by hand, set "
+                    "its row in spark_ddl to done, and start again"
+                )
+
+    # Both.
+
+    def _run(
+        self, held: Lease, head: CopyHead, tables: Sequence[TableAt], others: Sequence[TableAt], history: SchemaHistory, version: int
+    ) -> None:
+        upstream = self._source()
+        if upstream.is_target(held):
+            raise BootstrapRefused(
+                f"spark.upstream ({upstream.where}) is the target itself: its tables would be emptied and nothing copied. Correct spark.upstream or syncer.to"
+            )
+        with self._gc_held(head.ts):
+            self._running = Bootstrap(self._spark, self._config, held, upstream, history, version, self._stop)
+            try:
+                done = self._running.run(head, tables, others)
+            finally:
+                self._running = None
+        rate = done.rows / max(done.seconds, 0.1)
+        _log.info(
+            "%d tables with %d rows are at the target as of %d, after %.0f s (%.0f rows/s)",
+            done.tables,
+            done.rows,
+            head.ts,
+            done.seconds,
+            rate,
+        )
+
+    @contextlib.contextmanager
+    def _gc_held(self, ts: int) -> Iterator[None]:
+        source = self._config.source
+        registry = open_registry(source.pumps, TlsSettings.of(source.security)) if names_registry(source) else None
+        if not isinstance(registry, PdRegistry):
+            if registry is not None:
+                registry.close()
+            yield
+            return
+        hold = GcHold(registry, lambda: ts)
+        try:
+            yield
+        finally:
+            hold.stop()
+
+    def _source(self) -> SnapshotSource:
+        if self._upstream is None:
+            self._upstream = upstream_of(self._config.upstream, self._spark.sparkContext.broadcast)
+        return self._upstream
+
+    def _record(self) -> CopyRecord | None:
+        cluster_id, schema = self._config.source.cluster_id, self._config.apply.checkpoint_schema
+        return self._asked(lambda session: copy_record.load(session, cluster_id, schema))
+
+    def _asked(self, ask: Callable[[Session], T]) -> T:
+        return run_retried(self._connect, ask, self._policy)
+
+    def _transact(self, held: Lease, work: Callable[[Session], object]) -> None:
+        def fenced(session: Session) -> None:
+            lease.check(session, held)
+            work(session)
+
+        run_transaction(self._connect, fenced, self._policy)
+
+    def _connect(self) -> Session:
+        return connect(self._config.target, self._config.apply)
+
+    @property
+    def _policy(self) -> RetryPolicy:
+        return RetryPolicy(self._config.apply.retries, self._config.apply.retry_seconds, self._wait)
+
+    def _wait(self, seconds: float = _PAUSE_SECONDS) -> None:
+        if self._stop.wait(seconds):
+            raise Stopped("stopped before tables were copied")

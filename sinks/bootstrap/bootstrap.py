@@ -1,0 +1,381 @@
+"""Copies tables from the upstream at one snapshot, range by range, by the executors; a later life goes on where this one was killed. [spark]
+
+Promises: when ``run`` returns, every table holds exactly the rows that are replicated of it at the snapshot, and the record says so. Nothing but these
+tables and ``spark_bootstrap`` is written; the checkpoint is the caller's. What is written requires the lease.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from pyspark_tidb_binlog.conf import failpoints
+from pyspark_tidb_binlog.conf.model import DrainerConfig
+from pyspark_tidb_binlog.schemas.errors import ApplyError, BootstrapRefused, Stopped
+from pyspark_tidb_binlog.schemas.events import as_time
+from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
+from pyspark_tidb_binlog.schemas.stages import ddl_of
+from pyspark_tidb_binlog.sinks.bootstrap import copy_record
+from pyspark_tidb_binlog.sinks.bootstrap.copy_progress import CopyProgress
+from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopiedRange, CopiedTable, CopyHead, CopyKind, CopyRecord, CopyState
+from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource
+from pyspark_tidb_binlog.sinks.bootstrap.table_copy import CopyPlace, CopyPlan, Rows, copy_range
+from pyspark_tidb_binlog.sinks.bootstrap.target_tables import TargetTables, WantedTable, not_empty
+from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import arrow_of
+from pyspark_tidb_binlog.sinks.engine.column_pairs import visible
+from pyspark_tidb_binlog.sinks.engine.conditions import Condition, hidden_places, require
+from pyspark_tidb_binlog.sinks.mysql import lease
+from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions, kept_sessions
+from pyspark_tidb_binlog.sinks.mysql.lease import Lease
+from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
+from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried, run_transaction
+from pyspark_tidb_binlog.sinks.routing.replicated import Selection
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+COPIED = pa.schema([pa.field("place", pa.int64(), nullable=False), pa.field("rows", pa.int64(), nullable=False)])
+"""What a task did."""
+_TABLES_AT_ONCE = 32
+_LOOK_SECONDS = 1.0
+
+
+class SchemaMoves(BootstrapRefused):
+    """At the snapshot the upstream's tables are not those of the DDL history: a DDL is under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What a copy has done, for the log."""
+
+    tables: int
+    rows: int
+    seconds: float
+
+
+class Bootstrap:
+    """One copy at one snapshot, under one lease."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        config: DrainerConfig,
+        held: Lease,
+        upstream: SnapshotSource,
+        history: SchemaHistory,
+        version: int,
+        stop: threading.Event,
+    ) -> None:
+        """``history`` at ``version`` is the schema at the snapshot. ``stop``, when set, ends the copy."""
+        self._spark = spark
+        self._config = config
+        self._apply = config.apply
+        self._lease = held
+        self._schema = held.schema
+        self._upstream = upstream
+        self._history = history
+        self._version = version
+        self._stop = stop
+        self._selection = Selection.of(config.apply)
+        self._sessions = KeptSessions(lambda: connect(config.target, config.apply), config.apply.lease_timeout)
+        self._ddl_sessions = KeptSessions(lambda: connect(config.target, config.apply, for_ddls=True), config.apply.lease_timeout)
+        self._policy = RetryPolicy(config.apply.retries, config.apply.retry_seconds, self._pause)
+        self._shipped: ShippedTarget | None = None
+        self._lock = threading.Lock()
+        self._progress = CopyProgress(0, 0, 0, 0, 0.0)
+
+    @property
+    def progress(self) -> CopyProgress:
+        """How far it is; quick, from any thread."""
+        with self._lock:
+            return self._progress
+
+    def run(self, head: CopyHead, tables: Sequence[TableAt], others: Sequence[TableAt] = ()) -> Copied:
+        """Copy ``tables`` at ``head.ts``, and make ``others``, views and sequences, behind them.
+
+        A copy of the same kind at the same snapshot that is recorded as begun is continued, with the tables that it names and ``tables``.
+
+        Raises:
+            BootstrapRefused: before anything is changed: a table has rows that are not the stream's, or is not as the history says (``SchemaMoves``).
+            SnapshotCollected: GC has passed the snapshot.
+            Stopped: ``stop`` was set; the next life goes on.
+        """
+        begun = time.monotonic()
+        try:
+            record = self._recorded(head, tables)
+            _log.info("copying %d tables at %d (%s) from %s", len(record.tables), head.ts, as_time(head.ts), self._upstream.where)
+            by_name = {(t.schema, t.name): t for t in tables}
+            with self._watched(record):
+                if head.kind is CopyKind.FIRST:
+                    self._make_databases()
+                for group in _groups([t for t in record.tables if t.state is not CopyState.DONE]):
+                    self._copy_group(head, [(t, by_name[t.schema, t.name]) for t in group])
+                self._make_others(head, others)
+            failpoints.point("before-bootstrap-record")
+            self._transact(lambda session: copy_record.note_whole(session, self._lease.cluster_id, self._schema, CopyState.DONE))
+            rows = sum(t.rows for t in self._load().tables)
+            return Copied(len(record.tables), rows, time.monotonic() - begun)
+        finally:
+            self._sessions.close()
+            self._ddl_sessions.close()
+
+    def _recorded(self, head: CopyHead, tables: Sequence[TableAt]) -> CopyRecord:
+        """The record of this copy, begun if it is not yet."""
+        cluster_id, schema = self._lease.cluster_id, self._schema
+        run_retried(self._sessions.use, lambda session: copy_record.ensure_table(session, schema), self._policy)
+        found = run_retried(self._sessions.use, lambda session: copy_record.load(session, cluster_id, schema), self._policy)
+        known = {(t.schema, t.name) for t in found.tables} if found else set()
+        goes_on = found is not None and found.begun and (found.head.kind, found.head.ts) == (head.kind, head.ts)
+        fresh = [t for t in tables if not goes_on or (t.schema, t.name) not in known]
+        with self._upstream.at(head.ts) as source:
+            for table in fresh:
+                self._require_same(source, table)
+            sizes = [self._upstream.size(source, t)[0] for t in fresh]
+        given_up = found.tables if found and found.begun and not goes_on and found.head.kind is CopyKind.FIRST else ()
+        again = {(t.schema, t.name) for t in given_up if t.state is not CopyState.PLANNED}
+        states = [CopyState.AGAIN if (t.schema, t.name) in again else CopyState.PLANNED for t in fresh]
+        planned = [CopiedTable(t.schema, t.name, state, rows) for t, state, rows in zip(fresh, states, sizes, strict=True)]
+        if head.kind is CopyKind.FIRST:
+            self._require_empty([t for t, state in zip(fresh, states, strict=True) if state is CopyState.PLANNED])
+        if not goes_on:
+            self._transact(lambda session: copy_record.begin(session, cluster_id, schema, head, planned))
+            failpoints.point("after-bootstrap-begin")
+        elif planned:
+            self._transact(lambda session: copy_record.add_tables(session, cluster_id, schema, head, planned))
+        record = self._load()
+        gone = [f"{t.schema}.{t.name}" for t in record.tables if (t.schema, t.name) not in {(x.schema, x.name) for x in tables}]
+        if gone:
+            raise BootstrapRefused(
+                f"{', '.join(gone[:5])}: begun to be copied at {head.ts}, but filters or the history do not have them. Set the filters as they were, or start "
+                "with --bootstrap-restart"
+            )
+        return record
+
+    def _load(self) -> CopyRecord:
+        found = run_retried(
+            self._sessions.use, lambda session: copy_record.load(session, self._lease.cluster_id, self._schema), self._policy
+        )
+        if found is None:
+            raise BootstrapRefused(f"{self._schema}.{copy_record.TABLE} has lost its rows; start with --bootstrap-restart")
+        return found
+
+    def _require_same(self, source: Session, table: TableAt) -> None:
+        there = self._upstream.columns(source, table)
+        wanted = tuple(c.name for c in visible(table.info))
+        if there is None:
+            raise SchemaMoves(f"{table.schema}.{table.name} is not in the upstream at that time, although the DDL history has it")
+        if [name.lower() for name in there] != [name.lower() for name in wanted]:
+            raise SchemaMoves(
+                f"{table.schema}.{table.name} has the columns {', '.join(there)} in the upstream at that time, and {', '.join(wanted)} by the DDL history: a DDL "
+                "is under way. Start again when it has ended"
+            )
+
+    def _require_empty(self, tables: Sequence[TableAt]) -> None:
+        names = [(t.schema, t.name) for t in map(self._selection.routes.moved, tables)]
+        filled = run_retried(self._sessions.use, lambda session: self._target_tables(session).rows_in(names), self._policy)
+        if filled:
+            raise BootstrapRefused(not_empty(filled))
+
+    # One group of tables.
+
+    def _copy_group(self, head: CopyHead, group: Sequence[tuple[CopiedTable, TableAt]]) -> None:
+        work: list[tuple[CopyPlan, CopiedRange]] = []
+        for copied, table in group:
+            self._raise_if_stopped()
+            plan = CopyPlan(table, self._selection.routes.moved(table), self._selection.routes.condition_of(table))
+            ranges = self._ranges(head, copied, plan)
+            failpoints.point("after-bootstrap-empty")
+            work += [(plan, part) for part in ranges if not part.done]
+        self._copy_by_executors(head, [(plan, part) for plan, part in work if not plan.where])
+        self._copy_conditioned(head, [(plan, part) for plan, part in work if plan.where])
+        for copied, _ in group:
+            rows = self._transact(partial(self._note_done, copied))
+            _log.info("copied %s.%s: %d rows", copied.schema, copied.name, rows)
+            failpoints.point("after-bootstrap-table")
+        self._raise_if_stopped()
+
+    def _ranges(self, head: CopyHead, copied: CopiedTable, plan: CopyPlan) -> tuple[CopiedRange, ...]:
+        """The ranges of a table, which is made ready before they are recorded."""
+        cluster_id, schema = self._lease.cluster_id, self._schema
+        if copied.state in (CopyState.PLANNED, CopyState.AGAIN):
+            with self._upstream.at(head.ts) as source:
+                wanted = self._wanted(source, plan.source)
+                ranges = () if plan.source.info.temp_table_type else self._upstream.ranges(source, plan.source)
+            empties = head.kind is CopyKind.TABLES or copied.state is CopyState.AGAIN
+            self._with_tables(lambda tables: tables.make_ready(wanted, may_empty=empties))
+            self._transact(
+                lambda session: copy_record.note_empty(session, cluster_id, schema, copied, head.ts, head.kind, ranges),
+            )
+        return run_retried(self._sessions.use, lambda session: copy_record.load_ranges(session, cluster_id, schema, copied), self._policy)
+
+    def _note_done(self, copied: CopiedTable, session: Session) -> int:
+        return copy_record.note_done(session, self._lease.cluster_id, self._schema, copied)
+
+    def _wanted(self, source: Session, table: TableAt) -> WantedTable:
+        database = self._history.schema_at(table.schema, self._version)
+        return WantedTable(table, self._selection.routes.moved(table), self._upstream.create_text(source, table), database)
+
+    def _make_databases(self) -> None:
+        """Also those without a table: DDLs will come for them."""
+        infos = [self._history.schema_at(schema_id, self._version) for schema_id in self._history.schemas]
+        for info in infos:
+            if info is not None and self._selection.tables.keeps(info.name):
+                schema = self._selection.routes.database(info.name)
+                self._with_tables(lambda tables, schema=schema, info=info: tables.make_database(schema, info))  # type: ignore[misc]
+
+    def _make_others(self, head: CopyHead, others: Sequence[TableAt]) -> None:
+        """Views and sequences, as often as it takes: one view may need another."""
+        with self._upstream.at(head.ts) as source:
+            waiting = [self._wanted(source, table) for table in others]
+        while waiting:
+            made: list[WantedTable] = []
+            for wanted in waiting:
+                if self._with_tables(lambda tables, wanted=wanted: tables.make_other(wanted)):  # type: ignore[misc]
+                    made.append(wanted)
+            waiting = [w for w in waiting if w not in made]
+            if not made:
+                names = ", ".join(w.label for w in waiting)
+                _log.warning("views or sequences that the target refuses, to be made there by hand: %s", names)
+                return
+
+    def _copy_by_executors(self, head: CopyHead, work: Sequence[tuple[CopyPlan, CopiedRange]]) -> None:
+        if not work:
+            return
+        target, apply = self._ship(), self._apply
+        place = self._place(head)
+        retries, seconds = apply.retries, apply.retry_seconds
+        todo = tuple(work)
+
+        def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            sessions, policy = kept_sessions(target.target(), apply), RetryPolicy(retries, seconds)
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    plan, part = todo[number]
+                    rows = sum(copy_range(place, plan, part, sessions.use, policy))
+                    yield pa.RecordBatch.from_pylist([{"place": number, "rows": rows}], schema=COPIED)
+
+        frame = self._spark.range(0, len(todo), 1, len(todo)).mapInArrow(run, ddl_of(COPIED))
+        self._collected(frame.toArrow)
+
+    def _copy_conditioned(self, head: CopyHead, work: Sequence[tuple[CopyPlan, CopiedRange]]) -> None:
+        """From the driver: a condition is Spark's to evaluate, and a chunk is one transaction."""
+        place = self._place(head)
+        for plan, part in work:
+            condition = Condition(plan.source, plan.where)
+            require(self._spark, condition)
+
+            def hidden(rows: Rows, plan: CopyPlan = plan, condition: Condition = condition) -> frozenset[int]:
+                return hidden_places(self._spark, arrow_of(plan.read, [row[: len(plan.read)] for row in rows]), condition)
+
+            for _ in copy_range(place, plan, part, self._sessions.use, self._policy, hidden):
+                self._raise_if_stopped()
+
+    def _place(self, head: CopyHead) -> CopyPlace:
+        return CopyPlace(self._upstream, head.ts, self._apply, self._lease, self._limits())
+
+    def _collected(self, collect: Callable[[], object]) -> None:
+        """Run a Spark job, cancelled when a stop is asked for."""
+        over = threading.Event()
+
+        def watch() -> None:
+            while not over.wait(0.2):
+                if self._stop.is_set():
+                    self._spark.sparkContext.cancelAllJobs()
+                    return
+
+        watching = threading.Thread(target=watch, name="stop of the copy", daemon=True)
+        watching.start()
+        try:
+            collect()
+        except PySparkException:
+            self._raise_if_stopped()
+            raise
+        finally:
+            over.set()
+            watching.join()
+
+    # Progress.
+
+    @contextmanager
+    def _watched(self, record: CopyRecord) -> Iterator[None]:
+        over = threading.Event()
+        looking = threading.Thread(target=self._look, args=[record, over], name="progress of the copy", daemon=True)
+        looking.start()
+        try:
+            yield
+        finally:
+            over.set()
+            looking.join()
+
+    def _look(self, record: CopyRecord, over: threading.Event) -> None:
+        sessions = KeptSessions(lambda: connect(self._config.target, self._apply), self._apply.lease_timeout)
+        expected = sum(t.rows for t in record.tables)
+        begun, first = time.monotonic(), -1
+        try:
+            while not over.wait(_LOOK_SECONDS):
+                try:
+                    with sessions.use() as session:
+                        found = copy_record.load(session, self._lease.cluster_id, self._schema)
+                        here, _ = copy_record.counted(session, self._lease.cluster_id, self._schema)
+                except ApplyError as error:
+                    _log.debug("the progress of the copy is not known: %s", error)
+                    continue
+                tables = found.tables if found else ()
+                done = [t for t in tables if t.state is CopyState.DONE]
+                rows = here + sum(t.rows for t in done)
+                first = rows if first < 0 else first
+                rate = (rows - first) / max(time.monotonic() - begun, 0.1)
+                with self._lock:
+                    self._progress = CopyProgress(len(tables), len(done), rows, max(expected, rows) if expected else 0, rate)
+        finally:
+            sessions.close()
+
+    # The target.
+
+    def _ship(self) -> ShippedTarget:
+        if self._shipped is None:
+            self._shipped = ShippedTarget.of(self._config.target, self._spark.sparkContext.broadcast)
+        return self._shipped
+
+    def _limits(self) -> PlanLimits:
+        limits = PlanLimits()
+        packet = run_retried(self._sessions.use, lambda session: session.max_allowed_packet, self._policy)
+        return replace(limits, max_bytes=min(limits.max_bytes, packet * 3 // 4))
+
+    def _target_tables(self, session: Session) -> TargetTables:
+        return TargetTables(session, self._apply, self._lease)
+
+    def _with_tables(self, work: Callable[[TargetTables], T]) -> T:
+        return run_retried(self._ddl_sessions.use, lambda session: work(self._target_tables(session)), self._policy)
+
+    def _transact(self, work: Callable[[Session], T]) -> T:
+        def fenced(session: Session) -> T:
+            lease.check(session, self._lease)
+            return work(session)
+
+        return run_transaction(self._sessions.use, fenced, self._policy)
+
+    def _pause(self, seconds: float) -> None:
+        if self._stop.wait(seconds):
+            self._raise_if_stopped()
+
+    def _raise_if_stopped(self) -> None:
+        if self._stop.is_set():
+            raise Stopped("stopped while tables were being copied; the next start goes on there")
+
+
+def _groups(tables: Sequence[CopiedTable]) -> Iterator[Sequence[CopiedTable]]:
+    """Tables whose ranges go to Spark together, so that small ones do not wait for each other."""
+    for begin in range(0, len(tables), _TABLES_AT_ONCE):
+        yield tables[begin : begin + _TABLES_AT_ONCE]

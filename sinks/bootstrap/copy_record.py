@@ -1,0 +1,248 @@
+"""What is recorded at the target of tables that are being copied: ``spark_bootstrap`` in the checkpoint schema. [db]
+
+Promises: a row for the whole (``CopyHead``), one for each table, and one for each range of a table that is being copied. The row of a range changes in
+the transaction of its rows, so that a later life goes on exactly behind them, also in a table without a key. Functions change rows only in the
+caller's transaction, which has checked the lease.
+"""
+
+import enum
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
+from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Key, KeyRange, key_from_json, key_to_json
+from pyspark_tidb_binlog.sinks.mysql.session import Session
+
+TABLE = "spark_bootstrap"
+_ABSENT = frozenset({1049, 1146})
+_WHOLE = -1
+"""``unit`` of the rows that are about a table, or everything."""
+
+
+class CopyKind(enum.StrEnum):
+    """What is copied."""
+
+    FIRST = "first"
+    """Everything that is replicated, into a target that has no checkpoint yet."""
+    TABLES = "tables"
+    """Tables of a stream, at its checkpoint."""
+
+
+class CopyState(enum.StrEnum):
+    """How far a table, or the whole, is."""
+
+    PLANNED = "planned"
+    """Nothing was changed at the target."""
+    AGAIN = "again"
+    """The same, but the rows that the target has are those of a copy that was given up."""
+    EMPTY = "empty"
+    """The table is there without rows, and its ranges are recorded."""
+    DONE = "done"
+    """All rows are there."""
+    JOINED = "joined"
+    """Of the whole: the stream has begun there."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyHead:
+    """What is being copied, or was at last."""
+
+    kind: CopyKind
+    ts: int
+    """The snapshot, and where the stream begins."""
+    state: CopyState
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedTable:
+    """One table of it, under its name upstream."""
+
+    schema: str
+    name: str
+    state: CopyState
+    rows: int = 0
+    """About how many rows it has, until it is done; then how many were copied."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedRange:
+    """A range of a table and how far it is."""
+
+    schema: str
+    name: str
+    unit: int
+    within: KeyRange
+    after: Key = ()
+    """The last key that is in the target."""
+    done: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRecord:
+    """Everything that is recorded for one cluster."""
+
+    head: CopyHead
+    tables: tuple[CopiedTable, ...]
+
+    @property
+    def unfinished(self) -> tuple[CopiedTable, ...]:
+        """The tables that are not copied completely."""
+        return tuple(t for t in self.tables if t.state is not CopyState.DONE)
+
+    @property
+    def begun(self) -> bool:
+        """Whether something of it is still to be done: the stream may not begin without it."""
+        return self.head.state is CopyState.PLANNED
+
+
+def ensure_table(session: Session, schema: str) -> None:
+    """Create the table if missing. DDL: must not be called inside a transaction."""
+    session.execute(
+        f"CREATE TABLE IF NOT EXISTS {_table(schema)} (cluster_id BIGINT UNSIGNED NOT NULL, table_schema VARCHAR(64) NOT NULL, "
+        "table_name VARCHAR(64) NOT NULL, unit INT NOT NULL, state VARCHAR(16) NOT NULL, kind VARCHAR(16) NOT NULL, snapshot_ts BIGINT UNSIGNED NOT NULL, "
+        "bounds LONGTEXT, after_key LONGTEXT, copied BIGINT NOT NULL, bytes BIGINT NOT NULL, changed_at TIMESTAMP(3) NULL, "
+        "PRIMARY KEY (cluster_id, table_schema, table_name, unit)) ENGINE=InnoDB DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin"
+    )
+
+
+def load(session: Session, cluster_id: int, schema: str) -> CopyRecord | None:
+    """What is recorded; None: nothing was ever copied for this cluster."""
+    try:
+        rows = session.query(
+            f"SELECT table_schema, table_name, state, kind, snapshot_ts, copied FROM {_table(schema)} WHERE cluster_id = %s AND unit = %s "
+            "ORDER BY table_schema, table_name",
+            [cluster_id, _WHOLE],
+        )
+    except ApplyError as error:
+        if error.errno in _ABSENT:
+            return None
+        raise
+    heads = [CopyHead(CopyKind(kind), int(ts), CopyState(state)) for db, name, state, kind, ts, _ in rows if not db and not name]
+    tables = tuple(CopiedTable(db, name, CopyState(state), int(n)) for db, name, state, _, _, n in rows if db)
+    return CopyRecord(heads[0], tables) if heads else None
+
+
+def begin(session: Session, cluster_id: int, schema: str, head: CopyHead, tables: Iterable[CopiedTable]) -> None:
+    """Replace whatever is recorded by a new beginning."""
+    forget(session, cluster_id, schema)
+    for table in (CopiedTable("", "", head.state), *tables):
+        values = [cluster_id, table.schema, table.name, _WHOLE, str(table.state), str(head.kind), head.ts, None, None, table.rows]
+        _insert(session, schema, values)
+
+
+def add_tables(session: Session, cluster_id: int, schema: str, head: CopyHead, tables: Iterable[CopiedTable]) -> None:
+    """More tables are to be copied at the same snapshot."""
+    for table in tables:
+        values = [cluster_id, table.schema, table.name, _WHOLE, str(table.state), str(head.kind), head.ts, None, None, table.rows]
+        _insert(session, schema, values)
+
+
+def forget(session: Session, cluster_id: int, schema: str) -> None:
+    """Delete everything that is recorded."""
+    session.execute(f"DELETE FROM {_table(schema)} WHERE cluster_id = %s", [cluster_id])
+
+
+def note_empty(
+    session: Session, cluster_id: int, schema: str, table: CopiedTable, ts: int, kind: CopyKind, ranges: Sequence[KeyRange]
+) -> None:
+    """The table is at the target without a row, and is copied in these ranges."""
+    _forget_ranges(session, cluster_id, schema, table)
+    for unit, within in enumerate(ranges):
+        _insert(session, schema, [cluster_id, table.schema, table.name, unit, "open", str(kind), ts, within.to_json(), None, 0])
+    _set_state(session, cluster_id, schema, (table.schema, table.name), CopyState.EMPTY)
+
+
+def load_ranges(session: Session, cluster_id: int, schema: str, table: CopiedTable) -> tuple[CopiedRange, ...]:
+    """The ranges of a table."""
+    rows = session.query(
+        f"SELECT unit, bounds, after_key, state FROM {_table(schema)} WHERE cluster_id = %s AND table_schema = %s AND table_name = %s AND unit >= 0 "
+        "ORDER BY unit",
+        [cluster_id, table.schema, table.name],
+    )
+    return tuple(
+        CopiedRange(table.schema, table.name, int(unit), KeyRange.from_json(bounds), key_from_json(after), state == "done")
+        for unit, bounds, after, state in rows
+    )
+
+
+def lock_range(session: Session, cluster_id: int, schema: str, place: CopiedRange, ts: int) -> CopiedRange:
+    """The range as it is, its row locked until this transaction ends.
+
+    Raises:
+        ApplyError: it is not recorded: another life has begun anew.
+    """
+    rows = session.query(
+        f"SELECT bounds, after_key, state FROM {_table(schema)} WHERE {_ONE} AND snapshot_ts = %s FOR UPDATE",
+        [cluster_id, place.schema, place.name, place.unit, ts],
+    )
+    if not rows:
+        raise ApplyError(
+            f"{place.schema}.{place.name}: range {place.unit} at {ts} is not in {schema}.{TABLE}; was the target restored, or the row deleted, while the table "
+            "was being copied? Start with --bootstrap-restart"
+        )
+    bounds, after, state = rows[0]
+    return CopiedRange(place.schema, place.name, place.unit, KeyRange.from_json(bounds), key_from_json(after), state == "done")
+
+
+def advance(session: Session, cluster_id: int, schema: str, place: CopiedRange, after: Key, counts: tuple[int, int], *, done: bool) -> None:
+    """Everything of the range up to ``after`` is in the target with this transaction; ``counts``: its rows and bytes."""
+    changed = session.execute(
+        f"UPDATE {_table(schema)} SET after_key = %s, state = %s, copied = copied + %s, bytes = bytes + %s, changed_at = NOW(3) WHERE {_ONE} AND state = 'open'",
+        [key_to_json(after) if after else None, "done" if done else "open", *counts, cluster_id, place.schema, place.name, place.unit],
+    )
+    if changed != 1:
+        raise ApplyError(f"{place.schema}.{place.name}: range {place.unit} in {schema}.{TABLE} was changed by somebody else; start again")
+
+
+def note_done(session: Session, cluster_id: int, schema: str, table: CopiedTable) -> int:
+    """All ranges of the table are copied; the number of rows."""
+    where = f"FROM {_table(schema)} WHERE cluster_id = %s AND table_schema = %s AND table_name = %s AND unit >= 0"
+    values = [cluster_id, table.schema, table.name]
+    ((count, left),) = session.query(f"SELECT COALESCE(SUM(copied), 0), COALESCE(SUM(state <> 'done'), 0) {where}", values)
+    if int(left):
+        raise ApplyError(
+            f"{table.schema}.{table.name}: {left} ranges in {schema}.{TABLE} are not copied; start again, the copy goes on there"
+        )
+    _forget_ranges(session, cluster_id, schema, table)
+    _set_state(session, cluster_id, schema, (table.schema, table.name), CopyState.DONE, int(count))
+    return int(count)
+
+
+def note_whole(session: Session, cluster_id: int, schema: str, state: CopyState) -> None:
+    """The state of everything together."""
+    _set_state(session, cluster_id, schema, ("", ""), state)
+
+
+def counted(session: Session, cluster_id: int, schema: str) -> tuple[int, int]:
+    """Rows and bytes that are copied of tables that are not done yet."""
+    sql = f"SELECT COALESCE(SUM(copied), 0), COALESCE(SUM(bytes), 0) FROM {_table(schema)} WHERE cluster_id = %s AND unit >= 0"
+    ((rows, size),) = session.query(sql, [cluster_id])
+    return int(rows), int(size)
+
+
+def _set_state(session: Session, cluster_id: int, schema: str, name: tuple[str, str], state: CopyState, rows: int | None = None) -> None:
+    count = "" if rows is None else f", copied = {rows}"
+    changed = session.execute(
+        f"UPDATE {_table(schema)} SET state = %s, changed_at = NOW(6){count} WHERE {_ONE}", [str(state), cluster_id, *name, _WHOLE]
+    )
+    if changed != 1 and not session.query(f"SELECT 1 FROM {_table(schema)} WHERE {_ONE}", [cluster_id, *name, _WHOLE]):
+        raise ApplyError(f"{'.'.join(name)}: its row in {schema}.{TABLE} is gone; start with --bootstrap-restart")
+
+
+def _forget_ranges(session: Session, cluster_id: int, schema: str, table: CopiedTable) -> None:
+    where = "cluster_id = %s AND table_schema = %s AND table_name = %s AND unit >= 0"
+    session.execute(f"DELETE FROM {_table(schema)} WHERE {where}", [cluster_id, table.schema, table.name])
+
+
+def _insert(session: Session, schema: str, values: Sequence[Any]) -> None:
+    columns = "(cluster_id, table_schema, table_name, unit, state, kind, snapshot_ts, bounds, after_key, copied, bytes, changed_at)"
+    session.execute(f"INSERT INTO {_table(schema)} {columns} VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, 0, NOW(3))", values)
+
+
+def _table(schema: str) -> str:
+    return f"{quote_name(schema)}.{quote_name(TABLE)}"
+
+
+_ONE = "cluster_id = %s AND table_schema = %s AND table_name = %s AND unit = %s"

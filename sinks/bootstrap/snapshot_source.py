@@ -1,0 +1,241 @@
+"""The upstream TiDB as one snapshot that any number of connections read: ``tidb_snapshot``. [db]
+
+Promises: reads only. Every session that ``SnapshotSource.at`` opens sees the cluster at the same timestamp, its tables' definitions too, on whatever machine
+it is opened and however often, until TiKV's GC passes that timestamp: then ``SnapshotCollected`` says so, at the first statement. Another product
+with such snapshots is a subclass; nothing else of the copy knows where it reads.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig, UpstreamConfig
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
+from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, RetryableApplyError, SnapshotCollected
+from pyspark_tidb_binlog.schemas.events import as_time
+from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
+from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Key, KeyRange, even_boundaries, ranges_between
+from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import cells_of, expression, form_of, whole
+from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
+from pyspark_tidb_binlog.sinks.mysql.lease import Lease, look
+from pyspark_tidb_binlog.sinks.mysql.literals import LiteralForm
+from pyspark_tidb_binlog.sinks.mysql.password import Broadcast, ShippedTarget
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+
+_log = logging.getLogger(__name__)
+
+_COLLECTED = frozenset({8055, 9006})
+"""TiDB: the snapshot is older than the GC safe point; TiKV: the same, met while reading."""
+_ABSENT = frozenset({1049, 1146})
+_SECONDS = 300.0
+"""How long one answer may take."""
+_IDLE_SECONDS = 3600.0
+"""After how long a session that nobody uses is closed by the server."""
+_EVEN_RANGES = 32
+ROWID = "_tidb_rowid"
+"""TiDB's name for the handle of a table without a clustered primary key."""
+_INTEGERS = frozenset({ColumnType.TINYINT, ColumnType.SMALLINT, ColumnType.INT, ColumnType.MEDIUMINT, ColumnType.BIGINT})
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """The columns by which a table is read in order."""
+
+    names: tuple[str, ...]
+    """Quoted."""
+    expressions: tuple[str, ...]
+    """What is asked for to know their values."""
+    forms: tuple[LiteralForm, ...]
+    integer: bool
+    """Whether it is one column of integers."""
+
+
+def handle_of(columns: Sequence[ColumnInfo]) -> Handle:
+    """The handle that consists of ``columns``; empty: ``_tidb_rowid``."""
+    if not columns:
+        return Handle((ROWID,), (ROWID,), (LiteralForm.BARE,), True)
+    return Handle(
+        tuple(quote_name(c.name) for c in columns),
+        tuple(map(expression, columns)),
+        tuple(map(form_of, columns)),
+        len(columns) == 1 and columns[0].tp in _INTEGERS,
+    )
+
+
+class SnapshotSource:
+    """A running TiDB and an account there. Picklable, for the executors."""
+
+    def __init__(self, account: ShippedTarget) -> None:
+        """Nothing is opened."""
+        self._account = account
+
+    @property
+    def where(self) -> str:
+        """Its address, for people."""
+        public = self._account.public
+        return public.socket or f"{public.host}:{public.port}"
+
+    def now(self) -> int:
+        """A timestamp of the cluster's own clock, taken now: all transactions up to it have committed, or will never."""
+        with self._of_upstream(), self._connect() as session:
+            return self._newest(session)
+
+    @contextmanager
+    def at(self, ts: int, sessions: KeptSessions | None = None) -> Iterator[Session]:
+        """A session that reads at ``ts``, from ``sessions_at`` or new; errors of the block that are the upstream's say so.
+
+        Raises:
+            SnapshotCollected: GC has passed ``ts``, or passes it while the block reads.
+        """
+        with self._of_upstream(ts), sessions.use() if sessions is not None else self._open_at(ts) as session:
+            yield session
+
+    def sessions_at(self, ts: int) -> KeptSessions:
+        """Sessions that read at ``ts``, one of which is kept for the next use."""
+        return KeptSessions(lambda: self._open_at(ts), _IDLE_SECONDS)
+
+    def _open_at(self, ts: int) -> Session:
+        session = self._connect()
+        try:
+            self._stand_at(session, ts)
+        except BaseException:
+            session.close()
+            raise
+        session.opened()
+        return session
+
+    def is_target(self, held: Lease) -> bool:
+        """Whether this is the very server that is written to under ``held``, by a mistake in the settings."""
+        with self._of_upstream(), self._connect() as session:
+            try:
+                found = look(session, held.cluster_id, held.schema)
+            except RetryableApplyError:
+                raise
+            except ApplyError as error:
+                _log.debug("the lease is not looked for in the upstream: %s", error)
+                return False
+            return found is not None and found.life == held.life
+
+    def tables(self, session: Session) -> tuple[tuple[str, str], ...]:
+        """Every table, view and sequence at the session's snapshot, with its database."""
+        found = session.query("SELECT table_schema, table_name FROM information_schema.tables")
+        return tuple((_text(schema), _text(name)) for schema, name in found)
+
+    def columns(self, session: Session, table: TableAt) -> tuple[str, ...] | None:
+        """The names of the table's columns at the session's snapshot, in order; None: there is no such table."""
+        try:
+            return tuple(_text(row[0]) for row in session.query(f"SHOW COLUMNS FROM {_name(table)}"))
+        except RetryableApplyError:
+            raise
+        except ApplyError as error:
+            if error.errno in _ABSENT:
+                return None
+            raise
+
+    def create_text(self, session: Session, table: TableAt) -> str:
+        """What creates the table, view or sequence, as the server writes it."""
+        kind = "SEQUENCE" if table.info.is_sequence else "TABLE"
+        return _text(session.query(f"SHOW CREATE {kind} {_name(table)}")[0][1])
+
+    def ranges(self, session: Session, table: TableAt) -> tuple[KeyRange, ...]:
+        """Ranges of the table's handle that hold about the same, for each partition; they need not, and nothing depends on it."""
+        handle = handle_of(table.info.handle_columns())
+        found: list[KeyRange] = []
+        for partition in [p.name for p in table.info.partitions] or [""]:
+            found += ranges_between(self._boundaries(session, table, handle, partition), partition)
+        return tuple(found)
+
+    def size(self, session: Session, table: TableAt) -> tuple[int, int]:
+        """About how many rows it has, and bytes in each, as the server estimates; 0 = unknown."""
+        sql = "SELECT table_rows, avg_row_length FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
+        rows = session.query(sql, [table.schema, table.name])
+        return (int(rows[0][0] or 0), int(rows[0][1] or 0)) if rows else (0, 0)
+
+    # What depends on the product.
+
+    def _newest(self, session: Session) -> int:
+        session.begin()
+        try:
+            return int(session.query("SELECT @@tidb_current_ts")[0][0])
+        finally:
+            session.rollback()
+
+    def _stand_at(self, session: Session, ts: int) -> None:
+        # A transaction that is open would read at its own beginning.
+        session.execute("SET SESSION autocommit = 1")
+        session.execute(f"SET @@SESSION.tidb_snapshot = '{ts}'")
+
+    def _boundaries(self, session: Session, table: TableAt, handle: Handle, partition: str) -> list[Key]:
+        """The first key of each region; of versions before TABLESAMPLE (5.0) an even division of integers, or nothing."""
+        source = _name(table) + (f" PARTITION ({quote_name(partition)})" if partition else "")
+        asked = ", ".join(handle.expressions)
+        try:
+            return self._keys(session, f"SELECT {asked} FROM {source} TABLESAMPLE REGIONS() ORDER BY {', '.join(handle.names)}", handle)
+        except RetryableApplyError:
+            raise
+        except ApplyError as error:
+            if error.errno in _COLLECTED:
+                raise
+            _log.info("%s.%s: no boundaries of regions: %s", table.schema, table.name, error)
+        if not handle.integer:
+            return []
+        ((lowest, highest),) = session.query(f"SELECT MIN({asked}), MAX({asked}) FROM {source}")
+        return [] if lowest is None else even_boundaries(int(lowest), int(highest), _EVEN_RANGES)
+
+    def _connect(self) -> Session:
+        return connect(self._account.target(), ApplyConfig(lease_timeout=_IDLE_SECONDS))
+
+    def _keys(self, session: Session, sql: str, handle: Handle) -> list[Key]:
+        with session.stream(sql) as read:
+            rows: list[tuple[bytes | None, ...]] = []
+            while more := read(10_000):
+                rows += more
+        columns = [whole(cells) for cells in cells_of(handle.forms, rows)] if rows else []
+        return list(zip(*columns, strict=True))
+
+    @contextmanager
+    def _of_upstream(self, ts: int = 0) -> Iterator[None]:
+        try:
+            yield
+        except ApplyError as error:
+            if error.where != self.where:
+                raise
+            if error.errno in _COLLECTED:
+                raise SnapshotCollected(collected_words(ts, self.where)) from error
+            said = str(error).replace(f"target {self.where}", f"upstream TiDB {self.where}", 1)
+            raise type(error)(said, error.errno, error.words, error.where) from error
+
+
+def collected_words(ts: int, where: str) -> str:
+    """What happened, and what to do."""
+    return (
+        f"TiDB at {where} cannot be read at {ts} ({as_time(ts)}) any more: GC has passed it. A first load begins again with --bootstrap-restart; a table of a "
+        "running stream is copied at the checkpoint, so let the stream come nearer to the present first, without it (docs/bootstrap.md, Beyond GC). To "
+        "keep GC back while tables are copied, raise tidb_gc_life_time"
+    )
+
+
+def upstream_of(config: UpstreamConfig, broadcast: Callable[[bytes], Broadcast]) -> SnapshotSource:
+    """The upstream that ``[spark.upstream]`` names; ``broadcast``: of Spark, for the password.
+
+    Raises:
+        ConfigError: it names none.
+    """
+    if not config.host:
+        raise ConfigError(
+            "--bootstrap reads tables from TiDB by SQL: set spark.upstream.host, and user and password of an account with SELECT on them"
+        )
+    account = TargetConfig(
+        host=config.host, port=config.port, user=config.user, password=config.password, read_timeout=_SECONDS, security=config.security
+    )
+    return SnapshotSource(ShippedTarget.of(account, broadcast))
+
+
+def _name(table: TableAt) -> str:
+    return f"{quote_name(table.schema)}.{quote_name(table.name)}"
+
+
+def _text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,203 @@
+"""Copies one range of a table, chunk by chunk: reads it at the snapshot, writes it to the target. [db]
+
+Promises: a chunk is ONE transaction of the target with the record of how far its range is, after a check of the lease; so whoever is killed, and
+however often, each row is written exactly once. Rows are added with a plain INSERT to a table that was empty: what is refused, left out or changed by
+the server is an error that names the table, never skipped. Memory holds a statement (about 1 MiB, or one row) at a time, whatever the rows are.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+
+import numpy as np
+
+from pyspark_tidb_binlog.conf import failpoints
+from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.schemas.errors import ApplyError, FindingError
+from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
+from pyspark_tidb_binlog.sinks.bootstrap import copy_record
+from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopiedRange
+from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Key, chunk_sql
+from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import Handle, SnapshotSource, handle_of
+from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import cells_of, expression, form_of, whole
+from pyspark_tidb_binlog.sinks.mysql import lease
+from pyspark_tidb_binlog.sinks.mysql.dialect import table_name, write_head
+from pyspark_tidb_binlog.sinks.mysql.effects import judge
+from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
+from pyspark_tidb_binlog.sinks.mysql.lease import Lease
+from pyspark_tidb_binlog.sinks.mysql.literals import join_cells
+from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
+from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, run_transaction
+from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Origin, Phase, Statement, split
+
+Rows = list[tuple[bytes | None, ...]]
+
+_FIRST_ROWS, _MOST_ROWS = 500, 20_000
+"""Rows of a chunk: the first one, and any."""
+_CHUNK_BYTES = 16 * 1024 * 1024
+_BATCH_BYTES = 1024 * 1024
+_MOST_BATCH = 2000
+_DOUBTFUL = frozenset({ColumnType.ENUM})
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPlan:
+    """One table that is copied. Picklable."""
+
+    source: TableAt
+    """As it is upstream."""
+    target: TableAt
+    """Under its name at the target, with the columns that are written there."""
+    where: str = ""
+    """Which rows are replicated, as Spark SQL; empty = all."""
+
+    @property
+    def columns(self) -> tuple[ColumnInfo, ...]:
+        """The columns that are copied, as they are upstream."""
+        wanted = {c.name.lower() for c in self.target.info.target_columns()}
+        return tuple(c for c in self.source.info.target_columns() if c.name.lower() in wanted)
+
+    @property
+    def read(self) -> tuple[ColumnInfo, ...]:
+        """The columns that are read: a condition may need others than are written."""
+        return self.source.info.target_columns() if self.where else self.columns
+
+    @property
+    def label(self) -> str:
+        """Its name upstream."""
+        return f"{self.source.schema}.{self.source.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPlace:
+    """Between what is copied. Picklable."""
+
+    upstream: SnapshotSource
+    ts: int
+    apply: ApplyConfig
+    lease: Lease
+    limits: PlanLimits
+
+    @property
+    def record(self) -> tuple[int, str]:
+        """Cluster and schema of the record."""
+        return self.lease.cluster_id, self.lease.schema
+
+
+Hidden = Callable[[Rows], frozenset[int]]
+"""The numbers of those of some rows, with ``CopyPlan.read``, that are not replicated."""
+
+
+def all_shown(rows: Rows) -> frozenset[int]:
+    """Every row is replicated."""
+    return frozenset()
+
+
+def copy_range(
+    place: CopyPlace, plan: CopyPlan, part: CopiedRange, sessions: Sessions, policy: RetryPolicy, hidden: Hidden = all_shown
+) -> Iterator[int]:
+    """Copy a range to its end; yields the rows of each chunk once it is committed."""
+    limit = _FIRST_ROWS
+    with closing(place.upstream.sessions_at(place.ts)) as sources:
+        while True:
+            chunk = _Chunk(place, plan, part, limit, hidden, sources)
+            done = run_transaction(sessions, chunk.run, policy)
+            failpoints.point("after-bootstrap-chunk")
+            yield chunk.rows
+            if done:
+                return
+            each = max(chunk.bytes // max(chunk.rows, 1), 1)
+            limit = max(min(limit * 8, _MOST_ROWS, _CHUNK_BYTES // each), 1)
+
+
+class _Chunk:
+    """The next rows of a range, in a transaction that may be tried several times."""
+
+    def __init__(self, place: CopyPlace, plan: CopyPlan, part: CopiedRange, limit: int, hidden: Hidden, sources: KeptSessions) -> None:
+        self._place = place
+        self._plan = plan
+        self._part = part
+        self._limit = limit
+        self._hidden = hidden
+        self._sources = sources
+        self._columns = plan.columns
+        self._forms = tuple(map(form_of, self._columns))
+        self._taken = tuple(plan.read.index(column) for column in self._columns)
+        self.rows = 0
+        self.bytes = 0
+
+    def run(self, session: Session) -> bool:
+        """Whether the range is copied completely then."""
+        self.rows = self.bytes = count = 0
+        place = self._place
+        lease.check(session, place.lease)
+        part = copy_record.lock_range(session, *place.record, self._part, place.ts)
+        if part.done:
+            return True
+        handle = handle_of(self._plan.source.info.handle_columns())
+        asked = [expression(c) for c in self._plan.read]
+        sql = chunk_sql(
+            table_name(self._plan.source.schema, self._plan.source.name),
+            [*asked, *handle.expressions],
+            handle.names,
+            part.within,
+            part.after,
+            self._limit,
+        )
+        last = part.after
+        with place.upstream.at(place.ts, self._sources) as source, source.stream(sql) as read:
+            for rows in _batches(read):
+                self._write(session, rows)
+                last = self._key_of(rows[-1], handle)
+                count += len(rows)
+        done = count < self._limit
+        copy_record.advance(session, *place.record, part, last, (self.rows, self.bytes), done=done)
+        failpoints.point("before-bootstrap-commit")
+        return done
+
+    def _key_of(self, row: tuple[bytes | None, ...], handle: Handle) -> Key:
+        return tuple(whole(cells)[0] for cells in cells_of(handle.forms, [row[len(self._plan.read) :]]))
+
+    def _write(self, session: Session, read: Rows) -> None:
+        hidden = self._hidden(read)
+        rows = [tuple(row[i] for i in self._taken) for number, row in enumerate(read) if number not in hidden]
+        if not rows:
+            return
+        cells = cells_of(self._forms, rows)
+        between = [b","] * (len(cells) - 1)
+        texts = join_cells(b"(", cells, between, b"),")
+        zeros = [(c.name, np.array([row[i] == b"0" for row in rows])) for i, c in enumerate(self._columns) if c.tp in _DOUBTFUL]
+        target = self._plan.target
+        origin = Origin(table_name(target.schema, target.name), target.version, tuple(c.name for c in self._columns), ())
+        shape = Statement(write_head(target.schema, target.name, origin.columns), 0, Phase.WRITE, Effect.ADDS, origin)
+        limits = (self._place.limits.max_bytes, self._place.limits.max_rows)
+        for statement in split(shape, b"", texts, np.full(len(rows), self._place.ts), limits, zeros):
+            self._insert(session, statement)
+            self.bytes += len(statement.sql)
+        self.rows += len(rows)
+
+    def _insert(self, session: Session, statement: Statement) -> None:
+        try:
+            found = judge(statement, session.answer(statement.sql))
+        except ApplyError as error:
+            raise type(error)(f"{self._plan.label} cannot be copied: {error}", error.errno, error.words, error.where) from error
+        if found:
+            raise FindingError(
+                f"{self._plan.label} cannot be copied to {statement.origin.table} exactly: {found[0].words}. Compare the two tables' definitions; or drop the one "
+                "at the target and start with --bootstrap-restart, so that it is made as it is upstream"
+            )
+
+
+def _batches(read: Callable[[int], Rows]) -> Iterator[Rows]:
+    """The rows in batches of about ``_BATCH_BYTES``, whatever size the rows have; one row at least."""
+    most = 1
+    while True:
+        rows = read(most)
+        if rows:
+            yield rows
+        if len(rows) < most:
+            return
+        size = max(sum(len(value) for value in row if value is not None) for row in rows)
+        most = max(min(most * 4, _MOST_BATCH, _BATCH_BYTES // max(size, 1)), 1)

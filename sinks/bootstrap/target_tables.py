@@ -1,0 +1,194 @@
+"""The tables at the target before their rows are copied: made as they are upstream at the snapshot, or emptied. [db]
+
+Promises: a table that is there is never dropped, so it keeps its partitions, keys, triggers and whatever else the target's people gave it; of a first
+load it must be empty, of a stream's table the rows are removed. One that is not there is made from the upstream's own text, as the stream makes
+tables; where the target refuses that, from the columns and keys. Everything runs under the lock of DDLs and after a check of the lease, and may be
+repeated.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.schemas.ddl_jobs import STATE_SYNCED, DbInfo, Job, JobType
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
+from pyspark_tidb_binlog.schemas.errors import ApplyError, BootstrapRefused, RetryableApplyError
+from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, TableInfo
+from pyspark_tidb_binlog.sinks.mysql import lease
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
+from pyspark_tidb_binlog.sinks.mysql.ddl.derive import create_table
+from pyspark_tidb_binlog.sinks.mysql.ddl.executor import dialect_of, with_autocommit
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, is_empty
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten, Subject, rewrite
+from pyspark_tidb_binlog.sinks.mysql.dialect import table_name
+from pyspark_tidb_binlog.sinks.mysql.lease import Lease
+from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, alone
+from pyspark_tidb_binlog.sinks.mysql.session import Session
+from pyspark_tidb_binlog.sinks.routing.routes import Routes
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class WantedTable:
+    """One table, view or sequence to be made or emptied."""
+
+    source: TableAt
+    """SnapshotSource."""
+    target: TableAt
+    """Under its name at the target, with the columns that are replicated."""
+    create_text: str
+    """What creates it, as the upstream writes it."""
+    database: DbInfo | None
+    """The upstream's database."""
+
+    @property
+    def label(self) -> str:
+        """Its name at the target."""
+        return f"{self.target.schema}.{self.target.name}"
+
+
+class TargetTables:
+    """Makes and empties tables, one after the other, on the caller's session."""
+
+    def __init__(self, session: Session, apply: ApplyConfig, held: Lease) -> None:
+        self._session = session
+        self._apply = apply
+        self._lease = held
+
+    def make_ready(self, wanted: WantedTable, *, may_empty: bool) -> None:
+        """The table is at the target, without a row, with every column that is copied.
+
+        Args:
+            wanted: which.
+            may_empty: rows that are there are the stream's, and are removed.
+
+        Raises:
+            BootstrapRefused: there are rows, and they may not be removed; or a column is missing.
+        """
+        name = (wanted.target.schema, wanted.target.name)
+        with self._alone():
+            if not column_names(self._session, *name):
+                self._make(wanted)
+            elif not is_empty(self._session, *name):
+                if not may_empty:
+                    raise BootstrapRefused(not_empty([wanted.label]))
+                self._session.execute(f"TRUNCATE TABLE {table_name(*name)}")
+            self._require_columns(wanted)
+
+    def make_other(self, wanted: WantedTable) -> bool:
+        """Make a view or a sequence unless it is there; False: the target refuses it as long as others are missing."""
+        with self._alone():
+            if column_names(self._session, wanted.target.schema, wanted.target.name):
+                return True
+            try:
+                self._make(wanted)
+            except RetryableApplyError:
+                raise
+            except ApplyError as error:
+                _log.info("%s cannot be made yet: %s", wanted.label, error)
+                return False
+            return True
+
+    def rows_in(self, tables: list[tuple[str, str]]) -> list[str]:
+        """Those that are there and have rows."""
+        found = (name for name in tables if column_names(self._session, *name) and not is_empty(self._session, *name))
+        return [f"{schema}.{table}" for schema, table in found]
+
+    def make_database(self, schema: str, info: DbInfo | None) -> None:
+        """The database is there."""
+        with self._alone():
+            self._make_database(schema, info)
+
+    def _make_database(self, schema: str, info: DbInfo | None) -> None:
+        found = self._dialect.charset(info.charset, info.collate) if info else self._dialect.charset("", "")
+        options = f"CHARACTER SET = {found.charset} COLLATE = {found.collate}"
+        self._session.execute(f"CREATE DATABASE IF NOT EXISTS {quote_name(schema)} {options}")
+
+    def _make(self, wanted: WantedTable) -> None:
+        self._make_database(wanted.target.schema, wanted.database)
+        statement = statement_of(wanted, self._dialect, Routes.of(self._apply))
+        try:
+            self._send(wanted, statement)
+        except RetryableApplyError:
+            raise
+        except ApplyError as error:
+            if wanted.target.info.is_view or wanted.target.info.is_sequence:
+                raise
+            _log.warning("%s is made from its columns and keys, because the target refuses the text: %s", wanted.label, error)
+            self._send(wanted, create_table(wanted.target.schema, named(wanted.target), self._dialect))
+
+    def _send(self, wanted: WantedTable, statement: Rewritten) -> None:
+        for loss in statement.losses:
+            _log.warning("%s", loss)
+        if statement.sql:
+            self._session.use(wanted.target.schema)
+            self._session.execute(statement.sql)
+
+    def _require_columns(self, wanted: WantedTable) -> None:
+        there = {name.lower() for name in column_names(self._session, wanted.target.schema, wanted.target.name)}
+        missing = [c.name for c in wanted.target.info.target_columns() if c.name.lower() not in there]
+        if missing:
+            raise BootstrapRefused(
+                f"{wanted.label} at the target has no column {', '.join(missing)}, so its rows cannot be copied. Drop the table there and start again: it is made "
+                "as it is upstream"
+            )
+
+    @property
+    def _dialect(self) -> Dialect:
+        return dialect_of(self._session, self._apply)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        name = lease.lock_name(DDL, self._lease.schema, self._lease.cluster_id)
+        with alone(self._session, name), with_autocommit(self._session):
+            lease.check(self._session, self._lease)
+            yield
+
+
+def not_empty(tables: list[str]) -> str:
+    """Why a first load is refused."""
+    shown = ", ".join(tables[:5]) + (f" and {len(tables) - 5} more" if len(tables) > 5 else "")
+    return (
+        f"a first load needs an empty target, and there are rows in {shown}. Drop these tables if nobody needs them, or leave them out with syncer.ignore-table; "
+        "to copy tables of a stream that runs already, name them: --bootstrap DB.TABLE"
+    )
+
+
+def statement_of(wanted: WantedTable, dialect: Dialect, routes: Routes) -> Rewritten:
+    """What creates the table at the target. Pure."""
+    source, target = wanted.source, wanted.target
+    if routes.columns_of(source):
+        return create_table(target.schema, named(target), dialect)
+    job = Job(
+        id=0,
+        type=_kind(source.info),
+        state=STATE_SYNCED,
+        schema_state=PUBLIC,
+        schema_id=0,
+        table_id=source.table_id,
+        schema_name=source.schema,
+        table_name=source.name,
+        query=wanted.create_text,
+        version=source.version,
+        db_info=None,
+        table_info=source.info,
+        multiple_table_infos=(),
+        finished_ts=0,
+    )
+    subject = Subject(job, wanted.create_text, target.schema, target.name, (), (target,), routes=routes, home=source.schema)
+    return rewrite(subject, dialect, restored=False)
+
+
+def named(table: TableAt) -> TableInfo:
+    """Its info under its own name."""
+    return replace(table.info, name=table.name)
+
+
+def _kind(info: TableInfo) -> JobType:
+    if info.is_view:
+        return JobType.CREATE_VIEW
+    return JobType.CREATE_SEQUENCE if info.is_sequence else JobType.CREATE_TABLE

@@ -1,0 +1,286 @@
+"""Tables copied at one snapshot and joined by the stream: the target then holds what the upstream holds, whatever is written meanwhile."""
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
+from pyspark_tidb_binlog.binlog_source.emulator.values import EVERY_TYPE, value_for
+from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, TableName, TableRoute
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.jobs.table_loader import BootstrapRequest
+from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, LeaseHeld, SnapshotCollected
+from tests.support.bootstrap_life import run_life
+from tests.support.bootstrapped_stream import BootstrappedStream
+from tests.support.ddl_target import dying
+from tests.support.target_rows import rows_of, run_sql
+
+pytestmark = [pytest.mark.spark, pytest.mark.mysql]
+
+MARKS = "bootstrap_marks"
+ITEM = Table("item", (Column("id", "bigint unsigned"), Column("v", "int"), Column("f", "float"), Column("t", "varchar(20)")), ("id",))
+KEYLESS = Table("log", (Column("a", "int"), Column("b", "varchar(10)")))
+NAMED = Table("named", (Column("k", "varchar(20)"), Column("n", "int"), Column("v", "varbinary(9)")), ("k", "n"))
+TYPES = Table("types", (Column("id", "bigint"), *(Column(f"c{i}", kind) for i, kind in enumerate(EVERY_TYPE))), ("id",))
+LOOSE = Table("loose", (Column("id", "bigint"), Column("v", "int")), ("id",), clustered=False)
+ALL = BootstrapRequest(everything=True)
+
+
+@pytest.fixture(scope="module")
+def source() -> Iterator[PrivateMariaDB]:
+    with PrivateMariaDB() as server:
+        yield server
+
+
+@pytest.fixture
+def stream(spark: SparkSession, mariadb: PrivateMariaDB, source: PrivateMariaDB) -> Iterator[Callable[..., BootstrappedStream]]:
+    made: list[BootstrappedStream] = []
+    drop(mariadb)
+
+    def make(**more: Any) -> BootstrappedStream:
+        settings = {"checkpoint_schema": MARKS, "on_finding": "stop", "history_lag": 0.0, "lease_timeout": 2.0} | more
+        made.append(BootstrappedStream(spark, DrainerConfig(target=mariadb.target(), apply=ApplyConfig(**settings)), source))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.restart()
+        one.mirror.close()
+    drop(mariadb)
+
+
+def drop(server: PrivateMariaDB) -> None:
+    for name in ("shop", "mart", "empty", MARKS):
+        run_sql(server, f"DROP DATABASE IF EXISTS {name}")
+
+
+def shop(run: BootstrappedStream, *tables: Table) -> None:
+    run.mirror.create_database("shop")
+    for table in tables:
+        run.mirror.create_table("shop", table)
+
+
+def filled(run: BootstrappedStream, count: int = 40) -> None:
+    """Rows of the small tables."""
+
+    def insert(txn: Any) -> None:
+        for number in range(1, count + 1):
+            txn.insert(
+                "shop.item", {"id": (1 << 64) - number if number % 2 else number, "v": number, "f": 0.1 * number, "t": f"it's {number}\\"}
+            )
+            txn.insert("shop.log", {"a": number % 5, "b": "x"})
+            txn.insert("shop.named", {"k": f"k{number % 3}", "n": number, "v": bytes([0, number, 0x27, 0x5C])})
+
+    run.change(insert)
+
+
+def more_changes(run: BootstrappedStream, number: int) -> None:
+    """One transaction of every kind."""
+    items = sorted(run.upstream.rows("shop.item"))
+    logs = sorted(run.upstream.rows("shop.log"))
+    named = sorted(run.upstream.rows("shop.named"))
+
+    def work(txn: Any) -> None:
+        txn.insert("shop.item", {"id": 1000 + number, "v": number, "f": 1 / 3, "t": None})
+        txn.update("shop.item", items[number % len(items)], {"v": -number})
+        txn.delete("shop.item", items[(number + 7) % len(items)])
+        txn.insert("shop.log", {"a": number % 5, "b": "x"})
+        txn.delete("shop.log", logs[number % len(logs)])
+        txn.update("shop.named", named[number % len(named)], {"v": b"new"})
+
+    run.change(work)
+
+
+def same(run: BootstrappedStream, source: PrivateMariaDB, target: PrivateMariaDB, *tables: str) -> None:
+    for table in tables:
+        wanted = rows_of(source, table)
+        assert rows_of(target, table) == wanted and wanted, table
+
+
+def state(server: PrivateMariaDB) -> str:
+    return str(run_sql(server, f"SELECT state FROM {MARKS}.spark_bootstrap WHERE table_name = ''")[0][0])
+
+
+SMALL = ("shop.item", "shop.log", "shop.named")
+
+
+def test_a_first_load_with_writes_going_on(
+    stream: Callable[..., BootstrappedStream], mariadb: PrivateMariaDB, source: PrivateMariaDB
+) -> None:
+    run = stream()
+    shop(run, ITEM, KEYLESS, NAMED)
+    filled(run)
+    over = threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not over.is_set():
+            more_changes(run, number := number + 1)
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    try:
+        began = run.begin(ALL)
+    finally:
+        over.set()
+        writing.join()
+    assert state(mariadb) == "joined"
+    assert run.change(lambda txn: txn.insert("shop.log", {"a": 77, "b": None})) > began
+    run.mirror.add_column("shop.log", Column("c", "int"))
+    run.change(lambda txn: txn.insert("shop.log", {"a": 78, "b": None, "c": 5}))
+    report = run.apply()
+    assert report.row_events > 0 and not report.findings
+    same(run, source, mariadb, *SMALL)
+
+
+def test_every_type_as_it_is(stream: Callable[..., BootstrappedStream], mariadb: PrivateMariaDB, source: PrivateMariaDB) -> None:
+    run, chance = stream(), random.Random(5)
+    shop(run, TYPES)
+    history = run.history()
+    info = history.find("shop", "types", history.newest_version)
+    assert info is not None
+    columns = info.info.target_columns()
+    for number in range(60):
+        values = {c.name: value_for(c, chance) for c in columns} | {"id": number}
+        run.change(lambda txn, values=values: txn.insert("shop.types", values))
+    run.begin(ALL)
+    same(run, source, mariadb, "shop.types")
+
+
+def test_one_table_again_at_the_checkpoint(
+    stream: Callable[..., BootstrappedStream], mariadb: PrivateMariaDB, source: PrivateMariaDB
+) -> None:
+    run = stream()
+    shop(run, ITEM, KEYLESS, NAMED)
+    filled(run)
+    run.apply()
+    more_changes(run, 1)
+    run.apply()
+    run_sql(mariadb, "DELETE FROM shop.item WHERE v % 3 = 0")
+    run_sql(mariadb, "UPDATE shop.log SET b = 'wrong'")
+    run_sql(mariadb, "ALTER TABLE shop.log ADD COLUMN ours INT DEFAULT 9")
+    checkpoint = run.sink.commit_ts
+    more_changes(run, 2)
+    run.mirror.tick()
+    assert run.begin(BootstrapRequest(tables=(("SHOP", "item"), ("shop", "LOG")))) == checkpoint
+    assert rows_of(mariadb, "shop.log") and {row[-1] for row in rows_of(mariadb, "shop.log")} == {b"9"}
+    run_sql(mariadb, "ALTER TABLE shop.log DROP COLUMN ours")
+    run.apply()
+    same(run, source, mariadb, *SMALL)
+    assert [r.findings for r in run.reports if r.findings] == []
+
+
+def test_routes_columns_and_conditions(stream: Callable[..., BootstrappedStream], mariadb: PrivateMariaDB) -> None:
+    routes = (
+        TableRoute("shop", "item", "mart", "thing", ("id", "v"), "v > 10 AND t IS NOT NULL"),
+        TableRoute("shop", "log", "mart", "log"),
+    )
+    run = stream(routes=routes, ignore_table=(TableName("shop", "named"),))
+    shop(run, ITEM, KEYLESS, NAMED)
+    filled(run)
+    run.mirror.create_database("empty")
+    run.begin(ALL)
+    assert run_sql(mariadb, "SHOW DATABASES LIKE 'empty'")
+    wanted = {(h, r["v"]) for h, r in run.upstream.rows("shop.item").items() if r["v"] > 10 and r["t"] is not None}
+    assert set(run_sql(mariadb, "SELECT * FROM mart.thing")) == {(h % (1 << 64), v) for h, v in wanted}
+    assert len(run_sql(mariadb, "SELECT * FROM mart.log")) == 40
+    assert run_sql(mariadb, "SHOW TABLES FROM mart LIKE 'named'") == []
+    run.change(lambda txn: txn.update("shop.item", 2, {"v": 50}))
+    run.apply()
+    assert run_sql(mariadb, "SELECT v FROM mart.thing WHERE id = 2") == [(50,)]
+
+
+def test_what_is_refused(stream: Callable[..., BootstrappedStream], mariadb: PrivateMariaDB, source: PrivateMariaDB) -> None:
+    run = stream()
+    shop(run, ITEM, KEYLESS, NAMED)
+    filled(run)
+    with pytest.raises(BootstrapRefused, match="fill it with --bootstrap-all"):
+        run.begin(BootstrapRequest(tables=(("shop", "item"),)))
+    run_sql(mariadb, "CREATE DATABASE shop")
+    run_sql(mariadb, "CREATE TABLE shop.log (a INT)")
+    run_sql(mariadb, "INSERT INTO shop.log VALUES (1)")
+    with pytest.raises(BootstrapRefused, match=r"rows in shop\.log\. Drop"):
+        run.begin(ALL)
+    run_sql(mariadb, "DELETE FROM shop.log")
+    with pytest.raises(BootstrapRefused, match=r"shop\.log at the target has no column b"):
+        run.begin(ALL)
+    run_sql(mariadb, "DROP TABLE shop.log")
+    begun = run.begin()  # what is begun is finished, asked for or not
+    assert begun == int(run_sql(mariadb, f"SELECT snapshot_ts FROM {MARKS}.spark_bootstrap LIMIT 1")[0][0])
+    same(run, source, mariadb, *SMALL)
+    with pytest.raises(BootstrapRefused, match=r"shop\.items: no such table .* did you mean shop\.item\?"):
+        run.begin(BootstrapRequest(tables=(("shop", "items"),)))
+    run.mirror.collect(run.mirror.tick())
+    with pytest.raises(SnapshotCollected, match="GC has passed it"):
+        run.begin(BootstrapRequest(tables=(("shop", "item"),)))
+    same(run, source, mariadb, *SMALL)
+    assert run.begin(ALL) == begun
+    run.restart()
+    run.mirror.collect(0)
+    run.mirror.account = mariadb.target()
+    run.request = BootstrapRequest(tables=(("shop", "item"),))
+    with pytest.raises(BootstrapRefused, match="is the target itself"):
+        assert run.sink
+    same(run, source, mariadb, *SMALL)
+    run.request = BootstrapRequest()
+    other = run.unopened()
+    with pytest.raises(LeaseHeld):
+        other.open(lambda target, commit_ts: commit_ts or 0, run.history)
+    other.close()
+
+
+POINTS = (
+    "after-bootstrap-begin:1,after-bootstrap-empty:2,before-bootstrap-commit:3,after-bootstrap-chunk:4,after-bootstrap-chunk:9,after-bootstrap-table:2,"
+    "before-bootstrap-record:1"
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["first load", "tables"])
+def test_killed_at_every_step_it_goes_on_exactly(
+    kind: str, stream: Callable[..., BootstrappedStream], mariadb: PrivateMariaDB, source: PrivateMariaDB, tmp_path: Path
+) -> None:
+    run = stream()
+    shop(run, ITEM, KEYLESS, NAMED, LOOSE)
+    filled(run)
+    run.change(lambda txn: [txn.insert("shop.loose", {"id": n, "v": n}) for n in range(30)])
+    if kind == "tables":
+        run.apply()
+        run.mirror.tick()
+        run_sql(mariadb, "DELETE FROM shop.item WHERE v % 3 = 0")
+        run_sql(mariadb, "UPDATE shop.log SET b = 'wrong'")
+    run.restart()
+    run.request = ALL if kind == "first load" else BootstrapRequest(tables=(("shop", "*"),))
+    deaths = 0
+    while run_life(run.life(tmp_path / "history.json"), tmp_path, POINTS):
+        deaths += 1
+        more_changes(run, deaths)
+        run.request = BootstrapRequest()
+    assert deaths == POINTS.count(":")
+    assert [r for r in run_sql(mariadb, f"SELECT state FROM {MARKS}.spark_bootstrap WHERE unit >= 0")] == []
+    more_changes(run, 50)
+    run.begin()
+    run.apply()
+    same(run, source, mariadb, *SMALL, "shop.loose")
+    assert [r.findings for r in run.reports if r.findings] == []
+
+
+def test_a_first_load_is_begun_again(stream: Callable[..., BootstrappedStream], mariadb: PrivateMariaDB, source: PrivateMariaDB) -> None:
+    run = stream()
+    shop(run, ITEM, KEYLESS, NAMED)
+    filled(run)
+    with dying("after-bootstrap-table"):
+        run.begin(ALL)
+    more_changes(run, 1)
+    run.mirror.collect(run.mirror.tick())
+    with pytest.raises(SnapshotCollected, match="--bootstrap-restart"):
+        run.begin()
+    assert run.begin(BootstrapRequest(restart=True)) > 0
+    more_changes(run, 2)
+    run.apply()
+    same(run, source, mariadb, *SMALL)

@@ -1,0 +1,133 @@
+"""A first load and a table copied again by the whole Drainer: Pumps, registry, Spark's query, a target; writes go on all the time."""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
+from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
+from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
+from pyspark_tidb_binlog.binlog_source.emulator.upstream import Upstream
+from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
+from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, PumpConfig, SourceConfig
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
+from pyspark_tidb_binlog.jobs.replication import Replication
+from pyspark_tidb_binlog.jobs.table_loader import BootstrapRequest
+from tests.support.mirrored_upstream import MirroredUpstream
+from tests.support.spark_queries import replicated
+from tests.support.target_rows import rows_of, run_sql
+
+pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+CLUSTER_ID = 23
+ITEM = Table("item", (Column("id", "bigint"), Column("v", "int"), Column("t", "varchar(20)")), ("id",))
+KEYLESS = Table("log", (Column("a", "int"), Column("b", "varchar(10)")))
+MARKS = "bootstrap_job_marks"
+
+
+@pytest.fixture
+def mirror(tmp_path: Path) -> Iterator[tuple[MirroredUpstream, ClusterService]]:
+    with contextlib.ExitStack() as stack:
+        source = stack.enter_context(PrivateMariaDB())
+        service = ClusterService(Oracle(), CLUSTER_ID).start()
+        stack.callback(service.stop)
+        pump = PumpConfig(
+            node_id="pump-1",
+            addr="127.0.0.1:0",
+            data_dir=str(tmp_path / "pump"),
+            registry=service.url,
+            cluster_id=CLUSTER_ID,
+            fake_binlog_interval=0.2,
+        )
+        address = stack.enter_context(PumpProcess(pump)).address
+        upstream = stack.enter_context(Upstream(PumpClient.fixed([address], CLUSTER_ID), oracle=service.oracle))
+        service.history, service.mvcc = upstream.jobs, upstream.mvcc.look_up
+        mirror = MirroredUpstream(upstream, source)
+        stack.callback(mirror.close)
+        yield mirror, service
+
+
+class Writing:
+    """Transactions until the end of the block."""
+
+    def __init__(self, mirror: MirroredUpstream) -> None:
+        self._mirror = mirror
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        number = 0
+        while not self._over.wait(0.02):
+            number += 1
+            items = sorted(self._mirror.upstream.rows("shop.item"))  # type: ignore[type-var]
+            logs = sorted(self._mirror.upstream.rows("shop.log"))  # type: ignore[type-var]
+            first, last, new = items[number % len(items)], items[-1], int(items[-1]) + 1  # type: ignore[call-overload]
+            gone = logs[number % len(logs)]
+
+            def work(txn, number=number, first=first, last=last, new=new, gone=gone):  # type: ignore[no-untyped-def]
+                txn.insert("shop.item", {"id": new, "v": number, "t": "new"})
+                txn.update("shop.item", first, {"v": -number})
+                if last != first:
+                    txn.delete("shop.item", last)
+                txn.insert("shop.log", {"a": number % 3, "b": "x"})
+                txn.delete("shop.log", gone)
+
+            self._mirror.change(work)
+
+    def __enter__(self) -> "Writing":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+def test_filled_streamed_and_one_table_again(
+    mirror: tuple[MirroredUpstream, ClusterService], spark: SparkSession, mariadb: PrivateMariaDB, tmp_path: Path
+) -> None:
+    source, service = mirror
+    for name in ("shop", MARKS):
+        run_sql(mariadb, f"DROP DATABASE IF EXISTS {name}")
+    source.create_database("shop")
+    source.create_table("shop", ITEM)
+    source.create_table("shop", KEYLESS)
+    source.change(lambda txn: [txn.insert("shop.item", {"id": n, "v": n, "t": "it's"}) for n in range(200)])
+    source.change(lambda txn: [txn.insert("shop.log", {"a": n % 3, "b": "x"}) for n in range(60)])
+    config = DrainerConfig(
+        source=SourceConfig(pumps=service.url, cluster_id=CLUSTER_ID),
+        target=mariadb.target(),
+        apply=ApplyConfig(checkpoint_schema=MARKS, on_finding="stop"),
+        ddl_history=service.url,
+        checkpoint_dir=str(tmp_path / "spark"),
+        delta_dir=str(tmp_path / "delta"),
+    )
+    reader = source.reader(spark.sparkContext.broadcast)
+
+    def stream(request: BootstrapRequest) -> int:
+        with Writing(source), Replication(spark, config, bootstrap=request, upstream=reader) as replication:
+            began = replication.commit_ts
+            replicated(replication, source.tick(), 1 << 30)
+        with Replication(spark, config) as replication:
+            replicated(replication, source.tick(), 1 << 30)
+        for table in ("shop.item", "shop.log"):
+            wanted = rows_of(source.server, table)
+            assert rows_of(mariadb, table) == wanted and len(wanted) > 1, table
+        return began
+
+    first = stream(BootstrapRequest(everything=True))
+    assert run_sql(mariadb, f"SELECT DISTINCT snapshot_ts, kind FROM {MARKS}.spark_bootstrap") == [(first, "first")]
+    run_sql(mariadb, "UPDATE shop.log SET b = 'wrong'")
+    run_sql(mariadb, "DROP TABLE shop.item")
+    second = stream(BootstrapRequest(tables=(("shop", "*"),)))
+    assert run_sql(mariadb, f"SELECT DISTINCT snapshot_ts, kind, state FROM {MARKS}.spark_bootstrap WHERE table_name = ''") == [
+        (second, "tables", "joined")
+    ]
+    assert second > first
+    for name in ("shop", MARKS):
+        run_sql(mariadb, f"DROP DATABASE IF EXISTS {name}")

@@ -1,0 +1,24 @@
+"""What a server's tables hold, as the server shows it."""
+
+from collections import Counter
+from typing import Any
+
+from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.sinks.mysql.session import connect
+
+
+def run_sql(server: PrivateMariaDB, statement: str) -> list[tuple[Any, ...]]:
+    """Run a statement on a connection of its own."""
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(statement)
+        return list(cursor.fetchall())
+
+
+def rows_of(server: PrivateMariaDB, table: str) -> Counter[tuple[bytes | None, ...]]:
+    """Every row of a table, and how often it is there."""
+    found: Counter[tuple[bytes | None, ...]] = Counter()
+    with connect(server.target(), ApplyConfig()) as session, session.stream(f"SELECT * FROM {table}") as read:
+        while more := read(1000):
+            found.update(more)
+    return found

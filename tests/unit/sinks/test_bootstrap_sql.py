@@ -1,0 +1,253 @@
+"""The statements that a bootstrap sends to TiDB, and what it makes of the answers."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table, table_json
+from pyspark_tidb_binlog.conf.model import ApplyConfig, TableRoute, TargetConfig
+from pyspark_tidb_binlog.jobs.table_loader import BootstrapRequest
+from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, RetryableApplyError, SnapshotCollected
+from pyspark_tidb_binlog.schemas.events import SchemaVersion
+from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
+from pyspark_tidb_binlog.sinks.bootstrap.copy_progress import CopyProgress
+from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import (
+    MOST_RANGES,
+    KeyRange,
+    chunk_sql,
+    even_boundaries,
+    key_from_json,
+    key_to_json,
+    ranges_between,
+)
+from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource, handle_of
+from pyspark_tidb_binlog.sinks.bootstrap.target_tables import WantedTable, statement_of
+from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import expression
+from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
+from pyspark_tidb_binlog.sinks.routing.routes import NO_ROUTES, Routes
+
+TS = 449000000000000001
+Rows = list[tuple[bytes | None, ...]]
+
+
+def table(described: Table, schema: str = "shop") -> TableAt:
+    info = TableInfo.from_json(table_json(described, 7))
+    return TableAt(7, schema, described.name, info, SchemaVersion(3), (), False)
+
+
+ITEM = table(Table("item", (Column("id", "bigint unsigned"), Column("f", "float"), Column("e", "enum('a','b')")), ("id",)))
+NAMED = table(Table("na`med", (Column("k", "varchar(20)"), Column("n", "int"), Column("v", "text")), ("k", "n")))
+KEYLESS = table(Table("log", (Column("a", "int"), Column("b", "bit(3)"))))
+
+
+class Told:
+    """A session that answers what it is told to, and keeps what it was asked."""
+
+    def __init__(self, answers: dict[str, Any]) -> None:
+        self.asked: list[str] = []
+        self._answers = answers
+
+    def __enter__(self) -> "Told":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.asked.append("closed")
+
+    def execute(self, sql: str) -> int:
+        self.asked.append(sql)
+        self._answer(sql)
+        return 0
+
+    def query(self, sql: str, args: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
+        self.asked.append(sql)
+        return list(self._answer(sql))
+
+    def begin(self) -> None:
+        self.asked.append("BEGIN")
+
+    def opened(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.asked.append("closed")
+
+    def rollback(self) -> None:
+        self.asked.append("ROLLBACK")
+
+    @contextmanager
+    def stream(self, sql: str) -> Iterator[Callable[[int], Rows]]:
+        self.asked.append(sql)
+        waiting = [list(self._answer(sql))]
+        yield lambda most: waiting.pop() if waiting else []
+
+    def _answer(self, sql: str) -> Any:
+        found = next((answer for part, answer in self._answers.items() if part in sql), [])
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+class ToldTidb(SnapshotSource):
+    def __init__(self, answers: dict[str, Any] | None = None) -> None:
+        super().__init__(ShippedTarget(TargetConfig(host="tidb", port=4000), b"", None))  # type: ignore[arg-type]
+        self.told = Told(answers or {})
+
+    def _connect(self) -> Any:
+        return self.told
+
+
+def test_the_newest_timestamp_is_that_of_a_transaction_of_the_cluster() -> None:
+    tidb = ToldTidb({"tidb_current_ts": [(str(TS),)]})
+    assert tidb.now() == TS
+    assert tidb.told.asked == ["BEGIN", "SELECT @@tidb_current_ts", "ROLLBACK", "closed"]
+
+
+def test_a_session_reads_at_the_snapshot() -> None:
+    tidb = ToldTidb()
+    with tidb.at(TS) as session:
+        session.query("SELECT 1")
+    assert tidb.told.asked == ["SET SESSION autocommit = 1", f"SET @@SESSION.tidb_snapshot = '{TS}'", "SELECT 1", "closed"]
+
+
+@pytest.mark.parametrize("kind", [ApplyError, RetryableApplyError])
+@pytest.mark.parametrize("errno", [8055, 9006])
+def test_a_snapshot_that_gc_has_passed_is_refused_whenever_it_is_noticed(errno: int, kind: type[ApplyError]) -> None:
+    tidb = ToldTidb({"tidb_snapshot": kind("target tidb:4000 refused", errno, "GC", "tidb:4000")})
+    with pytest.raises(SnapshotCollected, match=r"TiDB at tidb:4000 cannot be read at 449000000000000001 .* GC has passed it"), tidb.at(TS):
+        pass
+
+
+def test_errors_of_the_upstream_are_not_called_the_targets() -> None:
+    tidb = ToldTidb()
+    with pytest.raises(RetryableApplyError, match="upstream TiDB tidb:4000 refused 'x'") as found, tidb.at(TS):
+        raise RetryableApplyError("target tidb:4000 refused 'x'", 2013, "lost", "tidb:4000")
+    assert found.value.errno == 2013
+    with pytest.raises(ApplyError, match="^target db:3306 refused"), tidb.at(TS):
+        raise ApplyError("target db:3306 refused 'x'", 1, "", "db:3306")
+
+
+def test_ranges_begin_where_regions_do() -> None:
+    tidb = ToldTidb({"TABLESAMPLE": [(b"5",), (b"9",)]})
+    found = tidb.ranges(tidb.told, ITEM)  # type: ignore[arg-type]
+    assert tidb.told.asked == ["SELECT `id` FROM `shop`.`item` TABLESAMPLE REGIONS() ORDER BY `id`"]
+    assert found == (KeyRange("", (), (b"5",)), KeyRange("", (b"5",), (b"9",)), KeyRange("", (b"9",), ()))
+
+
+def test_a_table_without_a_clustered_key_is_read_by_its_rowid() -> None:
+    tidb = ToldTidb({"TABLESAMPLE": [(b"3",)]})
+    tidb.ranges(tidb.told, KEYLESS)  # type: ignore[arg-type]
+    assert tidb.told.asked == ["SELECT _tidb_rowid FROM `shop`.`log` TABLESAMPLE REGIONS() ORDER BY _tidb_rowid"]
+    handle = handle_of(KEYLESS.info.handle_columns())
+    sql = chunk_sql("`shop`.`log`", ["`a`", *handle.expressions], handle.names, KeyRange(end=(b"9",)), (b"4",), 10)
+    assert sql == b"SELECT `a`, _tidb_rowid FROM `shop`.`log` WHERE _tidb_rowid > 4 AND _tidb_rowid < 9 ORDER BY _tidb_rowid LIMIT 10"
+
+
+def test_a_tidb_without_samples_divides_integers_evenly() -> None:
+    old = ApplyError("syntax", 1064, "", "tidb:4000")
+    tidb = ToldTidb({"TABLESAMPLE": old, "MIN(": [("1", "64")]})
+    found = tidb.ranges(tidb.told, ITEM)  # type: ignore[arg-type]
+    assert tidb.told.asked[-1] == "SELECT MIN(`id`), MAX(`id`) FROM `shop`.`item`"
+    assert len(found) == 32 and found[1] == KeyRange("", (b"3",), (b"5",))
+    tidb = ToldTidb({"TABLESAMPLE": old})
+    assert tidb.ranges(tidb.told, NAMED) == (KeyRange(),)  # type: ignore[arg-type]
+
+
+def test_a_key_of_several_columns() -> None:
+    handle = handle_of(NAMED.info.handle_columns())
+    tidb = ToldTidb({"TABLESAMPLE": [(b"it's", b"5")]})
+    first, last = tidb.ranges(tidb.told, NAMED)  # type: ignore[arg-type]
+    assert tidb.told.asked == ["SELECT `k`, `n` FROM `shop`.`na``med` TABLESAMPLE REGIONS() ORDER BY `k`, `n`"]
+    assert (first.end, last.begin) == ((b"'it''s'", b"5"), (b"'it''s'", b"5"))
+    sql = chunk_sql("t", ["`v`"], handle.names, first, (b"'a'", b"1"), 3).decode()
+    assert sql == (
+        "SELECT `v` FROM t WHERE `k` >= 'a' AND ((`k` > 'a') OR (`k` = 'a' AND `n` > 1)) AND `k` <= 'it''s' AND ((`k` < 'it''s') OR (`k` = 'it''s' AND `n` < 5)) "
+        "ORDER BY `k`, `n` LIMIT 3"
+    )
+    assert "(`k` = 'it''s' AND `n` >= 5)" in chunk_sql("t", ["`v`"], handle.names, last, (), 3).decode()
+
+
+def test_a_partition_is_read_alone() -> None:
+    assert chunk_sql("t", ["a"], ["`id`"], KeyRange("p`0"), (), 2) == b"SELECT a FROM t PARTITION (`p``0`) ORDER BY `id` LIMIT 2"
+
+
+def test_ranges_leave_nothing_out_and_are_not_too_many() -> None:
+    found = ranges_between([(str(n).encode(),) for n in (3, 3, 8)])
+    assert [(r.begin, r.end) for r in found] == [((), (b"3",)), ((b"3",), (b"8",)), ((b"8",), ())]
+    many = ranges_between([(b"%d" % n,) for n in range(10_000)])
+    assert len(many) <= MOST_RANGES and many[0].begin == many[-1].end == ()
+    assert all(left.end == right.begin for left, right in zip(many, many[1:], strict=False))
+    assert even_boundaries(5, 5, 32) == [] and even_boundaries(0, 3, 32) == [(b"1",), (b"2",), (b"3",)]
+
+
+def test_keys_are_stored_as_they_are() -> None:
+    key = (b"_binary'\x00\xff'", "'ä'".encode(), b"-1")
+    assert key_from_json(key_to_json(key)) == key and key_from_json(None) == ()
+    place = KeyRange("p", key, ())
+    assert KeyRange.from_json(place.to_json()) == place and place.to_json().isascii()
+
+
+def test_what_is_asked_for_each_type() -> None:
+    kinds = ("float", "double", "enum('a')", "set('a')", "bit(5)", "timestamp(3)", "json", "blob")
+    columns = table(Table("t", tuple(Column(f"c{i}", kind) for i, kind in enumerate(kinds)))).info.columns
+    assert [expression(c) for c in columns] == [
+        "`c0` * 1e0",
+        "`c1`",
+        "CAST(`c2` AS UNSIGNED)",
+        "CAST(`c3` AS UNSIGNED)",
+        "CAST(`c4` AS UNSIGNED)",
+        "`c5`",
+        "`c6`",
+        "`c7`",
+    ]
+
+
+SHOWN = """CREATE TABLE `item` (
+  `id` bigint(20) unsigned NOT NULL /*T![auto_rand] AUTO_RANDOM(5) */,
+  `f` float DEFAULT NULL,
+  `e` enum('a','b') COLLATE utf8mb4_bin DEFAULT NULL,
+  PRIMARY KEY (`id`) /*T![clustered_index] CLUSTERED */,
+  CONSTRAINT `fk_1` FOREIGN KEY (`id`) REFERENCES `shop`.`other` (`id`)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin /*T![auto_rand_base] AUTO_RANDOM_BASE=30001 */
+PARTITION BY HASH (`id`) PARTITIONS 2"""
+
+
+def test_a_table_is_made_from_the_text_that_tidb_shows() -> None:
+    made = statement_of(WantedTable(ITEM, ITEM, SHOWN, None), Dialect(Flavour.MARIADB), NO_ROUTES)
+    assert made.sql.startswith("CREATE TABLE `shop`.`item` (`id` bigint(20) unsigned NOT NULL,")
+    assert "utf8mb4_nopad_bin" in made.sql and "FOREIGN KEY (`id`) REFERENCES `shop`.`other` (`id`)" in made.sql
+    assert "PARTITION BY HASH (`id`) PARTITIONS 2" in made.sql and "T!" not in made.sql
+
+
+def test_a_table_with_a_route_or_a_list_of_columns() -> None:
+    routes = Routes.of(ApplyConfig(routes=(TableRoute("shop", "item", "mart", "thing"), TableRoute("shop", "other", "mart", "more"))))
+    made = statement_of(WantedTable(ITEM, routes.moved(ITEM), SHOWN, None), Dialect(Flavour.MARIADB), routes)
+    assert made.sql.startswith("CREATE TABLE `mart`.`thing` (") and "REFERENCES `mart`.`more`" in made.sql
+    routes = Routes.of(ApplyConfig(routes=(TableRoute("shop", "item", "mart", "thing", ("id", "e")),)))
+    made = statement_of(WantedTable(ITEM, routes.moved(ITEM), SHOWN, None), Dialect(Flavour.MARIADB), routes)
+    assert made.sql.startswith("CREATE TABLE `mart`.`thing` (`id` BIGINT") and "`f`" not in made.sql and "PARTITION" not in made.sql
+
+
+def test_names_on_the_command_line() -> None:
+    def asked(*named: str) -> BootstrapRequest:
+        return BootstrapRequest.of(named, everything=False, restart=False)
+
+    assert not asked()
+    assert asked("shop.item, shop.log", "`a.b`.`c``,d`").tables == (("shop", "item"), ("shop", "log"), ("a.b", "c`,d"))
+    assert asked("shop.*").tables == (("shop", "*"),)
+    assert asked("*").everything and not asked("*").tables
+    for wrong in ("item", "shop.", ".item", "a.b.c,d"):
+        with pytest.raises(ConfigError, match="tables are named DB.TABLE"):
+            asked(wrong)
+
+
+def test_progress_in_words() -> None:
+    assert CopyProgress(4, 1, 500, 2000, 100.0).words() == (
+        "copying [######..................]  25% | 1 of 4 tables | 500 rows of about 2,000 | 100 rows/s | about 15 s left"
+    )
+    assert CopyProgress(4, 1, 500, 0, 0.0).words() == "copying [######..................]  25% | 1 of 4 tables | 500 rows | 0 rows/s"
+    assert CopyProgress(4, 3, 3000, 2000, 9.0).share == 0.99 and CopyProgress(4, 4, 3000, 2000, 9.0).share == 1.0
