@@ -29,13 +29,24 @@ jobs:
   replay      Reparo: what a file sink wrote, printed or applied (replay -data-dir DIR [-start-datetime T] [-stop-datetime T] [-dest-type mysql])
   setup       only set up what a job or the tests need (--java --mariadb --etcd --kafka --dev)
 
-./spark-submit.sh JOB --help shows a job's own options. Options of Spark's spark-submit are passed on; --master defaults to local[*].
+./spark-submit.sh JOB --help shows a job's own options, --version the version. Options of Spark's spark-submit are passed on; --master defaults to local[*].
 USAGE
 }
 
 die() {
   echo "spark-submit.sh: $*" >&2
   exit 2
+}
+
+# The one of the names that is spelled most like the first word, if any is.
+nearest() {
+  local python
+  for python in "$venv/bin/python" ${PYTHON:-} python3; do
+    if command -v "$python" >/dev/null; then
+      "$python" -c 'import difflib, sys; print(*difflib.get_close_matches(sys.argv[1], sys.argv[2:], 1))' "$@" 2>/dev/null
+      return
+    fi
+  done
 }
 
 # The code needs Python 3.11 or later; python3.11 comes first, so that a newer default is not preferred to the tested version.
@@ -100,8 +111,13 @@ while (($#)); do
       elif [[ $option == -h || $option == --help || $option == help ]]; then
         usage
         exit 0
+      elif [[ $option == -V || $option == --version ]]; then
+        sed -n 's/^VERSION = "\(.*\)"$/Release Version: \1/p' "$root/conf/version.py"
+        exit 0
       elif [[ $option == -* ]]; then
-        die "unknown option $option before the job; ./spark-submit.sh --help lists the jobs"
+        near=$(nearest "$option" --help --version --master --deploy-mode --name --conf --jars --packages --py-files --files --archives \
+          --properties-file --driver-memory --executor-memory --executor-cores --total-executor-cores --num-executors --verbose)
+        die "unknown option $option before the job; ${near:+did you mean $near? }./spark-submit.sh --help lists the jobs"
       else
         job=$option
       fi
@@ -123,7 +139,10 @@ if [[ -z $job ]]; then
   usage >&2
   exit 2
 fi
-[[ $job =~ ^[a-z_]+$ && -f $root/jobs/$job.py ]] && grep -q '^def main(' "$root/jobs/$job.py" || die "there is no job '$job'; ./spark-submit.sh --help lists them"
+if ! [[ $job =~ ^[a-z_]+$ && -f $root/jobs/$job.py ]] || ! grep -q '^def main(' "$root/jobs/$job.py"; then
+  near=$(nearest "$job" ctl demo drainer pump rehearse replay setup)
+  die "there is no job '$job'; ${near:+did you mean $near? }./spark-submit.sh --help lists them"
+fi
 
 if [[ $job == setup ]]; then
   python=$(find_python)
@@ -135,9 +154,15 @@ if [[ $job == drainer && " ${job_args[*]-} " =~ \ --?check\  ]]; then
   job=preflight
 fi
 
+# Nothing is run: neither Java nor MariaDB has to be there.
+only_words=''
+for option in ${job_args[@]+"${job_args[@]}"}; do
+  [[ $option != -h && $option != -help && $option != --help && $option != -V && $option != -version && $option != --version ]] || only_words=1
+done
+
 needs=()
-case $job in
-  ctl | preflight | pump | replay) ;;
+case $only_words$job in
+  1* | ctl | preflight | pump | replay) ;;
   demo | rehearse)
     needs=(--java)
     # With --to, no private MariaDB is needed.
@@ -163,7 +188,7 @@ export PYTHONSAFEPATH=1 PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH}
 # A fault point must kill the whole application (conf/failpoints.py), which is this process after exec.
 [[ -z ${TIDB_BINLOG_DIE:-} ]] || export TIDB_BINLOG_DIE_PID=${TIDB_BINLOG_DIE_PID:-$$}
 
-if [[ $job == ctl || $job == preflight || $job == pump || $job == replay ]]; then
+if [[ -n $only_words || $job == ctl || $job == preflight || $job == pump || $job == replay ]]; then
   exec "$venv/bin/python" -m pyspark_tidb_binlog.jobs.launch "$job" ${job_args[@]+"${job_args[@]}"}
 fi
 

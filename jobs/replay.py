@@ -267,7 +267,7 @@ def _options() -> JobParser:
         "txn-batch": "row operations in one transaction at the target, at most",
         "worker-count": "connections that apply row operations at the same time",
         "safe-mode": "write so that rows may be there already: REPLACE, and deletes that may find nothing",
-        "log-file": "the log",
+        "log-file": "where the log goes (default: var/log/replay.log)",
     }
     for name, words in helps.items():
         kind = type(_SETTINGS[name])
@@ -276,7 +276,7 @@ def _options() -> JobParser:
             options.add_argument(*flags, dest=name, type=_switched, metavar=SWITCH, help=words)
         else:
             options.add_argument(*flags, dest=name, type=kind, metavar="VALUE", help=words)
-    options.add_argument("-L", "--log-level", dest="log-level", metavar="LEVEL", help="debug, info, warn or error")
+    options.add_argument("-L", "--log-level", dest="log-level", metavar="LEVEL", help="debug, info, warn or error (default: info)")
     return options
 
 

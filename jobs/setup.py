@@ -11,6 +11,7 @@ System packages are installed with apt, only by root on Debian and its derivativ
 """
 
 import argparse
+import difflib
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ import sys
 import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 PROJECT = Path(__file__).resolve().parent.parent
 VENV = PROJECT / ".venv"
@@ -40,16 +42,29 @@ class SetupError(Exception):
     """Something is missing that this program may not or cannot install."""
 
 
+class _Parser(argparse.ArgumentParser):
+    """An error is one line, without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"setup: {message}\n")
+
+
 def main(argv: Sequence[str]) -> int:
     """Set up what is requested; returns 1 and prints the reason where that is not possible."""
-    parser = argparse.ArgumentParser(description="Set the project up on this machine.")
+    parser = _Parser("spark-submit.sh setup", description="Set the project up on this machine.", allow_abbrev=False)
+    version = re.search(r'^VERSION = "(.*)"$', (PROJECT / "conf" / "version.py").read_text(), re.MULTILINE)
+    text = f"Release Version: {version[1] if version else ''}"
+    parser.add_argument("-V", "--version", action="version", version=text, help="print the version and exit")
     parser.add_argument("--java", action="store_true", help="Java and Delta's jars too")
     parser.add_argument("--mariadb", action="store_true", help="MariaDB's server too")
     parser.add_argument("--etcd", action="store_true", help="etcd too, which the tests of PD's registry run")
     parser.add_argument("--kafka", action="store_true", help="a Kafka broker too, which the tests of that target run")
     parser.add_argument("--dev", action="store_true", help="what tests and lint need too")
     parser.add_argument("--zip", type=Path, metavar="FILE", help="write the project's packages for --py-files")
-    wanted = parser.parse_args(argv)
+    wanted, others = parser.parse_known_args(argv)
+    if others:
+        near = difflib.get_close_matches(others[0], parser._option_string_actions, 1)
+        parser.error(f"unknown flag {others[0]}; " + (f"did you mean {near[0]}?" if near else "--help lists them"))
     try:
         if wanted.java:
             ensure_java()
