@@ -31,7 +31,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.executor import load_applied, load_refu
 from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls, foreseen
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import table_in_target
 from pyspark_tidb_binlog.sinks.mysql.inventory import Inventory, inventory_of
-from pyspark_tidb_binlog.sinks.mysql.rights import WantedRights, may_write_read_only, missing_rights, read_grants
+from pyspark_tidb_binlog.sinks.mysql.rights import WantedRights, may_write_read_only, missing_rights, read_grants, statements
 from pyspark_tidb_binlog.sinks.mysql.server_variables import NAMES, judged
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.mysql.upstream_collations import with_collations
@@ -45,6 +45,11 @@ _MORE_CONNECTIONS = 4
 _FIRST = "test"
 """The database that TiDB has from the start, without a DDL."""
 _SHOWN = 20
+_ASKED = (
+    ("SELECT GET_LOCK('tidb_binlog.check', 0), RELEASE_LOCK('tidb_binlog.check')", "no start, the lease is such a lock"),
+    ("SHOW GLOBAL STATUS LIKE 'Uptime'", "no start after a crash, which looks whether the server was restarted since"),
+)
+"""Statements of a start that need no right, and what breaks without each."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -151,7 +156,10 @@ class _Check:
         there = inventory_of(self._session)
         stand = self._stand(history) if history is not None else None
         grants = read_grants(str(line[0]) for line in self._session.query("SHOW GRANTS"))
-        yield from missing_rights(grants, self._wanted(stand), self._account(), self._where)
+        wanted, account = self._wanted(stand), self._account()
+        yield from missing_rights(grants, wanted, account, self._where)
+        yield from self._refused_reads(account)
+        yield note(f"account {account} at {self._where}", "needs these rights, and no others", "; ".join(statements(wanted, account)))
         yield from judged(
             self._variables(), self._where, self._connections(), may_write=may_write_read_only(grants), has_zones=self._has_zones()
         )
@@ -287,7 +295,18 @@ class _Check:
             views=any(table.info.is_view for table in moved),
             foreign_keys=any(table.info.foreign_keys for table in moved),
             asks_timestamp=self._config.apply.db_type == "tidb",
+            marks=self._config.apply.loopback_control,
         )
+
+    def _refused_reads(self, account: str) -> Iterator[Remark]:
+        """What a start asks the server, whatever GRANTs say: a proxy or a managed server may refuse it."""
+        for sql, breaks in _ASKED:
+            try:
+                self._session.query(sql)
+            except ApplyError as error:
+                yield hinders(
+                    f"account {account} at {self._where}", f"{sql} is refused ({error.words}): {breaks}", "let the account do this"
+                )
 
     def _account(self) -> str:
         user, _, host = str(self._session.query("SELECT CURRENT_USER()")[0][0]).rpartition("@")
