@@ -156,7 +156,7 @@ class _Check:
         there = inventory_of(self._session)
         stand = self._stand(history) if history is not None else None
         grants = read_grants(str(line[0]) for line in self._session.query("SHOW GRANTS"))
-        wanted, account = self._wanted(stand), self._account()
+        wanted, account = self._wanted(stand, history), self._account()
         yield from missing_rights(grants, wanted, account, self._where)
         yield from self._refused_reads(account)
         yield note(f"account {account} at {self._where}", "needs these rights, and no others", "; ".join(statements(wanted, account)))
@@ -274,7 +274,7 @@ class _Check:
     def _databases(self, stand: _Stand, there: Inventory, history: SchemaHistory) -> Iterator[Remark]:
         wanted = {table.schema for table in stand.tables}
         version = stand.applied.version
-        made = {job.schema_name.lower() for job in history.ordered if job.version > version and job.db_info is not None}
+        made = {name.lower() for name in _made(stand, history)}
         wanted |= {info.name for entries in history.schemas.values() if (info := _at(entries, version)) is not None}
         if not any(name.lower() == _FIRST for name in wanted) and _FIRST not in made:
             wanted.add(_FIRST)
@@ -285,10 +285,12 @@ class _Check:
                 what = f"the target lacks the database {target}, {why}: the first table or row in it stops the stream"
                 yield hinders(self._where, what, f"CREATE DATABASE `{target}`, or name it in syncer.ignore-schemas")
 
-    def _wanted(self, stand: _Stand | None) -> WantedRights:
+    def _wanted(self, stand: _Stand | None, history: SchemaHistory | None) -> WantedRights:
         tables = stand.tables if stand is not None else ()
         moved = tuple(map(self._selection.routes.moved, tables))
-        names = sorted({table.schema for table in moved} | ({_FIRST} if self._selection.tables.keeps(_FIRST) and not moved else set()))
+        kept = {self._selection.routes.database(name) for name in _made(stand, history) if self._selection.tables.keeps(name)}
+        named = {table.schema for table in moved} | kept
+        names = sorted(named | ({_FIRST} if self._selection.tables.keeps(_FIRST) and not named else set()))
         return WantedRights(
             names,
             self._config.apply.checkpoint_schema,
@@ -322,6 +324,13 @@ class _Check:
 
     def _has_zones(self) -> bool:
         return self._session.query("SELECT CONVERT_TZ('2020-07-01 00:00:00', 'UTC', 'Europe/Berlin')")[0][0] is not None
+
+
+def _made(stand: _Stand | None, history: SchemaHistory | None) -> set[str]:
+    """The databases that waiting DDLs make, or change."""
+    if stand is None or history is None:
+        return set()
+    return {job.schema_name for job in history.ordered if job.version > stand.applied.version and job.db_info is not None}
 
 
 def _at(entries: Sequence[tuple[SchemaVersion, DbInfo | None]], version: int) -> DbInfo | None:
