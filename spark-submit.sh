@@ -43,7 +43,7 @@ nearest() {
   local python
   for python in "$venv/bin/python" ${PYTHON:-} python3; do
     if command -v "$python" >/dev/null; then
-      "$python" -c 'import difflib, sys; print(*difflib.get_close_matches(sys.argv[1], sys.argv[2:], 1))' "$@" 2>/dev/null
+      "$python" -c 'import difflib, sys; print(*difflib.get_close_matches(sys.argv[1], sys.argv[2:], 1))' "$@" 2>/dev/null || true
       return
     fi
   done
