@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from pyspark_tidb_binlog.conf.version import VERSION
+
 ROOT = Path(__file__).parents[2]
 ENTRY = str(ROOT / "spark-submit.sh")
 
@@ -45,7 +47,8 @@ def test_words_about_a_job_need_neither_java_nor_mariadb(tmp_path: Path) -> None
     nothing = {"JAVA_HOME": "/nonexistent", "TIDB_BINLOG_NO_APT": "1"}
     for job in ("demo", "rehearse", "ctl"):
         done = run(job, "--version", log=tmp_path, **nothing)
-        assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith(run("--version", log=tmp_path).stdout)
+        assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith(f"Release Version: {VERSION}\n")
+    assert run("--version", log=tmp_path, **nothing).stdout.endswith(f" {VERSION}\n")
     done = run("demo", "-help", log=tmp_path, **nothing)
     assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("usage: spark-submit.sh demo")
 
