@@ -33,10 +33,13 @@ WAYS: tuple[dict[str, Any], ...] = (
 """How rows are applied, each in a life of its own."""
 
 
-def blocks() -> dict[str, list[str]]:
-    """The statements of each block of SQL, by its name."""
-    found = re.findall(r"^```sql (\w+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    return {name: [one.strip() for one in text.split(";\n") if one.strip()] for name, text in found}
+def statements(name: str, **words: str) -> list[str]:
+    """Those of a block of SQL, with other ``words`` where the page has examples."""
+    (text,) = re.findall(rf"^```sql {name}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    for old, new in words.items():
+        assert old in text, old
+        text = text.replace(old, new)
+    return [one.strip() for one in text.split(";\n") if one.strip()]
 
 
 class Dba:
@@ -45,7 +48,7 @@ class Dba:
     def __init__(self, server: PrivateMariaDB) -> None:
         self._connection = server.connect()
         self._server = server
-        for statement in blocks()["account"]:
+        for statement in statements("account"):
             self(statement)
 
     def __call__(self, sql: str) -> Any:
@@ -54,13 +57,8 @@ class Dba:
             return cursor.fetchall()
 
     def run(self, name: str, **words: str) -> list[Any]:
-        """A block, with other ``words`` where the page has examples."""
-        answers = []
-        for statement in blocks()[name]:
-            for old, new in words.items():
-                statement = statement.replace(old, new)
-            answers.append(self(statement))
-        return answers
+        """The answers to a block."""
+        return [self(statement) for statement in statements(name, **words)]
 
     @property
     def account(self) -> TargetConfig:
@@ -115,8 +113,8 @@ def test_a_stream_as_the_account_of_the_page_and_its_looks(shop: Shop, dba: Dba)
         shop.order()
         shop.apply()
         shop.upstream.ddl.add_column("shop.orders", Column(f"more_{number}", "int"))
-        shop.upstream.ddl.rename("shop.log", f"log_{number}")
-        shop.upstream.ddl.rename(f"shop.log_{number}", "log")
+        shop.upstream.ddl.rename("shop.log", f"shop.log_{number}")
+        shop.upstream.ddl.rename(f"shop.log_{number}", "shop.log")
         shop.order()
         shop.apply()
         shop.holds()
@@ -183,7 +181,7 @@ def test_from_nothing_and_from_a_dump(shop: Shop, dba: Dba) -> None:
 
 def test_the_page_names_what_the_code_uses() -> None:
     wanted = [f"{one}" for one in rights.statements(rights.WantedRights(["shop"], "tidb_binlog"), "'drainer'@'%'")]
-    assert blocks()["account"][1:] == wanted
+    assert statements("account")[1:] == wanted
     assert [name for name, _ in session._IF_KNOWN if f"`{name}`" not in PAGE] == []
     settings = {"time_zone", "sql_mode", "foreign_key_checks", "unique_checks", "autocommit", "wait_timeout"}
     assert settings < session._OURS and [name for name in settings if f"`{name}`" not in PAGE] == []
