@@ -73,6 +73,9 @@ case $job in
     ;;
 esac
 
+# Nothing is run: neither Java nor MariaDB has to be there.
+[[ ! " $* " =~ \ (-h|-V|--?help|--?version)\  ]] || needs=()
+
 ready() {
   same "$root/requirements.txt" "$venv/.requirements.txt" || return 1
   [[ " ${needs[*]-} " != *' --java '* || (-f $venv/spark-jars/.complete && (-n ${JAVA_HOME:-} || -n $(command -v java))) ]] || return 1

@@ -12,9 +12,10 @@ import os
 import platform
 import re
 import sys
+import textwrap
 import traceback
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -90,8 +91,24 @@ def replication_error_in(trace: str) -> str | None:
 _TRACE_GOES_ON = r"\s*(?:at |Traceback|File \"|Caused by:|During handling|The above|Driver stack|JVM stack|SQLSTATE|==|\.\.\. \d+ more)"
 
 
+class _Lines(argparse.HelpFormatter):
+    """Keeps the lines of a description; one that is too long goes on below its second column, ``  name   what it does``."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        columns = (re.match(r" +\S+ {2,}", line) for line in text.splitlines())
+        hanging = (indent + " " * (len(found[0]) if found else 0) for found in columns)
+        filled = (
+            textwrap.fill(line, width, initial_indent=indent, subsequent_indent=more, break_on_hyphens=False)
+            for line, more in zip(text.splitlines(), hanging, strict=True)
+        )
+        return "\n".join(filled)
+
+
 class JobParser(argparse.ArgumentParser):
-    """Takes flags as Go's programs do: one dash or two, ``-x=v`` or ``-x v``, a switch without a value; nothing is abbreviated."""
+    """Takes flags as Go's programs do: one dash or two, ``-x=v`` or ``-x v``, a switch without a value; nothing is abbreviated.
+
+    Whatever is wrong with a command line is a ``ConfigError`` of one line, never the usage.
+    """
 
     model: type[DrainerConfig] | type[PumpConfig] | None = None
     """Whose settings it has, by ``add_settings``."""
@@ -103,6 +120,10 @@ class JobParser(argparse.ArgumentParser):
             ConfigError: one is unknown, or an argument is none.
         """
         return self.parse_args(list(self._normalised(argv)))
+
+    def error(self, message: str) -> typing.NoReturn:
+        """What argparse finds: a value that is none, an argument that is missing, one too many."""
+        raise ConfigError(f"{message}; {self.prog} --help says what there is")
 
     def _normalised(self, argv: Sequence[str]) -> Iterator[str]:
         """``argv`` with every flag as ``--name=value`` or ``--name``, which leaves argparse nothing to guess."""
@@ -143,18 +164,30 @@ class JobParser(argparse.ArgumentParser):
         return ConfigError(f"unknown flag {flag}" + (f"; did you mean {near}?" if near else "; --help lists them"))
 
 
-def parser(job: str, description: str) -> JobParser:
-    """The parser of ``./spark-submit.sh JOB``, or where it is installed of ``tidb-binlog JOB``."""
-    return JobParser(prog=f"{PROGRAM} {job}", description=description, allow_abbrev=False)
+def parser(job: str, description: str, commands: Mapping[str, str] | None = None) -> JobParser:
+    """The parser of ``./spark-submit.sh JOB``, or where it is installed of ``tidb-binlog JOB``, with ``-V``; ``commands``: what each of the job's
+    commands does, a line each.
+    """
+    width = max(map(len, commands or ("",)))
+    listed = [f"  {name:<{width}}  {what}" for name, what in (commands or {}).items()]
+    text = "\n".join([description, *(["", "commands:", *listed] if listed else [])])
+    made = JobParser(prog=f"{PROGRAM} {job}", description=text.replace("%", "%%"), allow_abbrev=False, formatter_class=_Lines)
+    made.add_argument("-V", "--version", action=_PrintVersion, nargs=0, help="print the version and exit")
+    return made
+
+
+def no_command(name: str, known: Iterable[str], of: str) -> ConfigError:
+    """``name`` is no command of ``of``; the error names the nearest one."""
+    near = nearest(name, known)
+    return ConfigError(f"{of} has no command {name!r}" + (f"; did you mean {near[0]}?" if near else f"; {of} --help lists them"))
 
 
 def add_settings(to: JobParser, model: type[DrainerConfig] | type[PumpConfig]) -> None:
-    """``--config FILE``, ``-V``, and flags for each setting: the real program's, its path, and its name where that is unique."""
+    """``--config FILE``, and flags for each setting: the real program's, its path, and its name where that is unique."""
     to.model = model
     # not the list of all flags, which is what follows
     to.usage = " ".join([to.prog, *(str(action.metavar) for action in to._get_positional_actions()), "[FLAG ...]"])
     to.add_argument("--config", type=lambda text: Path(text) if text else None, metavar="FILE", help="settings file in TOML")
-    add_version(to)
     group = to.add_argument_group("settings", "each wins over the environment and the file; one dash or two, a switch needs no value")
     settings = settings_of(model)
     names = [setting.name for setting in settings] + [setting.flag for setting in settings if setting.flag != setting.name]
@@ -180,11 +213,6 @@ def add_security_flags(to: JobParser) -> None:
 def security_of(given: argparse.Namespace) -> TlsSettings | None:
     """How a cluster's nodes are called, by the flags of ``add_security_flags``; None: without TLS."""
     return TlsSettings.of(SecurityConfig(given.ssl_ca, given.ssl_cert, given.ssl_key))
-
-
-def add_version(to: JobParser) -> None:
-    """``-V``."""
-    to.add_argument("-V", action=_PrintVersion, nargs=0, help="print the version and exit")
 
 
 class _PrintVersion(argparse.Action):

@@ -7,11 +7,12 @@ becomes the job (``jobs/launch.py``), in the environment that it needs: some of 
 Promises: imports the standard library only, so that it can say what is missing. ``parsed`` is pure.
 """
 
+import difflib
 import os
 import re
 import sys
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -76,6 +77,7 @@ WITH_VALUE = frozenset(
 )
 """Options of ``spark-submit`` that take a value."""
 SWITCHES = frozenset({"--verbose", "--supervise"})
+BEFORE_THE_JOB = (*sorted(WITH_VALUE), *sorted(SWITCHES), "--help", "--version")
 
 
 @dataclass(slots=True)
@@ -125,7 +127,7 @@ def parsed(argv: Sequence[str]) -> Given:
         elif given.job:
             given.options.append(word)
         elif word.startswith("-") and word not in ("-h", "--help", "-V", "--version"):
-            raise ConfigError(f"unknown option {word} before the job; {COMMAND} --help lists the jobs")
+            raise ConfigError(f"unknown option {word} before the job; {_meant(name, BEFORE_THE_JOB)}{COMMAND} --help lists the jobs")
         else:
             given.job = word
     return given
@@ -152,10 +154,10 @@ def _run(given: Given) -> int:
         print(usage(), file=sys.stdout if given.job else sys.stderr)
         return 0 if given.job else EXIT_WRONG
     if given.job in ("-V", "--version"):
-        print(f"{PROGRAM} {VERSION}")
+        print(f"Release Version: {VERSION}")
         return 0
     if given.job not in offered():
-        raise ConfigError(f"there is no job {given.job!r}; {COMMAND} --help lists them")
+        raise ConfigError(f"there is no job {given.job!r}; {_meant(given.job, offered())}{COMMAND} --help lists them")
     job = JOBS[given.job]
     require_packages(given.job, job)
     environ = {**os.environ, "LC_ALL": "C.UTF-8", "PYTHONSAFEPATH": "1"}
@@ -194,7 +196,7 @@ def usage() -> str:
             "jobs:",
             *lines,
             "",
-            f"{COMMAND} JOB --help shows a job's own options. Options of Spark's spark-submit are passed on; --master defaults to local[*].",
+            f"{COMMAND} JOB --help shows a job's own options, --version the version. Options of Spark's spark-submit are passed on; --master defaults to local[*].",
         ]
     )
 
@@ -280,6 +282,11 @@ def _jars(given: Given, home: Path, environ: Mapping[str, str]) -> Path | None:
         ensure_jars(found, spark)
         ensure_archive(found, spark, "")
     return found
+
+
+def _meant(word: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(word, list(known), 1)
+    return f"did you mean {near[0]}? " if near else ""
 
 
 def _without(part: str, path: str) -> list[str]:

@@ -1,15 +1,6 @@
 """``./spark-submit.sh ctl``: what binlogctl does, with its commands and flags, and a look at a Drainer. No JVM is started.
 
-    ctl pumps | drainers                     the registered nodes (-show-offline-nodes)
-    ctl update-pump | update-drainer         write a state into the registry (-node-id, -state)
-    ctl pause-pump | pause-drainer | resume-drainer | offline-pump | offline-drainer       ask the node itself (-node-id)
-    ctl generate_meta                        a savepoint file with a new timestamp (-data-dir, -time-zone)
-    ctl encrypt -text PASSWORD               the password as encrypted_password takes it (key: BINLOG_SECRET_KEY); - reads it from stdin
-    ctl status                               each Drainer: how far it is, and what holds it back
-    ctl ddl --config drainer.toml            the DDLs that were refused, skipped, quarantined, not synced, ignored, derived or lost something
-    ctl findings --config drainer.toml       the newest findings
-
-``-ssl-ca``, ``-ssl-cert`` and ``-ssl-key`` are for a cluster with TLS. ``-cmd pumps`` is the same as ``pumps``. Unlike binlogctl, it looks at the node's answer: a refused change is an error.
+``COMMANDS`` says what there is, as ``--help`` does. ``-ssl-ca``, ``-ssl-cert`` and ``-ssl-key`` are for a cluster with TLS. ``-cmd pumps`` is the same as ``pumps``. Unlike binlogctl, it looks at the node's answer: a refused change is an error.
 
 Promises: nothing but the named command is changed. Exit codes as in ``cli.py``.
 """
@@ -21,7 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -30,7 +21,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, NodeStatus, Registry
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.conf.model import DrainerConfig
-from pyspark_tidb_binlog.jobs.cli import EXIT_FAILED, JobParser, add_security_flags, add_version, drainer_config, parser, security_of
+from pyspark_tidb_binlog.jobs.cli import EXIT_FAILED, JobParser, add_security_flags, drainer_config, no_command, parser, security_of
 from pyspark_tidb_binlog.jobs.local_paths import local_path
 from pyspark_tidb_binlog.jobs.log_lines import line
 from pyspark_tidb_binlog.jobs.node_report import NodeReport, ddl_lines, finding_lines
@@ -49,7 +40,17 @@ _SUCCESS = 200
 """The code of an accepted change, in a node's answer."""
 _FINDING_COLUMNS = ("kind", "table", "commit_ts", "key", "wanted", "found", "words", "recorded_at")
 
-Command = Callable[[argparse.Namespace], int]
+Run = Callable[[argparse.Namespace], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command."""
+
+    run: Run
+    """Takes the command line; the exit code."""
+    what: str
+    """What it does, and with which flags, in a line."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -57,22 +58,33 @@ def main(argv: Sequence[str]) -> int:
     given = _options().parsed(argv)
     name = given.command or given.cmd or "pumps"
     if name not in COMMANDS:
-        raise ConfigError(f"there is no command {name!r}; there are {', '.join(COMMANDS)}")
-    return COMMANDS[name](given)
+        raise no_command(name, COMMANDS, "spark-submit.sh ctl")
+    return COMMANDS[name].run(given)
 
 
 def _options() -> JobParser:
-    options = parser("ctl", "binlogctl's commands, and what a Drainer is doing.")
-    options.add_argument("command", nargs="?", help=", ".join(COMMANDS))
-    options.add_argument("-cmd", "--cmd", metavar="COMMAND", help="the same, as binlogctl takes it (default: pumps)")
-    options.add_argument("-pd-urls", "--pd-urls", default="127.0.0.1:2379", metavar="URLS", help="PD, comma separated")
+    what = {name: command.what for name, command in COMMANDS.items()}
+    options = parser("ctl", "binlogctl's commands, and what a Drainer is doing.", what)
+    options.usage = f"{options.prog} COMMAND [FLAG ...]"
+    options.add_argument("command", nargs="?", metavar="COMMAND", help="one of the above (default: pumps)")
+    options.add_argument("-cmd", "--cmd", metavar="COMMAND", help="the same, as binlogctl takes it")
+    options.add_argument(
+        "-pd-urls", "--pd-urls", default="127.0.0.1:2379", metavar="URLS", help="PD, comma separated (default: 127.0.0.1:2379)"
+    )
     options.add_argument("-registry", "--registry", default="", metavar="URL", help="the standalone registry instead of PD")
     options.add_argument("-node-id", "--node-id", default="", metavar="ID", help="the node that a command is for")
     options.add_argument("-state", "--state", default="", metavar="STATE", help=f"of update-…: {', '.join(NodeState)}")
     options.add_argument(
         "-show-offline-nodes", "--show-offline-nodes", action="store_true", help="pumps and drainers: also those that are offline"
     )
-    options.add_argument("-data-dir", "--data-dir", type=Path, default=Path("binlog_position"), metavar="DIR", help="of generate_meta")
+    options.add_argument(
+        "-data-dir",
+        "--data-dir",
+        type=Path,
+        default=Path("binlog_position"),
+        metavar="DIR",
+        help="of generate_meta: where savepoint is written (default: binlog_position)",
+    )
     options.add_argument("-time-zone", "--time-zone", default="", metavar="ZONE", help="of generate_meta: also the time, as a comment")
     options.add_argument("-addr", "--addr", default="", metavar="HOST:PORT", help="of status: this Drainer, without asking a registry")
     options.add_argument("-config", "--config", type=Path, metavar="FILE", help="of ddl and findings: the Drainer's settings")
@@ -80,7 +92,6 @@ def _options() -> JobParser:
     options.add_argument("-json", "--json", action="store_true", help="of status: one JSON object per Drainer")
     options.add_argument("-text", "--text", default="", metavar="TEXT", help="of encrypt: what is encrypted; - = the first line of stdin")
     add_security_flags(options)
-    add_version(options)
     return options
 
 
@@ -102,7 +113,7 @@ def _node(registry: Registry, kind: str, node_id: str) -> NodeStatus:
     return known[node_id]
 
 
-def _list(kind: str) -> Command:
+def _list(kind: str) -> Run:
     def run(given: argparse.Namespace) -> int:
         with _registry(given) as registry:
             for node in registry.listing(kind).nodes:
@@ -122,7 +133,7 @@ def _in_words(node: NodeStatus) -> str:
     return f"{{NodeID: {node.node_id}, Addr: {node.host}, State: {node.state}, MaxCommitTS: {node.max_commit_ts}, UpdateTime: {time}}}"
 
 
-def _update(kind: str) -> Command:
+def _update(kind: str) -> Run:
     def run(given: argparse.Namespace) -> int:
         if given.state not in list(NodeState):
             raise ConfigError(f"state {given.state!r} is illegal: it is one of {', '.join(NodeState)} (-state)")
@@ -134,7 +145,7 @@ def _update(kind: str) -> Command:
     return run
 
 
-def _apply(kind: str, action: str) -> Command:
+def _apply(kind: str, action: str) -> Run:
     def run(given: argparse.Namespace) -> int:
         with _registry(given) as registry:
             node = _node(registry, kind, given.node_id)
@@ -258,19 +269,19 @@ def _findings(given: argparse.Namespace) -> int:
 
 
 COMMANDS: Mapping[str, Command] = {
-    "pumps": _list(PUMPS),
-    "drainers": _list(DRAINERS),
-    "update-pump": _update(PUMPS),
-    "update-drainer": _update(DRAINERS),
-    "pause-pump": _apply(PUMPS, "pause"),
-    "pause-drainer": _apply(DRAINERS, "pause"),
-    "resume-drainer": _apply(DRAINERS, "resume"),
-    "offline-pump": _apply(PUMPS, "close"),
-    "offline-drainer": _apply(DRAINERS, "close"),
-    "generate_meta": _generate_meta,
-    "encrypt": _encrypt,
-    "status": _status,
-    "ddl": _ddl,
-    "findings": _findings,
+    "pumps": Command(_list(PUMPS), "the registered Pumps (-show-offline-nodes)"),
+    "drainers": Command(_list(DRAINERS), "the registered Drainers (-show-offline-nodes)"),
+    "update-pump": Command(_update(PUMPS), "write a state into the registry (-node-id, -state)"),
+    "update-drainer": Command(_update(DRAINERS), "the same for a Drainer"),
+    "pause-pump": Command(_apply(PUMPS, "pause"), "a Pump takes no more binlogs and ends (-node-id)"),
+    "pause-drainer": Command(_apply(DRAINERS, "pause"), "a Drainer holds its stream between two batches (-node-id)"),
+    "resume-drainer": Command(_apply(DRAINERS, "resume"), "a paused Drainer goes on (-node-id)"),
+    "offline-pump": Command(_apply(PUMPS, "close"), "a Pump ends for good once every Drainer has read everything (-node-id)"),
+    "offline-drainer": Command(_apply(DRAINERS, "close"), "a Drainer ends and is registered as offline (-node-id)"),
+    "generate_meta": Command(_generate_meta, "a savepoint file with a new timestamp (-data-dir, -time-zone)"),
+    "encrypt": Command(_encrypt, "a password as encrypted_password takes it, by the key in BINLOG_SECRET_KEY (-text)"),
+    "status": Command(_status, "each Drainer: how far it is, and what holds it back (-node-id, -addr, -json)"),
+    "ddl": Command(_ddl, "the DDLs that were refused, skipped, quarantined, not synced, ignored, derived or lost something (-config)"),
+    "findings": Command(_findings, "the newest findings (-config, -limit)"),
 }
 """By name."""

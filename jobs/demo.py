@@ -192,7 +192,7 @@ class Show:
 _NEXT = f"""where to look next:
   the data flow, step by step: {document("architecture")}
   your own Pumps and target: {COMMAND} drainer --config FILE, with {sample("conf/drainer.toml")} as a beginning
-  a recording of a real TiDB through the same stream: {COMMAND} rehearse CASE (tests/golden of a checkout)
+  a recording of a real TiDB through the same stream: {COMMAND} rehearse types (tests/golden of a checkout)
   the stream, its Delta checkpoints and its lag in a notebook: {sample("notebooks/replicate.py")}"""
 
 

@@ -27,8 +27,12 @@ END_SECONDS = 8.0
 _POLL_SECONDS = 0.02
 _IGNORING = ("/bin/sh", "-c", "trap '' INT TERM HUP; exec \"$@\"", "sh")
 """An ignored signal stays ignored over exec, and a JVM installs no handler for a signal that it finds ignored."""
-_NO_NEWS = "WARNING: Using incubator modules"
-"""The JVM's notice about its own vector module, which is not logged."""
+_NO_NEWS = (
+    "WARNING: Using incubator modules",
+    "Starting Streaming TransformWithStateInPandas Python worker",
+    "Streaming TransformWithStateInPandas Python worker",
+)
+"""Not logged: the JVM's notice about its own vector module, and the steps of a worker of PySpark, whose errors come as such."""
 
 
 class Jvm:

@@ -31,7 +31,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.executor import load_applied, load_refu
 from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls, foreseen
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import table_in_target
 from pyspark_tidb_binlog.sinks.mysql.inventory import Inventory, inventory_of
-from pyspark_tidb_binlog.sinks.mysql.rights import WantedRights, may_write_read_only, missing_rights, read_grants
+from pyspark_tidb_binlog.sinks.mysql.rights import WantedRights, may_write_read_only, missing_rights, read_grants, statements
 from pyspark_tidb_binlog.sinks.mysql.server_variables import NAMES, judged
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
@@ -46,6 +46,11 @@ _MORE_CONNECTIONS = 4
 _FIRST = "test"
 """The database that TiDB has from the start, without a DDL."""
 _SHOWN = 20
+_ASKED = (
+    ("SELECT GET_LOCK('tidb_binlog.check', 0), RELEASE_LOCK('tidb_binlog.check')", "no start, the lease is such a lock"),
+    ("SHOW GLOBAL STATUS LIKE 'Uptime'", "no start after a crash, which looks whether the server was restarted since"),
+)
+"""Statements of a start that need no right, and what breaks without each."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -166,7 +171,10 @@ class _Check:
         there = inventory_of(self._session)
         stand = self._stand(history) if history is not None else None
         grants = read_grants(str(line[0]) for line in self._session.query("SHOW GRANTS"))
-        yield from missing_rights(grants, self._wanted(stand), self._account(), self._where)
+        wanted, account = self._wanted(stand, history), self._account()
+        yield from missing_rights(grants, wanted, account, self._where)
+        yield from self._refused_reads(account)
+        yield note(f"account {account} at {self._where}", "needs these rights, and no others", "; ".join(statements(wanted, account)))
         yield from judged(
             self._variables(), self._where, self._connections(), may_write=may_write_read_only(grants), has_zones=self._has_zones()
         )
@@ -282,7 +290,7 @@ class _Check:
     def _databases(self, stand: _Stand, there: Inventory, history: SchemaHistory) -> Iterator[Remark]:
         wanted = {table.schema for table in stand.tables}
         version = stand.applied.version
-        made = {job.schema_name.lower() for job in history.ordered if job.version > version and job.db_info is not None}
+        made = {name.lower() for name in _made(stand, history)}
         wanted |= {info.name for entries in history.schemas.values() if (info := _at(entries, version)) is not None}
         if not any(name.lower() == _FIRST for name in wanted) and _FIRST not in made:
             wanted.add(_FIRST)
@@ -293,17 +301,30 @@ class _Check:
                 what = f"the target lacks the database {target}, {why}: the first table or row in it stops the stream"
                 yield hinders(self._where, what, f"CREATE DATABASE `{target}`, or name it in syncer.ignore-schemas")
 
-    def _wanted(self, stand: _Stand | None) -> WantedRights:
+    def _wanted(self, stand: _Stand | None, history: SchemaHistory | None) -> WantedRights:
         tables = stand.tables if stand is not None else ()
         moved = tuple(map(self._selection.routes.moved, tables))
-        names = sorted({table.schema for table in moved} | ({_FIRST} if self._selection.tables.keeps(_FIRST) and not moved else set()))
+        kept = {self._selection.routes.database(name) for name in _made(stand, history) if self._selection.tables.keeps(name)}
+        named = {table.schema for table in moved} | kept
+        names = sorted(named | ({_FIRST} if self._selection.tables.keeps(_FIRST) and not named else set()))
         return WantedRights(
             names,
             self._config.apply.checkpoint_schema,
             views=any(table.info.is_view for table in moved),
             foreign_keys=any(table.info.foreign_keys for table in moved),
             asks_timestamp=self._config.apply.db_type == "tidb",
+            marks=self._config.apply.loopback_control,
         )
+
+    def _refused_reads(self, account: str) -> Iterator[Remark]:
+        """What a start asks the server, whatever GRANTs say: a proxy or a managed server may refuse it."""
+        for sql, breaks in _ASKED:
+            try:
+                self._session.query(sql)
+            except ApplyError as error:
+                yield hinders(
+                    f"account {account} at {self._where}", f"{sql} is refused ({error.words}): {breaks}", "let the account do this"
+                )
 
     def _account(self) -> str:
         user, _, host = str(self._session.query("SELECT CURRENT_USER()")[0][0]).rpartition("@")
@@ -319,6 +340,13 @@ class _Check:
 
     def _has_zones(self) -> bool:
         return self._session.query("SELECT CONVERT_TZ('2020-07-01 00:00:00', 'UTC', 'Europe/Berlin')")[0][0] is not None
+
+
+def _made(stand: _Stand | None, history: SchemaHistory | None) -> set[str]:
+    """The databases that waiting DDLs make, or change."""
+    if stand is None or history is None:
+        return set()
+    return {job.schema_name for job in history.ordered if job.version > stand.applied.version and job.db_info is not None}
 
 
 def _at(entries: Sequence[tuple[SchemaVersion, DbInfo | None]], version: int) -> DbInfo | None:

@@ -30,6 +30,7 @@ from pyspark_tidb_binlog.jobs.cli import (
     EXIT_FAILED,
     add_security_flags,
     add_settings,
+    no_command,
     parser,
     pump_config,
     run_job,
@@ -45,15 +46,12 @@ _SETTLE_TIMEOUT = 30.0
 
 def main(argv: Sequence[str]) -> int:
     """Serve until stopped, or run ``inspect`` or ``settle``."""
-    if argv and argv[0] == "inspect":
-        return _inspect(argv[1:])
-    if argv and argv[0] == "settle":
-        return _settle(argv[1:])
-    options = parser(
-        "pump",
-        "A Pump server: a durable log of binlogs that a Drainer reads. 'pump inspect DATA_DIR' shows its content offline, "
-        "'pump settle' records the outcome of a transaction.",
-    )
+    if argv and argv[0] in _COMMANDS:
+        return _COMMANDS[argv[0]][0](argv[1:])
+    if argv and not argv[0].startswith("-"):
+        raise no_command(argv[0], _COMMANDS, "spark-submit.sh pump")
+    what = {name: words for name, (_, words) in _COMMANDS.items()}
+    options = parser("pump", "A Pump server: a durable log of binlogs that a Drainer reads.", what)
     add_settings(options, PumpConfig)
     config = pump_config(options.parsed(argv))
     stop = stop_on_signals()
@@ -80,7 +78,7 @@ def _inspect(argv: Sequence[str]) -> int:
     options = parser("pump inspect", "Shows the content of a Pump's value log. Read-only.")
     options.add_argument("data_dir", type=Path, metavar="DATA_DIR", help="the Pump's data-dir, or its value directory")
     options.add_argument("--records", action="store_true", help="a line for each record")
-    options.add_argument("--ts", type=int, help="only records whose start_ts or commit_ts is this one, with their content")
+    options.add_argument("--ts", type=int, metavar="TS", help="only records whose start_ts or commit_ts is this one, with their content")
     given = options.parsed(argv)
     damaged = False
     for report, records in inspect(value_directory(given.data_dir)):
@@ -100,10 +98,12 @@ def _settle(argv: Sequence[str]) -> int:
     options.add_argument(
         "pump", metavar="DATA_DIR|URL", help="the data-dir of a Pump that is stopped, or http(s)://host:port of one that runs"
     )
-    options.add_argument("start_ts", type=int, metavar="START_TS")
-    options.add_argument("outcome", choices=("commit", "rollback"))
+    options.add_argument("start_ts", type=int, metavar="START_TS", help="when the transaction began")
+    options.add_argument("outcome", choices=("commit", "rollback"), metavar="commit|rollback", help="how it ended")
     options.add_argument("commit_ts", type=int, nargs="?", default=0, metavar="COMMIT_TS", help="with commit: when it committed")
-    options.add_argument("--cluster-id", type=int, default=0, help="for a real Pump, to which a binlog is sent: the cluster's id")
+    options.add_argument(
+        "--cluster-id", type=int, default=0, metavar="ID", help="for a real Pump, to which a binlog is sent: the cluster's id"
+    )
     add_security_flags(options)
     given = options.parsed(argv)
     if (given.outcome == "commit") != (given.commit_ts > 0):
@@ -137,6 +137,13 @@ def _settled_by(url: str, start_ts: int, commit_ts: int, cluster_id: int, tls: T
     if not answer.ok:
         raise ConfigError(f"the Pump at {url} refuses: {answer.text.strip()}")
     return answer.text.strip()
+
+
+_COMMANDS = {
+    "inspect": (_inspect, "shows the content of a value log, offline (pump inspect DATA_DIR)"),
+    "settle": (_settle, "records the outcome of a transaction that nobody else knows (pump settle DATA_DIR|URL START_TS commit COMMIT_TS)"),
+}
+"""By name: what it runs, and what that does."""
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from pathlib import Path
 from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import RecordedCase, feed, load, schedule
+from pyspark_tidb_binlog.conf.kinds import nearest
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, SourceConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.cli import EXIT_FAILED, add_settings, drainer_config, parser, target_of
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
@@ -31,6 +32,8 @@ from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.sinks.mysql.session import connect
+
+RECORDINGS = Path(__file__).resolve().parent.parent / "tests" / "golden"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -119,10 +122,31 @@ def compare(case_dir: Path, target: TargetConfig) -> tuple[int, list[tuple[objec
     return good, bad
 
 
+def case_of(wanted: Path) -> Path:
+    """The folder that ``wanted`` names: itself, or the case of that name among the recordings of this checkout.
+
+    Raises:
+        ConfigError: there is neither.
+    """
+    recorded = {folder.parent.name: folder.parent for folder in sorted(RECORDINGS.glob("*/case.json"))}
+    if wanted.exists() or not recorded or len(wanted.parts) != 1:
+        return wanted
+    if wanted.name not in recorded:
+        near = nearest(wanted.name, recorded)
+        meant = f"did you mean {near[0]}? There are" if near else "there are"
+        raise ConfigError(f"{wanted} is no folder, and no case of {RECORDINGS}; {meant} {', '.join(recorded)}")
+    return recorded[wanted.name]
+
+
 def main(argv: Sequence[str]) -> int:
     """Rehearse one case."""
     options = parser("rehearse", "Replicate a recorded case of a real TiDB through embedded Pumps.")
-    options.add_argument("case", type=Path, metavar="CASE", help="folder of the case (case.json, pump-N.binlogs.gz, ddl_history.json.gz)")
+    options.add_argument(
+        "case",
+        type=Path,
+        metavar="CASE",
+        help="folder of the case (case.json, pump-N.binlogs.gz, ddl_history.json.gz), or the name of one in tests/golden",
+    )
     options.add_argument("--to", metavar="URL", default="", help="mysql://user:password@host:port (default: a private MariaDB)")
     options.add_argument("--drop", action="store_true", help="first drop the case's databases and the checkpoints from the target")
     options.add_argument(
@@ -135,7 +159,7 @@ def main(argv: Sequence[str]) -> int:
     add_settings(options, DrainerConfig)
     arguments = options.parsed(argv)
     config = require_server(drainer_config(arguments))
-    case = load(arguments.case)
+    case = load(case_of(arguments.case))
     stop = stop_on_signals()
     with contextlib.ExitStack() as stack:
         work_dir = arguments.work_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rehearse-")))

@@ -284,7 +284,7 @@ def _options() -> JobParser:
             options.add_argument(*flags, dest=name, type=_switched, metavar=SWITCH, help=words)
         else:
             options.add_argument(*flags, dest=name, type=kind, metavar="VALUE", help=words)
-    options.add_argument("-L", "--log-level", dest="log-level", metavar="LEVEL", help="debug, info, warn or error")
+    options.add_argument("-L", "--log-level", dest="log-level", metavar="LEVEL", help="debug, info, warn or error (default: info)")
     return options
 
 

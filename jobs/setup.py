@@ -11,6 +11,7 @@ System packages are installed with apt, only by root on Debian and its derivativ
 """
 
 import argparse
+import difflib
 import os
 import shutil
 import subprocess
@@ -19,9 +20,11 @@ import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from pyspark_tidb_binlog.conf.entry import CODE, IN_CHECKOUT, PACKAGE
 from pyspark_tidb_binlog.conf.entry import HOME as PROJECT
+from pyspark_tidb_binlog.conf.version import VERSION
 from pyspark_tidb_binlog.jobs.jvm_settings import COMPLETE, NOT_NEEDED, is_complete
 from pyspark_tidb_binlog.jobs.programs import SERVER, server_program
 from pyspark_tidb_binlog.jobs.versions import DELTA_PACKAGE, JAVA, java_release
@@ -49,15 +52,26 @@ class SparkOfMachine:
     """What its processes are started with."""
 
 
+class _Parser(argparse.ArgumentParser):
+    """An error is one line, without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"setup: {message}\n")
+
+
 def main(argv: Sequence[str]) -> int:
     """Set up what is requested; returns 1 and prints the reason where that is not possible."""
-    parser = argparse.ArgumentParser(description="Set the project up on this machine.")
+    parser = _Parser("spark-submit.sh setup", description="Set the project up on this machine.", allow_abbrev=False)
+    parser.add_argument("-V", "--version", action="version", version=f"Release Version: {VERSION}", help="print the version and exit")
     parser.add_argument("--java", action="store_true", help="Java and Delta's jars too")
     parser.add_argument("--mariadb", action="store_true", help="MariaDB's server too")
     parser.add_argument("--etcd", action="store_true", help="etcd too, which the tests of PD's registry run")
     parser.add_argument("--kafka", action="store_true", help="a Kafka broker too, which the tests of that target run")
     parser.add_argument("--dev", action="store_true", help="what tests and lint need too")
-    wanted = parser.parse_args(argv)
+    wanted, others = parser.parse_known_args(argv)
+    if others:
+        near = difflib.get_close_matches(others[0], parser._option_string_actions, 1)
+        parser.error(f"unknown flag {others[0]}; " + (f"did you mean {near[0]}?" if near else "--help lists them"))
     try:
         if wanted.java:
             ensure_java()

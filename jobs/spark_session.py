@@ -1,28 +1,36 @@
 """The SparkSession of every job, with settings tuned for small, frequent micro-batches. [spark]
 
 Promises: a setting given on the command line of ``spark-submit`` or in ``extra`` wins over ours; ``session_settings`` is pure.
-Works both inside ``spark-submit`` (a gateway exists) and from a plain interpreter (tests, notebooks), which starts its own JVM.
+Works both inside ``spark-submit`` (a gateway exists) and from a plain interpreter (tests, benchmarks, notebooks), which starts its own JVM: what
+that and Spark's Python processes print goes to the log, so that the console has the program's own lines only.
 """
 
 import logging
 import os
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import pyspark
+from py4j.java_gateway import JavaGateway
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkRuntimeError
+from pyspark.java_gateway import launch_gateway
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.jobs import jvm, own_places
 from pyspark_tidb_binlog.jobs.allocator import reuse_blocks
 from pyspark_tidb_binlog.jobs.jvm_settings import FRUGAL, NOT_NEEDED, jars_dir, jars_in, jvm_options, names_delta, ships_delta
-from pyspark_tidb_binlog.jobs.logs import spark_level, spark_log_file
+from pyspark_tidb_binlog.jobs.logs import log_file, spark_level, spark_log_file
 from pyspark_tidb_binlog.jobs.session_check import CATALOG, EXTENSION, STATE_STORE
 from pyspark_tidb_binlog.jobs.signals import REQUEST, take_back
 from pyspark_tidb_binlog.jobs.versions import DELTA_PACKAGE, require_spark
+from pyspark_tidb_binlog.schemas.errors import ConfigError
 
+_SHOWN = 50
+"""Lines of the output of a JVM that did not start."""
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 
 
@@ -45,6 +53,8 @@ def build_session(app_name: str, *, master: str | None = None, delta: bool = Tru
         conf.setIfMissing(key, value)
     conf.setAll(list((extra or {}).items()))
     _quiet_console()
+    if not submitted and SparkContext._gateway is None:
+        SparkContext._ensure_initialized(gateway=_jvm_of_our_own(conf))
     session: SparkSession = SparkSession.builder.appName(app_name).config(conf=conf).getOrCreate()
     take_back()  # PySpark has installed its own SIGINT handler
     _expect_the_jvm_to_end(session.sparkContext)
@@ -146,6 +156,22 @@ def session_settings(cores: int | None, *, delta: bool = True) -> dict[str, str]
             "spark.databricks.delta.stats.collect": "false",
         }
     return settings
+
+
+def _jvm_of_our_own(conf: SparkConf) -> JavaGateway:
+    """A JVM as PySpark starts it, with its output, which Spark's Python processes inherit, in the log.
+
+    Raises:
+        ConfigError: it exited instead; the message has its output.
+    """
+    with log_file().open("ab") as out:
+        before = out.tell()
+        try:
+            gateway: JavaGateway = launch_gateway(conf, {"stdout": out, "stderr": subprocess.STDOUT})  # type: ignore[no-untyped-call]
+        except PySparkRuntimeError as error:
+            printed = log_file().read_bytes()[before:].decode(errors="replace").splitlines()[-_SHOWN:]
+            raise ConfigError("Spark did not start:\n" + "\n".join(printed)) from error
+    return gateway
 
 
 def _quiet_console() -> None:

@@ -45,9 +45,11 @@ def until_signalled() -> Callable[[], None]:
 def main(argv: Sequence[str]) -> int:
     """Serve until stopped."""
     options = argparse.ArgumentParser(description="Registry and oracle for Pumps and Drainers without a PD.", allow_abbrev=False)
-    options.add_argument("--addr", default="127.0.0.1:0")
-    options.add_argument("--data-dir", type=Path, required=True)
-    options.add_argument("--cluster-id", type=int, required=True)
+    options.add_argument(
+        "--addr", default="127.0.0.1:0", metavar="HOST:PORT", help="where it serves; port 0 = a free one (default: 127.0.0.1:0)"
+    )
+    options.add_argument("--data-dir", type=Path, required=True, metavar="DIR", help="where the nodes and the timestamps are kept")
+    options.add_argument("--cluster-id", type=int, required=True, metavar="ID", help="the cluster that it serves")
     options.add_argument("--history", type=Path, help="recorded /ddl/history to serve")
     options.add_argument("--floor", type=int, default=0, help="every timestamp will be above this one")
     given = options.parse_args(argv)

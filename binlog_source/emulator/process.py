@@ -1,15 +1,18 @@
 """A server of this project that prints ``serving HOST:PORT``, as a separate process; the standalone registry as one.
 
 Promises: ``start`` returns when the server accepts calls, or raises ``PumpUnavailable`` with its stderr. ``kill`` is ``kill -9``.
-``start`` after ``kill`` or ``stop`` runs on the same data directory and the same port.
+``start`` after ``kill`` or ``stop`` runs on the same data directory and the same port. The process ends with the one that started it, also if that
+is killed (if ``setpriv`` exists).
 """
 
 import os
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +23,17 @@ from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 _START_TIMEOUT = 30.0
 _STOP_TIMEOUT = 15.0
 _SERVING = "serving "
+
+
+def dies_with_parent(number: str) -> tuple[str, ...]:
+    """What to put before a command, so that the kernel sends this signal when the parent dies; nothing where that is not possible.
+
+    The signal is sent when the parent thread ends, so it is usable only from the main thread.
+    """
+    setpriv = shutil.which("setpriv")
+    if setpriv is None or threading.current_thread() is not threading.main_thread():
+        return ()
+    return (setpriv, "--pdeathsig", number)
 
 
 class ServerProcess:
@@ -48,7 +62,8 @@ class ServerProcess:
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
         with tempfile.TemporaryFile() as errors:
             # a separate session: Ctrl-C in the terminal must reach only the job, which then stops its servers in order
-            self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, stderr=errors, env=environ, start_new_session=True)
+            command = [*dies_with_parent("KILL"), *self._command]
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=environ, start_new_session=True)
             line = self._first_line(self._process)
             if not line.startswith(_SERVING):
                 self.kill()

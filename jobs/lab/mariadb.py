@@ -15,7 +15,6 @@ import signal
 import socket
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,6 +24,7 @@ from typing import Any, Self
 import pymysql
 from pymysql.connections import Connection
 
+from pyspark_tidb_binlog.binlog_source.emulator.process import dies_with_parent
 from pyspark_tidb_binlog.conf.model import TargetConfig
 from pyspark_tidb_binlog.jobs.lab.ports import free_port
 from pyspark_tidb_binlog.jobs.programs import server_program
@@ -198,7 +198,7 @@ class PrivateMariaDB:
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         command = [
-            *_dies_with_parent(),
+            *dies_with_parent("TERM"),
             server_program("mariadbd"),
             "--no-defaults",
             f"--datadir={self._data_dir}",
@@ -251,11 +251,3 @@ def _system_user() -> pwd.struct_passwd | None:
         except KeyError:
             continue
     raise ConfigError(f"MariaDB is not started as root, and the machine has no user {' or '.join(_SYSTEM_USERS)}: start as another user")
-
-
-def _dies_with_parent() -> tuple[str, ...]:
-    """The kernel sends the parent-death signal when the parent thread ends, so it is usable only from the main thread."""
-    setpriv = shutil.which("setpriv")
-    if setpriv is None or threading.current_thread() is not threading.main_thread():
-        return ()
-    return (setpriv, "--pdeathsig", "TERM")

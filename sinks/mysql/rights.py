@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pyspark_tidb_binlog.schemas.remarks import Remark, hinders, note
+from pyspark_tidb_binlog.sinks.routing.own_schemas import MARK_SCHEMA
 
 _NAME = r"`(?:[^`]|``)*`|[^\s.`]+"
 _GRANT = re.compile(rf"GRANT (?P<rights>.+?) ON (?:TABLE )?(?P<database>{_NAME})\.(?P<table>{_NAME}) TO ", re.IGNORECASE | re.DOTALL)
@@ -16,6 +17,8 @@ _ALL = "ALL PRIVILEGES"
 
 ROWS = ("SELECT", "INSERT", "UPDATE", "DELETE")
 DDLS = ("CREATE", "DROP", "ALTER", "INDEX")
+_RECORDS = (*ROWS, "CREATE", "ALTER")
+_MARKS = (*ROWS, "CREATE")
 _BREAKS = {
     "SELECT": "rows are read back where a statement's effect is in doubt, and a table is looked at before a DDL on it",
     "INSERT": "no row can be written",
@@ -59,6 +62,8 @@ class WantedRights:
     foreign_keys: bool = False
     asks_timestamp: bool = False
     """``db-type = tidb``."""
+    marks: bool = False
+    """``loopback-control``: transactions are marked in a table of their own."""
 
 
 def read_grants(lines: Iterable[str]) -> tuple[Granted, ...]:
@@ -86,12 +91,14 @@ def missing_rights(granted: Sequence[Granted], wanted: WantedRights, account: st
         return any(one.covers(right, database) for one in granted)
 
     here = f"account {account} at {where}"
-    own = tuple(right for right in (*ROWS, "CREATE", "ALTER") if not has(right, wanted.record))
+    own = tuple(right for right in _RECORDS if not has(right, wanted.record))
     if own:
         what = f"lacks {', '.join(own)} on {wanted.record}.*, where the checkpoint, the lease and the records of DDLs are kept: no start"
         yield hinders(here, what, _grant(own, wanted.record, account))
-    needed = (*ROWS, *DDLS, *(("REFERENCES",) * wanted.foreign_keys), *(("CREATE VIEW", "SHOW VIEW") if wanted.views else ()))
-    for right in needed:
+    if wanted.marks and (own := tuple(right for right in _MARKS if not has(right, MARK_SCHEMA))):
+        what = f"lacks {', '.join(own)} on {MARK_SCHEMA}.*, where loopback-control marks each transaction: no start"
+        yield hinders(here, what, _grant(own, MARK_SCHEMA, account))
+    for right in _replicating(wanted):
         lacking = [database for database in wanted.databases if not has(right, database)]
         if lacking:
             shown = ", ".join(f"{name}.*" for name in lacking[:5]) + (f" and {len(lacking) - 5} more" if len(lacking) > 5 else "")
@@ -111,6 +118,21 @@ def missing_rights(granted: Sequence[Granted], wanted: WantedRights, account: st
         yield note(here, what, f"GRANT REPLICATION CLIENT ON *.* TO {account}")
 
 
+def statements(wanted: WantedRights, account: str) -> Iterator[str]:
+    """The GRANTs that give ``account`` what the stream needs, and no more, a database each."""
+    for database in wanted.databases:
+        yield _grant(_replicating(wanted), database, account)
+    yield _grant(_RECORDS, wanted.record, account)
+    if wanted.marks:
+        yield _grant(_MARKS, MARK_SCHEMA, account)
+    yield f"GRANT PROCESS{', REPLICATION CLIENT' if wanted.asks_timestamp else ''} ON *.* TO {account}"
+
+
+def _replicating(wanted: WantedRights) -> tuple[str, ...]:
+    """What is needed on a database that is replicated."""
+    return (*ROWS, *DDLS, *(("REFERENCES",) * wanted.foreign_keys), *(("CREATE VIEW", "SHOW VIEW") if wanted.views else ()))
+
+
 def may_write_read_only(granted: Sequence[Granted]) -> bool:
     """Whether ``read_only`` does not stop the account."""
     rights = ("SUPER", "READ_ONLY ADMIN", "CONNECTION_ADMIN")
@@ -118,7 +140,8 @@ def may_write_read_only(granted: Sequence[Granted]) -> bool:
 
 
 def _grant(rights: Iterable[str], database: str, account: str) -> str:
-    place = f"`{database.replace('`', '``')}`.*" if database else "DATABASE.*"
+    pattern = re.sub(r"([_%\\])", r"\\\1", database).replace("`", "``")
+    place = f"`{pattern}`.*" if database else "DATABASE.*"
     return f"GRANT {', '.join(rights)} ON {place} TO {account}" + ("" if database else ", for each")
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from pyspark_tidb_binlog.conf.version import VERSION
+
 ROOT = Path(__file__).parents[2]
 ENTRY = str(ROOT / "spark-submit.sh")
 
@@ -23,11 +25,32 @@ def test_without_a_job_the_jobs_are_listed(tmp_path: Path) -> None:
     assert run("--help", log=tmp_path).returncode == 0
 
 
-@pytest.mark.parametrize("job", ["nosuch", "setup/../pump", "report"])
-def test_what_is_no_job_is_refused(job: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("job", "near"), [("nosuch", ""), ("setup/../pump", ""), ("dranier", "did you mean drainer? "), ("report", "")])
+def test_what_is_no_job_is_refused_in_one_line(job: str, near: str, tmp_path: Path) -> None:
     done = run(job, log=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"there is no job '{job}'" in done.stderr
+    assert done.stderr == f"spark-submit.sh: there is no job '{job}'; {near}./spark-submit.sh --help lists them\n"
+
+
+def test_what_is_no_flag_is_refused_in_one_line(tmp_path: Path) -> None:
+    for arguments, line in (
+        (["--mastr", "local", "demo"], "spark-submit.sh: unknown option --mastr before the job; did you mean --master? ./spark-submit.sh --help lists the jobs"),
+        (["drainer", "--chek"], "error: unknown flag --chek; did you mean --check?"),
+        (["ctl", "findngs"], "error: spark-submit.sh ctl has no command 'findngs'; did you mean findings?"),
+        (["setup", "--jva"], "setup: unknown flag --jva; did you mean --java?"),
+    ):  # fmt: skip
+        done = run(*arguments, log=tmp_path)
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", f"{line}\n")
+
+
+def test_words_about_a_job_need_neither_java_nor_mariadb(tmp_path: Path) -> None:
+    nothing = {"JAVA_HOME": "/nonexistent", "TIDB_BINLOG_NO_APT": "1"}
+    for job in ("demo", "rehearse", "ctl"):
+        done = run(job, "--version", log=tmp_path, **nothing)
+        assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith(f"Release Version: {VERSION}\n")
+    assert run("--version", log=tmp_path, **nothing).stdout.endswith(f" {VERSION}\n")
+    done = run("demo", "-help", log=tmp_path, **nothing)
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("usage: spark-submit.sh demo")
 
 
 def test_a_spark_option_needs_its_value(tmp_path: Path) -> None:

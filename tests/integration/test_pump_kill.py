@@ -1,7 +1,11 @@
 """``kill -9`` of a real Pump at every named point of its storage, under gRPC writers: the next life has all that was acknowledged, once."""
 
 import http.client
+import os
+import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -184,3 +188,27 @@ def until_mark(pump, writer, ts, delivery):
             if delivery != RAW or entity.pos != before:
                 yield entity
             before = entity.pos
+
+
+_PARENT = """
+import sys, time
+from pathlib import Path
+from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
+from tests.support.pump_pulls import config
+
+print(PumpProcess(config(Path(sys.argv[1]))).start().pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="without it a process outlives its parent")
+def test_a_pump_of_the_demo_ends_with_a_parent_that_is_killed(tmp_path):
+    root = Path(__file__).parents[2]
+    environ = os.environ | {"PYTHONPATH": str(root)}
+    with subprocess.Popen(
+        [sys.executable, "-c", _PARENT, str(tmp_path)], cwd=root, env=environ, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        pid = int(parent.stdout.readline())
+        os.kill(pid, 0)
+        parent.kill()
+    eventually(lambda: not Path(f"/proc/{pid}").exists() or " Z " in Path(f"/proc/{pid}/stat").read_text(), what="the Pump has ended")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pyspark_tidb_binlog.sinks.mysql.rights import Granted, WantedRights, may_write_read_only, missing_rights, read_grants
+from pyspark_tidb_binlog.sinks.mysql.rights import Granted, WantedRights, may_write_read_only, missing_rights, read_grants, statements
 from pyspark_tidb_binlog.sinks.mysql.server_variables import NAMES, judged
 
 ALL = "GRANT ALL PRIVILEGES ON *.* TO `root`@`localhost` IDENTIFIED BY PASSWORD '*0' WITH GRANT OPTION"
@@ -129,3 +129,16 @@ def test_what_servers_have_by_default_is_good() -> None:
         "wsrep_on": "OFF",
     }
     assert list(judged(usual, "db", 6, may_write=False, has_zones=True)) == []
+
+
+def test_the_statements_give_what_is_wanted_and_nothing_else() -> None:
+    """What they grant, as a server prints it, lacks nothing; without any one right something is missing."""
+    wanted = WantedRights(["a_b", "c`d"], "marks", views=True, foreign_keys=True, asks_timestamp=True, marks=True)
+    given = list(statements(wanted, "'x'@'%'"))
+    assert given[0].endswith("ON `a\\_b`.* TO 'x'@'%'") and "`c``d`" in given[1]
+    assert [words for words in said(given, wanted) if "a CREATE DATABASE of a name" not in words] == []
+    for number, line in enumerate(given):
+        for right in line.removeprefix("GRANT ").partition(" ON ")[0].split(", "):
+            rest = line.replace(f"{right}, ", "", 1) if f"{right}, " in line else line.replace(f", {right} ON", " ON")
+            fewer = [*given[:number], *([rest] if rest != line else []), *given[number + 1 :]]
+            assert any(f"lacks {right}" in words for words in said(fewer, wanted)), (line, right)

@@ -1,0 +1,187 @@
+"""``docs/target.md`` as a DBA follows it: its SQL over a real stream that writes as the account it makes; rights, tables and settings that it lists are the code's."""
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
+from pyspark_tidb_binlog.conf.model import DrainerConfig, TargetConfig
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.events import physical_ms
+from pyspark_tidb_binlog.sinks.mysql import rights, session
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import take_snapshot
+from pyspark_tidb_binlog.sinks.mysql.session import connect
+from tests.support.emulated_stream import EmulatedStream
+
+pytestmark = [pytest.mark.spark, pytest.mark.mysql]
+
+PAGE = (Path(__file__).parents[2] / "docs" / "target.md").read_text()
+ORDERS = Table("orders", (Column("id", "bigint"), Column("what", "varchar(20)"), Column("qty", "int")), ("id",))
+LOG = Table("log", (Column("line", "varchar(40)"),), ())
+WAYS: tuple[dict[str, Any], ...] = (
+    {},
+    {"atomic_rows": 1, "parts": 2},
+    {"net_change": False, "worker_count": 2, "txn_batch": 2},
+    {"safe_mode": True},
+)
+"""How rows are applied, each in a life of its own."""
+
+
+def statements(name: str, **words: str) -> list[str]:
+    """Those of a block of SQL, with other ``words`` where the page has examples."""
+    (text,) = re.findall(rf"^```sql {name}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    for old, new in words.items():
+        assert old in text, old
+        text = text.replace(old, new)
+    return [one.strip() for one in text.split(";\n") if one.strip()]
+
+
+class Dba:
+    """The server's own, who has made the account of the page."""
+
+    def __init__(self, server: PrivateMariaDB) -> None:
+        self._connection = server.connect()
+        self._server = server
+        for statement in statements("account"):
+            self(statement)
+
+    def __call__(self, sql: str) -> Any:
+        with self._connection.cursor() as cursor:
+            cursor.execute(sql)
+            return cursor.fetchall()
+
+    def run(self, name: str, **words: str) -> list[Any]:
+        """The answers to a block."""
+        return [self(statement) for statement in statements(name, **words)]
+
+    @property
+    def account(self) -> TargetConfig:
+        return dataclasses.replace(self._server.target(), user="drainer", password="a password")
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+@pytest.fixture
+def dba(fresh_mariadb: PrivateMariaDB) -> Iterator[Dba]:
+    made = Dba(fresh_mariadb)
+    yield made
+    made.close()
+
+
+class Shop(EmulatedStream):
+    """Orders, and a log without a key."""
+
+    def __init__(self, spark: SparkSession, dba: Dba, config: DrainerConfig) -> None:
+        super().__init__(spark, config)
+        self._dba = dba
+        self.upstream.ddl.create_database("shop")
+        self.upstream.ddl.create_table("shop", ORDERS)
+        self.upstream.ddl.create_table("shop", LOG)
+        self._next = 0
+
+    def order(self, rows: int = 3) -> None:
+        """As many new ones, one of them changed again, and equal lines in the log."""
+        first, self._next = self._next, self._next + rows
+        self.change(lambda txn: [txn.insert("shop.orders", {"id": n, "what": f"thing {n}", "qty": n}) for n in range(first, self._next)])
+        self.change(lambda txn: txn.update("shop.orders", first, {"qty": 1000 + first}))
+        self.change(lambda txn: [txn.insert("shop.log", {"line": "again"}) for _ in range(2)])
+
+    def holds(self) -> None:
+        """The target holds what the upstream does."""
+        wanted = sorted((row["id"], row["what"], row["qty"]) for row in self.upstream.rows("shop.orders").values())
+        assert sorted(self._dba("SELECT id, what, qty FROM shop.orders")) == wanted
+        assert self._dba("SELECT COUNT(*) FROM shop.log") == ((len(self.upstream.rows("shop.log")),),)
+
+
+@pytest.fixture
+def shop(spark: SparkSession, dba: Dba) -> Iterator[Shop]:
+    with Shop(spark, dba, DrainerConfig(target=dba.account)) as made:
+        yield made
+
+
+def test_a_stream_as_the_account_of_the_page_and_its_looks(shop: Shop, dba: Dba) -> None:
+    for number, way in enumerate(WAYS):
+        config = DrainerConfig(target=dba.account)
+        shop.restart(dataclasses.replace(config, apply=dataclasses.replace(config.apply, **way)))
+        shop.order()
+        shop.apply()
+        shop.upstream.ddl.add_column("shop.orders", Column(f"more_{number}", "int"))
+        shop.upstream.ddl.rename("shop.log", f"shop.log_{number}")
+        shop.upstream.ddl.rename(f"shop.log_{number}", "shop.log")
+        shop.order()
+        shop.apply()
+        shop.holds()
+        (((cluster, upto, lag, consistent),),) = dba.run("lag")
+        assert (cluster, consistent) == (shop.upstream.cluster_id, "true") and 0 <= lag < 3600
+        ms = dba(f"SELECT FROM_UNIXTIME({physical_ms(shop.sink.commit_ts)} / 1000)")
+        assert upto.replace(microsecond=0) == ms[0][0].replace(microsecond=0)
+        holders, ddls = dba.run("looks")
+        assert [(row[0], row[5]) for row in holders] == [(cluster, 1)] and ddls == ()
+    there = {name for (name,) in dba("SHOW TABLES FROM tidb_binlog")}
+    assert there <= set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)) and "spark_rows" in there
+    with connect(dba.account, DrainerConfig().apply) as one:
+        assert take_snapshot(one, [], [("shop", "orders")]).ids_known, "PROCESS is granted"
+
+
+def test_what_may_be_deleted_is_not_missed(shop: Shop, dba: Dba) -> None:
+    shop.order()
+    shop.upstream.ddl.add_column("shop.orders", Column("more", "int"))
+    shop.apply()
+    shop.restart()
+    dba.run("cleanup")
+    assert dba("SELECT COUNT(*) FROM tidb_binlog.spark_ddl WHERE state = 'done'") == ((0,),)
+    shop.order()
+    shop.apply()
+    shop.holds()
+
+
+def test_one_table_again(shop: Shop, dba: Dba) -> None:
+    """As the page has it: with the Drainer stopped, the rows that the upstream had at the checkpoint's commitTS."""
+    shop.order()
+    shop.apply()
+    dba("DELETE FROM shop.orders WHERE id = 1")
+    shop.restart()
+    rows = ", ".join(f"({row['id']}, '{row['what']}', {row['qty']})" for row in shop.upstream.rows("shop.orders").values())
+    dba.run("resync", **{"-- the dump's INSERTs\n": f"INSERT INTO shop.orders VALUES {rows};\n"})
+    shop.order()
+    shop.apply()
+    shop.holds()
+
+
+def test_from_nothing_and_from_a_dump(shop: Shop, dba: Dba) -> None:
+    shop.order()
+    shop.apply()
+    at = shop.sink.commit_ts
+    rows = dba("SELECT id, what, qty FROM shop.orders")
+    shop.order()
+    shop.apply()
+    shop.restart()
+    dba.run("rebuild")
+    shop.apply()
+    shop.holds()
+    shop.restart()
+    dba.run("rebuild")
+    dba("CREATE DATABASE shop")
+    dba("CREATE TABLE shop.orders (id BIGINT PRIMARY KEY, what VARCHAR(20), qty INT)")
+    dba("CREATE TABLE shop.log (line VARCHAR(40))")
+    dba(f"INSERT INTO shop.orders VALUES {', '.join(map(str, rows))}")
+    dba("INSERT INTO shop.log VALUES ('again'), ('again')")
+    dba.run("dump", **{"(7,": f"({shop.upstream.cluster_id},", "470654364857401344": str(at)})
+    assert json.loads(dba("SELECT checkPoint FROM tidb_binlog.checkpoint")[0][0])["commitTS"] == at
+    shop.apply()
+    shop.holds()
+
+
+def test_the_page_names_what_the_code_uses() -> None:
+    wanted = [f"{one}" for one in rights.statements(rights.WantedRights(["shop"], "tidb_binlog"), "'drainer'@'%'")]
+    assert statements("account")[1:] == wanted
+    assert [name for name, _ in session._IF_KNOWN if f"`{name}`" not in PAGE] == []
+    settings = {"time_zone", "sql_mode", "foreign_key_checks", "unique_checks", "autocommit", "wait_timeout"}
+    assert settings < session._OURS and [name for name in settings if f"`{name}`" not in PAGE] == []

@@ -1,0 +1,110 @@
+"""Every job's command line: each flag has its line in ``--help``, and what is wrong is one line that names what was meant."""
+
+import argparse
+import ast
+import re
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from pyspark_tidb_binlog.jobs import ctl, pump
+from pyspark_tidb_binlog.jobs.cli import JobParser
+from pyspark_tidb_binlog.schemas.errors import ConfigError
+
+JOBS = Path(__file__).parents[3] / "jobs"
+OF_THEIR_OWN = {"launch", "setup"}
+"""They start jobs, and run before anything is installed."""
+
+
+def _has_main(path: Path) -> bool:
+    return any(isinstance(node, ast.FunctionDef) and node.name == "main" for node in ast.parse(path.read_text()).body)
+
+
+COMMANDS = [
+    (path.stem, *command)
+    for path in sorted(JOBS.glob("*.py"))
+    if _has_main(path) and path.stem not in OF_THEIR_OWN
+    for command in ([], *([[name] for name in pump._COMMANDS] if path.stem == "pump" else []))
+]
+
+
+class _Found(Exception):
+    """Carries a parser out of a job's ``main``."""
+
+
+def parser_of(command: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> JobParser:
+    def found(self: JobParser, argv: Sequence[str]) -> argparse.Namespace:
+        raise _Found(self)
+
+    with monkeypatch.context() as patched, pytest.raises(_Found) as caught:
+        patched.setattr(JobParser, "parsed", found)
+        import_module(f"pyspark_tidb_binlog.jobs.{command[0]}").main(command[1:])
+    parser = caught.value.args[0]
+    assert isinstance(parser, JobParser)
+    return parser
+
+
+def test_every_job_is_looked_at() -> None:
+    assert {command[0] for command in COMMANDS} >= {"ctl", "demo", "drainer", "pump", "rehearse", "replay"}
+    assert ("pump", "inspect") in COMMANDS and ("pump", "settle") in COMMANDS
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_flag_has_its_line(command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    parser = parser_of(command, monkeypatch)
+    page = parser.format_help()
+    for action in parser._actions:
+        name = action.option_strings[-1] if action.option_strings else str(action.metavar or action.dest)
+        assert action.help and action.help != argparse.SUPPRESS, f"{name} has no line"
+        assert name in page and " ".join(action.help.replace("%%", "%").split())[:20] in " ".join(page.split()), name
+        if action.option_strings and action.nargs != 0:
+            assert action.metavar, f"{name}: what its value is"
+    assert {"-h", "--help", "-V", "--version"} <= set(parser._option_string_actions)
+    assert re.match(rf"usage: spark-submit\.sh (?:{'|'.join((command[0], 'drainer'))})\b", page)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_an_unknown_flag_is_one_line_with_the_nearest(command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    parser = parser_of(command, monkeypatch)
+    known = {option.lstrip("-") for option in parser._option_string_actions}
+    for name in sorted(one for one in known if len(one) > 6):
+        wrong = name[:-2] + name[-1]
+        if wrong in known:
+            continue
+        with pytest.raises(ConfigError) as refused:
+            parser.parsed([f"--{wrong}=1"])
+        text = str(refused.value)
+        assert "\n" not in text and text.startswith(f"unknown flag --{wrong}; did you mean --"), text
+    with pytest.raises(ConfigError, match="unknown flag --qqqqqqqq; --help lists them"):
+        parser.parsed(["--qqqqqqqq"])
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (("ctl", "pmps"), "spark-submit.sh ctl has no command 'pmps'; did you mean pumps?"),
+        (("ctl", "-cmd", "pause_pump"), "spark-submit.sh ctl has no command 'pause_pump'; did you mean pause-pump?"),
+        (("ctl", "qqqq"), "spark-submit.sh ctl has no command 'qqqq'; spark-submit.sh ctl --help lists them"),
+        (("ctl", "findings", "-limit", "x"), "argument -limit/--limit: invalid int value: 'x'; spark-submit.sh ctl --help says what there is"),
+        (("pump", "inspct", "x"), "spark-submit.sh pump has no command 'inspct'; did you mean inspect?"),
+        (("pump", "inspect"), "the following arguments are required: DATA_DIR; spark-submit.sh pump inspect --help says what there is"),
+        (("pump", "settle", "a", "b", "commit"), "argument START_TS: invalid int value: 'b'; spark-submit.sh pump settle --help says what there is"),
+        (("demo", "--seconds", "x"), "argument --seconds: invalid float value: 'x'; spark-submit.sh demo --help says what there is"),
+        (("rehearse",), "the following arguments are required: CASE; spark-submit.sh rehearse --help says what there is"),
+        (("rehearse", "tpes"), "did you mean types? There are bank, bench, "),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_one_line(command: tuple[str, ...], words: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        import_module(f"pyspark_tidb_binlog.jobs.{command[0]}").main(command[1:])
+    assert words in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_every_command_has_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = parser_of(("ctl",), monkeypatch).format_help().splitlines()
+    for name, command in ctl.COMMANDS.items():
+        assert command.what and any(line.split()[:2] == [name, command.what.split()[0]] for line in lines), name
+    lines = parser_of(("pump",), monkeypatch).format_help().splitlines()
+    assert {"inspect", "settle"} <= {line.split()[0] for line in lines if line.startswith("  ") and line.strip()}
