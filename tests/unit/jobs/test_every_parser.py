@@ -14,7 +14,7 @@ from pyspark_tidb_binlog.jobs.cli import JobParser
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 JOBS = Path(__file__).parents[3] / "jobs"
-OF_THEIR_OWN = {"launch", "setup"}
+OF_THEIR_OWN = {"command", "launch", "setup"}
 """They start jobs, and run before anything is installed."""
 
 
