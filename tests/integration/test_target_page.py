@@ -87,11 +87,11 @@ class Shop(EmulatedStream):
         self._next = 0
 
     def order(self, rows: int = 3) -> None:
-        """As many new ones, one of them changed again, and equal lines in the log."""
+        """As many new ones, one of them changed again, and lines in the log."""
         first, self._next = self._next, self._next + rows
         self.change(lambda txn: [txn.insert("shop.orders", {"id": n, "what": f"thing {n}", "qty": n}) for n in range(first, self._next)])
         self.change(lambda txn: txn.update("shop.orders", first, {"qty": 1000 + first}))
-        self.change(lambda txn: [txn.insert("shop.log", {"line": "again"}) for _ in range(2)])
+        self.change(lambda txn: [txn.insert("shop.log", {"line": f"{first} {n}"}) for n in range(2)])
 
     def holds(self) -> None:
         """The target holds what the upstream does."""
@@ -159,7 +159,7 @@ def test_from_nothing_and_from_a_dump(shop: Shop, dba: Dba) -> None:
     shop.order()
     shop.apply()
     at = shop.sink.commit_ts
-    rows = dba("SELECT id, what, qty FROM shop.orders")
+    rows, lines = dba("SELECT id, what, qty FROM shop.orders"), dba("SELECT line FROM shop.log")
     shop.order()
     shop.apply()
     shop.restart()
@@ -172,7 +172,8 @@ def test_from_nothing_and_from_a_dump(shop: Shop, dba: Dba) -> None:
     dba("CREATE TABLE shop.orders (id BIGINT PRIMARY KEY, what VARCHAR(20), qty INT)")
     dba("CREATE TABLE shop.log (line VARCHAR(40))")
     dba(f"INSERT INTO shop.orders VALUES {', '.join(map(str, rows))}")
-    dba("INSERT INTO shop.log VALUES ('again'), ('again')")
+    written = ", ".join(f"('{line}')" for (line,) in lines)
+    dba(f"INSERT INTO shop.log VALUES {written}")
     dba.run("dump", **{"(7,": f"({shop.upstream.cluster_id},", "470654364857401344": str(at)})
     assert json.loads(dba("SELECT checkPoint FROM tidb_binlog.checkpoint")[0][0])["commitTS"] == at
     shop.apply()
