@@ -72,19 +72,20 @@ def configured(builder: SparkSession.Builder, *, delta: bool = True) -> SparkSes
     require_spark(pyspark.__version__)
     given: dict[str, str] = {**dict(SparkConf().getAll()), **{name: str(value) for name, value in builder._options.items()}}
     local = jvm.is_local(given.get("spark.master", "local[*]"))
-    wanted = dict([STATE_STORE])
-    if delta:
-        wanted |= dict([EXTENSION, CATALOG])
-        if not names_delta(" ".join(given.get(name, "") for name in _LISTS)) and not ships_delta(_spark_home()):
-            wanted |= _jars(jars_dir(), local=local)
     if local:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    for name, value in wanted.items():
-        if name not in given:
-            builder = builder.config(name, value)
-        elif name in _LISTS and value not in given[name]:
-            builder = builder.config(name, f"{given[name]}{_LISTS[name]}{value}")
+    has_jars = not delta or names_delta(" ".join(given.get(name, "") for name in _LISTS)) or ships_delta(_spark_home())
+    wanted = dict([STATE_STORE, *([EXTENSION, CATALOG] if delta else [])]) | ({} if has_jars else _jars(jars_dir(), local=local))
+    for name, value in additions(given, wanted).items():
+        builder = builder.config(name, value)
     return builder
+
+
+def additions(given: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
+    """What is set beside ``given``: of ``wanted`` what is not there yet; lists get what they lack. Pure."""
+    lists = {name: f"{given[name]}{_LISTS[name]}{value}" for name, value in wanted.items() if name in _LISTS and given.get(name)}
+    missing = {name: value for name, value in wanted.items() if not given.get(name)}
+    return missing | {name: text for name, text in lists.items() if wanted[name] not in given[name]}
 
 
 _LISTS = {"spark.driver.extraClassPath": ":", "spark.jars": ",", "spark.jars.packages": ",", EXTENSION[0]: ","}

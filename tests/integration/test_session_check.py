@@ -8,7 +8,6 @@ from pyspark.sql import SparkSession
 import pyspark_tidb_binlog
 from pyspark_tidb_binlog.binlog_source.source.refused_source import RefusedSource, reason
 from pyspark_tidb_binlog.jobs.session_check import STATE_STORE, delta_version, require_session
-from pyspark_tidb_binlog.jobs.spark_session import configured
 from pyspark_tidb_binlog.jobs.versions import DELTA, EXACT_DELTA
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
@@ -22,17 +21,6 @@ def test_state_is_kept_in_rocksdb_whatever_the_session_had(spark: SparkSession) 
     require_session(other)
     assert other.conf.get(STATE_STORE[0]) == STATE_STORE[1]
     assert delta_version(other) == EXACT_DELTA and EXACT_DELTA.startswith(".".join(map(str, DELTA)))
-
-
-def test_what_a_person_has_set_stays_and_is_added_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYSPARK_PYTHON", "/their/python")
-    builder = SparkSession.Builder().master("local[1]").config("spark.sql.extensions", "a.B").config("spark.jars.packages", "c:d:1")
-    options = configured(builder)._options
-    assert options["spark.sql.extensions"] == "a.B,io.delta.sql.DeltaSparkSessionExtension"
-    assert "delta-spark" in options.get("spark.driver.extraClassPath", "") or options["spark.jars.packages"].startswith("c:d:1,io.delta:")
-    assert configured(SparkSession.Builder().config(*STATE_STORE[:1], "theirs"))._options[STATE_STORE[0]] == "theirs"
-    theirs = configured(SparkSession.Builder().config("spark.jars.packages", "io.delta:delta-spark_4.2_2.13:4.4.9"))._options
-    assert theirs["spark.jars.packages"] == "io.delta:delta-spark_4.2_2.13:4.4.9" and "spark.driver.extraClassPath" not in theirs
 
 
 def test_where_the_source_cannot_be_imported_its_name_is_found_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,8 +139,13 @@ query = frame.writeStream.format("memory").queryName("got").trigger(availableNow
 query.awaitTermination()
 for row in spark.table("got").where("tp = 1").orderBy("commit_ts").collect():
     print("got", row.start_ts, row.commit_ts)
-workers = spark.range(1).mapInArrow(lambda batches: (batch.set_column(0, "python", [[sys.executable]]) for batch in batches), "python string")
-print("workers", workers.collect()[0][0])
+import pyarrow as pa
+
+def interpreter(batches):
+    for _ in batches:
+        yield pa.RecordBatch.from_pydict({"python": [sys.executable]})
+
+print("workers", spark.range(1).mapInArrow(interpreter, "python string").collect()[0][0])
 
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.jobs.replication import Replication

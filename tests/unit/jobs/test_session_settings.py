@@ -4,7 +4,7 @@ import pytest
 
 from pyspark_tidb_binlog.jobs.jvm import local_cores
 from pyspark_tidb_binlog.jobs.jvm_settings import jvm_options
-from pyspark_tidb_binlog.jobs.spark_session import session_settings
+from pyspark_tidb_binlog.jobs.spark_session import additions, session_settings
 
 
 @pytest.mark.parametrize(
@@ -47,3 +47,18 @@ def test_spark_keeps_no_name_of_a_socket_file_per_task() -> None:
 
 def test_the_jvm_does_not_collect_everything_because_classes_were_loaded() -> None:
     assert "-XX:MetaspaceSize=256m" in jvm_options(None, local=True, given="")
+
+
+def test_what_a_person_has_set_stays_and_lists_are_added_to() -> None:
+    wanted = {
+        "spark.sql.extensions": "io.Delta",
+        "spark.jars.packages": "io:delta:4",
+        "spark.state": "RocksDB",
+        "spark.catalog": "DeltaCatalog",
+    }
+    assert additions({}, wanted) == wanted
+    given = {"spark.sql.extensions": "a.B", "spark.jars.packages": "c:d:1,io:delta:4", "spark.state": "theirs", "spark.catalog": ""}
+    assert additions(given, wanted) == {"spark.sql.extensions": "a.B,io.Delta", "spark.catalog": "DeltaCatalog"}
+    assert additions({"spark.driver.extraClassPath": "/a.jar"}, {"spark.driver.extraClassPath": "/d.jar"}) == {
+        "spark.driver.extraClassPath": "/a.jar:/d.jar"
+    }
