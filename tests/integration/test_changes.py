@@ -249,6 +249,10 @@ def test_columns_of_one_table_over_its_ddls(scene: ChangeScene) -> None:
         ("update_preimage", 1, 1),
         ("update_postimage", 1, 1),
     ]
+    scene.write(lambda txn: txn.update("shop.item", 1, {"size": 8}))
+    scene.promise()
+    with pytest.raises(PySparkException, match=f'changed shop.item.*option."schemaCommitTs", "{found[3]}"'):
+        scene.taken(scene.stream(table="shop.item"), "fail")
     ddl.truncate("shop.item")
     scene.promise()
     with pytest.raises(PySparkException, match="changed shop.item.*TRUNCATE"):
