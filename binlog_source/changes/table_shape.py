@@ -69,6 +69,17 @@ class TableShape:
             return False
         return job.type in _EMPTYING or len(before) != len(after) or any(not self.fits(table.info) for table in after)
 
+    def overtaken_by(self, history: SchemaHistory, version: int) -> Job | None:
+        """The last DDL of the table up to ``version``, if its columns are others by then; None: they are these, or there is no such table."""
+        if version <= self.version:
+            return None
+        table = history.table_at(self.table_id, version)
+        if table is None or not self._names(table):
+            table = history.find(self.name.database, self.name.table, version)
+        if table is None or self.fits(table.info):
+            return None
+        return next(iter(reversed(history.jobs_of_table(table.table_id, 0, version))), None)
+
     def fits(self, info: TableInfo) -> bool:
         """Whether a definition has the same columns, in any order."""
         return self._types(info.target_columns()) == self._types(self.columns)
