@@ -60,6 +60,7 @@ class ChangeDecoder:
     def __init__(self, decoded_as: DecodedAs, known: AskedHistory, version: int) -> None:
         """``version``: that of the newest DDL whose binlog precedes the first transaction."""
         self._as, self._known, self._version = decoded_as, known, version
+        self._required = False
 
     def changes_of(self, transactions: pa.RecordBatch) -> pa.RecordBatch | None:
         """The changes of ``transactions`` (``stages.RAW``, without control rows), which follow those before; None: there are none."""
@@ -70,9 +71,10 @@ class ChangeDecoder:
         effective = effective_versions(rows, ddls, self._version)
         versions = pc.unique(rows.column("schema_version")).to_pylist()
         history = self._known.covering(versions, pc.unique(rows.column("table_id")).to_pylist(), options)
-        self._version = version_after(self._version, ddls)
         if shape is not None:
             self._require_shape(ddls, history, shape)
+        self._version = version_after(self._version, ddls)
+        if shape is not None:
             found = chosen_rows(rows, effective, history, self._as.wants, options.ops)
             return table_rows(shape, rows, found)
         found = chosen_rows(rows, effective, history, self._as.wants, options.ops)
@@ -97,17 +99,26 @@ class ChangeDecoder:
         versions = (ddl.job.version - 1, ddl.job.version)
         both = [table for i in tables for version in versions if (table := history.table_at(i, version)) is not None]
         if both:
-            return any(self._self._as.wants(table) for table in both)
+            return any(self._as.wants(table) for table in both)
         return self._as.options.tables.choose_database(database_of(ddl.job))
 
     def _require_shape(self, ddls: list[DdlBinlog], history: SchemaHistory, shape: TableShape) -> None:
+        """Refuse a DDL that changed the table, one among ``ddls`` or one before the first transaction."""
         if self._as.options.evolution is not SchemaEvolution.FAIL:
             return
+        if not self._required:
+            if (job := shape.overtaken_by(history, self._version)) is not None:
+                raise SchemaMismatch(_changed(shape, DdlBinlog(job.finished_ts, job, job.query)))
+            self._required = True
         for ddl in ddls:
             if shape.changed_by(ddl.job, history):
-                raise SchemaMismatch(
-                    f"DDL job {ddl.job.id} at commit_ts {ddl.commit_ts} ({as_time(ddl.commit_ts)}) changed {shape.name}, whose columns are "
-                    f"read as of schema version {shape.version}: {ddl.query[:300]} -- to go on with the table as it is afterwards, start the "
-                    f'query again with option("schemaCommitTs", "{max(ddl.commit_ts, ddl.job.finished_ts)}") on the same checkpoint; to keep the '
-                    'columns, with option("schemaEvolution", "ignore")'
-                )
+                raise SchemaMismatch(_changed(shape, ddl))
+
+
+def _changed(shape: TableShape, ddl: DdlBinlog) -> str:
+    return (
+        f"DDL job {ddl.job.id} at commit_ts {ddl.commit_ts} ({as_time(ddl.commit_ts)}) changed {shape.name}, whose columns are read as of "
+        f"schema version {shape.version}: {ddl.query[:300]} -- to go on with the table as it is afterwards, start the query again with "
+        f'option("schemaCommitTs", "{max(ddl.commit_ts, ddl.job.finished_ts)}") on the same checkpoint; to keep the columns, with '
+        'option("schemaEvolution", "ignore")'
+    )

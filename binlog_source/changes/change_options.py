@@ -8,7 +8,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pyspark_tidb_binlog.binlog_source.changes.table_names import TableName, TableNames
+from pyspark_tidb_binlog.binlog_source.changes.table_names import NamedTable, NamedTables
 from pyspark_tidb_binlog.binlog_source.source.options import FORMAT, PROTOCOL, names_of_options
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import Delivery, tso
@@ -57,9 +57,9 @@ class InvalidDates(enum.StrEnum):
 class ChangeOptions:
     """How binlogs become changes."""
 
-    table: TableName | None = None
+    table: NamedTable | None = None
     """The table whose own columns the rows have; None: all tables, as VARIANT."""
-    tables: TableNames = field(default_factory=TableNames)
+    tables: NamedTables = field(default_factory=NamedTables)
     ops: tuple[str, ...] = OPS
     ddl_history: str = ""
     """Status ports or a recorded file; empty = PD knows."""
@@ -102,13 +102,13 @@ def change_options_of(options: Mapping[str, str]) -> ChangeOptions:
         )
     if "table" in given and "tables" in given:
         raise ConfigError("give either table (its own columns) or tables (all columns in before and after), not both")
-    table = TableName.of(given["table"]) if given.get("table") else None
+    table = NamedTable.of(given["table"]) if given.get("table") else None
     ops = tuple(word.strip().lower() for word in given.get("ops", ",".join(OPS)).split(",") if word.strip())
     if not ops or set(ops) - set(OPS):
         raise ConfigError(f"option ops is {given['ops']!r}: give some of {', '.join(OPS)}")
     return ChangeOptions(
         table,
-        TableNames.of(given.get("tables", "")),
+        NamedTables.of(given.get("tables", "")),
         ops,
         given.get("ddlhistory", ""),
         _number(given, "historyTimeout", 300.0),

@@ -18,7 +18,7 @@ _NAME = re.compile(rf"\s*({_PART})\.({_PART})\s*(?:,|$)")
 
 
 @dataclass(frozen=True, slots=True)
-class TableName:
+class NamedTable:
     """One table."""
 
     database: str
@@ -45,7 +45,7 @@ class TableName:
 
 
 @dataclass(frozen=True, slots=True)
-class TableNames:
+class NamedTables:
     """Patterns of names; none: every table that is not the system's."""
 
     patterns: tuple[tuple[str, str], ...] = ()

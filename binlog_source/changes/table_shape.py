@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from pyspark_tidb_binlog.binlog_source.changes.change_options import InvalidDates
-from pyspark_tidb_binlog.binlog_source.changes.table_names import TableName
+from pyspark_tidb_binlog.binlog_source.changes.table_names import NamedTable
 from pyspark_tidb_binlog.binlog_source.changes.typed_cells import type_of
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobType
@@ -34,7 +34,7 @@ _EMPTYING = frozenset({JobType.TRUNCATE_TABLE, JobType.DROP_PARTITION, JobType.T
 class TableShape:
     """The columns of one table's changes."""
 
-    name: TableName
+    name: NamedTable
     table_id: int
     version: int
     """The schema version that the columns are those of: it contains all DDLs up to it."""
@@ -69,6 +69,17 @@ class TableShape:
             return False
         return job.type in _EMPTYING or len(before) != len(after) or any(not self.fits(table.info) for table in after)
 
+    def overtaken_by(self, history: SchemaHistory, version: int) -> Job | None:
+        """The last DDL of the table up to ``version``, if its columns are others by then; None: they are these, or there is no such table."""
+        if version <= self.version:
+            return None
+        table = history.table_at(self.table_id, version)
+        if table is None or not self._names(table):
+            table = history.find(self.name.database, self.name.table, version)
+        if table is None or self.fits(table.info):
+            return None
+        return next(iter(reversed(history.jobs_of_table(table.table_id, 0, version))), None)
+
     def fits(self, info: TableInfo) -> bool:
         """Whether a definition has the same columns, in any order."""
         return self._types(info.target_columns()) == self._types(self.columns)
@@ -80,7 +91,7 @@ class TableShape:
         return self.name.is_of(table.schema, table.name)
 
 
-def shape_of(name: TableName, history: SchemaHistory, version: int, invalid_dates: InvalidDates) -> TableShape:
+def shape_of(name: NamedTable, history: SchemaHistory, version: int, invalid_dates: InvalidDates) -> TableShape:
     """The shape of the table at ``version``; if it is not there then, as it is first created afterwards.
 
     Raises:
@@ -101,4 +112,4 @@ def shape_of(name: TableName, history: SchemaHistory, version: int, invalid_date
     columns = table.info.target_columns()
     if both := sorted({c.name.lower() for c in columns} & {mark.name for mark in MARKS}):
         raise ConfigError(f"table {name} has a column {', '.join(both)}, as changes have: read it with option tables instead of table")
-    return TableShape(TableName(table.schema, table.name), table.table_id, max(version, int(table.version)), columns, invalid_dates)
+    return TableShape(NamedTable(table.schema, table.name), table.table_id, max(version, int(table.version)), columns, invalid_dates)

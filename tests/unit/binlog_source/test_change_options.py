@@ -11,7 +11,7 @@ from pyspark_tidb_binlog.binlog_source.changes.change_options import (
     reading_options,
     ts_at,
 )
-from pyspark_tidb_binlog.binlog_source.changes.table_names import TableName, TableNames
+from pyspark_tidb_binlog.binlog_source.changes.table_names import NamedTable, NamedTables
 from pyspark_tidb_binlog.binlog_source.source.options import options_of, source_of
 from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.schemas.errors import ConfigError
@@ -34,7 +34,7 @@ def test_options_as_a_person_writes_them() -> None:
             "heartbeats": "true",
         }
     )
-    assert (found.table, found.ops) == (TableName("a.b", "t"), ("insert", "ddl"))
+    assert (found.table, found.ops) == (NamedTable("a.b", "t"), ("insert", "ddl"))
     assert (found.evolution, found.invalid_dates, found.heartbeats) == (SchemaEvolution.IGNORE, InvalidDates.STRING, True)
     plain = change_options_of({"pumps": "a:1"})
     assert (plain.table, plain.ops, plain.evolution, plain.heartbeats) == (None, OPS, SchemaEvolution.FAIL, False)
@@ -68,7 +68,7 @@ def test_a_time_is_a_span_of_ts() -> None:
     ],
 )
 def test_patterns_choose_tables(patterns: str, yes: list[str], no: list[str]) -> None:
-    names = TableNames.of(patterns)
+    names = NamedTables.of(patterns)
     cut = [tuple(text.rsplit(".", 2)[-2:]) if "," not in text else ("a,b", "c.d") for text in (*yes, *no)]
     assert [names.choose(*pair) for pair in cut] == [True] * len(yes) + [False] * len(no)
 
