@@ -192,7 +192,7 @@ _NEXT = """where to look next:
   docs/architecture.md           the data flow, step by step
   ./spark-submit.sh rehearse CASE  a recording of a real TiDB through the same stream (tests/golden)
   ./spark-submit.sh drainer --config conf/drainer.toml  your own Pumps and target
-  notebooks/replicate.py         the stream, its Delta checkpoints and its lag in a notebook"""
+  notebooks/replicate.ipynb      changes as DataFrames, the stream and its lag in a notebook"""
 
 
 def _result(outcomes: Sequence[TableOutcome], measured: Sequence[float]) -> Iterator[str]:

@@ -13,7 +13,8 @@
 
 # MAGIC %md
 # MAGIC The wheel (`make wheel` builds it) and what the stream needs beside it; PySpark is the notebook's own. Where this version is installed,
-# MAGIC the cell changes nothing. In Databricks, upload the wheel and put its path here, or delete the cell if it is a library of the cluster.
+# MAGIC the cell changes nothing; in a clone without a wheel, whose folder is on `PYTHONPATH`, pip says that there is no such file: go on. In
+# MAGIC Databricks, upload the wheel and put its path here, or delete the cell if it is a library of the cluster.
 
 # COMMAND ----------
 
