@@ -47,6 +47,14 @@ imports: setup-dev ## direction of imports (import-linter)
 settings: setup-dev ## docs/settings.md and conf/*.toml from the model of the settings
 	$(VENV)/python -m pyspark_tidb_binlog.conf.reference
 
+.PHONY: notebook
+notebook: setup-dev ## notebooks/replicate.ipynb, as Jupyter opens it, from notebooks/replicate.py
+	$(VENV)/python -m benchmarks.notebook_form
+
+.PHONY: pictures
+pictures: setup ## docs/images: the demo's terminal and the notebook's plots, from real runs
+	$(VENV)/python -m benchmarks.pictures
+
 .PHONY: check
 check: lint type imports ## lint, types and imports together
 

@@ -193,7 +193,7 @@ _NEXT = f"""where to look next:
   the data flow, step by step: {document("architecture")}
   your own Pumps and target: {COMMAND} drainer --config FILE, with {sample("conf/drainer.toml")} as a beginning
   a recording of a real TiDB through the same stream: {COMMAND} rehearse types (tests/golden of a checkout)
-  the stream, its Delta checkpoints and its lag in a notebook: {sample("notebooks/replicate.py")}"""
+  changes as DataFrames, the stream and its lag in a notebook: {sample("notebooks/replicate.ipynb")}"""
 
 
 def _result(outcomes: Sequence[TableOutcome], measured: Sequence[float]) -> Iterator[str]:

@@ -1,71 +1,125 @@
-"""The notebook runs cell by cell, as Databricks would run it, and what the workload wrote is in the target afterwards."""
+"""The notebook runs cell by cell, as Databricks and Jupyter run it, with nothing set: each shows what its text says, and what the small cluster
+that it starts has written is in the target afterwards.
+"""
 
+import os
 import re
-from pathlib import Path
+from itertools import pairwise
 
 import pytest
 from pyspark.sql import DataFrame
 
-from pyspark_tidb_binlog.binlog_source.emulator.workload import WorkloadConfig
-from pyspark_tidb_binlog.conf.model import DrainerConfig
-from pyspark_tidb_binlog.jobs.demo import PUMPS, catch_up, settings_for, upstream
+from benchmarks.notebook_form import SOURCE, cells_of
+from pyspark_tidb_binlog.jobs.demo import catch_up
 from pyspark_tidb_binlog.jobs.lab.compare import compare
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 
 pytestmark = [pytest.mark.spark, pytest.mark.mysql, pytest.mark.grpc]
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "replicate.py"
 OTHERS = ("information_schema", "performance_schema", "mysql", "sys", "tidb_binlog")
+MARKS = ["_change_type", "_commit_timestamp", "_commit_version", "_change_seq"]
 
 
-def cells() -> list[str]:
-    """The code of each cell; markdown is for people."""
-    text = NOTEBOOK.read_text()
-    assert text.startswith("# Databricks notebook source\n")
-    found = [cell.strip() for cell in text.split("# COMMAND ----------")]
-    return [cell for cell in found if any(line and not line.startswith("#") for line in cell.splitlines())]
+def python_cells():
+    return [cell.text for cell in cells_of(SOURCE.read_text()) if not (cell.is_markdown or cell.is_command)]
 
 
-def test_markdown_and_code_do_not_share_a_cell():
-    for cell in cells():
-        assert "# MAGIC" not in cell
+def run(text, names):
+    exec(compile(text, f"the cell {text.splitlines()[0]!r}", "exec"), names)
+
+
+@pytest.fixture
+def nothing_set(monkeypatch):
+    for name in os.environ:
+        if name.startswith(("TIDB_BINLOG__", "BINLOG_SERVER_", "TIDB_BINLOG_CONFIG", "TIDB_BINLOG_NOTEBOOK")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    return monkeypatch
+
+
+def test_settings_name_another_cluster(nothing_set, tmp_path):
+    (tmp_path / "drainer.toml").write_text('pd-urls = "http://pd:2379"\n')
+    nothing_set.setenv("TIDB_BINLOG_CONFIG", str(tmp_path / "drainer.toml"))
+    nothing_set.setenv("TIDB_BINLOG__SYNCER__TO__HOST", "db1")
+    names = {}
+    run(next(cell for cell in python_cells() if "load_drainer" in cell), names)
+    assert "workload" not in names
+    assert (names["config"].source.pumps, names["config"].target.host) == ("pd://pd:2379", "db1")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_every_cell_runs_and_the_target_is_an_exact_copy(spark, fresh_mariadb, tmp_path, monkeypatch, capsys):
-    shown: list[object] = []
-    names = {"__name__": "notebook", "spark": spark, "display": shown.append}
-    with upstream(tmp_path, WorkloadConfig(rate=40, sessions=2, ddl_every=40)) as workload:
-        settings = settings_for(workload, DrainerConfig(), fresh_mariadb.target(), tmp_path)
-        environment = {
-            "ADDR": settings.addr,
-            "NODE_ID": settings.apply.drainer,
-            "SPARK__PUMPS": settings.source.pumps,
-            "SPARK__CLUSTER_ID": settings.source.cluster_id,
-            "INITIAL_COMMIT_TS": settings.source.starting_commit_ts,
-            "SPARK__ORPHAN_RESOLVER": settings.pair.resolver,
-            "SPARK__SOCKET": settings.target.socket,
-            "SYNCER__TO__USER": settings.target.user,
-            "SYNCER__TO__PASSWORD": settings.target.password,
-            "SPARK__DDL_HISTORY": settings.ddl_history,
-            "SPARK__CHECKPOINT_DIR": settings.checkpoint_dir,
-            "SPARK__DELTA_DIR": settings.delta_dir,
-        }
-        for name, value in environment.items():
-            monkeypatch.setenv(f"TIDB_BINLOG__{name}", str(value))
-        monkeypatch.setenv("TIDB_BINLOG_NOTEBOOK_SECONDS", "3")
-        workload.open(PUMPS)
-        workload.begin()
-        for number, cell in enumerate(cells()):
+def test_every_cell_runs_and_the_target_is_an_exact_copy(spark, nothing_set, capsys):
+    nothing_set.setenv("TIDB_BINLOG_NOTEBOOK_SECONDS", "3")
+    shown = []
+    names = {"__name__": "notebook", "display": shown.append}
+    spark.conf.set("spark.sql.repl.eagerEval.enabled", "false")
+    try:
+        for cell in python_cells():
             if "replication.close()" in cell:
-                catch_up(names["replication"], workload.end().upto_ts)
-            exec(compile(cell, f"cell {number}", "exec"), names)
-        with connect(fresh_mariadb.target(), settings.apply) as session:
-            outcomes = compare(workload, session, OTHERS)
+                catch_up(names["replication"], names["workload"].end().upto_ts)
+            if "own.close()" in cell:
+                with connect(names["config"].target, names["config"].apply) as session:
+                    outcomes = compare(names["workload"], session, OTHERS)
+            run(cell, names)
+        # In Jupyter the first cell makes the session: here it takes the one that is there.
+        assert names["spark"].conf.get("spark.sql.repl.eagerEval.enabled") == "true"
+        counts, rows, bars, ddls, timeline, life, checkpoints, lag = shown
+        printed = capsys.readouterr().out
+        shows_changes(counts, rows, bars, names["table"])
+        shows_ddls(ddls, timeline)
+        shows_a_life(life, rows, names["key"])
+        shows_lag(checkpoints, lag, printed)
+        assert f"changes of {names['table']}:" in printed and f"the row {names['key']} of {names['table']}:" in printed
+    finally:
+        names["own"].close()
+        names["changes"].unpersist()
+        names["rows"].unpersist()
+        spark.conf.unset("spark.sql.repl.eagerEval.enabled")
     assert [(outcome.name, outcome.difference) for outcome in outcomes if outcome.difference] == []
     assert sum(outcome.rows for outcome in outcomes) > 20
-    checkpoints, figure, transactions = shown
+
+
+def shows_changes(counts, rows, bars, table):
+    numbers = {(row["table"], row["op"]): row["count"] for row in counts.collect()}
+    assert {op for _, op in numbers} == {"insert", "update", "delete", "ddl"}
+    assert {"demo.account", "demo.word", "demo.event"} <= {name for name, _ in numbers}
+    assert isinstance(rows, DataFrame) and set(MARKS) < set(rows.columns)
+    found = dict(rows.groupBy("_change_type").count().collect())
+    # The table was read after the counts, while the workload went on.
+    assert all(
+        found[kind] >= numbers[table, op] for kind, op in (("insert", "insert"), ("delete", "delete"), ("update_preimage", "update"))
+    )
+    assert found["update_preimage"] == found["update_postimage"]
+    (axes,) = bars.axes
+    assert sum(bar.get_height() for bar in axes.patches) == rows.count() - found["update_preimage"]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["insert", "update", "delete"]
+
+
+def shows_ddls(ddls, timeline):
+    statements = [row.ddl for row in ddls.collect()]
+    assert sum("create table" in statement.lower() for statement in statements) >= 7 and len(statements) >= 11
+    (axes,) = timeline.axes
+    (points,) = axes.collections
+    assert len(points.get_offsets()) == len(axes.get_yticklabels()) == len(statements)
+
+
+def shows_a_life(life, rows, key):
+    """It begins with an insert, and each version begins as the one before it ended."""
+    versions = life.collect()
+    assert life.columns[:2] == MARKS[:2] and set(life.columns) == set(rows.columns)
+    own = [name for name in life.columns if name not in MARKS]
+    images = [tuple(version[name] for name in own) for version in versions]
+    kinds = [version["_change_type"] for version in versions]
+    assert kinds[0] == "insert" and len(versions) >= 3
+    for (before, image), (after, following) in pairwise(zip(kinds, images, strict=True)):
+        leaves = before in ("insert", "update_postimage")
+        assert after in (("update_preimage", "delete") if leaves else ("update_postimage", "insert"))
+        assert image == following or not leaves
+    times = [version["_commit_timestamp"] for version in versions]
+    assert times == sorted(times) and key.startswith("{")
+
+
+def shows_lag(checkpoints, lag, printed):
     assert isinstance(checkpoints, DataFrame) and checkpoints.count() >= 1
-    (line,) = figure.axes[0].lines
+    (line,) = lag.axes[0].lines
     assert len(line.get_xdata()) == checkpoints.count() and min(line.get_ydata()) > 0
-    assert isinstance(transactions, DataFrame) and transactions.columns == ["start_ts", "commit_ts", "bytes"]
-    assert re.search(r"lag [\d.]+ ", capsys.readouterr().out)
+    assert re.search(r"lag [\d.]+ ", printed)

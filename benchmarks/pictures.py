@@ -1,0 +1,122 @@
+"""The pictures of README: the demo's terminal and the notebook's lag plot, from real runs.
+
+    python -m benchmarks.pictures [--only demo|notebook]
+
+Promises: ``screen_of`` and ``terminal_picture`` are pure. What is drawn is what a terminal of ``COLUMNS`` shows when the demo has ended, and the
+figure that the notebook displays.
+"""
+
+import argparse
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from benchmarks.notebook_form import SOURCE, cells_of
+
+PROJECT = SOURCE.parent.parent
+IMAGES = PROJECT / "docs" / "images"
+COLUMNS = 116
+COMMAND = ("./spark-submit.sh", "demo", "--seconds", "30")
+_CLEAR_LINE = "\x1b[K"
+_WIDE, _HIGH, _MARGIN = 7.8, 18, 14
+"""Pixels: a character, a line, around the text."""
+
+
+def screen_of(output: str, columns: int) -> list[str]:
+    """The lines that a terminal shows after ``output``, whose control sequences are a carriage return and "clear to the end of the line"."""
+    lines = []
+    for line in output.replace("\r\n", "\n").rstrip("\n").split("\n"):
+        shown = ""
+        for part in line.split("\r"):
+            at = 0
+            for place, text in enumerate(part.split(_CLEAR_LINE)):
+                shown = shown[:at] + text + ("" if place else shown[at + len(text) :])
+                at += len(text)
+        lines += [shown[begin : begin + columns] for begin in range(0, max(1, len(shown)), columns)]
+    return lines
+
+
+def terminal_picture(lines: Sequence[str], columns: int) -> str:
+    """The lines as an SVG image of a terminal; a line that begins with ``$`` is a command."""
+    width, height = round(columns * _WIDE) + 2 * _MARGIN, len(lines) * _HIGH + 2 * _MARGIN
+    rows = []
+    for number, line in enumerate(lines, 1):
+        colour = "#7ee787" if line.startswith("$") else "#e6edf3"
+        # Its length is fixed, so that columns stand below each other whatever font there is.
+        length = f' textLength="{len(line) * _WIDE:.0f}"' if len(line) > 1 else ""
+        rows.append(f'<text x="{_MARGIN}" y="{_MARGIN + number * _HIGH - 4}" fill="{colour}"{length}>{escape(line)}</text>')
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+            'font-family="ui-monospace, SFMono-Regular, Menlo, DejaVu Sans Mono, Consolas, monospace" font-size="13" xml:space="preserve">',
+            f'<rect width="{width}" height="{height}" rx="8" fill="#0d1117"/>',
+            *rows,
+            "</svg>\n",
+        ]
+    )
+
+
+def output_of(command: Sequence[str]) -> str:
+    """What ``command`` prints on a terminal."""
+    ours, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 50, COLUMNS, 0, 0))
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=its, stderr=its, cwd=PROJECT) as process:
+        os.close(its)
+        taken = bytearray()
+        while True:
+            try:
+                read = os.read(ours, 65536)
+            except OSError:  # Linux' way to say that the other end is closed
+                break
+            if not read:
+                break
+            taken += read
+    os.close(ours)
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{taken.decode(errors='replace')}")
+    return taken.decode()
+
+
+def draw_demo() -> None:
+    """``demo.svg``."""
+    lines = [f"$ {' '.join(COMMAND)}", *screen_of(output_of(COMMAND), COLUMNS)]
+    (IMAGES / "demo.svg").write_text(terminal_picture(lines, COLUMNS))
+
+
+def draw_notebook() -> None:
+    """``lag.png``: the figure that the notebook's last cell of code displays."""
+    os.environ["MPLBACKEND"] = "agg"
+    os.environ.setdefault("TIDB_BINLOG_NOTEBOOK_SECONDS", "30")
+    shown: list[Any] = []
+    names: dict[str, Any] = {"__name__": "notebook", "display": shown.append}
+    for cell in cells_of(SOURCE.read_text()):
+        if not (cell.is_markdown or cell.is_command):
+            exec(compile(cell.text, str(SOURCE), "exec"), names)
+    figures = [one for one in shown if hasattr(one, "savefig")]
+    for name, figure in zip(("changes", "ddls", "lag"), figures, strict=True):
+        figure.savefig(IMAGES / f"{name}.png", dpi=90)
+
+
+PICTURES = {"demo": draw_demo, "notebook": draw_notebook}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Draw them."""
+    options = argparse.ArgumentParser(description="The pictures of README, from real runs.")
+    options.add_argument("--only", choices=PICTURES, help="draw this one (default: all)")
+    IMAGES.mkdir(exist_ok=True)
+    only = options.parse_args(argv).only
+    for picture in [only] if only else PICTURES:
+        PICTURES[picture]()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
