@@ -11,7 +11,6 @@ import pytest
 
 from benchmarks.standalone_spark import StandaloneSpark
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import write_binlog
-from pyspark_tidb_binlog.binlog_source.source import options
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from tests.support.eventually import eventually
 from tests.support.job_scene import LONGEST, Started, at_work, ended_in_order, scene_in
@@ -19,7 +18,7 @@ from tests.support.pump_writes import commit, fake, prewrite
 from tests.support.wheel_site import Environment, bare_environ, built, environment, run
 
 PYSPARK = ("pyspark", "py4j", "delta", "pandas", "pyarrow")
-PROTOCOL = ["format=protocol"] if "format" in vars(options).get("_STREAM_NAMES", {}) else []
+PROTOCOL = ["format=protocol"]
 OURS = ("conf", "jobs", "schemas", "sinks", "binlog_source")
 
 
@@ -93,7 +92,7 @@ def test_the_command_says_what_it_is_and_where_its_documents_are(installed: Envi
     shown = said([installed.command, "--help"], elsewhere)
     assert (shown.returncode, shown.stderr) == (0, "") and shown.stdout.startswith("usage: tidb-binlog [spark options] JOB")
     assert "spark-submit.sh" not in shown.stdout and "setup" not in shown.stdout
-    assert said([installed.command, "--version"], elsewhere).stdout == "tidb-binlog 0.1.0\n"
+    assert said([installed.command, "--version"], elsewhere).stdout == "Release Version: 0.1.0\n"
     assert said([installed.command, "drainer", "--help"], elsewhere).stdout.startswith("usage: tidb-binlog drainer ")
     assert said([installed.command, "docs", "runbook"], elsewhere).stdout.startswith("# Runbook")
     assert Path(said([installed.command, "docs", "--path"], elsewhere).stdout.strip(), "conf", "drainer.toml").is_file()
