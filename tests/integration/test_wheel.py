@@ -202,7 +202,7 @@ def test_the_demo_ends_well_where_everything_comes_from_the_package_index(wheel:
 @pytest.mark.grpc
 def test_a_drainer_runs_on_two_workers_of_a_standalone_cluster(installed: Environment, mariadb: PrivateMariaDB, elsewhere: Path) -> None:
     """The executors have the environment's Python on a path that all see, and get the code from the command."""
-    with StandaloneSpark(elsewhere.parent / "spark") as cluster, scene_in(elsewhere.parent, mariadb) as scene:
+    with StandaloneSpark(elsewhere.parent / "cluster") as cluster, scene_in(elsewhere.parent, mariadb) as scene:
         settings = [f"--conf={name}={value}" for name, value in cluster.settings().items() if name != "spark.submit.pyFiles"]
         environ = bare_environ(elsewhere.parent / "home") | {"PYSPARK_PYTHON": installed.python}
         job = scene.drainer("--master", cluster.url, *settings, "--delivery=raw", started=Started(installed.command, environ))
@@ -213,5 +213,5 @@ def test_a_drainer_runs_on_two_workers_of_a_standalone_cluster(installed: Enviro
         job.process.terminate()
         ended_in_order(job, scene)
         assert scene.differences() == []
-        used = {path.parents[2].name for path in (elsewhere.parent / "spark").glob("worker-*/app-*/*/tidb_binlog_spark.zip")}
+        used = {path.parents[2].name for path in (elsewhere.parent / "cluster").glob("worker-*/app-*/*/tidb_binlog_spark.zip")}
         assert len(used) == 2, "both workers have had the code"
