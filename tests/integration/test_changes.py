@@ -21,7 +21,7 @@ from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
-from tests.support.change_scene import ITEM, ChangeScene
+from tests.support.change_scene import ITEM, ChangeScene, rows_of_changes
 from tests.support.eventually import eventually
 from tests.support.golden_case import GOLDEN, load_case
 from tests.support.pump_writes import config_of
@@ -209,7 +209,7 @@ def test_ddls_tables_and_operations_are_chosen(scene: ChangeScene) -> None:
         handle.commit()
 
     def ops(**more: str) -> list[tuple[str, str | None, str]]:
-        return [(r["database"], r["table"], r["op"]) for r in scene.read(**more).toArrow().to_pylist()]
+        return [(r["database"], r["table"], r["op"]) for r in rows_of_changes(scene.read(**more))]
 
     of_item = [("insert"), ("update"), ("delete")]
     whole = ops()
