@@ -242,8 +242,8 @@ class TableLoader:
         if different := sorted(there ^ known):
             shown = ", ".join(f"{s}.{t}" for s, t in different[:5])
             raise SchemaMoves(
-                f"the upstream's tables at {ts} are not those of the DDL history: {shown}. If no DDL is under way, the history does not reach back to all of them: "
-                "set syncer.load-schema-snapshot = true"
+                f"the upstream's tables at {ts} are not those of the DDL history: {shown}. If no DDL is under way, the account of spark.upstream may not see "
+                "them (it needs SELECT), or the history does not reach back to all of them: set syncer.load-schema-snapshot = true"
             )
 
     # Tables of a stream.

@@ -227,11 +227,11 @@ def test_what_is_refused(stream: Callable[..., BootstrappedStream], mariadb: Pri
     with pytest.raises(BootstrapRefused, match="is the target itself"):
         assert run.sink
     same(run, source, mariadb, *SMALL)
-    run.request = BootstrapRequest()
-    other = run.unopened()
-    with pytest.raises(LeaseHeld):
-        other.open(lambda target, commit_ts: commit_ts or 0, run.history)
-    other.close()
+    run.mirror.account = source.target()
+    run.begin()
+    with pytest.raises(LeaseHeld, match="already has a running Drainer"):
+        run.beside(BootstrapRequest(tables=(("shop", "item"),)))
+    same(run, source, mariadb, *SMALL)
 
 
 POINTS = (

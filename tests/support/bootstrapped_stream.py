@@ -69,6 +69,11 @@ class BootstrappedStream(EmulatedStream):
         self.request = request
         return self.sink.commit_ts
 
+    def beside(self, request: BootstrapRequest) -> None:
+        """Another life while this one runs."""
+        reader = self.mirror.reader(self._spark.sparkContext.broadcast)
+        begun_stream(self._spark, self._config, ToldHistory(self.upstream), request, reader, self.after_ts, self.stop)[0].close()
+
     def change(self, work: Any) -> int:
         """One transaction, in both."""
         return self.mirror.change(work)

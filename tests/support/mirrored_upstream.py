@@ -131,6 +131,7 @@ class MirroredUpstream:
             self.sql(f"DROP DATABASE IF EXISTS {name}")
             self.sql(f"CREATE DATABASE {name}")
             self._databases.add(name)
+            self.tick()
 
     def create_table(self, schema: str, table: Table) -> None:
         """In both; without a clustered key the mirror has an invisible ``_tidb_rowid``."""
