@@ -51,7 +51,7 @@ from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanLimits, plan_rows, pl
 from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, TransientError
 from pyspark_tidb_binlog.sinks.mysql.safe_mode import SafeMode, SafeStep
-from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpanPlan
+from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpan, SafeSpanPlan
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried, run_transaction
 from pyspark_tidb_binlog.sinks.mysql.tables_there import TablesThere
 from pyspark_tidb_binlog.sinks.mysql.target_record import TargetRecord
@@ -60,9 +60,6 @@ from pyspark_tidb_binlog.sinks.routing.routes import Routes
 from pyspark_tidb_binlog.sinks.sink import DdlResult, Opened, Sink, TargetProgress
 
 _log = logging.getLogger(__name__)
-
-Superseded = frozenset[int] | None
-"""In safe mode, as ``SafeSpanPlan`` takes it; None: not in safe mode."""
 
 
 class MySQLSink(Sink):
@@ -229,17 +226,17 @@ class MySQLSink(Sink):
     def apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
         """Plan and write in one transaction of the driver (``Sink.apply``)."""
         with self._record.one_at_a_time:
-            return self._as_they_are(step, rows, lambda there, later: self._apply_at_once(rows, there, later, clock))
+            return self._as_they_are(step, rows, lambda there, safe: self._apply_at_once(rows, there, safe, clock))
 
-    def _as_they_are(self, step: RowsStep, rows: pa.Table | None, work: Callable[[RowsStep, Superseded], Written]) -> Written:
+    def _as_they_are(self, step: RowsStep, rows: pa.Table | None, work: Callable[[RowsStep, SafeSpan | None], Written]) -> Written:
         """``work`` with ``step`` for the target's tables as they are; where safe mode is on, tables that are later already are left out before."""
         safe = self._in_safe_mode(step)
-        here, later = (safe.step, safe.superseded) if safe else (step, None)
-        return self._tables.as_they_are(here, rows, lambda there: work(there, later))
+        here, how = (safe.step, safe.how) if safe else (step, None)
+        return self._tables.as_they_are(here, rows, lambda there: work(there, how))
 
-    def _apply_at_once(self, rows: pa.Table, step: RowsStep, later: Superseded, clock: StageClock) -> Written:
+    def _apply_at_once(self, rows: pa.Table, step: RowsStep, safe: SafeSpan | None, clock: StageClock) -> Written:
         with clock.timed(Stage.PLAN):
-            plan = self._plan(rows, step, later) if rows.num_rows else Plan()
+            plan = self._plan(rows, step, safe) if rows.num_rows else Plan()
         if not (plan.deletes or plan.moves or plan.writes) and self._record.put_off(step):
             return Written()
         with clock.timed(Stage.APPLY, "write"):
@@ -249,10 +246,10 @@ class MySQLSink(Sink):
         self._record.note_sync_point(step.applied)
         return Written(plan.counts.deleted + plan.counts.written, findings)
 
-    def _plan(self, rows: pa.Table, step: RowsStep, later: Superseded) -> Plan:
+    def _plan(self, rows: pa.Table, step: RowsStep, safe: SafeSpan | None) -> Plan:
         events = marked(wanted(rows, step.gone, step.left_out), step.hidden)
-        if later is not None:
-            return planned(SafeSpanPlan(events, step.tables, self._limits, flavour=self._flavour, superseded=later))
+        if safe is not None:
+            return planned(SafeSpanPlan(events, step.tables, self._limits, flavour=self._flavour, how=safe))
         return plan_rows(events, step.tables, self._limits, flavour=self._flavour)
 
     def _in_safe_mode(self, step: RowsStep) -> SafeStep | None:
@@ -289,7 +286,7 @@ class MySQLSink(Sink):
             if not self._record.consistent:
                 # Said before anything about the target's tables, which may be those of the other filters.
                 self._leased.transact(partial(self._require_same_filters, step))
-            return self._as_they_are(step, None, lambda there, later: self._apply_in_parts(events, there, later, skipped_ts, clock))
+            return self._as_they_are(step, None, lambda there, safe: self._apply_in_parts(events, there, safe, skipped_ts, clock))
 
     def _require_same_filters(self, step: RowsStep, session: Session) -> None:
         progress.require_same_filters(
@@ -297,7 +294,7 @@ class MySQLSink(Sink):
         )
 
     def _apply_in_parts(
-        self, events: KeyedEvents, step: RowsStep, later: Superseded, skipped_ts: frozenset[int], clock: StageClock
+        self, events: KeyedEvents, step: RowsStep, safe: SafeSpan | None, skipped_ts: frozenset[int], clock: StageClock
     ) -> Written:
         schema, cluster_id, parts = self._settings.checkpoint_schema, self._cluster_id, events.parts
 
@@ -309,7 +306,7 @@ class MySQLSink(Sink):
             if not self._record.next_is(session, step):
                 return False
             progress.begin_span(session, cluster_id, step.after_ts, step.upto_ts, parts, schema, events.numbering, self._filters)
-            if later is not None and not self._safe.open_at(step.after_ts):
+            if safe is not None and not self._safe.open_at(step.after_ts):
                 # What it deletes is written by safe mode alone: a later life must go on so, whatever its setting is.
                 progress.begin_safe(session, cluster_id, step.after_ts, step.upto_ts, schema)
             self._record.save(session, step.after_ts, step.applied, consistent=False)
@@ -340,8 +337,7 @@ class MySQLSink(Sink):
             step.gone,
             step.left_out,
             step.hidden,
-            later is not None,
-            later or frozenset(),
+            safe,
         )
         to = parallel.PartTarget(self._ship(events), self._settings, self._leased.lease, step.after_ts, step.upto_ts, parts)
         done = self._apply_phases(events, how, to, clock)

@@ -50,7 +50,7 @@ from pyspark_tidb_binlog.sinks.mysql.moves import RowMove
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import DeleteCorrection, PlanLimits, SpanPlan
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
-from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpanPlan
+from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpan, SafeSpanPlan
 from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, run_retried, run_transaction
 from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Origin, Phase, Statement
 
@@ -99,10 +99,8 @@ class PartPlan:
     """(table id, operation) of row changes that are not written."""
     hidden: HiddenRows | None = None
     """The images that conditions hide."""
-    safe: bool = False
-    """In safe mode."""
-    superseded: frozenset[int] = frozenset()
-    """As ``SafeSpanPlan`` takes it."""
+    safe: SafeSpan | None = None
+    """None: not in safe mode."""
 
     def chosen(self, rows: pa.Table) -> pa.Table:
         """Those of ``rows`` that concern the span, also those of transactions to skip."""
@@ -280,8 +278,8 @@ class _PartPlans:
         if keys.null_count:
             raise _keyless_rows(rows)
         events = marked(rows.select(ROW_EVENT.names), how.hidden)
-        if how.safe:
-            return SafeSpanPlan(events, how.tables, how.limits, keys, flavour=how.flavour, superseded=how.superseded)
+        if how.safe is not None:
+            return SafeSpanPlan(events, how.tables, how.limits, keys, flavour=how.flavour, how=how.safe)
         return SpanPlan(events, how.tables, how.limits, keys, flavour=how.flavour)
 
     def require_same(self, planned: progress.PlannedWithout) -> None:

@@ -18,7 +18,7 @@ from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
-from pyspark_tidb_binlog.sinks.mysql.safe_plan import cannot_tell_apart
+from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpan, cannot_tell_apart
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 
 _log = logging.getLogger(__name__)
@@ -30,8 +30,7 @@ class SafeStep:
 
     step: RowsStep
     """Without the tables that have a later structure already."""
-    superseded: frozenset[int]
-    """As ``SafeSpanPlan`` takes it."""
+    how: SafeSpan
 
 
 class SafeMode:
@@ -76,12 +75,16 @@ class SafeMode:
             self.until_ts = 0
 
     def prepared(self, session: Session, step: RowsStep, history: SchemaHistory) -> SafeStep:
-        """``step`` as it is applied in safe mode; reads the target's tables where a later DDL is known."""
-        tables = {i: at for i, at in step.tables.items() if i not in step.gone and not at.info.is_view}
-        for at in tables.values():
-            self._name(at)
+        """``step`` as it is applied in safe mode; reads the target's tables where a later DDL is known.
+
+        A step that is exactly the span of safe mode was begun in parts by an earlier life whose setting it was: what is applied of it is recorded.
+        """
         if not self.open_at(step.after_ts):
-            return SafeStep(step, frozenset())
+            return SafeStep(step, SafeSpan(in_doubt=False))
+        in_doubt = (step.after_ts, step.upto_ts) != (self._from_ts, self.until_ts)
+        tables = {i: at for i, at in step.tables.items() if i not in step.gone and not at.info.is_view}
+        for at in tables.values() if in_doubt else ():
+            self._name(at)
         later = frozenset(i for i, at in tables.items() if history.jobs_of_table(i, at.version, history.newest_version))
         past = frozenset(i for i in later if _is_past(session, tables[i], partial=self._partial))
         if past:
@@ -92,7 +95,7 @@ class SafeMode:
                 step.upto_ts,
                 names,
             )
-        return SafeStep(replace(step, gone=step.gone | past), later - past)
+        return SafeStep(replace(step, gone=step.gone | past), SafeSpan(later - past, in_doubt))
 
     def _name(self, at: TableAt) -> None:
         name = f"{at.schema}.{at.name}"

@@ -10,8 +10,8 @@ the target is deleted per image. Equal rows cannot be told apart: one that the s
 there. ``cannot_tell_apart`` says which tables have such rows.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -34,13 +34,24 @@ def cannot_tell_apart(info: TableInfo) -> bool:
     return not any(all(column.not_null for column in key) for key in info.unique_keys())
 
 
+@dataclass(frozen=True, slots=True)
+class SafeSpan:
+    """How a span is applied in safe mode."""
+
+    superseded: frozenset[int] = frozenset()
+    """Ids of tables whose next DDL may have been executed on the target: a value that does not fit any more is not a finding, because what comes
+    after that DDL is in the span, too."""
+    in_doubt: bool = True
+    """Whether a part of the span may be in the target. If not, as where safe mode is only a setting, a new row that nothing tells apart from others
+    is written, and none of the others is sought."""
+
+
 class SafeSpanPlan(SpanPlan):
     """``SpanPlan`` in safe mode.
 
     Args:
         events: row events of the span, ALL of them, in any order.
-        superseded: ids of tables whose next DDL may have been executed on the target: a value that does not fit any more is not a finding, because
-            what comes after that DDL is in the span, too.
+        how: as it says.
 
     The others, and what it raises, as in ``SpanPlan``.
     """
@@ -53,12 +64,12 @@ class SafeSpanPlan(SpanPlan):
         keys: pa.BinaryArray | None = None,
         *,
         flavour: Flavour = Flavour.MARIADB,
-        superseded: Collection[int] = (),
+        how: SafeSpan,
     ) -> None:
         self._tables = tables
         self._limits = limits
         self._flavour = flavour
-        self._superseded = superseded
+        self._how = how
         super().__init__(events, tables, limits, keys, flavour=flavour)
 
     def _works(self, events: pa.Table, source: RowSource, built: Callable[[int], TableBuilder], kept: frozenset[int]) -> list[TableWork]:
@@ -71,13 +82,16 @@ class SafeSpanPlan(SpanPlan):
             here = source.table_ids == changes.table_id
             had = np.flatnonzero(here & (source.ops != Op.INSERT) & _shown(events, BEFORE))
             has = np.flatnonzero(here & (source.ops != Op.DELETE) & _shown(events, AFTER))
-            gone = _joined(source.old_rows(builder.table, had), _as_old(source.new_images(builder.table, has).rows, has))
+            if self._how.in_doubt or not cannot_tell_apart(builder.table.info):
+                gone = _joined(source.old_rows(builder.table, had), _as_old(source.new_images(builder.table, has).rows, has))
+            else:
+                gone = source.old_rows(builder.table, np.concatenate([changes.removed, changes.before]))
             last = NewRows(source, builder.table, np.concatenate([changes.after, changes.added]))
             found.append(TableWork(builder, gone, (), last))
         return found
 
     def _builder(self, table_id: int, rows: Indexes) -> "_SafeTable":
-        return _SafeTable(self._tables[table_id], self._limits, self._flavour, rows, superseded=table_id in self._superseded)
+        return _SafeTable(self._tables[table_id], self._limits, self._flavour, rows, superseded=table_id in self._how.superseded)
 
 
 class _SafeTable(TableBuilder):

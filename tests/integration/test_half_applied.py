@@ -17,6 +17,7 @@ from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.parallel import PartPlan, PartTarget, apply_part
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
+from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpan
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support.ddl_target import dying
 from tests.support.fakes.broadcast import Here
@@ -69,7 +70,7 @@ class Half:
 
     def part(self, number: int, skipped: frozenset[int] = frozenset(), *, safe: bool = False) -> None:
         """What a task does for it."""
-        how = PartPlan(SPAN, {TABLE_ID: AT}, Flavour.MARIADB, PlanLimits(), skipped, frozenset(), safe=safe)
+        how = PartPlan(SPAN, {TABLE_ID: AT}, Flavour.MARIADB, PlanLimits(), skipped, frozenset(), safe=SafeSpan() if safe else None)
         rows = self.events.table()
         rows = rows.append_column("key", row_identities(rows, {TABLE_ID: AT}))
         keys = rows.column("key").combine_chunks()

@@ -372,3 +372,25 @@ def test_what_ours_leaves_half_applied_is_mended_by_a_real_ones_safe_mode(
         for name, of_table in changes.items():
             replay(session, plain[name], of_table)
     assert here.found() == here.tables()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_setting_alone_loses_no_equal_row(mode: str, spark: SparkSession, mariadb: PrivateMariaDB, query: Query) -> None:
+    """Where the record is exact, rows that nothing tells apart are inserted and deleted one by one, also after a crash amid a span."""
+    apply = ApplyConfig(checkpoint_schema=MARKS, history_lag=0.0, safe_mode=True, **MODES[mode])
+    config = DrainerConfig(target=mariadb.target(), apply=apply)
+    with EmulatedStream(spark, config) as stream:
+        stream.upstream.ddl.create_database("d")
+        stream.upstream.ddl.create_table("d", LOG)
+        handles: list[Any] = []
+        for round_ in range(3):
+            stream.change(lambda txn: handles.extend([txn.insert("d.l", {"a": 1, "b": 2}) for _ in range(3)]))
+            if round_:
+                stream.change(lambda txn: txn.delete("d.l", handles.pop(0)))
+                stream.change(lambda txn: txn.update("d.l", handles[0], {"b": 2}))
+            if round_ == 2 and mode == "parts":
+                with dying("before-downstream-commit"):
+                    stream.apply()
+                stream.restart()
+            stream.apply()
+            assert query("SELECT a, b, COUNT(*) FROM d.l GROUP BY 1, 2") == [(1, 2, len(handles))]

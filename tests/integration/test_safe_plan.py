@@ -12,7 +12,7 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.sinks.mysql.checked import checked
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits, planned
-from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpanPlan
+from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpan, SafeSpanPlan
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support.plan_samples import INT_PK, TABLE_ID, Events, column, index, table
 from tests.support.real_safe_mode import PlainTable, RowChange, replay
@@ -36,7 +36,7 @@ def d(mariadb: PrivateMariaDB) -> Iterator[Session]:
 
 def apply_safely(session: Session, at: TableAt, events: Events, superseded: Sequence[int] = ()) -> None:
     """Any finding ends it."""
-    plan = planned(SafeSpanPlan(events.table(), {TABLE_ID: at}, PlanLimits(max_rows=3, max_keys=2), superseded=superseded))
+    plan = planned(SafeSpanPlan(events.table(), {TABLE_ID: at}, PlanLimits(max_rows=3, max_keys=2), how=SafeSpan(frozenset(superseded))))
     session.begin()
     checked(session, ApplyConfig(on_finding="stop"), lambda effects: effects.run([*plan.deletes, *plan.writes]))
     session.commit()
