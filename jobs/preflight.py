@@ -3,7 +3,7 @@
 Reports a line for each thing: what, where, what to do. It reads the settings; Pumps, registry and DDL history; and of a MySQL-protocol
 target the account's rights, the server's variables, databases and tables, and the DDLs that wait between the checkpoint and now.
 
-Promises: nothing is applied, registered or created: no lease, no table, no database; the target's session is in a READ ONLY transaction where
+Promises: nothing is applied, registered or created: no lease (one lock of its own name is tried and given back at once), no table, no database; the target's session is in a READ ONLY transaction where
 the server has such. Exit code 0: nothing hinders; 1: something does; 2: a setting is wrong.
 """
 

@@ -291,7 +291,9 @@ def test_nothing_is_changed(check: Checks, session: Session, server: PrivateMari
     strange = [text for kind, text in statements if kind == "Execute" or (kind == "Query" and not harmless.match(text))]
     assert strange == []
     locks = [text for _, text in statements if re.search(r"GET_LOCK|FOR UPDATE|SHARE MODE", text)]
-    assert locks == ["SELECT GET_LOCK('tidb_binlog.check', 0), RELEASE_LOCK('tidb_binlog.check')"]
+    assert locks == ["SELECT GET_LOCK('tidb_binlog.check', 0), RELEASE_LOCK('tidb_binlog.check')"], (
+        "of its own, not the lease's, and given back at once"
+    )
 
 
 def test_by_the_command_without_a_jvm(check: Checks, server: PrivateMariaDB, tmp_path: Path) -> None:
