@@ -99,7 +99,7 @@ def fill(source: TargetConfig, tables: Sequence[TableAt], rows: int) -> None:
         for one in tables:
             session.execute(created(f"{DATABASE}.{one.name}"))
             values = "seq * 3, CONCAT('it''s row ', seq), seq % 1000, seq / 7, '2024-05-06 07:08:09', UNHEX(MD5(seq))"
-            session.execute(f"INSERT INTO {DATABASE}.{one.name} SELECT {values} FROM seq_1_to_{rows}")
+            session.execute(f"INSERT INTO {DATABASE}.{one.name} SELECT {values} FROM {DATABASE}.seq_1_to_{rows}")
             session.commit()
 
 

@@ -107,3 +107,9 @@ def test_an_error_ends_the_line_without_a_summary() -> None:
 )
 def test_who_holds_is_named_with_since_when(reported: dict[str, object], said: str) -> None:
     assert held_by(reported) == said
+
+
+def test_while_tables_are_copied_the_line_says_how_far_they_are() -> None:
+    copying = replace(BUSY, bootstrap="copying [####] 17% | 1 of 4 tables")
+    assert render_line(copying) == "copying [####] 17% | 1 of 4 tables" and render_line(copying, 12) == "copying [#…"
+    assert json.loads(render_json(copying))["bootstrap"] == copying.bootstrap and json.loads(render_json(BUSY))["bootstrap"] == ""
