@@ -55,7 +55,7 @@ def terminal_picture(lines: Sequence[str], columns: int) -> str:
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-            'font-family="ui-monospace, SFMono-Regular, Menlo, DejaVu Sans Mono, Consolas, monospace" font-size="13" xml:space="preserve">',
+            'font-family="ui-monospace, SFMono-Regular, Menlo, DejaVu Sans Mono, Consolas, monospace" font-size="13" xml:space="preserve" style="white-space: pre">',
             f'<rect width="{width}" height="{height}" rx="8" fill="#0d1117"/>',
             *rows,
             "</svg>\n",
