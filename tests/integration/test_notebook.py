@@ -59,16 +59,12 @@ def test_every_cell_runs_and_the_target_is_an_exact_copy(spark, nothing_set, cap
             if "own.close()" in cell:
                 with connect(names["config"].target, names["config"].apply) as session:
                     outcomes = compare(names["workload"], session, OTHERS)
+                looks_at(shown, names, capsys.readouterr().out)
             run(cell, names)
+            if "replication.close()" in cell:
+                del names["replication"]
         # In Jupyter the first cell makes the session: here it takes the one that is there.
         assert names["spark"].conf.get("spark.sql.repl.eagerEval.enabled") == "true"
-        counts, rows, bars, ddls, timeline, life, checkpoints, lag = shown
-        printed = capsys.readouterr().out
-        shows_changes(counts, rows, bars, names["table"])
-        shows_ddls(ddls, timeline)
-        shows_a_life(life, rows, names["key"])
-        shows_lag(checkpoints, lag, printed)
-        assert f"changes of {names['table']}:" in printed and f"the row {names['key']} of {names['table']}:" in printed
     finally:
         for name, end in (("replication", "close"), ("own", "close"), ("changes", "unpersist"), ("rows", "unpersist")):
             if name in names:
@@ -76,6 +72,15 @@ def test_every_cell_runs_and_the_target_is_an_exact_copy(spark, nothing_set, cap
         spark.conf.unset("spark.sql.repl.eagerEval.enabled")
     assert [(outcome.name, outcome.difference) for outcome in outcomes if outcome.difference] == []
     assert sum(outcome.rows for outcome in outcomes) > 20
+
+
+def looks_at(shown, names, printed):
+    counts, rows, bars, ddls, timeline, life, checkpoints, lag = shown
+    shows_changes(counts, rows, bars, names["table"])
+    shows_ddls(ddls, timeline)
+    shows_a_life(life, rows, names["key"])
+    shows_lag(checkpoints, lag, printed)
+    assert f"changes of {names['table']}:" in printed and f"the row {names['key']} of {names['table']}:" in printed
 
 
 def shows_changes(counts, rows, bars, table):
