@@ -4,7 +4,6 @@ import datetime
 import json
 import re
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +20,7 @@ from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
-from tests.support.change_scene import ITEM, ChangeScene
+from tests.support.change_scene import ITEM, ChangeScene, rows_of_changes
 from tests.support.eventually import eventually
 from tests.support.golden_case import GOLDEN, load_case
 from tests.support.pump_writes import config_of
@@ -135,33 +134,38 @@ def test_columns_have_the_types_that_a_data_engineer_expects(spark: SparkSession
 
 
 def test_ddls_between_rows_and_each_change_once_over_restarts(spark: SparkSession, tmp_path: Path) -> None:
-    """Three writers and 40 DDLs on the same tables: over several batches and lives, every change comes once and no transaction is cut."""
+    """Three writers and 40 DDLs on the same tables: over several lives, one of which dies in its batch, every change comes once, as in one read."""
     case = load(GOLDEN / "online")
+    batches: dict[int, list[dict[str, object]]] = {}
+    failing = [2]
+
+    def rows(frame: DataFrame) -> list[dict[str, object]]:
+        return frame.selectExpr("commit_ts", "seq", "op", "table", "to_json(key) key", "to_json(after) after").toArrow().to_pylist()
+
+    def take(frame: DataFrame, batch_id: int) -> None:
+        found = rows(frame)
+        assert batches.setdefault(batch_id, found) == found
+        if batch_id in failing:
+            raise ValueError("the sink broke")
+
+    def live(upto_ts: int) -> None:
+        stream = spark.readStream.format("tidb_binlog").options(**options | {"endingCommitTs": str(upto_ts)}).load()
+        writer = stream.writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        assert writer.trigger(availableNow=True).start().awaitTermination(300)
+
     with recorded(case, tmp_path) as options:
-        batches: dict[int, list[tuple[int, int, str]]] = {}
-        rows: list[dict[str, object]] = []
-
-        def take(frame: DataFrame, batch_id: int) -> None:
-            found = frame.selectExpr("commit_ts", "seq", "op", "table", "to_json(key) key", "to_json(after) after").toArrow().to_pylist()
-            batches[batch_id] = [(r["commit_ts"], r["seq"], r["op"]) for r in found]
-            rows.extend(found)
-
-        lives = 0
-        while lives < 3:
-            stream = spark.readStream.format("tidb_binlog").options(**options, maxBytesPerTrigger="200000").load()
-            writer = stream.writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path / "checkpoint"))
-            query = writer.trigger(availableNow=True).start()
-            assert query.awaitTermination(300)
-            lives += 1
-        seen = Counter(change for batch in batches.values() for change in batch)
-        assert set(seen.values()) == {1} and len(batches) > 5
-        of_batch = {ts: number for number, batch in batches.items() for ts, _, _ in batch}
-        assert all(of_batch[ts] == number for number, batch in batches.items() for ts, _, _ in batch)
-        whole = spark.read.format("tidb_binlog").options(**options).load()
-        again = whole.selectExpr("commit_ts", "seq", "op", "table", "to_json(key) key", "to_json(after) after").toArrow().to_pylist()
-        assert sorted(rows, key=repr) == sorted(again, key=repr)
-        ordered = [(r["commit_ts"], r["op"] != "ddl", r["seq"]) for r in again]
-        assert ordered == sorted(ordered)
+        for part in (1, 2):
+            live(case.start_ts + (case.end_ts - case.start_ts) * part // 4)
+        with pytest.raises(PySparkException, match="the sink broke"):
+            live(case.start_ts + (case.end_ts - case.start_ts) * 3 // 4)
+        failing.clear()
+        for part in (3, 4):
+            live(case.start_ts + (case.end_ts - case.start_ts) * part // 4)
+        assert len(batches) == 4 and all(batches.values())
+        once = rows(spark.read.format("tidb_binlog").options(**options).load())
+        assert [row for _, batch in sorted(batches.items()) for row in batch] == once
+        places = [(row["commit_ts"], row["op"] != "ddl", row["seq"]) for row in once]
+        assert places == sorted(set(places))
 
 
 def test_only_committed_transactions_are_rows(scene: ChangeScene) -> None:
@@ -209,7 +213,7 @@ def test_ddls_tables_and_operations_are_chosen(scene: ChangeScene) -> None:
         handle.commit()
 
     def ops(**more: str) -> list[tuple[str, str | None, str]]:
-        return [(r["database"], r["table"], r["op"]) for r in scene.read(**more).toArrow().to_pylist()]
+        return [(r["database"], r["table"], r["op"]) for r in rows_of_changes(scene.read(**more))]
 
     of_item = [("insert"), ("update"), ("delete")]
     whole = ops()
