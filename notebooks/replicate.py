@@ -144,7 +144,9 @@ figure, axes = plt.subplots(figsize=(9, 3), layout="constrained")
 top: dict[float, int] = {}
 for kind, colour in COLOURS.items():
     heights = {(one["at"] - each_second[0]["at"]).total_seconds(): one["count"] for one in each_second if one["_change_type"] == kind}
-    axes.bar(heights, heights.values(), 0.9, [top.get(at, 0) for at in heights], color=colour, label=kind.removesuffix("_postimage"))
+    axes.bar(
+        list(heights), list(heights.values()), 0.9, [top.get(at, 0) for at in heights], color=colour, label=kind.removesuffix("_postimage")
+    )
     top |= {at: top.get(at, 0) + height for at, height in heights.items()}
 axes.set_xlabel(f"seconds since {each_second[0]['at']:%F %T}")
 axes.set_ylabel("changes a second")
