@@ -7,11 +7,15 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_tidb_binlog.jobs.spark_session import build_session
+
+_ARCHIVE_SECONDS = 300.0
 
 
 def same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -42,9 +46,18 @@ def warm(spark: SparkSession, scratch: Path) -> int:
     return total
 
 
+def end_jvm() -> None:
+    """Wait until the JVM has written its archive, which it does when it exits: once nobody holds its standard input."""
+    gateway: Any = SparkContext._gateway
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(_ARCHIVE_SECONDS)
+
+
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory(prefix="tbs-warm-") as scratch:
         session = build_session("warm-up", master="local[2]")
         arrived = warm(session, Path(scratch))
         session.stop()
+        end_jvm()
     sys.exit(arrived != 100)
