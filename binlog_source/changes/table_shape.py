@@ -40,6 +40,8 @@ class TableShape:
     """The schema version that the columns are those of: it contains all DDLs up to it."""
     columns: tuple[ColumnInfo, ...]
     invalid_dates: InvalidDates = InvalidDates.NULL
+    agreed: int = 0
+    """The schema version up to which its reader knows of changes: that of the columns, if options named their ts."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -60,14 +62,17 @@ class TableShape:
         return [by_id[c.id] if c.id in by_id else by_name.get(c.name.lower()) for c in self.columns]
 
     def changed_by(self, job: Job, history: SchemaHistory) -> bool:
-        """Whether a later job changes what these columns say: columns, name, or rows without a row change."""
-        if job.version <= self.version:
+        """Whether a job that was not agreed to changes what these columns say: columns, name, or rows without a row change.
+
+        The columns may be those behind it: a query that was down, or failed because of it, is started again without a word about it.
+        """
+        if job.version <= self.agreed:
             return False
         before = [t for i in history.tables_of_job(job) if (t := history.table_at(i, job.version - 1)) is not None and self._names(t)]
         after = [t for i in history.tables_of_job(job) if (t := history.table_at(i, job.version)) is not None and self._names(t)]
         if not before and not after:
             return False
-        return job.type in _EMPTYING or len(before) != len(after) or any(not self.fits(table.info) for table in after)
+        return job.type in _EMPTYING or len(before) != len(after) or any(not self.fits(table.info) for table in (*before, *after))
 
     def fits(self, info: TableInfo) -> bool:
         """Whether a definition has the same columns, in any order."""
