@@ -4,7 +4,6 @@ Promises: names are case-insensitive, as in Spark; an unknown option or an inval
 """
 
 import datetime
-import difflib
 import enum
 import math
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field
 
 from pyspark_tidb_binlog.binlog_source.changes.table_names import NamedTable, NamedTables
 from pyspark_tidb_binlog.binlog_source.source.options import FORMAT, PROTOCOL, names_of_options
+from pyspark_tidb_binlog.conf.kinds import nearest
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import Delivery, tso
 
@@ -102,8 +102,7 @@ def change_options_of(options: Mapping[str, str]) -> ChangeOptions:
     known = {name.lower() for name in (*_NAMES, *names_of_options(), *_INSIDE, "path")}
     if unknown := sorted(set(given) - known):
         offered = sorted({*_NAMES, *names_of_options()})
-        near = difflib.get_close_matches(unknown[0], [name.lower() for name in offered], 1)
-        meant = "".join(f"did you mean {name}? " for name in offered if name.lower() in near)
+        meant = "".join(f"did you mean {name}? " for name in nearest(unknown[0], offered))
         raise ConfigError(f"format tidb_binlog has no option {', '.join(unknown)}; {meant}it has {', '.join(offered)}")
     if "table" in given and "tables" in given:
         raise ConfigError("give either table (its own columns) or tables (all columns in before and after), not both")
