@@ -134,6 +134,9 @@ def parsed(argv: Sequence[str]) -> Given:
 
 
 def _keep(given: Given, name: str, value: str) -> None:
+    if value == "--":
+        # it ends Spark's options where they are handed on
+        raise ConfigError(f"{name} needs a value")
     match name:
         case "--deploy-mode" if value != "client":
             raise ConfigError(f"the job is Spark's driver and runs where it is started: --deploy-mode {value} is not possible")

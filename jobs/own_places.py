@@ -1,7 +1,8 @@
 """Where logs and downloads go: into the checkout that the code lies in, else into the user's own directories, never beside installed code.
 
 Promises: the first place that can be written is taken: ``var`` of a checkout; what the XDG variables name; the user's home; a directory in
-the temporary one that only this user can open. A process needs no ``HOME``, and none that it may write to. Where data lies is a setting.
+the temporary one that only this user can open. One that others can write to is passed over. A process needs no ``HOME``, and none that it may
+write to. Where data lies is a setting.
 """
 
 import os
@@ -75,4 +76,15 @@ def _writable(place: Path) -> bool:
         place.mkdir(parents=True, exist_ok=True)
     except OSError:
         return False
-    return os.access(place, os.W_OK | os.X_OK)
+    return os.access(place, os.W_OK | os.X_OK) and (IN_CHECKOUT and place.is_relative_to(HOME) or _of_nobody_else(place))
+
+
+def _of_nobody_else(place: Path) -> bool:
+    """Whether others cannot have put there what is loaded from it: XDG_CACHE_HOME and HOME may be a directory of all users, as /tmp is."""
+    trusted = (0, os.getuid())
+    own, around = (place.stat(), place.parent.stat()), place.parent.parent.stat()
+    if any(found.st_uid not in trusted or found.st_mode & stat.S_IWOTH for found in own):
+        return False
+    if not own[1].st_mode & 0o077:
+        return True
+    return not around.st_mode & stat.S_IWOTH or (bool(around.st_mode & stat.S_ISVTX) and around.st_uid in trusted)

@@ -60,7 +60,7 @@ class ChangeDecoder:
     def __init__(self, decoded_as: DecodedAs, known: AskedHistory, version: int) -> None:
         """``version``: that of the newest DDL whose binlog precedes the first transaction."""
         self._as, self._known, self._version = decoded_as, known, version
-        self._required = False
+        self._begun = False
 
     def changes_of(self, transactions: pa.RecordBatch) -> pa.RecordBatch | None:
         """The changes of ``transactions`` (``stages.RAW``, without control rows), which follow those before; None: there are none."""
@@ -106,19 +106,21 @@ class ChangeDecoder:
         """Refuse a DDL that changed the table, one among ``ddls`` or one before the first transaction."""
         if self._as.options.evolution is not SchemaEvolution.FAIL:
             return
-        if not self._required:
-            if (job := shape.overtaken_by(history, self._version)) is not None:
-                raise SchemaMismatch(_changed(shape, DdlBinlog(job.finished_ts, job, job.query)))
-            self._required = True
+        if not self._begun:
+            # the columns were taken when the query was described, which may be long before it starts
+            for job in history.jobs_between(shape.version, self._version):
+                if shape.changed_by(job, history):
+                    raise _changed(shape, job, "finished at", job.finished_ts, job.query)
+        self._begun = True
         for ddl in ddls:
             if shape.changed_by(ddl.job, history):
-                raise SchemaMismatch(_changed(shape, ddl))
+                raise _changed(shape, ddl.job, "at commit_ts", ddl.commit_ts, ddl.query)
 
 
-def _changed(shape: TableShape, ddl: DdlBinlog) -> str:
-    return (
-        f"DDL job {ddl.job.id} at commit_ts {ddl.commit_ts} ({as_time(ddl.commit_ts)}) changed {shape.name}, whose columns are read as of "
-        f"schema version {shape.version}: {ddl.query[:300]} -- to go on with the table as it is afterwards, start the query again with "
-        f'option("schemaCommitTs", "{max(ddl.commit_ts, ddl.job.finished_ts)}") on the same checkpoint; to keep the columns, with '
+def _changed(shape: TableShape, job: Job, when: str, ts: int, query: str) -> SchemaMismatch:
+    return SchemaMismatch(
+        f"DDL job {job.id} {when} {ts} ({as_time(ts)}) changed {shape.name}, whose columns are read as of schema version "
+        f"{shape.version}: {query[:300]} -- to go on with the table as it is afterwards, start the query again with "
+        f'option("schemaCommitTs", "{max(ts, job.finished_ts)}") on the same checkpoint; to keep the columns, with '
         'option("schemaEvolution", "ignore")'
     )

@@ -5,11 +5,13 @@ Promises: names are case-insensitive, as in Spark; an unknown option or an inval
 
 import datetime
 import enum
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pyspark_tidb_binlog.binlog_source.changes.table_names import NamedTable, NamedTables
 from pyspark_tidb_binlog.binlog_source.source.options import FORMAT, PROTOCOL, names_of_options
+from pyspark_tidb_binlog.conf.kinds import nearest
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import Delivery, tso
 
@@ -31,6 +33,8 @@ _NAMES = (
     "startingTimestamp",
     "endingTimestamp",
 )
+_LAST_MS = 32_503_680_000_000
+"""The year 3000: a ts is 64 bits long."""
 _INSIDE = ("stopFile",)
 """Options of the reading that are not for users."""
 
@@ -97,9 +101,9 @@ def change_options_of(options: Mapping[str, str]) -> ChangeOptions:
     given = _lowered(options)
     known = {name.lower() for name in (*_NAMES, *names_of_options(), *_INSIDE, "path")}
     if unknown := sorted(set(given) - known):
-        raise ConfigError(
-            f"format tidb_binlog has no option {', '.join(unknown)}; it has {', '.join(sorted({*_NAMES, *names_of_options()}))}"
-        )
+        offered = sorted({*_NAMES, *names_of_options()})
+        meant = "".join(f"did you mean {name}? " for name in nearest(unknown[0], offered))
+        raise ConfigError(f"format tidb_binlog has no option {', '.join(unknown)}; {meant}it has {', '.join(offered)}")
     if "table" in given and "tables" in given:
         raise ConfigError("give either table (its own columns) or tables (all columns in before and after), not both")
     table = NamedTable.of(given["table"]) if given.get("table") else None
@@ -114,10 +118,10 @@ def change_options_of(options: Mapping[str, str]) -> ChangeOptions:
         _number(given, "historyTimeout", 300.0),
         _number(given, "historyLag", 5.0),
         SchemaEvolution(_one_of(given, "schemaEvolution", tuple(SchemaEvolution))),
-        int(_number(given, "schemaCommitTs", -1)) if "schemacommitts" in given else -1,
+        _whole(given, "schemaCommitTs", -1),
         InvalidDates(_one_of(given, "invalidDates", tuple(InvalidDates))),
         _one_of(given, "heartbeats", ("false", "true")) == "true",
-        max(1, int(_number(given, "readPartitions", 4))),
+        max(1, _whole(given, "readPartitions", 4)),
     )
 
 
@@ -153,8 +157,8 @@ def ts_at(option: str, text: str, *, last: bool) -> int:
         raise ConfigError(f"option {option} is {text!r}: give a time as 2026-11-20T12:34:56 (UTC) or 2026-11-20T12:34:56+08:00") from error
     moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=datetime.UTC)
     ms = (moment - datetime.datetime.fromtimestamp(0, datetime.UTC)) // datetime.timedelta(milliseconds=1)
-    if ms < 0:
-        raise ConfigError(f"option {option} is {text!r}: give a time from 1970 on")
+    if not 0 <= ms < _LAST_MS:
+        raise ConfigError(f"option {option} is {text!r}: give a time from 1970 on, and before the year 3000")
     return tso(ms + 1) - 1 if last else max(tso(ms) - 1, 0)
 
 
@@ -173,6 +177,18 @@ def _one_of(given: Mapping[str, str], name: str, values: tuple[str, ...]) -> str
 def _number(given: Mapping[str, str], name: str, default: float) -> float:
     text = given.get(name.lower())
     try:
-        return default if text is None else int(text) if text.isdigit() else float(text)
+        found = default if text is None else float(text)
     except ValueError as error:
         raise ConfigError(f"option {name} is {text!r}: give a number") from error
+    if not 0 <= found < math.inf:
+        raise ConfigError(f"option {name} is {text!r}: give a number of seconds from 0 on")
+    return found
+
+
+def _whole(given: Mapping[str, str], name: str, default: int) -> int:
+    """A number that has every digit that was given."""
+    text = given.get(name.lower())
+    try:
+        return default if text is None else int(text)
+    except ValueError as error:
+        raise ConfigError(f"option {name} is {text!r}: give a whole number") from error

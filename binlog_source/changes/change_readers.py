@@ -6,6 +6,7 @@ They read as those of the protocol do (``source.readers``), sorted delivery, and
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -48,7 +49,8 @@ def asked_shape(options: Mapping[str, str]) -> TableShape | None:
     known = known_history(source, asked.ddl_history)
     version = _schema_version(asked, source)
     history = known.fresh(asked.history_timeout)
-    return shape_of(asked.table, history, int(history.newest_version) if version is None else version, asked.invalid_dates)
+    shape = shape_of(asked.table, history, int(history.newest_version) if version is None else version, asked.invalid_dates)
+    return shape if version is None else replace(shape, agreed=shape.version)
 
 
 def _schema_version(asked: ChangeOptions, source: SourceConfig) -> int | None:

@@ -1,6 +1,7 @@
 """Changes of all tables as rows: ``database, table, op, …, key, before, after, ddl, pump``, the images as VARIANT. Pure.
 
-``key`` holds the columns of the primary key as they were before the change (of an insert: after it); ``_tidb_rowid`` for a table without.
+``key`` holds the columns of the primary key as they were before the change (of an insert: after it); ``_tidb_rowid`` for a table without,
+``_tidb_handle`` where the key has a generated column, which images lack.
 
 Promises: in the order of commit_ts and ``seq``, a DDL before the rows that follow it.
 """
@@ -41,6 +42,7 @@ CHANGE = pa.schema(
     ]
 )
 ROWID = "_tidb_rowid"
+HANDLE = "_tidb_handle"
 HEARTBEAT = "heartbeat"
 
 
@@ -129,14 +131,14 @@ def _rows_of_table(commits: Commits, commit_ts: Ints, seqs: npt.NDArray[np.int32
             "seq": pa.array(seqs),
             "schema_version": pa.array(group.versions),
             "key": _keys(group, old, new),
-            "before": _spread(_variants(table.info, old), has_old),
-            "after": _spread(_variants(table.info, new), has_new),
+            "before": _spread(_variants(table.info, old, int(has_old.sum())), has_old),
+            "after": _spread(_variants(table.info, new, int(has_new.sum())), has_new),
         },
     )
 
 
-def _variants(info: TableInfo, images: pa.RecordBatch) -> pa.StructArray:
-    return rows_as_variants([_field(column, cells) for column, cells in columns_of(info, images)], len(images))
+def _variants(info: TableInfo, images: pa.RecordBatch, count: int) -> pa.StructArray:
+    return rows_as_variants([_field(column, cells) for column, cells in columns_of(info, images)], count)
 
 
 def _field(column: ColumnInfo, cells: TypedCells) -> VariantColumn:
@@ -155,6 +157,8 @@ def _keys(group: RowsOfTable, old: pa.RecordBatch, new: pa.RecordBatch) -> pa.St
         return no_rows(count)  # a part of the key is generated, and in no image
     if not columns:
         numbers = decoder.row_keys(group.table, group.ops, group.rows)
+        if info.handle_columns():
+            return rows_as_variants([VariantColumn(HANDLE, TypedCells(numbers))], count)
         # without a primary key the identity is the rowid alone, as 8 bytes
         cells = pa.array(np.frombuffer(b"".join(numbers.to_pylist()), ">i8").astype(np.int64))
         return rows_as_variants([VariantColumn(ROWID, TypedCells(cells))], count)

@@ -60,12 +60,17 @@ class NamedTables:
         database, table = database.lower(), table.lower()
         if not self.patterns:
             return database not in SYSTEM
-        return any(fnmatchcase(database, d) and fnmatchcase(table, t) for d, t in self.patterns)
+        return any(_is_like(database, d) and _is_like(table, t) for d, t in self.patterns)
 
     def choose_database(self, database: str) -> bool:
         """Whether any table of a database is meant."""
         database = database.lower()
-        return any(fnmatchcase(database, d) for d, _ in self.patterns) if self.patterns else database not in SYSTEM
+        return any(_is_like(database, d) for d, _ in self.patterns) if self.patterns else database not in SYSTEM
+
+
+def _is_like(name: str, pattern: str) -> bool:
+    # a bracket is a sign like any other
+    return fnmatchcase(name, pattern.replace("[", "[[]"))
 
 
 def _parts(text: str, option: str) -> Iterator[tuple[str, str]]:

@@ -12,7 +12,7 @@ from pyspark_tidb_binlog.binlog_source.changes.change_options import InvalidDate
 from pyspark_tidb_binlog.binlog_source.changes.change_rows import HEARTBEAT, before_and_after, commit_time
 from pyspark_tidb_binlog.binlog_source.changes.row_choice import Ints, RowsOfTable
 from pyspark_tidb_binlog.binlog_source.changes.table_shape import TableShape
-from pyspark_tidb_binlog.binlog_source.changes.typed_cells import typed
+from pyspark_tidb_binlog.binlog_source.changes.typed_cells import fitted, typed
 from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.history import TableAt
@@ -82,7 +82,7 @@ def _cells(shape: TableShape, wanted: ColumnInfo, column: ColumnInfo, cells: pa.
     if found.values.type == kind:
         return found.values
     try:
-        return found.values.cast(kind)
+        return fitted(found.values, kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise SchemaMismatch(
             f"{shape.name}, commit_ts {int(commit_ts[0])} to {int(commit_ts[-1])}: column {column.name} was changed from {kind} to "

@@ -40,6 +40,8 @@ class TableShape:
     """The schema version that the columns are those of: it contains all DDLs up to it."""
     columns: tuple[ColumnInfo, ...]
     invalid_dates: InvalidDates = InvalidDates.NULL
+    agreed: int = 0
+    """The schema version up to which its reader knows of changes: that of the columns, if options named their ts."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -60,25 +62,17 @@ class TableShape:
         return [by_id[c.id] if c.id in by_id else by_name.get(c.name.lower()) for c in self.columns]
 
     def changed_by(self, job: Job, history: SchemaHistory) -> bool:
-        """Whether a later job changes what these columns say: columns, name, or rows without a row change."""
-        if job.version <= self.version:
+        """Whether a job that was not agreed to changes what these columns say: columns, name, or rows without a row change.
+
+        The columns may be those behind it: a query that was down, or failed because of it, is started again without a word about it.
+        """
+        if job.version <= self.agreed:
             return False
         before = [t for i in history.tables_of_job(job) if (t := history.table_at(i, job.version - 1)) is not None and self._names(t)]
         after = [t for i in history.tables_of_job(job) if (t := history.table_at(i, job.version)) is not None and self._names(t)]
         if not before and not after:
             return False
-        return job.type in _EMPTYING or len(before) != len(after) or any(not self.fits(table.info) for table in after)
-
-    def overtaken_by(self, history: SchemaHistory, version: int) -> Job | None:
-        """The last DDL of the table up to ``version``, if its columns are others by then; None: they are these, or there is no such table."""
-        if version <= self.version:
-            return None
-        table = history.table_at(self.table_id, version)
-        if table is None or not self._names(table):
-            table = history.find(self.name.database, self.name.table, version)
-        if table is None or self.fits(table.info):
-            return None
-        return next(iter(reversed(history.jobs_of_table(table.table_id, 0, version))), None)
+        return job.type in _EMPTYING or len(before) != len(after) or any(not self.fits(table.info) for table in (*before, *after))
 
     def fits(self, info: TableInfo) -> bool:
         """Whether a definition has the same columns, in any order."""

@@ -91,6 +91,29 @@ def typed(column: ColumnInfo, cells: pa.Array) -> TypedCells:
             return TypedCells(cells.cast(wanted))
 
 
+def fitted(cells: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Typed cells as another type, each with the same value.
+
+    Raises:
+        ArrowInvalid: a value does not fit; dates and numbers, and instants and local times, never do.
+    """
+    given = cells.type
+    texts = pa.types.is_string(given) or pa.types.is_string(wanted)
+    if not texts and _kind_of_time(given) != _kind_of_time(wanted):
+        raise pa.ArrowInvalid(f"{given} is no {wanted}")
+    found = cells.cast(wanted)
+    # Arrow itself lets a float overflow, a decimal be rounded and a time of day be cut off.
+    if not texts and not found.cast(given).equals(cells):
+        raise pa.ArrowInvalid(f"{wanted} cannot hold each of them exactly")
+    return found
+
+
+def _kind_of_time(kind: pa.DataType) -> str:
+    if pa.types.is_timestamp(kind):
+        return "instant" if kind.tz else "local"
+    return "local" if pa.types.is_date(kind) else ""
+
+
 def as_text(cells: pa.Array) -> pa.StringArray:
     """Bytes as text."""
     try:

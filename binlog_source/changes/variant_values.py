@@ -208,10 +208,10 @@ def _nested(value: Any, names: dict[str, int]) -> bytes:
             return _TRUE if value else _FALSE
         case int() if -_MOST_INT64 - 1 <= value <= _MOST_INT64:
             return struct.pack("<Bq", _INT8 << 2, value)
-        case int():
+        case int() if abs(value) < 10**38:
             return bytes([_DECIMAL16 << 2, 0]) + value.to_bytes(16, "little", signed=True)
-        case float():
-            return struct.pack("<Bd", _DOUBLE << 2, value)
+        case int() | float():
+            return struct.pack("<Bd", _DOUBLE << 2, float(value))
         case str():
             return _word(value)
         case list():

@@ -96,3 +96,25 @@ def test_what_has_no_sense_is_named(options: dict[str, str], words: str) -> None
 def test_what_is_no_time_is_named(text: str) -> None:
     with pytest.raises(ConfigError, match="option startingTimestamp is"):
         reading_options({"pumps": "a:1", "startingTimestamp": text})
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"readPartitions": "nan"}, "option readPartitions is 'nan': give a whole number"),
+        ({"historyLag": "nan"}, "option historyLag is 'nan': give a number of seconds"),
+        ({"historyTimeout": "inf"}, "option historyTimeout is 'inf': give a number of seconds"),
+        ({"schemaCommitTs": "4.5e17"}, "option schemaCommitTs is '4.5e17': give a whole number"),
+        ({"tabels": "a.b"}, "has no option tabels; did you mean tables?"),
+    ],
+)
+def test_numbers_and_names_that_cannot_be_meant(options: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words.replace("?", r"\?")):
+        change_options_of(options)
+
+
+def test_a_ts_keeps_its_digits_and_a_bracket_is_a_sign() -> None:
+    assert change_options_of({"schemaCommitTs": " 446000000000000001 "}).schema_ts == 446000000000000001
+    assert NamedTables.of("a.t[1]").choose("a", "t[1]") and not NamedTables.of("a.t[1]").choose("a", "t1")
+    with pytest.raises(ConfigError, match="before the year 3000"):
+        ts_at("startingTimestamp", "9999-12-31", last=False)

@@ -3,7 +3,7 @@
 import gzip
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from pyspark_tidb_binlog.binlog_source.changes.table_names import NamedTable
 from pyspark_tidb_binlog.binlog_source.changes.table_shape import shape_of
 from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import load
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
-from pyspark_tidb_binlog.schemas.ddl_jobs import Job
+from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobType
+from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
 from pyspark_tidb_binlog.schemas.history import JobReader, SchemaHistory
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 from pyspark_tidb_binlog.schemas.stages import RAW
@@ -158,3 +159,31 @@ def test_a_key_finds_its_row() -> None:
             if row["op"] == "update":
                 live.add(repr({name: after.get(name, value) for name, value in key.items()}))
     assert len(seen) > 5 and np.sum([len(live) for live in seen.values()]) > 0
+
+
+def changed_once(known: Told) -> tuple[NamedTable, Job]:
+    """A table of the case and the last job that changed its columns."""
+    for job in reversed(known.history.ordered):
+        if job.type in (JobType.ADD_COLUMN, JobType.DROP_COLUMN, JobType.TRUNCATE_TABLE) and job.table_info is not None:
+            return NamedTable(job.schema_name, job.table_name), job
+    raise AssertionError
+
+
+def test_columns_that_were_taken_before_a_ddl_are_not_read_behind_it() -> None:
+    """The query was described before the DDL and began behind it: its span has no DDL binlog."""
+    known = history_of("ddl")
+    name, job = changed_once(known)
+    shape = shape_of(name, known.history, job.version - 1, InvalidDates.NULL)
+    decoder = ChangeDecoder(DecodedAs(ChangeOptions(table=name), shape), known, int(job.version))
+    with pytest.raises(SchemaMismatch, match=rf"DDL job {job.id} .*changed {name}"):
+        for batch in transactions("ddl", 50):
+            decoder.changes_of(batch)
+
+
+def test_a_query_that_is_started_again_behind_a_ddl_does_not_read_over_it() -> None:
+    """Without a word about the DDL its error comes again, also if the columns taken now are those behind it."""
+    known = history_of("ddl")
+    name, job = changed_once(known)
+    now = shape_of(name, known.history, int(job.version), InvalidDates.NULL)
+    assert now.changed_by(job, known.history)
+    assert not replace(now, agreed=now.version).changed_by(job, known.history)

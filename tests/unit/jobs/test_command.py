@@ -28,6 +28,7 @@ def test_everything_behind_two_dashes_is_the_jobs() -> None:
     ("argv", "words"),
     [
         (["drainer", "--master"], "--master needs a value"),
+        (["--name", "--", "drainer"], "--name needs a value"),
         (["--nonsense", "drainer"], "unknown option --nonsense before the job"),
         (["drainer", "--deploy-mode", "cluster"], "--deploy-mode cluster is not possible"),
     ],

@@ -55,3 +55,19 @@ def test_where_nothing_can_be_written_it_says_which_variables_count(monkeypatch:
     monkeypatch.setattr(own_places, "_writable", lambda place: False)
     with pytest.raises(ConfigError, match=rf"no directory for the log can be written: {tmp_path}/home.*XDG_STATE_HOME or TMPDIR"):
         own_places.logs()
+
+
+def test_a_directory_of_all_users_is_taken_only_if_nobody_else_made_what_is_in_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """XDG_CACHE_HOME may be /tmp: jars are loaded from there."""
+    everyones = tmp_path / "everyones"
+    everyones.mkdir()
+    everyones.chmod(0o1777)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(everyones))
+    assert own_places.downloads() == everyones / "tidb-binlog/cache"
+    home = tmp_path / "home/.cache/tidb-binlog/cache"
+    for made in (everyones / "tidb-binlog/cache", everyones / "tidb-binlog"):
+        made.chmod(0o777)
+        assert own_places.downloads() == home
+        made.chmod(0o755)
+    everyones.chmod(0o777)
+    assert own_places.downloads() == home
