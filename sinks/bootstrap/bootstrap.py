@@ -104,7 +104,8 @@ class Bootstrap:
     def run(self, head: CopyHead, tables: Sequence[TableAt], others: Sequence[TableAt] = ()) -> Copied:
         """Copy ``tables`` at ``head.ts``, and make ``others``, views and sequences, behind them.
 
-        A copy of the same kind at the same snapshot that is recorded as begun is continued, with the tables that it names and ``tables``.
+        A copy of the same kind at the same snapshot that is recorded as begun is continued, with the tables that it names and ``tables``. Tables that are
+        recorded as half done, and that filters leave out, stay so.
 
         Raises:
             BootstrapRefused: before anything is changed: a table has rows that are not the stream's, or is not as the history says (``SchemaMoves``).
@@ -124,7 +125,7 @@ class Bootstrap:
                 self._make_others(head, others)
             failpoints.point("before-bootstrap-record")
             self._transact(lambda session: copy_record.note_whole(session, self._lease.cluster_id, self._schema, CopyState.DONE))
-            rows = sum(t.rows for t in self._load().tables)
+            rows = sum(t.rows for t in self._load().tables if (t.schema, t.name) in by_name)
             return Copied(len(record.tables), rows, time.monotonic() - begun)
         finally:
             self._sessions.close()
@@ -135,7 +136,9 @@ class Bootstrap:
         cluster_id, schema = self._lease.cluster_id, self._schema
         run_retried(self._sessions.use, lambda session: copy_record.ensure_table(session, schema), self._policy)
         found = run_retried(self._sessions.use, lambda session: copy_record.load(session, cluster_id, schema), self._policy)
-        known = {(t.schema, t.name) for t in found.tables} if found else set()
+        known, mine = ({(t.schema, t.name) for t in some} for some in (found.tables if found else (), tables))
+        # Filters leave it out, and it is half done: whoever takes it in again has it copied.
+        left_out = [t for t in found.unfinished if (t.schema, t.name) not in mine and not self._keeps(t)] if found else []
         goes_on = found is not None and found.begun and (found.head.kind, found.head.ts) == (head.kind, head.ts)
         fresh = [t for t in tables if not goes_on or (t.schema, t.name) not in known]
         with self._upstream.at(head.ts) as source:
@@ -149,18 +152,20 @@ class Bootstrap:
         if head.kind is CopyKind.FIRST:
             self._require_empty([t for t, state in zip(fresh, states, strict=True) if state is CopyState.PLANNED])
         if not goes_on:
-            self._transact(lambda session: copy_record.begin(session, cluster_id, schema, head, planned))
+            self._transact(lambda session: copy_record.begin(session, cluster_id, schema, head, [*planned, *map(_anew, left_out)]))
             failpoints.point("after-bootstrap-begin")
         elif planned:
             self._transact(lambda session: copy_record.add_tables(session, cluster_id, schema, head, planned))
         record = self._load()
-        gone = [f"{t.schema}.{t.name}" for t in record.tables if (t.schema, t.name) not in {(x.schema, x.name) for x in tables}]
+        gone = [f"{t.schema}.{t.name}" for t in record.tables if (t.schema, t.name) not in mine and self._keeps(t)]
         if gone:
             raise BootstrapRefused(
-                f"{', '.join(gone[:5])}: begun to be copied at {head.ts}, but filters or the history do not have them. Set the filters as they were, or start "
-                "with --bootstrap-restart"
+                f"{', '.join(gone[:5])}: begun to be copied at {head.ts}, but the DDL history does not have them. Start with --bootstrap-restart"
             )
-        return record
+        return replace(record, tables=tuple(t for t in record.tables if (t.schema, t.name) in mine))
+
+    def _keeps(self, table: CopiedTable) -> bool:
+        return self._selection.tables.keeps(table.schema, table.name)
 
     def _load(self) -> CopyRecord:
         found = run_retried(
@@ -285,14 +290,13 @@ class Bootstrap:
         return CopyPlace(self._upstream, head.ts, self._apply, self._lease, self._limits())
 
     def _collected(self, collect: Callable[[], object]) -> None:
-        """Run a Spark job, cancelled when a stop is asked for."""
+        """Run a Spark job, cancelled when a stop is asked for; again and again, because it may not have begun when it is."""
         over = threading.Event()
 
         def watch() -> None:
             while not over.wait(0.2):
                 if self._stop.is_set():
                     self._spark.sparkContext.cancelAllJobs()
-                    return
 
         watching = threading.Thread(target=watch, name="stop of the copy", daemon=True)
         watching.start()
@@ -373,6 +377,11 @@ class Bootstrap:
     def _raise_if_stopped(self) -> None:
         if self._stop.is_set():
             raise Stopped("stopped while tables were being copied; the next start goes on there")
+
+
+def _anew(table: CopiedTable) -> CopiedTable:
+    """Half done, and to be copied from its beginning."""
+    return table if table.state is CopyState.PLANNED else replace(table, state=CopyState.AGAIN)
 
 
 def _groups(tables: Sequence[CopiedTable]) -> Iterator[Sequence[CopiedTable]]:

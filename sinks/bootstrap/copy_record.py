@@ -125,8 +125,8 @@ def load(session: Session, cluster_id: int, schema: str) -> CopyRecord | None:
 
 
 def begin(session: Session, cluster_id: int, schema: str, head: CopyHead, tables: Iterable[CopiedTable]) -> None:
-    """Replace whatever is recorded by a new beginning."""
-    forget(session, cluster_id, schema)
+    """Replace whatever is recorded by a new beginning; what is not to be forgotten of it is among ``tables``."""
+    session.execute(f"DELETE FROM {_table(schema)} WHERE cluster_id = %s", [cluster_id])
     for table in (CopiedTable("", "", head.state), *tables):
         values = [cluster_id, table.schema, table.name, _WHOLE, str(table.state), str(head.kind), head.ts, None, None, table.rows]
         _insert(session, schema, values)
@@ -139,9 +139,9 @@ def add_tables(session: Session, cluster_id: int, schema: str, head: CopyHead, t
         _insert(session, schema, values)
 
 
-def forget(session: Session, cluster_id: int, schema: str) -> None:
-    """Delete everything that is recorded."""
-    session.execute(f"DELETE FROM {_table(schema)} WHERE cluster_id = %s", [cluster_id])
+def give_up(session: Session, cluster_id: int, schema: str) -> None:
+    """The copy is not continued at its snapshot; the tables that it left undone stay recorded as such, until the next one begins."""
+    session.execute(f"UPDATE {_table(schema)} SET snapshot_ts = 0, changed_at = NOW(3) WHERE {_ONE}", [cluster_id, "", "", _WHOLE])
 
 
 def note_empty(
