@@ -4,6 +4,7 @@ Promises: when ``run`` returns, every table holds exactly the rows that are repl
 tables and ``spark_bootstrap`` is written; the checkpoint is the caller's. What is written requires the lease.
 """
 
+import json
 import logging
 import threading
 import time
@@ -146,11 +147,13 @@ class Bootstrap:
                 self._require_same(source, table)
             sizes = [self._upstream.size(source, t)[0] for t in fresh]
         given_up = found.tables if found and found.begun and not goes_on and found.head.kind is CopyKind.FIRST else ()
-        again = {(t.schema, t.name) for t in given_up if t.state is not CopyState.PLANNED}
-        states = [CopyState.AGAIN if (t.schema, t.name) in again else CopyState.PLANNED for t in fresh]
-        planned = [CopiedTable(t.schema, t.name, state, rows) for t, state, rows in zip(fresh, states, sizes, strict=True)]
+        # What is there under another name, which a route gives it since, is somebody's.
+        again = {(t.schema, t.name, t.to) for t in given_up if t.state is not CopyState.PLANNED}
+        states = [CopyState.AGAIN if (t.schema, t.name, self._to(t)) in again else CopyState.PLANNED for t in fresh]
+        planned = [CopiedTable(t.schema, t.name, state, rows, self._to(t)) for t, state, rows in zip(fresh, states, sizes, strict=True)]
         if head.kind is CopyKind.FIRST:
             self._require_empty([t for t, state in zip(fresh, states, strict=True) if state is CopyState.PLANNED])
+            self._require_gone([t for t in given_up if t.state is not CopyState.PLANNED and (t.schema, t.name) not in mine])
         if not goes_on:
             self._transact(lambda session: copy_record.begin(session, cluster_id, schema, head, [*planned, *map(_anew, left_out)]))
             failpoints.point("after-bootstrap-begin")
@@ -162,7 +165,23 @@ class Bootstrap:
             raise BootstrapRefused(
                 f"{', '.join(gone[:5])}: begun to be copied at {head.ts}, but the DDL history does not have them. Start with --bootstrap-restart"
             )
-        return replace(record, tables=tuple(t for t in record.tables if (t.schema, t.name) in mine))
+        to = {(t.schema, t.name): self._to(t) for t in tables}
+        here = tuple(t for t in record.tables if (t.schema, t.name) in mine)
+        moved = [
+            f"{t.schema}.{t.name}" for t in here if t.state not in (CopyState.PLANNED, CopyState.AGAIN) and t.to != to[t.schema, t.name]
+        ]
+        if moved:
+            raise BootstrapRefused(
+                f"{', '.join(moved[:5])}: copied, or in part, at {head.ts} by another [[spark.route]] (name, columns or where). Set it as it was; or start with "
+                "--bootstrap-restart, and name the tables again with --bootstrap if it is not a first load"
+            )
+        return replace(record, tables=here)
+
+    def _to(self, table: TableAt) -> str:
+        """What the routes make of it."""
+        routes = self._selection.routes
+        target = routes.target(table.schema, table.name)
+        return json.dumps([target.schema, target.name, sorted(routes.columns_of(table)), routes.condition_of(table)])
 
     def _keeps(self, table: CopiedTable) -> bool:
         return self._selection.tables.keeps(table.schema, table.name)
@@ -191,6 +210,17 @@ class Bootstrap:
         filled = run_retried(self._sessions.use, lambda session: self._target_tables(session).rows_in(names), self._policy)
         if filled:
             raise BootstrapRefused(not_empty(filled))
+
+    def _require_gone(self, tables: Sequence[CopiedTable]) -> None:
+        names = [self._selection.routes.target(t.schema, t.name) for t in tables if self._keeps(t)]
+        filled = run_retried(
+            self._sessions.use, lambda session: self._target_tables(session).rows_in([(n.schema, n.name) for n in names]), self._policy
+        )
+        if filled:
+            raise BootstrapRefused(
+                f"{', '.join(filled[:5])}: filled by the copy that is given up, and not upstream any more. Drop it at the target, and start again with "
+                "--bootstrap-restart"
+            )
 
     # One group of tables.
 

@@ -228,6 +228,7 @@ def test_what_is_refused(stream: Callable[..., BootstrappedStream], mariadb: Pri
         assert run.sink
     same(run, source, mariadb, *SMALL)
     run.request = BootstrapRequest()
+    assert run.sink.commit_ts == begun
     other = run.unopened()
     with pytest.raises(LeaseHeld):
         other.open(lambda target, commit_ts: commit_ts or 0, run.history)
@@ -349,3 +350,44 @@ def test_a_table_with_other_words_at_the_target_is_refused(
     run_sql(mariadb, "DROP TABLE shop.worded")
     run.begin()
     assert run_sql(mariadb, "SELECT e FROM shop.worded") == [("a",)]
+
+
+def test_another_route_in_the_middle_of_a_copy_is_refused(
+    stream: Callable[..., BootstrappedStream], mariadb: PrivateMariaDB, source: PrivateMariaDB
+) -> None:
+    run = stream()
+    shop(run, ITEM)
+    run.change(lambda txn: [txn.insert("shop.item", {"id": n, "v": n, "f": 0, "t": ""}) for n in range(40)])
+    run_sql(mariadb, "CREATE DATABASE mart")
+    run_sql(mariadb, "CREATE TABLE mart.thing (id BIGINT UNSIGNED PRIMARY KEY, v INT, f FLOAT, t VARCHAR(20))")
+    run_sql(mariadb, "INSERT INTO mart.thing VALUES (99, 1, 1, 'theirs')")
+    with dying("before-bootstrap-record"):
+        run.begin(ALL)
+    other = (TableRoute("shop", "item", "mart", "thing"),)
+    with pytest.raises(BootstrapRefused, match=r"shop\.item: copied, or in part"):
+        run.begin(routes=other)
+    run.mirror.tick()
+    with pytest.raises(BootstrapRefused, match=r"rows in mart\.thing"):
+        run.begin(BootstrapRequest(restart=True), routes=other)
+    assert run_sql(mariadb, "SELECT t FROM mart.thing") == [("theirs",)]
+    run.begin(routes=())
+    same(run, source, mariadb, "shop.item")
+
+
+def test_what_the_upstream_has_dropped_since_does_not_stay_in_a_first_load_that_is_begun_again(
+    stream: Callable[..., BootstrappedStream], mariadb: PrivateMariaDB, source: PrivateMariaDB
+) -> None:
+    run = stream()
+    shop(run, ITEM, KEYLESS, NAMED)
+    filled(run)
+    with dying("before-bootstrap-record"):
+        run.begin(ALL)
+    run.upstream.ddl.drop_table("shop.log")
+    ts = run.upstream.oracle.next()
+    run.mirror.sql("INSERT INTO mirror.shapes VALUES (%s, 'shop', 'log', '[]', '')", [ts])
+    run.mirror.tick()
+    with pytest.raises(BootstrapRefused, match=r"shop\.log: filled by the copy that is given up"):
+        run.begin(BootstrapRequest(restart=True))
+    run_sql(mariadb, "DROP TABLE shop.log")
+    run.begin(BootstrapRequest(restart=True))
+    same(run, source, mariadb, "shop.item", "shop.named")
