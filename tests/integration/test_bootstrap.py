@@ -184,6 +184,7 @@ def test_routes_columns_and_conditions(stream: Callable[..., BootstrappedStream]
     shop(run, ITEM, KEYLESS, NAMED)
     filled(run)
     run.mirror.create_database("empty")
+    run.mirror.tick()
     run.begin(ALL)
     assert run_sql(mariadb, "SHOW DATABASES LIKE 'empty'")
     wanted = {(h, r["v"]) for h, r in run.upstream.rows("shop.item").items() if r["v"] > 10 and r["t"] is not None}
