@@ -82,7 +82,7 @@ NOTHING = BootstrapRequest()
 
 def _pairs(text: str) -> Iterable[tuple[str, str]]:
     at = 0
-    while at < len(text):
+    while at < len(text) or not at:
         found = _NAMES.match(text, at)
         if found is None:
             raise ConfigError(
@@ -194,9 +194,9 @@ class TableLoader:
         record = self._record()
         begun = record is not None and record.begun
         selection = Selection.of(self._config.apply)
-        left = [(t.schema, t.name) for t in record.unfinished if selection.tables.keeps(t.schema, t.name)] if record and begun else []
+        left = [(t.schema, t.name) for t in record.unfinished if selection.tables.keeps(t.schema, t.name)] if record else []
         wanted = self._named(selection, stand)
-        if left and record is not None and record.head.kind is CopyKind.FIRST and not self._request.restart:
+        if left and record is not None and begun and record.head.kind is CopyKind.FIRST and not self._request.restart:
             raise BootstrapRefused(
                 f"a first load at {record.head.ts} ({as_time(record.head.ts)}) is half done, but the target has a checkpoint, {stand.commit_ts}. If somebody filled "
                 f"the target otherwise, delete the cluster's rows from {held.schema}.{copy_record.TABLE}; to copy the tables that are left at the checkpoint, start "
@@ -205,15 +205,15 @@ class TableLoader:
         if not left and not wanted:
             if record is not None and record.head.state is CopyState.DONE:
                 self._transact(held, lambda session: copy_record.note_whole(session, held.cluster_id, held.schema, CopyState.JOINED))
-            if begun:
+            if record is not None and record.unfinished:
                 _log.warning("a copy of tables that are not replicated any more is half done; it is left so")
             return
         self._require_source(left)
         self._require_whole(held, stand)
         everything = self._to_copy(record, stand, selection, wanted, left)
         self._require_thawed(stand, everything)
-        if record is not None and (self._request.restart or record.head.ts != stand.commit_ts or record.head.kind is not CopyKind.TABLES):
-            self._transact(held, lambda session: copy_record.forget(session, held.cluster_id, held.schema))
+        if record is not None and self._request.restart and record.head.kind is CopyKind.TABLES:
+            self._transact(held, lambda session: copy_record.give_up(session, held.cluster_id, held.schema))
         head = CopyHead(CopyKind.TABLES, stand.commit_ts, CopyState.PLANNED)
         self._run(held, head, everything, (), stand.history, stand.version)
         self._transact(held, lambda session: copy_record.note_whole(session, held.cluster_id, held.schema, CopyState.JOINED))

@@ -4,6 +4,7 @@ Promises: when ``run`` returns, every table holds exactly the rows that are repl
 tables and ``spark_bootstrap`` is written; the checkpoint is the caller's. What is written requires the lease.
 """
 
+import json
 import logging
 import threading
 import time
@@ -104,7 +105,8 @@ class Bootstrap:
     def run(self, head: CopyHead, tables: Sequence[TableAt], others: Sequence[TableAt] = ()) -> Copied:
         """Copy ``tables`` at ``head.ts``, and make ``others``, views and sequences, behind them.
 
-        A copy of the same kind at the same snapshot that is recorded as begun is continued, with the tables that it names and ``tables``.
+        A copy of the same kind at the same snapshot that is recorded as begun is continued, with the tables that it names and ``tables``. Tables that are
+        recorded as half done, and that filters leave out, stay so.
 
         Raises:
             BootstrapRefused: before anything is changed: a table has rows that are not the stream's, or is not as the history says (``SchemaMoves``).
@@ -124,7 +126,7 @@ class Bootstrap:
                 self._make_others(head, others)
             failpoints.point("before-bootstrap-record")
             self._transact(lambda session: copy_record.note_whole(session, self._lease.cluster_id, self._schema, CopyState.DONE))
-            rows = sum(t.rows for t in self._load().tables)
+            rows = sum(t.rows for t in self._load().tables if (t.schema, t.name) in by_name)
             return Copied(len(record.tables), rows, time.monotonic() - begun)
         finally:
             self._sessions.close()
@@ -135,7 +137,9 @@ class Bootstrap:
         cluster_id, schema = self._lease.cluster_id, self._schema
         run_retried(self._sessions.use, lambda session: copy_record.ensure_table(session, schema), self._policy)
         found = run_retried(self._sessions.use, lambda session: copy_record.load(session, cluster_id, schema), self._policy)
-        known = {(t.schema, t.name) for t in found.tables} if found else set()
+        known, mine = ({(t.schema, t.name) for t in some} for some in (found.tables if found else (), tables))
+        # Filters leave it out, and it is half done: whoever takes it in again has it copied.
+        left_out = [t for t in found.unfinished if (t.schema, t.name) not in mine and not self._keeps(t)] if found else []
         goes_on = found is not None and found.begun and (found.head.kind, found.head.ts) == (head.kind, head.ts)
         fresh = [t for t in tables if not goes_on or (t.schema, t.name) not in known]
         with self._upstream.at(head.ts) as source:
@@ -143,24 +147,44 @@ class Bootstrap:
                 self._require_same(source, table)
             sizes = [self._upstream.size(source, t)[0] for t in fresh]
         given_up = found.tables if found and found.begun and not goes_on and found.head.kind is CopyKind.FIRST else ()
-        again = {(t.schema, t.name) for t in given_up if t.state is not CopyState.PLANNED}
-        states = [CopyState.AGAIN if (t.schema, t.name) in again else CopyState.PLANNED for t in fresh]
-        planned = [CopiedTable(t.schema, t.name, state, rows) for t, state, rows in zip(fresh, states, sizes, strict=True)]
+        # What is there under another name, which a route gives it since, is somebody's.
+        again = {(t.schema, t.name, t.to) for t in given_up if t.state is not CopyState.PLANNED}
+        states = [CopyState.AGAIN if (t.schema, t.name, self._to(t)) in again else CopyState.PLANNED for t in fresh]
+        planned = [CopiedTable(t.schema, t.name, state, rows, self._to(t)) for t, state, rows in zip(fresh, states, sizes, strict=True)]
         if head.kind is CopyKind.FIRST:
             self._require_empty([t for t, state in zip(fresh, states, strict=True) if state is CopyState.PLANNED])
+            self._require_gone([t for t in given_up if t.state is not CopyState.PLANNED and (t.schema, t.name) not in mine])
         if not goes_on:
-            self._transact(lambda session: copy_record.begin(session, cluster_id, schema, head, planned))
+            self._transact(lambda session: copy_record.begin(session, cluster_id, schema, head, [*planned, *map(_anew, left_out)]))
             failpoints.point("after-bootstrap-begin")
         elif planned:
             self._transact(lambda session: copy_record.add_tables(session, cluster_id, schema, head, planned))
         record = self._load()
-        gone = [f"{t.schema}.{t.name}" for t in record.tables if (t.schema, t.name) not in {(x.schema, x.name) for x in tables}]
+        gone = [f"{t.schema}.{t.name}" for t in record.tables if (t.schema, t.name) not in mine and self._keeps(t)]
         if gone:
             raise BootstrapRefused(
-                f"{', '.join(gone[:5])}: begun to be copied at {head.ts}, but filters or the history do not have them. Set the filters as they were, or start "
-                "with --bootstrap-restart"
+                f"{', '.join(gone[:5])}: begun to be copied at {head.ts}, but the DDL history does not have them. Start with --bootstrap-restart"
             )
-        return record
+        to = {(t.schema, t.name): self._to(t) for t in tables}
+        here = tuple(t for t in record.tables if (t.schema, t.name) in mine)
+        moved = [
+            f"{t.schema}.{t.name}" for t in here if t.state not in (CopyState.PLANNED, CopyState.AGAIN) and t.to != to[t.schema, t.name]
+        ]
+        if moved:
+            raise BootstrapRefused(
+                f"{', '.join(moved[:5])}: copied, or in part, at {head.ts} by another [[spark.route]] (name, columns or where). Set it as it was; or start with "
+                "--bootstrap-restart, and name the tables again with --bootstrap if it is not a first load"
+            )
+        return replace(record, tables=here)
+
+    def _to(self, table: TableAt) -> str:
+        """What the routes make of it."""
+        routes = self._selection.routes
+        target = routes.target(table.schema, table.name)
+        return json.dumps([target.schema, target.name, sorted(routes.columns_of(table)), routes.condition_of(table)])
+
+    def _keeps(self, table: CopiedTable) -> bool:
+        return self._selection.tables.keeps(table.schema, table.name)
 
     def _load(self) -> CopyRecord:
         found = run_retried(
@@ -186,6 +210,17 @@ class Bootstrap:
         filled = run_retried(self._sessions.use, lambda session: self._target_tables(session).rows_in(names), self._policy)
         if filled:
             raise BootstrapRefused(not_empty(filled))
+
+    def _require_gone(self, tables: Sequence[CopiedTable]) -> None:
+        names = [self._selection.routes.target(t.schema, t.name) for t in tables if self._keeps(t)]
+        filled = run_retried(
+            self._sessions.use, lambda session: self._target_tables(session).rows_in([(n.schema, n.name) for n in names]), self._policy
+        )
+        if filled:
+            raise BootstrapRefused(
+                f"{', '.join(filled[:5])}: filled by the copy that is given up, and not upstream any more. Drop it at the target, and start again with "
+                "--bootstrap-restart"
+            )
 
     # One group of tables.
 
@@ -285,14 +320,13 @@ class Bootstrap:
         return CopyPlace(self._upstream, head.ts, self._apply, self._lease, self._limits())
 
     def _collected(self, collect: Callable[[], object]) -> None:
-        """Run a Spark job, cancelled when a stop is asked for."""
+        """Run a Spark job, cancelled when a stop is asked for; again and again, because it may not have begun when it is."""
         over = threading.Event()
 
         def watch() -> None:
             while not over.wait(0.2):
                 if self._stop.is_set():
                     self._spark.sparkContext.cancelAllJobs()
-                    return
 
         watching = threading.Thread(target=watch, name="stop of the copy", daemon=True)
         watching.start()
@@ -373,6 +407,11 @@ class Bootstrap:
     def _raise_if_stopped(self) -> None:
         if self._stop.is_set():
             raise Stopped("stopped while tables were being copied; the next start goes on there")
+
+
+def _anew(table: CopiedTable) -> CopiedTable:
+    """Half done, and to be copied from its beginning."""
+    return table if table.state is CopyState.PLANNED else replace(table, state=CopyState.AGAIN)
 
 
 def _groups(tables: Sequence[CopiedTable]) -> Iterator[Sequence[CopiedTable]]:

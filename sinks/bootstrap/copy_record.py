@@ -64,6 +64,8 @@ class CopiedTable:
     state: CopyState
     rows: int = 0
     """About how many rows it has, until it is done; then how many were copied."""
+    to: str = ""
+    """Which table of the target, columns and rows it is copied to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ def load(session: Session, cluster_id: int, schema: str) -> CopyRecord | None:
     """What is recorded; None: nothing was ever copied for this cluster."""
     try:
         rows = session.query(
-            f"SELECT table_schema, table_name, state, kind, snapshot_ts, copied FROM {_table(schema)} WHERE cluster_id = %s AND unit = %s "
+            f"SELECT table_schema, table_name, state, kind, snapshot_ts, copied, bounds FROM {_table(schema)} WHERE cluster_id = %s AND unit = %s "
             "ORDER BY table_schema, table_name",
             [cluster_id, _WHOLE],
         )
@@ -119,29 +121,51 @@ def load(session: Session, cluster_id: int, schema: str) -> CopyRecord | None:
         if error.errno in _ABSENT:
             return None
         raise
-    heads = [CopyHead(CopyKind(kind), int(ts), CopyState(state)) for db, name, state, kind, ts, _ in rows if not db and not name]
-    tables = tuple(CopiedTable(db, name, CopyState(state), int(n)) for db, name, state, _, _, n in rows if db)
+    heads = [CopyHead(CopyKind(kind), int(ts), CopyState(state)) for db, name, state, kind, ts, _, _ in rows if not db and not name]
+    tables = tuple(CopiedTable(db, name, CopyState(state), int(n), to or "") for db, name, state, _, _, n, to in rows if db)
     return CopyRecord(heads[0], tables) if heads else None
 
 
 def begin(session: Session, cluster_id: int, schema: str, head: CopyHead, tables: Iterable[CopiedTable]) -> None:
-    """Replace whatever is recorded by a new beginning."""
-    forget(session, cluster_id, schema)
+    """Replace whatever is recorded by a new beginning; what is not to be forgotten of it is among ``tables``."""
+    session.execute(f"DELETE FROM {_table(schema)} WHERE cluster_id = %s", [cluster_id])
     for table in (CopiedTable("", "", head.state), *tables):
-        values = [cluster_id, table.schema, table.name, _WHOLE, str(table.state), str(head.kind), head.ts, None, None, table.rows]
+        values = [
+            cluster_id,
+            table.schema,
+            table.name,
+            _WHOLE,
+            str(table.state),
+            str(head.kind),
+            head.ts,
+            table.to or None,
+            None,
+            table.rows,
+        ]
         _insert(session, schema, values)
 
 
 def add_tables(session: Session, cluster_id: int, schema: str, head: CopyHead, tables: Iterable[CopiedTable]) -> None:
     """More tables are to be copied at the same snapshot."""
     for table in tables:
-        values = [cluster_id, table.schema, table.name, _WHOLE, str(table.state), str(head.kind), head.ts, None, None, table.rows]
+        values = [
+            cluster_id,
+            table.schema,
+            table.name,
+            _WHOLE,
+            str(table.state),
+            str(head.kind),
+            head.ts,
+            table.to or None,
+            None,
+            table.rows,
+        ]
         _insert(session, schema, values)
 
 
-def forget(session: Session, cluster_id: int, schema: str) -> None:
-    """Delete everything that is recorded."""
-    session.execute(f"DELETE FROM {_table(schema)} WHERE cluster_id = %s", [cluster_id])
+def give_up(session: Session, cluster_id: int, schema: str) -> None:
+    """The copy is not continued at its snapshot; the tables that it left undone stay recorded as such, until the next one begins."""
+    session.execute(f"UPDATE {_table(schema)} SET snapshot_ts = 0, changed_at = NOW(3) WHERE {_ONE}", [cluster_id, "", "", _WHOLE])
 
 
 def note_empty(

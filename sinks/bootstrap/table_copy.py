@@ -37,6 +37,9 @@ Rows = list[tuple[bytes | None, ...]]
 _FIRST_ROWS, _MOST_ROWS = 500, 20_000
 """Rows of a chunk: the first one, and any."""
 _CHUNK_BYTES = 16 * 1024 * 1024
+"""About what a chunk has."""
+_MOST_CHUNK_BYTES = 2 * _CHUNK_BYTES
+"""After which it ends, when its rows are bigger than those before."""
 _BATCH_BYTES = 1024 * 1024
 _MOST_BATCH = 2000
 _DOUBTFUL = frozenset({ColumnType.ENUM})
@@ -148,11 +151,13 @@ class _Chunk:
         )
         last = part.after
         with place.upstream.at(place.ts, self._sources) as source, source.stream(sql) as read:
-            for rows in _batches(read):
+            for rows in batches(read):
                 self._write(session, rows)
                 last = self._key_of(rows[-1], handle)
                 count += len(rows)
-        done = count < self._limit
+                if self.bytes >= _MOST_CHUNK_BYTES:
+                    break
+        done = count < self._limit and self.bytes < _MOST_CHUNK_BYTES
         copy_record.advance(session, *place.record, part, last, (self.rows, self.bytes), done=done)
         failpoints.point("before-bootstrap-commit")
         return done
@@ -190,14 +195,16 @@ class _Chunk:
             )
 
 
-def _batches(read: Callable[[int], Rows]) -> Iterator[Rows]:
+def batches(read: Callable[[int], Rows]) -> Iterator[Rows]:
     """The rows in batches of about ``_BATCH_BYTES``, whatever size the rows have; one row at least."""
-    most = 1
-    while True:
-        rows = read(most)
-        if rows:
+    rows: Rows = []
+    size = 0
+    # One at a time: nobody knows how big the next one is.
+    while row := read(1):
+        rows += row
+        size += sum(len(value) for value in row[0] if value is not None)
+        if size >= _BATCH_BYTES or len(rows) >= _MOST_BATCH:
             yield rows
-        if len(rows) < most:
-            return
-        size = max(sum(len(value) for value in row if value is not None) for row in rows)
-        most = max(min(most * 4, _MOST_BATCH, _BATCH_BYTES // max(size, 1)), 1)
+            rows, size = [], 0
+    if rows:
+        yield rows

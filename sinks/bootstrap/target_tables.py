@@ -27,6 +27,8 @@ from pyspark_tidb_binlog.sinks.mysql.dialect import table_name
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, alone
 from pyspark_tidb_binlog.sinks.mysql.session import Session
+from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
+from pyspark_tidb_binlog.sinks.mysql.target_fit import Misfit, as_found, left_out
 from pyspark_tidb_binlog.sinks.routing.routes import Routes
 
 _log = logging.getLogger(__name__)
@@ -129,12 +131,14 @@ class TargetTables:
             self._session.execute(statement.sql)
 
     def _require_columns(self, wanted: WantedTable) -> None:
-        there = {name.lower() for name in column_names(self._session, wanted.target.schema, wanted.target.name)}
-        missing = [c.name for c in wanted.target.info.target_columns() if c.name.lower() not in there]
-        if missing:
+        name = (wanted.target.schema, wanted.target.name)
+        there = read_tables(self._session, [name]).get(name)
+        found = as_found(wanted.target, there, partial=True) if there is not None else wanted.target
+        missing = "" if isinstance(found, Misfit) else ", ".join(left_out(wanted.target, found))
+        why = found.why if isinstance(found, Misfit) else f"it has no column {missing}" if missing else ""
+        if why:
             raise BootstrapRefused(
-                f"{wanted.label} at the target has no column {', '.join(missing)}, so its rows cannot be copied. Drop the table there and start again: it is made "
-                "as it is upstream"
+                f"{wanted.label} at the target: {why}, so its rows cannot be copied. Drop the table there and start again: it is made as it is upstream"
             )
 
     @property

@@ -177,6 +177,7 @@ class Session:
                 # Or the driver would read the rest when it collects them.
                 cursor._result.unbuffered_active, cursor._result.connection, cursor.connection = False, None, None
                 connection._force_close()
+                self._failed = True
 
     def use(self, database: str) -> None:
         """Make ``database`` the current one."""

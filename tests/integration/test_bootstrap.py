@@ -184,6 +184,7 @@ def test_routes_columns_and_conditions(stream: Callable[..., BootstrappedStream]
     shop(run, ITEM, KEYLESS, NAMED)
     filled(run)
     run.mirror.create_database("empty")
+    run.mirror.tick()
     run.begin(ALL)
     assert run_sql(mariadb, "SHOW DATABASES LIKE 'empty'")
     wanted = {(h, r["v"]) for h, r in run.upstream.rows("shop.item").items() if r["v"] > 10 and r["t"] is not None}
@@ -207,7 +208,7 @@ def test_what_is_refused(stream: Callable[..., BootstrappedStream], mariadb: Pri
     with pytest.raises(BootstrapRefused, match=r"rows in shop\.log\. Drop"):
         run.begin(ALL)
     run_sql(mariadb, "DELETE FROM shop.log")
-    with pytest.raises(BootstrapRefused, match=r"shop\.log at the target has no column b"):
+    with pytest.raises(BootstrapRefused, match=r"shop\.log at the target: it has no column b"):
         run.begin(ALL)
     run_sql(mariadb, "DROP TABLE shop.log")
     begun = run.begin()  # what is begun is finished, asked for or not
@@ -284,3 +285,109 @@ def test_a_first_load_is_begun_again(stream: Callable[..., BootstrappedStream], 
     more_changes(run, 2)
     run.apply()
     same(run, source, mariadb, *SMALL)
+
+
+def test_a_copy_that_is_begun_again_in_vain_is_still_to_be_done(
+    stream: Callable[..., BootstrappedStream], mariadb: PrivateMariaDB, source: PrivateMariaDB
+) -> None:
+    run = stream()
+    shop(run, ITEM, KEYLESS, NAMED)
+    filled(run)
+    run.apply()
+    run.mirror.tick()
+    with dying("after-bootstrap-empty"):
+        run.begin(BootstrapRequest(tables=(("shop", "item"),)))
+    run.mirror.collect(run.mirror.tick())
+    for request in (BootstrapRequest(restart=True), BootstrapRequest()):
+        with pytest.raises(SnapshotCollected):
+            run.begin(request)
+    more_changes(run, 1)
+    run.begin(ignore_table=(TableName("shop", "item"),))
+    run.apply()
+    run.mirror.tick()
+    run.mirror.collect(run.mirror.tick())
+    with pytest.raises(SnapshotCollected):
+        run.begin(ignore_table=())
+    run.mirror.collect(0)
+    run.begin()
+    same(run, source, mariadb, *SMALL)
+
+
+def test_what_is_left_out_in_the_middle_of_its_copy_is_copied_when_it_comes_back(
+    stream: Callable[..., BootstrappedStream], mariadb: PrivateMariaDB, source: PrivateMariaDB
+) -> None:
+    run = stream()
+    shop(run, ITEM, KEYLESS, NAMED)
+    filled(run)
+    run.apply()
+    run.mirror.tick()
+    with dying("after-bootstrap-empty"):
+        run.begin(BootstrapRequest(tables=(("shop", "item"), ("shop", "log"))))
+    without = {"ignore_table": (TableName("shop", "item"),)}
+    run.begin(**without)
+    same(run, source, mariadb, "shop.log", "shop.named")
+    more_changes(run, 1)
+    run.apply()
+    run.mirror.tick()
+    run.begin(BootstrapRequest(tables=(("shop", "named"),)), **without)
+    more_changes(run, 2)
+    run.begin(ignore_table=())
+    run.apply()
+    same(run, source, mariadb, *SMALL)
+    assert run_sql(mariadb, f"SELECT COUNT(*) FROM {MARKS}.spark_bootstrap WHERE state NOT IN ('done', 'joined')") == [(0,)]
+
+
+def test_a_table_with_other_words_at_the_target_is_refused(
+    stream: Callable[..., BootstrappedStream], mariadb: PrivateMariaDB, source: PrivateMariaDB
+) -> None:
+    run = stream()
+    shop(run, Table("worded", (Column("id", "bigint"), Column("e", "enum('a','b')")), ("id",)))
+    run.change(lambda txn: txn.insert("shop.worded", {"id": 1, "e": "a"}))
+    run_sql(mariadb, "CREATE DATABASE shop")
+    run_sql(mariadb, "CREATE TABLE shop.worded (id BIGINT PRIMARY KEY, e ENUM('b','a'))")
+    with pytest.raises(BootstrapRefused, match=r"shop\.worded at the target: the words of e are others"):
+        run.begin(ALL)
+    run_sql(mariadb, "DROP TABLE shop.worded")
+    run.begin()
+    assert run_sql(mariadb, "SELECT e FROM shop.worded") == [("a",)]
+
+
+def test_another_route_in_the_middle_of_a_copy_is_refused(
+    stream: Callable[..., BootstrappedStream], mariadb: PrivateMariaDB, source: PrivateMariaDB
+) -> None:
+    run = stream()
+    shop(run, ITEM)
+    run.change(lambda txn: [txn.insert("shop.item", {"id": n, "v": n, "f": 0, "t": ""}) for n in range(40)])
+    run_sql(mariadb, "CREATE DATABASE mart")
+    run_sql(mariadb, "CREATE TABLE mart.thing (id BIGINT UNSIGNED PRIMARY KEY, v INT, f FLOAT, t VARCHAR(20))")
+    run_sql(mariadb, "INSERT INTO mart.thing VALUES (99, 1, 1, 'theirs')")
+    with dying("before-bootstrap-record"):
+        run.begin(ALL)
+    other = (TableRoute("shop", "item", "mart", "thing"),)
+    with pytest.raises(BootstrapRefused, match=r"shop\.item: copied, or in part"):
+        run.begin(routes=other)
+    run.mirror.tick()
+    with pytest.raises(BootstrapRefused, match=r"rows in mart\.thing"):
+        run.begin(BootstrapRequest(restart=True), routes=other)
+    assert run_sql(mariadb, "SELECT t FROM mart.thing") == [("theirs",)]
+    run.begin(routes=())
+    same(run, source, mariadb, "shop.item")
+
+
+def test_what_the_upstream_has_dropped_since_does_not_stay_in_a_first_load_that_is_begun_again(
+    stream: Callable[..., BootstrappedStream], mariadb: PrivateMariaDB, source: PrivateMariaDB
+) -> None:
+    run = stream()
+    shop(run, ITEM, KEYLESS, NAMED)
+    filled(run)
+    with dying("before-bootstrap-record"):
+        run.begin(ALL)
+    run.upstream.ddl.drop_table("shop.log")
+    ts = run.upstream.oracle.next()
+    run.mirror.sql("INSERT INTO mirror.shapes VALUES (%s, 'shop', 'log', '[]', '')", [ts])
+    run.mirror.tick()
+    with pytest.raises(BootstrapRefused, match=r"shop\.log: filled by the copy that is given up"):
+        run.begin(BootstrapRequest(restart=True))
+    run_sql(mariadb, "DROP TABLE shop.log")
+    run.begin(BootstrapRequest(restart=True))
+    same(run, source, mariadb, "shop.item", "shop.named")
