@@ -232,7 +232,13 @@ class MySQLSink(Sink):
         """``work`` with ``step`` for the target's tables as they are; where safe mode is on, tables that are later already are left out before."""
         safe = self._in_safe_mode(step)
         here, how = (safe.step, safe.how) if safe else (step, None)
-        return self._tables.as_they_are(here, rows, lambda there: work(there, how))
+
+        def there(found: RowsStep) -> Written:
+            if how is not None:
+                self._safe.name_reset(found.tables.values())
+            return work(found, how)
+
+        return self._tables.as_they_are(here, rows, there)
 
     def _apply_at_once(self, rows: pa.Table, step: RowsStep, safe: SafeSpan | None, clock: StageClock) -> Written:
         with clock.timed(Stage.PLAN):

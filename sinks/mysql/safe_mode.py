@@ -12,6 +12,7 @@ Promises: says in the log when and why safe mode begins, when it ends, and once 
 """
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from pyspark_tidb_binlog.schemas.events import as_time
@@ -44,6 +45,7 @@ class SafeMode:
         self.until_ts = 0
         """Steps that begin below it may be in the target in part."""
         self._named: set[str] = set()
+        self._reset: set[str] = set()
 
     def begin(self, commit_ts: int, until_ts: int, why: str) -> None:
         """Steps that begin below ``until_ts`` are applied in safe mode; the first life that did so began at ``commit_ts``."""
@@ -96,6 +98,18 @@ class SafeMode:
                 names,
             )
         return SafeStep(replace(step, gone=step.gone | past), SafeSpan(later - past, in_doubt))
+
+    def name_reset(self, tables: Iterable[TableAt]) -> None:
+        """Say of each of ``tables``, as they are at the target, what replacing its rows does to columns that the upstream lacks."""
+        for at in tables:
+            name = f"{at.schema}.{at.name}"
+            if at.others and name not in self._reset:
+                self._reset.add(name)
+                _log.warning(
+                    "safe mode: rows of %s are replaced, so that what its columns %s, which only the target has, hold in them becomes their default",
+                    name,
+                    ", ".join(column.name for column in at.others),
+                )
 
     def _name(self, at: TableAt) -> None:
         name = f"{at.schema}.{at.name}"

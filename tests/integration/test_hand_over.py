@@ -394,3 +394,24 @@ def test_the_setting_alone_loses_no_equal_row(mode: str, spark: SparkSession, ma
                 stream.restart()
             stream.apply()
             assert query("SELECT a, b, COUNT(*) FROM d.l GROUP BY 1, 2") == [(1, 2, len(handles))]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_columns_that_are_reset_are_named(
+    mode: str, spark: SparkSession, mariadb: PrivateMariaDB, query: Query, caplog: pytest.LogCaptureFixture
+) -> None:
+    apply = ApplyConfig(checkpoint_schema=MARKS, history_lag=0.0, safe_mode=True, **MODES[mode])
+    with EmulatedStream(spark, DrainerConfig(target=mariadb.target(), apply=apply)) as stream:
+        stream.upstream.ddl.create_database("d")
+        stream.upstream.ddl.create_table("d", KEYED)
+        stream.change(lambda txn: [txn.insert("d.k", {"id": n, "v": n}) for n in range(4)])
+        stream.apply()
+        assert "only the target has" not in caplog.text
+        query("ALTER TABLE d.k ADD COLUMN own INT DEFAULT 7")
+        query("UPDATE d.k SET own = 8")
+        stream.restart()
+        for value in (10, 11):
+            stream.change(lambda txn, value=value: txn.update("d.k", 1, {"v": value}))
+            stream.apply()
+    assert caplog.text.count("rows of d.k are replaced, so that what its columns own, which only the target has,") == 1
+    assert query("SELECT id, v, own FROM d.k ORDER BY id") == [(0, 0, 8), (1, 11, 7), (2, 2, 8), (3, 3, 8)]
