@@ -165,7 +165,7 @@ Generated from `conf/model.py` by `make settings`; `./spark-submit.sh drainer --
   `var/drainer/delta` and `var/pump` are used where they are, and a line in the log says so. A Drainer without `node-id` keeps the name that
   it had with this checkpoint directory, `drainer` if an earlier release made it.
 - **Lists of tables** as a flag or in the environment: as TOML, `'[{db-name = "a", tbl-name = "b"}]'`.
-- **What is not built yet** is refused with an error that says so, unless it has its default. What has no meaning here is accepted, and a line
+- **What will not be built** (Oracle, ZooKeeper) is refused with an error that names the alternative. What has no meaning here is accepted, and a line
   in the log says so."""
 
 if __name__ == "__main__":
