@@ -74,7 +74,7 @@ else:
 
     place = Path(own.enter_context(tempfile.TemporaryDirectory(prefix="notebook-", ignore_cleanup_errors=True)))
     target = own.enter_context(PrivateMariaDB()).target()
-    workload = own.enter_context(upstream(place, WorkloadConfig(rate=40, sessions=2, ddl_every=40, probe_interval=0)))
+    workload = own.enter_context(upstream(place, WorkloadConfig(rate=40, sessions=2, ddl_every=80, probe_interval=0)))
     config = settings_for(workload, load_drainer(), target, place)
     workload.open(PUMPS)
     workload.begin()

@@ -153,8 +153,6 @@ def _keys(group: RowsOfTable, old: pa.RecordBatch, new: pa.RecordBatch) -> pa.St
     """The key of each row, from the image before, or of an insert after."""
     info, count = group.table.info, len(group.places)
     columns = _key_columns(info)
-    if not columns and (info.pk_is_handle or info.is_common_handle):
-        return no_rows(count)  # a part of the key is generated, and in no image
     if not columns:
         numbers = decoder.row_keys(group.table, group.ops, group.rows)
         if info.handle_columns():
