@@ -101,7 +101,7 @@ def shows_changes(counts, rows, bars, table):
 
 def shows_ddls(ddls, timeline):
     statements = [row.ddl for row in ddls.collect()]
-    assert sum("create table" in statement.lower() for statement in statements) >= 7 and len(statements) >= 11
+    assert sum("create table" in statement.lower() for statement in statements) >= 7 and len(statements) >= 9
     (axes,) = timeline.axes
     (points,) = axes.collections
     drawn = [label.get_text() for label in axes.get_yticklabels()]
