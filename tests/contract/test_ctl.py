@@ -141,5 +141,5 @@ def test_a_savepoint_with_a_fresh_timestamp(registry: Registry, where: list[str]
 
 
 def test_a_command_that_is_none(where: list[str]) -> None:
-    with pytest.raises(ConfigError, match="no command 'jump'; there are pumps, drainers"):
+    with pytest.raises(ConfigError, match="no command 'jump'; did you mean pumps"):
         main(["-cmd", "jump", *where])
