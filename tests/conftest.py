@@ -30,10 +30,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def mariadb() -> Iterator[PrivateMariaDB]:
+def mariadbs() -> list[PrivateMariaDB]:
+    """``mariadb``, once a test has asked for it."""
+    return []
+
+
+@pytest.fixture(scope="session")
+def mariadb(mariadbs: list[PrivateMariaDB]) -> Iterator[PrivateMariaDB]:
     """One private MariaDB for the whole run. Tests use databases of their own and drop them; for crashes take ``fresh_mariadb``."""
     with PrivateMariaDB() as server:
+        mariadbs.append(server)
         yield server
+        mariadbs.clear()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def left_empty(mariadbs: list[PrivateMariaDB]) -> Iterator[None]:
+    """No file of tests finds the databases of another, whichever files its process runs."""
+    yield
+    for server in mariadbs:
+        with server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SHOW DATABASES")
+            for (name,) in cursor.fetchall():
+                if name not in ("information_schema", "mysql", "performance_schema", "sys"):
+                    cursor.execute(f"DROP DATABASE `{name}`")
 
 
 @pytest.fixture
