@@ -129,20 +129,7 @@ def load(session: Session, cluster_id: int, schema: str) -> CopyRecord | None:
 def begin(session: Session, cluster_id: int, schema: str, head: CopyHead, tables: Iterable[CopiedTable]) -> None:
     """Replace whatever is recorded by a new beginning; what is not to be forgotten of it is among ``tables``."""
     session.execute(f"DELETE FROM {_table(schema)} WHERE cluster_id = %s", [cluster_id])
-    for table in (CopiedTable("", "", head.state), *tables):
-        values = [
-            cluster_id,
-            table.schema,
-            table.name,
-            _WHOLE,
-            str(table.state),
-            str(head.kind),
-            head.ts,
-            table.to or None,
-            None,
-            table.rows,
-        ]
-        _insert(session, schema, values)
+    add_tables(session, cluster_id, schema, head, (CopiedTable("", "", head.state), *tables))
 
 
 def add_tables(session: Session, cluster_id: int, schema: str, head: CopyHead, tables: Iterable[CopiedTable]) -> None:
