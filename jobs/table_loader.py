@@ -32,11 +32,12 @@ from pyspark_tidb_binlog.sinks.bootstrap.bootstrap import Bootstrap, SchemaMoves
 from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyHead, CopyKind, CopyRecord, CopyState
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource, upstream_of
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs, shape_of
-from pyspark_tidb_binlog.sinks.mysql import lease, progress
+from pyspark_tidb_binlog.sinks.mysql import progress
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import table_in_target
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
+from pyspark_tidb_binlog.sinks.mysql.leased_target import run_leased
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
-from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried, run_transaction
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 
 _log = logging.getLogger(__name__)
@@ -366,11 +367,7 @@ class TableLoader:
         return run_retried(self._connect, ask, self._policy)
 
     def _transact(self, held: Lease, work: Callable[[Session], object]) -> None:
-        def fenced(session: Session) -> None:
-            lease.check(session, held)
-            work(session)
-
-        run_transaction(self._connect, fenced, self._policy)
+        run_leased(self._connect, held, work, self._policy)
 
     def _connect(self) -> Session:
         return connect(self._config.target, self._config.apply)

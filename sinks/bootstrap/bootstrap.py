@@ -33,13 +33,13 @@ from pyspark_tidb_binlog.sinks.bootstrap.target_tables import TargetTables, Want
 from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import arrow_of
 from pyspark_tidb_binlog.sinks.engine.column_pairs import visible
 from pyspark_tidb_binlog.sinks.engine.conditions import Condition, hidden_places, require
-from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions, kept_sessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
+from pyspark_tidb_binlog.sinks.mysql.leased_target import run_leased
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
-from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried, run_transaction
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 
 _log = logging.getLogger(__name__)
@@ -394,11 +394,7 @@ class Bootstrap:
         return run_retried(self._ddl_sessions.use, lambda session: work(self._target_tables(session)), self._policy)
 
     def _transact(self, work: Callable[[Session], T]) -> T:
-        def fenced(session: Session) -> T:
-            lease.check(session, self._lease)
-            return work(session)
-
-        return run_transaction(self._sessions.use, fenced, self._policy)
+        return run_leased(self._sessions.use, self._lease, work, self._policy)
 
     def _pause(self, seconds: float) -> None:
         if self._stop.wait(seconds):

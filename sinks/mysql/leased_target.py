@@ -13,9 +13,23 @@ from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, LeaseHolder
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import LeaseGuard
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
-from pyspark_tidb_binlog.sinks.mysql.session import Session, run_retried, run_transaction
+from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, run_retried, run_transaction
 
 T = TypeVar("T")
+
+
+def run_leased(sessions: Sessions, held: Lease, work: Callable[[Session], T], retry_policy: RetryPolicy) -> T:
+    """``work`` in a transaction that has checked ``held``; it may be called again, after a commit whose answer was lost, too.
+
+    Raises:
+        LeaseLost: another life has it.
+    """
+
+    def fenced(session: Session) -> T:
+        lease.check(session, held)
+        return work(session)
+
+    return run_transaction(sessions, fenced, retry_policy)
 
 
 class LeasedTarget:
@@ -68,17 +82,8 @@ class LeasedTarget:
         return run_retried(self.sessions.use, work, self.retry_policy)
 
     def transact(self, work: Callable[[Session], T], retry_policy: RetryPolicy | None = None) -> T:
-        """``work`` in a transaction that has checked the lease; it may be called again, after a commit whose answer was lost, too.
-
-        Raises:
-            LeaseLost: another life has it.
-        """
-
-        def fenced(session: Session) -> T:
-            lease.check(session, self.lease)
-            return work(session)
-
-        return run_transaction(self.sessions.use, fenced, retry_policy or self.retry_policy)
+        """As ``run_leased``, with this life's lease."""
+        return run_leased(self.sessions.use, self.lease, work, retry_policy or self.retry_policy)
 
     def close(self) -> None:
         """Close the sessions and release the lease; safe to call twice."""
