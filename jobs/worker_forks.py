@@ -34,6 +34,11 @@ from typing import Any, NoReturn
 from pyspark_tidb_binlog.jobs.fork_client import FORKS, TAKEN
 
 PRELOADED = (
+    # What PySpark, PyArrow and grpcio import at their first use, in each process again.
+    "encodings.idna",
+    "grpc.experimental",
+    "pandas",
+    "pyarrow.acero",
     "pyspark.daemon",
     "pyspark.sql.streaming.python_streaming_source_runner",
     "pyspark.sql.worker.create_data_source",
