@@ -8,6 +8,7 @@ error names Pump and ts. Channels are kept for the life of the process.
 import threading
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any, TypeAlias
 
 import grpc
@@ -126,6 +127,9 @@ class Pull:
     ) -> None:
         """``known``: the damaged places already recorded. ``seen``: what was read of the log."""
         self._endpoint = endpoint
+        self._ahead: list[bytes] = []
+        """The first message, if ``metadata`` had to wait for it."""
+        self._iterated = False
         request = pump_pb2.PullBinlogReq(clusterID=endpoint.cluster_id)
         request.startFrom.suffix, request.startFrom.offset = start.suffix, start.offset
         method = _channel(endpoint, _ONE_THREAD).unary_stream(
@@ -142,15 +146,16 @@ class Pull:
         )
 
     def metadata(self) -> PullMetadata:
-        """The Pump's initial metadata; empty if the call failed before the Pump answered, and that is not known yet.
+        """The Pump's initial metadata.
 
         Raises:
             grpc.RpcError: the call failed before the Pump answered.
             PumpUnavailable: another Pump answered.
         """
         received = {key: str(value) for key, value in self._call.initial_metadata() or ()}
-        if DELIVERY_KEY not in received and self._call.done() and self._call.code() is not grpc.StatusCode.OK:
-            raise self._call
+        if DELIVERY_KEY not in received and not self._iterated:
+            # Of a real Pump, whose metadata comes with its first message, or of a call that failed: grpcio raises that there.
+            self._ahead += islice(self._call, 1 - len(self._ahead))
         gc_ts = int(received.get(GC_TS_KEY, "0") or 0)
         end = _position_in(received.get(END_KEY, ""))
         metadata = PullMetadata(received.get(DELIVERY_KEY, ""), gc_ts, received.get(PUMP_KEY, ""), received.get(SEEN_KEY, ""), end)
@@ -158,7 +163,8 @@ class Pull:
         return metadata
 
     def __iter__(self) -> Iterator[bytes]:
-        return iter(self._call)
+        self._iterated = True
+        return chain(self._ahead, self._call)
 
     def cancel(self) -> None:
         """End the call."""
@@ -232,9 +238,6 @@ def _tells_tip(endpoint: Endpoint) -> bool:
     """
     pull = Pull(endpoint, TIP, Position(0, FAR_FUTURE), timeout=_ASK_SECONDS)
     try:
-        if not pull.metadata().delivery:
-            # each of ours names its delivery: this call failed, and says so where its first message would come
-            next(iter(pull), None)
         return pull.metadata().delivery == TIP
     finally:
         pull.cancel()
