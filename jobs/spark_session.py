@@ -5,11 +5,12 @@ Works both inside ``spark-submit`` (a gateway exists) and from a plain interpret
 that and Spark's Python processes print goes to the log, so that the console has the program's own lines only.
 """
 
+import contextlib
 import logging
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pyspark
@@ -27,6 +28,7 @@ from pyspark_tidb_binlog.jobs.logs import log_file, spark_level, spark_log_file
 from pyspark_tidb_binlog.jobs.session_check import CATALOG, EXTENSION, STATE_STORE
 from pyspark_tidb_binlog.jobs.signals import REQUEST, take_back
 from pyspark_tidb_binlog.jobs.versions import DELTA_PACKAGE, require_spark
+from pyspark_tidb_binlog.jobs.worker_forks import FORKED_BY, PYTHON, WorkerForks
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 _SHOWN = 50
@@ -45,7 +47,6 @@ def build_session(app_name: str, *, master: str | None = None, delta: bool = Tru
     chosen = master or conf.get("spark.master") or "local[*]"
     settings = {"spark.master": chosen, **session_settings(jvm.local_cores(chosen), delta=delta)}
     if not submitted:
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         for name, value in FRUGAL.items():
             os.environ.setdefault(name, value)
         settings.update(_launch_settings(chosen, delta=delta))
@@ -53,9 +54,12 @@ def build_session(app_name: str, *, master: str | None = None, delta: bool = Tru
         conf.setIfMissing(key, value)
     conf.setAll(list((extra or {}).items()))
     _quiet_console()
-    if not submitted and SparkContext._gateway is None:
-        SparkContext._ensure_initialized(gateway=_jvm_of_our_own(conf))
-    session: SparkSession = SparkSession.builder.appName(app_name).config(conf=conf).getOrCreate()
+    with contextlib.ExitStack() as until_started:
+        if not submitted and SparkContext._gateway is None:
+            until_started.callback(os.environ.setdefault, "PYSPARK_PYTHON", sys.executable)
+            until_started.enter_context(_workers_as_forks(chosen))
+            SparkContext._ensure_initialized(gateway=_jvm_of_our_own(conf))
+        session: SparkSession = SparkSession.builder.appName(app_name).config(conf=conf).getOrCreate()
     take_back()  # PySpark has installed its own SIGINT handler
     _expect_the_jvm_to_end(session.sparkContext)
     if submitted:
@@ -157,6 +161,23 @@ def session_settings(cores: int | None, *, delta: bool = True) -> dict[str, str]
             "spark.databricks.delta.stats.collect": "false",
         }
     return settings
+
+
+@contextlib.contextmanager
+def _workers_as_forks(master: str) -> Iterator[None]:
+    """Have the JVM and the context that are started meanwhile take forks for Spark's Python processes, unless ``PYSPARK_PYTHON`` is set.
+
+    The environment is then as before: other programs that this one starts have workers of their own.
+    """
+    before = {name: os.environ.get(name) for name in FORKED_BY}
+    if before["PYSPARK_PYTHON"] is None and jvm.is_local(master) and os.access(PYTHON, os.X_OK):
+        with contextlib.suppress(OSError), log_file().open("ab") as out:
+            WorkerForks().begin(out)
+    yield
+    for name, value in before.items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
 
 
 def _jvm_of_our_own(conf: SparkConf) -> JavaGateway:

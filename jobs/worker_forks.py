@@ -1,17 +1,19 @@
-"""Spark's Python processes as forks of the job, on a local master: what they import is imported once, and its memory is shared. [spark]
+"""Spark's Python processes as forks, on a local master: what they import is imported once, and its memory is shared. [spark]
 
 A stream needs five of them before its first batch: Spark looks for data sources, creates the source, runs it on the driver, plans its reads
 and starts workers, each in an interpreter of its own that imports PySpark, Arrow and this project for half a second.
 
-    job:  WorkerForks() -> starts the JVM -> imports PRELOADED -> fork() -> goes on
-    JVM:  jobs/worker-python -m pyspark.daemon … -> fork_client.py -> the forked process -> a fork that runs the module
+    job:     WorkerForks() -> starts the JVM -> imports PRELOADED -> fork() -> goes on
+    program: WorkerForks() -> begin() -> starts the JVM -> goes on; a new process imports PRELOADED meanwhile
+    JVM:     jobs/worker-python -m pyspark.daemon … -> fork_client.py -> the process that forks -> a fork that runs the module
 
-Promises: the forked process has one thread, keeps no descriptor of the job but its stdin, stdout and stderr, and ends with the job, also by
-``kill -9``. A fork gets the arguments, environment, directory and streams that Spark gave; it ignores the signals that Spark's JVM ignores.
+Promises: the process that forks has one thread, keeps no descriptor of the job but its stdin, stdout and stderr, and ends with the job, also
+by ``kill -9``. A fork gets the arguments, environment, directory and streams that Spark gave; it ignores the signals that Spark's JVM ignores.
 It ends without what an interpreter does last: threads are not joined, ``atexit`` is not called. Where nothing forks, Spark's processes are
 plain interpreters.
 """
 
+import atexit
 import contextlib
 import gc
 import json
@@ -21,6 +23,7 @@ import select
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -29,7 +32,7 @@ import warnings
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 from pyspark_tidb_binlog.jobs.fork_client import FORKS, TAKEN
 
@@ -51,6 +54,8 @@ PRELOADED = (
 """What Spark's Python processes import for a stream of ours."""
 PYTHON = Path(__file__).resolve().with_name("worker-python")
 """For ``PYSPARK_PYTHON``."""
+FORKED_BY = (FORKS, "TIDB_BINLOG_PYTHON", "PYSPARK_PYTHON")
+"""Environment variables by which the JVM finds who forks."""
 _BACKLOG = 64
 _REQUEST_SECONDS = 5.0
 """Within which a request must be complete: one at a time is received."""
@@ -83,7 +88,18 @@ class WorkerForks:
             raise
         self._listener.listen(_BACKLOG)
         self._alive = -1
+        self._begun: subprocess.Popen[bytes] | None = None
         os.environ |= {FORKS: str(self._place / "socket"), "TIDB_BINLOG_PYTHON": sys.executable, "PYSPARK_PYTHON": str(PYTHON)}
+
+    def begin(self, out: IO[bytes]) -> None:
+        """Start the process that forks as a new one, because this one may have threads; ``out``: where it prints. Ends with this process."""
+        number = self._listener.fileno()
+        command = [sys.executable, "-m", __name__, str(number), str(self._place)]
+        read, self._alive = os.pipe()
+        self._begun = subprocess.Popen(command, stdin=read, stdout=out, stderr=out, pass_fds=[number])
+        os.close(read)
+        self._listener.close()
+        atexit.register(self.close)
 
     def fork(self) -> None:
         """Start the process that forks, with everything imported that this process has imported and ``PRELOADED``."""
@@ -107,8 +123,20 @@ class WorkerForks:
         if self._alive >= 0:
             os.close(self._alive)
             self._alive = -1
+        if self._begun is not None:
+            self._begun.kill()
+            self._begun.wait()
         self._listener.close()
         shutil.rmtree(self._place, ignore_errors=True)
+
+
+def _serve_alone(listener: socket.socket, place: Path) -> None:
+    """In the process of ``begin``, whose standard input ends with the program."""
+    try:
+        preload()
+        _serve(listener, sys.stdin.fileno())
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def _only(*kept: int) -> None:
@@ -221,3 +249,7 @@ def _exit_code(arguments: list[str]) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     return 0
+
+
+if __name__ == "__main__":
+    _serve_alone(socket.socket(fileno=int(sys.argv[1])), Path(sys.argv[2]))
