@@ -13,6 +13,7 @@ import platform
 import re
 import sys
 import textwrap
+import threading
 import traceback
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -45,6 +46,7 @@ C = typing.TypeVar("C", DrainerConfig, PumpConfig)
 def run_job(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None) -> int:
     """Run ``main(argv)`` and turn whatever it raises into one message on stderr, a trace in the log file and an exit code."""
     log_to_file()
+    before, threading.excepthook = threading.excepthook, _log_death
     try:
         return main(sys.argv[1:] if argv is None else argv)
     except Stopped as stopped:
@@ -75,6 +77,14 @@ def run_job(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = N
             return EXIT_CONFIG
         _tell(f"internal error: {type(error).__name__}: {_first_line(str(error))}\n(the trace is in {log_file()})")
         return EXIT_DEFECT
+    finally:
+        threading.excepthook = before
+
+
+def _log_death(dead: threading.ExceptHookArgs) -> None:
+    """A thread that dies of what nobody has foreseen is in the log, not only on a terminal that nobody looks at."""
+    name = dead.thread.name if dead.thread is not None else ""
+    logging.critical("the thread %r died", name, exc_info=dead.exc_value or dead.exc_type())
 
 
 def replication_error_in(trace: str) -> str | None:

@@ -43,6 +43,8 @@ class NodeReport:
             lines.append(f"  held back by: {progress['holding'] or 'nothing'}")
         else:
             lines.append("  a real Drainer: it does not say what holds it back; the Pump with the lowest position does, if any")
+        if progress.get("unrecorded"):
+            lines.append(f"  {progress['unrecorded']}")
         positions = sorted((self.status.get("PumpPos") or {}).items(), key=lambda item: (item[1], item[0]))
         lines += [f"  Pump {pump} is read up to {self._at(ts)}" for pump, ts in positions]
         if progress.get("findings"):

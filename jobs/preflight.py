@@ -16,7 +16,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.history_place import history_at
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.jobs.cli import EXIT_FAILED, JobParser, add_settings, drainer_config, parser
 from pyspark_tidb_binlog.schemas.ddl_jobs import DbInfo
-from pyspark_tidb_binlog.schemas.errors import ApplyError, ReplicationError
+from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, ReplicationError
 from pyspark_tidb_binlog.schemas.events import SchemaVersion
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
@@ -31,6 +31,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.executor import load_applied, load_refu
 from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls, foreseen
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import table_in_target
 from pyspark_tidb_binlog.sinks.mysql.inventory import Inventory, inventory_of
+from pyspark_tidb_binlog.sinks.mysql.moved_record import move_of
 from pyspark_tidb_binlog.sinks.mysql.rights import WantedRights, may_write_read_only, missing_rights, read_grants, statements
 from pyspark_tidb_binlog.sinks.mysql.server_variables import NAMES, judged
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
@@ -196,10 +197,14 @@ class _Check:
         known = TargetProgress(0, True, 0, None, False)
         cluster_id = self._upstream.cluster_id
         refused: RefusedJobs = frozenset()
+        remarks: list[Remark] = []
         with _unless_absent():
             table = table_in_target(self._config)
             cluster_id = cluster_id or progress.only_cluster(session, apply.checkpoint_schema, table)
-            known = progress.load(session, cluster_id, apply.checkpoint_schema, table)
+            with _unless_absent():
+                known = progress.load(session, cluster_id, apply.checkpoint_schema, table)
+            moved, told = self._moved(cluster_id)
+            known, remarks = moved or known, told
         version = known.schema_version
         if not known.known:
             begin = self._config.source.starting_commit_ts
@@ -209,7 +214,6 @@ class _Check:
         with _unless_absent():
             applied = load_applied(session, apply, cluster_id, applied.version)
             refused = load_refused(session, apply, cluster_id)
-        remarks: list[Remark] = []
         with _unless_absent():
             waiting = WaitingDdls(known.commit_ts, history, applied, refused)
             for job, remark in begun(session, waiting, apply, cluster_id) if apply.sync_ddl else ():
@@ -219,6 +223,17 @@ class _Check:
         kept = (table for table in live if table is not None and self._selection.keeps(table))
         tables = tuple(t for table in kept if (t := on_target(history, refused, table, table.version)) is not None)
         return _Stand(known, applied, refused, tables, tuple(remarks))
+
+    def _moved(self, cluster_id: int) -> tuple[TargetProgress | None, list[Remark]]:
+        """What counts where the record is asked for in another place than in the life before; None: nothing moves."""
+        try:
+            move = move_of(self._config, cluster_id, None, self._session)
+        except ConfigError as error:
+            return None, [hinders(self._where, str(error), "")]
+        if move.record is None:
+            return None, []
+        there = progress.progress_at(self._session, cluster_id, move.record, self._config.apply.checkpoint_schema)
+        return there, [note(self._where, move.words)]
 
     def _begins(self, stand: _Stand) -> Iterator[Remark]:
         found = stand.progress

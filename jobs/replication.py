@@ -281,7 +281,9 @@ class Replication:
 
     def progress(self) -> Progress:
         """The current progress; quick, called from the reporter's thread."""
-        return dataclasses.replace(self._counts.progress(self._query, self._gate), bootstrap=self._loader.words)
+        failure = self._delta.failure if self._delta is not None else None
+        shown = self._counts.progress(self._query, self._gate)
+        return dataclasses.replace(shown, bootstrap=self._loader.words, unrecorded=str(failure) if failure is not None else "")
 
     def __enter__(self) -> Self:
         """Start the stream; if that fails, close everything."""

@@ -46,6 +46,8 @@ class Progress:
     """Fake binlogs sent to idle Pumps, to wake them (``spark.wake-idle-pumps``)."""
     bootstrap: str = ""
     """How far tables are copied before the stream begins (``--bootstrap``), in words; empty = none are."""
+    unrecorded: str = ""
+    """Why the newest batches are not in the Delta tables, in words; empty = they are, or will be in a moment."""
 
 
 def held_by(reported: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP as stop requests: the first asks the job to stop cleanly, the second ends it at once.
+"""Ctrl-C, SIGTERM, SIGHUP and SIGQUIT as stop requests: the first asks the job to stop cleanly, the second ends it at once.
 
 Promises: the first signal only sets an event, whatever the job is doing, even while it waits for that very event: a handler runs between
 two instructions of the main thread, which may hold its lock, so a helper thread sets the event when the handler writes a byte to its
@@ -9,8 +9,8 @@ stays ignored (``nohup``).
 
 import contextlib
 import os
+import select
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,9 +18,10 @@ from types import FrameType
 
 UNWIND_SECONDS = 3.0
 """How long a job that is ended at once may take to shut its servers down."""
+_STDERR = 2
 _ASK = 0
 """The byte that makes the helper thread set the event. Any other byte is the number of the signal that ends the process."""
-NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class StopRequest:
@@ -84,7 +85,7 @@ REQUEST = StopRequest()
 
 
 def stop_on_signals() -> threading.Event:
-    """The event that Ctrl-C, SIGTERM and SIGHUP set from now on instead of ending the process.
+    """The event that Ctrl-C, SIGTERM, SIGHUP and SIGQUIT set from now on instead of ending the process.
 
     Wait for it with a time-out, again and again: Python hears a signal that arrives just before the main thread begins to wait only when
     that wait ends.
@@ -99,5 +100,8 @@ def take_back() -> None:
 
 
 def _end(number: int) -> None:
-    sys.stderr.write("stopped\n")
+    """Past Python's stream: whoever writes to a pipe that nobody reads holds its lock for ever."""
+    with contextlib.suppress(OSError, ValueError):
+        if select.select((), (_STDERR,), (), 0)[1]:
+            os.write(_STDERR, b"stopped\n")
     os._exit(128 + number)

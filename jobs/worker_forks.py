@@ -60,7 +60,7 @@ _BACKLOG = 64
 _REQUEST_SECONDS = 5.0
 """Within which a request must be complete: one at a time is received."""
 _PAUSE = 0.05
-_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 def preload() -> None:

@@ -53,13 +53,14 @@ _KEEPALIVE = (
 
 
 class RpcServer:
-    """The listening sockets and their loop. ``bind``, ``serve``, then ``stop`` once."""
+    """The listening sockets and their loop. ``bind``, ``serve``, then ``stop``."""
 
     def __init__(self, name: str) -> None:
         self.methods = Methods()
         self._name = name
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=f"{name}", daemon=True)
+        self._stopping = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
         self._servers: list[asyncio.Server] = []
         self._peers: dict[Peer, None] = {}
@@ -291,13 +292,14 @@ class RpcServer:
             return http1.HttpResponse(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: the log has more\n".encode())
 
     def stop(self, grace: float) -> None:
-        """Accept no further call, let those under way end for at most ``grace`` seconds, close."""
-        if self._thread.is_alive():
-            asyncio.run_coroutine_threadsafe(self._wind_up(grace), self._loop).result()
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-        if self._pool is not None:
-            self._pool.shutdown()
+        """Accept no further call, let those under way end for at most ``grace`` seconds, close. A second call waits for the first one's end."""
+        with self._stopping:
+            if self._thread.is_alive():
+                asyncio.run_coroutine_threadsafe(self._wind_up(grace), self._loop).result()
+                self._loop.call_soon_threadsafe(self._loop.stop)
+                self._thread.join()
+            if self._pool is not None:
+                self._pool.shutdown()
 
     async def _wind_up(self, grace: float) -> None:
         for server in self._servers:

@@ -229,6 +229,9 @@ class Tail:
         self._listens_since, self._silent = time.monotonic(), False
         self._pull = pull = Pull(self.endpoint, TIP, Position(0, seen.ts - 1 if seen and again else from_ts), known=self._known, seen=seen)
         try:
+            if self._stopped:
+                # ``stop`` may have looked for a pull before there was one
+                return "stopped"
             tip: bool | None = None
             news = False
             catching_up = again

@@ -12,7 +12,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -34,6 +34,9 @@ COMMIT_SECONDS = 20.0
 PUT_OFF_SECONDS = 30.0
 """How long after the interval a commit waits at most for a stream that has little to do."""
 _LOOK_SECONDS = 0.1
+MOST_ROWS = 4096
+"""Rows that wait one by one while the table cannot be written; more are joined two by two, so that memory does not grow with the batches."""
+_JOINED = "several batches: the table could not be written meanwhile"
 FILLED_UP = -1
 """``batch_id`` of a row that was copied from the target's checkpoint at start."""
 
@@ -242,6 +245,7 @@ class DeltaCheckpoint:
             self._thread.join(timeout)
 
     def _run(self) -> None:
+        attempted = 0
         while True:
             with self._news:
                 self._news.wait_for(lambda: self._rows or self._closing)
@@ -251,23 +255,44 @@ class DeltaCheckpoint:
                 self._news.wait_for(lambda: self._hurry or self._closing, self._retry_after if self._failure else self._interval)
                 self._put_off()
                 self._hurry = False
+                if len(self._rows) > MOST_ROWS:
+                    # Not across the end of the last attempt, whose rows may be in the table although its answer was lost.
+                    self._rows[:] = joined(self._rows[:attempted]) + joined(self._rows[attempted:])
                 rows = tuple(self._rows)
-            failure = self._write(rows)
+                attempted = len(rows)
+            failure = self._tried(rows)
             with self._news:
                 self._attempts += 1
                 self._failure = failure
                 if failure is None:
-                    del self._rows[: len(rows)]
+                    del self._rows[:attempted]
+                    attempted = 0
                 self._news.notify_all()
                 idle = failure is None and not self._hurry and not self._closing
             if idle and self._maintenance is not None:
-                self._maintenance.look()
+                self._look(self._maintenance)
 
     def _put_off(self) -> None:
         """A first commit takes seconds of CPU, which the first big batches need more. Call with the condition held."""
         latest = time.monotonic() + PUT_OFF_SECONDS
         while not (self._hurry or self._closing or self._is_quiet()) and time.monotonic() < latest:
             self._news.wait(_LOOK_SECONDS)
+
+    def _tried(self, rows: Sequence[CheckpointRow]) -> ReplicationError | None:
+        """Write ``rows``, or why that failed."""
+        try:
+            return self._write(rows)
+        except Exception as error:  # the last resort of the thread: whatever it is must be seen, and rows that nobody writes would pile up
+            self._newest = None
+            text = f"cannot write {len(rows)} rows to the Delta table {self._path}: {_first_line(error)}; they are kept and retried"
+            _log.exception(text)
+            return ReplicationError(text)
+
+    def _look(self, maintenance: Maintenance) -> None:
+        try:
+            maintenance.look()
+        except Exception:  # as above: a table that is not compacted is better than one that is not written
+            _log.exception("the Delta table %s could not be compacted or vacuumed; it is tried again after a later commit", self._path)
 
     def _write(self, rows: Sequence[CheckpointRow]) -> ReplicationError | None:
         try:
@@ -291,6 +316,34 @@ class DeltaCheckpoint:
             _log.warning(text)
             return ReplicationError(text)
         return None
+
+
+def joined(rows: Sequence[CheckpointRow]) -> list[CheckpointRow]:
+    """The batches of ``rows``, two by two as one row; what was copied from the target stays as it is. Pure."""
+    found: list[CheckpointRow] = []
+    pairs = 0
+    for row in rows:
+        last = found[-1] if found else None
+        if last is None or pairs == len(found) or FILLED_UP in (last.batch_id, row.batch_id) or last.resolved_ts > row.resolved_ts:
+            found.append(row)
+            continue
+        found[-1], pairs = _both(last, row), len(found)
+    return found
+
+
+def _both(first: CheckpointRow, second: CheckpointRow) -> CheckpointRow:
+    timings = {stage: first.timings.get(stage, 0.0) + second.timings.get(stage, 0.0) for stage in {**first.timings, **second.timings}}
+    return replace(
+        second,
+        from_ts=first.from_ts,
+        rows=first.rows + second.rows,
+        transactions=first.transactions + second.transactions,
+        ddls=first.ddls + second.ddls,
+        bytes=first.bytes + second.bytes,
+        timings=timings,
+        notes=tuple(dict.fromkeys((*first.notes, *second.notes, _JOINED))),
+        findings=(*first.findings, *second.findings),
+    )
 
 
 def missing_rows(rows: Sequence[CheckpointRow], newest: Newest) -> list[CheckpointRow]:

@@ -165,6 +165,13 @@ def is_elsewhere(config: DrainerConfig) -> bool:
     return asked.type in IN_FILE or bool(asked.type) and _server(asked, config.target) != config.target
 
 
+def is_in_target(config: DrainerConfig) -> bool:
+    """Whether the real checkpoint is a table of the target all the same, which another account writes."""
+    asked, target = config.checkpoint, config.target
+    server = _server(asked, target)
+    return asked.type not in IN_FILE and (server.host, server.port, server.socket) == (target.host, target.port, target.socket)
+
+
 def table_in_target(config: DrainerConfig) -> str:
     """The table of the record in the target."""
     return OURS if is_elsewhere(config) else config.checkpoint.table or progress.CHECKPOINT_TABLE

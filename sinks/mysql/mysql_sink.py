@@ -96,6 +96,7 @@ class MySQLSink(Sink):
         self._leased.ask(self._get_to_know)
         identity = self._leased.take(self._cluster_id).target
         self._history, record = history, self._record
+        record.move_here()
         found, choice = record.counts(*self._leased.ask(partial(self._stand, history())))
         open_upto = self._leased.ask(partial(self._open_upto, found.commit_ts)) if found.known else 0
         record.commit_ts = start_of(found, open_upto, begin(identity, found.commit_ts if found.known else None))

@@ -67,6 +67,8 @@ class Checkpoint:
     """The newest one; only TiDB has timestamps of its own."""
     elsewhere: tuple[int, ...] = ()
     """commit_ts that the real checkpoint may have, where that is kept elsewhere and this is our own record (``sinks.mysql.elsewhere``)."""
+    beside: int | None = None
+    """commit_ts of a row of the real table that an earlier life has left in the target (``sinks.mysql.moved_record``); None: it is not said."""
 
     def to_json(self) -> str:
         """The Drainer's form: these keys in this order, without spaces."""
@@ -80,6 +82,8 @@ class Checkpoint:
         }
         if self.elsewhere:
             value["elsewhere"] = self.elsewhere
+        if self.beside is not None:
+            value["beside"] = self.beside
         return json.dumps(value, separators=(",", ":"))
 
     @classmethod
@@ -89,8 +93,14 @@ class Checkpoint:
         ts_map = value.get("ts-map") or {}
         point = SyncPoint(int(ts_map["primary-ts"]), int(ts_map["secondary-ts"])) if {"primary-ts", "secondary-ts"} <= set(ts_map) else None
         elsewhere = tuple(int(ts) for ts in value.get("elsewhere", ()))
+        beside = int(value["beside"]) if "beside" in value else None
         return cls(
-            int(value.get("commitTS", 0)), bool(value.get("consistent", False)), int(value.get("schema-version", 0)), point, elsewhere
+            int(value.get("commitTS", 0)),
+            bool(value.get("consistent", False)),
+            int(value.get("schema-version", 0)),
+            point,
+            elsewhere,
+            beside,
         )
 
 
@@ -204,12 +214,10 @@ def save_checkpoint(
     schema_version: int,
     consistent: bool,
     schema: str = CHECKPOINT_SCHEMA,
-    sync_point: SyncPoint | None = None,
     table: str = CHECKPOINT_TABLE,
-    elsewhere: tuple[int, ...] = (),
 ) -> None:
     """Write the Drainer-compatible row: everything up to ``commit_ts`` is in the target once this transaction commits."""
-    write_checkpoint(session, cluster_id, Checkpoint(commit_ts, consistent, schema_version, sync_point, elsewhere), schema, table)
+    write_checkpoint(session, cluster_id, Checkpoint(commit_ts, consistent, schema_version), schema, table)
 
 
 def write_checkpoint(
@@ -217,6 +225,11 @@ def write_checkpoint(
 ) -> None:
     """Replace the cluster's row."""
     session.execute(f"REPLACE INTO {_checkpoint(schema, table)} VALUES (%s, %s)", [cluster_id, checkpoint.to_json()])
+
+
+def delete_checkpoint(session: Session, cluster_id: int, schema: str, table: str) -> None:
+    """Remove the cluster's row."""
+    session.execute(f"DELETE FROM {_checkpoint(schema, table)} WHERE clusterID = %s", [cluster_id])
 
 
 def begin_span(

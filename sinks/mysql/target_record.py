@@ -30,6 +30,7 @@ from pyspark_tidb_binlog.sinks.mysql.elsewhere import (
 )
 from pyspark_tidb_binlog.sinks.mysql.late_record import LateRecord, Note
 from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
+from pyspark_tidb_binlog.sinks.mysql.moved_record import carry_out, move_of
 from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint, SyncPoint
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW
 from pyspark_tidb_binlog.sinks.mysql.safe_mode import SafeMode
@@ -66,12 +67,37 @@ class TargetRecord:
         self._sync_point: SyncPoint | None = None
         self._real: RealCheckpoint | None = None
         """The real Drainer's checkpoint; None: the record in the target is it, or nothing is open."""
+        self._found_real: Checkpoint | None = None
+        """As it was at the start."""
         self._trailing: Trailing | None = None
+        self._beside: int | None = None
+        """See ``Checkpoint.beside``."""
         self._opened = False
         self._stopped = False
         """Whether the last checkpoint is being, or is, saved."""
 
     # At the start.
+
+    def move_here(self) -> None:
+        """Before anything is read: where the settings have put the record into another place than in the life before, the newest one counts.
+
+        Raises:
+            ConfigError: an operator must choose.
+        """
+        config, held = self._config, self._leased.lease
+        if is_elsewhere(config):
+            self._real = real_checkpoint(config, held.cluster_id)
+            self._real.open()
+            self._found_real = self._real.read()
+            self._trailing = Trailing(self._real)
+            self._trailing.begin(self._found_real)
+            self._beside = 0
+        move = self._leased.ask(partial(move_of, config, held.cluster_id, self._found_real))
+        if move.words:
+            _log.warning("%s", move.words)
+            self._leased.ask(lambda session: progress.ensure_checkpoint(session, held.schema, self.table))
+            self._leased.transact(partial(carry_out, move, config, held))
+        self._beside = move.beside or self._beside
 
     def defer(self, note: Note) -> None:
         """Save the record of steps in which nothing was applied at most every few seconds (``Sink.defer``)."""
@@ -82,12 +108,8 @@ class TargetRecord:
         self._sync_point = ours.sync_point if ours else None
         if not is_elsewhere(self._config):
             return found, Choice(None, True)
-        self._real = real_checkpoint(self._config, self._leased.lease.cluster_id)
-        self._real.open()
-        real = self._real.read()
-        self._trailing = Trailing(self._real)
-        self._trailing.begin(real)
-        choice = choose(ours, real, self._real.where)
+        assert self._real is not None
+        choice = choose(ours, self._found_real, self._real.where)
         if choice.words:
             _log.warning("%s", choice.words)
         if choice.ours or choice.checkpoint is None:
@@ -139,9 +161,8 @@ class TargetRecord:
         named = self._trailing.named(commit_ts, now=self._stopped) if self._trailing is not None else ()
         whole = consistent and not self._safe.open_at(commit_ts)
         held = self._leased.lease
-        progress.save_checkpoint(
-            session, held.cluster_id, commit_ts, applied.version, whole, held.schema, self._sync_point, self.table, named
-        )
+        row = Checkpoint(commit_ts, whole, applied.version, self._sync_point, named, self._beside)
+        progress.write_checkpoint(session, held.cluster_id, row, held.schema, self.table)
         self._version_saved = applied.version
 
     def save_end(self, session: Session, after_ts: int, upto_ts: int, applied: AppliedJobs, *, consistent: bool = True) -> None:

@@ -19,7 +19,7 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig, CheckpointConfig, Draine
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.ports import free_port
 from pyspark_tidb_binlog.jobs.recovery import replayed
-from pyspark_tidb_binlog.schemas.errors import ApplyError, Corruption, LeaseHeld
+from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, Corruption, LeaseHeld
 from pyspark_tidb_binlog.sinks.mysql import elsewhere
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from tests.support.ddl_target import dying
@@ -363,3 +363,47 @@ def test_one_that_was_set_back_under_an_open_span_is_applied_again_up_to_the_end
     here.stream.apply(begun)
     here.stream.apply()
     assert sorted(here.query("SELECT id FROM d.k")) == [(n,) for n in range(1, 12)]
+
+
+def test_the_newest_record_counts_where_the_checkpoint_is_asked_for_somewhere_else(
+    place: Callable[..., Place], caplog: pytest.LogCaptureFixture
+) -> None:
+    """To the file, back, and to the file again: each time what lies there is older than what the target has."""
+    here = place("file")
+    in_target = dataclasses.replace(here.config, checkpoint=CheckpointConfig(type="mysql"))
+    number = 0
+    with caplog.at_level(logging.INFO):
+        for config in (here.config, in_target, here.config, here.config, in_target, here.config):
+            here.stream.restart(config)
+            for number in (number + 1, number + 2):  # noqa: B020
+                here.add(number)
+                here.stream.apply()
+            here.assert_equal()
+            assert len(here.query(f"SELECT 1 FROM {MARKS}.spark_checkpoint")) == (config is here.config)
+    assert here.real()["commitTS"] == here.ours()["commitTS"]
+    assert caplog.text.count("the record moves") == 4 and "safe mode" not in caplog.text
+    # set back by hand, it is meant; what the other setting has left in the target is older than what came since
+    ((left,),) = here.query(f"SELECT checkPoint FROM {MARKS}.checkpoint WHERE clusterID = 7")
+    here.stream.restart()
+    here.set_real(json.loads(left)["commitTS"] - 1, consistent=True)
+    here.stream.apply(json.loads(left)["commitTS"] - 1)
+    here.stream.restart()
+    assert here.ours()["commitTS"] < json.loads(left)["commitTS"]
+    here.stream.apply()
+    assert "set it back. It counts" in caplog.text and caplog.text.count("the record moves") == 4
+    assert here.ours()["beside"] == json.loads(left)["commitTS"]
+
+
+def test_a_file_by_which_another_drainer_went_on_is_never_passed_over(place: Callable[..., Place]) -> None:
+    here = place("file")
+    here.add(1)
+    here.stream.apply()
+    here.stream.restart(dataclasses.replace(here.config, checkpoint=CheckpointConfig()))
+    here.set_real(here.stream.upstream.oracle.next(), consistent=True)
+    with pytest.raises(ConfigError, match="savepoint is a checkpoint at .* which one counts"):
+        _ = here.stream.sink
+    here.stream.restart()
+    (Path(here.config.data_dir) / "savepoint").unlink()
+    here.add(2)
+    here.stream.apply()
+    here.assert_equal()

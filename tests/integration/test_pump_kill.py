@@ -50,12 +50,22 @@ class Clock:
             return self._last
 
 
-class Load:
-    """Writers that run transactions, one after the other, until the Pump is gone; and what it acknowledged."""
+class Answered:
+    """What a Pump acknowledged of the transactions that began after ``begun``: their start_ts; and the commit_ts by start_ts."""
+
+    def __init__(self):
+        self.clock = Clock()
+        self.begun = self.clock()
+        """Not the lowest start_ts of ``prewritten``: what was stored and never answered may have begun before all that was answered."""
+        self.prewritten, self.committed = set(), {}
+
+
+class Load(Answered):
+    """Writers that run transactions, one after the other, until the Pump is gone."""
 
     def __init__(self, address):
-        self.prewritten, self.committed = set(), {}
-        self._address, self._clock = address, Clock()
+        super().__init__()
+        self._address = address
         self._threads = [threading.Thread(target=self._run) for _ in range(WRITERS)]
         for thread in self._threads:
             thread.start()
@@ -64,10 +74,10 @@ class Load:
         writer = PumpWriter(self._address, CLUSTER)
         try:
             while True:
-                start_ts = self._clock()
+                start_ts = self.clock()
                 writer.write(payload(0, start_ts, prewrite_key=b"k", prewrite_value=b"v" * 100))
                 self.prewritten.add(start_ts)
-                commit_ts = self._clock()
+                commit_ts = self.clock()
                 writer.write(payload(1, start_ts, commit_ts, prewrite_key=b"k"))
                 self.committed[start_ts] = commit_ts
         except PumpUnavailable:
@@ -104,6 +114,21 @@ def test_death_while_writing(pump, monkeypatch, point, passes):
     load = Load(pump.address)
     await_death(pump)
     load.join()
+    pump.start()
+    assert_all_there(pump, load)
+
+
+def test_a_prewrite_that_began_first_was_stored_last_and_never_answered(pump, monkeypatch):
+    start(pump, monkeypatch, "vlog-synced", 2)
+    load = Answered()
+    early, late = load.clock(), load.clock()
+    writer = PumpWriter(pump.address, CLUSTER)
+    writer.write(payload(0, late, prewrite_key=b"k", prewrite_value=b"v" * 100))
+    load.prewritten.add(late)
+    with pytest.raises(PumpUnavailable):
+        writer.write(payload(0, early, prewrite_key=b"k", prewrite_value=b"v" * 100))
+    writer.close()
+    await_death(pump)
     pump.start()
     assert_all_there(pump, load)
 
@@ -157,9 +182,8 @@ def assert_all_there(pump, load):
     """Every acknowledged record once in raw delivery, every complete transaction once and in order in sorted delivery."""
     clock = Clock()
     writer = PumpWriter(pump.address, CLUSTER)
-    oldest = min(load.prewritten, default=0)
     before = list(until_mark(pump, writer, clock(), RAW))
-    seen = Counter((entity.payload[1], entity.meta.startTs) for entity in before if entity.meta.startTs >= oldest)
+    seen = Counter((entity.payload[1], entity.meta.startTs) for entity in before if entity.meta.startTs >= load.begun)
     assert all(seen[BinlogType.PREWRITE, start_ts] == 1 for start_ts in load.prewritten)
     assert all(seen[BinlogType.COMMIT, start_ts] == 1 for start_ts in load.committed)
     assert [key for key, times in seen.items() if times > 1] == []
@@ -167,7 +191,7 @@ def assert_all_there(pump, load):
     for tp, start_ts in seen:
         if tp == BinlogType.PREWRITE and not seen[BinlogType.COMMIT, start_ts] + seen[BinlogType.ROLLBACK, start_ts]:
             writer.write(payload(2, start_ts))
-    delivered = [entity for entity in until_mark(pump, writer, clock(), ()) if entity.meta.startTs >= oldest]
+    delivered = [entity for entity in until_mark(pump, writer, clock(), ()) if entity.meta.startTs >= load.begun]
     complete = [entity for entity in delivered if entity.payload[1] == BinlogType.COMMIT]
     assert {e.meta.startTs: e.meta.commitTs for e in complete}.items() >= load.committed.items()
     assert Counter(e.meta.startTs for e in complete) == Counter(start_ts for tp, start_ts in seen if tp == BinlogType.COMMIT)

@@ -564,6 +564,28 @@ def test_stopping_closes_the_connections_that_were_just_accepted(recwarn):
     assert [str(warning.message) for warning in recwarn] == []
 
 
+def test_two_stop_it_at_once():
+    """Each returns when it is stopped; neither waits for a loop that the other has ended."""
+    front = RpcServer("test").bind(f"{OWN_HOST}:0").serve(Methods())
+    is_alive, stopped, looked = front._thread.is_alive, threading.Event(), []
+
+    def slowly():
+        alive = is_alive()
+        looked.append(alive)
+        if len(looked) > 1:
+            stopped.wait(PATIENCE / 2)
+        return alive
+
+    front._thread.is_alive = slowly
+    both = [threading.Thread(target=lambda: (front.stop(0.1), stopped.set()), daemon=True) for _ in range(2)]
+    for one in both:
+        one.start()
+    for one in both:
+        one.join(PATIENCE)
+    assert not any(one.is_alive() for one in both)
+    front.stop(0)
+
+
 def test_rapid_resets(server, channel):
     client = Raw(server)
     block = block_of(b"Wait")

@@ -2,13 +2,15 @@
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from pyspark_tidb_binlog.binlog_source.source import tails as source_tails
 from pyspark_tidb_binlog.binlog_source.source.admission import Limits, TailView, pending_bytes, plan_raw, plan_sorted
 from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, PumpMark
-from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint
-from pyspark_tidb_binlog.binlog_source.source.tails import Tails
+from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint, Pull
+from pyspark_tidb_binlog.binlog_source.source.tails import Tail, Tails
 from pyspark_tidb_binlog.binlog_source.wire.position import Position
 from pyspark_tidb_binlog.schemas.errors import BinlogPurged, ConfigError, ProtocolViolation, ReplicationError
 from pyspark_tidb_binlog.schemas.events import Delivery
@@ -209,3 +211,30 @@ def test_what_cannot_be_read_is_an_error_and_no_silence(tails: Tails) -> None:
         follow(tails, p=pump)
         with pytest.raises(ProtocolViolation, match=r"Pump p at .* sent what cannot be read: .*soon"):
             tails.wait(lambda: resolved(tails, RAW_10) == 10, 5)
+
+
+def test_one_that_is_stopped_just_before_it_pulls_leaves_no_pull_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``stop`` comes after the thread has seen that it goes on, and before there is a pull to cancel."""
+    cancelled = threading.Event()
+
+    class Late(Pull):
+        def __init__(self, *given: Any, **more: Any) -> None:
+            made[0].stop()
+            super().__init__(*given, **more)
+
+        def cancel(self) -> None:
+            super().cancel()
+            cancelled.set()
+
+    made: list[Tail] = []
+    begun = threading.Event()
+    monkeypatch.setattr(source_tails, "Pull", lambda *given, **more: begun.wait(10) and Late(*given, **more))
+    script = Held(tip(100, 10, 10))
+    with ScriptedPump(script, TIP) as pump:
+        made.append(Tail(Endpoint("p", pump.address, 1), 10, threading.Condition(), True, 0))
+        begun.set()
+        try:
+            made[0]._thread.join(5)
+            assert cancelled.is_set() and not made[0]._thread.is_alive()
+        finally:
+            script.over.set()

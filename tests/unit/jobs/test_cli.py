@@ -3,6 +3,7 @@
 import json
 import logging
 import pickle
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -55,6 +56,22 @@ def raising(error: BaseException) -> int:
 
 def test_the_exit_code_is_the_jobs_own() -> None:
     assert cli.run_job(lambda argv: len(argv), ["a", "b"]) == 2
+
+
+def test_a_thread_that_dies_is_in_the_log(tmp_path: Path) -> None:
+    def main(argv: Sequence[str]) -> int:
+        def die() -> None:
+            raise ZeroDivisionError("of nobody's making")
+
+        dying = threading.Thread(target=die, name="some thread")
+        dying.start()
+        dying.join()
+        return 3
+
+    before = threading.excepthook
+    assert cli.run_job(main, []) == 3 and threading.excepthook is before
+    said = (tmp_path / "log" / "job.log").read_text()
+    assert "the thread 'some thread' died" in said and "of nobody's making" in said
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Signals in real processes: the first asks, the second ends."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -30,7 +31,9 @@ except KeyboardInterrupt:
 """
 
 
-HEARD = "import signal\nfor number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP): signal.signal(number, signal.SIG_DFL)\n"
+HEARD = (
+    "import signal\nfor number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT): signal.signal(number, signal.SIG_DFL)\n"
+)
 """Whatever the one who runs the tests ignores: under nohup it would be ignored here too."""
 
 
@@ -86,7 +89,7 @@ def test_a_signal_while_the_event_is_locked_by_the_one_who_waits_for_it() -> Non
     assert (job.returncode, job.stdout.split()) == (0, ["ready", "asked"])
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_the_first_signal_is_a_request(number: signal.Signals) -> None:
     assert run(number) == (0, ["ready", "asked"])
 
@@ -100,6 +103,35 @@ def test_the_second_takes_down_what_was_begun(first: signal.Signals, second: sig
 
 def test_a_job_that_does_not_come_down_is_ended() -> None:
     assert run(signal.SIGTERM, signal.SIGTERM, works=600, unwinds=600) == (143, ["ready", "asked", "the JVM is killed", "unwinding"])
+
+
+FULL = """\
+import os, sys, threading
+
+os.set_blocking(2, False)
+try:
+    while True:
+        os.write(2, b".")
+except BlockingIOError:
+    os.set_blocking(2, True)
+threading.Thread(target=lambda: sys.stderr.write("for ever"), daemon=True).start()
+"""
+
+
+def test_one_whose_errors_nobody_reads_is_ended_too() -> None:
+    """A thread holds Python's stream of errors for ever."""
+    quiet = JOB.replace('lambda: print("the JVM is killed", flush=True)', "lambda: None")
+    command = [sys.executable, "-c", HEARD + FULL + quiet, "600", "600"]
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ) as job:
+        assert job.stdout is not None
+        try:
+            for expected in ("ready", "asked"):
+                assert job.stdout.readline().strip() == expected
+                job.send_signal(signal.SIGTERM)
+            assert job.wait(30) == 128 + signal.SIGTERM
+        finally:
+            job.kill()
 
 
 def test_what_the_caller_ignores_stays_ignored() -> None:

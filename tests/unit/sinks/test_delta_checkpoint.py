@@ -10,6 +10,7 @@ import pytest
 from pyspark_tidb_binlog.schemas.errors import ReplicationError
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
+from pyspark_tidb_binlog.sinks.delta import checkpoint_table
 from pyspark_tidb_binlog.sinks.delta.checkpoint_table import (
     FILLED_UP,
     SCHEMA,
@@ -17,6 +18,7 @@ from pyspark_tidb_binlog.sinks.delta.checkpoint_table import (
     DeltaCheckpoint,
     Newest,
     as_table,
+    joined,
     missing_rows,
 )
 from tests.support.eventually import eventually
@@ -210,3 +212,83 @@ def test_a_commit_waits_for_a_quiet_stream_but_not_for_ever(table: MemoryTable, 
         eventually(lambda: [r.batch_id for r in table.rows] == [1, 2, 3])
     finally:
         writer.close(10)
+
+
+class Odd(MemoryTable):
+    """Fails in a way that nobody has foreseen."""
+
+    def append(self, rows: Sequence[CheckpointRow]) -> None:
+        if not self.commits and len(rows) < 3:
+            raise AttributeError("'NoneType' object has no attribute 'sc'")
+        super().append(rows)
+
+
+def test_an_error_that_nobody_has_foreseen_is_seen_and_retried(caplog: pytest.LogCaptureFixture) -> None:
+    table = Odd()
+    with contextlib.closing(DeltaCheckpoint(None, "/delta", "app", "target", interval=0, retry_after=0, table=table)) as writer:
+        writer.record(row(0))
+        eventually(lambda: writer.failure is not None)
+        assert "AttributeError" in str(writer.failure) and "they are kept and retried" in caplog.text
+        assert any(one.exc_info for one in caplog.records), "with its trace"
+        for i in (1, 2):
+            writer.record(row(i))
+        eventually(lambda: not writer.pending)
+        assert writer.failure is None
+    assert table.commits == [[0, 1, 2]]
+
+
+class OddMaintenance:
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def look(self) -> None:
+        self.looks += 1
+        raise ValueError("no such table property")
+
+    def end(self) -> None:
+        """Nothing runs."""
+
+
+def test_a_maintenance_that_fails_leaves_the_writer_alive(table: MemoryTable, caplog: pytest.LogCaptureFixture) -> None:
+    odd = OddMaintenance()
+    writer = DeltaCheckpoint(None, "/delta", "app", "target", interval=0, retry_after=0, table=table, maintenance=odd)
+    with contextlib.closing(writer):
+        for i in range(2):
+            writer.record(row(i))
+            eventually(lambda i=i: odd.looks == i + 1)  # type: ignore[misc]
+    assert table.commits == [[0], [1]] and "could not be compacted" in caplog.text
+
+
+def test_rows_are_joined_two_by_two() -> None:
+    finding = Finding(FindingKind.LOST, "w")
+    rows = [
+        CheckpointRow(FILLED_UP, 0, 5, notes=("n",)),
+        CheckpointRow(0, 5, 10, 1, rows=1, transactions=2, ddls=0, bytes=7, timings={"read": 1.0}, findings=(finding,)),
+        CheckpointRow(1, 10, 20, 2, rows=3, transactions=4, ddls=1, bytes=8, timings={"read": 0.5, "apply": 2.0}),
+        CheckpointRow(2, 20, 30, 2, findings=(finding,)),
+        CheckpointRow(3, 30, 40, 2, findings=(finding,)),
+        CheckpointRow(4, 40, 50, 2),
+    ]
+    filled, first, second, last = joined(rows)
+    assert (filled, last) == (rows[0], rows[-1])
+    assert (first.batch_id, first.from_ts, first.resolved_ts, first.schema_version) == (1, 5, 20, 2)
+    assert (first.rows, first.transactions, first.ddls, first.bytes, first.timings) == (4, 6, 1, 15, {"read": 1.5, "apply": 2.0})
+    assert (second.batch_id, second.findings) == (3, (finding, finding)) and first.notes == second.notes != ()
+    assert joined([]) == []
+    again = joined(joined(rows))
+    assert [one.resolved_ts for one in again] == [5, 40, 50] and again[1].notes == first.notes
+
+
+def test_what_waits_while_the_table_cannot_be_written_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint_table, "MOST_ROWS", 16)
+    table = MemoryTable(failures=1_000_000)
+    with contextlib.closing(DeltaCheckpoint(None, "/delta", "app", "target", interval=0, retry_after=0.001, table=table)) as writer:
+        for i in range(2000):
+            writer.record(row(i))
+            if i % 50 == 0:
+                eventually(lambda: writer.pending <= 32)
+        eventually(lambda: writer.pending <= 32)
+        table._failures = 0
+        eventually(lambda: not writer.pending)
+    assert table.rows[-1].resolved_ts == row(1999).resolved_ts
+    assert all(one.from_ts < two.resolved_ts for one, two in zip(table.rows, table.rows[1:], strict=False))

@@ -1,0 +1,158 @@
+"""Which record counts where ``syncer.to.checkpoint`` has put it into another place than in the life before: the newest. [db]
+
+Exactly once rests on one row in the target: of the real Drainer's table, or, while the real checkpoint is ``elsewhere``, of our own. Where the
+setting is changed, the row of the other table stays behind, and so does ``savepoint`` in ``data-dir``. Whichever is read, an older one would have
+rows applied twice, and one that is missing would have them left out.
+
+    asked for       found beside it                            then
+    the target      our own row, newer or alone                it becomes the real one's; our own is removed, in the same transaction
+    the target      our own row, older                         removed
+    the target      a savepoint that is newer than both        refused: a Drainer went on by it
+    elsewhere       a real row that ours does not know, newer  it becomes ours; the savepoint counts only if it is newer still
+    elsewhere       the same, and a former release wrote ours  refused: ours may have been set back
+    elsewhere       a real row that ours knows, or an older    left as it is
+
+Promises: the stream never begins from the older of two records unless somebody has set the one back that counts; what is moved is moved in one
+transaction that checks the lease, and said in the log. Our own row says which real row is known to lie beside it (``Checkpoint.beside``).
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pyspark_tidb_binlog.conf.model import DrainerConfig
+from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError
+from pyspark_tidb_binlog.schemas.events import as_time
+from pyspark_tidb_binlog.sinks.mysql import progress
+from pyspark_tidb_binlog.sinks.mysql.elsewhere import OURS, InFile, is_elsewhere, is_in_target, table_in_target
+from pyspark_tidb_binlog.sinks.mysql.lease import Lease
+from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint
+from pyspark_tidb_binlog.sinks.mysql.session import Session
+from pyspark_tidb_binlog.sinks.translate.local_record import STAND
+
+
+@dataclass(frozen=True, slots=True)
+class TwoRecords:
+    """What a target holds of one cluster in its two tables."""
+
+    asked: Checkpoint | None
+    """In the table that the settings ask for."""
+    other: Checkpoint | None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordMove:
+    """What is done before anything else is read."""
+
+    record: Checkpoint | None = None
+    """Written into the table that is asked for; None: that is left as it is."""
+    beside: int | None = None
+    """commit_ts of the real row that lies beside ours from now on."""
+    words: str = ""
+    """For the log."""
+
+
+def into_target(rows: TwoRecords, savepoint: int, names: tuple[str, str], path: str) -> RecordMove:
+    """The record is asked for in the target's real table; ``other``: our own. Pure.
+
+    Args:
+        rows: both.
+        savepoint: commit_ts of a file in ``data-dir`` that is a checkpoint of this target, as far as is known; 0: there is none.
+        names: of the two tables, for messages.
+        path: of the savepoint.
+
+    Raises:
+        ConfigError: the savepoint is newer than both.
+    """
+    newest = max((row.commit_ts for row in (rows.asked, rows.other) if row is not None), default=0)
+    named = rows.other.elsewhere if rows.other is not None else ()
+    if savepoint > newest and savepoint not in named:
+        where = f"{names[0]} says {newest} ({as_time(newest)})" if newest else f"{names[0]} has no row of this cluster"
+        raise ConfigError(
+            f"{path} is a checkpoint at {savepoint} ({as_time(savepoint)}), and {where}: which one counts? If a Drainer went on by the file, set "
+            'syncer.to.checkpoint.type = "file"; if the target is to go on from what it records itself, or the file is of another one, remove the file'
+        )
+    if rows.other is None:
+        return RecordMove()
+    if rows.asked is not None and rows.asked.commit_ts >= rows.other.commit_ts:
+        return RecordMove(words=f"{names[1]} is older than {names[0]}, which is at {rows.asked.commit_ts}: it is removed")
+    was = f", which was at {rows.asked.commit_ts}" if rows.asked is not None else ""
+    return RecordMove(
+        replace(rows.other, elsewhere=(), beside=None),
+        words=f"the record moves: {names[1]} is at {rows.other.commit_ts} and becomes that of {names[0]}{was}",
+    )
+
+
+def out_of_target(rows: TwoRecords, real: Checkpoint | None, names: tuple[str, str]) -> RecordMove:
+    """The record is asked for in our own table, ``real`` trails it; ``other``: that of the target's real table. Pure.
+
+    Raises:
+        ConfigError: the other row is newer than ours, which does not say whether it knows it.
+    """
+    ours, other = rows.asked, rows.other
+    if other is None or not other.commit_ts:
+        return RecordMove()
+    beside = other.commit_ts
+    if ours is not None and (beside == ours.beside or beside <= ours.commit_ts):
+        return RecordMove(beside=beside)
+    if ours is not None and ours.beside is None:
+        raise ConfigError(
+            f"the target has two records: {names[0]} is at {ours.commit_ts} ({as_time(ours.commit_ts)}), {names[1]} at {beside} ({as_time(beside)}). Was the "
+            f"former one set back, delete the row of this cluster from {names[1]}; did a Drainer go on by the latter, delete it from {names[0]}"
+        )
+    trails = (real.commit_ts,) if real is not None and real.commit_ts < beside else ()
+    was = f", which was at {ours.commit_ts}" if ours is not None else ""
+    old = f"; the older checkpoint {real.commit_ts} that trails it is written again" if trails and real is not None else ""
+    return RecordMove(
+        replace(other, elsewhere=trails, beside=beside),
+        beside,
+        f"the record moves: {names[1]} is at {beside} and becomes that of {names[0]}{was}{old}",
+    )
+
+
+def move_of(config: DrainerConfig, cluster_id: int, real: Checkpoint | None, session: Session) -> RecordMove:
+    """What is to be done at this target. ``real``: the checkpoint elsewhere, as it was found.
+
+    Raises:
+        ConfigError: an operator must choose.
+    """
+    table, other, apart = table_in_target(config), _other_table(config), is_elsewhere(config)
+    schema = config.apply.checkpoint_schema
+    rows = TwoRecords(_row(session, cluster_id, schema, table), _row(session, cluster_id, schema, other) if other else None)
+    names = f"{schema}.{table}", f"{schema}.{other}"
+    if apart:
+        return out_of_target(rows, real, names)
+    savepoint, path = _savepoint(config)
+    begins = rows.asked is None and rows.other is None and config.source.starting_commit_ts >= 0
+    return into_target(rows, 0 if begins else savepoint, names, path)
+
+
+def carry_out(move: RecordMove, config: DrainerConfig, held: Lease, session: Session) -> None:
+    """In the transaction that is open."""
+    table = table_in_target(config)
+    if move.record is not None:
+        progress.write_checkpoint(session, held.cluster_id, move.record, held.schema, table)
+    if move.words and table != OURS:
+        progress.delete_checkpoint(session, held.cluster_id, held.schema, OURS)
+
+
+def _other_table(config: DrainerConfig) -> str:
+    """The table in the target that another setting would have made the record; empty: the real checkpoint itself is there."""
+    if not is_elsewhere(config):
+        return OURS
+    return "" if is_in_target(config) else config.checkpoint.table or progress.CHECKPOINT_TABLE
+
+
+def _row(session: Session, cluster_id: int, schema: str, table: str) -> Checkpoint | None:
+    sql = "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
+    there = bool(session.query(sql, [schema, table]))
+    return progress.load_checkpoint(session, cluster_id, schema, table) if there else None
+
+
+def _savepoint(config: DrainerConfig) -> tuple[int, str]:
+    """The commit_ts of ``savepoint``, and where it lies; 0: there is none, or it is that of files or a topic, or it is no savepoint."""
+    file = InFile(Path(config.data_dir))
+    try:
+        found = None if Path(config.data_dir, STAND).exists() else file.read()
+    except (ApplyError, OSError):
+        found = None
+    return (found.commit_ts if found is not None else 0), file.where
