@@ -151,6 +151,10 @@ bench-history: setup-dev ## a DDL history of 100,000 jobs: starts, one more job,
 bench-decode: setup-dev ## rows to Arrow compared to the protobuf parse of the same bytes
 	$(VENV)/python -m benchmarks.bench_decode $(BENCH_ARGS)
 
+.PHONY: bench-changes
+bench-changes: setup-dev ## binlogs to changes as rows (VARIANT, one table's columns) compared to what a Drainer decodes (BENCH_ARGS=)
+	$(VENV)/python -m benchmarks.bench_changes $(BENCH_ARGS)
+
 .PHONY: bench-plan
 bench-plan: setup-dev ## row events to SQL statements
 	$(VENV)/python -m benchmarks.bench_plan $(BENCH_ARGS)

@@ -108,6 +108,10 @@ class Replication:
         self._config = dataclasses.replace(config, source=source)
         self._closing = contextlib.ExitStack()
         """What ``close`` closes last."""
+        self._closing.callback(self._discovery.close)
+        self._registry = open_registry(source.pumps, self._tls) if names_registry(source) else None
+        if self._registry is not None:
+            self._closing.callback(self._registry.close)
         self._status_ports = history_at(config.ddl_history, config.source, self._tls, self._closing)
         self._feed = HistoryFeed(self._status_ports, _history_cache(config.checkpoint_dir, cluster_id), self._tls)
         self._config = with_collations(self._config)
@@ -243,13 +247,14 @@ class Replication:
             if self._node is not None:
                 then.callback(self._node.stop)
                 self._node = None
-            if self._gate is not None:
-                then.callback(self._gate.remove)
+            gate, self._gate = self._gate, None
+            if gate is not None:
+                then.callback(gate.remove)
             then.callback(self._sink.close)
             if self._delta is not None:
                 self._delta.hurry()
                 then.callback(self._close_delta, self._delta)
-            if self._query is not None and self._settle(self._query):
+            if self._query is not None and gate is not None and self._settle(self._query, gate):
                 # Stopping the query takes time; Delta is written meanwhile.
                 ending = threading.Thread(target=self._end, args=[self._query], name="ending the query", daemon=True)
                 ending.start()
@@ -311,7 +316,6 @@ class Replication:
         binlogs.
         """
         config, counts = self._config, self._counts
-        registry = open_registry(config.source.pumps, self._tls) if names_registry(config.source) else None
         sight = StreamSight(
             commit_ts=lambda: self.commit_ts,
             pump_positions=lambda: counts.pump_positions(self._query),
@@ -321,7 +325,7 @@ class Replication:
         )
         controls = StreamControls(pause=gate.shut, resume=gate.open, resting=partial(self._rests, gate), end=self._stop.set)
         self._node = DrainerNode(
-            registry,
+            self._registry,
             config.apply.drainer,
             config.addr,
             config.advertise_addr,
@@ -346,11 +350,8 @@ class Replication:
             busy = True
         return gate.rested(busy=busy)
 
-    def _settle(self, query: StreamingQuery) -> bool:
+    def _settle(self, query: StreamingQuery, gate: BatchGate) -> bool:
         """Wait until no batch is running; the source returns none once the stop file exists. False: one is unfinished, or Spark is gone."""
-        gate = self._gate
-        if gate is None:
-            return True
         gate.shut_for_good()
         quiet, asked_at = 0, 0.0
         try:
@@ -466,14 +467,11 @@ class Replication:
 
     def _load_schemas(self, ts: int, *, again: bool) -> None:
         """Begin the schema history with a snapshot at ``ts``, and keep GC behind the checkpoint from now on."""
-        config, where, registry = self._config, self._status_ports, None
+        config, where, registry = self._config, self._status_ports, self._registry
         if self._feed.is_recorded:
             raise ConfigError(
                 "syncer.load-schema-snapshot reads the schema from TiDB's status ports: spark.ddl-history must not name a file"
             )
-        if names_registry(config.source):
-            registry = open_registry(config.source.pumps, self._tls)
-            self._closing.callback(registry.close)
         if isinstance(registry, PdRegistry):
             hold = GcHold(PdRegistry(registry.url, self._tls), lambda: max(ts, self._sink.commit_ts))
             self._closing.callback(hold.stop)

@@ -27,7 +27,7 @@ from pyspark_tidb_binlog.jobs.jvm_settings import FRUGAL, NOT_NEEDED, jars_dir, 
 from pyspark_tidb_binlog.jobs.logs import log_file, spark_level, spark_log_file
 from pyspark_tidb_binlog.jobs.session_check import CATALOG, EXTENSION, STATE_STORE
 from pyspark_tidb_binlog.jobs.signals import REQUEST, take_back
-from pyspark_tidb_binlog.jobs.versions import DELTA_PACKAGE, require_spark
+from pyspark_tidb_binlog.jobs.versions import DELTA_PACKAGE, java_of, require_java, require_spark
 from pyspark_tidb_binlog.jobs.worker_forks import FORKED_BY, PYTHON, WorkerForks
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
@@ -39,6 +39,7 @@ _STREAMING = "org.apache.spark.sql.execution.streaming"
 def build_session(app_name: str, *, master: str | None = None, delta: bool = True, extra: Mapping[str, str] | None = None) -> SparkSession:
     """The process's session, created if there is none. ``master`` None: spark-submit's, else all local cores."""
     require_spark(pyspark.__version__)
+    _require_java_to_start()
     submitted = jvm.connect(REQUEST.asked.is_set)
     reuse_blocks()
     if submitted:
@@ -72,9 +73,14 @@ def configured(builder: SparkSession.Builder, *, delta: bool = True) -> SparkSes
 
     That is RocksDB for state, Delta (unless ``delta`` is false), and on a local master this interpreter for Spark's Python workers, whatever
     ``python3`` is on ``PATH``; ``PYSPARK_PYTHON`` wins.
+
+    Raises:
+        ConfigError: PySpark, or the Java that the session would start, is another than this release runs with.
     """
     require_spark(pyspark.__version__)
     given: dict[str, str] = {**dict(SparkConf().getAll()), **{name: str(value) for name, value in builder._options.items()}}
+    if "spark.remote" not in given:
+        _require_java_to_start()
     local = jvm.is_local(given.get("spark.master", "local[*]"))
     if local:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -94,6 +100,12 @@ def additions(given: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, 
 
 _LISTS = {"spark.driver.extraClassPath": ":", "spark.jars": ",", "spark.jars.packages": ",", EXTENSION[0]: ","}
 """Settings to which something is added, and what stands between two entries."""
+
+
+def _require_java_to_start() -> None:
+    """PySpark itself only says that the JVM exited before it sent its port number."""
+    if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        require_java(*java_of(os.environ))
 
 
 def _spark_home() -> Path:

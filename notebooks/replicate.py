@@ -37,7 +37,8 @@ except NameError:
     from pyspark_tidb_binlog.jobs.spark_session import build_session
 
     spark = build_session("tidb_binlog notebook")
-    spark.conf.set("spark.sql.repl.eagerEval.enabled", "true")  # Jupyter shows a DataFrame's rows
+    spark.conf.set("spark.sql.repl.eagerEval.enabled", "true")  # Jupyter shows a DataFrame's rows,
+    spark.conf.set("spark.sql.repl.eagerEval.truncate", "200")  # with times and statements that can be read
 try:
     display
 except NameError:

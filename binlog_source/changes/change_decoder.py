@@ -74,10 +74,9 @@ class ChangeDecoder:
         if shape is not None:
             self._require_shape(ddls, history, shape)
         self._version = version_after(self._version, ddls)
-        if shape is not None:
-            found = chosen_rows(rows, effective, history, self._as.wants, options.ops)
-            return table_rows(shape, rows, found)
         found = chosen_rows(rows, effective, history, self._as.wants, options.ops)
+        if shape is not None:
+            return table_rows(shape, history, rows, found)
         told = [ddl for ddl in ddls if self._is_told(ddl, history)] if "ddl" in options.ops else []
         return change_rows(Commits.of(transactions), rows, found, told)
 
@@ -100,7 +99,9 @@ class ChangeDecoder:
         both = [table for i in tables for version in versions if (table := history.table_at(i, version)) is not None]
         if both:
             return any(self._as.wants(table) for table in both)
-        return self._as.options.tables.choose_database(database_of(ddl.job))
+        # a job without a database, as FLASHBACK CLUSTER, is about all of them
+        database = database_of(ddl.job)
+        return not database or self._as.options.tables.choose_database(database)
 
     def _require_shape(self, ddls: list[DdlBinlog], history: SchemaHistory, shape: TableShape) -> None:
         """Refuse a DDL that changed the table, one among ``ddls`` or one before the first transaction."""

@@ -3,28 +3,29 @@
 An update is two rows, ``update_preimage`` and ``update_postimage``. Promises: in the order of commit_ts, ``_change_seq``, old before new.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from pyspark_tidb_binlog.binlog_source.changes.change_options import InvalidDates
 from pyspark_tidb_binlog.binlog_source.changes.change_rows import HEARTBEAT, before_and_after, commit_time
 from pyspark_tidb_binlog.binlog_source.changes.row_choice import Ints, RowsOfTable
 from pyspark_tidb_binlog.binlog_source.changes.table_shape import TableShape
-from pyspark_tidb_binlog.binlog_source.changes.typed_cells import fitted, typed
+from pyspark_tidb_binlog.binlog_source.changes.typed_cells import fitted, is_date, typed
 from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
 from pyspark_tidb_binlog.schemas.events import Op
-from pyspark_tidb_binlog.schemas.history import TableAt
-from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
 
 _TYPES = ("insert", "update_preimage", "update_postimage", "delete")
 _OLD_TYPE = {int(Op.UPDATE): 1, int(Op.DELETE): 3}
 _NEW_TYPE = {int(Op.INSERT): 0, int(Op.UPDATE): 2}
 
 
-def table_rows(shape: TableShape, events: pa.RecordBatch, tables: Iterable[RowsOfTable]) -> pa.RecordBatch | None:
-    """The changes among ``events`` (``ROW_EVENT``), of which ``tables`` were chosen.
+def table_rows(shape: TableShape, history: SchemaHistory, events: pa.RecordBatch, tables: Iterable[RowsOfTable]) -> pa.RecordBatch | None:
+    """The changes among ``events`` (``ROW_EVENT``), of which ``tables`` were chosen, by ``history``.
 
     Raises:
         SchemaMismatch: a cell does not fit its column, or is no date and invalidDates is fail.
@@ -32,13 +33,14 @@ def table_rows(shape: TableShape, events: pa.RecordBatch, tables: Iterable[RowsO
     pieces, places = [], []
     commit_ts, seqs = events.column("commit_ts").to_numpy(), events.column("seq").to_numpy()
     for group in tables:
+        sources = shape.sources(group.table, history)
         for images, kinds in zip(before_and_after(group), (_OLD_TYPE, _NEW_TYPE), strict=True):
             there = np.isin(group.ops, list(kinds))
             if not there.any():
                 continue
             at = group.places[there]
             types = np.array([kinds[op] for op in group.ops[there].tolist()], np.int64)
-            pieces.append(_rows(shape, group.table, images, types, commit_ts[at], seqs[at]))
+            pieces.append(_rows(shape, group.table.info, sources, images, types, commit_ts[at], seqs[at]))
             places.append((at, types))
     if not pieces:
         return None
@@ -55,13 +57,21 @@ def table_heartbeat(shape: TableShape, upto_ts: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([*own, *marks], schema=shape.schema)
 
 
-def _rows(shape: TableShape, table: TableAt, images: pa.RecordBatch, types: Ints, commit_ts: Ints, seqs: np.ndarray) -> pa.RecordBatch:
-    there = table.info.target_columns()
+def _rows(
+    shape: TableShape,
+    info: TableInfo,
+    sources: Sequence[int | None],
+    images: pa.RecordBatch,
+    types: Ints,
+    commit_ts: Ints,
+    seqs: npt.NDArray[np.int32],
+) -> pa.RecordBatch:
+    there = info.target_columns()
     cells = [
         pa.nulls(len(images), shape.type_of(column))
         if source is None
         else _cells(shape, column, there[source], images.column(source), commit_ts)
-        for column, source in zip(shape.columns, shape.sources(table), strict=True)
+        for column, source in zip(shape.columns, sources, strict=True)
     ]
     marks = [pa.array(_TYPES).take(pa.array(types)), pa.array(commit_ts), commit_time(commit_ts), pa.array(seqs)]
     return pa.RecordBatch.from_arrays([*cells, *marks], schema=shape.schema)
@@ -70,9 +80,9 @@ def _rows(shape: TableShape, table: TableAt, images: pa.RecordBatch, types: Ints
 def _cells(shape: TableShape, wanted: ColumnInfo, column: ColumnInfo, cells: pa.Array, commit_ts: Ints) -> pa.Array:
     """The cells of ``column`` as those of the shape's column ``wanted``."""
     kind = shape.type_of(wanted)
+    if pa.types.is_string(kind) and is_date(column):
+        return cells
     found = typed(column, cells)
-    if shape.type_of(column) == pa.string() != found.values.type:
-        return cells if kind == pa.string() else cells.cast(kind)
     if found.odd is not None and shape.invalid_dates is InvalidDates.FAIL:
         place = int(np.argmax(found.odd.is_valid().to_numpy(zero_copy_only=False)))
         raise SchemaMismatch(
@@ -85,7 +95,7 @@ def _cells(shape: TableShape, wanted: ColumnInfo, column: ColumnInfo, cells: pa.
         return fitted(found.values, kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise SchemaMismatch(
-            f"{shape.name}, commit_ts {int(commit_ts[0])} to {int(commit_ts[-1])}: column {column.name} was changed from {kind} to "
-            f"{found.values.type} after schema version {shape.version}, and its values do not fit: {error}; start again with "
-            "schemaCommitTs behind that DDL"
+            f"{shape.name}, commit_ts {int(commit_ts[0])} to {int(commit_ts[-1])}: column {wanted.name} is {kind} as of schema version "
+            f"{shape.version}, but {column.name} is {found.values.type} in these rows, and not all values fit: {error}; start again with "
+            "schemaCommitTs where the table has the types that you want"
         ) from error

@@ -1,7 +1,7 @@
 """The columns under which the changes of one table are given: those of its definition at one schema version, with Spark's types. Pure.
 
-Promises: fixed for the life of a query. Cells of later definitions are put under these columns by column id, and by name where the id is
-another table's or gone; what a later definition lacks is null.
+Promises: fixed for the life of a query. Cells of other definitions are put under these columns by column id, also where a change of type gave
+the column another one and over a TRUNCATE, and by name in another table and where the id is gone; what another definition lacks is null.
 """
 
 from collections.abc import Mapping
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from pyspark_tidb_binlog.binlog_source.changes.change_options import InvalidDates
+from pyspark_tidb_binlog.binlog_source.changes.column_lineage import lineage
 from pyspark_tidb_binlog.binlog_source.changes.table_names import NamedTable
-from pyspark_tidb_binlog.binlog_source.changes.typed_cells import type_of
-from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
+from pyspark_tidb_binlog.binlog_source.changes.typed_cells import is_date, type_of
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobType
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
@@ -27,7 +27,7 @@ MARKS = (
 )
 """The columns beside the table's own: as Delta's change feed names them, and the place of the change in its transaction."""
 _EMPTYING = frozenset({JobType.TRUNCATE_TABLE, JobType.DROP_PARTITION, JobType.TRUNCATE_PARTITION, JobType.EXCHANGE_PARTITION})
-"""Jobs that change rows without a row change."""
+"""Jobs that change rows of their table without a row change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,29 +50,40 @@ class TableShape:
 
     def type_of(self, column: ColumnInfo) -> pa.DataType:
         """The Arrow type of a column's cells, of this shape or of a later definition."""
-        dates = kind_of(column) in (CellKind.DATE, CellKind.DATETIME)
-        return pa.string() if dates and self.invalid_dates is InvalidDates.STRING else type_of(column)
+        return pa.string() if is_date(column) and self.invalid_dates is InvalidDates.STRING else type_of(column)
 
-    def sources(self, table: TableAt) -> list[int | None]:
+    def sources(self, table: TableAt, history: SchemaHistory) -> list[int | None]:
         """For each column the place among ``table``'s target columns of what is put under it."""
         there = table.info.target_columns()
-        by_id = {c.id: place for place, c in enumerate(there)} if table.table_id == self.table_id else {}
-        taken = {by_id[c.id] for c in self.columns if c.id in by_id}
-        by_name = {c.name.lower(): place for place, c in enumerate(there) if place not in taken}
-        return [by_id[c.id] if c.id in by_id else by_name.get(c.name.lower()) for c in self.columns]
+        ids = self._ids_in(table, history)
+        by_id = {c.id: place for place, c in enumerate(there)} if ids is not None else {}
+        found = [by_id.get((ids or {}).get(c.id, c.id)) for c in self.columns]
+        by_name = {c.name.lower(): place for place, c in enumerate(there) if place not in found}
+        return [by_name.get(c.name.lower()) if place is None else place for c, place in zip(self.columns, found, strict=True)]
+
+    def _ids_in(self, table: TableAt, history: SchemaHistory) -> Mapping[int, int] | None:
+        """The ids of the columns in another definition, where they differ; None: it is another table's."""
+        if table.version >= self.version:
+            later = lineage(history, self.table_id, self.version, table.version)
+            return later.ids if later.table_id == table.table_id else None
+        later = lineage(history, table.table_id, table.version, self.version)
+        return {new: old for old, new in later.ids.items()} if later.table_id == self.table_id else None
 
     def changed_by(self, job: Job, history: SchemaHistory) -> bool:
-        """Whether a job that was not agreed to changes what these columns say: columns, name, or rows without a row change.
+        """Whether a job that was not agreed to changes what these columns say: columns, which table has the name, or rows without a row change.
 
         The columns may be those behind it: a query that was down, or failed because of it, is started again without a word about it.
         """
         if job.version <= self.agreed:
             return False
+        if job.type == JobType.FLASHBACK_CLUSTER:
+            return True
         before = [t for i in history.tables_of_job(job) if (t := history.table_at(i, job.version - 1)) is not None and self._names(t)]
         after = [t for i in history.tables_of_job(job) if (t := history.table_at(i, job.version)) is not None and self._names(t)]
         if not before and not after:
             return False
-        return job.type in _EMPTYING or len(before) != len(after) or any(not self.fits(table.info) for table in (*before, *after))
+        another = [t.table_id for t in before] != [t.table_id for t in after]
+        return another or job.type in _EMPTYING or any(not self.fits(table.info) for table in (*before, *after))
 
     def fits(self, info: TableInfo) -> bool:
         """Whether a definition has the same columns, in any order."""

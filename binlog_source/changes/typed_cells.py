@@ -73,6 +73,11 @@ def type_of(column: ColumnInfo) -> pa.DataType:
             return pa.string()
 
 
+def is_date(column: ColumnInfo) -> bool:
+    """Whether a column holds dates, with or without a time of day."""
+    return kind_of(column) in (CellKind.DATE, CellKind.DATETIME)
+
+
 def typed(column: ColumnInfo, cells: pa.Array) -> TypedCells:
     """``cells`` of an image (``schemas.arrowtypes``) as ``type_of(column)``."""
     wanted = type_of(column)

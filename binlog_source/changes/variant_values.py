@@ -9,8 +9,10 @@ Promises: equal rows of one table version give equal bytes, whatever rows are en
 
 import json
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,8 @@ _NULL, _TRUE, _FALSE = b"\x00", b"\x04", b"\x08"
 _WIDE = 4
 """Bytes of an offset, whatever the size: a row's bytes do not depend on its neighbours."""
 _MOST_INT64 = (1 << 63) - 1
+_NAMES_KEPT, _SETS_KEPT = 10_000, 256
+"""What depends on names alone is kept for so many names, and sets of names: documents of one table have the same keys, by and large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +58,9 @@ def rows_as_variants(columns: Sequence[VariantColumn], count: int) -> pa.StructA
     order = sorted(range(len(columns)), key=lambda place: _collated(columns[place].name))
     values = _objects([cells[place] for place in order], order, count)
     if names is None:
-        metadata = pa.array([_metadata(ids)], pa.binary()).take(pa.array(np.zeros(count, np.int64)))
+        metadata = pa.array([_metadata(tuple(ids))], pa.binary()).take(pa.array(np.zeros(count, np.int64)))
     else:
-        alone = _metadata(ids)
-        metadata = pa.array([alone if len(own) == len(ids) else _metadata(own) for own in names], pa.binary())
+        metadata = pa.array([_metadata(tuple(own)) for own in names], pa.binary())
     return pa.StructArray.from_arrays([values, metadata], fields=list(VARIANT))
 
 
@@ -74,6 +77,7 @@ def no_rows(count: int) -> pa.StructArray:
     return pa.StructArray.from_arrays([empty, empty], fields=list(VARIANT), mask=pa.array(np.ones(count, np.bool_)))
 
 
+@lru_cache(_NAMES_KEPT)
 def _collated(name: str) -> bytes:
     """Names in the order of Java's strings, by which Spark searches them."""
     return name.encode("utf-16-be", "surrogatepass")
@@ -81,7 +85,7 @@ def _collated(name: str) -> bytes:
 
 def _objects(cells: Sequence[pa.BinaryArray], ids: Sequence[int], count: int) -> pa.BinaryArray:
     """Objects with these fields, in the order of their names."""
-    prefix = _header_of_object(ids)
+    prefix = _header_of_object(tuple(ids))
     sizes = [pc.binary_length(column).to_numpy(zero_copy_only=False) for column in cells]
     ends = np.zeros((count, len(cells) + 1), np.uint32)
     for place, size in enumerate(sizes):
@@ -91,7 +95,8 @@ def _objects(cells: Sequence[pa.BinaryArray], ids: Sequence[int], count: int) ->
     return pc.binary_join_element_wise(head, offsets, *cells, pa.scalar(b"", pa.binary()))
 
 
-def _header_of_object(ids: Sequence[int]) -> bytes:
+@lru_cache(_SETS_KEPT)
+def _header_of_object(ids: tuple[int, ...]) -> bytes:
     """Header, number of fields and their ids."""
     large, width = len(ids) > 0xFF, _id_width(max(ids, default=0))
     header = (large << 4 | (width - 1) << 2 | (_WIDE - 1)) << 2 | _OBJECT
@@ -103,9 +108,10 @@ def _id_width(highest: int) -> int:
     return max(1, (highest.bit_length() + 7) // 8)
 
 
-def _metadata(ids: Mapping[str, int]) -> bytes:
-    """The dictionary of names, which have their ids in this order."""
-    names = [name.encode("utf-8", "surrogatepass") for name in ids]
+@lru_cache(_SETS_KEPT)
+def _metadata(in_order: tuple[str, ...]) -> bytes:
+    """The dictionary of names, whose ids are their places."""
+    names = [name.encode("utf-8", "surrogatepass") for name in in_order]
     ends = [0]
     for name in names:
         ends.append(ends[-1] + len(name))
@@ -202,6 +208,8 @@ def _document(text: str, names: dict[str, int]) -> bytes:
 def _nested(value: Any, names: dict[str, int]) -> bytes:
     """A value of a JSON document."""
     match value:
+        case str():
+            return _word(value)
         case None:
             return _NULL
         case bool():
@@ -212,8 +220,6 @@ def _nested(value: Any, names: dict[str, int]) -> bytes:
             return bytes([_DECIMAL16 << 2, 0]) + value.to_bytes(16, "little", signed=True)
         case int() | float():
             return struct.pack("<Bd", _DOUBLE << 2, float(value))
-        case str():
-            return _word(value)
         case list():
             large = len(value) > 0xFF
             header = (large << 2 | (_WIDE - 1)) << 2 | _ARRAY
@@ -222,12 +228,11 @@ def _nested(value: Any, names: dict[str, int]) -> bytes:
         case _:
             keys = sorted(value, key=_collated)
             parts = [_nested(value[key], names) for key in keys]
-            return _header_of_object([names.setdefault(key, len(names)) for key in keys]) + _joined(parts)
+            return _header_of_object(tuple([names.setdefault(key, len(names)) for key in keys])) + _joined(parts)
 
 
 def _joined(parts: Sequence[bytes]) -> bytes:
-    ends = np.cumsum([0, *map(len, parts)]).astype("<u4")
-    return ends.tobytes() + b"".join(parts)
+    return struct.pack(f"<{len(parts) + 1}I", *accumulate(map(len, parts), initial=0)) + b"".join(parts)
 
 
 def _word(text: str) -> bytes:

@@ -109,7 +109,10 @@ class Endpoints:
 
     def unavailable(self, why: str) -> PumpUnavailable:
         """The error for a request that no server answers."""
-        return PumpUnavailable(f"{self._name} {self.url} does not answer ({why}); check that it runs and is reachable from this machine")
+        hint = "" if self._tls else ", and set security.ssl-ca (option sslCa) if the cluster uses TLS"
+        return PumpUnavailable(
+            f"{self._name} {self.url} does not answer ({why}); check that it runs and is reachable from this machine{hint}"
+        )
 
     def close(self) -> None:
         """Close every channel; calls in progress end with an error."""

@@ -69,7 +69,8 @@ def test_every_cell_runs_and_the_target_is_an_exact_copy(spark, nothing_set, cap
         for name, end in (("replication", "close"), ("own", "close"), ("changes", "unpersist"), ("rows", "unpersist")):
             if name in names:
                 getattr(names[name], end)()
-        spark.conf.unset("spark.sql.repl.eagerEval.enabled")
+        for name in ("enabled", "truncate"):
+            spark.conf.unset(f"spark.sql.repl.eagerEval.{name}")
     assert [(outcome.name, outcome.difference) for outcome in outcomes if outcome.difference] == []
     assert sum(outcome.rows for outcome in outcomes) > 20
 

@@ -1,5 +1,5 @@
-"""A drainer that is told PD's addresses and nothing else of its upstream, as a real one's file does it: Pumps, cluster id, timestamps, DDL
-history and its own registration come from there, with and without TLS.
+"""A drainer, and a query of changes, that are told PD's addresses and nothing else of the upstream, as a real drainer's file does it: Pumps, cluster
+id, timestamps, DDL history and the drainer's own registration come from there, with and without TLS.
 """
 
 import contextlib
@@ -10,6 +10,8 @@ from pathlib import Path
 
 import grpc
 import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
@@ -110,3 +112,26 @@ def test_a_real_drainers_file_is_enough(
         assert [node.state.value for node in registry.listing(PUMPS).nodes] == ["online"] * len(pumps)
     secured = [f"-ssl-ca={tls.ca}", f"-ssl-cert={tls.cert}", f"-ssl-key={tls.key}"] if tls else []
     assert ctl.main(["drainers", f"-pd-urls={pd.urls}", *secured]) == 0
+
+
+def test_changes_need_no_more(
+    spark: SparkSession, case: RecordedCase, pd: FakePd, pumps: list[PumpProcess], tls: TlsSettings | None
+) -> None:
+    """The executors find the DDL history through PD, too."""
+    for _ in feed(case, [pump.address for pump in pumps], tls=tls):
+        pass
+    secured = {"sslCa": tls.ca, "sslCert": tls.cert, "sslKey": tls.key, "certAllowedCn": "node"} if tls else {}
+    span = {"startingCommitTs": str(case.start_ts), "endingCommitTs": str(case.end_ts)}
+    urls = pd.urls.replace("https://", "").replace("http://", "")
+
+    def read(**options: str) -> DataFrame:
+        return spark.read.format("tidb_binlog").options(pumps=f"pd://{urls}", **span, **options).load()
+
+    found = read(**secured).where("op <> 'ddl'").groupBy("database", "table").count().collect()
+    database, name = case.tables[0]
+    assert {(row.database, row.table) for row in found} >= {tuple(table) for table in case.tables}
+    of_one = read(**secured, table=f"{database}.{name}").where("_change_type <> 'update_preimage'").count()
+    assert of_one == next(row["count"] for row in found if (row.database, row.table) == (database, name)) > 0
+    if tls is not None:
+        with pytest.raises(PySparkException, match="sslCa"):
+            read(pumpPatience="2").collect()

@@ -132,6 +132,7 @@ def test_a_stream_that_has_nothing_left_to_do_ends(delivery: str, spark: SparkSe
         ending.start()
         ending.join(60)
         assert not ending.is_alive()
+        replication.close()
 
 
 @pytest.mark.parametrize("delivery", ["sorted", "raw"])

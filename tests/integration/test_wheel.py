@@ -1,8 +1,12 @@
 """The wheel as people meet it: installed outside the checkout, in a folder with modules of the same names, with nothing activated."""
 
+import json
+import os
+import pwd
 import re
+import shutil
 import subprocess
-import sys
+import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +19,7 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from tests.support.eventually import eventually
 from tests.support.job_scene import LONGEST, Started, at_work, ended_in_order, scene_in
 from tests.support.pump_writes import commit, fake, prewrite
-from tests.support.wheel_site import Environment, bare_environ, built, environment, run
+from tests.support.wheel_site import Environment, bare_environ, built, environment, from_the_index, run
 
 PYSPARK = ("pyspark", "py4j", "delta", "pandas", "pyarrow")
 PROTOCOL = ["format=protocol"]
@@ -176,24 +180,89 @@ def test_a_program_of_ones_own_reads_binlogs_with_nothing_activated(installed: E
     assert ".config('spark.sql.extensions', 'io.delta.sql.DeltaSparkSessionExtension')" in done.stdout
 
 
+@pytest.fixture(scope="module")
+def from_index(wheel: Path) -> Iterator[Environment]:
+    """An empty environment, the extra ``demo`` and Jupyter's engine, all from the package index; every user may read it, and nobody write it."""
+    with tempfile.TemporaryDirectory(prefix="wheel-") as place:
+        os.chmod(place, 0o755)
+        made = from_the_index(Path(place) / "venv", wheel, "nbclient", "ipykernel", "matplotlib")
+        run("chmod", "-R", "a-w", str(made.packages))
+        before = made.files()
+        yield made
+        assert made.files() == before, "nothing is written beside the code"
+        run("chmod", "-R", "u+w", str(made.packages))
+
+
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.mysql
 @pytest.mark.grpc
-def test_the_demo_ends_well_where_everything_comes_from_the_package_index(wheel: Path, elsewhere: Path) -> None:
-    """An empty environment, the extra, and what the first start fetches from Maven Central. Nothing is written beside the code."""
-    made = Environment(elsewhere.parent / "venv")
-    run(sys.executable, "-m", "venv", str(made.home))
-    run(made.python, "-m", "pip", "install", "--quiet", f"{wheel}[demo]")
-    run("chmod", "-R", "a-w", str(made.packages))
-    before = made.files()
+def test_the_demo_ends_well_where_everything_comes_from_the_package_index(from_index: Environment, elsewhere: Path) -> None:
+    """With what the first start fetches from Maven Central, and a second one that fetches nothing."""
     for first in (True, False):
-        done = said([made.command, "demo", "--seconds", "4", "--rate", "40"], elsewhere)
+        done = said([from_index.command, "demo", "--seconds", "4", "--rate", "40"], elsewhere)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "every table is equal" in done.stdout and "`tidb-binlog docs architecture`" in done.stdout
         assert ("setup: fetching io.delta:" in done.stderr) == first
-    assert made.files() == before
-    run("chmod", "-R", "u+w", str(made.packages))
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.mysql
+@pytest.mark.grpc
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_user_without_a_home_runs_the_demo(from_index: Environment) -> None:
+    """In a working directory that is not theirs: logs and jars go below the temporary directory, which is all that they can write to."""
+    someone = pwd.getpwnam("nobody")
+    with tempfile.TemporaryDirectory(prefix="someone-") as place:
+        os.chown(place, someone.pw_uid, someone.pw_gid)
+        # MariaDB's socket needs a short path, which the temporary directory must begin.
+        environ = bare_environ(Path("/nonexistent")) | {"TMPDIR": place}
+        reach = subprocess.run([from_index.python, "-c", ""], user=someone.pw_uid, group=someone.pw_gid, extra_groups=(), check=False)
+        if reach.returncode:
+            pytest.skip(f"{someone.pw_name} cannot start {os.path.realpath(from_index.python)}")
+        done = subprocess.run(
+            [from_index.command, "demo", "--seconds", "4", "--rate", "40"],
+            cwd="/", env=environ, user=someone.pw_uid, group=someone.pw_gid, extra_groups=(), capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "every table is equal" in done.stdout
+        assert [path.name for path in Path(place).glob("tidb-binlog-*/log/demo.log")] == ["demo.log"]
+
+
+NOTEBOOK = """
+import nbformat, sys
+from nbclient import NotebookClient
+notebook = nbformat.read(sys.argv[1], 4)
+NotebookClient(notebook, timeout=600, kernel_name="python3").execute()
+nbformat.write(notebook, sys.argv[2])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.mysql
+@pytest.mark.grpc
+def test_the_notebook_runs_in_a_real_jupyter(from_index: Environment, wheel: Path, elsewhere: Path) -> None:
+    """``Run all`` with nothing set, as a person has it who copied the notebook beside the wheel: tables as HTML, plots as PNG, DDLs to be read."""
+    (elsewhere / "dist").mkdir()
+    shutil.copy(wheel, elsewhere / "dist")
+    folder = elsewhere / "notebooks"
+    folder.mkdir()
+    shutil.copy(from_index.packages / "pyspark_tidb_binlog" / "notebooks" / "replicate.ipynb", folder)
+    (folder / "run.py").write_text(NOTEBOOK)
+    paths = f"{from_index.home / 'bin'}:{os.environ['PATH']}"
+    command = [from_index.python, "run.py", "replicate.ipynb", "done.ipynb"]
+    done = said(command, folder, PATH=paths, TIDB_BINLOG_NOTEBOOK_SECONDS="8")
+    assert done.returncode == 0, done.stdout + done.stderr
+    cells = [cell for cell in json.loads((folder / "done.ipynb").read_text())["cells"] if cell["cell_type"] == "code"]
+    assert all(cell["execution_count"] for cell in cells)
+    shown = [output["data"] for cell in cells for output in cell["outputs"] if output["output_type"] == "display_data"]
+    tables = ["".join(data["text/html"]) for data in shown if "text/html" in data]
+    assert len(tables) == 5 and all("<table" in table for table in tables)
+    assert sum(data.get("image/png", "").startswith("iVBORw0KGgo") for data in shown) == 3
+    ddls = next(table for table in tables if "CREATE DATABASE" in table)
+    assert "CREATE TABLE `account` (`id` BIGINT NOT NULL" in ddls, "statements are shown to be read, not cut off"
 
 
 @pytest.mark.slow

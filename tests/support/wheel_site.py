@@ -67,6 +67,22 @@ def environment(home: Path, without: Collection[str] = ()) -> Environment:
     return made
 
 
+def from_the_index(home: Path, wheel: Path, *more: str) -> Environment:
+    """A new one with the wheel's extra ``demo``, and ``more`` packages, from the package index; for every user, if the system's own Python will do."""
+    python = "/usr/bin/python3" if os.access("/usr/bin/python3", os.X_OK) and _is_new_enough("/usr/bin/python3") else sys.executable
+    run(python, "-m", "venv", "--without-pip", str(home))
+    made = Environment(home)
+    run(sys.executable, "-m", "pip", "--python", made.python, "install", "--quiet", f"{wheel}[demo]", *more)
+    return made
+
+
+def _is_new_enough(python: str) -> bool:
+    asked = subprocess.run(
+        [python, "-c", "import sys, venv; print(sys.version_info >= (3, 11))"], capture_output=True, text=True, check=False
+    )
+    return asked.stdout.strip() == "True"
+
+
 def bare_environ(home: Path) -> dict[str, str]:
     """The variables of a person who has activated nothing; ``home``: where everything of theirs goes."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(NOT_FROM_OUTSIDE)}

@@ -187,3 +187,37 @@ def test_a_query_that_is_started_again_behind_a_ddl_does_not_read_over_it() -> N
     now = shape_of(name, known.history, int(job.version), InvalidDates.NULL)
     assert now.changed_by(job, known.history)
     assert not replace(now, agreed=now.version).changed_by(job, known.history)
+
+
+def of_table(name: str, table: str, evolution: SchemaEvolution) -> pa.Table:
+    known, of = history_of(name), NamedTable.of(table)
+    shape = shape_of(of, known.history, int(known.history.version_at(load(GOLDEN / name).start_ts)), InvalidDates.NULL)
+    # as option startingCommitTs has it: the reader knows of the DDLs up to the one that creates the table
+    agreed = replace(shape, agreed=shape.version)
+    return changes(name, 50, DecodedAs(ChangeOptions(table=of, evolution=evolution), agreed), known)
+
+
+@pytest.mark.parametrize("table", ["g_ddl.p", "g_ddl.ph", "g_ddl.ep"])
+def test_changes_in_partitions_are_the_tables(table: str) -> None:
+    """The same rows as among all tables, in columns with their types."""
+    typed = of_table("ddl", table, SchemaEvolution.IGNORE)
+    assert [str(kind) for kind in typed.schema.types[:-4]] == ["int32", *(["date32[day]"] if table == "g_ddl.p" else []), "int32"]
+    own = [
+        row for row in changes("ddl", 1000).to_pylist() if (row["database"], row["table"]) == tuple(table.split(".")) and row["op"] != "ddl"
+    ]
+    images = [value_of(row[side]) for row in own for side in ("before", "after") if row[side] is not None]
+    assert [{name: row[name] for name in typed.column_names[:-4]} for row in typed.to_pylist()] == images
+    assert len(own) >= 3
+
+
+def test_ddls_of_partitions_are_rows() -> None:
+    told = [(row["table"], row["ddl"]) for row in changes("ddl", 1000).to_pylist() if row["op"] == "ddl"]
+    found = [(table, word) for table, ddl in told for word in ("ADD", "TRUNCATE", "DROP", "EXCHANGE") if f" {word} PARTITION" in ddl]
+    assert found == [("p", "ADD"), ("p", "TRUNCATE"), ("p", "DROP"), ("ed", "EXCHANGE")]
+
+
+@pytest.mark.parametrize(("table", "words"), [("p", "TRUNCATE PARTITION"), ("ep", "EXCHANGE PARTITION"), ("ed", "EXCHANGE PARTITION")])
+def test_what_empties_or_swaps_a_partition_ends_the_query(table: str, words: str) -> None:
+    """ADD PARTITION, before that, does not."""
+    with pytest.raises(SchemaMismatch, match=f"changed g_ddl.{table}, .*{words}.*schemaCommitTs"):
+        of_table("ddl", f"g_ddl.{table}", SchemaEvolution.FAIL)

@@ -1,10 +1,15 @@
 """Settings of the session: pure text, no JVM."""
 
+from pathlib import Path
+
 import pytest
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.jobs.jvm import local_cores
 from pyspark_tidb_binlog.jobs.jvm_settings import jvm_options
-from pyspark_tidb_binlog.jobs.spark_session import additions, session_settings
+from pyspark_tidb_binlog.jobs.spark_session import additions, build_session, configured, session_settings
+from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -62,3 +67,19 @@ def test_what_a_person_has_set_stays_and_lists_are_added_to() -> None:
     assert additions({"spark.driver.extraClassPath": "/a.jar"}, {"spark.driver.extraClassPath": "/d.jar"}) == {
         "spark.driver.extraClassPath": "/a.jar:/d.jar"
     }
+
+
+def test_a_session_of_ones_own_says_which_java_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PySpark only says that the JVM exited before it sent its port number."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "java").touch(0o755)
+    (tmp_path / "release").write_text('JAVA_VERSION="11.0.13"\n')
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    for home, words in ((tmp_path, "is Java 11"), (tmp_path / "gone", "there is none at JAVA_HOME")):
+        monkeypatch.setenv("JAVA_HOME", str(home))
+        with pytest.raises(ConfigError, match=f"Spark needs Java 17 or later, and .*{words}"):
+            configured(SparkSession.builder)
+        with pytest.raises(ConfigError, match=f"Spark needs Java 17 or later, and .*{words}"):
+            build_session("none")
+    assert configured(SparkSession.Builder().remote("sc://elsewhere"), delta=False) is not None

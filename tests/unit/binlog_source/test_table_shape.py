@@ -1,0 +1,96 @@
+"""Which DDLs change what a reader of one table takes its columns and rows for."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from pyspark_tidb_binlog.binlog_source.changes.change_options import InvalidDates
+from pyspark_tidb_binlog.binlog_source.changes.table_names import NamedTable
+from pyspark_tidb_binlog.binlog_source.changes.table_shape import shape_of
+from pyspark_tidb_binlog.schemas.ddl_jobs import JobType
+from tests.support.ddl_jobs import INT, VARCHAR, column, history, job, partitions, table
+
+ITEM = NamedTable("d", "item")
+BEFORE = [job(10, JobType.CREATE_TABLE, table(1, "item")), job(11, JobType.CREATE_TABLE, table(2, "item_new"))]
+PARTED = table(3, "item", partition=partitions((31, "p0"), (32, "p1")))
+
+
+def changes(*later: Mapping[str, Any], before: list[dict[str, Any]] = BEFORE) -> bool:
+    """Whether the last job changes ``d.item`` for who reads it as it is after ``before``."""
+    known = history(*before, *later)
+    shape = shape_of(ITEM, known, 11, InvalidDates.NULL)
+    return shape.changed_by(known.ordered[-1], known)
+
+
+def test_another_table_under_the_name_is_a_change_also_with_the_same_columns() -> None:
+    """As tools for online schema changes end: the rows that come then are another table's."""
+    both = [table(1, "item_old"), table(2, "item")]
+    assert changes(job(12, JobType.RENAME_TABLES, many=both, query="RENAME TABLE d.item TO d.item_old, d.item_new TO d.item"))
+
+
+def test_rows_that_a_flashback_takes_back_are_a_change_of_every_table() -> None:
+    assert changes(job(12, JobType.FLASHBACK_CLUSTER, query="FLASHBACK CLUSTER TO TIMESTAMP '2026-01-01'"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "info", "is_change"),
+    [
+        (JobType.ADD_PARTITION, PARTED | {"partition": partitions((31, "p0"), (32, "p1"), (33, "p2"))}, False),
+        (JobType.REORGANIZE_PARTITION, PARTED | {"partition": partitions((34, "p0"), (35, "p1"))}, False),
+        (JobType.ADD_INDEX, PARTED, False),
+        (JobType.TRUNCATE_PARTITION, PARTED | {"partition": partitions((31, "p0"), (36, "p1"))}, True),
+        (JobType.DROP_PARTITION, PARTED | {"partition": partitions((31, "p0"))}, True),
+        (JobType.ADD_COLUMN, table(3, "item", [*PARTED["cols"], column(2, "n")]), True),
+    ],
+)
+def test_jobs_on_a_table_with_partitions(kind: JobType, info: dict[str, Any], is_change: bool) -> None:
+    """What moves rows between partitions is no change; what empties them is one without row changes."""
+    assert changes(job(12, kind, info), before=[job(10, JobType.CREATE_TABLE, PARTED)]) == is_change
+
+
+@pytest.mark.parametrize("name", ["item", "plain"])
+def test_an_exchange_of_a_partition_changes_both_tables(name: str) -> None:
+    """Rows of each are the other's afterwards."""
+    parted, plain = (PARTED, table(4, "plain")) if name == "item" else (PARTED | {"name": {"O": "parted"}}, table(4, "item"))
+    made = [job(10, JobType.CREATE_TABLE, parted), job(11, JobType.CREATE_TABLE, plain)]
+    swapped = parted | {"partition": partitions((4, "p0"), (32, "p1"))}
+    assert changes(job(12, JobType.EXCHANGE_PARTITION, swapped, table_id=4), before=made)
+
+
+COLUMNS = [column(1, "id", {**INT, "Flag": 4099}), column(2, "a", VARCHAR), column(3, "b")]
+
+
+def sources(*later: dict[str, Any], version: int = 10) -> list[int | None]:
+    """Where the columns of ``d.item`` at ``version`` come from in the table that the last job leaves; backwards, in the first one, behind it."""
+    known = history(job(10, JobType.CREATE_TABLE, table(1, "item", COLUMNS)), *later)
+    shape = shape_of(ITEM, known, version, InvalidDates.NULL)
+    found = known.find("d", "item", known.newest_version if version == 10 else 10)
+    assert found is not None
+    return shape.sources(found, known)
+
+
+def test_a_column_whose_type_and_name_a_change_converted_goes_on() -> None:
+    """CHANGE COLUMN with a conversion gives it another id and another name: nothing else says that it is the same."""
+    converted = table(1, "item", [COLUMNS[0], column(3, "b"), column(4, "A2")])
+    change = job(12, JobType.MODIFY_COLUMN, converted, query="ALTER TABLE d.item /* x */ CHANGE `a` A2 INT AFTER b")
+    assert sources(change) == [0, 2, 1]
+    assert sources(change, version=12) == [0, 2, 1], "rows from before it, read under the columns behind it"
+    again = table(1, "item", [COLUMNS[0], column(5, "a3"), column(3, "b")])
+    more = job(
+        13, JobType.MULTI_SCHEMA_CHANGE, again, query="ALTER TABLE item DROP INDEX i, CHANGE COLUMN IF EXISTS a2 a3 DATE, ADD INDEX (b)"
+    )
+    assert sources(change, more) == [0, 1, 2]
+
+
+def test_a_column_that_is_dropped_beside_one_that_is_added_does_not_become_it() -> None:
+    other = table(1, "item", [COLUMNS[0], column(3, "b"), column(4, "c")])
+    assert sources(job(12, JobType.MULTI_SCHEMA_CHANGE, other, query="ALTER TABLE item DROP COLUMN a, ADD COLUMN c INT")) == [0, None, 1]
+
+
+def test_a_renamed_column_goes_on_over_a_truncate() -> None:
+    renamed = [COLUMNS[0], column(2, "text", VARCHAR), COLUMNS[2]]
+    rename = job(12, JobType.MODIFY_COLUMN, table(1, "item", renamed), query="ALTER TABLE item RENAME COLUMN a TO text")
+    emptied = job(13, JobType.TRUNCATE_TABLE, table(9, "item", renamed), table_id=1, query="TRUNCATE TABLE item")
+    assert sources(rename, emptied) == [0, 1, 2]
+    assert sources(rename, emptied, version=13) == [0, 1, 2]
