@@ -8,7 +8,6 @@ with such snapshots is a subclass; nothing else of the copy knows where it reads
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig, UpstreamConfig
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
@@ -16,7 +15,7 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, Retryabl
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
-from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Key, KeyRange, even_boundaries, ranges_between
+from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Handle, Key, KeyRange, even_boundaries, ranges_between
 from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import cells_of, expression, form_of, whole
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, look
@@ -37,19 +36,6 @@ _EVEN_RANGES = 32
 ROWID = "_tidb_rowid"
 """TiDB's name for the handle of a table without a clustered primary key."""
 _INTEGERS = frozenset({ColumnType.TINYINT, ColumnType.SMALLINT, ColumnType.INT, ColumnType.MEDIUMINT, ColumnType.BIGINT})
-
-
-@dataclass(frozen=True, slots=True)
-class Handle:
-    """The columns by which a table is read in order."""
-
-    names: tuple[str, ...]
-    """Quoted."""
-    expressions: tuple[str, ...]
-    """What is asked for to know their values."""
-    forms: tuple[LiteralForm, ...]
-    integer: bool
-    """Whether it is one column of integers."""
 
 
 def handle_of(columns: Sequence[ColumnInfo]) -> Handle:

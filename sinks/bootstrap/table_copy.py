@@ -18,8 +18,8 @@ from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
 from pyspark_tidb_binlog.sinks.bootstrap import copy_record
 from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopiedRange
-from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Key, chunk_sql
-from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import Handle, SnapshotSource, handle_of
+from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Handle, Key, chunk_sql
+from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource, handle_of
 from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import cells_of, expression, form_of, whole
 from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.mysql.dialect import table_name, write_head
@@ -143,8 +143,8 @@ class _Chunk:
         asked = [expression(c) for c in self._plan.read]
         sql = chunk_sql(
             table_name(self._plan.source.schema, self._plan.source.name),
-            [*asked, *handle.expressions],
-            handle.names,
+            asked,
+            handle,
             part.within,
             part.after,
             self._limit,

@@ -18,8 +18,7 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.history import JobReader, SchemaHistory, TableAt
 from pyspark_tidb_binlog.sinks.bootstrap import snapshot_source as bootstrap
-from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Key
-from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import Handle
+from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Handle, Key
 from pyspark_tidb_binlog.sinks.bootstrap.target_tables import WantedTable, statement_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
