@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self, TypeVar
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import names_registry
@@ -23,7 +24,8 @@ from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
 from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry
 from pyspark_tidb_binlog.conf.kinds import nearest
 from pyspark_tidb_binlog.conf.model import DrainerConfig
-from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, ConfigError, Stopped
+from pyspark_tidb_binlog.jobs.cli import replication_error_in
+from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, ConfigError, ReplicationError, Stopped
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
@@ -327,6 +329,9 @@ class TableLoader:
             self._running = Bootstrap(self._spark, self._config, held, upstream, history, version, self._stop)
             try:
                 done = self._running.run(head, tables, others)
+            except PySparkException as error:
+                text = replication_error_in(str(error))
+                raise (ReplicationError(text) if text else error) from error
             finally:
                 self._running = None
         rate = done.rows / max(done.seconds, 0.1)

@@ -383,9 +383,7 @@ class Bootstrap:
         return self._shipped
 
     def _limits(self) -> PlanLimits:
-        limits = PlanLimits()
-        packet = run_retried(self._sessions.use, lambda session: session.max_allowed_packet, self._policy)
-        return replace(limits, max_bytes=min(limits.max_bytes, packet * 3 // 4))
+        return PlanLimits().within(run_retried(self._sessions.use, lambda session: session.max_allowed_packet, self._policy))
 
     def _target_tables(self, session: Session) -> TargetTables:
         return TargetTables(session, self._apply, self._lease)

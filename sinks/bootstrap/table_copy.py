@@ -29,7 +29,7 @@ from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.literals import join_cells
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
-from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, run_transaction
+from pyspark_tidb_binlog.sinks.mysql.session import PACKET_TOO_LARGE, Session, Sessions, run_transaction
 from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Origin, Phase, Statement, split
 
 Rows = list[tuple[bytes | None, ...]]
@@ -184,6 +184,8 @@ class _Chunk:
         self.rows += len(rows)
 
     def _insert(self, session: Session, statement: Statement) -> None:
+        if words := session.too_large(statement.sql):
+            raise ApplyError(f"{self._plan.label} cannot be copied: {words}", PACKET_TOO_LARGE)
         try:
             found = judge(statement, session.answer(statement.sql))
         except ApplyError as error:
