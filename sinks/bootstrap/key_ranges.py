@@ -16,6 +16,7 @@ from pyspark_tidb_binlog.sinks.mysql.literals import LiteralForm
 Key = tuple[bytes, ...]
 """A literal for each column of the handle; empty: none."""
 
+
 @dataclass(frozen=True, slots=True)
 class Handle:
     """The columns by which a table is read in order."""

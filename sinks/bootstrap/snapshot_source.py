@@ -28,6 +28,7 @@ _log = logging.getLogger(__name__)
 _COLLECTED = frozenset({8055, 9006})
 """TiDB: the snapshot is older than the GC safe point; TiKV: the same, met while reading."""
 _ABSENT = frozenset({1049, 1146})
+_NO_COLUMN = 1054
 _SECONDS = 300.0
 """How long one answer may take."""
 _IDLE_SECONDS = 3600.0
@@ -108,6 +109,18 @@ class SnapshotSource:
         """Every table, view and sequence at the session's snapshot, with its database."""
         found = session.query("SELECT table_schema, table_name FROM information_schema.tables")
         return tuple((_text(schema), _text(name)) for schema, name in found)
+
+    def table_ids(self, session: Session) -> dict[tuple[str, str], int]:
+        """TiDB's id of each table at the session's snapshot, by database and name in lower case; a server that does not tell: nothing."""
+        try:
+            found = session.query("SELECT table_schema, table_name, tidb_table_id FROM information_schema.tables")
+        except RetryableApplyError:
+            raise
+        except ApplyError as error:
+            if error.errno != _NO_COLUMN:
+                raise
+            return {}
+        return {(_text(schema).lower(), _text(table).lower()): int(table_id or 0) for schema, table, table_id in found}
 
     def columns(self, session: Session, table: TableAt) -> tuple[str, ...] | None:
         """The names of the table's columns at the session's snapshot, in order; None: there is no such table."""

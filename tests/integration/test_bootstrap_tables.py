@@ -104,7 +104,9 @@ def test_every_shape_of_a_table(servers: Servers, spark: SparkSession) -> None:
             Table("sums", (Column("a", "int"), Column("s", "int"), Column("b", "int")), ("a",)), "shapes", generated={"s": "`a` + `b`"}
         ),
         StillTable(
-            Table("child", (Column("id", "int"), Column("up", "int")), ("id",)), "shapes", also="FOREIGN KEY fk (up) REFERENCES shapes.parent (id)"
+            Table("child", (Column("id", "int"), Column("up", "int")), ("id",)),
+            "shapes",
+            also="FOREIGN KEY fk (up) REFERENCES shapes.parent (id)",
         ),
         StillTable(
             Table("parent", (Column("id", "int"), Column("down", "int")), ("id",)),
@@ -143,7 +145,9 @@ def test_a_row_that_the_target_takes_no_statement_for(servers: Servers, spark: S
     run_sql(servers.source, "INSERT INTO huge.huge VALUES (1, 'a'), (2, REPEAT('b', 20000000))")
     run_sql(servers.target, "SET GLOBAL max_allowed_packet = 4194304")
     config = DrainerConfig(target=servers.target.target(), apply=ApplyConfig(upstream_new_collations="true"))
-    with pytest.raises(PySparkException, match=r"huge\.huge cannot be copied: the row needs a statement of 20,.*max_allowed_packet is 4,194,304; raise"):
+    with pytest.raises(
+        PySparkException, match=r"huge\.huge cannot be copied: the row needs a statement of 20,.*max_allowed_packet is 4,194,304; raise"
+    ):
         copied(spark, config, servers.source.target(), [table.at(400)])
     run_sql(servers.target, "SET GLOBAL max_allowed_packet = 33554432")
     copied(spark, config, servers.source.target(), [table.at(400)])

@@ -36,6 +36,10 @@ class StillServer(SnapshotSource):
     def _stand_at(self, session: Session, ts: int) -> None:
         session.execute("SET SESSION autocommit = 1")
 
+    def table_ids(self, session: Session) -> dict[tuple[str, str], int]:
+        """Not told."""
+        return {}
+
     def columns(self, session: Session, table: TableAt) -> tuple[str, ...] | None:
         """TiDB's has no such column to show."""
         found = super().columns(session, table)
@@ -69,7 +73,8 @@ class StillTable:
         """What makes it on MariaDB; ``_tidb_rowid`` is invisible, where it is the handle."""
         made = dict(self.generated)
         parts = [
-            f"{column.text()} AS ({made[column.name]}) VIRTUAL" if column.name in made else column.text() for column in self.described.columns
+            f"{column.text()} AS ({made[column.name]}) VIRTUAL" if column.name in made else column.text()
+            for column in self.described.columns
         ]
         if self.described.primary_key:
             parts.append(f"PRIMARY KEY ({', '.join(map(quote_name, self.described.primary_key))})")
@@ -95,14 +100,18 @@ class StillTable:
 def copying(spark: SparkSession, config: DrainerConfig, upstream: SnapshotSource) -> Iterator[Bootstrap]:
     """A copy under a lease of its own; ``config`` has a cluster id."""
     apply, cluster_id = config.apply, config.source.cluster_id
-    guard = LeaseGuard(lambda: connect(config.target, apply), cluster_id, apply.checkpoint_schema, LeaseHolder("still"), apply.lease_timeout, FEW)
+    guard = LeaseGuard(
+        lambda: connect(config.target, apply), cluster_id, apply.checkpoint_schema, LeaseHolder("still"), apply.lease_timeout, FEW
+    )
     try:
         yield Bootstrap(spark, config, guard.take(), upstream, SchemaHistory(), 1, threading.Event())
     finally:
         guard.close()
 
 
-def copied(spark: SparkSession, config: DrainerConfig, source: TargetConfig, tables: Sequence[TableAt], others: Sequence[TableAt] = ()) -> Copied:
+def copied(
+    spark: SparkSession, config: DrainerConfig, source: TargetConfig, tables: Sequence[TableAt], others: Sequence[TableAt] = ()
+) -> Copied:
     """A first load of ``tables`` and ``others``."""
     reader = StillServer(ShippedTarget.of(source, spark.sparkContext.broadcast))
     with copying(spark, replace(config, source=replace(config.source, cluster_id=config.source.cluster_id or 31)), reader) as copy:
