@@ -23,8 +23,8 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.bootstrap.bootstrap import Bootstrap
 from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyHead, CopyKind, CopyState
-from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Key
-from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import Handle, SnapshotSource
+from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Handle, Key
+from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource
 from pyspark_tidb_binlog.sinks.mysql.lease import LeaseHolder
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import LeaseGuard
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self, TypeVar
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import names_registry
@@ -23,12 +24,13 @@ from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
 from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry
 from pyspark_tidb_binlog.conf.kinds import nearest
 from pyspark_tidb_binlog.conf.model import DrainerConfig
-from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, ConfigError, Stopped
+from pyspark_tidb_binlog.jobs.cli import replication_error_in
+from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, ConfigError, ReplicationError, Stopped
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 from pyspark_tidb_binlog.sinks.bootstrap import copy_record
-from pyspark_tidb_binlog.sinks.bootstrap.bootstrap import Bootstrap, SchemaMoves
+from pyspark_tidb_binlog.sinks.bootstrap.bootstrap import Bootstrap, SchemaMoves, goes_on_at, require_still_there
 from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyHead, CopyKind, CopyRecord, CopyState
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource, upstream_of
 from pyspark_tidb_binlog.sinks.engine.frozen import RefusedJobs, shape_of
@@ -161,15 +163,24 @@ class TableLoader:
                 )
             return None
         first = record if record is not None and record.head.kind is CopyKind.FIRST else None
-        if first is not None and first.head.state is CopyState.DONE:
-            history_at(first.head.ts, True)
-            return first.head.ts
-        if first is not None and first.begun and not self._request.restart:
+        if first is not None and not first.joined and not self._request.restart:
             return self._load_all(held(), first.head.ts, history_at(first.head.ts, True))
-        if not self._request.everything and not (first is not None and first.begun):
+        if not self._request.everything and not (first is not None and not first.joined):
             if self._request.tables:
                 raise BootstrapRefused(
                     "--bootstrap DB.TABLE copies tables of a stream at its checkpoint, and the target has none: fill it with --bootstrap-all"
+                )
+            if self._request.restart:
+                raise BootstrapRefused(
+                    "--bootstrap-restart: the target has no checkpoint, and no first load is recorded that the stream has not joined already; to copy everything, "
+                    "which removes what an earlier first load has copied, start with --bootstrap-all --bootstrap-restart"
+                )
+            if first is not None:
+                _log.warning(
+                    "a first load at %d (%s) was made here and joined, but the target's checkpoint is gone; the stream begins as on a target that was never written "
+                    "to. To copy everything again: --bootstrap-all --bootstrap-restart",
+                    first.head.ts,
+                    as_time(first.head.ts),
                 )
             return None
         for attempt in range(_TRIES):
@@ -206,6 +217,10 @@ class TableLoader:
         if not left and not wanted:
             if record is not None and record.head.state is CopyState.DONE:
                 self._transact(held, lambda session: copy_record.note_whole(session, held.cluster_id, held.schema, CopyState.JOINED))
+            if self._request.restart:
+                _log.warning(
+                    "--bootstrap-restart: nothing is half done, so nothing is copied; tables of a stream are copied by --bootstrap DB.TABLE"
+                )
             if record is not None and record.unfinished:
                 _log.warning("a copy of tables that are not replicated any more is half done; it is left so")
             return
@@ -227,12 +242,16 @@ class TableLoader:
         live = selection.live(history, version)
         if why := selection.routes.wrong(live, history):
             raise ConfigError(f"spark.route: {why}")
-        record = self._record()
-        if record is None or not record.begun or record.head.ts != ts:
-            self._require_same_tables(ts, selection, live)
+        record, head = self._record(), CopyHead(CopyKind.FIRST, ts, CopyState.PLANNED)
         tables = [t for t in live if not t.info.is_view and not t.info.is_sequence]
         others = [t for t in live if t.info.is_view or t.info.is_sequence]
-        self._run(held, CopyHead(CopyKind.FIRST, ts, CopyState.PLANNED), tables, others, history, version)
+        if record is None or self._request.restart or not goes_on_at(record, head):
+            self._require_same_tables(ts, selection, live)
+        elif not record.begun and {(t.schema, t.name) for t in tables} <= {(t.schema, t.name) for t in record.tables}:
+            wanted = {(t.schema, t.name) for t in tables}
+            require_still_there(self._asked, self._config.apply, held, [t for t in record.tables if (t.schema, t.name) in wanted])
+            return ts
+        self._run(held, head, tables, others, history, version)
         return ts
 
     def _require_same_tables(self, ts: int, selection: Selection, live: Sequence[TableAt]) -> None:
@@ -324,9 +343,14 @@ class TableLoader:
                 f"spark.upstream ({upstream.where}) is the target itself: its tables would be emptied and nothing copied. Correct spark.upstream or syncer.to"
             )
         with self._gc_held(head.ts):
-            self._running = Bootstrap(self._spark, self._config, held, upstream, history, version, self._stop)
+            self._running = Bootstrap(
+                self._spark, self._config, held, upstream, history, version, self._stop, removes=self._request.restart
+            )
             try:
                 done = self._running.run(head, tables, others)
+            except PySparkException as error:
+                text = replication_error_in(str(error))
+                raise (ReplicationError(text) if text else error) from error
             finally:
                 self._running = None
         rate = done.rows / max(done.seconds, 0.1)

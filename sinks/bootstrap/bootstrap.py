@@ -8,18 +8,18 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.conf import failpoints
-from pyspark_tidb_binlog.conf.model import DrainerConfig
+from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
 from pyspark_tidb_binlog.schemas.errors import ApplyError, BootstrapRefused, Stopped
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
@@ -77,8 +77,13 @@ class Bootstrap:
         history: SchemaHistory,
         version: int,
         stop: threading.Event,
+        *,
+        removes: bool = False,
     ) -> None:
-        """``history`` at ``version`` is the schema at the snapshot. ``stop``, when set, ends the copy."""
+        """``history`` at ``version`` is the schema at the snapshot. ``stop``, when set, ends the copy. ``removes``: another first load begins in the place
+        of one that was completed.
+        """
+        self._removes = removes
         self._spark = spark
         self._config = config
         self._apply = config.apply
@@ -93,6 +98,7 @@ class Bootstrap:
         self._ddl_sessions = KeptSessions(lambda: connect(config.target, config.apply, for_ddls=True), config.apply.lease_timeout)
         self._policy = RetryPolicy(config.apply.retries, config.apply.retry_seconds, self._pause)
         self._shipped: ShippedTarget | None = None
+        self._sources: KeptSessions | None = None
         self._lock = threading.Lock()
         self._progress = CopyProgress(0, 0, 0, 0, 0.0)
 
@@ -119,6 +125,7 @@ class Bootstrap:
             _log.info("copying %d tables at %d (%s) from %s", len(record.tables), head.ts, as_time(head.ts), self._upstream.where)
             by_name = {(t.schema, t.name): t for t in tables}
             with self._watched(record):
+                self._drop_stale(record)
                 if head.kind is CopyKind.FIRST:
                     self._make_databases()
                 for group in _groups([t for t in record.tables if t.state is not CopyState.DONE]):
@@ -131,6 +138,8 @@ class Bootstrap:
         finally:
             self._sessions.close()
             self._ddl_sessions.close()
+            if self._sources is not None:
+                self._sources.close()
 
     def _recorded(self, head: CopyHead, tables: Sequence[TableAt]) -> CopyRecord:
         """The record of this copy, begun if it is not yet."""
@@ -140,25 +149,38 @@ class Bootstrap:
         known, mine = ({(t.schema, t.name) for t in some} for some in (found.tables if found else (), tables))
         # Filters leave it out, and it is half done: whoever takes it in again has it copied.
         left_out = [t for t in found.unfinished if (t.schema, t.name) not in mine and not self._keeps(t)] if found else []
-        goes_on = found is not None and found.begun and (found.head.kind, found.head.ts) == (head.kind, head.ts)
+        goes_on = found is not None and not self._removes and goes_on_at(found, head)
         fresh = [t for t in tables if not goes_on or (t.schema, t.name) not in known]
-        with self._upstream.at(head.ts) as source:
-            for table in fresh:
-                self._require_same(source, table)
-            sizes = [self._upstream.size(source, t)[0] for t in fresh]
-        given_up = found.tables if found and found.begun and not goes_on and found.head.kind is CopyKind.FIRST else ()
+        if goes_on and found is not None:
+            require_still_there(self._ask, self._apply, self._lease, [t for t in found.tables if (t.schema, t.name) in mine])
+        sizes = self._looked_at(head, fresh) if fresh else []
+        given_up = self._given_up(found, head) if found is not None and not goes_on else ()
         # What is there under another name, which a route gives it since, is somebody's.
-        again = {(t.schema, t.name, t.to) for t in given_up if t.state is not CopyState.PLANNED}
-        states = [CopyState.AGAIN if (t.schema, t.name, self._to(t)) in again else CopyState.PLANNED for t in fresh]
-        planned = [CopiedTable(t.schema, t.name, state, rows, self._to(t)) for t, state, rows in zip(fresh, states, sizes, strict=True)]
+        again = {(t.schema, t.name, t.to): t for t in given_up if t.state is not CopyState.PLANNED or t.made}
+        before = [again.get((t.schema, t.name, self._to(t))) for t in fresh]
+        planned = [
+            CopiedTable(
+                t.schema, t.name, CopyState.AGAIN if old else CopyState.PLANNED, rows, self._to(t), made=old is not None and old.made
+            )
+            for t, old, rows in zip(fresh, before, sizes, strict=True)
+        ]
+        stale: list[CopiedTable] = []
         if head.kind is CopyKind.FIRST:
-            self._require_empty([t for t, state in zip(fresh, states, strict=True) if state is CopyState.PLANNED])
-            self._require_gone([t for t in given_up if t.state is not CopyState.PLANNED and (t.schema, t.name) not in mine])
+            self._require_empty([t for t, old in zip(fresh, before, strict=True) if old is None])
+            left_behind = [t for t in given_up if t.state is not CopyState.PLANNED and (t.schema, t.name) not in mine and self._keeps(t)]
+            self._require_gone([t for t in left_behind if not t.made])
+            stale = [t for t in left_behind if t.made]
         if not goes_on:
-            self._transact(lambda session: copy_record.begin(session, cluster_id, schema, head, [*planned, *map(_anew, left_out)]))
+            kept = [*planned, *map(_anew, left_out), *(replace(t, state=CopyState.STALE) for t in stale)]
+            self._transact(lambda session: copy_record.begin(session, cluster_id, schema, head, kept))
             failpoints.point("after-bootstrap-begin")
         elif planned:
-            self._transact(lambda session: copy_record.add_tables(session, cluster_id, schema, head, planned))
+
+            def add(session: Session) -> None:
+                copy_record.add_tables(session, cluster_id, schema, head, planned)
+                copy_record.note_whole(session, cluster_id, schema, CopyState.PLANNED)
+
+            self._transact(add)
         record = self._load()
         gone = [f"{t.schema}.{t.name}" for t in record.tables if (t.schema, t.name) not in mine and self._keeps(t)]
         if gone:
@@ -183,6 +205,14 @@ class Bootstrap:
         target = routes.target(table.schema, table.name)
         return json.dumps([target.schema, target.name, sorted(routes.columns_of(table)), routes.condition_of(table)])
 
+    @contextmanager
+    def _at(self, head: CopyHead) -> Iterator[Session]:
+        """The upstream at the snapshot, by one session for all tables."""
+        if self._sources is None:
+            self._sources = self._upstream.sessions_at(head.ts)
+        with self._upstream.at(head.ts, self._sources) as session:
+            yield session
+
     def _keeps(self, table: CopiedTable) -> bool:
         return self._selection.tables.keeps(table.schema, table.name)
 
@@ -194,8 +224,29 @@ class Bootstrap:
             raise BootstrapRefused(f"{self._schema}.{copy_record.TABLE} has lost its rows; start with --bootstrap-restart")
         return found
 
-    def _require_same(self, source: Session, table: TableAt) -> None:
+    def _looked_at(self, head: CopyHead, tables: Sequence[TableAt]) -> list[int]:
+        """About how many rows each table has, which is as the history says."""
+        with self._at(head) as source:
+            ids = self._upstream.table_ids(source)
+            for table in tables:
+                self._require_same(source, table, ids.get((table.schema.lower(), table.name.lower()), 0))
+            return [self._upstream.size(source, table)[0] for table in tables]
+
+    def _given_up(self, found: CopyRecord, head: CopyHead) -> Sequence[CopiedTable]:
+        """What is at the target of a copy that is not continued; what is done and joined is the stream's, unless it is to be removed."""
+        removes = self._removes and found.head.kind is CopyKind.FIRST and head.kind is CopyKind.FIRST
+        return [*found.tables, *found.others] if found.begun or removes else ()
+
+    def _ask(self, question: Callable[[Session], T]) -> T:
+        return run_retried(self._sessions.use, question, self._policy)
+
+    def _require_same(self, source: Session, table: TableAt, table_id: int) -> None:
         there = self._upstream.columns(source, table)
+        if there is not None and table_id not in (0, table.table_id):
+            raise SchemaMoves(
+                f"{table.schema}.{table.name} has the id {table_id} in the upstream at that time, and {table.table_id} by the DDL history: a RENAME or TRUNCATE is "
+                "under way, and you start again when it has ended; or spark.upstream is not the cluster whose binlogs come"
+            )
         wanted = tuple(c.name for c in visible(table.info))
         if there is None:
             raise SchemaMoves(f"{table.schema}.{table.name} is not in the upstream at that time, although the DDL history has it")
@@ -244,10 +295,16 @@ class Bootstrap:
         """The ranges of a table, which is made ready before they are recorded."""
         cluster_id, schema = self._lease.cluster_id, self._schema
         if copied.state in (CopyState.PLANNED, CopyState.AGAIN):
-            with self._upstream.at(head.ts) as source:
+            with self._at(head) as source:
                 wanted = self._wanted(source, plan.source)
                 ranges = () if plan.source.info.temp_table_type else self._upstream.ranges(source, plan.source)
             empties = head.kind is CopyKind.TABLES or copied.state is CopyState.AGAIN
+            name = (wanted.target.schema, wanted.target.name)
+            if copied.made and copied.state is CopyState.AGAIN:
+                # It is as it was at the snapshot of the copy that was given up, and no DDL since then will come.
+                self._with_tables(lambda tables: tables.drop(*name))
+            elif not copied.made and not self._with_tables(lambda tables: tables.is_there(*name)):
+                self._transact(lambda session: copy_record.note_made(session, cluster_id, schema, copied))
             self._with_tables(lambda tables: tables.make_ready(wanted, may_empty=empties))
             self._transact(
                 lambda session: copy_record.note_empty(session, cluster_id, schema, copied, head.ts, head.kind, ranges),
@@ -269,10 +326,33 @@ class Bootstrap:
                 schema = self._selection.routes.database(info.name)
                 self._with_tables(lambda tables, schema=schema, info=info: tables.make_database(schema, info))  # type: ignore[misc]
 
+    def _drop_stale(self, record: CopyRecord) -> None:
+        """Remove what a copy that was given up has made, and this one does not make again in its place."""
+        for old in record.others:
+            if old.state is CopyState.STALE:
+                self._with_tables(lambda tables, old=old: tables.drop(*place_of(old)))  # type: ignore[misc]
+                _log.info("%s.%s, made by the copy that was given up, is removed", *place_of(old))
+                self._transact(partial(copy_record.forget, cluster_id=self._lease.cluster_id, schema=self._schema, table=old))
+
     def _make_others(self, head: CopyHead, others: Sequence[TableAt]) -> None:
         """Views and sequences, as often as it takes: one view may need another."""
-        with self._upstream.at(head.ts) as source:
+        if not others:
+            return
+        made_before = {(t.schema, t.name) for t in self._load().others}
+        with self._at(head) as source:
             waiting = [self._wanted(source, table) for table in others]
+        for wanted in list(waiting):
+            name = (wanted.source.schema, wanted.source.name)
+            if name in made_before:
+                continue
+            if self._with_tables(lambda tables, wanted=wanted: tables.is_there(wanted.target.schema, wanted.target.name)):  # type: ignore[misc]
+                _log.warning("%s was at the target before the copy, and stays as it is", wanted.label)
+                waiting.remove(wanted)
+                continue
+            recorded = CopiedTable(*name, CopyState.MADE, 0, self._to(wanted.source), made=True)
+            self._transact(
+                partial(copy_record.add_tables, cluster_id=self._lease.cluster_id, schema=self._schema, head=head, tables=[recorded])
+            )
         while waiting:
             made: list[WantedTable] = []
             for wanted in waiting:
@@ -383,9 +463,7 @@ class Bootstrap:
         return self._shipped
 
     def _limits(self) -> PlanLimits:
-        limits = PlanLimits()
-        packet = run_retried(self._sessions.use, lambda session: session.max_allowed_packet, self._policy)
-        return replace(limits, max_bytes=min(limits.max_bytes, packet * 3 // 4))
+        return PlanLimits().within(run_retried(self._sessions.use, lambda session: session.max_allowed_packet, self._policy))
 
     def _target_tables(self, session: Session) -> TargetTables:
         return TargetTables(session, self._apply, self._lease)
@@ -403,6 +481,40 @@ class Bootstrap:
     def _raise_if_stopped(self) -> None:
         if self._stop.is_set():
             raise Stopped("stopped while tables were being copied; the next start goes on there")
+
+
+def require_still_there(
+    ask: Callable[[Callable[[Session], Any]], Any], apply: ApplyConfig, held: Lease, tables: Iterable[CopiedTable]
+) -> None:
+    """What is recorded as copied is at the target; ``ask`` has a session answer.
+
+    Raises:
+        BootstrapRefused: somebody has emptied or dropped it since.
+    """
+    counts = ask(lambda session: copy_record.counted_by_table(session, held.cluster_id, held.schema))
+    copied = [
+        (place_of(t), t.rows if t.state is CopyState.DONE else counts.get((t.schema, t.name), 0))
+        for t in tables
+        if t.to and t.state in (CopyState.EMPTY, CopyState.DONE)
+    ]
+    lost = ask(lambda session: TargetTables(session, apply, held).without_rows(copied))
+    if lost:
+        raise BootstrapRefused(
+            f"{', '.join(lost[:5])}: {held.schema}.{copy_record.TABLE} says that it was copied, but at the target the table is empty, or is not there. If the target "
+            "was rebuilt, or somebody has emptied it, start with --bootstrap-restart, which copies everything again"
+        )
+
+
+def goes_on_at(found: CopyRecord, head: CopyHead) -> bool:
+    """Whether a copy is the one that is recorded, and goes on. A first load that is done and not joined takes in what filters have let in since."""
+    unjoined = found.begun or (head.kind is CopyKind.FIRST and not found.joined)
+    return unjoined and (found.head.kind, found.head.ts) == (head.kind, head.ts)
+
+
+def place_of(table: CopiedTable) -> tuple[str, str]:
+    """Its database and name at the target."""
+    schema, name, *_ = json.loads(table.to)
+    return schema, name
 
 
 def _anew(table: CopiedTable) -> CopiedTable:

@@ -37,6 +37,10 @@ class CopyState(enum.StrEnum):
     """Nothing was changed at the target."""
     AGAIN = "again"
     """The same, but the rows that the target has are those of a copy that was given up."""
+    STALE = "stale"
+    """Made by a copy that was given up, and not wanted in that form: a view, a sequence, or a table that the upstream does not have any more."""
+    MADE = "made"
+    """A view or sequence that this copy makes."""
     EMPTY = "empty"
     """The table is there without rows, and its ranges are recorded."""
     DONE = "done"
@@ -66,6 +70,8 @@ class CopiedTable:
     """About how many rows it has, until it is done; then how many were copied."""
     to: str = ""
     """Which table of the target, columns and rows it is copied to."""
+    made: bool = False
+    """Whether a copy has made it at the target, where nothing of the name was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +93,8 @@ class CopyRecord:
 
     head: CopyHead
     tables: tuple[CopiedTable, ...]
+    others: tuple[CopiedTable, ...] = ()
+    """Views and sequences that were made, and whatever is ``STALE``."""
 
     @property
     def unfinished(self) -> tuple[CopiedTable, ...]:
@@ -98,13 +106,18 @@ class CopyRecord:
         """Whether something of it is still to be done: the stream may not begin without it."""
         return self.head.state is CopyState.PLANNED
 
+    @property
+    def joined(self) -> bool:
+        """Whether the stream has begun there."""
+        return self.head.state is CopyState.JOINED
+
 
 def ensure_table(session: Session, schema: str) -> None:
     """Create the table if missing. DDL: must not be called inside a transaction."""
     session.execute(
         f"CREATE TABLE IF NOT EXISTS {_table(schema)} (cluster_id BIGINT UNSIGNED NOT NULL, table_schema VARCHAR(64) NOT NULL, "
         "table_name VARCHAR(64) NOT NULL, unit INT NOT NULL, state VARCHAR(16) NOT NULL, kind VARCHAR(16) NOT NULL, snapshot_ts BIGINT UNSIGNED NOT NULL, "
-        "bounds LONGTEXT, after_key LONGTEXT, copied BIGINT NOT NULL, bytes BIGINT NOT NULL, changed_at TIMESTAMP(3) NULL, "
+        "bounds LONGTEXT, after_key LONGTEXT, copied BIGINT NOT NULL, bytes BIGINT NOT NULL, changed_at TIMESTAMP(3) NULL, made TINYINT NOT NULL, "
         "PRIMARY KEY (cluster_id, table_schema, table_name, unit)) ENGINE=InnoDB DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin"
     )
 
@@ -113,7 +126,7 @@ def load(session: Session, cluster_id: int, schema: str) -> CopyRecord | None:
     """What is recorded; None: nothing was ever copied for this cluster."""
     try:
         rows = session.query(
-            f"SELECT table_schema, table_name, state, kind, snapshot_ts, copied, bounds FROM {_table(schema)} WHERE cluster_id = %s AND unit = %s "
+            f"SELECT table_schema, table_name, state, kind, snapshot_ts, copied, bounds, made FROM {_table(schema)} WHERE cluster_id = %s AND unit = %s "
             "ORDER BY table_schema, table_name",
             [cluster_id, _WHOLE],
         )
@@ -121,9 +134,10 @@ def load(session: Session, cluster_id: int, schema: str) -> CopyRecord | None:
         if error.errno in _ABSENT:
             return None
         raise
-    heads = [CopyHead(CopyKind(kind), int(ts), CopyState(state)) for db, name, state, kind, ts, _, _ in rows if not db and not name]
-    tables = tuple(CopiedTable(db, name, CopyState(state), int(n), to or "") for db, name, state, _, _, n, to in rows if db)
-    return CopyRecord(heads[0], tables) if heads else None
+    heads = [CopyHead(CopyKind(kind), int(ts), CopyState(state)) for db, name, state, kind, ts, *_ in rows if not db and not name]
+    found = [CopiedTable(db, name, CopyState(state), int(n), to or "", bool(made)) for db, name, state, _, _, n, to, made in rows if db]
+    others = tuple(t for t in found if t.state in (CopyState.STALE, CopyState.MADE))
+    return CopyRecord(heads[0], tuple(t for t in found if t not in others), others) if heads else None
 
 
 def begin(session: Session, cluster_id: int, schema: str, head: CopyHead, tables: Iterable[CopiedTable]) -> None:
@@ -146,6 +160,7 @@ def add_tables(session: Session, cluster_id: int, schema: str, head: CopyHead, t
             table.to or None,
             None,
             table.rows,
+            int(table.made),
         ]
         _insert(session, schema, values)
 
@@ -161,8 +176,19 @@ def note_empty(
     """The table is at the target without a row, and is copied in these ranges."""
     _forget_ranges(session, cluster_id, schema, table)
     for unit, within in enumerate(ranges):
-        _insert(session, schema, [cluster_id, table.schema, table.name, unit, "open", str(kind), ts, within.to_json(), None, 0])
+        _insert(session, schema, [cluster_id, table.schema, table.name, unit, "open", str(kind), ts, within.to_json(), None, 0, 0])
     _set_state(session, cluster_id, schema, (table.schema, table.name), CopyState.EMPTY)
+
+
+def note_made(session: Session, cluster_id: int, schema: str, table: CopiedTable) -> None:
+    """The copy is about to make the table."""
+    values = [cluster_id, table.schema, table.name, _WHOLE]
+    session.execute(f"UPDATE {_table(schema)} SET made = 1, changed_at = NOW(3) WHERE {_ONE}", values)
+
+
+def forget(session: Session, cluster_id: int, schema: str, table: CopiedTable) -> None:
+    """It is not of the copy any more."""
+    session.execute(f"DELETE FROM {_table(schema)} WHERE {_ONE}", [cluster_id, table.schema, table.name, _WHOLE])
 
 
 def load_ranges(session: Session, cluster_id: int, schema: str, table: CopiedTable) -> tuple[CopiedRange, ...]:
@@ -233,6 +259,12 @@ def counted(session: Session, cluster_id: int, schema: str) -> tuple[int, int]:
     return int(rows), int(size)
 
 
+def counted_by_table(session: Session, cluster_id: int, schema: str) -> dict[tuple[str, str], int]:
+    """The rows that are copied of each table that is not done yet."""
+    sql = f"SELECT table_schema, table_name, SUM(copied) FROM {_table(schema)} WHERE cluster_id = %s AND unit >= 0 GROUP BY table_schema, table_name"
+    return {(database, name): int(rows) for database, name, rows in session.query(sql, [cluster_id])}
+
+
 def _set_state(session: Session, cluster_id: int, schema: str, name: tuple[str, str], state: CopyState, rows: int | None = None) -> None:
     count = "" if rows is None else f", copied = {rows}"
     changed = session.execute(
@@ -248,8 +280,8 @@ def _forget_ranges(session: Session, cluster_id: int, schema: str, table: Copied
 
 
 def _insert(session: Session, schema: str, values: Sequence[Any]) -> None:
-    columns = "(cluster_id, table_schema, table_name, unit, state, kind, snapshot_ts, bounds, after_key, copied, bytes, changed_at)"
-    session.execute(f"INSERT INTO {_table(schema)} {columns} VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, 0, NOW(3))", values)
+    columns = "(cluster_id, table_schema, table_name, unit, state, kind, snapshot_ts, bounds, after_key, copied, made, bytes, changed_at)"
+    session.execute(f"INSERT INTO {_table(schema)} {columns} VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, 0, NOW(3))", values)
 
 
 def _table(schema: str) -> str:

@@ -11,9 +11,29 @@ from dataclasses import dataclass
 from typing import Self
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
+from pyspark_tidb_binlog.sinks.mysql.literals import LiteralForm
 
 Key = tuple[bytes, ...]
 """A literal for each column of the handle; empty: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """The columns by which a table is read in order."""
+
+    names: tuple[str, ...]
+    """Quoted."""
+    expressions: tuple[str, ...]
+    """What is asked for to know their values."""
+    forms: tuple[LiteralForm, ...]
+    integer: bool
+    """Whether it is one column of integers."""
+
+    @property
+    def collated(self) -> bool:
+        """Whether a server may take two different keys for equal in a column that is not the last."""
+        return LiteralForm.TEXT in self.forms[:-1]
+
 
 MOST_RANGES = 256
 """Ranges of one table or partition, at most."""
@@ -72,35 +92,54 @@ def even_boundaries(lowest: int, highest: int, count: int) -> list[Key]:
     return [(str(number).encode(),) for number in found]
 
 
-def chunk_sql(table: str, expressions: Sequence[str], handle: Sequence[str], within: KeyRange, after: Key, limit: int) -> bytes:
+def chunk_sql(table: str, expressions: Sequence[str], handle: Handle, within: KeyRange, after: Key, limit: int) -> bytes:
     """The next rows of a range in the order of its handle: their values, then the handle's.
 
     Args:
         table: quoted, with its database.
         expressions: what is read of each column.
-        handle: quoted names of the handle's columns.
+        handle: by which the table is read.
         within: the range.
         after: the last key that was read; empty = none.
         limit: rows, at most.
     """
     part = f" PARTITION ({quote_name(within.partition)})" if within.partition else ""
-    head = f"SELECT {', '.join(expressions)} FROM {table}{part}".encode()
-    names = [name.encode() for name in handle]
-    conditions = [_beyond(names, after, b">")] if after else [_beyond(names, within.begin, b">=")] if within.begin else []
-    if within.end:
-        conditions.append(_beyond(names, within.end, b"<"))
-    where = b" WHERE " + b" AND ".join(conditions) if conditions else b""
-    return head + where + f" ORDER BY {', '.join(handle)} LIMIT {limit}".encode()
+    head = f"SELECT {', '.join([*expressions, *handle.expressions])} FROM {table}{part}".encode()
+    arms = _arms(handle, after or within.begin, b">" if after else b">=", within.end)
+    where = b" WHERE " + b" OR ".join(arms) if arms else b""
+    return head + where + f" ORDER BY {', '.join(handle.names)} LIMIT {limit}".encode()
 
 
-def _beyond(names: Sequence[bytes], key: Key, sign: bytes) -> bytes:
-    """(a, b) > (x, y) as a > x OR (a = x AND b > y), which every server evaluates by the index, and with AND the first column's bound alone."""
-    if len(names) == 1:
-        return names[0] + b" " + sign + b" " + key[0]
-    strict = sign[:1]
-    arms = []
-    for i in range(len(names)):
-        same = [names[j] + b" = " + key[j] for j in range(i)]
-        last = sign if i == len(names) - 1 else strict
-        arms.append(b"(" + b" AND ".join([*same, names[i] + b" " + last + b" " + key[i]]) + b")")
-    return names[0] + b" " + strict + b"= " + key[0] + b" AND (" + b" OR ".join(arms) + b")"
+def _arms(handle: Handle, low: Key, sign: bytes, high: Key) -> list[bytes]:
+    """Conditions of which one holds for each key from ``low`` to ``high``. Each is a range of the index: some columns are equal, the next one lies
+    between bounds. TiDB finds no such ranges in a conjunction of disjunctions, and would read the first column's values from their beginning.
+    """
+    names = [name.encode() for name in handle.names]
+    if not low or not high:
+        return [_all(arm) for arm in (_beyond(names, low, sign) if low else _beyond(names, high, b"<") if high else [])]
+    same = 0
+    while same < len(names) - 1 and low[same] == high[same]:
+        same += 1
+    equal = [names[i] + b" = " + low[i] for i in range(same)]
+    if same == len(names) - 1:
+        return [_all([*equal, names[same] + b" " + sign + b" " + low[same], names[same] + b" < " + high[same]])]
+    above, below = _beyond(names[same:], low[same:], sign), _beyond(names[same:], high[same:], b"<")
+    # Texts that differ may be equal to the server: then each bound holds for the rows at the other one, too.
+    under = [b"(" + b" OR ".join(map(_all, below)) + b")"] if handle.collated else []
+    over = [b"(" + b" OR ".join(map(_all, above)) + b")"] if handle.collated else []
+    between = [[*equal, *above[0], *below[0]]]
+    between += [[*equal, *arm, *under] for arm in above[1:]] + [[*equal, *arm, *over] for arm in below[1:]]
+    return list(map(_all, between))
+
+
+def _beyond(names: Sequence[bytes], key: Key, sign: bytes) -> list[list[bytes]]:
+    """(a, b) >= (x, y) as a > x, or a = x and b >= y: the conditions of each arm."""
+    last = len(names) - 1
+    return [
+        [*(names[j] + b" = " + key[j] for j in range(i)), names[i] + b" " + (sign if i == last else sign[:1]) + b" " + key[i]]
+        for i in range(len(names))
+    ]
+
+
+def _all(conditions: Sequence[bytes]) -> bytes:
+    return conditions[0] if len(conditions) == 1 else b"(" + b" AND ".join(conditions) + b")"

@@ -8,7 +8,6 @@ with such snapshots is a subclass; nothing else of the copy knows where it reads
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig, UpstreamConfig
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
@@ -16,7 +15,7 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, Retryabl
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
-from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Key, KeyRange, even_boundaries, ranges_between
+from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Handle, Key, KeyRange, even_boundaries, ranges_between
 from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import cells_of, expression, form_of, whole
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, look
@@ -29,6 +28,7 @@ _log = logging.getLogger(__name__)
 _COLLECTED = frozenset({8055, 9006})
 """TiDB: the snapshot is older than the GC safe point; TiKV: the same, met while reading."""
 _ABSENT = frozenset({1049, 1146})
+_NO_COLUMN = 1054
 _SECONDS = 300.0
 """How long one answer may take."""
 _IDLE_SECONDS = 3600.0
@@ -37,19 +37,6 @@ _EVEN_RANGES = 32
 ROWID = "_tidb_rowid"
 """TiDB's name for the handle of a table without a clustered primary key."""
 _INTEGERS = frozenset({ColumnType.TINYINT, ColumnType.SMALLINT, ColumnType.INT, ColumnType.MEDIUMINT, ColumnType.BIGINT})
-
-
-@dataclass(frozen=True, slots=True)
-class Handle:
-    """The columns by which a table is read in order."""
-
-    names: tuple[str, ...]
-    """Quoted."""
-    expressions: tuple[str, ...]
-    """What is asked for to know their values."""
-    forms: tuple[LiteralForm, ...]
-    integer: bool
-    """Whether it is one column of integers."""
 
 
 def handle_of(columns: Sequence[ColumnInfo]) -> Handle:
@@ -122,6 +109,18 @@ class SnapshotSource:
         """Every table, view and sequence at the session's snapshot, with its database."""
         found = session.query("SELECT table_schema, table_name FROM information_schema.tables")
         return tuple((_text(schema), _text(name)) for schema, name in found)
+
+    def table_ids(self, session: Session) -> dict[tuple[str, str], int]:
+        """TiDB's id of each table at the session's snapshot, by database and name in lower case; a server that does not tell: nothing."""
+        try:
+            found = session.query("SELECT table_schema, table_name, tidb_table_id FROM information_schema.tables")
+        except RetryableApplyError:
+            raise
+        except ApplyError as error:
+            if error.errno != _NO_COLUMN:
+                raise
+            return {}
+        return {(_text(schema).lower(), _text(table).lower()): int(table_id or 0) for schema, table, table_id in found}
 
     def columns(self, session: Session, table: TableAt) -> tuple[str, ...] | None:
         """The names of the table's columns at the session's snapshot, in order; None: there is no such table."""

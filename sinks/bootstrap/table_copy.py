@@ -18,8 +18,8 @@ from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
 from pyspark_tidb_binlog.sinks.bootstrap import copy_record
 from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopiedRange
-from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Key, chunk_sql
-from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import Handle, SnapshotSource, handle_of
+from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Handle, Key, chunk_sql
+from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource, handle_of
 from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import cells_of, expression, form_of, whole
 from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.mysql.dialect import table_name, write_head
@@ -29,7 +29,7 @@ from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.literals import join_cells
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
-from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, run_transaction
+from pyspark_tidb_binlog.sinks.mysql.session import PACKET_TOO_LARGE, Session, Sessions, run_transaction
 from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Origin, Phase, Statement, split
 
 Rows = list[tuple[bytes | None, ...]]
@@ -143,8 +143,8 @@ class _Chunk:
         asked = [expression(c) for c in self._plan.read]
         sql = chunk_sql(
             table_name(self._plan.source.schema, self._plan.source.name),
-            [*asked, *handle.expressions],
-            handle.names,
+            asked,
+            handle,
             part.within,
             part.after,
             self._limit,
@@ -184,6 +184,8 @@ class _Chunk:
         self.rows += len(rows)
 
     def _insert(self, session: Session, statement: Statement) -> None:
+        if words := session.too_large(statement.sql):
+            raise ApplyError(f"{self._plan.label} cannot be copied: {words}", PACKET_TOO_LARGE)
         try:
             found = judge(statement, session.answer(statement.sql))
         except ApplyError as error:

@@ -1,13 +1,13 @@
 """The tables at the target before their rows are copied: made as they are upstream at the snapshot, or emptied. [db]
 
-Promises: a table that is there is never dropped, so it keeps its partitions, keys, triggers and whatever else the target's people gave it; of a first
-load it must be empty, of a stream's table the rows are removed. One that is not there is made from the upstream's own text, as the stream makes
+Promises: a table that was there before a copy is never dropped, so it keeps its partitions, keys, triggers and whatever else the target's people gave
+it; of a first load it must be empty, of a stream's table the rows are removed. One that is not there is made from the upstream's own text, as the stream makes
 tables; where the target refuses that, from the columns and keys. Everything runs under the lock of DDLs and after a check of the lease, and may be
 repeated.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -61,6 +61,10 @@ class TargetTables:
         self._apply = apply
         self._lease = held
 
+    def is_there(self, schema: str, name: str) -> bool:
+        """Whether there is a table, view or sequence of this name."""
+        return bool(column_names(self._session, schema, name))
+
     def make_ready(self, wanted: WantedTable, *, may_empty: bool) -> None:
         """The table is at the target, without a row, with every column that is copied.
 
@@ -73,7 +77,7 @@ class TargetTables:
         """
         name = (wanted.target.schema, wanted.target.name)
         with self._alone():
-            if not column_names(self._session, *name):
+            if not self.is_there(*name):
                 self._make(wanted)
             elif not is_empty(self._session, *name):
                 if not may_empty:
@@ -81,10 +85,19 @@ class TargetTables:
                 self._session.execute(f"TRUNCATE TABLE {table_name(*name)}")
             self._require_columns(wanted)
 
+    def drop(self, schema: str, name: str) -> None:
+        """Remove a table, view or sequence that a copy has made, if it is there."""
+        with self._alone():
+            sql = "SELECT table_type FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
+            kinds = [str(kind).upper() for (kind,) in self._session.query(sql, [schema, name])]
+            for kind in kinds:
+                what = "VIEW" if "VIEW" in kind else "SEQUENCE" if kind == "SEQUENCE" else "TABLE"
+                self._session.execute(f"DROP {what} IF EXISTS {table_name(schema, name)}")
+
     def make_other(self, wanted: WantedTable) -> bool:
         """Make a view or a sequence unless it is there; False: the target refuses it as long as others are missing."""
         with self._alone():
-            if column_names(self._session, wanted.target.schema, wanted.target.name):
+            if self.is_there(wanted.target.schema, wanted.target.name):
                 return True
             try:
                 self._make(wanted)
@@ -95,9 +108,14 @@ class TargetTables:
                 return False
             return True
 
+    def without_rows(self, tables: Iterable[tuple[tuple[str, str], int]]) -> list[str]:
+        """Those of the tables, each with the rows that were copied to it, that are not there, or are empty and should not be."""
+        lost = (name for name, rows in tables if not self.is_there(*name) or (rows and is_empty(self._session, *name)))
+        return [f"{schema}.{table}" for schema, table in lost]
+
     def rows_in(self, tables: list[tuple[str, str]]) -> list[str]:
         """Those that are there and have rows."""
-        found = (name for name in tables if column_names(self._session, *name) and not is_empty(self._session, *name))
+        found = (name for name in tables if self.is_there(*name) and not is_empty(self._session, *name))
         return [f"{schema}.{table}" for schema, table in found]
 
     def make_database(self, schema: str, info: DbInfo | None) -> None:
@@ -158,7 +176,7 @@ def not_empty(tables: list[str]) -> str:
     shown = ", ".join(tables[:5]) + (f" and {len(tables) - 5} more" if len(tables) > 5 else "")
     return (
         f"a first load needs an empty target, and there are rows in {shown}. Drop these tables if nobody needs them, or leave them out with syncer.ignore-table; "
-        "to copy tables of a stream that runs already, name them: --bootstrap DB.TABLE"
+        "what an earlier first load has copied is removed by --bootstrap-restart; to copy tables of a stream that runs already, name them: --bootstrap DB.TABLE"
     )
 
 

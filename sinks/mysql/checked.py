@@ -19,7 +19,7 @@ from pyspark_tidb_binlog.schemas.redaction import HIDDEN
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.effects import NO_PARTITION, StatementResult, finding, judge, key_text, matched
 from pyspark_tidb_binlog.sinks.mysql.moves import RowMove
-from pyspark_tidb_binlog.sinks.mysql.session import Session
+from pyspark_tidb_binlog.sinks.mysql.session import PACKET_TOO_LARGE, Session
 from pyspark_tidb_binlog.sinks.mysql.statements import Ahead, Effect, Statement
 
 T = TypeVar("T")
@@ -27,7 +27,6 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 _DUPLICATE = 1062
-_PACKET_TOO_LARGE = 1153
 _NOT_COMPARABLE = 1267
 """A text is compared with a column whose charset cannot represent it, so no row has that value."""
 _MOVES = "tidb_binlog_moves"
@@ -152,7 +151,7 @@ class Effects:
                 f"{self._place(move.take)}: what its columns that only the target has ({', '.join(o.name for o in move.others)}) hold is, as text, longer "
                 f"than the target's max_allowed_packet, {self._session.max_allowed_packet:,}; raise it there (SET GLOBAL max_allowed_packet, up to 1 "
                 "GiB) and start again",
-                _PACKET_TOO_LARGE,
+                PACKET_TOO_LARGE,
             )
         return _as_text(rows[0][0]) if rows else None
 
@@ -241,17 +240,12 @@ class Effects:
         return judge(statement, self._send(statement, statement.sql), missing)
 
     def _send(self, statement: Statement, sql: bytes) -> StatementResult:
-        # The limit includes one byte for the protocol command.
-        if len(sql) + 1 > self._session.max_allowed_packet > 0:
-            raise ApplyError(
-                f"{self._place(statement)}: the row needs a statement of {len(sql):,} bytes, but the target's max_allowed_packet is "
-                f"{self._session.max_allowed_packet:,}; raise it there (SET GLOBAL max_allowed_packet, up to 1 GiB) and start again",
-                _PACKET_TOO_LARGE,
-            )
+        if words := self._session.too_large(sql):
+            raise ApplyError(f"{self._place(statement)}: {words}", PACKET_TOO_LARGE)
         return self._session.answer(sql, self._meanwhile)
 
     def _refusal(self, statement: Statement, error: ApplyError) -> ApplyError:
-        if error.errno == _PACKET_TOO_LARGE:
+        if error.errno == PACKET_TOO_LARGE:
             return error
         way_out = f", or skip the transaction with syncer.ignore-txn-commit-ts = [{statement.newest_ts}]"
         if statement.effect is Effect.RESTORES:

@@ -153,8 +153,7 @@ class MySQLSink(Sink):
 
     def _get_to_know(self, session: Session) -> None:
         self._flavour = session.flavour
-        # Leaves room for the packet header, and for a server that measures the statement in its own charset.
-        self._limits = replace(self._limits, max_bytes=min(self._limits.max_bytes, session.max_allowed_packet * 3 // 4))
+        self._limits = self._limits.within(session.max_allowed_packet)
         self._cluster_id = self._cluster_id or progress.only_cluster(session, self._settings.checkpoint_schema, self._record.table)
 
     def _done_and_refused(self, version: int, session: Session) -> tuple[AppliedJobs, RefusedJobs]:

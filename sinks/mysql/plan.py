@@ -59,6 +59,10 @@ class PlanLimits:
     max_keys: int = 1000
     """Keys of one DELETE: beyond a few thousand MariaDB scans the table instead of using the index."""
 
+    def within(self, max_allowed_packet: int) -> "PlanLimits":
+        """The same for a server with this limit: there is room for the packet header, and for one that measures statements in its own charset."""
+        return replace(self, max_bytes=min(self.max_bytes, max_allowed_packet * 3 // 4))
+
 
 @dataclass(frozen=True, slots=True)
 class PlanCounts:

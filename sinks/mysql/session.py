@@ -47,6 +47,7 @@ _FIRST_TIMEOUT = 10.0
 """Seconds that the first statement on a kept session may take: no longer than connecting to a host that has vanished."""
 _HEAD = 200
 """Characters of a statement shown in an error."""
+PACKET_TOO_LARGE = 1153
 _SEARCHED = 100_000
 """Length of the prefix of a statement that is searched for its first value: column names come before it."""
 
@@ -136,6 +137,16 @@ class Session:
         connection._execute_command(COMMAND.COM_QUERY, sql)
         meanwhile()
         return int(connection._read_query_result())
+
+    def too_large(self, sql: bytes) -> str:
+        """Why the server would close the connection instead of answering ``sql``, and what to do; empty: it takes as long a statement."""
+        # The limit includes one byte for the protocol command.
+        if not len(sql) + 1 > self.max_allowed_packet > 0:
+            return ""
+        return (
+            f"the row needs a statement of {len(sql):,} bytes, but the target's max_allowed_packet is {self.max_allowed_packet:,}; raise it there "
+            "(SET GLOBAL max_allowed_packet, up to 1 GiB) and start again"
+        )
 
     def query(self, sql: str | bytes, args: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
         """Run a statement and return its whole result set."""

@@ -275,7 +275,7 @@ def test_a_first_load_is_begun_again(stream: Callable[..., BootstrappedStream], 
     run = stream()
     shop(run, ITEM, KEYLESS, NAMED)
     filled(run)
-    with dying("after-bootstrap-table"):
+    with dying("after-bootstrap-empty"):
         run.begin(ALL)
     more_changes(run, 1)
     run.mirror.collect(run.mirror.tick())
@@ -374,20 +374,110 @@ def test_another_route_in_the_middle_of_a_copy_is_refused(
     same(run, source, mariadb, "shop.item")
 
 
-def test_what_the_upstream_has_dropped_since_does_not_stay_in_a_first_load_that_is_begun_again(
+def test_what_an_earlier_start_made_is_removed_where_the_upstream_has_it_no_more_or_otherwise(
     stream: Callable[..., BootstrappedStream], mariadb: PrivateMariaDB, source: PrivateMariaDB
 ) -> None:
     run = stream()
     shop(run, ITEM, KEYLESS, NAMED)
     filled(run)
+    run_sql(mariadb, "CREATE DATABASE shop")
+    run_sql(mariadb, "CREATE TABLE shop.log (a INT, b VARCHAR(10), KEY theirs (a))")
     with dying("before-bootstrap-record"):
         run.begin(ALL)
-    run.upstream.ddl.drop_table("shop.log")
-    ts = run.upstream.oracle.next()
-    run.mirror.sql("INSERT INTO mirror.shapes VALUES (%s, 'shop', 'log', '[]', '')", [ts])
-    run.mirror.tick()
+    for table in ("shop.item", "shop.log", "shop.named"):
+        run.mirror.drop_table(table)
+    run.mirror.create_table("shop", Table("item", ITEM.columns, ("id",), unique=(("t", "v"),)))
+    run.change(lambda txn: txn.insert("shop.item", {"id": 7, "v": 1, "f": 0, "t": "x"}))
     with pytest.raises(BootstrapRefused, match=r"shop\.log: filled by the copy that is given up"):
         run.begin(BootstrapRequest(restart=True))
     run_sql(mariadb, "DROP TABLE shop.log")
     run.begin(BootstrapRequest(restart=True))
-    same(run, source, mariadb, "shop.item", "shop.named")
+    same(run, source, mariadb, "shop.item")
+    assert run_sql(mariadb, "SHOW TABLES FROM shop") == [("item",)]
+    assert {row[2] for row in run_sql(mariadb, "SHOW KEYS FROM shop.item")} == {"PRIMARY", "u1"}
+
+
+def as_before_its_checkpoint(run: BootstrappedStream, server: PrivateMariaDB, state: str) -> None:
+    """The record says ``state``, and the target has no checkpoint."""
+    run.restart()
+    run_sql(server, f"UPDATE {MARKS}.spark_bootstrap SET state = '{state}' WHERE table_name = ''")
+    run_sql(server, f"DELETE FROM {MARKS}.checkpoint")
+
+
+def test_a_first_load_that_is_done_and_not_joined(
+    stream: Callable[..., BootstrappedStream], mariadb: PrivateMariaDB, source: PrivateMariaDB
+) -> None:
+    run = stream()
+    shop(run, ITEM, KEYLESS, NAMED)
+    filled(run)
+    began = run.begin(ALL, ignore_table=(TableName("shop", "item"),))
+    as_before_its_checkpoint(run, mariadb, "done")
+    more_changes(run, 1)
+    assert run.begin(ignore_table=()) == began  # what filters let in since is copied at the same snapshot
+    run.apply()
+    same(run, source, mariadb, *SMALL)
+    as_before_its_checkpoint(run, mariadb, "done")
+    run_sql(mariadb, "TRUNCATE TABLE shop.log")
+    with pytest.raises(
+        BootstrapRefused, match=r"shop\.log: .* says that it was copied, but at the target the table is empty, or is not there"
+    ):
+        run.begin()
+    run_sql(mariadb, "DROP DATABASE shop")
+    with pytest.raises(BootstrapRefused, match=r"shop\.item, shop\.log, shop\.named: .* says that it was copied"):
+        run.begin()
+    assert run.begin(BootstrapRequest(restart=True)) > began
+    same(run, source, mariadb, *SMALL)
+
+
+def test_a_first_load_whose_checkpoint_is_lost(
+    stream: Callable[..., BootstrappedStream], mariadb: PrivateMariaDB, source: PrivateMariaDB
+) -> None:
+    run = stream()
+    shop(run, ITEM, KEYLESS, NAMED)
+    filled(run)
+    run.begin(ALL)
+    more_changes(run, 1)
+    run.apply()
+    run.mirror.tick()
+    as_before_its_checkpoint(run, mariadb, "joined")
+    with pytest.raises(BootstrapRefused, match=r"rows in shop\.item, .* is removed by --bootstrap-restart"):
+        run.begin(ALL)
+    with pytest.raises(BootstrapRefused, match="--bootstrap-all --bootstrap-restart"):
+        run.begin(BootstrapRequest(restart=True))
+    run.begin(BootstrapRequest(everything=True, restart=True))
+    more_changes(run, 2)
+    run.apply()
+    same(run, source, mariadb, *SMALL)
+
+
+def test_a_target_that_is_emptied_in_the_middle_of_its_copy(
+    stream: Callable[..., BootstrappedStream], mariadb: PrivateMariaDB, source: PrivateMariaDB
+) -> None:
+    run = stream()
+    shop(run, ITEM, KEYLESS, NAMED)
+    filled(run)
+    with dying("after-bootstrap-table"):
+        run.begin(ALL)
+    (table,) = [
+        row[0]
+        for row in run_sql(
+            mariadb, f"SELECT table_name FROM {MARKS}.spark_bootstrap WHERE unit = -1 AND state = 'done' AND table_name <> ''"
+        )
+    ]
+    run_sql(mariadb, f"DELETE FROM shop.{table}")
+    with pytest.raises(BootstrapRefused, match=rf"shop\.{table}: .* says that it was copied"):
+        run.begin()
+    run.begin(BootstrapRequest(restart=True))
+    same(run, source, mariadb, *SMALL)
+
+
+def test_a_table_that_is_another_one_by_the_history(stream: Callable[..., BootstrappedStream], mariadb: PrivateMariaDB) -> None:
+    run = stream()
+    shop(run, ITEM)
+    filled_ids = run.mirror.sql("SELECT table_id FROM mirror.shapes WHERE table_name = 'item'")
+    run.mirror.sql("UPDATE mirror.shapes SET table_id = 99999")
+    with pytest.raises(
+        BootstrapRefused, match=rf"shop\.item has the id 99999 in the upstream at that time, and {filled_ids[0][0]} by the DDL history"
+    ):
+        run.begin(ALL)
+    assert run_sql(mariadb, "SHOW DATABASES LIKE 'shop'") == []

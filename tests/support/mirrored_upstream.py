@@ -18,8 +18,7 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.history import JobReader, SchemaHistory, TableAt
 from pyspark_tidb_binlog.sinks.bootstrap import snapshot_source as bootstrap
-from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Key
-from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import Handle
+from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Handle, Key
 from pyspark_tidb_binlog.sinks.bootstrap.target_tables import WantedTable, statement_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
@@ -42,6 +41,11 @@ class MariaSnapshots(bootstrap.SnapshotSource):
         found = session.query("SELECT table_schema, table_name, create_text FROM mirror.shapes WHERE commit_ts <= @ts ORDER BY commit_ts")
         last = {(schema, name): text for schema, name, text in found}
         return tuple(name for name, text in last.items() if text)
+
+    def table_ids(self, session: Session) -> dict[tuple[str, str], int]:
+        """Those of the shapes."""
+        found = session.query("SELECT table_schema, table_name, table_id FROM mirror.shapes WHERE commit_ts <= @ts ORDER BY commit_ts")
+        return {(schema.lower(), name.lower()): int(number) for schema, name, number in found}
 
     def columns(self, session: Session, table: TableAt) -> tuple[str, ...] | None:
         """As they were then."""
@@ -99,7 +103,7 @@ class MirroredUpstream:
             "CREATE DATABASE mirror CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
             "CREATE TABLE mirror.commits (commit_ts BIGINT PRIMARY KEY, n BIGINT NOT NULL)",
             "CREATE TABLE mirror.clock (ts BIGINT NOT NULL, safe_point BIGINT NOT NULL)",
-            "CREATE TABLE mirror.shapes (commit_ts BIGINT, table_schema VARCHAR(64), table_name VARCHAR(64), columns_json TEXT, create_text TEXT)",
+            "CREATE TABLE mirror.shapes (commit_ts BIGINT, table_schema VARCHAR(64), table_name VARCHAR(64), columns_json TEXT, create_text TEXT, table_id BIGINT)",
             "INSERT INTO mirror.clock VALUES (0, 0)",
             "SET SESSION time_zone = '+00:00'",
             "SET SESSION sql_mode = 'NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES'",
@@ -142,8 +146,9 @@ class MirroredUpstream:
             assert found is not None
             wanted = WantedTable(found, found, table.text(), None)
             self.sql(f"USE {schema}")
-            self.sql(statement_of(wanted, Dialect(Flavour.MARIADB), NO_ROUTES).sql)
             name = f"{schema}.{table.name}"
+            self.sql(f"DROP TABLE IF EXISTS {name}")
+            self.sql(statement_of(wanted, Dialect(Flavour.MARIADB), NO_ROUTES).sql)
             if not found.info.handle_columns():
                 self.sql(f"ALTER TABLE {name} ADD COLUMN {bootstrap.ROWID} BIGINT NULL INVISIBLE, ADD KEY ({bootstrap.ROWID})")
             self.sql(f"ALTER TABLE {name} ADD SYSTEM VERSIONING")
@@ -160,10 +165,26 @@ class MirroredUpstream:
             assert found is not None
             self._note_shape(found, "altered")
 
+    def drop_table(self, table: str) -> None:
+        """In both; the mirror keeps what was there."""
+        with self._lock:
+            self.upstream.ddl.drop_table(table)
+            self.note_dropped(table)
+
+    def note_dropped(self, table: str) -> None:
+        """There is no such table from now on."""
+        schema, name = table.split(".")
+        ts = self.upstream.oracle.next()
+        self.sql("INSERT INTO mirror.shapes VALUES (%s, %s, %s, '[]', '', 0)", [ts, schema, name])
+        self.tick()
+
     def _note_shape(self, table: TableAt, text: str) -> None:
         names = [c.name for c in table.info.public_columns() if not c.hidden]
         ts = self.upstream.oracle.next()
-        self.sql("INSERT INTO mirror.shapes VALUES (%s, %s, %s, %s, %s)", [ts, table.schema, table.name, json.dumps(names), text])
+        self.sql(
+            "INSERT INTO mirror.shapes VALUES (%s, %s, %s, %s, %s, %s)",
+            [ts, table.schema, table.name, json.dumps(names), text, table.table_id],
+        )
         self.tick()
 
     def _history(self) -> SchemaHistory:

@@ -17,6 +17,7 @@ from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.bootstrap.copy_progress import CopyProgress
 from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import (
     MOST_RANGES,
+    Key,
     KeyRange,
     chunk_sql,
     even_boundaries,
@@ -145,8 +146,8 @@ def test_a_table_without_a_clustered_key_is_read_by_its_rowid() -> None:
     tidb.ranges(tidb.told, KEYLESS)  # type: ignore[arg-type]
     assert tidb.told.asked == ["SELECT _tidb_rowid FROM `shop`.`log` TABLESAMPLE REGIONS() ORDER BY _tidb_rowid"]
     handle = handle_of(KEYLESS.info.handle_columns())
-    sql = chunk_sql("`shop`.`log`", ["`a`", *handle.expressions], handle.names, KeyRange(end=(b"9",)), (b"4",), 10)
-    assert sql == b"SELECT `a`, _tidb_rowid FROM `shop`.`log` WHERE _tidb_rowid > 4 AND _tidb_rowid < 9 ORDER BY _tidb_rowid LIMIT 10"
+    sql = chunk_sql("`shop`.`log`", ["`a`"], handle, KeyRange(end=(b"9",)), (b"4",), 10)
+    assert sql == b"SELECT `a`, _tidb_rowid FROM `shop`.`log` WHERE (_tidb_rowid > 4 AND _tidb_rowid < 9) ORDER BY _tidb_rowid LIMIT 10"
 
 
 def test_a_tidb_without_samples_divides_integers_evenly() -> None:
@@ -165,16 +166,38 @@ def test_a_key_of_several_columns() -> None:
     first, last = tidb.ranges(tidb.told, NAMED)  # type: ignore[arg-type]
     assert tidb.told.asked == ["SELECT `k`, `n` FROM `shop`.`na``med` TABLESAMPLE REGIONS() ORDER BY `k`, `n`"]
     assert (first.end, last.begin) == ((b"'it''s'", b"5"), (b"'it''s'", b"5"))
-    sql = chunk_sql("t", ["`v`"], handle.names, first, (b"'a'", b"1"), 3).decode()
-    assert sql == (
-        "SELECT `v` FROM t WHERE `k` >= 'a' AND ((`k` > 'a') OR (`k` = 'a' AND `n` > 1)) AND `k` <= 'it''s' AND ((`k` < 'it''s') OR (`k` = 'it''s' AND `n` < 5)) "
-        "ORDER BY `k`, `n` LIMIT 3"
+
+    def asked(within: KeyRange, after: Key = ()) -> str:
+        head, _, where = chunk_sql("t", ["`v`"], handle, within, after, 3).decode().partition(" WHERE ")
+        assert head == "SELECT `v`, `k`, `n` FROM t" and where.endswith(" ORDER BY `k`, `n` LIMIT 3")
+        return where.removesuffix(" ORDER BY `k`, `n` LIMIT 3")
+
+    assert asked(last) == "`k` > 'it''s' OR (`k` = 'it''s' AND `n` >= 5)"
+    assert asked(first) == "`k` < 'it''s' OR (`k` = 'it''s' AND `n` < 5)"
+    assert asked(first, (b"'it''s'", b"1")) == "(`k` = 'it''s' AND `n` > 1 AND `n` < 5)"
+    below, above = "(`k` < 'it''s' OR (`k` = 'it''s' AND `n` < 5))", "(`k` > 'a' OR (`k` = 'a' AND `n` > 1))"
+    assert asked(first, (b"'a'", b"1")) == (
+        f"(`k` > 'a' AND `k` < 'it''s') OR (`k` = 'a' AND `n` > 1 AND {below}) OR (`k` = 'it''s' AND `n` < 5 AND {above})"
     )
-    assert "(`k` = 'it''s' AND `n` >= 5)" in chunk_sql("t", ["`v`"], handle.names, last, (), 3).decode()
+
+
+def test_each_condition_of_a_key_of_several_columns_is_a_range_of_the_index() -> None:
+    three = table(Table("t", tuple(Column(name, "int") for name in "abc"), ("a", "b", "c")))
+    handle = handle_of(three.info.handle_columns())
+    within = KeyRange("", (b"1", b"2", b"3"), (b"4", b"5", b"6"))
+    where = chunk_sql("t", [], handle, within, (), 3).decode().partition(" WHERE ")[2].partition(" ORDER ")[0]
+    assert where.replace("`", "").split(" OR ") == [
+        "(a > 1 AND a < 4)",
+        "(a = 1 AND b > 2)",
+        "(a = 1 AND b = 2 AND c >= 3)",
+        "(a = 4 AND b < 5)",
+        "(a = 4 AND b = 5 AND c < 6)",
+    ]
 
 
 def test_a_partition_is_read_alone() -> None:
-    assert chunk_sql("t", ["a"], ["`id`"], KeyRange("p`0"), (), 2) == b"SELECT a FROM t PARTITION (`p``0`) ORDER BY `id` LIMIT 2"
+    handle = handle_of(ITEM.info.handle_columns())
+    assert chunk_sql("t", ["a"], handle, KeyRange("p`0"), (), 2) == b"SELECT a, `id` FROM t PARTITION (`p``0`) ORDER BY `id` LIMIT 2"
 
 
 def test_ranges_leave_nothing_out_and_are_not_too_many() -> None:

@@ -1,0 +1,154 @@
+"""Tables of every shape copied between two servers whose defaults differ: other sql_mode, time zone, charset, packets."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
+from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
+from tests.support.still_upstream import StillTable, copied, texts
+from tests.support.target_rows import run_sql
+
+pytestmark = [pytest.mark.spark, pytest.mark.mysql]
+
+
+@dataclass(frozen=True)
+class Servers:
+    source: PrivateMariaDB
+    target: PrivateMariaDB
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Servers]:
+    """The upstream's sessions show seven rows at most, pad CHAR and are three hours behind; the target's are strict, and five and a half hours ahead."""
+    upstream = {"sql-mode": "PAD_CHAR_TO_FULL_LENGTH,ALLOW_INVALID_DATES", "default-time-zone": "-03:00", "max-allowed-packet": "64M"}
+    target = {
+        "sql-mode": "STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT",
+        "default-time-zone": "+05:30",
+        "character-set-server": "latin1",
+        "collation-server": "latin1_swedish_ci",
+        "explicit-defaults-for-timestamp": "OFF",
+        "max-allowed-packet": "32M",
+    }
+    with PrivateMariaDB(options=upstream) as source, PrivateMariaDB(options=target) as to:
+        yield Servers(source, to)
+
+
+def same(servers: Servers, table: StillTable, columns: str = "*") -> None:
+    name = f"{quote_name(table.schema)}.{quote_name(table.described.name)}"
+    wanted = texts(servers.source.target(), f"SELECT {columns} FROM {name}")
+    assert texts(servers.target.target(), f"SELECT {columns} FROM {name}") == wanted, name
+
+
+KEYS = (
+    ("bigint", "-9223372036854775808, -2, -1, 0, 1, 9223372036854775807"),
+    ("bigint unsigned", "0, 1, 9223372036854775807, 9223372036854775808, 18446744073709551614, 18446744073709551615"),
+    ("varchar(20)", "'', 'a', 'B', 'it''s', '\\\\', '%', '_', 'ß', '語', '\n', '😀'"),
+    ("char(5)", "'', 'a', 'B', 'bb', 'c'"),
+    ("varbinary(8)", "'', 0x00, 0x0000, 0x01, 0x27, 0x5C, 0xFF, 0xFFFE, 0xC3"),
+    ("binary(2)", "0x0000, 0x0001, 0x0027, 0x5C5C, 0xFFFF"),
+    ("decimal(20,5)", "-1.5, -0.00001, 0, 0.00001, 123456789012345.12345"),
+    ("double", "-1e300, -0.1, 0, 1e-300, 0.1, 0.30000000000000004, 1e300"),
+    ("float", "-3.4e38, -0.1, 0, 0.1, 0.30000001, 16777217"),
+    ("date", "'0000-00-00', '1000-01-01', '2024-02-30', '9999-12-31'"),
+    ("datetime(6)", "'0000-00-00', '2024-00-00 00:00:00', '2024-05-06 07:08:09.123456', '9999-12-31 23:59:59.999999'"),
+    ("timestamp(3)", "'0000-00-00', '1970-01-01 00:00:01.001', '2024-03-31 02:30:00', '2038-01-19 03:14:07.999'"),
+    ("time(2)", "'-838:59:59', '-00:00:00.01', '0', '24:00:00', '99:59:59.99', '838:59:59'"),
+    ("year", "0, 1901, 2000, 2155"),
+    ("enum('z','a','m')", "1, 2, 3"),
+    ("set('x','y','z')", "0, 1, 2, 3, 4, 7"),
+    ("bit(12)", "0, 1, 39, 92, 4095"),
+)
+
+
+def test_every_type_of_a_key_as_ranges(servers: Servers, spark: SparkSession) -> None:
+    run_sql(servers.source, "CREATE DATABASE still CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
+    tables = []
+    with servers.source.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SET SESSION sql_mode = 'ALLOW_INVALID_DATES,NO_AUTO_VALUE_ON_ZERO', time_zone = '+00:00'")
+        for number, (kind, values) in enumerate(KEYS):
+            both = Table(f"both{number}", (Column("a", kind), Column("b", "int"), Column("v", "varchar(30)")), ("a", "b"))
+            one = Table(f"one{number}", (Column("k", kind), Column("v", "varchar(30)")), ("k",))
+            tables += [StillTable(one), StillTable(both)]
+            for table in tables[-2:]:
+                cursor.execute(table.sql())
+            listed = values.split(", ")
+            cursor.execute(f"INSERT INTO still.one{number} VALUES " + ", ".join(f"({value}, 'v')" for value in listed))
+            pairs = ", ".join(f"({value}, {n}, 'v')" for value in listed for n in (-3, 0, 5))
+            cursor.execute(f"INSERT INTO still.both{number} VALUES {pairs}")
+        folded = "CREATE TABLE still.folded (a VARCHAR(5) COLLATE utf8mb4_general_ci, b INT, v INT, PRIMARY KEY (a, b))"
+        cursor.execute(folded)
+        cursor.execute("INSERT INTO still.folded SELECT ELT(1 + seq % 4, 'a', 'A', 'b', 'B'), seq, seq FROM still.seq_1_to_60")
+    cased = Table("folded", (Column("a", "varchar(5)", collate="utf8mb4_general_ci"), Column("b", "int"), Column("v", "int")), ("a", "b"))
+    tables.append(StillTable(cased))
+    run_sql(servers.source, "SET GLOBAL sql_select_limit = 7")
+    config = DrainerConfig(target=servers.target.target(), apply=ApplyConfig(upstream_new_collations="true"))
+    copied(spark, config, servers.source.target(), [table.at(number) for number, table in enumerate(tables, 100)])
+    run_sql(servers.source, "SET GLOBAL sql_select_limit = DEFAULT")
+    for table in tables:
+        same(servers, table)
+
+
+def test_every_shape_of_a_table(servers: Servers, spark: SparkSession) -> None:
+    weird = "a `q`.%s 'x' \\ ß"
+    run_sql(servers.source, "CREATE DATABASE shapes CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
+    parted = Table("parted", (Column("id", "bigint"), Column("v", "int")), ("id",))
+    tables = [
+        StillTable(parted, "shapes", options="PARTITION BY HASH (id) PARTITIONS 3", partitions=("p0", "p1", "p2")),
+        StillTable(
+            Table("sums", (Column("a", "int"), Column("s", "int"), Column("b", "int")), ("a",)), "shapes", generated={"s": "`a` + `b`"}
+        ),
+        StillTable(
+            Table("child", (Column("id", "int"), Column("up", "int")), ("id",)),
+            "shapes",
+            also="FOREIGN KEY fk (up) REFERENCES shapes.parent (id)",
+        ),
+        StillTable(
+            Table("parent", (Column("id", "int"), Column("down", "int")), ("id",)),
+            "shapes",
+            also="FOREIGN KEY fk2 (down) REFERENCES shapes.child (id)",
+        ),
+        StillTable(Table("nothing", (Column("id", "int"),), ("id",)), "shapes"),
+        StillTable(Table(weird, (Column(weird, "int"), Column("%", "varchar(9)"), Column("select", "int")), (weird,)), "shapes"),
+        StillTable(Table("huge", (Column("id", "int"), Column("b", "longblob"), Column("t", "longtext")), ("id",)), "shapes"),
+        StillTable(Table("keyless", (Column("a", "int"),)), "shapes"),
+    ]
+    with servers.source.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SET SESSION foreign_key_checks = 0, time_zone = '+00:00'")
+        for table in tables:
+            cursor.execute(table.sql())
+        cursor.execute("INSERT INTO shapes.parted SELECT CAST(seq AS SIGNED) - 20, seq FROM shapes.seq_1_to_40")
+        cursor.execute("INSERT INTO shapes.sums (a, b) SELECT seq, -2 * CAST(seq AS SIGNED) FROM shapes.seq_1_to_40")
+        cursor.execute("INSERT INTO shapes.child VALUES (1, 1), (2, 9)")
+        cursor.execute("INSERT INTO shapes.parent VALUES (1, 1), (9, NULL)")
+        name = "`" + weird.replace("`", "``") + "`"
+        cursor.execute(f"INSERT INTO shapes.{name} SELECT seq, '%s', seq FROM shapes.seq_1_to_10")
+        cursor.execute("INSERT INTO shapes.huge VALUES (1, RANDOM_BYTES(1024), 'a'), (3, 0x00, 'c')")
+        cursor.execute("INSERT INTO shapes.huge SELECT 2, REPEAT(UNHEX('000127FF5CC3A90A'), 2621440), REPEAT('ß', 1000)")
+        cursor.execute("INSERT INTO shapes.keyless SELECT seq % 3 FROM shapes.seq_1_to_40")
+    config = DrainerConfig(target=servers.target.target(), apply=ApplyConfig(upstream_new_collations="true"))
+    copied(spark, config, servers.source.target(), [table.at(number) for number, table in enumerate(tables, 300)])
+    for table in tables:
+        same(servers, table, "id, MD5(b), LENGTH(b), t" if table.described.name == "huge" else "*")
+    assert len(texts(servers.target.target(), "SELECT PARTITION_NAME FROM information_schema.partitions WHERE table_name = 'parted'")) == 3
+
+
+def test_a_row_that_the_target_takes_no_statement_for(servers: Servers, spark: SparkSession) -> None:
+    run_sql(servers.source, "CREATE DATABASE huge CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
+    table = StillTable(Table("huge", (Column("id", "int"), Column("b", "longblob")), ("id",)), "huge")
+    run_sql(servers.source, table.sql())
+    run_sql(servers.source, "INSERT INTO huge.huge VALUES (1, 'a'), (2, REPEAT('b', 20000000))")
+    run_sql(servers.target, "SET GLOBAL max_allowed_packet = 4194304")
+    config = DrainerConfig(target=servers.target.target(), apply=ApplyConfig(upstream_new_collations="true"))
+    with pytest.raises(
+        PySparkException, match=r"huge\.huge cannot be copied: the row needs a statement of 20,.*max_allowed_packet is 4,194,304; raise"
+    ):
+        copied(spark, config, servers.source.target(), [table.at(400)])
+    run_sql(servers.target, "SET GLOBAL max_allowed_packet = 33554432")
+    copied(spark, config, servers.source.target(), [table.at(400)])
+    same(servers, table, "id, MD5(b)")
