@@ -84,6 +84,11 @@ def read_text(kind: object, text: str) -> object:
         return read_toml(kind, text)
     if item_type(kind) is not None:
         return read_toml(kind, _toml_value(text)) if text else ()
+    if kind == PAIRS and text.lstrip().startswith("{"):
+        try:
+            return read_toml(kind, tomllib.loads(f"value = {text}")["value"])
+        except tomllib.TOMLDecodeError:
+            return _refuse()
     items = tuple(item.strip() for item in text.split(",") if item.strip())
     if kind == tuple[int, ...]:
         return read_toml(kind, [int(item) for item in items])
@@ -103,7 +108,7 @@ def read_toml(kind: object, value: object) -> object:
     if kind in (bool, int, str):
         return value if type(value) is kind and _fits(value) else _refuse()
     if kind == PAIRS and isinstance(value, dict):
-        return tuple((name, str(item) if type(item) in (str, int, float) else _refuse()) for name, item in value.items())
+        return tuple(_pairs(value, ""))
     model = item_type(kind)
     if model is not None:
         return _items(model, value)
@@ -111,6 +116,15 @@ def read_toml(kind: object, value: object) -> object:
     if kind in (tuple[int, ...], tuple[str, ...]) and isinstance(value, (list, tuple)):
         return tuple(value) if all(type(item) is wanted and _fits(item) for item in value) else _refuse()
     return _refuse()
+
+
+def _pairs(table: Mapping[str, object], before: str) -> typing.Iterator[tuple[str, str]]:
+    """A name with dots may be quoted, or be a key with dots, which TOML reads as tables."""
+    for name, item in table.items():
+        if isinstance(item, dict):
+            yield from _pairs(item, f"{before}{name}.")
+        else:
+            yield before + name, str(item) if type(item) in (str, int, float) else _refuse()
 
 
 def _fits(value: object) -> bool:
@@ -194,6 +208,8 @@ def text_of(kind: object, value: typing.Any) -> str:
         return "{" + ", ".join(rules) + "}" if value else ""
     if model is not None:
         return toml_of(value) if value else ""
+    if kind == PAIRS and any("," in text or "=" in name or text != text.strip() for name, text in value):
+        return "{" + ", ".join(f"{toml_of(name)} = {toml_of(text)}" for name, text in value) + "}"
     if kind == PAIRS:
         return ",".join(f"{name}={text}" for name, text in value)
     if isinstance(value, tuple):

@@ -7,7 +7,8 @@ value that asks for what is not built is one too (``conf.unsupported``). Values 
 
 A setting's path is its TOML table and key: ``syncer.txn-batch``, ``spark.parts``, ``pd-urls``. In the environment it is
 ``TIDB_BINLOG__SYNCER__TXN_BATCH`` (upper case, ``__`` for the dot, ``_`` for the dash), or where the real program has a flag for it
-``BINLOG_SERVER_TXN_BATCH``, ``PUMP_GC``. Text (environment, flags): lists are ``a,b``, pairs ``name=value,name=value``, switches ``true`` or
+``BINLOG_SERVER_TXN_BATCH``, ``PUMP_GC``. Text (environment, flags): lists are ``a,b``, pairs ``name=value,name=value`` or
+as in TOML ``{name = "a,b"}``, switches ``true`` or
 ``false``, lists of tables as in TOML: ``[{db-name = "a", tbl-name = "b"}]``.
 """
 
@@ -19,6 +20,7 @@ import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from pyspark_tidb_binlog.conf.kafka_options import holds_encrypted, revealed
 from pyspark_tidb_binlog.conf.kinds import WrongItem, leaves, text_of, typed, unknown
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, settings_of
 from pyspark_tidb_binlog.conf.moved import MOVED, now_at
@@ -53,7 +55,8 @@ def load_drainer(
 ) -> DrainerConfig:
     """The Drainer's settings. ``flags``: by path, as text or already of the right type. ``environ`` None: the process's own."""
     environ = os.environ if environ is None else environ
-    return _with_upstream_password(_with_password(_load(DrainerConfig, file, environ, flags, say), environ, say), environ, say)
+    config = _with_password(_load(DrainerConfig, file, environ, flags, say), environ, say)
+    return _with_kafka_options(_with_upstream_password(config, environ, say), environ, say)
 
 
 def load_pump(
@@ -116,6 +119,19 @@ def _with_upstream_password(config: DrainerConfig, environ: Mapping[str, str], s
         return config
     password = _decrypted(upstream.encrypted_password, environ, say, "spark.upstream.encrypted_password")
     return dataclasses.replace(config, upstream=dataclasses.replace(upstream, password=password))
+
+
+def _with_kafka_options(config: DrainerConfig, environ: Mapping[str, str], say: Say) -> DrainerConfig:
+    """``config`` with what is encrypted in values of ``spark.kafka-options`` decrypted."""
+    options = config.kafka.options
+    if not any(holds_encrypted(value) for _, value in options):
+        return config
+
+    def plain(name: str, value: str) -> str:
+        return revealed(name, value, lambda text: _decrypted(text, environ, say, f"spark.kafka-options: {name}"))
+
+    kafka = dataclasses.replace(config.kafka, options=tuple((name, plain(name, value)) for name, value in options))
+    return dataclasses.replace(config, kafka=kafka)
 
 
 def _decrypted(text: str, environ: Mapping[str, str], say: Say, path: str = "syncer.to.encrypted_password") -> str:

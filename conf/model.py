@@ -8,6 +8,7 @@ real Drainer and Pump (drainer.md 3, pump.md 3); what only this project has stan
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from pyspark_tidb_binlog.conf.kafka_options import CHOSEN
 from pyspark_tidb_binlog.conf.setting import DAYS, DURATION, LEVEL, NAMES, Setting, nested, ours, setting, settings_in
 from pyspark_tidb_binlog.conf.sql_mode import refusals
 from pyspark_tidb_binlog.conf.units import days_or_duration, pause_of, size_of
@@ -378,6 +379,30 @@ class KafkaConfig:
     )
     client_id: str = setting("tidb_binlog", "name of this client", "syncer.to.kafka-client-id")
     topic: str = setting("", "the topic; empty = <cluster id>_obinlog", "syncer.to.topic-name")
+    client: str = ours(
+        "", "who sends: own (this project's client), spark (Spark's Kafka sink), or empty: spark if there are kafka-options", "kafka-client"
+    )
+    options: tuple[tuple[str, str], ...] = setting(
+        (),
+        'options of Kafka\'s Java client, for TLS, SASL and compression: { "security.protocol" = "SASL_SSL", … }; encrypted(…) in a value '
+        "holds what ctl encrypt prints",
+        "spark.kafka-options",
+        secret=True,
+    )
+
+    @property
+    def by_spark(self) -> bool:
+        """Whether Spark's Kafka sink sends."""
+        return self.client == "spark" or (not self.client and bool(self.options))
+
+    def __post_init__(self) -> None:
+        _require(self.client in ("", "own", "spark"), f"spark.kafka-client: {self.client!r} is not own, spark or empty")
+        _require(
+            self.client != "own" or not self.options,
+            "spark.kafka-options: this project's own client has no TLS, no SASL and no compression; set spark.kafka-client = spark, or remove it",
+        )
+        for name, _ in self.options:
+            _require(name not in CHOSEN, f"spark.kafka-options: {name} cannot be set: {CHOSEN.get(name)}")
 
 
 @dataclass(frozen=True, slots=True)

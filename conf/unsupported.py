@@ -52,6 +52,7 @@ _ONLY_KAFKA = (
     "kafka",
     "syncer.to.kafka-addrs kafka-version kafka-max-messages kafka-max-message-size kafka-client-id topic-name zookeeper-addrs",
 )
+_ONLY_KAFKA_OURS = ("spark.kafka-client", "spark.kafka-options")
 _ONLY_FILE = ("file", "syncer.to.dir retention-time")
 _ONLY_ORACLE = (
     "oracle",
@@ -61,7 +62,7 @@ ONLY_FOR: dict[str, str] = {
     f"syncer.to.{name}": db_type
     for db_type, names in (_ONLY_KAFKA, _ONLY_FILE, _ONLY_ORACLE)
     for name in names.removeprefix("syncer.to.").split()
-}
+} | dict.fromkeys(_ONLY_KAFKA_OURS, "kafka")
 """The ``db-type`` without which a setting has no meaning."""
 _SYNCER_OF_SQL = "worker-count txn-batch sql-mode safe-mode enable-dispatch enable-detect relay.log-dir relay.max-file-size"
 _TO_OF_SQL = "host port user password encrypted_password read-timeout params sync-mode checkpoint.schema checkpoint.table"

@@ -22,6 +22,7 @@ from pyspark_tidb_binlog.conf.entry import CODE, COMMAND, IN_CHECKOUT, PACKAGE, 
 from pyspark_tidb_binlog.conf.version import VERSION
 from pyspark_tidb_binlog.jobs import jvm_settings, own_places
 from pyspark_tidb_binlog.jobs.jvm_settings import FRUGAL
+from pyspark_tidb_binlog.jobs.kafka_wanted import wants_kafka_sink
 from pyspark_tidb_binlog.jobs.programs import SERVER, server_program
 from pyspark_tidb_binlog.jobs.versions import java_of, require_java, require_spark
 from pyspark_tidb_binlog.schemas.errors import ConfigError
@@ -240,6 +241,8 @@ def _in_spark(given: Given, environ: dict[str, str]) -> list[str]:
         write_zip(code)
         py_files = ",".join(filter(None, [str(code), py_files]))
         all_jars = ",".join(filter(None, [*named, all_jars]))
+    # Behind Delta's on the class path they would make the JVM's class archive useless.
+    all_jars = ",".join(filter(None, [*_kafka_jars(given, home, environ), all_jars]))
     options = environ.get("SPARK_SUBMIT_OPTS", "")
     ours = jvm_settings.jvm_options(jars, local=local, given=f"{options} {' '.join(given.spark)}")
     # Strings hash alike in driver and workers, as spark-submit sets it.
@@ -285,6 +288,22 @@ def _jars(given: Given, home: Path, environ: Mapping[str, str]) -> Path | None:
         ensure_jars(found, spark)
         ensure_archive(found, spark, "")
     return found
+
+
+def _kafka_jars(given: Given, home: Path, environ: Mapping[str, str]) -> list[str]:
+    """The jars of Spark's Kafka sink for a Drainer that wants it, fetched if they are not there; none where the caller names others."""
+    if given.job != "drainer" or not wants_kafka_sink(given.options, environ):
+        return []
+    if jvm_settings.names_kafka_sink(" ".join([given.jars, given.class_path, *given.spark])):
+        return []
+    found = jvm_settings.kafka_jars_dir()
+    if found is None:
+        # Not at the top: most starts need nothing of it.
+        from pyspark_tidb_binlog.jobs.setup import SparkOfMachine, ensure_kafka_sink
+
+        found = jvm_settings.new_kafka_jars_dir()
+        ensure_kafka_sink(found, SparkOfMachine(Path(sys.executable), home, dict(environ)))
+    return jvm_settings.jars_in(found)
 
 
 def _meant(word: str, known: Iterable[str]) -> str:

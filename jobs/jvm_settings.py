@@ -1,4 +1,4 @@
-"""What Spark's JVM is started with: options, environment, Delta's jars. Needs neither Spark nor Python's packages to be imported.
+"""What Spark's JVM is started with: options, environment, Delta's jars, those of Spark's Kafka sink. Needs neither Spark nor Python's packages to be imported.
 
 Promises: a session that a program makes itself (``jobs/spark_session.py``) and one that the command starts (``jobs/command.py``) get the
 same. Options that the caller gives win.
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pyspark_tidb_binlog.conf.entry import HOME
 from pyspark_tidb_binlog.jobs import own_places
-from pyspark_tidb_binlog.jobs.versions import DELTA_PACKAGE, EXACT_DELTA
+from pyspark_tidb_binlog.jobs.versions import DELTA_PACKAGE, EXACT_DELTA, KAFKA_PACKAGE
 
 FRUGAL = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "131072"}
 """Environment variables that make the JVM and Python workers return memory after a large batch.
@@ -23,8 +23,11 @@ NOT_NEEDED = (
     "org.apache.logging.log4j:*"
 )
 """Dependencies of Delta that Spark ships in its own versions: 70 MB less to download."""
+NOT_NEEDED_FOR_KAFKA = "org.apache.hadoop:*,org.slf4j:*,at.yawk.lz4:*,org.xerial.snappy:*,com.github.luben:*,com.google.code.findbugs:*,org.scala-lang.modules:*"
+"""The same of Spark's Kafka sink."""
 COMPLETE = ".complete"
 """A file beside jars, which names what they are: nothing of it is missing."""
+_OF_KAFKA_SINK = re.compile(r"\bspark-sql-kafka-0-10\b")
 _OF_DELTA = re.compile(r"\bdelta-(?:spark|core)(?:_[\d.]+)*\b")
 
 
@@ -42,11 +45,12 @@ def jvm_options(jars: Path | None, *, local: bool, given: str) -> str:
 
 def jars_dir() -> Path | None:
     """The directory of Delta's jars on this machine, in the virtual environment or fetched; None: they are not here yet."""
-    beside = Path(sys.prefix) / "spark-jars"
-    if is_complete(beside):
-        return beside
-    fetched = new_jars_dir()
-    return fetched if is_complete(fetched) else None
+    return _complete_one(new_jars_dir(), DELTA_PACKAGE)
+
+
+def kafka_jars_dir() -> Path | None:
+    """The directory of the jars of Spark's Kafka sink, likewise."""
+    return _complete_one(new_kafka_jars_dir(), KAFKA_PACKAGE)
 
 
 def new_jars_dir() -> Path:
@@ -54,10 +58,20 @@ def new_jars_dir() -> Path:
     return own_places.downloads() / f"spark-jars-{EXACT_DELTA}"
 
 
-def is_complete(place: Path) -> bool:
-    """Whether Delta's jars of this release are in ``place``."""
+def new_kafka_jars_dir() -> Path:
+    """Where the jars of Spark's Kafka sink are put once they are fetched."""
+    return own_places.downloads() / f"spark-kafka-jars-{KAFKA_PACKAGE.rpartition(':')[2]}"
+
+
+def _complete_one(fetched: Path, package: str) -> Path | None:
+    beside = Path(sys.prefix) / fetched.name.rpartition("-")[0]
+    return next((place for place in (beside, fetched) if is_complete(place, package)), None)
+
+
+def is_complete(place: Path, package: str = DELTA_PACKAGE) -> bool:
+    """Whether the jars of ``package``, of this release, are in ``place``."""
     try:
-        return (place / COMPLETE).read_text() == DELTA_PACKAGE
+        return (place / COMPLETE).read_text() == package
     except OSError:
         return False
 
@@ -70,6 +84,11 @@ def jars_in(place: Path) -> list[str]:
 def names_delta(text: str) -> bool:
     """Whether jars or packages that a user names contain Delta: ``io.delta:delta-spark_4.2_2.13:4.4.0``, ``/jars/delta-spark_4.2_2.13-4.4.0.jar``."""
     return bool(_OF_DELTA.search(text))
+
+
+def names_kafka_sink(text: str) -> bool:
+    """Whether jars or packages that a user names contain Spark's Kafka sink."""
+    return bool(_OF_KAFKA_SINK.search(text))
 
 
 def ships_delta(spark_home: Path) -> bool:

@@ -116,7 +116,7 @@ class Replication:
         self._feed = HistoryFeed(self._status_ports, _history_cache(config.checkpoint_dir, cluster_id), self._tls)
         self._config = with_collations(self._config)
         self._loader = TableLoader(spark, self._config, bootstrap, self._stop, upstream)
-        self._sink = sink_of(self._config, cluster_id, self._pause, self._discovery.now)
+        self._sink = sink_of(self._config, cluster_id, self._pause, self._discovery.now, spark)
         self._sink.defer(self._note_nothing_applied)
         self._applier = BatchApplier(spark, self._config, self._sink, self._feed, self._take_report)
         self._heap = HeapAfterBigBatches.of(spark, config.apply.atomic_bytes)

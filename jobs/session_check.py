@@ -8,11 +8,12 @@ import logging
 import os
 from typing import Any
 
+from py4j.java_gateway import JavaPackage
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.conf.entry import document
-from pyspark_tidb_binlog.jobs.versions import DELTA_PACKAGE, require_delta, require_spark
+from pyspark_tidb_binlog.jobs.versions import DELTA_PACKAGE, KAFKA_PACKAGE, require_delta, require_spark
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 _log = logging.getLogger(__name__)
@@ -46,6 +47,16 @@ def require_session(spark: SparkSession) -> None:
     if "RocksDB" not in (spark.conf.get(name, "") or ""):
         spark.conf.set(name, value)
         _log.info("%s is %s in this session from now on", name, value)
+
+
+def require_kafka_sink(spark: SparkSession) -> None:
+    """Raise ConfigError if ``spark`` has no Kafka sink."""
+    jvm: Any = spark.sparkContext._jvm
+    if isinstance(jvm.org.apache.spark.sql.kafka010.KafkaSourceProvider, JavaPackage):
+        raise ConfigError(
+            f"this Spark session has no Kafka sink, which spark.kafka-client or spark.kafka-options ask for ({document('runbook')}). The command brings it; "
+            f"in a program of your own add before getOrCreate(), in a process that has no session yet:\n    .config('spark.jars.packages', {KAFKA_PACKAGE!r})"
+        )
 
 
 def delta_version(spark: SparkSession) -> str:

@@ -2,7 +2,8 @@
 
 Promises: runs on a bare Python with nothing installed (stdlib only, and of the project only what is stdlib only); installs only what is
 missing, so a second run is quick; prints what it does, and exactly what to install where it may not install anything itself.
-``spark-submit.sh`` and the Makefile call it; ``jobs/command.py`` has it fetch Delta's jars where the wheel is installed.
+``spark-submit.sh`` and the Makefile call it; ``jobs/command.py`` has it fetch Delta's jars where the wheel is installed, and those of Spark's Kafka
+sink for a Drainer that wants it.
 
     python3 -m pyspark_tidb_binlog.jobs.setup [--java] [--mariadb] [--etcd] [--kafka] [--dev]
 
@@ -25,15 +26,16 @@ from typing import NoReturn
 from pyspark_tidb_binlog.conf.entry import CODE, IN_CHECKOUT, PACKAGE
 from pyspark_tidb_binlog.conf.entry import HOME as PROJECT
 from pyspark_tidb_binlog.conf.version import VERSION
-from pyspark_tidb_binlog.jobs.jvm_settings import COMPLETE, NOT_NEEDED, is_complete
+from pyspark_tidb_binlog.jobs.jvm_settings import COMPLETE, NOT_NEEDED, NOT_NEEDED_FOR_KAFKA, is_complete
 from pyspark_tidb_binlog.jobs.programs import SERVER, server_program
-from pyspark_tidb_binlog.jobs.versions import DELTA_PACKAGE, JAVA, java_release
+from pyspark_tidb_binlog.jobs.versions import DELTA_PACKAGE, JAVA, KAFKA_PACKAGE, java_release
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 VENV = PROJECT / ".venv"
 PYTHON = VENV / "bin" / "python"
 JARS = VENV / "spark-jars"
 KAFKA_JARS = VENV / "kafka-jars"
+SPARK_KAFKA_JARS = VENV / "spark-kafka-jars"
 KAFKA = "org.apache.kafka:kafka_2.13:3.9.1"
 """A broker, which only tests run."""
 
@@ -66,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--java", action="store_true", help="Java and Delta's jars too")
     parser.add_argument("--mariadb", action="store_true", help="MariaDB's server too")
     parser.add_argument("--etcd", action="store_true", help="etcd too, which the tests of PD's registry run")
-    parser.add_argument("--kafka", action="store_true", help="a Kafka broker too, which the tests of that target run")
+    parser.add_argument("--kafka", action="store_true", help="Spark's Kafka sink too, and a broker, which the tests of that target run")
     parser.add_argument("--dev", action="store_true", help="what tests and lint need too")
     wanted, others = parser.parse_known_args(argv)
     if others:
@@ -157,10 +159,17 @@ def ensure_jars(to: Path, spark: SparkOfMachine) -> None:
         ensure_resolved(DELTA_PACKAGE, to, spark, ["--exclude-packages", NOT_NEEDED], ("io.delta_", "io.unitycatalog_"))
 
 
+def ensure_kafka_sink(to: Path, spark: SparkOfMachine) -> None:
+    """The jars of Spark's Kafka sink in the directory ``to``."""
+    wanted = ("org.apache.spark_", "org.apache.kafka_", "org.apache.commons_commons-pool2")
+    ensure_resolved(KAFKA_PACKAGE, to, spark, ["--exclude-packages", NOT_NEEDED_FOR_KAFKA], wanted)
+
+
 def ensure_kafka() -> None:
-    """A broker's jars in ``.venv/kafka-jars``."""
+    """A broker's jars in ``.venv/kafka-jars``, those of Spark's Kafka sink in ``.venv/spark-kafka-jars``."""
     ensure_java()
     ensure_resolved(KAFKA, KAFKA_JARS, spark_of_venv())
+    ensure_kafka_sink(SPARK_KAFKA_JARS, spark_of_venv())
 
 
 def ensure_resolved(package: str, to: Path, spark: SparkOfMachine, options: Sequence[str] = (), wanted: tuple[str, ...] = ("",)) -> None:

@@ -3,14 +3,16 @@
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
 from pyspark_tidb_binlog.jobs.resume import TargetWords
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.sinks.engine.causality import Conflict
 from pyspark_tidb_binlog.sinks.file.file_sink import FileTarget, file_sink
-from pyspark_tidb_binlog.sinks.kafka.broker_topic import BrokerSettings, BrokerTopic
-from pyspark_tidb_binlog.sinks.kafka.kafka_sink import kafka_sink
+from pyspark_tidb_binlog.sinks.kafka.broker_topic import BrokerTopic
+from pyspark_tidb_binlog.sinks.kafka.kafka_sink import Topic, kafka_sink
+from pyspark_tidb_binlog.sinks.kafka.topic_settings import BrokerSettings
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
 from pyspark_tidb_binlog.sinks.relay.relay_log import RelayLog, RelayStream
 from pyspark_tidb_binlog.sinks.relay.relayed_sink import RelayedSink, RelaySettings
@@ -20,10 +22,19 @@ from pyspark_tidb_binlog.sinks.translate.message_sink import MessageSettings
 from pyspark_tidb_binlog.sinks.translate.process_zone import process_zone
 from pyspark_tidb_binlog.sinks.translate.secondary_binlogs import SecondaryBinlogs
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
-def sink_of(config: DrainerConfig, cluster_id: int, pause: Callable[[float], None], now: Callable[[], int] | None = None) -> Sink:
+
+def sink_of(
+    config: DrainerConfig,
+    cluster_id: int,
+    pause: Callable[[float], None],
+    now: Callable[[], int] | None = None,
+    spark: "SparkSession | None" = None,
+) -> Sink:
     """The sink of a stream of cluster ``cluster_id``; nothing is opened. ``pause``: waits for so many seconds, or raises to end the wait.
-    ``now``: the upstream's timestamp of now; None: by this machine's clock.
+    ``now``: the upstream's timestamp of now; None: by this machine's clock. ``spark``: sends to a topic, where the settings say so.
 
     Raises:
         ConfigError: there is no such sink, or a setting of it is wrong.
@@ -35,8 +46,23 @@ def sink_of(config: DrainerConfig, cluster_id: int, pause: Callable[[float], Non
     if config.apply.db_type == "file":
         return file_sink(FileTarget(_directory(config), config.files.retention_time), _message_settings(config, cluster_id))
     if config.apply.db_type == "kafka":
-        return kafka_sink(BrokerTopic(broker_settings(config, cluster_id), pause), _message_settings(config, cluster_id))
+        return kafka_sink(_topic(config, cluster_id, pause, spark), _message_settings(config, cluster_id))
     raise ConfigError(f"syncer.db-type = {config.apply.db_type!r}: there is no such target")
+
+
+def _topic(config: DrainerConfig, cluster_id: int, pause: Callable[[float], None], spark: "SparkSession | None") -> Topic:
+    """The topic by the client that the settings ask for."""
+    settings = broker_settings(config, cluster_id)
+    if not config.kafka.by_spark:
+        return BrokerTopic(settings, pause)
+    if spark is None:
+        raise ConfigError("spark.kafka-client = spark: there is no Spark session to send with")
+    # Not at the top: whoever has no Spark may ask for the other sinks.
+    from pyspark_tidb_binlog.jobs.session_check import require_kafka_sink
+    from pyspark_tidb_binlog.sinks.kafka.spark_topic import SparkTopic
+
+    require_kafka_sink(spark)
+    return SparkTopic(spark, settings, pause)
 
 
 def _relayed(sink: Sink, config: DrainerConfig, cluster_id: int) -> Sink:
@@ -94,6 +120,7 @@ def broker_settings(config: DrainerConfig, cluster_id: int) -> BrokerSettings:
         max_message_bytes=kafka.max_message_size,
         retries=config.apply.retries,
         retry_seconds=config.apply.retry_seconds,
+        options=kafka.options,
     )
 
 

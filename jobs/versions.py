@@ -20,6 +20,9 @@ EXACT_DELTA = "4.4.0"
 DELTA_PACKAGE = f"io.delta:delta-spark_4.2_2.13:{EXACT_DELTA}"
 """Delta's jar as Maven knows it."""
 
+KAFKA_PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
+"""Spark's Kafka sink as Maven knows it; 4.2.1 is not on Maven Central, and 4.2.0 runs on it."""
+
 
 def require_spark(version: str) -> None:
     """Raise ConfigError if Spark ``version`` is not one of 4.2."""

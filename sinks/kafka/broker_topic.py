@@ -7,15 +7,16 @@ one does is noticed by the offsets, and refused.
 
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, Corruption
+from pyspark_tidb_binlog.schemas.errors import ApplyError, Corruption
 from pyspark_tidb_binlog.sinks.kafka import kafka_wire as wire
 from pyspark_tidb_binlog.sinks.kafka.kafka_sink import Topic
 from pyspark_tidb_binlog.sinks.kafka.kafka_wire import BrokerError, Leader
 from pyspark_tidb_binlog.sinks.kafka.record_batch import Producer, record_batch, records_of
+from pyspark_tidb_binlog.sinks.kafka.topic_settings import RETRY_SECONDS, BrokerSettings, Tries, runs, too_large
 
 T = TypeVar("T")
 
@@ -23,47 +24,9 @@ _CONNECT_SECONDS = 10.0
 _ANSWER_SECONDS = 45.0
 _PRODUCE_SECONDS = 30.0
 """How long a broker may wait for the other replicas."""
-_RETRY_SECONDS = 0.5
-_UNKNOWN_SECONDS = 30.0
-"""How long an unknown topic may take to be created."""
-_BATCH_BYTES = 512 * 1024
-"""A batch of more than one message is no bigger: brokers take 1 MB by default."""
 _FETCH_BYTES = 16 << 20
 _SEQUENCES = 1 << 31
 """After the last sequence number comes 0."""
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerSettings:
-    """Where the topic is, and how it is written."""
-
-    addrs: str
-    """``host:port,host:port``."""
-    topic: str
-    client_id: str = "tidb_binlog"
-    max_messages: int = 1024
-    """Messages of one request, at most."""
-    max_message_bytes: int = 1 << 30
-    retries: int = 60
-    retry_seconds: float = 3600.0
-    """A request is given up after so many retries and so much time."""
-
-    def __post_init__(self) -> None:
-        """Reject what cannot work."""
-        if not self.addresses():
-            raise ConfigError("syncer.to.kafka-addrs is empty: name the brokers, host:port,host:port")
-        if self.max_messages < 1 or self.max_message_bytes < 1:
-            raise ConfigError("syncer.to.kafka-max-messages and kafka-max-message-size must be at least 1")
-
-    def addresses(self) -> list[tuple[str, int]]:
-        """The brokers that are asked first."""
-        found = []
-        for text in filter(None, (part.strip() for part in self.addrs.split(","))):
-            host, colon, port = text.rpartition(":")
-            if not colon or not port.isdecimal():
-                raise ConfigError(f"syncer.to.kafka-addrs: {text!r} is not of the form host:port")
-            found.append((host.strip("[]"), int(port)))
-        return found
 
 
 class BrokerTopic(Topic):
@@ -98,7 +61,7 @@ class BrokerTopic(Topic):
             if fetched is None:
                 first = self.begin()
                 if first <= at:
-                    raise ApplyError(f"{self._name} does not hold offset {at}, where messages up to {end} are expected")
+                    raise ApplyError(f"{self._settings.name} does not hold offset {at}, where messages up to {end} are expected")
                 at = first
                 continue
             records = [one for one in records_of(fetched) if at <= one.offset < end]
@@ -113,7 +76,7 @@ class BrokerTopic(Topic):
         """Append ``messages`` in their order (``Topic.send``)."""
         if self._end < 0:
             self.end()
-        for batch in self._batches(messages):
+        for batch in runs(messages, self._settings):
             self._send(batch)
 
     @property
@@ -127,27 +90,7 @@ class BrokerTopic(Topic):
         if leader is not None:
             leader.close()
 
-    @property
-    def _name(self) -> str:
-        return f"Kafka topic {self._settings.topic} at {self._settings.addrs}"
-
     # Sending.
-
-    def _batches(self, messages: Sequence[bytes]) -> Iterator[list[bytes]]:
-        held: list[bytes] = []
-        size = 0
-        for message in messages:
-            if len(message) > self._settings.max_message_bytes:
-                raise ApplyError(
-                    f"a transaction is a message of {len(message)} bytes, more than syncer.to.kafka-max-message-size = {self._settings.max_message_bytes}"
-                )
-            if held and (size + len(message) > _BATCH_BYTES or len(held) == self._settings.max_messages):
-                yield held
-                held, size = [], 0
-            held.append(message)
-            size += len(message)
-        if held:
-            yield held
 
     def _send(self, messages: Sequence[bytes]) -> None:
         try:
@@ -161,7 +104,7 @@ class BrokerTopic(Topic):
             return
         if offset not in (-1, self._end):
             raise ApplyError(
-                f"{self._name}: a message was stored at offset {offset}, where {self._end} was expected: another program sends to the topic, which must be "
+                f"{self._settings.name}: a message was stored at offset {offset}, where {self._end} was expected: another program sends to the topic, which must be "
                 "this Drainer's alone"
             )
         self._sequence = (self._sequence + len(messages)) % _SEQUENCES
@@ -169,11 +112,8 @@ class BrokerTopic(Topic):
 
     def _refused(self, error: BrokerError, messages: Sequence[bytes]) -> ApplyError:
         if error.code == wire.MESSAGE_TOO_LARGE:
-            return ApplyError(
-                f"{self._name}: {error}: a transaction is a message of {len(messages[0])} bytes. Raise max.message.bytes of the topic, and "
-                "replica.fetch.max.bytes of its brokers, then start again"
-            )
-        return ApplyError(f"{self._name}: {error}")
+            return too_large(self._settings.name, error, messages[0])
+        return ApplyError(f"{self._settings.name}: {error}")
 
     def begun_producer(self, leader: "_Connection") -> Producer:
         """The producer of this life."""
@@ -213,7 +153,7 @@ class BrokerTopic(Topic):
         return found.records
 
     def _retried(self, work: "Callable[[_Connection], T]") -> T:
-        begun, retries = time.monotonic(), 0
+        tries = Tries(self._settings)
         while True:
             try:
                 found = work(self._connected())
@@ -221,23 +161,15 @@ class BrokerTopic(Topic):
                 if isinstance(error, BrokerError) and error.code not in wire.TRANSIENT:
                     raise
                 self.close()
-                retries += 1
-                self._give_up(error, retries, time.monotonic() - begun)
+                tries.note(error, unknown=isinstance(error, BrokerError) and error.code == wire.UNKNOWN_TOPIC)
                 self._waiting_for = error
-                self._pause(_RETRY_SECONDS)
+                self._pause(RETRY_SECONDS)
             except Corruption as error:
                 self.close()
-                raise ApplyError(f"{self._name}: {error}") from error
+                raise ApplyError(f"{self._settings.name}: {error}") from error
             else:
                 self._waiting_for = None
                 return found
-
-    def _give_up(self, error: Exception, retries: int, seconds: float) -> None:
-        unknown = isinstance(error, BrokerError) and error.code == wire.UNKNOWN_TOPIC
-        if unknown and seconds > _UNKNOWN_SECONDS:
-            raise ApplyError(f"{self._name}: {error}: create it, with one partition") from error
-        if retries > self._settings.retries and seconds > self._settings.retry_seconds:
-            raise ApplyError(f"{self._name}: {error}, after {retries} tries in {seconds:.0f} s") from error
 
     def _connected(self) -> "_Connection":
         if self._leader is None:

@@ -13,8 +13,9 @@ from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import load
 from pyspark_tidb_binlog.conf.model import KafkaConfig
 from pyspark_tidb_binlog.jobs.replication import Replication
 from pyspark_tidb_binlog.schemas.errors import ApplyError, Stopped
-from pyspark_tidb_binlog.sinks.kafka import broker_topic, kafka_wire
-from pyspark_tidb_binlog.sinks.kafka.broker_topic import BrokerSettings, BrokerTopic
+from pyspark_tidb_binlog.sinks.kafka import kafka_wire, topic_settings
+from pyspark_tidb_binlog.sinks.kafka.broker_topic import BrokerTopic
+from pyspark_tidb_binlog.sinks.kafka.topic_settings import BrokerSettings
 from tests.support.arena import Arena, Cut, counted, numbered
 from tests.support.golden_case import GOLDEN
 from tests.support.golden_messages import checksums, checksums_from_drainer, from_drainer
@@ -150,7 +151,7 @@ def test_a_wait_ends_when_the_stream_is_stopped_or_time_is_up(opened: Callable[.
         opened(stopped, "127.0.0.1:1").end()
     with pytest.raises(ApplyError, match=r"broker 127.0.0.1:1: .*refused, after 3 tries"):
         opened(lambda seconds: None, "127.0.0.1:1", retries=2, retry_seconds=0).end()
-    monkeypatch.setattr(broker_topic, "_UNKNOWN_SECONDS", 0.0)
+    monkeypatch.setattr(topic_settings, "_UNKNOWN_SECONDS", 0.0)
     monkeypatch.setattr("pyspark_tidb_binlog.sinks.kafka.kafka_wire.metadata_request", without_creating)
     with pytest.raises(ApplyError, match=r"unknown topic or partition \(3\): create it"):
         opened().end()

@@ -9,8 +9,8 @@ import pytest
 
 from pyspark_tidb_binlog.schemas.errors import ConfigError, Corruption
 from pyspark_tidb_binlog.sinks.kafka import kafka_wire as wire
-from pyspark_tidb_binlog.sinks.kafka.broker_topic import BrokerSettings
 from pyspark_tidb_binlog.sinks.kafka.record_batch import Producer, StoredRecord, record_batch, records_of
+from pyspark_tidb_binlog.sinks.kafka.topic_settings import BrokerSettings
 
 MESSAGES = [b"", b"a", b"b" * 63, b"c" * 64, b"d" * 70_000, *(b"%d" % n for n in range(200))]
 

@@ -1,0 +1,281 @@
+"""Partition 0 of a topic at real brokers (``sinks.kafka.kafka_sink.Topic``), written and read by Spark's Kafka sink and source, which bring TLS, SASL
+and compression. [spark]
+
+The ends of the topic are asked for by a consumer of the same Java client on the driver: Spark's source tells no offset of an empty topic.
+
+Promises: a run of messages is one job of one task, and one batch of its producer, so that it is in the topic as a whole or not at all. Before and
+after it the end of the topic is compared with what is expected; a difference is an error that names both. Nothing is sent again here: a task that is
+tried again fails before it has a message, and after a job that failed only the next life, which reads the end of the topic, knows what is there. No
+value of an option is in an error, in Spark's log or UI.
+
+What is not promised: an executor that outlives its driver amid a send may still send that run after the next life has read the end of the topic. It is
+in the topic twice then, which the next comparison finds.
+"""
+
+import json
+import logging
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from py4j.java_gateway import is_instance_of
+from py4j.protocol import Py4JJavaError
+from pyspark import TaskContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.sinks.kafka.java_options import (
+    ASK_SECONDS,
+    BROKERS_LIMIT,
+    driver_options,
+    producer_options,
+    reader_options,
+    run_bytes,
+    without_secrets,
+)
+from pyspark_tidb_binlog.sinks.kafka.kafka_sink import Topic
+from pyspark_tidb_binlog.sinks.kafka.topic_settings import RETRY_SECONDS, BrokerSettings, Tries, runs, too_large
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+_RECORD = pa.schema([pa.field("value", pa.binary()), pa.field("partition", pa.int32())])
+_RECORD_DDL = "value BINARY, partition INT"
+_SLOW_SECONDS = 5.0
+"""After which a send is said to be waited for."""
+_HIDING = ("spark.sql.redaction.options.regex", "^kafka[.]|(?i)url")
+"""Spark shows the options of a write in the plan: those of the Java client are hidden, whatever they are called."""
+_BY_V1 = ("spark.sql.sources.useV1SourceList", "kafka")
+_TRANSIENT = "org.apache.kafka.common.errors.RetriableException"
+_UNRESOLVED = "No resolvable bootstrap urls"
+_OF_KAFKA = re.compile(r"org\.apache\.kafka\.[\w.$]*?(\w+Exception): ([^\n]*)")
+
+
+class SparkTopic(Topic):
+    """Partition 0 of a topic. One thread at a time."""
+
+    def __init__(self, spark: SparkSession, settings: BrokerSettings, pause: Callable[[float], None] = time.sleep) -> None:
+        """No connection is made. ``spark`` has the jars of Spark's Kafka sink. ``pause`` sleeps between retries; it may raise to stop them."""
+        self._spark = spark
+        self._settings = settings
+        self._pause = pause
+        self._own_session: SparkSession | None = None
+        self._consumer: Any = None
+        self._waiting_for: object | None = None
+        self._sending_since: float | None = None
+        self._end = -1
+        """The offset after the last message, once it is known."""
+        self._run_bytes = 0
+        """Of one send, at most; 0: not known yet."""
+
+    def begin(self) -> int:
+        """The offset of the first message that the brokers still hold."""
+        return self._asked(lambda consumer: consumer.beginningOffsets)
+
+    def end(self) -> int:
+        """The offset after the last message."""
+        self._end = self._asked(lambda consumer: consumer.endOffsets)
+        return self._end
+
+    def read(self, begin: int, end: int) -> Sequence[bytes]:
+        """The messages with these offsets; those that the brokers have deleted are left out."""
+        tries = Tries(self._settings)
+        while True:
+            first = max(begin, self.begin())
+            if first >= end:
+                return []
+            try:
+                found = self._read(first, end)
+            except (PySparkException, Py4JJavaError) as error:
+                # Reading may be repeated as often as one likes.
+                tries.note(OSError(self._words(error)), unknown=False)
+                self._wait(self._words(error))
+            else:
+                self._waiting_for = None
+                return found
+
+    def send(self, messages: Sequence[bytes]) -> None:
+        """Append ``messages`` in their order (``Topic.send``)."""
+        if self._end < 0:
+            self.end()
+        self._run_bytes = self._run_bytes or run_bytes(self._limit())
+        for run in runs(messages, self._settings, self._run_bytes):
+            self._send(run)
+
+    @property
+    def waiting_for(self) -> object | None:
+        """The transient error that is being retried, or a send that takes long."""
+        since = self._sending_since
+        if since is not None and time.monotonic() - since > _SLOW_SECONDS:
+            return f"{self._settings.name}: a send through Spark takes {time.monotonic() - since:.0f} s"
+        return self._waiting_for
+
+    def close(self) -> None:
+        """Close the connection; safe to call twice."""
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            try:
+                consumer.close(self._jvm.java.time.Duration.ofSeconds(1))
+            except Py4JJavaError as error:
+                _log.info("%s: %s", self._settings.name, self._words(error))
+
+    # Sending.
+
+    def _send(self, run: Sequence[bytes]) -> None:
+        self._expect(self._end, "before a send")
+        after = self._end + len(run)
+        self._sending_since = time.monotonic()
+        try:
+            self._write(run)
+        except (PySparkException, Py4JJavaError) as error:
+            # Spark cancels the job of a stream that is stopped.
+            self._pause(0.0)
+            raise self._failed(self._words(error), run, after) from None
+        finally:
+            self._sending_since = None
+        self._expect(after, f"after {len(run)} messages were sent at {self._end}")
+        self._end = after
+
+    def _write(self, run: Sequence[bytes]) -> None:
+        frame = self._session.range(0, 1, 1, 1).mapInArrow(first_attempt_of(run), _RECORD_DDL)
+        writer = frame.write.format("kafka").options(**producer_options(self._settings, self._run_bytes))
+        writer.option("topic", self._settings.topic).mode("append").save()
+
+    def _expect(self, expected: int, when: str) -> None:
+        found = self._asked(lambda consumer: consumer.endOffsets)
+        if found != expected:
+            raise ApplyError(
+                f"{self._settings.name} ends at offset {found} {when}, where {expected} was expected: another program sends to the topic, which must be "
+                "this Drainer's alone, or it was made again. The next start reads what is there"
+            )
+
+    def _failed(self, words: str, run: Sequence[bytes], after: int) -> ApplyError:
+        if "RecordTooLargeException" in words and len(run) == 1:
+            return too_large(self._settings.name, words, run[0])
+        return ApplyError(
+            f"{self._settings.name}: a send of {len(run)} messages failed, after which the topic should end at offset {after}, before at {self._end}: "
+            f"{words}. Nothing is sent again blindly: the next start reads what is there and goes on"
+        )
+
+    def _limit(self) -> int:
+        """``max.message.bytes`` of the topic; the default where this user may not ask."""
+        jvm, name = self._jvm, self._settings.topic
+        config = jvm.org.apache.kafka.common.config
+        what = config.ConfigResource(getattr(config, "ConfigResource$Type").TOPIC, name)
+        try:
+            admin = jvm.org.apache.kafka.clients.admin.Admin.create(self._map(driver_options(self._settings)))
+            try:
+                found = admin.describeConfigs(jvm.java.util.Collections.singletonList(what)).all().get().get(what)
+                return int(found.get("max.message.bytes").value())
+            finally:
+                admin.close(jvm.java.time.Duration.ofSeconds(1))
+        except Py4JJavaError as error:
+            _log.warning(
+                "%s: its max.message.bytes cannot be read, %d is assumed: %s", self._settings.name, BROKERS_LIMIT, self._words(error)
+            )
+            return BROKERS_LIMIT
+
+    # Reading and asking.
+
+    def _read(self, begin: int, end: int) -> list[bytes]:
+        name = self._settings.topic
+        reader = self._session.read.format("kafka").options(**reader_options(self._settings))
+        reader = reader.option("assign", json.dumps({name: [0]})).option("failOnDataLoss", "true")
+        for option, offset in (("startingOffsets", begin), ("endingOffsets", end)):
+            reader = reader.option(option, json.dumps({name: {"0": offset}}))
+        return [bytes(row[0]) for row in reader.load().select("value").toLocalIterator()]
+
+    def _asked(self, question: Callable[[Any], Any]) -> int:
+        """What a consumer answers about partition 0, once it does."""
+        tries = Tries(self._settings)
+        while True:
+            try:
+                part = self._jvm.org.apache.kafka.common.TopicPartition(self._settings.topic, 0)
+                seconds = self._jvm.java.time.Duration.ofSeconds(ASK_SECONDS)
+                found = int(question(self._opened())(self._jvm.java.util.Collections.singletonList(part), seconds).get(part))
+            except Py4JJavaError as error:
+                words = self._words(error)
+                if not self._passes(error):
+                    self.close()
+                    raise ApplyError(f"{self._settings.name}: {words}") from None
+                unknown = self._is_unknown()
+                self.close()
+                tries.note(OSError("unknown topic or partition" if unknown else words), unknown=unknown)
+                self._wait(words)
+            else:
+                self._waiting_for = None
+                return found
+
+    def _is_unknown(self) -> bool:
+        """Whether the brokers answer, and have no such topic; they make it where they do so."""
+        if self._consumer is None:
+            return False
+        try:
+            return not self._consumer.partitionsFor(self._settings.topic, self._jvm.java.time.Duration.ofSeconds(ASK_SECONDS))
+        except Py4JJavaError:
+            return False
+
+    def _wait(self, words: str) -> None:
+        self._waiting_for = f"{self._settings.name}: {words}"
+        self._pause(RETRY_SECONDS)
+
+    def _opened(self) -> Any:
+        if self._consumer is None:
+            made = self._jvm.org.apache.kafka.clients.consumer.KafkaConsumer(self._map(driver_options(self._settings)))
+            self._consumer = made
+        return self._consumer
+
+    def _passes(self, error: Py4JJavaError) -> bool:
+        gateway = self._spark.sparkContext._gateway
+        cause = error.java_exception
+        while cause is not None:
+            if is_instance_of(gateway, cause, _TRANSIENT) or _UNRESOLVED in str(cause.getMessage()):
+                return True
+            cause = cause.getCause()
+        return False
+
+    def _words(self, error: PySparkException | Py4JJavaError) -> str:
+        """What an error of Java says, in a line, and without a secret."""
+        text = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
+        if isinstance(error, Py4JJavaError) and error.java_exception.getCause() is not None:
+            text += f"\n{error.java_exception.getCause()}"
+        found = _OF_KAFKA.findall(text)
+        words = ": ".join(found[-1]) if found else text.strip().splitlines()[0]
+        return without_secrets(words, self._settings.options)[:500]
+
+    @property
+    def _session(self) -> SparkSession:
+        """A session of its own, which shares nothing but Spark with the caller's."""
+        if self._own_session is None:
+            session = self._spark.newSession()
+            for name, value in (_HIDING, _BY_V1):
+                session.conf.set(name, value)
+            self._own_session = session
+        return self._own_session
+
+    @property
+    def _jvm(self) -> Any:
+        return self._spark.sparkContext._jvm
+
+    def _map(self, options: dict[str, str]) -> Any:
+        found = self._jvm.java.util.HashMap()
+        for name, value in options.items():
+            found.put(name, value)
+        return found
+
+
+def first_attempt_of(messages: Sequence[bytes]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Makes the rows of a send within the task that sends them: the first attempt of the task has them, any other fails."""
+
+    def rows(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        task = TaskContext.get()
+        if task is None or task.attemptNumber() > 0:
+            raise RuntimeError("this send was begun by another attempt of its task, which may have sent: it is not tried again")
+        values = [pa.array(messages, pa.binary()), pa.array([0] * len(messages), pa.int32())]
+        yield pa.RecordBatch.from_arrays(values, schema=_RECORD)
+
+    return rows
