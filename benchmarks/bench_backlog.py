@@ -28,7 +28,6 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.rehearse import compare, prepare_target, settings_for, staged
 from pyspark_tidb_binlog.jobs.replication import Replication
 from pyspark_tidb_binlog.jobs.spark_session import FRUGAL, build_session
-from pyspark_tidb_binlog.jobs.worker_forks import WorkerForks
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -57,8 +56,7 @@ def main() -> None:
     arguments = options.parse_args()
     config = DrainerConfig(source=SourceConfig(delivery=arguments.delivery))
     case = load(arguments.case)
-    with contextlib.closing(WorkerForks()) as forks, PrivateMariaDB() as server:
-        forks.fork()  # as the job's launcher does
+    with PrivateMariaDB() as server:
         spark = build_session("bench backlog", master="local[2]")
         target = server.target()
         one(spark, load(arguments.warm_up), config, target)

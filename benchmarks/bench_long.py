@@ -11,7 +11,6 @@ long one too. Exit code 1 if the long backlog is slower than ``bench``. The targ
 """
 
 import argparse
-import contextlib
 import dataclasses
 import json
 import statistics
@@ -32,7 +31,6 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.rehearse import prepare_target, settings_for, staged
 from pyspark_tidb_binlog.jobs.replication import Replication
 from pyspark_tidb_binlog.jobs.spark_session import build_session
-from pyspark_tidb_binlog.jobs.worker_forks import WorkerForks
 from pyspark_tidb_binlog.sinks.engine.batch_report import BatchReport
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 
@@ -60,27 +58,25 @@ def main() -> int:
     given = options.parse_args()
     memory = {"innodb-log-file-size": given.redo_log, "innodb-buffer-pool-size": given.redo_log}
     faster = []
-    with contextlib.closing(WorkerForks()) as forks:
-        forks.fork()  # as the job's launcher does; before the recording is loaded, which no worker needs
-        case = load(given.case)
-        for delivery in given.deliveries:
-            config = DrainerConfig(source=SourceConfig(delivery=delivery, max_bytes_per_trigger=given.max_bytes))
-            with PrivateMariaDB(options=memory) as server:
-                spark = build_session("bench long", master="local[2]")
-                target = server.target()
-                one(spark, load(given.warm_up), config, target)
-                print_settings(target, config)
-                single = [one(spark, case, config, target) for _ in range(given.repeat // 2)]
-                long = long_backlog(spark, case, given.plays, config, target)
-                long_limit = bulk_limit(target, config)
-                single += [one(spark, case, config, target) for _ in range(given.repeat - len(single))]
-                limit = bulk_limit(target, config)
-                faster.append(report(delivery, case, single, long))
-                print(
-                    f"  the target's bulk limit: {limit:.2f} s for the rows of one play, {long_limit:.2f} s for those of {given.plays}; "
-                    f"ratio {given.plays * limit / long_limit:.2f}",
-                    flush=True,
-                )
+    case = load(given.case)
+    for delivery in given.deliveries:
+        config = DrainerConfig(source=SourceConfig(delivery=delivery, max_bytes_per_trigger=given.max_bytes))
+        with PrivateMariaDB(options=memory) as server:
+            spark = build_session("bench long", master="local[2]")
+            target = server.target()
+            one(spark, load(given.warm_up), config, target)
+            print_settings(target, config)
+            single = [one(spark, case, config, target) for _ in range(given.repeat // 2)]
+            long = long_backlog(spark, case, given.plays, config, target)
+            long_limit = bulk_limit(target, config)
+            single += [one(spark, case, config, target) for _ in range(given.repeat - len(single))]
+            limit = bulk_limit(target, config)
+            faster.append(report(delivery, case, single, long))
+            print(
+                f"  the target's bulk limit: {limit:.2f} s for the rows of one play, {long_limit:.2f} s for those of {given.plays}; "
+                f"ratio {given.plays * limit / long_limit:.2f}",
+                flush=True,
+            )
     return 0 if all(faster) else 1
 
 

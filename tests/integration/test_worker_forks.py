@@ -195,3 +195,39 @@ def test_broken_requests_leave_no_descriptors(tmp_path: Path) -> None:
         tmp_path,
     )
     assert done.stdout.split() == ["0"]
+
+
+def test_a_program_with_threads_has_a_process_that_forks_beside_it(tmp_path: Path) -> None:
+    """As a notebook, whose environment stays as it was, so that what it starts has workers of its own."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        textwrap.dedent(
+            """
+            import os, threading
+            threading.Thread(target=threading.Event().wait, daemon=True).start()
+            from pyspark_tidb_binlog.jobs.spark_session import build_session
+
+            def seen(batches):
+                import sys
+                import pyarrow as pa
+                for _ in batches:
+                    with open("/proc/self/cmdline") as line:
+                        yield pa.RecordBatch.from_pydict({"line": [line.read()]})
+
+            before = dict(os.environ)
+            session = build_session("program", master="local[1]", delta=False)
+            changed = {name for name in os.environ.keys() | before.keys() if os.environ.get(name) != before.get(name)}
+            print(sorted(changed & {"PYSPARK_PYTHON", "TIDB_BINLOG_FORKS", "TIDB_BINLOG_PYTHON"}), os.environ.get("PYSPARK_PYTHON"))
+            line = session.range(1).mapInArrow(seen, "line STRING").collect()[0].line.split(chr(0))
+            print(*line[1:4])
+            """
+        )
+    )
+    environ = {name: value for name, value in os.environ.items() if name not in ("PYSPARK_PYTHON", "TIDB_BINLOG_FORKS")}
+    environ |= {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, str(program)], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    environment, forked = done.stdout.splitlines()
+    assert environment == f"['PYSPARK_PYTHON'] {sys.executable}"
+    assert forked.startswith("-m pyspark_tidb_binlog.jobs.worker_forks ")
+    assert list(tmp_path.glob("tbs-forks-*")) == [], "the process has ended with the program"
