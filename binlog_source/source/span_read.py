@@ -268,7 +268,7 @@ def _opened(
     try:
         yield pull
     finally:
-        pull.cancel()
+        pull.close()
 
 
 class _PartialBinlog:

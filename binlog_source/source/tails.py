@@ -278,7 +278,7 @@ class Tail:
             return self._broken(error)
         finally:
             self._pull = None
-            pull.cancel()
+            pull.close()
         return "the Pump ended the stream"
 
     def _replaced(self, seen: LogFingerprint, end: Position | None) -> str:
