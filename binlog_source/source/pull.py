@@ -172,7 +172,7 @@ class Pull:
 
     def close(self) -> None:
         """End the call and free it; by the thread that reads it."""
-        self._call.cancel()
+        self.cancel()
         # grpcio keeps 20 KB of a call of one thread for ever, unless that thread takes its last events; TLS's calls have none
         take = getattr(self._call, "_consume_next_event", None)
         while take is not None and self._call._state.due:
