@@ -6,6 +6,7 @@ the Pumps, the target and its own directories. The log of the fault points prove
 
 import contextlib
 import dataclasses
+import json
 import re
 import shutil
 import signal
@@ -169,8 +170,10 @@ class Arena:
         return Counter(line.split()[0] for line in self.die_log.read_text().splitlines())
 
     def most_transactions(self) -> int:
-        """The most transactions of one batch, of those that the Delta table knows."""
-        counts = [parquet.read_table(path, columns=["transactions"]).column(0).to_pylist() for path in self.delta_dir.glob("*.parquet")]
+        """The most transactions of one batch, of those that the Delta table knows: a death may leave a file that no commit names."""
+        lines = [line for commit in self.delta_dir.glob("_delta_log/*.json") for line in commit.read_text().splitlines()]
+        added = [self.delta_dir / entry["add"]["path"] for entry in map(json.loads, lines) if "add" in entry]
+        counts = [parquet.read_table(path, columns=["transactions"]).column(0).to_pylist() for path in added if path.exists()]
         return max(sum(counts, []))
 
     def checkpoint(self) -> str:
