@@ -79,7 +79,7 @@ def configured(builder: SparkSession.Builder, *, delta: bool = True) -> SparkSes
     """
     require_spark(pyspark.__version__)
     given: dict[str, str] = {**dict(SparkConf().getAll()), **{name: str(value) for name, value in builder._options.items()}}
-    if "spark.remote" not in given:
+    if "spark.remote" not in given and "SPARK_REMOTE" not in os.environ:
         _require_java_to_start()
     local = jvm.is_local(given.get("spark.master", "local[*]"))
     if local:

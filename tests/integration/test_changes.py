@@ -133,6 +133,33 @@ def test_columns_have_the_types_that_a_data_engineer_expects(spark: SparkSession
         read("times", invalidDates="fail").collect()
 
 
+def test_values_depend_on_no_setting_of_the_session(spark: SparkSession, types: dict[str, str]) -> None:
+    """Whatever its time zone, its default type of timestamps and its dialect are."""
+
+    def read(zone: str, kind: str, ansi: str) -> list[dict[str, object]]:
+        given = {"spark.sql.session.timeZone": zone, "spark.sql.timestampType": kind, "spark.sql.ansi.enabled": ansi}
+        before = {name: spark.conf.get(name) for name in given}
+        try:
+            for name, value in given.items():
+                spark.conf.set(name, value)
+            of_table = spark.read.format("tidb_binlog").options(**types, table="g_types.times").load()
+            cells = of_table.selectExpr(
+                "id", "unix_micros(ts) ts", "unix_micros(ts6) ts6", "string(dt6) dt6", "string(d) d", "t6", "_change_type"
+            )
+            every = spark.read.format("tidb_binlog").options(**types, tables="g_types.*").load().where("op <> 'ddl'")
+            instant = "unix_micros(try_variant_get(after, '$.ts', 'timestamp_ltz')) ts"
+            local = "string(try_variant_get(after, '$.dt', 'timestamp_ntz')) dt"
+            images = every.selectExpr("table", "commit_ts", "seq", "unix_micros(commit_time) at", instant, local, "to_json(key) key")
+            return cells.toArrow().to_pylist() + images.toArrow().to_pylist()
+        finally:
+            for name, value in before.items():
+                spark.conf.set(name, value)
+
+    usual = read("UTC", "TIMESTAMP_LTZ", "true")
+    assert len(usual) > 40 and any(row.get("ts") for row in usual)
+    assert read("America/New_York", "TIMESTAMP_NTZ", "false") == usual
+
+
 def test_ddls_between_rows_and_each_change_once_over_restarts(spark: SparkSession, tmp_path: Path) -> None:
     """Three writers and 40 DDLs on the same tables: over several lives, one of which dies in its batch, every change comes once, as in one read."""
     case = load(GOLDEN / "online")

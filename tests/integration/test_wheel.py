@@ -60,7 +60,7 @@ def elsewhere(tmp_path: Path) -> Path:
 
 def said(command: list[str], folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     environ = bare_environ(folder.parent / "home") | variables
-    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=300)
+    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=3000)
 
 
 def test_it_holds_the_product_and_nothing_else(wheel: Path) -> None:

@@ -1,6 +1,7 @@
 """Cells of a column whose type was changed, under the type that it had: the same value or an error."""
 
 import datetime
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
@@ -23,6 +24,13 @@ DAY, NOON = datetime.date(2020, 1, 2), datetime.datetime(2020, 1, 2, 12)
         (DAY, pa.date32(), pa.int32()),
         (NOON, pa.timestamp("us"), pa.timestamp("us", tz="UTC")),
         ("x", pa.string(), pa.int32()),
+        ("0x10", pa.string(), pa.int32()),
+        ("nan", pa.string(), pa.float64()),
+        ("1.567", pa.string(), pa.decimal128(10, 2)),
+        ("7\n", pa.string(), pa.int32()),
+        ("true", pa.string(), pa.bool_()),
+        (True, pa.bool_(), pa.string()),
+        (b"\xff", pa.binary(), pa.string()),
     ],
 )
 def test_a_value_that_is_not_the_same_is_refused(value: object, given: pa.DataType, wanted: pa.DataType) -> None:
@@ -39,6 +47,8 @@ def test_a_value_that_is_not_the_same_is_refused(value: object, given: pa.DataTy
         (datetime.datetime(2020, 1, 2), pa.timestamp("us"), pa.date32(), DAY),
         (True, pa.bool_(), pa.int32(), 1),
         ("12", pa.string(), pa.int32(), 12),
+        ("-1.50", pa.string(), pa.decimal128(10, 2), Decimal("-1.5")),
+        ("1e3", pa.string(), pa.float64(), 1000.0),
         (12, pa.int32(), pa.string(), "12"),
     ],
 )

@@ -75,7 +75,8 @@ def test_a_session_of_ones_own_says_which_java_it_lacks(tmp_path: Path, monkeypa
     (tmp_path / "bin" / "java").touch(0o755)
     (tmp_path / "release").write_text('JAVA_VERSION="11.0.13"\n')
     monkeypatch.setattr(SparkContext, "_gateway", None)
-    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    for name in ("PYSPARK_GATEWAY_PORT", "SPARK_REMOTE"):
+        monkeypatch.delenv(name, raising=False)
     for home, words in ((tmp_path, "is Java 11"), (tmp_path / "gone", "there is none at JAVA_HOME")):
         monkeypatch.setenv("JAVA_HOME", str(home))
         with pytest.raises(ConfigError, match=f"Spark needs Java 17 or later, and .*{words}"):
@@ -83,3 +84,5 @@ def test_a_session_of_ones_own_says_which_java_it_lacks(tmp_path: Path, monkeypa
         with pytest.raises(ConfigError, match=f"Spark needs Java 17 or later, and .*{words}"):
             build_session("none")
     assert configured(SparkSession.Builder().remote("sc://elsewhere"), delta=False) is not None
+    monkeypatch.setenv("SPARK_REMOTE", "sc://elsewhere")
+    assert configured(SparkSession.Builder(), delta=False) is not None
