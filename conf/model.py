@@ -451,6 +451,9 @@ class DrainerConfig:
     tidb_status: str = ours(
         "", "TiDB's status ports, http://host:10080,...: DDL history and outcome of orphan Prewrites; empty = those that PD knows"
     )
+    upstream_timeout: float = ours(
+        60.0, "seconds that PD or the registry, and at a start the Pumps, may not answer before the job ends with an error"
+    )
     synced_check_time: int = setting(5, "minutes without a new binlog after which /status says synced", flag="synced-check-time")
     metrics_addr: str = setting(
         "", "host:port or URL of a Prometheus push gateway; empty = metrics are only served", flag="metrics-addr", in_file=False
@@ -464,6 +467,7 @@ class DrainerConfig:
     def __post_init__(self) -> None:
         _require_logging(self.log_level, self.log_format)
         _require_parsed(self, "delta_retention", days_or_duration, "spark.")
+        _require(self.upstream_timeout >= 0, "spark.upstream-timeout must be at least 0")
         _require_addr("addr", self.addr)
         _require_addr("advertise-addr", self.advertise_addr or self.addr)
         _require("/" not in self.apply.drainer, f"node-id {self.apply.drainer!r} must not contain '/'")

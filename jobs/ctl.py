@@ -25,6 +25,7 @@ from pyspark_tidb_binlog.jobs.cli import EXIT_FAILED, JobParser, add_security_fl
 from pyspark_tidb_binlog.jobs.local_paths import local_path
 from pyspark_tidb_binlog.jobs.log_lines import line
 from pyspark_tidb_binlog.jobs.node_report import NodeReport, ddl_lines, finding_lines
+from pyspark_tidb_binlog.schemas.durable_file import replace_file
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable, ReplicationError
 from pyspark_tidb_binlog.schemas.events import physical_ms
 from pyspark_tidb_binlog.schemas.http_client import FAILURES, HttpConnection
@@ -191,12 +192,7 @@ def _generate_meta(given: argparse.Namespace) -> int:
         text += f"# {at.isoformat(' ')}\n# {at.astimezone(zone).isoformat(' ')}\n"
     file: Path = given.data_dir / "savepoint"
     given.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    unfinished = file.with_name(f".savepoint.{os.getpid()}")
-    with unfinished.open("w") as out:
-        out.write(text)
-        out.flush()
-        os.fsync(out.fileno())
-    unfinished.replace(file)
+    replace_file(file, text)
     print(line("INFO", _WHERE, "save meta", {"meta": f"commitTS: {ts}"}, datetime.datetime.now().astimezone()))
     return 0
 

@@ -28,9 +28,10 @@ def main(argv: Sequence[str]) -> int:
     config = drainer_config(given)
     recover_without_upstream(config, stop)
     spark = build_session("tidb-binlog drainer")
-    replication = Replication(spark, config, stop, requested)
+    reporter = Reporter(lambda: replication.progress(), sys.stdout)
+    replication = Replication(spark, config, stop, requested, say=reporter.say)
     # The stream ends first, so that the summary counts its last batch.
-    with Reporter(replication.progress, sys.stdout) as reporter, replication:
+    with reporter, replication:
         if replication.wait(stop, config.source.ending_commit_ts):
             reporter.say(f"reached spark.ending-commit-ts {config.source.ending_commit_ts}")
     return 0

@@ -21,7 +21,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of, names_registry
+from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of, names_registry, patiently
 from pyspark_tidb_binlog.binlog_source.cluster.gc_hold import GcHold
 from pyspark_tidb_binlog.binlog_source.cluster.history_place import history_at
 from pyspark_tidb_binlog.binlog_source.cluster.metrics_push import push_regularly
@@ -45,6 +45,7 @@ from pyspark_tidb_binlog.jobs.resume import DeltaPlace, NothingApplied, ResumeSt
 from pyspark_tidb_binlog.jobs.session_check import require_session
 from pyspark_tidb_binlog.jobs.snapshot_taker import SnapshotTaker
 from pyspark_tidb_binlog.jobs.spark_checkpoint import SparkCheckpoint
+from pyspark_tidb_binlog.jobs.start_wait import StartWait
 from pyspark_tidb_binlog.jobs.stream_progress import StreamProgress
 from pyspark_tidb_binlog.jobs.table_loader import NOTHING, BootstrapRequest, StreamStand, TableLoader
 from pyspark_tidb_binlog.jobs.targets import sink_of, words_for
@@ -89,10 +90,16 @@ class Replication:
         stop: threading.Event | None = None,
         bootstrap: BootstrapRequest = NOTHING,
         upstream: SnapshotSource | None = None,
+        say: Callable[[str], None] = lambda text: None,
     ) -> None:
         """Nothing is written before ``start``. Setting ``stop`` ends every wait, and at last a batch longer than ``GRACE_SECONDS``.
 
-        ``bootstrap``: what is copied before the stream begins; ``upstream``: from where, None: ``[spark.upstream]``.
+        ``bootstrap``: what is copied before the stream begins; ``upstream``: from where, None: ``[spark.upstream]``. ``say`` prints a line: what
+        a start waits for.
+
+        Raises:
+            PumpUnavailable: PD or the registry, or at the first start a Pump, did not answer for ``upstream_timeout`` seconds.
+            Stopped: ``stop`` was set meanwhile.
         """
         require_session(spark)
         self._spark = spark
@@ -101,9 +108,10 @@ class Replication:
         """Of everything inside the cluster; None: without TLS."""
         if self._tls is not None:
             self._tls.check(listens=True)
-        self._checkpoint = SparkCheckpoint(spark, config)
+        waiting = StartWait(config.upstream_timeout, self._stop, say)
+        self._checkpoint = SparkCheckpoint(spark, config, waiting)
         self._discovery = discovery_of(config.source)
-        cluster_id = config.source.cluster_id or self._discovery.cluster_id()
+        cluster_id = config.source.cluster_id or patiently(self._discovery.cluster_id, config.upstream_timeout, waiting)
         source = dataclasses.replace(config.source, cluster_id=cluster_id, delivery=str(self._checkpoint.delivery))
         self._config = dataclasses.replace(config, source=source)
         self._closing = contextlib.ExitStack()
@@ -180,7 +188,7 @@ class Replication:
         self._join_cluster(gate)
         self._checkpoint.keep(self._sink.target)
         source = dataclasses.replace(config.source, starting_commit_ts=self._sink.commit_ts)
-        options = StreamOptions(stop_file=str(gate.file), bucket_ids=self._checkpoint.bucket_ids)
+        options = StreamOptions(stop_file=str(gate.file), patience=config.upstream_timeout, bucket_ids=self._checkpoint.bucket_ids)
         frame = transactions(self._spark, source, config.pair, self.delivery, options)
         self.started_at = time.monotonic()
         self._query = (

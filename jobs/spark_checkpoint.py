@@ -11,6 +11,7 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from pyspark_tidb_binlog.binlog_source.cluster.discovery import Waiting, log_waiting
 from pyspark_tidb_binlog.binlog_source.source.buckets import bucket_ids
 from pyspark_tidb_binlog.binlog_source.stream import resolve_delivery
 from pyspark_tidb_binlog.conf.model import DrainerConfig
@@ -18,6 +19,7 @@ from pyspark_tidb_binlog.conf.unset import KEPT, KEPT_NODE_ID
 from pyspark_tidb_binlog.jobs.local_paths import local_path
 from pyspark_tidb_binlog.jobs.places import CheckpointFiles
 from pyspark_tidb_binlog.jobs.resume import NothingApplied, committed_ts
+from pyspark_tidb_binlog.schemas.durable_file import replace_file
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import Delivery
 
@@ -32,11 +34,12 @@ _NUMBERED = 2
 class SparkCheckpoint:
     """The ``checkpoint_dir`` of a stream."""
 
-    def __init__(self, spark: SparkSession, config: DrainerConfig) -> None:
-        """Reads the settings that the directory was made with.
+    def __init__(self, spark: SparkSession, config: DrainerConfig, waiting: Waiting = log_waiting) -> None:
+        """Reads the settings that the directory was made with; if there are none, asks the Pumps, for which ``waiting`` waits.
 
         Raises:
             ConfigError: the current settings differ from them.
+            PumpUnavailable: the Pumps do not answer.
         """
         self._place = CheckpointFiles(spark, config.checkpoint_dir)
         self._node_id = config.apply.drainer
@@ -46,7 +49,11 @@ class SparkCheckpoint:
         self.kept_for: str | None = None
         """Identity of the target that it belongs to; empty = written by a release without identities, None = no checkpoint."""
         kept = self._place.read(KEPT)
-        self.delivery = resolve_delivery(config.source) if kept is None else self._kept_delivery(json.loads(kept), config)
+        self.delivery = (
+            resolve_delivery(config.source, config.upstream_timeout, waiting)
+            if kept is None
+            else self._kept_delivery(json.loads(kept), config)
+        )
         """The delivery that it was made with, else the one that is configured or possible."""
 
     def _kept_delivery(self, made_with: dict[str, Any], config: DrainerConfig) -> Delivery:
@@ -86,11 +93,9 @@ class SparkCheckpoint:
             self._write(_NOTHING_APPLIED, noted.to_json())
             return
         # Comes in every batch of an idle stream: the JVM takes several times as long.
-        beside = local / f".{_NOTHING_APPLIED}.tmp"
         try:
             local.mkdir(parents=True, exist_ok=True)
-            beside.write_text(noted.to_json())
-            beside.replace(local / _NOTHING_APPLIED)
+            replace_file(local / _NOTHING_APPLIED, noted.to_json())
         except OSError as error:
             raise ConfigError(f"cannot write to spark.checkpoint-dir {self._place.uri}: {error}") from error
 

@@ -24,6 +24,7 @@ from typing import BinaryIO
 
 import google_crc32c
 
+from pyspark_tidb_binlog.schemas.durable_file import sync_directory
 from pyspark_tidb_binlog.schemas.errors import Corruption, LeaseHeld
 
 MAGIC = 471532804
@@ -300,7 +301,7 @@ class BinlogWriter:
         if end < held:
             os.ftruncate(found, end)
             os.fsync(found)
-        _sync_directory(self._directory)
+        sync_directory(self._directory)
         return found, FilePosition(last.index, end)
 
     def _write(self, records: list[bytes]) -> None:
@@ -320,7 +321,7 @@ class BinlogWriter:
     def _begin(self, index: int) -> int:
         path = self._directory / file_name(index, self._now())
         found = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, _FILE_MODE)
-        _sync_directory(self._directory)
+        sync_directory(self._directory)
         return found
 
 
@@ -332,11 +333,3 @@ def _locked(directory: Path) -> int:
         os.close(lock)
         raise LeaseHeld(f"another Drainer writes to {directory}: it holds {directory / LOCK}") from None
     return lock
-
-
-def _sync_directory(directory: Path) -> None:
-    found = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(found)
-    finally:
-        os.close(found)

@@ -27,7 +27,16 @@ _HEARTBEAT_SECONDS = 10.0
 _log = logging.getLogger(__name__)
 
 
-def patiently(ask: Callable[[], A], patience: float) -> A:
+Waiting = Callable[[str], None]
+"""Called after an attempt that failed and will be repeated, with the reason. It raises to end the wait."""
+
+
+def log_waiting(why: str) -> None:
+    """The ``Waiting`` that goes on."""
+    _log.warning("waiting for the upstream: %s", why)
+
+
+def patiently(ask: Callable[[], A], patience: float, waiting: Waiting = log_waiting) -> A:
     """The result of ``ask``, repeated for ``patience`` seconds while the registry does not answer.
 
     Raises:
@@ -40,7 +49,7 @@ def patiently(ask: Callable[[], A], patience: float) -> A:
         except PumpUnavailable as error:
             if retries.over:
                 raise
-            _log.warning("waiting for the registry: %s", error)
+            waiting(str(error))
         retries.pause()
 
 

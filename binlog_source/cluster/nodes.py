@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import KINDS, Listing, NodeStatus
+from pyspark_tidb_binlog.schemas.durable_file import replace_file
 
 _REVISION = "revision"
 
@@ -83,9 +84,7 @@ class Nodes:
 
     def _save(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_suffix(".new")
         content = {
             kind: [node.status.to_dict() | {_REVISION: node.revision} for node in nodes.values()] for kind, nodes in self._nodes.items()
         }
-        fresh.write_text(json.dumps(content))
-        fresh.replace(path)
+        replace_file(path, json.dumps(content))

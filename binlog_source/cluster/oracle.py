@@ -4,12 +4,12 @@ Promises: ``next`` returns a ts above every one that it, or an earlier run on th
 persists a high-water mark some seconds ahead and starts above it.
 """
 
-import os
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from pyspark_tidb_binlog.schemas.durable_file import replace_file
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import tso
 
@@ -52,10 +52,5 @@ class Oracle:
 
     def _write_mark(self, path: Path, mark: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_suffix(".new")
-        with fresh.open("w") as file:
-            file.write(str(mark))
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
+        replace_file(path, str(mark))
         self._mark = mark

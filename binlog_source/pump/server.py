@@ -8,10 +8,8 @@ The service is in ``service.py``, the gRPC methods in ``handlers.py``, the HTTP 
 ``periodic.py``.
 """
 
-import contextlib
 import json
 import logging
-import os
 import socket
 import threading
 import time
@@ -44,6 +42,7 @@ from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store, StoreSet
 from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer
 from pyspark_tidb_binlog.conf.model import PumpConfig
 from pyspark_tidb_binlog.conf.units import days_or_duration, size_of
+from pyspark_tidb_binlog.schemas.durable_file import replace_file
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable, ReplicationError
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
@@ -351,22 +350,8 @@ def _node_id(config: PumpConfig, directory: Path, port: int) -> str:
     if config.node_id:
         return config.node_id
     made = f"{socket.gethostname()}:{port}"
-    _write_whole(file, made)
+    replace_file(file, made, 0o600)
     return made
-
-
-def _write_whole(file: Path, text: str) -> None:
-    """Write a small file durably and atomically: with all of its content, or not at all."""
-    unfinished = file.with_name(f"{file.name}.tmp")
-    unfinished.unlink(missing_ok=True)
-    unfinished.touch(0o600)
-    with unfinished.open("w") as out:
-        out.write(text)
-        out.flush()
-        os.fsync(out.fileno())
-    unfinished.replace(file)
-    with contextlib.closing(RealFileSystem().open_dir(file.parent)) as directory:
-        directory.sync()
 
 
 def _figures(store: Store, space: Space) -> StoreFigures:

@@ -1,9 +1,10 @@
 """Which Pumps a stream calls, and how they deliver their logs."""
 
+import time
 from collections.abc import Mapping
 from contextlib import closing
 
-from pyspark_tidb_binlog.binlog_source.cluster.discovery import PumpDiscovery, discovery_of
+from pyspark_tidb_binlog.binlog_source.cluster.discovery import PumpDiscovery, Waiting, discovery_of, log_waiting, patiently
 from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint, offers_raw
 from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.schemas.events import Delivery
@@ -17,10 +18,18 @@ def endpoints_of(config: SourceConfig, discovery: PumpDiscovery, pumps: Mapping[
     }
 
 
-def resolve_delivery(config: SourceConfig, patience: float = 60.0) -> Delivery:
-    """The delivery that ``config`` sets; if it sets none: raw if every Pump offers it, else sorted. ``patience``: seconds."""
+def resolve_delivery(config: SourceConfig, patience: float = 60.0, waiting: Waiting = log_waiting) -> Delivery:
+    """The delivery that ``config`` sets; if it sets none: raw if every Pump offers it, else sorted.
+
+    ``patience``: seconds that they may take in all, and the registry; ``waiting`` hears of each attempt that failed.
+
+    Raises:
+        PumpUnavailable: the registry, or a Pump, does not answer in time.
+    """
     if config.delivery:
         return Delivery(config.delivery)
     with closing(discovery_of(config)) as discovery:
-        endpoints = endpoints_of(config, discovery, discovery.pumps())
-    return Delivery.RAW if all(offers_raw(endpoint, patience) for endpoint in endpoints.values()) else Delivery.SORTED
+        endpoints = patiently(lambda: endpoints_of(config, discovery, discovery.pumps()), patience, waiting)
+    until = time.monotonic() + patience
+    raw = all(offers_raw(endpoint, max(0.0, until - time.monotonic()), waiting) for endpoint in endpoints.values())
+    return Delivery.RAW if raw else Delivery.SORTED

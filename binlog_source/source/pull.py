@@ -15,6 +15,7 @@ import grpc
 import grpc.experimental
 
 from pyspark_tidb_binlog.binlog_source.cluster.channels import open_channel
+from pyspark_tidb_binlog.binlog_source.cluster.discovery import Waiting, log_waiting
 from pyspark_tidb_binlog.binlog_source.source.gc_bound import gc_ts_of, is_recent
 from pyspark_tidb_binlog.binlog_source.wire.damage import REMEDY, Damage, damage_in, first_readable, silent_text
 from pyspark_tidb_binlog.binlog_source.wire.fingerprint import LogFingerprint
@@ -208,7 +209,7 @@ def renew(address: str) -> None:
                 former.retire()
 
 
-def offers_raw(endpoint: Endpoint, patience: float) -> bool:
+def offers_raw(endpoint: Endpoint, patience: float, waiting: Waiting = log_waiting) -> bool:
     """Whether the Pump is ours and so offers tip and raw delivery: a real one does not know the method ``WriteBinlogBatch``.
 
     Asked by a batch without binlogs, which is answered at once: a pull of a real Pump is not answered before it has a message.
@@ -232,8 +233,10 @@ def offers_raw(endpoint: Endpoint, patience: float) -> bool:
             renew(endpoint.address)
         if failure.code() is grpc.StatusCode.UNIMPLEMENTED:
             return False
+        text = f"Pump {endpoint.pump} at {endpoint.address} did not report its delivery: {reason(failure)}"
         if retries.over:
-            raise PumpUnavailable(f"Pump {endpoint.pump} at {endpoint.address} did not report its delivery: {reason(failure)}")
+            raise PumpUnavailable(text)
+        waiting(text)
         retries.pause()
 
 

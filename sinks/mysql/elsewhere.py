@@ -25,11 +25,12 @@ from typing import Protocol
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import ApplyConfig, CheckpointConfig, DrainerConfig, TargetConfig
+from pyspark_tidb_binlog.schemas.durable_file import replace_file
 from pyspark_tidb_binlog.schemas.errors import ApplyError, CheckpointMoved
 from pyspark_tidb_binlog.sinks.mysql import progress
 from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint
 from pyspark_tidb_binlog.sinks.mysql.session import connect
-from pyspark_tidb_binlog.sinks.translate.local_record import SAVE_SECONDS, SAVEPOINT, Savepoint, locked, write_atomically
+from pyspark_tidb_binlog.sinks.translate.local_record import SAVE_SECONDS, SAVEPOINT, Savepoint, locked
 
 _log = logging.getLogger(__name__)
 
@@ -102,7 +103,7 @@ class InFile:
         if found is not None and found.commit_ts not in expected:
             raise _moved(self.where, found.commit_ts, expected)
         try:
-            write_atomically(self._path, Savepoint(checkpoint.commit_ts, checkpoint.schema_version, checkpoint.consistent).to_toml())
+            replace_file(self._path, Savepoint(checkpoint.commit_ts, checkpoint.schema_version, checkpoint.consistent).to_toml())
         except OSError as error:
             raise ApplyError(f"the checkpoint {self.where} cannot be written: {error}") from error
 

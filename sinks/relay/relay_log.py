@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from pyspark_tidb_binlog.schemas.binlogfile import BinlogWriter, FilePosition, collectable, files_in
+from pyspark_tidb_binlog.schemas.durable_file import replace_file
 from pyspark_tidb_binlog.schemas.errors import ApplyError, Corruption
 from pyspark_tidb_binlog.sinks.sink import TargetProgress
-from pyspark_tidb_binlog.sinks.translate.local_record import write_atomically
 from pyspark_tidb_binlog.sinks.translate.log_end import end_of, last_ts_of
 from pyspark_tidb_binlog.sinks.translate.translation import Message
 
@@ -189,7 +189,7 @@ class RelayLog:
             writer.append(m.payload for m in messages if m.commit_ts > above)
             writer.sync()
             cover = Cover(self._stream, first, upto_ts, begin, writer.position)
-            write_atomically(self._directory / COVER, cover.to_json())
+            replace_file(self._directory / COVER, cover.to_json())
         self._cover, self._failed = cover, False
 
     def write_ddl(self, commit_ts: int, messages: Iterable[Message]) -> None:

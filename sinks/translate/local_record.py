@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from pyspark_tidb_binlog.schemas.durable_file import replace_file
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseHeld
 
 SAVEPOINT = "savepoint"
@@ -153,12 +154,12 @@ class LocalRecord:
             "place": dict(stand.place) if stand.place is not None else None,
             "savepoints": named,
         }
-        write_atomically(self._directory / STAND, json.dumps(value, separators=(",", ":")))
+        replace_file(self._directory / STAND, json.dumps(value, separators=(",", ":")))
         self._named = named
 
     def _write_savepoint(self) -> None:
         assert self._behind is not None
-        write_atomically(self._directory / SAVEPOINT, self._behind.to_toml())
+        replace_file(self._directory / SAVEPOINT, self._behind.to_toml())
         self._behind = None
         self._saved_at = time.monotonic()
 
@@ -197,18 +198,3 @@ def locked(directory: Path) -> int:
         os.close(lock)
         raise LeaseHeld(f"another Drainer records its progress in {directory}: it holds {SAVEPOINT_LOCK}") from None
     return lock
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a file: after a crash it has the old content or the new one."""
-    beside = path.with_name(path.name + ".tmp")
-    with beside.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(beside, path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

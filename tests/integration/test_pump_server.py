@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import errno
 import re
 import socket
 import struct
@@ -19,7 +18,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.binlog_source.emulator import rehearsal
-from pyspark_tidb_binlog.binlog_source.pump import reading, server
+from pyspark_tidb_binlog.binlog_source.pump import reading
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
 from pyspark_tidb_binlog.binlog_source.pump.storage import store
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import PumpWriter
@@ -335,20 +334,6 @@ def test_an_empty_node_file_is_as_none(tmp_path, caplog, left, configured):
         assert node.read_text() == (left if configured else made)
     finally:
         pump.stop()
-
-
-def test_the_node_file_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
-    def dies(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", dies)
-    with pytest.raises(OSError, match="No space left"):
-        server._write_whole(tmp_path / ".node", "host:8250")
-    assert not (tmp_path / ".node").exists()
-    monkeypatch.undo()
-    server._write_whole(tmp_path / ".node", "host:8250")
-    assert [path.name for path in tmp_path.iterdir()] == [".node"]
-    assert (tmp_path / ".node").read_text() == "host:8250" and (tmp_path / ".node").stat().st_mode & 0o777 == 0o600
 
 
 def test_the_node_file_wins_over_the_setting(tmp_path, caplog):

@@ -1,0 +1,48 @@
+"""What a start waits for before there is a stream whose progress could show it: PD or the registry, and the Pumps.
+
+Promises: what does not answer is said at once, and again every ``SAY_SECONDS`` while that lasts, on the terminal and in the log; a stop request
+ends the wait at the next attempt.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from pyspark_tidb_binlog.schemas.errors import Stopped
+
+_log = logging.getLogger(__name__)
+
+SAY_SECONDS = 5.0
+
+
+class StartWait:
+    """Called after each attempt that failed, with the reason."""
+
+    def __init__(
+        self, patience: float, stop: threading.Event, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """``patience``: seconds after which a start gives up, for messages; ``say``: prints a line for whoever looks."""
+        self._patience = patience
+        self._stop = stop
+        self._say = say
+        self._clock = clock
+        self._begun = self._said_at = -1.0
+
+    def __call__(self, why: str) -> None:
+        """Say it if that is due.
+
+        Raises:
+            Stopped: a stop was asked for.
+        """
+        if self._stop.is_set():
+            raise Stopped(f"stopped while waiting for the upstream: {why}")
+        now = self._clock()
+        if self._begun < 0:
+            self._begun = now
+        elif now - self._said_at < SAY_SECONDS:
+            return
+        self._said_at = now
+        text = f"waiting for the upstream, {now - self._begun:.0f} of {self._patience:g} s (spark.upstream-timeout): {why}"
+        _log.warning("%s", text)
+        self._say(text)

@@ -1,0 +1,42 @@
+"""Small files that must survive a crash: records of how far something is, names, states.
+
+Promises: after a crash at any moment a file that was replaced has its old content or its new one, whole, and once ``replace_file`` has returned
+the new one. A write that fails, as on a full disk, leaves the old content, and nothing beside it. One writer at a time for each file.
+"""
+
+import os
+from pathlib import Path
+
+
+def replace_file(path: Path, content: str, mode: int = 0o666) -> None:
+    """Replace a file, or make it with the permissions ``mode`` less the umask; its directory exists.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    beside = path.with_name(f".{path.name}.tmp")
+    beside.unlink(missing_ok=True)
+    made = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with os.fdopen(made, "w", encoding="utf-8") as out:
+            out.write(content)
+            out.flush()
+            os.fsync(out.fileno())
+        beside.replace(path)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names of what was created, replaced or removed in ``directory`` durable.
+
+    Raises:
+        OSError: the disk fails.
+    """
+    found = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(found)
+    finally:
+        os.close(found)
