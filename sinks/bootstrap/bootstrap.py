@@ -100,13 +100,13 @@ class Bootstrap:
         self._shipped: ShippedTarget | None = None
         self._sources: KeptSessions | None = None
         self._lock = threading.Lock()
-        self._progress = CopyProgress(0, 0, 0, 0, 0.0)
+        self._progress: CopyProgress | None = None
 
     @property
-    def progress(self) -> CopyProgress:
-        """How far it is; quick, from any thread."""
+    def words(self) -> str:
+        """How far it is, for people; quick, from any thread."""
         with self._lock:
-            return self._progress
+            return self._progress.words() if self._progress is not None else "looking at the tables that are to be copied"
 
     def run(self, head: CopyHead, tables: Sequence[TableAt], others: Sequence[TableAt] = ()) -> Copied:
         """Copy ``tables`` at ``head.ts``, and make ``others``, views and sequences, behind them.

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
 from pyspark_tidb_binlog.binlog_source.emulator.values import EVERY_TYPE, value_for
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, TableName, TableRoute
+from pyspark_tidb_binlog.jobs.drainer_options import BootstrapRequest
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.jobs.table_loader import BootstrapRequest
 from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, LeaseHeld, SnapshotCollected
 from tests.support.bootstrap_life import run_life
 from tests.support.bootstrapped_stream import BootstrappedStream
@@ -481,3 +481,22 @@ def test_a_table_that_is_another_one_by_the_history(stream: Callable[..., Bootst
     ):
         run.begin(ALL)
     assert run_sql(mariadb, "SHOW DATABASES LIKE 'shop'") == []
+
+
+def test_an_upstream_of_another_cluster_is_refused(
+    stream: Callable[..., BootstrappedStream], mariadb: PrivateMariaDB, source: PrivateMariaDB, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = stream()
+    shop(run, ITEM, KEYLESS, NAMED)
+    filled(run)
+    run.apply()
+    run.mirror.tick()
+    run.servers = {"another": "10.0.0.9:4000"}
+    with pytest.raises(BootstrapRefused, match=r"servers 10\.0\.0\.1:4000 \(the-mirror\); cluster \d+ has 10\.0\.0\.9:4000 \(another\)"):
+        run.begin(BootstrapRequest(tables=(("shop", "item"),)))
+    same(run, source, mariadb, *SMALL)
+    run.servers = {}
+    with caplog.at_level("WARNING"):
+        run.begin(BootstrapRequest(tables=(("shop", "item"),)))
+    assert "nobody can tell whether spark.upstream" in caplog.text
+    same(run, source, mariadb, *SMALL)
