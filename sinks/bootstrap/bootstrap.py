@@ -28,7 +28,7 @@ from pyspark_tidb_binlog.sinks.bootstrap import copy_record
 from pyspark_tidb_binlog.sinks.bootstrap.copy_progress import CopyProgress
 from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopiedRange, CopiedTable, CopyHead, CopyKind, CopyRecord, CopyState
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource
-from pyspark_tidb_binlog.sinks.bootstrap.table_copy import CopyPlace, CopyPlan, Rows, copy_range
+from pyspark_tidb_binlog.sinks.bootstrap.table_copy import CopyPlace, CopyPlan, copy_range
 from pyspark_tidb_binlog.sinks.bootstrap.target_tables import TargetTables, WantedTable, not_empty
 from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import arrow_of
 from pyspark_tidb_binlog.sinks.engine.column_pairs import visible
@@ -39,6 +39,7 @@ from pyspark_tidb_binlog.sinks.mysql.leased_target import run_leased
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
+from pyspark_tidb_binlog.sinks.mysql.row_packets import Columns
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 
@@ -390,8 +391,8 @@ class Bootstrap:
             condition = Condition(plan.source, plan.where)
             require(self._spark, condition)
 
-            def hidden(rows: Rows, plan: CopyPlan = plan, condition: Condition = condition) -> frozenset[int]:
-                return hidden_places(self._spark, arrow_of(plan.read, [row[: len(plan.read)] for row in rows]), condition)
+            def hidden(read: Columns, plan: CopyPlan = plan, condition: Condition = condition) -> frozenset[int]:
+                return hidden_places(self._spark, arrow_of(plan.read, read), condition)
 
             for _ in copy_range(place, plan, part, self._sessions.use, self._policy, hidden):
                 self._raise_if_stopped()

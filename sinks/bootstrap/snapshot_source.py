@@ -230,12 +230,8 @@ class SnapshotSource:
         return connect(self._account.target(), ApplyConfig(lease_timeout=_IDLE_SECONDS))
 
     def _keys(self, session: Session, sql: str, handle: Handle) -> list[Key]:
-        with session.stream(sql) as read:
-            rows: list[tuple[bytes | None, ...]] = []
-            while more := read(10_000):
-                rows += more
-        columns = [whole(cells) for cells in cells_of(handle.forms, rows)] if rows else []
-        return list(zip(*columns, strict=True))
+        with session.stream(sql) as blocks:
+            return [key for block in blocks for key in zip(*map(whole, cells_of(handle.forms, block)), strict=True)]
 
     @contextmanager
     def _of_upstream(self, ts: int = 0) -> Iterator[None]:

@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.binlog_source.emulator.schema import Table, table_json
-from pyspark_tidb_binlog.conf.model import DrainerConfig, TargetConfig
+from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, TargetConfig
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.events import SchemaVersion
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
@@ -120,10 +120,6 @@ def copied(
 
 def texts(server: TargetConfig, sql: str) -> list[tuple[Any, ...]]:
     """The rows that a query gives, as the server's bytes, sorted."""
-    from pyspark_tidb_binlog.conf.model import ApplyConfig
-
-    with connect(server, ApplyConfig()) as session, session.stream(sql) as read:
-        found: list[tuple[Any, ...]] = []
-        while more := read(1000):
-            found += more
+    with connect(server, ApplyConfig()) as session, session.stream(sql) as blocks:
+        found = [row for block in blocks for row in zip(*(column.to_pylist() for column in block), strict=True)]
     return sorted(found, key=repr)

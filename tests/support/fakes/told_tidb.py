@@ -1,15 +1,16 @@
 """Stands for TiDB's SQL port: answers what it is told to, and keeps what it was asked."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
+
+import pyarrow as pa
 
 from pyspark_tidb_binlog.conf.model import TargetConfig
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
-
-Rows = list[tuple[bytes | None, ...]]
+from pyspark_tidb_binlog.sinks.mysql.row_packets import Columns
 
 
 class Told:
@@ -49,10 +50,10 @@ class Told:
         self.asked.append("ROLLBACK")
 
     @contextmanager
-    def stream(self, sql: str) -> Iterator[Callable[[int], Rows]]:
+    def stream(self, sql: str) -> Iterator[list[Columns]]:
         self.asked.append(sql)
-        waiting = [list(self._answer(sql))]
-        yield lambda most: waiting.pop() if waiting else []
+        rows = list(self._answer(sql))
+        yield [[pa.array(column, pa.binary()) for column in zip(*rows, strict=True)]] if rows else []
 
     def _answer(self, sql: str) -> Any:
         found = next((answer for part, answer in self._answers.items() if part in sql), [])

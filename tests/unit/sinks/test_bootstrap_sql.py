@@ -1,7 +1,5 @@
 """The statements that a bootstrap sends to TiDB, and what it makes of the answers."""
 
-from itertools import islice
-
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table, table_json
@@ -31,13 +29,12 @@ from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import (
     ranges_between,
 )
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import TidbServer, handle_of
-from pyspark_tidb_binlog.sinks.bootstrap.table_copy import batches
 from pyspark_tidb_binlog.sinks.bootstrap.target_tables import WantedTable, statement_of
 from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import expression
 from pyspark_tidb_binlog.sinks.mysql.ddl.clauses import Dialect
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.routing.routes import NO_ROUTES, Routes
-from tests.support.fakes.told_tidb import Rows, ToldTidb
+from tests.support.fakes.told_tidb import ToldTidb
 
 TS = 449000000000000001
 
@@ -255,14 +252,6 @@ def test_progress_in_words() -> None:
     )
     assert CopyProgress(4, 1, 500, 0, 0.0).words() == "copying [######..................]  25% | 1 of 4 tables | 500 rows | 0 rows/s"
     assert CopyProgress(4, 3, 3000, 2000, 9.0).share == 0.99 and CopyProgress(4, 4, 3000, 2000, 9.0).share == 1.0
-
-
-def test_a_batch_is_small_also_where_rows_become_big() -> None:
-    rows: Rows = [*[(b"x", None)] * 3000, *[(b"x" * 900_000, b"y")] * 7]
-    unread = iter(rows)
-    found = list(batches(lambda most: list(islice(unread, most))))
-    assert [row for batch in found for row in batch] == rows
-    assert max(sum(len(row[0] or b"") for row in batch) for batch in found) < 2_000_000
 
 
 def test_a_name_that_is_empty_is_no_request() -> None:
